@@ -1,7 +1,7 @@
-//! Bytes that READs of a peer that breaks the rules may reach: those that were announced to it, and no others.
+//! RDMA READs by a peer that breaks the rules: it may read only the bytes that were announced to it.
 //!
-//! The network has it see the datagrams from and to such peers, as their senders mean them. Whatever a node's keys open, the rule is
-//! about bytes that leave it.
+//! The network passes in the datagrams from and to such peers before it changes them. The rule is about bytes
+//! that leave a node, whatever the node's keys would open.
 
 use crate::forged::packet_of;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +15,13 @@ use trunkline_testkit::Announcement;
 pub(crate) struct Announced {
     /// Announcements by sender and receiver.
     all: BTreeMap<(IpAddr, IpAddr), BTreeSet<Announcement>>,
-    /// READ requests for anything else: to whom, by whom, and by which packet.
+    /// READ requests for anything else, by responder, requester and PSN.
     beside: BTreeMap<(IpAddr, IpAddr, u32), Reth>,
     broken: Option<String>,
 }
 
 impl Announced {
-    /// A datagram from or to a peer that breaks the rules.
+    /// Records a datagram from or to a peer that breaks the rules.
     pub(crate) fn see(&mut self, datagram: &Datagram<'_>) {
         let Some(packet) = packet_of(datagram.bytes).and_then(|body| Packet::parse(body).ok()) else {
             return;
@@ -54,7 +54,7 @@ impl Announced {
         })
     }
 
-    /// The rule that was broken, if one was.
+    /// Returns the violation, if there is one.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
@@ -89,7 +89,7 @@ mod tests {
 
     fn announcement(rkey: u32, address: u64, length: u64) -> Vec<u8> {
         let mut frame = vec![0; 60];
-        // A header of 32 bytes with the flag, and the message's number.
+        // A 32-byte header with the flag, and the message's number.
         frame[..2].copy_from_slice(&[0x40, 2]);
         frame[40..48].copy_from_slice(&length.to_le_bytes());
         frame[48..56].copy_from_slice(&address.to_le_bytes());

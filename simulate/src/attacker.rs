@@ -1,9 +1,9 @@
-//! An attacker off the path, who forges packets of live sessions and sees nothing of others' packets.
+//! An off-path attacker, who forges packets of live sessions and sees no packets.
 //!
-//! Owns what it forges, and the rule that nobody sends anything to its UDP port. The network has it observe
-//! datagrams, from which it takes shapes only: opcodes, QP numbers and keys, as if it had guessed all of them.
-//! It must not take PSNs and communication ids from there, since they protect a session. A PSN near a live one
-//! would be a lucky guess, whose odds docs/security.md has, and is left out.
+//! Owns the forged packets, and the rule that nobody sends anything to the attacker's UDP port. The network
+//! shows it datagrams, from which it takes shapes only: opcodes, QP numbers and keys, as if it had guessed
+//! them all. It must not take PSNs and communication ids, because they protect a session. A PSN near a live
+//! one is never used: that would be a lucky guess, whose odds are in docs/security.md.
 
 use crate::forged::{Forged, PORT, packet_of};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use trunkline_roce::wire::{Bth, QP1};
 use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::{Psn, RejectReason};
 
-/// Shapes that are kept of packets.
+/// Number of packet shapes kept.
 const KEPT: usize = 64;
 /// Distance from a live PSN within which a guess counts as lucky.
 const LUCKY: u32 = 1 << 14;
@@ -22,12 +22,12 @@ const MASK_24: u32 = 0xff_ffff;
 /// Position of the PSN in a packet.
 const PSN: usize = 9;
 
-/// A datagram as it was seen.
+/// An observed datagram.
 #[derive(Debug, Clone)]
 struct Shape {
     source: SocketAddr,
     destination: SocketAddr,
-    /// Without the ICRC.
+    /// Packet without its ICRC.
     body: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ struct Shape {
 pub(crate) struct Attacker {
     random: fastrand::Rng,
     packets: Vec<Shape>,
-    /// The last PSN towards a QP.
+    /// Last PSN sent to a QP, by address and QP number.
     live: BTreeMap<(IpAddr, u32), u32>,
     diverted: Option<String>,
 }
@@ -51,7 +51,7 @@ impl Attacker {
         }
     }
 
-    /// A datagram that an honest node sends.
+    /// Records the shape of a datagram that an honest node sends.
     pub(crate) fn observe(&mut self, datagram: &Datagram<'_>) {
         let Datagram { source, destination, bytes } = *datagram;
         if destination.port() == PORT && self.diverted.is_none() {
@@ -72,13 +72,13 @@ impl Attacker {
         }
     }
 
-    /// The rule that honest nodes have broken, if they have.
+    /// Returns the violation, if there is one.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.diverted.as_deref()
     }
 
-    /// A packet of a connection with another PSN, once one was observed: a request, an acknowledgement or a READ
-    /// response.
+    /// Forges a packet of a connection with another PSN: a request, an acknowledgement or a READ response.
+    /// Returns `None` until a packet was observed.
     pub(crate) fn packet(&mut self) -> Option<Forged> {
         let shape = self.random.choice(&self.packets)?.clone();
         let bth = Bth::parse(&shape.body).ok()?;
@@ -89,13 +89,14 @@ impl Attacker {
         Some(Forged::packet(self.source_of(&shape), shape.destination, body))
     }
 
-    /// As another user of the host, or as another host that claims port 4791.
+    /// Returns the address of another user of the host, or of another host that claims port 4791.
     fn source_of(&mut self, shape: &Shape) -> SocketAddr {
         let port = if self.random.bool() { PORT } else { shape.source.port() };
         SocketAddr::new(shape.source.ip(), port)
     }
 
-    /// A message of the connection manager with guessed ids, once a packet was observed.
+    /// Forges a message of the connection manager with guessed ids. Returns `None` until a packet was
+    /// observed.
     pub(crate) fn message(&mut self) -> Option<Forged> {
         let shape = self.random.choice(&self.packets)?.clone();
         let (local_id, remote_id) = (self.random.u32(1..), self.random.u32(1..));

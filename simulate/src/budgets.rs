@@ -1,7 +1,7 @@
-//! Budgets of peers, counted over all pollers of each node between two turns.
+//! Budgets of peers, checked over all pollers of each node between two turns.
 //!
-//! A poller charges each peer for exactly what it holds for that peer, and what the pollers of a node
-//! charge together is within the node's limits.
+//! A poller charges each peer for exactly what it holds for that peer, and all pollers of a node together
+//! stay within the node's limits.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ struct Sum {
     of_peer: BTreeMap<PeerKey, usize>,
 }
 
-/// Counts at any time.
+/// Checks the rule, at any time.
 pub(crate) fn kept(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut sums = BTreeMap::<(SocketAddr, &str), Sum>::new();
     for ledger in ledgers {

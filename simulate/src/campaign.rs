@@ -1,4 +1,4 @@
-//! Many runs, on all CPUs, and what they add up to.
+//! Campaigns: many runs on all CPUs, and their summary.
 
 use crate::coverage::{Coverage, Kind};
 use crate::interrupt::Interrupt;
@@ -12,13 +12,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Number of runs from which a campaign must have exercised enough.
+/// Number of runs from which a campaign is checked for coverage.
 const ENOUGH_RUNS: u64 = 200;
-/// Least averages of a run.
+/// Minimum averages per run.
 const LEAST: [(&str, f64); 3] = [("nodes", 2.0), ("calls", 300.0), ("faults", 10.0)];
 /// Interval of progress lines where no bar can be drawn.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// The share of runs in which each kind of event must occur.
+/// Minimum share of runs in which each kind of event must occur.
 const LEAST_SHARE: f64 = 0.02;
 
 /// A run in which a rule was broken.
@@ -31,11 +31,11 @@ pub(crate) struct Failure {
 /// Summary of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// The first seed; the others follow it without a gap.
+    /// First seed. The others follow it without a gap.
     pub(crate) first: u64,
-    /// Pollers of nodes, if not what seeds draw.
+    /// Numbers of pollers that override those drawn from the seeds.
     pub(crate) pollers: Option<Pollers>,
-    /// The signal that ended it early: its number and name.
+    /// Number and name of the signal that ended the campaign early.
     pub(crate) interrupted: Option<(u8, &'static str)>,
     pub(crate) runs: u64,
     pub(crate) nodes: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Summary {
     pub(crate) turns: u64,
     pub(crate) simulated: Duration,
     pub(crate) took: Duration,
-    /// Events by kind, and the runs in which any occurred.
+    /// Events by kind, and the number of runs with at least one.
     pub(crate) kinds: Vec<(u64, u64)>,
     /// Runs that failed, by seed.
     pub(crate) failures: Vec<Failure>,
@@ -96,7 +96,7 @@ impl Summary {
     }
 }
 
-/// Runs one seed. A panic of the project's own code is a failure like any other.
+/// Runs one seed. A panic in the project's own code counts as a failure.
 pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome {
     let kept = trace.clone();
     catch_unwind(AssertUnwindSafe(|| run(seed, pollers, trace))).unwrap_or_else(|panic| {
@@ -117,25 +117,25 @@ pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outc
 /// Runs of a campaign.
 #[derive(Debug, Clone)]
 pub(crate) struct CampaignPlan<'a> {
-    /// The first seed.
+    /// First seed.
     pub(crate) first: u64,
-    /// Runs at most.
+    /// Maximum number of runs.
     pub(crate) runs: u64,
     /// Time during which runs begin.
     pub(crate) time: Duration,
-    /// Runs at a time.
+    /// Maximum number of concurrent runs.
     pub(crate) jobs: usize,
     /// If true, the campaign continues after a run that fails.
     pub(crate) keep_going: bool,
-    /// Pollers of nodes, if not what seeds draw.
+    /// Numbers of pollers that override those drawn from the seeds.
     pub(crate) pollers: Option<Pollers>,
-    /// The deliberate fault that is on.
+    /// Deliberate fault that is switched on.
     pub(crate) mutant: Option<&'a str>,
-    /// Ends it early.
+    /// Ends the campaign early.
     pub(crate) interrupt: Interrupt,
 }
 
-/// Runs seeds from the first on until the number of runs is reached, the time is over, or one fails.
+/// Runs seeds from the first on until the number of runs is reached, the time is over, or a run fails.
 #[expect(clippy::disallowed_methods, reason = "the campaign is outside of its runs")]
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     let CampaignPlan { first, runs, time, jobs, keep_going, pollers, mutant, ref interrupt } = *plan;
@@ -185,7 +185,7 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     summary
 }
 
-/// A line of progress now and then, where no bar can be drawn.
+/// Prints a line of progress now and then, where no bar can be drawn.
 #[expect(clippy::disallowed_methods, reason = "outside of the runs")]
 fn say(said: &Mutex<Instant>, began: Instant, done: u64, runs: u64, mutant: Option<&str>) {
     let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline::{Bytes, PollerContext, Status};
 
-/// Time limit of each call, of programs and of handlers. Nothing may end by it.
+/// Time limit of each call, by programs and by handlers. No call may reach it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Calls that need further calls.
@@ -14,7 +14,7 @@ pub(crate) trait Chain {
     /// Makes the rest of a chain of calls: the next one at `to`, whose next one is at `back`.
     async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status>;
 
-    /// Waits.
+    /// Waits for this time.
     async fn hold(&self, wait_us: u64);
 
     /// Takes bytes.
@@ -24,7 +24,7 @@ pub(crate) trait Chain {
     async fn give(&self, bytes: u32) -> Result<Bytes, Status>;
 }
 
-/// Its handler.
+/// Handler of the service.
 #[derive(Debug)]
 pub(crate) struct Link {
     poller: PollerContext,

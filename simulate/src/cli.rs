@@ -59,14 +59,14 @@ pub(crate) struct Cli {
     pub(crate) json: bool,
 }
 
-/// Runs when nothing is said of how many.
+/// Default number of runs.
 const RUNS: u64 = 2_000;
 
 impl Cli {
     /// Refuses options that do not fit together.
     ///
     /// # Errors
-    /// The change to make.
+    /// Returns the change to make.
     pub(crate) fn check(&self) -> Result<(), String> {
         if let (Some(seed), Some(runs)) = (self.seed, self.runs)
             && seed.checked_add(runs - 1).is_none()
@@ -104,7 +104,7 @@ impl Cli {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
-    /// Runs at a time: as many as there are CPUs.
+    /// Returns the number of concurrent runs; by default the number of CPUs.
     pub(crate) fn jobs(&self) -> usize {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         self.jobs.unwrap_or_else(cpus).max(1)

@@ -1,4 +1,4 @@
-//! Clients: what the programs of a run do.
+//! Clients: the programs of a run.
 
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Open, Oracle, pattern};
@@ -14,9 +14,9 @@ use std::task::Poll;
 use std::time::Duration;
 use trunkline::{Bytes, CallOptions, Code, Connect, Node, Origin, PollerIndex, Status};
 
-/// Empty texts that a server keeps for one call: three times as many exceed the budget of one peer.
+/// Empty texts that a server keeps for one call. Three such calls exceed the budget of one peer.
 pub(crate) const TEXTS: usize = 12_000;
-/// Arguments from this length on may be in registered buffers, with as many bytes beside them.
+/// Minimum length of arguments in registered buffers, and the length of a buffer on each side of a slice.
 const LENT: usize = 16 << 10;
 const BESIDE: usize = 512;
 
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// Makes a call whose reply is its number, and judges it.
+    /// Makes a call whose reply is its number, and judges the outcome.
     async fn judge<F>(
         &self,
         server: SocketAddr,
@@ -100,7 +100,7 @@ impl Client {
         self.judge_call(server, what, timeout, |id| call(client, id)).await
     }
 
-    /// The same of a call of any client.
+    /// Makes and judges such a call for any client.
     pub(crate) async fn judge_call<F>(
         &self,
         server: SocketAddr,
@@ -149,7 +149,7 @@ impl Client {
         all((0..count).map(|_| self.ponder_at(server, timeout, wait))).await;
     }
 
-    /// Makes a call whose handler sleeps in the worker pool; returns how it failed, if it did.
+    /// Makes a call whose handler sleeps in the worker pool. Returns the error, if it failed.
     pub(crate) async fn ponder_at(&self, server: SocketAddr, timeout: Duration, wait: u64) -> Option<Status> {
         let call = |client: PooledClient, id| async move { client.ponder(id, wait).await };
         self.judge_pooled(server, "ponder", timeout, call).await
@@ -161,7 +161,7 @@ impl Client {
         all((0..count).map(|_| self.grind_at(server, timeout, work, wait))).await;
     }
 
-    /// Makes a call whose handler blocks a worker, and waits on it; returns how it failed, if it did.
+    /// Makes a call whose handler blocks a worker, and then waits on it. Returns the error, if it failed.
     pub(crate) async fn grind_at(
         &self,
         server: SocketAddr,
@@ -193,7 +193,7 @@ impl Client {
         let _outcome = self.echo_of(server, timeout, there, back).await;
     }
 
-    /// Sends bytes there and back; returns how the call failed, if it did.
+    /// Sends bytes there and back. Returns the error, if the call failed.
     pub(crate) async fn echo_of(
         &self,
         server: SocketAddr,
@@ -204,7 +204,8 @@ impl Client {
         self.late_echo_of(server, timeout, (there, back), 0).await
     }
 
-    /// The same, with a handler that waits for a given time before it replies.
+    /// Sends bytes there and back, with a handler that waits before it replies. Returns the error, if the
+    /// call failed.
     pub(crate) async fn late_echo_of(
         &self,
         server: SocketAddr,
@@ -238,8 +239,8 @@ impl Client {
         }
     }
 
-    /// Bytes that belong to a call. Large ones are in turn in plain memory, all of a registered buffer, and a slice of
-    /// one.
+    /// Returns the bytes that belong to a call. Large ones are in turn in plain memory, a whole registered
+    /// buffer, and a slice of one.
     fn body(&self, id: u64, bytes: usize) -> Bytes {
         let body = pattern(id, bytes);
         let beside = if id.is_multiple_of(4) { 0 } else { BESIDE };
@@ -262,7 +263,7 @@ impl Client {
         };
     }
 
-    /// A small call that waits for its server; returns how it failed, if it did.
+    /// Makes a small call that waits for its server. Returns the error, if it failed.
     pub(crate) async fn number_waiting(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
         self.coverage.count(Kind::CallWaited);
         let options = CallOptions::new().connect(Connect::Wait);
@@ -276,7 +277,7 @@ impl Client {
         failure
     }
 
-    /// A small call; returns how it failed, if it did.
+    /// Makes a small call. Returns the error, if it failed.
     pub(crate) async fn number_of(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
         self.judge(server, "number", timeout, |client, id| async move { client.number(id).await }).await
     }
@@ -292,7 +293,7 @@ impl Client {
         let _outcome = self.block_at(server, timeout, work).await;
     }
 
-    /// Makes a call whose handler blocks its poller; returns how it failed, if it did.
+    /// Makes a call whose handler blocks its poller. Returns the error, if it failed.
     pub(crate) async fn block_at(
         &self,
         server: SocketAddr,
@@ -308,7 +309,7 @@ impl Client {
         let _outcome = self.refuse_at(server, timeout, wait).await;
     }
 
-    /// Makes a call whose handler waits and returns an error; returns how it failed.
+    /// Makes a call whose handler waits and returns an error. Returns the error.
     pub(crate) async fn refuse_at(&self, server: SocketAddr, timeout: Duration, wait: u64) -> Option<Status> {
         let call = |client: WorkClient, id| async move { client.refuse(id, wait).await };
         let outcome = self.judge(server, "refuse", timeout, call).await;
@@ -323,7 +324,7 @@ impl Client {
         let _outcome = self.panic_at(server, timeout).await;
     }
 
-    /// Makes a call whose handler panics; returns how it failed.
+    /// Makes a call whose handler panics. Returns the error.
     pub(crate) async fn panic_at(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
         let call = |client: WorkClient, id| async move { client.panic(id).await };
         let outcome = self.judge(server, "panic", timeout, call).await;
@@ -358,13 +359,13 @@ impl Client {
         }
     }
 
-    /// Makes a call that never returns; returns how it failed.
+    /// Makes a call that never returns. Returns the error.
     pub(crate) async fn hang_for(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
         let call = |client: WorkClient, id| async move { client.hang(id).await };
         self.judge(server, "hang", timeout, call).await
     }
 
-    /// Drops a call while another of the same method runs; returns how that one failed, if it did.
+    /// Drops a call while another of the same method runs. Returns the error of the other call, if it failed.
     pub(crate) async fn give_up_beside(&self, server: SocketAddr) -> Option<Status> {
         let slow = |wait| {
             let call = move |client: WorkClient, id| async move { client.slow(id, wait).await };
@@ -393,7 +394,7 @@ impl Client {
         let _outcome = self.judge(server, "nested", timeout, call).await;
     }
 
-    /// Makes a call whose handler makes calls; returns how it failed, if it did.
+    /// Makes a call whose handler makes calls. Returns the error, if it failed.
     pub(crate) async fn forward_of(
         &self,
         server: SocketAddr,
@@ -411,7 +412,7 @@ impl Client {
         let _outcome = self.keep_at(server, timeout, wait, texts).await;
     }
 
-    /// Makes a call whose handler keeps empty texts while it waits; returns how it failed, if it did.
+    /// Makes a call whose handler keeps empty texts while it waits. Returns the error, if it failed.
     pub(crate) async fn keep_at(
         &self,
         server: SocketAddr,
@@ -439,7 +440,7 @@ impl Client {
         }
     }
 
-    /// Many calls at once: more than the server's receives hold.
+    /// Makes many calls at once, more than the server's receives hold.
     async fn burst(&mut self, server: SocketAddr) {
         self.coverage.count(Kind::Burst);
         let (timeout, count) = (self.timeout(), self.random.usize(8..40));
@@ -453,7 +454,7 @@ impl Client {
         all((0..=FEW).map(|_| self.judge(server, "few", timeout, call))).await;
     }
 
-    /// Drops a call before it ends, mostly.
+    /// Makes a call and mostly drops it before it ends.
     async fn cancel(&mut self, server: SocketAddr) {
         let patience = Duration::from_nanos(self.random.u64(..3_000_000));
         let wait = self.random.u64(..6_000);
@@ -479,7 +480,7 @@ impl Client {
         }
     }
 
-    /// A call from a task that runs on a poller.
+    /// Makes a call from a task that runs on a poller.
     async fn local(&mut self, server: SocketAddr) {
         self.coverage.count(Kind::LocalCall);
         let timeout = self.timeout();
@@ -494,14 +495,14 @@ impl Client {
         match outcome {
             Ok(Ok(replied)) => self.oracle.succeeded(id, replied, false),
             Ok(Err(status)) => self.oracle.failed(id, &status),
-            // The node shut down under the task; whether the call ran is not known.
+            // The node shut down under the task, so it is unknown whether the call ran.
             Err(_) => self.oracle.given_up(id),
         }
     }
 }
 
-/// Returns true if a call did not leave because the session that it was for had ended, as only an ordered one may. A request that
-/// waits in a session when that ends is [`Code::Unavailable`].
+/// Returns true if a call did not leave because its session had ended. Only an ordered call may fail so. A
+/// request queued in a session that ends fails with [`Code::Unavailable`].
 fn is_tied_to_a_session(status: &Status) -> bool {
     !status.may_have_run() && status.origin() == Origin::Local && status.code() == Code::Aborted
 }

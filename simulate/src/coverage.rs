@@ -1,7 +1,7 @@
 //! Events that a run has exercised, by kind.
 //!
-//! A simulation that stops exercising something proves nothing about it and goes on passing; so a
-//! campaign counts, and fails when too little of a kind has happened.
+//! A simulation that stops exercising something proves nothing about it and still passes. Therefore a
+//! campaign counts events, and fails when too few of any kind have occurred.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,17 +17,18 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All of them.
+            /// All kinds.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Returns its name in summaries.
+            /// Returns the kind's name in summaries.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
                 }
             }
 
-            /// Returns true if it counts as a fault. Single packets do not: there are too many to say much.
+            /// Returns true if the kind counts as a fault. Those of single packets do not, since they are
+            /// too frequent to tell anything.
             pub(crate) const fn is_fault(self) -> bool {
                 match self {
                     $(Self::$name => $fault,)*
@@ -134,12 +135,12 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// One more of a kind.
+    /// Counts one event.
     pub(crate) fn count(&self, kind: Kind) {
         self.add(kind, 1);
     }
 
-    /// Adds events of a kind.
+    /// Adds a number of events.
     pub(crate) fn add(&self, kind: Kind, events: u64) {
         self.0[kind as usize].fetch_add(events, Ordering::Relaxed);
     }
@@ -149,7 +150,7 @@ impl Coverage {
         self.0[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Faults of all kinds.
+    /// Returns the number of faults of all kinds.
     pub(crate) fn faults(&self) -> u64 {
         Kind::ALL.iter().filter(|kind| kind.is_fault()).map(|kind| self.of(*kind)).sum()
     }

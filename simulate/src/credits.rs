@@ -1,22 +1,22 @@
-//! Credits, slots, memory and what is open, counted over all nodes between two turns.
+//! Credits, slots, memory and open calls, checked over all nodes between two turns.
 //!
-//! A pair of a spender and a grantor is found by the TGT between them. Every credit that the grantor has
-//! granted is in exactly one place: on its way to the spender, held by it, released and on its way
-//! back, in a message that is on its way, or consumed. Each of these is a difference of two positions,
-//! so credits are conserved exactly when none is negative and their sum is within the SRQ's depth.
+//! A spender and a grantor are paired by the TGT between them. Every granted credit is in exactly one place:
+//! in transit to the spender, held by the spender, released and on its way back, in a message in transit, or
+//! consumed. Each of these is a difference of two positions, so credits are conserved exactly when no
+//! difference is negative and the sum is within the SRQ's depth.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_transport::ledger::{Granting, MemoryLedger, PollerLedger, Spending, UpperLedger};
 use trunkline_verbs::QpNumber;
 
-/// A difference of positions beyond this is a negative one.
+/// Differences of positions from this on count as negative.
 const NEGATIVE: u32 = 1 << 31;
 
-/// Bytes that sessions which are not up may leave at a poller.
+/// Maximum bytes that sessions which are not up may leave at a poller.
 const MOST_EARLY: usize = 16 << 20;
 
-/// Counts at any time. Returns how many pairs were compared.
+/// Checks conservation, at any time. Returns the number of pairs compared.
 pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     let mut grants = BTreeMap::new();
     for ledger in ledgers {
@@ -48,7 +48,7 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     Ok(pairs)
 }
 
-/// Counts while nobody has called for long: nothing is on its way, and everything is back.
+/// Checks that nothing is in transit and everything is back, after a long time without calls.
 pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut grants = BTreeMap::new();
     for ledger in ledgers {
@@ -87,8 +87,8 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     })
 }
 
-/// Counts, at rest, the receives in the SRQs of a node's device: what its pollers have posted is there, at home or lent to
-/// a shard.
+/// Checks, at rest, that the SRQs of a node's device hold what its pollers have posted, at home or lent to a
+/// shard.
 pub(crate) fn receives_are_posted(
     ledgers: &[PollerLedger],
     node: SocketAddr,
@@ -102,8 +102,8 @@ pub(crate) fn receives_are_posted(
     Err(format!("the device of {node} holds {posted} receives at rest; its pollers have posted {expected}"))
 }
 
-/// Checks that a poller's grants are within its SRQs, and within each peer's share; only sessions that are
-/// up hold credit, and each of their pairs has its base.
+/// Checks that a poller's grants are within its SRQs and within each peer's share, that only sessions which
+/// are up hold credit, and that each of their pairs has its base.
 fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
     let at = || format!("at poller {} of {}", ledger.poller, ledger.node);
     for (home, srq) in (0..).zip(&ledger.outstanding) {
@@ -141,7 +141,7 @@ fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
 
 type Grants = BTreeMap<(IpAddr, QpNumber, u16), Granting>;
 
-/// Calls `judge` with both halves of each pair that both sides know.
+/// Calls `judge` with both halves of each pair known to both sides.
 fn for_each_pair(
     ledgers: &[PollerLedger],
     grants: &Grants,

@@ -1,4 +1,4 @@
-//! Many pollers of other nodes at one node: all join, and all exchange.
+//! Many pollers of other nodes at one node: all connect, and all make calls.
 //!
 //! A separate scenario, without faults: `cargo test -p trunkline-simulate crowd`. `TRUNKLINE_CROWD_NODES=63` makes 2,000
 //! pollers, which take a minute.
@@ -20,18 +20,18 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Pollers of each node but the one that all call.
+    /// Pollers of each calling node.
     const POLLERS: u16 = 32;
     /// Nodes that call the hub, unless `TRUNKLINE_CROWD_NODES` names another number.
     const NODES: usize = 7;
-    /// Maximum time of joining, in simulated time.
+    /// Maximum time until all are connected, in simulated time.
     const JOINING: Duration = Duration::from_secs(20);
 
     fn plan(host: usize, pollers: u16) -> NodePlan {
         NodePlan { srq_depth: 64, rendezvous_bytes: 768 << 10, ..NodePlan::extra(host, pollers) }
     }
 
-    /// Calls from each poller of a node: the calls of a client go to its pollers in turn.
+    /// Makes a call from each poller of a node. A client's calls go to its node's pollers in turn.
     fn call_from_each(
         scheduler: &mut Scheduler,
         node: &SimNode,
@@ -59,20 +59,20 @@ mod tests {
         }
     }
 
-    /// A hub with an SRQ of 64 receives, and the nodes that call it.
+    /// Runs a hub with an SRQ of 64 receives, and the nodes that call it.
     fn crowd(nodes: usize) {
         let mut scheduler = Scheduler::new(1, Trace::checksum_only(), Arc::new(Coverage::default()));
         let mut hub = SimNode::new(0, plan(0, 1), false);
         hub.start(&mut scheduler, None);
         let mut callers =
-            // One shard each: the load of the hub is the same, with half as many machines.
+            // One shard each, for the same load at the hub with half as many machines.
             (1..=nodes).map(|index| SimNode::new(index, plan(index, POLLERS), false).with_shards(1)).collect::<Vec<_>>();
         for caller in &mut callers {
             caller.start(&mut scheduler, None);
         }
         let pollers = nodes * usize::from(POLLERS);
         let replied = Rc::new(Cell::new(0));
-        // Twice: joining, and again when all are joined.
+        // Once while they connect, and again when all are connected.
         for round in 1..=2 {
             for caller in &callers {
                 call_from_each(&mut scheduler, caller, hub.address, POLLERS, &replied);

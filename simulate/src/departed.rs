@@ -1,8 +1,8 @@
 //! Rules for requests as they leave their node.
 //!
-//! A request has the time that its call has left, written when the frame is handed to the device and rounded up: it is 0
-//! only if the deadline had passed by then. The network shows each datagram here before anything happens to it;
-//! packets that the device sends again are as they were.
+//! A request carries the time left to its call, rounded up, as of the moment when the frame is handed to the
+//! device. It is 0 only if the deadline had passed by then. The network passes in each datagram before
+//! anything happens to it. Retransmissions repeat the first transmission's bytes.
 
 use crate::forged::packet_of;
 use trunkline_roce::wire::{Operation, Packet};
@@ -10,16 +10,16 @@ use trunkline_softrdma::link::Datagram;
 
 /// Kinds of requests: with a reply, and one-way.
 const REQUESTS: [u8; 2] = [0x40, 0x41];
-/// The flag of a header that has a time left, and where that is.
+/// Header flag for a time left, and the offset of that field.
 const HAS_TIME_LEFT: u8 = 0x04;
 const TIME_LEFT: usize = 16;
 
-/// The rule, and whether it was broken.
+/// The rule, and its first violation.
 #[derive(Debug, Default)]
 pub(crate) struct Departed(Option<String>);
 
 impl Departed {
-    /// A datagram that a node sends.
+    /// Checks a datagram that a node sends.
     pub(crate) fn see(&mut self, datagram: &Datagram<'_>) {
         let Some(packet) = packet_of(datagram.bytes).and_then(|body| Packet::parse(body).ok()) else {
             return;
@@ -33,13 +33,13 @@ impl Departed {
         }
     }
 
-    /// The rule that was broken, if it was.
+    /// Returns the violation, if there is one.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.0.as_deref()
     }
 }
 
-/// The time left of a frame that is a request with a deadline.
+/// Returns the time left in a frame that is a request with a deadline.
 fn time_left_us(frame: &[u8]) -> Option<u32> {
     let (kind, flags) = frame.first().zip(frame.get(1))?;
     let has_one = REQUESTS.contains(kind) && flags & HAS_TIME_LEFT != 0;
@@ -53,12 +53,12 @@ mod tests {
     use trunkline_roce::wire::{IpUdp, Opcode, Service, icrc};
     use trunkline_verbs::{Psn, QpNumber};
 
-    /// Returns true if the rule is broken by a packet with this frame, whose header has this time left.
+    /// Returns true if a packet with this frame, whose header has this time left, breaks the rule.
     fn breaks(operation: Operation, header: [u8; 2], time_left_us: u32) -> bool {
         let mut frame = header.to_vec();
         frame.resize(TIME_LEFT, 0);
         frame.extend(time_left_us.to_le_bytes());
-        // As long as the first packet of a message may be.
+        // The longest first packet of a message.
         frame.resize(256, 0);
         let (source, destination): (SocketAddr, SocketAddr) =
             ("127.0.0.9:4791".parse().unwrap(), "127.0.0.1:4791".parse().unwrap());

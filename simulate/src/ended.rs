@@ -1,7 +1,7 @@
 //! Ends of sessions, as nodes log them: with the peer's address and the cause.
 //!
-//! Owns the list of those that nobody has asked for yet. The oracle of hostile peers reads it, because the log is
-//! where a node names the cause to its operator.
+//! Owns the list of ends not yet taken. The hostile-peer rules read it, because the log is where a node names
+//! the cause to its operator.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tracing_subscriber::layer::{Context, Layer};
 pub(crate) struct EndedSessions(Arc<Mutex<Vec<(SocketAddr, String)>>>);
 
 impl EndedSessions {
-    /// Those since the last time: the peer that was lost, and why.
+    /// Returns the ends since the last call: the lost peer and the cause.
     pub(crate) fn take(&self) -> Vec<(SocketAddr, String)> {
         std::mem::take(&mut *self.lock())
     }
@@ -37,7 +37,7 @@ impl<S: Subscriber> Layer<S> for EndedSessions {
     }
 }
 
-/// The fields of a log line that matter.
+/// Fields of a log line that matter.
 #[derive(Default)]
 struct Line {
     message: String,

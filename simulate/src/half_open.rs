@@ -1,18 +1,18 @@
-//! Sessions that are not up yet, counted over each node between two turns.
+//! Sessions that are not up yet, checked over each node between two turns.
 //!
-//! | rule | broken when |
+//! | rule | violated when |
 //! |---|---|
-//! | they hold no credit | a TGT of one is charged, whatever has come through it |
-//! | they are bounded | those of strangers have more connections than one host, or all, may have |
+//! | they hold no credit | a TGT of a half-open session is charged |
+//! | they are bounded | strangers' half-open sessions have more connections than one host, or all hosts, may have |
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_transport::ledger::{PollerLedger, SessionEntry, SessionLedger};
 
-/// Pollers that a node may have: what the last request that is accepted may add to the bound.
+/// Maximum number of pollers of a node. The last accepted request may exceed the bound by this.
 const MOST_POLLERS: u32 = 32;
 
-/// Counts at any time.
+/// Checks the rules, at any time.
 pub(crate) fn bounded(sessions: &[SessionLedger], pollers: &[PollerLedger]) -> Result<(), String> {
     for ledger in sessions {
         let half_open = || ledger.sessions.iter().filter(|session| !session.is_up);

@@ -1,13 +1,13 @@
-//! The top of a trace, and its texts for faults: what a reader needs to know of the run's plan.
+//! The top of a trace, and its texts for faults.
 //!
-//! Owns words only; [`crate::plan`] decides and [`crate::run`] carries out.
+//! Owns words only: [`crate::plan`] decides what happens and [`crate::run`] carries it out.
 
 use crate::plan::{Fault, Plan};
 use crate::trace::{START, Since, Trace};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Writes how to read the trace, the nodes with their addresses, and the plan.
+/// Writes the legend of the trace, the nodes with their addresses, and the plan.
 pub(crate) fn write(trace: &Trace, seed: u64, plan: &Plan, addresses: &[SocketAddr]) {
     if !trace.is_kept() {
         return;

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM during a campaign: it begins no further run, and reports what has run.
+//! SIGINT and SIGTERM during a campaign: it begins no further run, and reports the runs so far.
 //!
 //! A second signal ends the program at once.
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
-    /// A flag that both signals set from now on.
+    /// Creates a flag that both signals set.
     pub(crate) fn on_signals() -> io::Result<Self> {
         let (number, again) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         for (signal, code) in [(SIGINT, 2_u8), (SIGTERM, 15)] {
@@ -27,7 +27,7 @@ impl Interrupt {
         Ok(Self(number))
     }
 
-    /// The signal's number and name, if one has come.
+    /// Returns the number and name of the first signal, if one has arrived.
     pub(crate) fn signal(&self) -> Option<(u8, &'static str)> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,

@@ -1,4 +1,4 @@
-//! Calls of a client whose poller is busy when they are to leave.
+//! Calls whose poller is busy when their request should leave.
 
 use crate::client::Client;
 use crate::coverage::Kind;
@@ -12,9 +12,9 @@ use trunkline::{Code, PollerIndex, Status};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Makes a call from a poller's task, small or large, which then keeps the poller busy: mostly until after the call's
-    /// deadline. The request is staged in that turn of the poller, and would leave when the task returns. A small one mostly
-    /// shares its frame with the request of a call that is not late.
+    /// Makes a call from a poller's task, small or large, and then keeps the poller busy, mostly until after
+    /// the call's deadline. The request is staged in that turn of the poller, and would leave when the task
+    /// returns. A small request mostly shares its frame with the request of a call that is not late.
     pub(crate) async fn late(&mut self, server: SocketAddr) {
         let timeout = Duration::from_micros(self.random.u64(500..4_000));
         let busy = Duration::from_micros(self.random.u64(1_000..8_000));
@@ -69,7 +69,7 @@ impl Client {
                 }
                 self.oracle.failed(id, &status);
             }
-            // The node shut down under the task; whether the call ran is not known.
+            // The node shut down under the task, so it is unknown whether the call ran.
             Err(_) => self.oracle.given_up(id),
         }
     }

@@ -1,7 +1,8 @@
-//! Time in which threads that have work are not woken, because the rings of their bells are late.
+//! Time in which threads with work stay asleep because their bell rings late.
 //!
-//! A call can wait for a late ring, however well the nodes work. A bound close to the time of a few round trips therefore excludes
-//! the part of the call in which a ring was late: [`LateRings::total_until`] at its end, minus the value at its start.
+//! A call can wait for a late ring however well the nodes work. A bound close to a few round trips therefore
+//! excludes the part of the call in which a ring was late: [`LateRings::total_until`] at its end, minus the
+//! value at its start.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use trunkline_verbs::Time;
 pub(crate) struct LateRings {
     /// End of the last delay.
     end: Cell<Time>,
-    /// Sum of all delays up to their ends; delays that overlap count once.
+    /// Sum of all delays up to their ends. Overlapping delays count once.
     sum: Cell<Duration>,
 }
 

@@ -1,27 +1,27 @@
 //! Whole nodes in virtual time.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `scheduler` | who runs next, and when: machines, clients, bells, timers, and the clock |
-//! | `network` | the hosts, datagrams between them, and what happens to these on the way |
-//! | `forged` | a forged datagram, with a right ICRC |
-//! | `attacker` | forges packets of live sessions; nobody sends anything to it because of that |
-//! | `strangers` | forge connection requests; what no node does for them |
+//! | `scheduler` | the order of all steps: machines, clients, bells, timers, and the clock |
+//! | `network` | hosts, and datagrams with delays and faults |
+//! | `forged` | forged datagrams, with a correct ICRC |
+//! | `attacker` | forges packets of live sessions; rule: nobody answers it |
+//! | `strangers` | forge connection requests; rules for the answers |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
-//! | `departed` | what must be true of requests as they leave |
-//! | `service`, `chain`, `client`, `ordered`, `streams`, `late` | what nodes offer, and what programs do with it |
-//! | `run/paths` | nonsense in the memory that nodes share, and what must not come of it |
-//! | `plan` | what the seed decides beforehand; `run` carries it out |
-//! | `oracle` | what must be true of every call |
-//! | `credits` | what must be true of credits, slots and memory |
-//! | `half_open` | what must be true of sessions that are not up yet |
+//! | `departed` | rules for requests as they leave |
+//! | `service`, `chain`, `client`, `ordered`, `streams`, `late` | services of the nodes, and programs that call them |
+//! | `run/paths` | nonsense in shared memory, and rules for its effects |
+//! | `plan`, `run` | decisions made from the seed in advance, and their execution |
+//! | `oracle` | rules for every call |
+//! | `credits` | rules for credits, slots and memory |
+//! | `half_open` | rules for sessions that are not up yet |
 //! | `ended` | ends of sessions, with the causes that nodes log |
-//! | `trace`, `heading`, `packet` | what a reader can see of a run |
-//! | `coverage`, `campaign`, `mutants` | many runs, whether they exercise enough, and whether they would notice |
-//! | `cli`, `report`, `interrupt` | the command line, what is printed, and signals |
+//! | `trace`, `heading`, `packet` | a readable record of a run |
+//! | `coverage`, `campaign`, `mutants` | many runs: do they exercise enough, and would they notice a fault? |
+//! | `cli`, `report`, `interrupt` | command line, output and signals |
 //!
-//! A run uses no thread, socket, real time or unseeded randomness: the same seed gives the same
-//! trace. `cargo simulate --help` teaches the rest.
+//! A run uses no thread, socket, real time or unseeded randomness, so the same seed gives the same trace. See
+//! `cargo simulate --help` for the usage.
 
 #![forbid(unsafe_code)]
 
@@ -76,13 +76,13 @@ use trace::Trace;
 use trunkline_testkit::output;
 use trunkline_verbs::headroom;
 
-/// All runs passed.
+/// Exit code: all runs passed.
 const PASSED: u8 = 0;
-/// A run failed, or a campaign fell short.
+/// Exit code: a run failed, or a campaign fell short.
 const FAILED: u8 = 1;
-/// Wrong usage, or something cannot be written.
+/// Exit code: wrong usage, or output cannot be written.
 const WRONG: u8 = 2;
-/// A signal ended the campaign: this, plus its number.
+/// Exit code of a campaign ended by a signal, to which the signal's number is added.
 const SIGNAL: u8 = 128;
 
 fn main() -> ExitCode {
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Does what was asked for; returns the exit code.
+/// Runs what the command line asks for; returns the exit code.
 fn act(cli: &Cli) -> Result<u8, String> {
     cli.check()?;
     match cli.mutant.as_deref() {
@@ -108,7 +108,7 @@ fn act(cli: &Cli) -> Result<u8, String> {
     }
 }
 
-/// Names the deliberate faults.
+/// Lists the deliberate faults.
 fn list(cli: &Cli) -> Result<u8, String> {
     let all = mutants::ALL.iter();
     if cli.json {
@@ -121,7 +121,7 @@ fn list(cli: &Cli) -> Result<u8, String> {
     Ok(PASSED)
 }
 
-/// The panics that the workload provokes are no news; all others are printed.
+/// Silences the panics that the workload provokes. All others are printed.
 fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -131,7 +131,8 @@ fn quiet_panics() {
     }));
 }
 
-/// A seed of the day, so that a campaign without one is repeatable and yet tries new seeds.
+/// Returns the day's seed, so that a campaign without a given seed is repeatable, and yet tries new seeds
+/// each day.
 #[expect(clippy::disallowed_methods, reason = "read before any run")]
 fn seed_of_the_day() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -151,7 +152,7 @@ fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
     ))
 }
 
-/// One run, with its trace if that was asked for.
+/// Runs one seed, and writes its trace if one was asked for.
 fn run_one(cli: &Cli) -> Result<u8, String> {
     let mutant = known_mutant(cli)?;
     switch::choose(mutant);
@@ -199,7 +200,7 @@ fn run_one(cli: &Cli) -> Result<u8, String> {
     Ok(PASSED)
 }
 
-/// A line for a reader: on standard output, unless that is for JSON.
+/// Prints a line for a reader: on standard output, or on standard error if that is for JSON.
 fn tell(cli: &Cli, line: &str) -> Result<(), String> {
     if cli.json {
         output::err(line);
@@ -212,7 +213,7 @@ fn interrupt() -> Result<Interrupt, String> {
     Interrupt::on_signals().map_err(|error| format!("cannot wait for signals: {error}"))
 }
 
-/// A campaign.
+/// Runs a campaign.
 fn simulate(cli: &Cli) -> Result<u8, String> {
     let mutant = known_mutant(cli)?;
     let summary = campaign::campaign(&CampaignPlan {
@@ -255,7 +256,7 @@ fn simulate(cli: &Cli) -> Result<u8, String> {
     Ok(if shortfalls.is_empty() { PASSED } else { FAILED })
 }
 
-/// Each deliberate fault must be caught.
+/// Checks that each deliberate fault is caught.
 fn hunt(cli: &Cli, chosen: impl Iterator<Item = &'static Mutant>) -> Result<u8, String> {
     if !switch::are_built_in() {
         return Err("this program has no deliberate faults in it; build it by `cargo simulate`".to_owned());

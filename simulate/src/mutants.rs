@@ -1,21 +1,21 @@
-//! The deliberate faults that the code knows, and the campaign that must catch each.
+//! The deliberate faults built into the code, and the campaign that must catch each.
 
 use crate::campaign::{CampaignPlan, Summary, campaign};
 use crate::interrupt::Interrupt;
 use crate::plan::Pollers;
 use std::time::Duration;
 
-/// Runs in which a fault must be caught.
+/// Maximum number of runs until a fault is caught.
 pub(crate) const MOST_RUNS: u64 = 500;
 
-/// A deliberate fault: its name in the code, and what it does.
+/// A deliberate fault: its name in the code and its effect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mutant {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
 }
 
-/// All of them.
+/// All deliberate faults.
 pub(crate) const ALL: &[Mutant] = &[
     Mutant {
         name: "last_look_is_left_out",
@@ -345,7 +345,7 @@ pub(crate) const ALL: &[Mutant] = &[
     Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
 ];
 
-/// Ten of them, from different areas: the ones that the gate tries.
+/// Returns ten faults from different areas, which the gate tries.
 pub(crate) fn few() -> impl Iterator<Item = &'static Mutant> {
     let names = [
         "last_look_is_left_out",
@@ -364,7 +364,7 @@ pub(crate) fn few() -> impl Iterator<Item = &'static Mutant> {
         .map(|name| ALL.iter().find(|mutant| mutant.name == name).expect("each name is in the list"))
 }
 
-/// Looks for a fault until it is caught.
+/// Runs seeds until a fault is caught.
 pub(crate) fn hunt(
     mutant: Mutant,
     first_seed: u64,

@@ -1,9 +1,8 @@
-//! The network between simulated hosts: datagrams with delays, and everything that happens to
-//! datagrams on the way.
+//! The network between simulated hosts: datagrams with delays and faults.
 //!
-//! Owns the hosts, what is on the way and the faults in force. The sockets of a host's processes hand
-//! datagrams to the [`Wire`]; the scheduler has those that are due delivered, and asks when the next
-//! one arrives.
+//! Owns the hosts, the datagrams in transit and the conditions in force. The sockets of a host's processes
+//! hand datagrams to the [`Wire`]. The scheduler has arrived datagrams delivered, and asks when the next one
+//! arrives.
 
 use crate::announced::Announced;
 use crate::attacker::Attacker;
@@ -24,10 +23,10 @@ use trunkline_softrdma::simulation::{self, SimulatedHost};
 use trunkline_testkit::{HostilePeer, Hostility, Random};
 use trunkline_verbs::{Time, VirtualClock};
 
-/// Datagrams that are on the way at a time before further ones are dropped.
+/// Maximum number of datagrams in transit. Further ones are dropped.
 const MOST_UNDER_WAY: usize = 16_384;
 
-/// Probabilities of faults of a datagram, and its delays.
+/// Probabilities of faults, and delays.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Conditions {
     pub(crate) lost: f64,
@@ -46,25 +45,25 @@ struct UnderWay {
 }
 
 struct State {
-    /// Datagrams by arrival, and by number among those that arrive at once.
+    /// Datagrams by arrival time, and by number among those that arrive together.
     under_way: BTreeMap<(Time, u64), UnderWay>,
-    /// When the last datagram that was not delayed on purpose arrives, by sender and receiver.
+    /// Arrival of the last datagram that was not delayed on purpose, by sender and receiver.
     last: BTreeMap<(IpAddr, IpAddr), Time>,
     conditions: Conditions,
-    /// Pairs of addresses that cannot reach each other, smaller first.
+    /// Pairs of addresses that cannot reach each other, smaller address first.
     cut: BTreeSet<(IpAddr, IpAddr)>,
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
-    /// Changes to the frames of nodes that break the rules, by their address.
+    /// Changes to frames of nodes that break the rules, by node address.
     hostile: BTreeMap<IpAddr, HostilePeer>,
-    /// Bytes that those may READ.
+    /// Bytes that those nodes may READ.
     announced: Announced,
-    /// Requests that honest nodes have sent.
+    /// Rules for requests that honest nodes have sent.
     departed: Departed,
     sent: u64,
     coverage: Arc<Coverage>,
-    /// Writes the trace, if there is one.
+    /// Writes the trace, if lines are kept.
     pen: Option<Pen>,
     checksum: u64,
 }
@@ -83,7 +82,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// A network without hosts and faults.
+    /// Creates a network without hosts and faults.
     pub(crate) fn new(
         clock: &Arc<VirtualClock>,
         coverage: &Arc<Coverage>,
@@ -118,17 +117,17 @@ impl Network {
         host
     }
 
-    /// The host with this address.
+    /// Returns the host with this address.
     pub(crate) fn host(&self, address: IpAddr) -> Option<&Arc<SimulatedHost>> {
         self.hosts.get(&address)
     }
 
-    /// The conditions from now on.
+    /// Sets the conditions from now on.
     pub(crate) fn set(&self, conditions: Conditions) {
         self.wire.lock().conditions = conditions;
     }
 
-    /// Two addresses cannot reach each other until [`Network::join`].
+    /// Cuts two addresses off from each other until [`Network::join`].
     pub(crate) fn cut(&self, a: IpAddr, b: IpAddr) {
         self.wire.lock().cut.insert((a.min(b), a.max(b)));
     }
@@ -138,12 +137,13 @@ impl Network {
         self.wire.lock().cut.remove(&(a.min(b), a.max(b)));
     }
 
-    /// The node at this address breaks the rules from now on.
+    /// Makes the node at this address break the rules from now on.
     pub(crate) fn corrupt(&self, address: IpAddr, hostility: Hostility, seed: u64) {
         self.wire.lock().hostile.insert(address, HostilePeer::new(hostility, Random(seed)));
     }
 
-    /// The attacker forges a packet of a session, which it sends at that time; or nothing while it has seen none.
+    /// Forges a packet of a session, which the attacker sends at that time. Does nothing if it has observed
+    /// no packet.
     pub(crate) fn forge_packet(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.packet() {
@@ -152,7 +152,7 @@ impl Network {
         }
     }
 
-    /// The same with a message of the connection manager.
+    /// Forges a message of the connection manager, which the attacker sends at that time.
     pub(crate) fn forge_message(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.message() {
@@ -161,7 +161,7 @@ impl Network {
         }
     }
 
-    /// A stranger sends a connection request at that time.
+    /// Sends a stranger's connection request at that time.
     pub(crate) fn forge_request(&self, at: Time, request: Request) {
         let mut state = self.wire.lock();
         let forged = state.strangers.forge(request);
@@ -169,8 +169,8 @@ impl Network {
         state.launch(self.wire.clock.now(), at, &forged);
     }
 
-    /// The rule that honest nodes have broken by what they sent, or towards the attacker, a stranger or a hostile peer,
-    /// if they have.
+    /// Returns the first violation by what honest nodes sent, or towards the attacker, a stranger or a
+    /// hostile peer.
     pub(crate) fn broken(&self) -> Option<String> {
         let state = self.wire.lock();
         let broken = state.attacker.broken().or_else(|| state.strangers.broken());
@@ -178,7 +178,7 @@ impl Network {
         broken.or_else(|| state.departed.broken()).map(str::to_owned)
     }
 
-    /// Delivers what has arrived by now; returns whether anything has.
+    /// Delivers the datagrams that have arrived by now. Returns true if there was any.
     pub(crate) fn deliver(&self, now: Time) -> bool {
         let mut state = self.wire.lock();
         let mut any = false;
@@ -194,12 +194,12 @@ impl Network {
         any
     }
 
-    /// When the next datagram arrives.
+    /// Returns the time at which the next datagram arrives.
     pub(crate) fn next_arrival(&self) -> Option<Time> {
         self.wire.lock().under_way.keys().next().map(|(at, _)| *at)
     }
 
-    /// All datagrams so far, and when they were sent, as one number.
+    /// Returns a checksum of all datagrams so far and their send times.
     pub(crate) fn checksum(&self) -> u64 {
         self.wire.lock().checksum
     }
@@ -291,7 +291,7 @@ impl State {
         self.hostile.get(&destination.ip())?.incoming(source, destination, bytes)
     }
 
-    /// Puts a forged datagram on the way, at a time from now on.
+    /// Puts a forged datagram in transit, sent at the time `at`.
     fn launch(&mut self, now: Time, at: Time, forged: &Forged) {
         let Forged { source, destination, bytes } = forged;
         let datagram = Datagram { source: *source, destination: *destination, bytes };

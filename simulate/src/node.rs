@@ -1,4 +1,4 @@
-//! A simulated node: a process with its address, its device and its incarnations.
+//! A simulated node: a process with an address, a device and incarnations.
 
 use crate::chain::{ChainServer, Link};
 use crate::coverage::Kind;
@@ -17,58 +17,60 @@ use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::Memory;
 
-/// Large calls that a hostile peer makes at once, and that are made to it.
+/// Large calls that a hostile peer makes at once, and large calls that are made to it.
 pub(crate) const LARGE_CALLS: u32 = 16;
 pub(crate) const LENT_CALLS: u32 = 4;
-/// Regions of memory that a node's device holds at most, and more for each of its pollers: each argument and each reply of
-/// a large call has one until it is READ.
+/// Maximum number of memory regions of a node's device, plus some for each poller. Each argument and each
+/// reply of a large call has a region until it is READ.
 const REGIONS: u32 = 2 * LARGE_CALLS + LENT_CALLS;
 const REGIONS_OF_POLLER: u32 = 12;
 
-/// The port that the first node listens on, the second on the next, and so on.
+/// Port of the first node. Each further node listens on the next one.
 const FIRST_PORT: u16 = 7471;
-/// Time for which a shutdown waits for calls that run.
+/// Grace period of a shutdown.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
-/// Handlers that a node runs at once: more than the calls of the phases without faults need, also if all come from one
-/// host, fewer than clients make while handlers hang.
+/// Maximum number of running handlers: more than the calls of the phases without faults need, also if all
+/// come from one host, and fewer than clients make while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
-/// Memory of decoded arguments: enough for two calls that keep `client::TEXTS` for one peer, and of three for a host. The
-/// part that growing windows leave has room for the large items of all streams of the phases without faults.
+/// Memory for decoded arguments: enough for two calls that keep `client::TEXTS` for one peer, and for three
+/// from a host. The part left to growing windows has room for the large items of all streams of the phases
+/// without faults.
 const DECODED_BYTES: Limit = Limit { per_peer: 800 << 10, in_all: 2560 << 10 };
 
-/// Messages that may wait at a node: more than clients make, fewer than the replies that a hostile peer does not take.
+/// Maximum number of queued messages: more than clients make, fewer than the replies that a hostile peer does
+/// not take.
 pub(crate) const QUEUED: Limit = Limit { per_peer: 256, in_all: 1024 };
 
-/// A node of the run, whether it runs now or not.
+/// A node of the run, running or not.
 pub(crate) struct SimNode {
     plan: NodePlan,
     rc: bool,
     handlers: Limit,
-    /// Calls that it may have under way; by default the number of every node.
+    /// Limit of calls under way; `None` for the default.
     calls: Option<Limit>,
-    /// Bytes that may wait there; as every node has it, if none is given.
+    /// Limit of queued bytes; `None` for the default.
     queued_bytes: Option<Limit>,
-    /// Clients of the process that its handlers share with the program.
+    /// Clients that the process's handlers share with its program.
     shared: SharedClients,
-    /// Address that it listens on.
+    /// Address on which it listens.
     pub(crate) address: SocketAddr,
     /// Network slot of its device.
     slot: Slot,
     running: Option<Running>,
-    /// A process that was shut down, and has not ended.
+    /// A process that was shut down and has not ended.
     ending: Option<Running>,
 }
 
 struct Running {
     process: u64,
-    /// Member that its host knows.
+    /// Process as its host knows it.
     member: Arc<SimulatedProcess>,
     node: Rc<Node>,
 }
 
 impl SimNode {
-    /// A node that does not run yet.
+    /// Creates a node that does not run yet.
     pub(crate) fn new(index: usize, plan: NodePlan, rc: bool) -> Self {
         let last = u8::try_from(plan.host + 1).unwrap_or(u8::MAX);
         let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
@@ -87,23 +89,23 @@ impl SimNode {
         }
     }
 
-    /// The same, with other limits of handlers and of calls under way.
+    /// Sets other limits of handlers and of calls under way.
     pub(crate) fn with_limits(self, handlers: Limit, calls: Limit) -> Self {
         Self { handlers, calls: Some(calls), ..self }
     }
 
-    /// The same, with a maximum number of shards of its device.
+    /// Sets a maximum number of shards of its device.
     #[cfg(test)]
     pub(crate) fn with_shards(self, shards: usize) -> Self {
         Self { plan: NodePlan { shards: Some(shards), ..self.plan }, ..self }
     }
 
-    /// The same, with another limit of bytes that wait.
+    /// Sets another limit of queued bytes.
     pub(crate) fn with_queued_bytes(self, queued_bytes: Limit) -> Self {
         Self { queued_bytes: Some(queued_bytes), ..self }
     }
 
-    /// Makes clients of these servers for its handlers to share.
+    /// Creates clients of these servers for its handlers to share.
     pub(crate) fn share_clients(&self, servers: &[SocketAddr]) {
         let Some((_, node)) = self.running() else { return };
         for server in servers {
@@ -113,24 +115,24 @@ impl SimNode {
         }
     }
 
-    /// The running node and its process.
+    /// Returns the running node and its process.
     pub(crate) fn running(&self) -> Option<(u64, &Rc<Node>)> {
         self.running.as_ref().map(|running| (running.process, &running.node))
     }
 
-    /// Returns the process, if one exists, running or about to end.
+    /// Returns the process, if one is running or about to end.
     pub(crate) fn process(&self) -> Option<u64> {
         self.running.as_ref().or(self.ending.as_ref()).map(|running| running.process)
     }
 
-    /// Starts it, unless it runs. Its process dies after a number of stores to memory that it shares with
-    /// its host's others, if a number is given.
+    /// Starts the node unless it runs. If a number of stores is given, its process dies after as many stores
+    /// to memory that it shares with others of its host.
     pub(crate) fn start(&mut self, scheduler: &mut Scheduler, stores: Option<u64>) {
         if self.running.is_some() {
             return;
         }
         if let Some(ending) = self.ending.take() {
-            // A new start means that the last process is given up.
+            // A new start gives up the last process.
             self.end(scheduler, ending);
         }
         self.slot.restore();
@@ -148,7 +150,7 @@ impl SimNode {
             runtime: runtime.clone(),
             path: if self.plan.shares_memory { PathChoice::Auto } else { PathChoice::Udp },
             max_shards: self.plan.shards,
-            // Few, so that keys which outlive their registration are missed.
+            // Few, so that a key that outlives its registration is noticed.
             max_regions: Some(REGIONS + REGIONS_OF_POLLER * u32::from(self.plan.pollers)),
             ..SoftOptions::default()
         };
@@ -192,7 +194,7 @@ impl SimNode {
         let node = node.serve(ChainServer::per_poller(link)).serve(PooledServer::new(thinker));
         let node = node.serve(FeedServer::new(feeder));
         let node = node.workers(WORKERS).queued_jobs(QUEUED_JOBS);
-        // The methods of every other process have other numbers.
+        // Method numbers differ in every other process.
         let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(Idler)) };
         let node = node.serve(WorkServer::per_poller(make).limit_few(FEW)).start();
         match node {
@@ -219,7 +221,7 @@ impl SimNode {
         }
     }
 
-    /// Ends what is left of a process.
+    /// Ends the rest of a process.
     fn end(&self, scheduler: &mut Scheduler, running: Running) {
         count_events(scheduler, &running);
         scheduler.oracle.disturbed(self.address);
@@ -228,7 +230,8 @@ impl SimNode {
         drop(running);
     }
 
-    /// Has its process die after a number of further stores to memory that it shares with others; `false` when it does not run.
+    /// Makes its process die after a number of further stores to shared memory. Returns false if it does not
+    /// run.
     pub(crate) fn tear(&self, scheduler: &mut Scheduler, stores: u64) -> bool {
         let Some(Running { process, member, .. }) = &self.running else { return false };
         member.kill_after_stores(stores);
@@ -239,7 +242,7 @@ impl SimNode {
         true
     }
 
-    /// Has its process overwrite a word of each area that it shares with others; returns their number.
+    /// Makes its process overwrite a word of each shared area. Returns the number of areas.
     pub(crate) fn scribble(&self, choose: impl FnMut(usize) -> (usize, u64)) -> usize {
         self.running.as_ref().map_or(0, |running| running.member.scribble(choose))
     }
@@ -249,7 +252,7 @@ impl SimNode {
         self.running.as_ref().map_or_else(Vec::new, |running| running.member.areas())
     }
 
-    /// Shards that its device has at most.
+    /// Returns the maximum number of shards of its device.
     pub(crate) fn shards(&self) -> usize {
         self.plan.shards.unwrap_or(self.plan.pollers.into())
     }
@@ -266,18 +269,18 @@ impl SimNode {
         counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value).sum()
     }
 
-    /// The ways that its packets take to an address.
+    /// Returns the paths of its packets to an address.
     pub(crate) fn paths_to(&self, address: IpAddr) -> Vec<PathReport> {
         let Some((_, node)) = self.running() else { return Vec::new() };
         node.report().paths.into_iter().filter(|path| path.address.ip() == address).collect()
     }
 
-    /// Receives that are posted in the SRQs of its device.
+    /// Returns the number of receives posted in the SRQs of its device.
     pub(crate) fn posted_receives(&self) -> usize {
         self.slot.posted_receives()
     }
 
-    /// Asks it to drain. It goes on running.
+    /// Begins to drain. The node runs on.
     pub(crate) fn begin_drain(&self, scheduler: &Scheduler) {
         let Some((process, node)) = self.running() else { return };
         scheduler.trace.line(scheduler.now(), "fault", format_args!("drain {}", self.address));
@@ -286,12 +289,12 @@ impl SimNode {
         node.begin_drain();
     }
 
-    /// Asks it to end.
+    /// Begins to shut down.
     pub(crate) fn begin_shutdown(&mut self, scheduler: &Scheduler) {
         self.begin_shutdown_within(scheduler, GRACE);
     }
 
-    /// The same, with another grace.
+    /// Begins to shut down with another grace period.
     pub(crate) fn begin_shutdown_within(&mut self, scheduler: &Scheduler, grace: Duration) {
         let Some(running) = self.running.take() else { return };
         scheduler.trace.line(scheduler.now(), "fault", format_args!("shut down {}", self.address));
@@ -301,7 +304,7 @@ impl SimNode {
         self.ending = Some(running);
     }
 
-    /// Notes that a process has ended: one that was shut down, or that died between two stores.
+    /// Records that a process has ended, by a shutdown or by a death between two stores.
     pub(crate) fn settle(&mut self, scheduler: &mut Scheduler) {
         let is_dead = |running: &Running| !running.member.is_alive();
         if self.running.as_ref().or(self.ending.as_ref()).is_some_and(is_dead) {
@@ -315,7 +318,7 @@ impl SimNode {
         }
     }
 
-    /// Releases a process that has ended; returns what it should not have left.
+    /// Releases a process that has ended. Returns what it should not have left, if anything.
     pub(crate) fn forget(&mut self, scheduler: &Scheduler) -> Option<String> {
         let ending = self.ending.take()?;
         count_events(scheduler, &ending);
@@ -325,12 +328,13 @@ impl SimNode {
         (left > 0).then(|| format!("{left} QPs are left at {} after its end", self.address))
     }
 
-    /// Pollers that it has.
+    /// Returns the number of its pollers.
     pub(crate) fn pollers(&self) -> u16 {
         self.plan.pollers
     }
 
-    /// Calls that its process has not run because a budget was used up: handlers, or messages that wait.
+    /// Returns the number of calls that its process refused because a budget was used up: handlers, or queued
+    /// messages.
     pub(crate) fn refused_calls(&self) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
         let report = node.report();
@@ -339,34 +343,34 @@ impl SimNode {
         of_calls.map(|budget| budget.refused_to_peer + budget.refused_to_host + budget.refused_to_all).sum()
     }
 
-    /// Calls that count in the limits of its services.
+    /// Returns the number of calls counted in the limits of its services.
     pub(crate) fn limited_calls(&self) -> u32 {
         let Some((_, node)) = self.running() else { return 0 };
         node.report().limits.iter().map(|limit| limit.running).sum()
     }
 
-    /// Jobs of its worker pool that wait or run.
+    /// Returns the number of queued or running jobs in its worker pool.
     pub(crate) fn jobs(&self) -> usize {
         self.running().map_or(0, |(_, node)| node.jobs())
     }
 
-    /// Takes its device away.
+    /// Removes its device.
     pub(crate) fn remove_device(&self) {
         self.slot.remove();
     }
 
-    /// Puts its device back.
+    /// Restores its device.
     pub(crate) fn restore_device(&self) {
         self.slot.restore();
     }
 
-    /// Opened devices of which any object is left.
+    /// Returns the number of opened devices with any object left.
     pub(crate) fn devices(&self) -> usize {
         self.slot.devices()
     }
 }
 
-/// Counts what a process's device has counted, at its end.
+/// Adds the counters of a process's device to the coverage, at the process's end.
 fn count_events(scheduler: &Scheduler, running: &Running) {
     let counters = running.node.report().counters;
     for (name, kind) in [

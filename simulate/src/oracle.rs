@@ -1,57 +1,88 @@
-//! Rules that hold for every call, whatever happens to nodes, machines and packets.
+//! The oracle: rules that hold for every call, whatever happens to nodes, machines and packets.
 //!
-//! | rule | broken when |
+//! Clients and handlers report each step of a call here, in the order in which the steps happen. A run fails
+//! on the first violation. A rule that is checked elsewhere names its file. [`NOT_JUDGED`] lists what no rule
+//! covers yet.
+//!
+//! # Calls
+//! | rule | violated when |
 //! |---|---|
-//! | each call ends, once | a call is open long after its deadline, or when the run is over |
-//! | no call runs twice | a handler is entered twice for one call whose method is not `#[idempotent]`, at one server or at several |
-//! | drained servers get no calls | a poller sends a call to a peer after that peer's DRAINED (`run/replicas.rs`) |
-//! | replicas stand in | a call with time left, of a channel over several servers, fails while one of these drains, or an idempotent one while one is killed (`run/replicas.rs`) |
-//! | no call runs as another | the handler of another method is entered for a call, whatever numbers methods have had at its server before |
-//! | ordered calls start in order | a call on an ordered channel starts after one that was made later on it |
+//! | every call ends once | a call is open long after its deadline or at the end of the run, or ends twice |
+//! | a call runs at most once | a handler is entered twice for one call of a method that is not `#[idempotent]`, at one server or at several |
+//! | a call runs as its own method | the handler of another method is entered, whatever numbers the server's methods had before |
+//! | success is true | a call succeeds although its handler did not run or did not return |
+//! | `may_have_run() == false` is true | the handler of such a call has run, before or after the failure |
+//! | a one-way success arrives | the handler has not run after the calm phase, though the server lived, kept its device and refused no call |
 //! | bytes are equal | arguments or a reply differ from what was sent |
-//! | items are equal | an item of a stream is missing, comes twice or out of order, or differs from what was sent |
-//! | ends of streams are true | a stream ends as finished although its writer has not finished, or before all of its items; or its error does not say how many items came |
-//! | idle streams are idle | a stream ends by its idle timeout although an item that its reader got was sent within it |
-//! | streams end together | a writer is kept long after the reader of its stream was dropped (`streams.rs`) |
-//! | no reply crosses | a reply is another call's |
-//! | time only passes | the handler of a call that another handler made has more time left than that handler had when it made the call |
-//! | success is true | a call succeeds whose handler did not run, or had not returned |
-//! | equal shapes fit | a call is refused because its types have another shape, though all nodes run one program |
-//! | errors are equal | a code that only handlers return, its text or its details differ from what this call's handler returned |
-//! | a one-way success arrives | after the calm phase its handler has not run, though its server lived, kept its device and refused nobody |
-//! | `may_have_run() == false` is true | the handler of such a call has run, before or after |
-//! | a late request stays | a request leaves after its call's deadline, or a call that was still staged then counts as one that may have run (`departed.rs`, `late.rs`) |
-//! | a call that waits is tied to no session | a call that asked to wait for its server fails because a session was over when it was made (`client.rs`) |
-//! | what never left has not run | more calls to a server that is stopped may have run than it has receives (`run/unsent.rs`) |
-//! | no machine sleeps beside ready work | a machine sleeps, nobody is about to wake it, and it has work |
-//! | senders hold credits | a node sent or received an RNR NAK |
-//! | credits are conserved | of what a grantor granted, any is neither held, on its way nor used, or all exceed its SRQ's depth (`credits`) |
-//! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, memory for large messages in use or registered for no use, or a call, a handler or its deadline left (`credits`) |
-//! | receives are posted | at rest the SRQs of a device hold fewer or more receives, lent ones included, than the pollers have posted (`credits`) |
-//! | a change of path fails no call | a call fails, or takes longer than 50 ms, while processes of a host write nonsense into the memory that they share (`run/paths.rs`) |
-//! | memory has one sender | a call fails, is late or runs twice while a process puts packets into its own memory in the name of another one (`run/paths.rs`) |
-//! | memory is used | long after the last fault, nodes of one host that share memory exchange packets otherwise (`run/paths.rs`) |
-//! | memory makes sense | a process finds nonsense in shared memory before any was written on purpose, although processes die between two stores (`run/paths.rs`) |
-//! | memory of the dead is released | a process shares memory more often than it has shards to share with living ones (`run/paths.rs`) |
-//! | handlers end | one runs on although its deadline has passed, its caller gave up, or its peer died (`run/endings.rs`) |
-//! | draining starts nothing | a handler is entered in a process that drains or shuts down; a call that is refused so counts as one that may have run |
-//! | draining ends nothing | a handler that ran when its node began to drain, or the calls that it makes, fail within the grace, or a new call is not refused within 50 ms (`run/draining.rs`) |
-//! | shutdown keeps its grace | a call that runs when its server is shut down, and ends within the grace, fails |
-//! | peers notice a shutdown | its peers' calls end, or the node itself, later than the grace and a tenth of a second, or the node that long after its last handler; when a handler blocks its poller, its peers' calls another twentieth later (`run/draining.rs`) |
-//! | a peer that is away | once an attempt to connect has failed, a call waits longer than for one attempt, or waits although the last one has just failed; or its server is not reached soon after it is back; or a call that asked to wait for it ends otherwise than by a success or its deadline (`run/away.rs`) |
-//! | a name leads to its server | a call by a name, or a waiter for its channel, is told later than a round takes, or a call that asked to wait is not made soon after one of the name's addresses answers, wherever it is in the list and whatever the name led to before (`run/moving.rs`) |
-//! | nothing is left | after shutdown a QP, a device's object or an open address remains |
-//! | budgets are kept | a peer is charged for other than what it holds, or it or its host has more than the limit (`budgets.rs`) |
-//! | callers find room | a call that waits for room has none long after there is some, a handler waits for the share that is left to it, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/admission.rs`) |
-//! | jobs start in time | a job of the worker pool starts although its call is over, or without the context of its call, or one is left at rest (`pooled.rs`, `run/calm.rs`) |
-//! | limits of services are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or one counts at rest (`service.rs`) |
-//! | half-open sessions are cheap | one holds credit, or strangers have more of them than the bounds allow (`half_open.rs`) |
-//! | greed harms its owner | while a peer is at its limit of handlers, or of decoded arguments, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
-//! | hostility harms its owner | next to a peer that breaks the rules of the session protocol an honest call fails or is late, its session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
-//! | nothing is diverted or amplified | a packet goes to a forger's port (`attacker`), or more bytes to an address than were sent in its name (`strangers`) |
-//! | calm is calm | without faults, with an attacker or not, a call takes longer than [`CALM_LIMIT`] or fails |
+//! | replies match their calls | a call gets the reply of another call |
+//! | errors are equal | a code that only handlers return, its text or its details differ from what the handler returned |
+//! | equal shapes match | a call is refused for the shape of its types, though all nodes run one program |
+//! | ordered calls start in order | a call on an ordered channel starts after a call that was made later on that channel |
+//! | time only passes | the handler of a nested call has more time left than the calling handler had when it made the call |
+//! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`departed.rs`, `late.rs`) |
+//! | an unsent call has not run | more calls to a stopped server may have run than it has receives (`run/unsent.rs`) |
+//! | a waiting call belongs to no session | a call that asked to wait for its server fails because a session had ended when it was made (`client.rs`) |
 //!
-//! [`NOT_JUDGED`] lists what is left out so far.
+//! # Streams
+//! | rule | violated when |
+//! |---|---|
+//! | items are equal | an item is missing, arrives twice or out of order, or differs from what was sent |
+//! | ends are true | a stream ends as finished before its writer has finished or before all of its items; or its error does not give the number of items delivered |
+//! | idle streams are idle | a stream ends by its idle timeout, but its last received item was sent within that timeout |
+//! | writers end with their readers | a writer is kept long after the reader of its stream was dropped (`streams.rs`) |
+//!
+//! # Deadlines, draining and shutdown
+//! | rule | violated when |
+//! |---|---|
+//! | handlers end | a handler runs on after its deadline, after its caller gave up, or after its peer died (`run/endings.rs`) |
+//! | draining starts no handler | a handler is entered in a process that drains or shuts down, or a call refused for it counts as one that may have run |
+//! | draining fails no running call | a handler that ran when draining began, or a call made by it, fails within the grace period; or a new call is not refused within 50 ms (`run/draining.rs`) |
+//! | shutdown keeps its grace period | a call that ends within the grace period fails |
+//! | shutdown is noticed | peers' calls end, or the node ends, more than 100 ms after the grace period, or the node more than 100 ms after its last handler; if a handler blocks its poller, peers have 50 ms more (`run/draining.rs`) |
+//! | nothing is left | a QP, an object of a device or an open address remains after shutdown |
+//!
+//! # Servers that move, drain or fail
+//! | rule | violated when |
+//! |---|---|
+//! | drained servers get no calls | a poller sends a call to a peer after that peer's DRAINED (`run/replicas.rs`) |
+//! | replicas stand in | a call on a balanced channel with time left fails while one server drains, or an idempotent one while one server is killed (`run/replicas.rs`) |
+//! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call that asked to wait ends other than by success or deadline (`run/away.rs`) |
+//! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call that asked to wait is not made soon after any of the name's addresses answers (`run/moving.rs`) |
+//!
+//! # Resources
+//! | rule | violated when |
+//! |---|---|
+//! | senders hold credits | a node sends or receives an RNR NAK |
+//! | credits are conserved | a granted credit is neither held, in transit nor consumed, or the grants exceed the SRQ's depth (`credits.rs`) |
+//! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, message memory in use or registered without use, or a call, a handler or a deadline left (`credits.rs`) |
+//! | receives are posted | at rest the SRQs of a device hold another number of receives, lent ones included, than the pollers have posted (`credits.rs`) |
+//! | no machine sleeps beside ready work | a machine sleeps with work to do, and nothing is about to wake it |
+//! | budgets are kept | a peer is charged for anything but what is held for it, or a peer or its host exceeds its limit (`budgets.rs`) |
+//! | callers find room | a call waits for room long after there is some, a handler waits for the share reserved for handlers, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/admission.rs`) |
+//! | jobs start in time | a job of the worker pool starts after its call has ended or without its call's context, or is left at rest (`pooled.rs`, `run/calm.rs`) |
+//! | method limits are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or a call is still counted at rest (`service.rs`) |
+//!
+//! # Shared memory
+//! | rule | violated when |
+//! |---|---|
+//! | a change of path fails no call | a call fails or takes longer than 50 ms while processes of a host write nonsense into shared memory (`run/paths.rs`) |
+//! | memory has one sender | a call fails, is late or runs twice while a process forges packets of another process in its own memory (`run/paths.rs`) |
+//! | memory is used | long after the last fault, nodes that share memory exchange packets another way (`run/paths.rs`) |
+//! | memory stays consistent | a process finds nonsense in shared memory before any was written on purpose, although processes die between two stores (`run/paths.rs`) |
+//! | memory of dead processes is released | a process has more shared areas than its shards need for the processes that live (`run/paths.rs`) |
+//!
+//! # Hostile peers
+//! | rule | violated when |
+//! |---|---|
+//! | half-open sessions are cheap | a half-open session holds credit, or strangers have more of them than the bounds allow (`half_open.rs`) |
+//! | greed harms only the greedy | while a peer is at its limit of handlers or of decoded arguments, a further call of it is not refused by name, or another peer's call fails (`run/greed.rs`) |
+//! | hostility harms only the hostile | next to a peer that breaks the session protocol an honest call fails or is late, the peer's session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
+//! | no packet is diverted or amplified | a packet goes to a forger's port (`attacker.rs`), or an address gets more bytes than were sent in its name (`strangers.rs`) |
+//!
+//! # Calm
+//! | rule | violated when |
+//! |---|---|
+//! | calm is calm | without faults, with or without an attacker, a call fails or takes longer than [`CALM_LIMIT`] |
 
 use crate::coverage::{Coverage, Kind};
 use crate::trace::{Pen, Since};
@@ -62,7 +93,7 @@ use std::time::Duration;
 use trunkline::{Bytes, Code, Context, Origin, Reason, Status};
 use trunkline_verbs::{Time, VirtualClock};
 
-/// Omissions of the workload or the oracle, with reasons.
+/// Gaps in the workload or the oracle, with reasons.
 pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
     ("may_have_run", "`true` is held against calls that were never handed to the device as a number only"),
     ("abandoned threads", "that a node ends without a thread that never returns is tested with real threads"),
@@ -82,20 +113,20 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
     ("order", "calls on channels that are not ordered may start in another order than they were made in"),
 ];
 
-/// Maximum time from the deadline of a call to its end: pollers look at deadlines every few milliseconds, and
-/// keepalives and retries of the handshake come before some.
+/// Maximum time from the deadline of a call to its end. Pollers check deadlines every few milliseconds, and
+/// keepalives or handshake retries may delay the check.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Maximum time of a call between connected nodes without faults.
 pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
 
-/// The resolution of the time that requests carry.
+/// Resolution of the time that requests carry.
 const TICK: Duration = Duration::from_micros(1);
 
-/// The server of a call on a balanced channel.
+/// Server of a call on a balanced channel.
 pub(crate) const ANY_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A rule was broken.
+/// A violation, in words.
 #[derive(Debug, Clone)]
 pub(crate) struct Broken(pub(crate) String);
 
@@ -104,19 +135,19 @@ struct Call {
     what: &'static str,
     process: u64,
     server: SocketAddr,
-    /// The ordered channel that it was made on.
+    /// Ordered channel on which the call was made.
     channel: Option<u64>,
-    /// The process that its handler was entered in last.
+    /// Process whose handler was entered last.
     ran_in: Option<u64>,
     made: Time,
-    /// Time that the handler that makes it has left.
+    /// Time left to the handler that makes the call.
     time_left: Option<Duration>,
     entered: u32,
     returned: u32,
-    /// The error that its handler returned: code, text and details.
+    /// Error that the handler returned: code, text and details.
     refusal: Option<(Code, String, Bytes)>,
     one_way: bool,
-    /// It may run twice.
+    /// True if the call may run twice.
     idempotent: bool,
     ended: Option<Ended>,
 }
@@ -134,15 +165,15 @@ pub(crate) struct Flow {
 struct Progress {
     sent: u64,
     received: u64,
-    /// When the items that were not received yet were sent.
+    /// Send times of the items not received yet.
     under_way: VecDeque<Time>,
-    /// When the last received item was sent.
+    /// Send time of the last received item.
     last_sent: Option<Time>,
-    /// True once its writer has no more items.
+    /// True once the writer has no more items.
     is_finished: bool,
-    /// True once its reader was told so.
+    /// True once the reader was told that the writer has finished.
     has_ended: bool,
-    /// True once its writer was dropped.
+    /// True once the writer was dropped.
     is_gone: bool,
 }
 
@@ -153,7 +184,7 @@ enum Ended {
         code: Code,
         may_have_run: bool,
     },
-    /// The future was dropped, or its process killed: nobody knows.
+    /// The future was dropped or its process killed, so the outcome is unknown.
     GivenUp,
 }
 
@@ -163,37 +194,37 @@ struct State {
     open: BTreeMap<u64, Time>,
     flows: BTreeMap<Flow, Progress>,
     last: u64,
-    /// The last-made call among those that have started, by ordered channel.
+    /// Last-made call among those that have started, by ordered channel.
     started: BTreeMap<u64, u64>,
-    /// The process that serves at an address.
+    /// Process that serves at an address.
     serving: BTreeMap<SocketAddr, u64>,
-    /// The process whose session a client's process has, by the address.
+    /// Process that a client's process has a session with, by address.
     reached: BTreeMap<(u64, SocketAddr), u64>,
-    /// When a process at an address last began, was about to end, ended, or lost or got its device.
+    /// Last time a process at an address began, was about to end, ended, or lost or got its device.
     disturbed: BTreeMap<SocketAddr, Time>,
-    /// Address of a peer that breaks the rules of the session protocol.
+    /// Address of the peer that breaks the session protocol.
     hostile: Option<SocketAddr>,
-    /// Processes that drain or shut down: no handler starts there.
+    /// Processes that drain or shut down. No handler may start there.
     draining: BTreeSet<u64>,
-    /// Servers at which a client's last call met a session with a process that was gone.
+    /// Servers at which a client's last call met a session with an ended process.
     stale: BTreeSet<(u64, SocketAddr)>,
-    /// Total time for which machines were stopped. Time limits of the rules are extended by it.
+    /// Total time for which machines were stopped. It extends the time limits of the rules.
     allowance: Duration,
     broken: Option<Broken>,
 }
 
-/// The judge of a run. Clones are the same one.
+/// The judge of a run. Clones share their state.
 #[derive(Debug, Clone)]
 pub(crate) struct Oracle {
     clock: Arc<VirtualClock>,
     coverage: Arc<Coverage>,
     state: Arc<Mutex<State>>,
-    /// Writes the trace, if there is one.
+    /// Writes the trace, if lines are kept.
     pen: Option<Pen>,
 }
 
 impl Oracle {
-    /// Knows of no call yet.
+    /// Creates an oracle that knows no calls.
     pub(crate) fn new(clock: &Arc<VirtualClock>, coverage: &Arc<Coverage>, pen: Option<Pen>) -> Self {
         let state = Arc::default();
         Self { pen, clock: Arc::clone(clock), coverage: Arc::clone(coverage), state }
@@ -210,7 +241,7 @@ impl Oracle {
         self.note(|| format!("call {id}: its handler {what}"));
     }
 
-    /// A client makes a call; returns the call's number, which its arguments carry.
+    /// Records a new call; returns its number, which its arguments carry.
     pub(crate) fn made(
         &self,
         process: u64,
@@ -254,7 +285,7 @@ impl Oracle {
         id
     }
 
-    /// The number of another ordered channel.
+    /// Returns the number of a new ordered channel.
     pub(crate) fn ordered_channel(&self) -> u64 {
         let mut state = self.lock();
         let number = state.started.len() as u64;
@@ -262,21 +293,21 @@ impl Oracle {
         number
     }
 
-    /// A call that was just made is made on an ordered channel.
+    /// Records the ordered channel of a call that was just made.
     pub(crate) fn is_ordered(&self, id: u64, channel: u64) {
         if let Some(call) = self.lock().calls.get_mut(&id) {
             call.channel = Some(channel);
         }
     }
 
-    /// A call that was just made may run twice.
+    /// Records that a call that was just made may run twice.
     pub(crate) fn is_idempotent(&self, id: u64) {
         if let Some(call) = self.lock().calls.get_mut(&id) {
             call.idempotent = true;
         }
     }
 
-    /// The handler of a method was entered for a call in a process, with these bytes.
+    /// Records that the handler of a method was entered for a call in a process, with these bytes.
     pub(crate) fn entered(&self, id: u64, (process, method): (u64, &str), body: &[u8]) {
         self.note(|| format!("call {id}: its handler starts in process {process}"));
         if body != pattern(id, body.len()) {
@@ -299,7 +330,7 @@ impl Oracle {
             self.fail(format!("call {id} ({what}) runs as the method {method}"));
         }
         let left = Context::current().and_then(|handler| handler.time_left());
-        // Less than a microsecond may come from rounding: a request with no time left has one.
+        // Rounding may add less than a microsecond: a request with no time left carries one.
         if let Some(most) = most.filter(|most| left.is_none_or(|left| left > *most + TICK)) {
             self.fail(format!(
                 "the handler of call {id} ({what}) has {left:?} left, its caller had {most:?}"
@@ -323,7 +354,7 @@ impl Oracle {
         }
     }
 
-    /// The handler of a call returned a value.
+    /// Records that the handler of a call returned a value.
     pub(crate) fn returned(&self, id: u64) {
         self.handler(id, "returns");
         if let Some(call) = self.lock().calls.get_mut(&id) {
@@ -331,7 +362,7 @@ impl Oracle {
         }
     }
 
-    /// The handler of a call returns an error.
+    /// Records that the handler of a call returned an error.
     pub(crate) fn refused(&self, id: u64, status: &Status) {
         self.note(|| format!("call {id}: its handler fails with {status}"));
         if let Some(call) = self.lock().calls.get_mut(&id) {
@@ -339,7 +370,7 @@ impl Oracle {
         }
     }
 
-    /// A writer passes an item on.
+    /// Records that a writer passed on an item.
     pub(crate) fn item_sent(&self, flow: Flow) {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -348,12 +379,12 @@ impl Oracle {
         progress.under_way.push_back(now);
     }
 
-    /// A writer has no more items.
+    /// Records that a writer has no more items.
     pub(crate) fn stream_finished(&self, flow: Flow) {
         self.lock().flows.entry(flow).or_default().is_finished = true;
     }
 
-    /// A writer was dropped.
+    /// Records that a writer was dropped.
     pub(crate) fn writer_gone(&self, flow: Flow) {
         self.lock().flows.entry(flow).or_default().is_gone = true;
     }
@@ -363,7 +394,7 @@ impl Oracle {
         self.lock().flows.get(&flow).is_some_and(|progress| progress.is_gone)
     }
 
-    /// A reader got an item.
+    /// Records and judges an item that a reader got.
     pub(crate) fn item_received(&self, flow: Flow, bytes: &[u8]) {
         self.coverage.count(Kind::StreamItem);
         let mut state = self.lock();
@@ -380,7 +411,7 @@ impl Oracle {
         }
     }
 
-    /// A reader was told that its writer has finished.
+    /// Records and judges that a reader was told that its writer has finished.
     pub(crate) fn stream_ended(&self, flow: Flow) {
         let mut state = self.lock();
         let progress = state.flows.entry(flow).or_default();
@@ -392,7 +423,8 @@ impl Oracle {
         }
     }
 
-    /// A stream ended by its idle timeout. An item did not arrive before it was sent.
+    /// Judges the end of a stream by its idle timeout. The send time of the last item is used, since an item
+    /// cannot arrive earlier.
     pub(crate) fn stream_idle(&self, flow: Flow, limit: Duration) {
         self.coverage.count(Kind::StreamIdle);
         let last_sent = self.lock().flows.get(&flow).and_then(|progress| progress.last_sent);
@@ -405,7 +437,7 @@ impl Oracle {
         }
     }
 
-    /// A call succeeded, and its reply names this call.
+    /// Judges a success. `replied` is the call's number in the reply.
     pub(crate) fn succeeded(&self, id: u64, replied: u64, one_way: bool) {
         self.coverage.count(Kind::CallSucceeded);
         if replied != id {
@@ -422,26 +454,27 @@ impl Oracle {
         self.end(id, Ended::Succeeded);
     }
 
-    /// A process serves at an address from now on.
+    /// Records that a process serves at an address from now on.
     pub(crate) fn serves(&self, address: SocketAddr, process: u64) {
         self.lock().serving.insert(address, process);
         self.disturbed(address);
     }
 
-    /// A process drains or shuts down from now on: it starts no handler any more.
+    /// Records that a process drains or shuts down from now on: it starts no more handlers.
     pub(crate) fn drains(&self, process: u64) {
         self.lock().draining.insert(process);
     }
 
-    /// Messages at an address may be lost: its process begins, is about to end, or ends, or its
+    /// Records that messages at an address may be lost: its process begins, is about to end, or ends, or its
     /// device goes or comes.
     pub(crate) fn disturbed(&self, address: SocketAddr) {
         let now = self.clock.now();
         self.lock().disturbed.insert(address, now);
     }
 
-    /// Judges one-way calls once nothing is under way: the handler of each call that succeeded has run, unless its
-    /// server was disturbed after the call was made, or refused it. Nobody is told of a refused one-way call.
+    /// Judges one-way calls once nothing is in transit. The handler of each successful call has run, unless
+    /// its server was disturbed after the call was made or refused it. The caller of a refused one-way call
+    /// is not told.
     pub(crate) fn judge_one_ways(&self, refused: impl Fn(SocketAddr) -> u64) {
         let state = self.lock();
         let is_lost = |call: &Call| {
@@ -464,7 +497,7 @@ impl Oracle {
         }
     }
 
-    /// Notes which process a client has a session with.
+    /// Records which process a client has a session with.
     fn reached(&self, id: u64) {
         let mut state = self.lock();
         let Some(call) = state.calls.get(&id) else { return };
@@ -478,14 +511,14 @@ impl Oracle {
         }
     }
 
-    /// A reply's bytes differ from what the handler sent.
+    /// Judges the bytes of a reply.
     pub(crate) fn judge_reply(&self, id: u64, body: &[u8], bytes: usize) {
         if body.len() != bytes || body != pattern(!id, body.len()) {
             self.fail(format!("call {id}: the reply's {} bytes are not the {bytes} sent", body.len()));
         }
     }
 
-    /// A call failed.
+    /// Judges a failure.
     pub(crate) fn failed(&self, id: u64, status: &Status) {
         self.coverage.count(Kind::CallFailed);
         if status.code() == Code::DeadlineExceeded {
@@ -499,7 +532,7 @@ impl Oracle {
             ));
         }
         let is_stream = matches!(what, "watch" | "upload" | "chat");
-        // A stream that runs is not refused, but ends with the grace period.
+        // A running stream is not refused; it ends with the grace period.
         if is_refused_by_draining(status) && !(is_stream && entered > 0) {
             self.coverage.count(Kind::CallRefusedDraining);
             if status.may_have_run() {
@@ -521,8 +554,7 @@ impl Oracle {
         self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });
     }
 
-    /// Codes other than those by which a node reports that a call did not get through come from
-    /// handlers.
+    /// Checks that a code which no node returns by itself came from the call's handler.
     fn judge_error(&self, id: u64, status: &Status) {
         let own = [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Cancelled];
         if own.contains(&status.code()) {
@@ -531,7 +563,7 @@ impl Oracle {
         let state = self.lock();
         let Some(call) = state.calls.get(&id) else { return };
         let may_not_follow = call.channel.is_some() && !status.may_have_run();
-        // Its frames may be of another protocol by chance.
+        // The hostile peer's frames may by chance look like another protocol.
         let is_strange = state.hostile == Some(call.server) && status.reason() == Some(Reason::OtherProtocol);
         let refusal = call.refusal.clone();
         drop(state);
@@ -548,12 +580,12 @@ impl Oracle {
         }
     }
 
-    /// A call's future was dropped.
+    /// Records that a call's future was dropped.
     pub(crate) fn given_up(&self, id: u64) {
         self.end(id, Ended::GivenUp);
     }
 
-    /// A process was killed: its calls have no callers any more.
+    /// Records that a process was killed: its open calls have no callers any more.
     pub(crate) fn killed(&self, process: u64) {
         let mut open = Vec::new();
         let state = self.lock();
@@ -574,17 +606,17 @@ impl Oracle {
         state.allowance = state.allowance.saturating_add(pause);
     }
 
-    /// The peer at this address breaks the rules of the session protocol.
+    /// Records that the peer at this address breaks the session protocol.
     pub(crate) fn is_hostile(&self, address: SocketAddr) {
         self.lock().hostile = Some(address);
     }
 
-    /// Calls that have not ended.
+    /// Returns the number of calls that have not ended.
     pub(crate) fn open(&self) -> usize {
         self.lock().open.len()
     }
 
-    /// A rule was broken; only the first one counts.
+    /// Records a violation. Only the first one is kept.
     pub(crate) fn fail(&self, why: String) {
         let mut state = self.lock();
         if state.broken.is_none() {
@@ -593,7 +625,7 @@ impl Oracle {
         }
     }
 
-    /// The rule that was broken, if one was.
+    /// Returns the first violation, if there is one.
     pub(crate) fn verdict(&self, now: Time) -> Option<Broken> {
         let state = self.lock();
         if state.broken.is_some() {
@@ -630,12 +662,12 @@ pub(crate) struct Open<'a> {
 }
 
 impl<'a> Open<'a> {
-    /// A call that was made.
+    /// Wraps a call that was made.
     pub(crate) fn new(oracle: &'a Oracle, id: u64) -> Self {
         Self { oracle, id: Some(id) }
     }
 
-    /// It has ended.
+    /// Records that the call has ended.
     pub(crate) fn ended(mut self) {
         self.id = None;
     }
@@ -649,17 +681,17 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Returns true if a server refused a call because it drains.
+/// Returns true if a server refused a call because it is draining.
 fn is_refused_by_draining(status: &Status) -> bool {
     status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining)
 }
 
-/// Returns true if a server has refused a call because as many of its method run as may.
+/// Returns true if a server refused a call because its method is at its limit.
 fn is_refused_by_a_limit(status: &Status) -> bool {
     status.reason() == Some(Reason::Overloaded) && status.message().contains("which is its limit")
 }
 
-/// Bytes that belong to one call.
+/// Returns the bytes that belong to one call.
 pub(crate) fn pattern(id: u64, bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(id);
     let mut all = vec![0; bytes];
@@ -667,7 +699,7 @@ pub(crate) fn pattern(id: u64, bytes: usize) -> Vec<u8> {
     all
 }
 
-/// An item of a stream: mostly small, some larger than a frame.
+/// Returns an item of a stream: mostly small, some larger than a frame.
 pub(crate) fn item(flow: Flow, number: u64) -> Vec<u8> {
     let seed = (flow.call << 21 | u64::from(flow.from_caller) << 20) + number;
     let mut random = fastrand::Rng::with_seed(!seed);

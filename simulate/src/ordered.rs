@@ -1,4 +1,4 @@
-//! Calls of a client on an ordered channel, of every size, made at once. The oracle judges their order.
+//! Calls on an ordered channel, of every size, made at once. The oracle judges their order.
 
 use crate::client::Client;
 use crate::coverage::Kind;
@@ -10,10 +10,10 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A call that was made.
+/// Future of a call and the judgement of its outcome.
 type Judged<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// A call on an ordered channel.
+/// Kind of a call on an ordered channel.
 #[derive(Debug, Clone, Copy)]
 enum Sort {
     /// One-way, of the given size.
@@ -32,10 +32,10 @@ impl Client {
         for _ in 0..random.usize(1..=2) {
             let sorts = (0..random.usize(4..16)).map(|_| sort(&mut random)).collect::<Vec<_>>();
             let call = |sort| self.ordered_call(&client, (server, channel, timeout), sort);
-            // They are made here, in this order, which the polls must not change.
+            // Calls are made here, in this order. The order of the polls must not matter.
             let mut calls = sorts.into_iter().map(call).collect::<Vec<_>>();
             random.shuffle(&mut calls);
-            // Some are given up before they are polled.
+            // Some calls are given up before they are polled.
             calls.retain(|_| random.u8(..16) > 0);
             poll_fn(|context| {
                 calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    /// Makes a call; the future judges its outcome.
+    /// Makes a call. The future judges its outcome.
     fn ordered_call<'a>(
         &'a self,
         client: &'a WorkClient,

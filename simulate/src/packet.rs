@@ -13,7 +13,7 @@ pub(crate) fn describe(bytes: &[u8]) -> String {
     }
 }
 
-/// The name of an opcode, or its number.
+/// Returns the name of an opcode, or its number.
 fn name(opcode: Opcode) -> String {
     if opcode == Opcode::CNP {
         return "CNP".to_owned();

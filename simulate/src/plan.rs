@@ -1,4 +1,4 @@
-//! Plan of a run: everything that its seed decides beforehand.
+//! The plan of a run: everything that its seed decides in advance.
 
 use crate::network::Conditions;
 use std::fmt;
@@ -11,59 +11,59 @@ use trunkline_testkit::Hostility;
 pub(crate) enum Forgery {
     /// A packet of a connection with another PSN.
     Packet,
-    /// A connection request in the name of a node, as if that had been restarted.
+    /// A connection request in the name of a node, as if that node had been restarted.
     Request,
     /// Another message of the connection manager, with guessed ids.
     Message,
 }
 
-/// Packets that are forged, as often as listed.
+/// Forged packets, weighted by how often they are listed.
 pub(crate) const FORGED: [Forgery; 4] =
     [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
 
-/// Something that happens to nodes.
+/// An event that happens to nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// One machine of a node is stopped.
+    /// Stops one machine of a node.
     StopMachine { node: usize, pause: Duration },
-    /// All machines of a node are stopped.
+    /// Stops all machines of a node.
     StopProcess { node: usize, pause: Duration },
-    /// A node's process is killed, and started again after a while.
+    /// Kills a node's process, and starts it again after a while.
     Kill { node: usize, restart_after: Duration },
-    /// A node's process is killed, and its successor dies after a number of stores to memory that the
-    /// processes of its host share; the next one is started after a while.
+    /// Kills a node's process. Its successor dies after a number of stores to memory shared on its host, and
+    /// the next one is started after a while.
     KillTwice { node: usize, stores: u64, restart_after: Duration },
-    /// A node is shut down, and started again after a while.
+    /// Shuts a node down, and starts it again after a while.
     ShutDown { node: usize, restart_after: Duration },
-    /// A node drains, is shut down after a while, and started again.
+    /// Drains a node, shuts it down after a while, and starts it again.
     Drain { node: usize, shut_down_after: Duration, restart_after: Duration },
-    /// Two nodes cannot reach each other for a while.
+    /// Cuts two nodes off from each other for a while.
     Partition { a: usize, b: usize, lasts: Duration },
-    /// Strangers send a node connection requests: a number from nowhere, one in the name of another node, and one
-    /// from an address of their own, where they get its answer.
+    /// Sends connection requests of strangers to a node: a number from an unused address, one in the name of
+    /// another node, and one from the stranger's own address, where it gets the answer.
     Forge { node: usize, other: usize, requests: u8 },
-    /// A host that proves its address sends a node requests in the name of many nodes, and leaves their sessions
-    /// half-open.
+    /// Sends requests in the name of many nodes, from a host that proves its address and leaves their
+    /// sessions half-open.
     Crowd { node: usize },
-    /// A node's device is taken away for a while.
+    /// Removes a node's device for a while.
     RemoveDevice { node: usize, lasts: Duration },
-    /// A node's process overwrites words of the memory that it shares with others.
+    /// Overwrites words of the memory that a node's process shares with others.
     Scribble { node: usize },
-    /// A node's process dies after a number of further stores to memory that it shares with others, and is started again after
-    /// a while.
+    /// Kills a node's process after a number of further stores to shared memory, and starts it again after a
+    /// while.
     Tear { node: usize, stores: u64, restart_after: Duration },
 }
 
 /// A node of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodePlan {
-    /// Its host, by number. Nodes of one host are processes that share its address.
+    /// Number of its host. Nodes of one host are processes that share its address.
     pub(crate) host: usize,
     pub(crate) pollers: u16,
     pub(crate) srq_depth: u32,
-    /// Memory for large messages, in each direction.
+    /// Memory for large messages, in bytes per direction.
     pub(crate) rendezvous_bytes: usize,
-    /// Shards of its device at most, if not one for each poller.
+    /// Maximum number of shards of its device; `None` for one per poller.
     pub(crate) shards: Option<usize>,
     /// True if it reaches other processes of its host through shared memory.
     pub(crate) shares_memory: bool,
@@ -71,19 +71,19 @@ pub(crate) struct NodePlan {
 }
 
 impl NodePlan {
-    /// A node of no run's own plan: nobody shares memory with it, and no client of it calls.
+    /// Returns a node outside of the plan: it shares no memory, and no client of it calls.
     pub(crate) fn extra(host: usize, pollers: u16) -> Self {
         let (srq_depth, rendezvous_bytes) = (256, 2 << 20);
         Self { host, pollers, srq_depth, rendezvous_bytes, shards: None, shares_memory: false, clients: 0 }
     }
 }
 
-/// Pollers of the nodes: the first, third, ... have the one number, the others the other.
+/// Pollers of the nodes: one number for the first, third, ..., another for the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pollers(u16, u16);
 
 impl Pollers {
-    /// Returns true if any node has several.
+    /// Returns true if any node has several pollers.
     pub(crate) fn are_several(self) -> bool {
         self.0.max(self.1) > 1
     }
@@ -114,29 +114,31 @@ impl fmt::Display for Pollers {
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) nodes: Vec<NodePlan>,
-    /// RC connections instead of XRC.
+    /// True for RC connections instead of XRC.
     pub(crate) rc: bool,
     pub(crate) calls_per_client: usize,
     /// Longest pause of a client between two calls.
     pub(crate) think: Duration,
     pub(crate) conditions: Conditions,
-    /// When what happens, from the start.
+    /// Faults, by time from the start.
     pub(crate) faults: Vec<(Duration, Fault)>,
-    /// When the attacker forges what, from the start.
+    /// Forgeries of the attacker, by time from the start.
     pub(crate) forgeries: Vec<(Duration, Forgery)>,
-    /// Misbehaviour of the peer that breaks the rules of the session protocol, if there is one.
+    /// Misbehaviour of the hostile peer, in a run that has one.
     pub(crate) hostility: Option<Hostility>,
-    /// True if two more nodes with little room call each other, in one run of eight: they take as long as many faults.
+    /// True if two more nodes with little room call each other. One run of eight has them, since they take as
+    /// long as many faults.
     pub(crate) has_chains: bool,
-    /// True if four more nodes are the servers of a balanced channel and their caller, in one run of eight.
+    /// True if four more nodes are the servers of a balanced channel and their caller, which one run of eight
+    /// has.
     pub(crate) has_replicas: bool,
-    /// Duration of faults.
+    /// Duration of the phase with faults.
     pub(crate) lasts: Duration,
 }
 
 impl Plan {
-    /// Returns true if no node's receives are so few that a sender waits for credit which others have and do
-    /// not need: that decays within 100 ms.
+    /// Returns true if every node has enough receives that no sender waits for unused credit of others, which
+    /// decays within 100 ms.
     pub(crate) fn has_room(&self) -> bool {
         self.nodes.iter().all(|node| node.srq_depth >= 256)
     }
@@ -155,7 +157,7 @@ impl Plan {
         })
     }
 
-    /// The same with these numbers of pollers, if they are given.
+    /// Replaces the numbers of pollers, if others are given.
     pub(crate) fn with_pollers(mut self, pollers: Option<Pollers>) -> Self {
         for (at, node) in self.nodes.iter_mut().enumerate() {
             node.pollers = pollers.map_or(node.pollers, |pollers| pollers.of(at));
@@ -163,7 +165,7 @@ impl Plan {
         self
     }
 
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x706c_616e);
         let count = random.usize(2..=4);
@@ -206,9 +208,9 @@ impl Plan {
     }
 }
 
-/// Returns the packets that an attacker forges while faults go on, in four of five runs.
+/// Draws the packets that an attacker forges during faults, in four of five runs.
 fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
-    // From separate random numbers, so that everything else of a run is as without it.
+    // Separate random numbers, so that the rest of the plan does not change.
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6174_7461);
     let count = if random.u8(..5) > 0 { random.usize(10..60) } else { 0 };
     let all = (0..count).map(|_| {
@@ -218,21 +220,21 @@ fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
     all.collect()
 }
 
-/// Returns the misbehaviour of a run's hostile peer: each sixth seed has one, and each kind comes in turn.
+/// Returns the misbehaviour of a run's hostile peer. Every sixth seed has one, and the kinds take turns.
 fn hostility(seed: u64) -> Option<Hostility> {
     let kinds = Hostility::HOSTILE.into_iter().chain([Hostility::Hoarding]).collect::<Vec<_>>();
     let turn = usize::try_from(seed / 6 % kinds.len() as u64).unwrap_or(0);
     seed.is_multiple_of(6).then(|| kinds[turn])
 }
 
-/// When a crowd of strangers comes, in one of four runs.
+/// Draws the time at which a crowd of strangers comes, in one of four runs.
 fn crowd(seed: u64, lasts: Duration, nodes: usize) -> Option<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6372_6f77);
     let at = Duration::from_micros(random.u64(..as_us(lasts)));
     (random.u8(..4) == 0).then(|| (at, Fault::Crowd { node: random.usize(..nodes) }))
 }
 
-/// Chooses how many shards nodes have: mostly one for each poller. One run of 20 has a node with many.
+/// Draws the number of shards: mostly one per poller. In one run of 20, a node has many.
 fn divide(seed: u64, nodes: &mut [NodePlan]) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x7368_6172);
     if random.u8(..20) == 0 {
@@ -244,7 +246,7 @@ fn divide(seed: u64, nodes: &mut [NodePlan]) {
     }
 }
 
-/// Chooses which nodes share memory, in two of three runs, and what happens to it.
+/// Draws which nodes share memory, in two of three runs, and the faults of that memory.
 fn share_memory(seed: u64, lasts: Duration, nodes: &mut [NodePlan]) -> Vec<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6d65_6d6f);
     if random.u8(..3) == 0 {
@@ -282,7 +284,7 @@ fn conditions(random: &mut fastrand::Rng) -> Conditions {
     }
 }
 
-/// The hosts of the nodes, by number: in half of the runs each has its own.
+/// Draws the hosts of the nodes. In half of the runs each node has its own.
 fn hosts(random: &mut fastrand::Rng, nodes: usize) -> Vec<usize> {
     let are_shared = random.bool();
     let mut all = vec![0];

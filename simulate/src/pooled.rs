@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{Context, Limit, Status};
 
-/// Workers of a node, and calls that may wait for one: fewer than clients make.
+/// Workers of a node, and calls that may wait for a worker: fewer than clients make.
 pub(crate) const WORKERS: u16 = 2;
 pub(crate) const QUEUED_JOBS: Limit = Limit { per_peer: 2, in_all: 6 };
 
@@ -27,7 +27,7 @@ pub(crate) trait Pooled {
     async fn brood(&self, id: u64) -> Result<u64, Status>;
 }
 
-/// Its handler.
+/// Handler of the service.
 #[derive(Debug)]
 pub(crate) struct Thinker {
     oracle: Oracle,
@@ -37,7 +37,7 @@ pub(crate) struct Thinker {
 }
 
 impl Thinker {
-    /// A handler for a process.
+    /// Creates a handler for a process.
     pub(crate) fn new((oracle, timers, coverage): (Oracle, Timers, Arc<Coverage>), process: u64) -> Self {
         Self { oracle, timers, coverage, process }
     }

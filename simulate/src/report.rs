@@ -10,7 +10,7 @@ use crate::plan::Pollers;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// The command that replays a seed.
+/// Returns the command that replays a seed.
 pub(crate) fn replay(seed: u64, pollers: Option<Pollers>, mutant: Option<&str>) -> String {
     let pollers = pollers.map(|pollers| format!(" --pollers {pollers}")).unwrap_or_default();
     let mutant = mutant.map(|name| format!(" --mutant {name}")).unwrap_or_default();

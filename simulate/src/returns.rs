@@ -1,4 +1,4 @@
-//! A peer that leaves work behind, is forgotten and comes back under its address: it has one budget.
+//! A peer that leaves work behind, is forgotten and comes back under its address keeps one budget.
 //!
 //! A separate scenario, without faults: `cargo test -p trunkline-simulate returns`.
 
@@ -17,7 +17,7 @@ mod tests {
 
     /// Time limit of the calls.
     const LONG: Duration = Duration::from_secs(3600);
-    /// More than what it takes to forget a peer.
+    /// Time that is longer than it takes to forget a peer.
     const FORGOTTEN: Duration = Duration::from_secs(40);
 
     #[test]

@@ -1,8 +1,8 @@
 //! Packets that a process puts into its own rings of shared memory in the name of another process.
 //!
 //! The forger knows the QP numbers and the next PSN of the other process, so only the ring shows who the sender is.
-//! This module knows the layout of an area as far as a forger needs it. Packets that are forged already are never copied:
-//! another forger may have made them from packets of the process that copies, which may well send those itself.
+//! This module knows the layout of an area as far as a forger needs it. Forged packets are never copied:
+//! another forger may have made them from packets of the process that now forges, which may send those itself.
 
 use std::collections::BTreeSet;
 use trunkline_roce::wire::{Operation, Packet};

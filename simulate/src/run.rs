@@ -1,5 +1,5 @@
-//! One run: nodes come up, clients call and faults happen; then all faults end, and everything must
-//! be as if nothing had happened; then all nodes shut down, and nothing may be left.
+//! One run: nodes start, clients call and faults happen. Then all faults end, and everything must be as if
+//! nothing had happened. Then all nodes shut down, and nothing may be left.
 
 use crate::budgets;
 use crate::client::Client;
@@ -35,22 +35,22 @@ mod replicas;
 mod shutdown;
 mod unsent;
 
-/// Time limit of each try meanwhile.
+/// Time limit of each attempt to reach a node.
 const TRY: Duration = Duration::from_millis(500);
-/// Time after the last call in which all credit that was granted for a burst decays.
+/// Time after the last call in which all credit granted for a burst decays.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// Outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// The rule that was broken.
+    /// The violation, if there was one.
     pub(crate) broken: Option<String>,
     pub(crate) coverage: Arc<Coverage>,
     pub(crate) nodes: usize,
     pub(crate) turns: u64,
-    /// Time that passed in the run.
+    /// Virtual time that passed in the run.
     pub(crate) simulated: Duration,
-    /// Equal in two runs of one seed.
+    /// Checksum, equal in two runs of one seed.
     pub(crate) checksum: u32,
 }
 
@@ -108,7 +108,7 @@ struct Run {
     plan: Plan,
     scheduler: Scheduler,
     nodes: Vec<SimNode>,
-    /// The peer that breaks the rules, in a run that has one.
+    /// The hostile peer, in a run that has one.
     hostile: Option<SimNode>,
     random: fastrand::Rng,
     due: BTreeMap<(Time, u64), Due>,
@@ -144,12 +144,12 @@ impl Run {
         }
     }
 
-    /// Starts a node, with its clients.
+    /// Starts a node and its clients.
     fn start(&mut self, index: usize) {
         self.start_with(index, None);
     }
 
-    /// The same; its process dies after a number of stores, if one is given.
+    /// Starts a node and its clients. The process dies after a number of stores, if one is given.
     fn start_with(&mut self, index: usize, stores: Option<u64>) {
         self.nodes[index].start(&mut self.scheduler, stores);
         for _ in 0..self.plan.nodes[index].clients {
@@ -166,7 +166,7 @@ impl Run {
         Some(Client { random, ..self.client_of(&self.nodes[index], others)? })
     }
 
-    /// A client of a node that calls these.
+    /// Returns a client of a node that calls these servers.
     fn client_of(&self, node: &SimNode, servers: Vec<SocketAddr>) -> Option<Client> {
         let (process, running) = node.running()?;
         Some(Client {
@@ -191,14 +191,14 @@ impl Run {
         self.nodes[node].kill(&mut self.scheduler);
     }
 
-    /// Kills a process that was to die between two stores, and has not made as many stores.
+    /// Kills a process that was to die between two stores, but made too few stores.
     fn kill_doomed(&mut self, node: usize) {
         if self.nodes[node].process().is_some_and(|process| self.scheduler.is_doomed(process)) {
             self.kill(node);
         }
     }
 
-    /// Writes into the trace where a broken run stopped.
+    /// Writes the state in which a failed run stopped into the trace.
     fn show_end(&self) {
         if let Some(broken) = self.scheduler.oracle.verdict(self.scheduler.now()) {
             let scheduler = &self.scheduler;
@@ -207,15 +207,15 @@ impl Run {
         }
     }
 
-    /// Ends what a broken run has left, so that the next begins with nothing.
+    /// Drops the rest of a failed run, so that the next one starts clean.
     fn clear(&mut self) {
         for node in self.nodes.iter_mut().chain(&mut self.hostile) {
             node.kill(&mut self.scheduler);
         }
     }
 
-    /// Credits are conserved and budgets kept, whatever is going on, and nobody has sent anything to the
-    /// attacker.
+    /// Checks at any time that credits are conserved, that budgets are kept, and that nobody has sent
+    /// anything to the attacker.
     fn count_credits(&self) {
         if let Some(why) = self.scheduler.network.broken() {
             self.scheduler.oracle.fail(why);

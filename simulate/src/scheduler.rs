@@ -1,9 +1,9 @@
-//! The order in which everything runs, and the time at which it does.
+//! The order of all steps, and the clock.
 //!
-//! Owns all machines of all processes, and the clock. In each step one thing that can happen now
-//! happens: a machine's turn, a client's, a bell, a timer; the seed decides which. When nothing can,
-//! the clock moves to the next time at which something can. Machines run in parallel as threads do:
-//! a turn takes time, in which its machine does nothing else, and others do.
+//! Owns all machines of all processes, and the clock. In each step one event that is possible now happens: a
+//! machine's turn, a client's, a bell, a timer. The seed decides which. When none is possible, the clock
+//! moves to the next time at which one is. Machines run in parallel as threads do: a turn takes time, in
+//! which its machine does nothing else while others run.
 
 use crate::coverage::{Coverage, Kind};
 use crate::late_rings::LateRings;
@@ -23,11 +23,11 @@ use trunkline_softrdma::simulation::{SimulatedHost, SimulatedProcess};
 use trunkline_transport::ledger::{PollerLedger, SessionLedger};
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
-/// Longest time that a turn takes unless it is charged.
+/// Longest duration of a turn, unless the turn is charged with work.
 const TURN_NS: u64 = 1500;
-/// Usual delay of a ring after the push before it.
+/// Usual delay of a ring after its push.
 const RING_NS: u64 = 2_000;
-/// Occasional delay, when its thread is descheduled in between.
+/// Occasional delay, as if the ringing thread was descheduled in between.
 const LATE_RING_NS: u64 = 300_000;
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ struct Requests {
     rung: Vec<Arc<Bell>>,
 }
 
-/// State of a process in place of an operating system.
+/// State that an operating system would keep for a process.
 struct Process {
     number: u64,
     requests: Arc<Mutex<Requests>>,
@@ -78,20 +78,20 @@ struct Slot {
     name: String,
     machine: Box<dyn Machine>,
     state: State,
-    /// Its last turn lasts until then.
+    /// End of its last turn.
     busy_until: Time,
     stopped_until: Time,
     turns: u64,
-    /// Its last turns of which the trace has nothing.
+    /// Number of its last turns without a trace line.
     quiet: u64,
     seen: Cell<Seen>,
 }
 
-/// Answers of a sleeping machine since the last event, which alone can change them: time that passes does
-/// not. To ask is most of what a run costs, and all machines are looked at several times for each event.
+/// Answers of a sleeping machine since the last event. Only an event can change them, not time that passes.
+/// Asking is most of the cost of a run, and all machines are asked several times for each event.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// The event after which it was asked.
+    /// Event after which the machine was asked.
     event: u64,
     is_woken: Option<bool>,
     is_due: Option<bool>,
@@ -108,7 +108,7 @@ impl Slot {
         }
     }
 
-    /// When it becomes runnable by itself, if it is not now.
+    /// Returns the time at which it becomes runnable by itself.
     fn next(&self, event: u64) -> Option<Time> {
         let free = self.busy_until.max(self.stopped_until);
         match self.state {
@@ -118,7 +118,7 @@ impl Slot {
         }
     }
 
-    /// Returns true if it sleeps while it has work, and nobody is about to wake it.
+    /// Returns true if it sleeps with work to do, and nothing is about to wake it.
     fn is_forgotten(&self, now: Time, event: u64) -> bool {
         let sleeps = matches!(self.state, State::Asleep(_)) && self.busy_until <= now;
         sleeps && !self.is_runnable(now, event) && !self.is_woken(event) && self.is_due(event)
@@ -155,14 +155,14 @@ pub(crate) struct Scheduler {
     bells: Vec<(Time, Arc<Bell>)>,
     pub(crate) late_rings: Rc<LateRings>,
     processes: u64,
-    /// Names in the trace.
+    /// Names of processes in the trace.
     names: BTreeMap<u64, String>,
     /// Processes that will die between two stores.
     doomed: Vec<(u64, Arc<SimulatedProcess>)>,
     now: Time,
-    /// Number of the last event, of those that may change what a machine sees.
+    /// Number of the last event that may change what a machine sees.
     event: u64,
-    /// Turns so far.
+    /// Number of turns so far.
     pub(crate) turns: u64,
     pub(crate) timers: Timers,
     pub(crate) tasks: Tasks,
@@ -172,7 +172,7 @@ pub(crate) struct Scheduler {
     pub(crate) coverage: Arc<Coverage>,
 }
 
-/// Something that can happen now.
+/// An event that is possible now.
 #[derive(Debug, Clone, Copy)]
 enum Choice {
     Machine(usize),
@@ -182,7 +182,7 @@ enum Choice {
 }
 
 impl Scheduler {
-    /// Nothing runs yet.
+    /// Creates a scheduler with nothing to run.
     pub(crate) fn new(seed: u64, trace: Trace, coverage: Arc<Coverage>) -> Self {
         let clock = VirtualClock::new();
         clock.set(START);
@@ -208,12 +208,12 @@ impl Scheduler {
         }
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.now
     }
 
-    /// A new process: its number, and what its nodes run on.
+    /// Creates a process. Returns its number and the runtime of its nodes.
     pub(crate) fn process(&mut self) -> (u64, Runtime) {
         self.processes += 1;
         let process = Process {
@@ -224,7 +224,7 @@ impl Scheduler {
         (self.processes, Runtime::simulated(Clock::simulated(Arc::clone(&self.clock)), Arc::new(process)))
     }
 
-    /// A process runs the node with this address from now on.
+    /// Names a process by the node that it runs.
     pub(crate) fn introduce(&mut self, process: u64, address: SocketAddr) {
         let name = format!("{process}@{address}");
         self.trace.line(self.now, "start", format_args!("process {process} starts: {name}"));
@@ -232,7 +232,7 @@ impl Scheduler {
         self.names.insert(process, name);
     }
 
-    /// The host with this address.
+    /// Returns the host with this address, which is created if it does not exist.
     pub(crate) fn host(&mut self, address: IpAddr) -> Arc<SimulatedHost> {
         if let Some(host) = self.network.host(address) {
             return Arc::clone(host);
@@ -241,7 +241,7 @@ impl Scheduler {
         self.network.add_host(address, runtime)
     }
 
-    /// A process will die between two stores; [`Scheduler::has_death`] reports it.
+    /// Records that a process will die between two stores. [`Scheduler::has_death`] reports the death.
     pub(crate) fn doom(&mut self, process: u64, member: Arc<SimulatedProcess>) {
         self.doomed.push((process, member));
     }
@@ -256,7 +256,7 @@ impl Scheduler {
         self.doomed.iter().any(|(_, member)| !member.is_alive())
     }
 
-    /// A process ends at once: none of its machines and clients runs again.
+    /// Ends a process at once: none of its machines and clients runs again.
     pub(crate) fn kill(&mut self, process: u64) {
         self.oracle.killed(process);
         self.tasks.kill(process);
@@ -267,7 +267,7 @@ impl Scheduler {
         let spawned = std::mem::take(&mut lock(&self.requests).spawned);
         let (unmade, others) = spawned.into_iter().partition::<Vec<_>, _>(|(owner, ..)| *owner == process);
         lock(&self.requests).spawned = others;
-        // Without the lock: what ends may wake others.
+        // Dropped without the lock, since a drop may wake others.
         drop((dead, unmade));
     }
 
@@ -289,25 +289,25 @@ impl Scheduler {
         self.coverage.count(if one { Kind::MachinePaused } else { Kind::ProcessPaused });
     }
 
-    /// Nobody is stopped any more.
+    /// Resumes all stopped machines.
     pub(crate) fn resume_all(&mut self) {
         for slot in &mut self.machines {
             slot.stopped_until = Time(0);
         }
     }
 
-    /// Machines of a process that are not done.
+    /// Returns the names of a process's machines that are not done.
     pub(crate) fn machines_of(&self, process: u64) -> Vec<&str> {
         let own = self.machines.iter().filter(|slot| slot.process == process);
         own.map(|slot| slot.name.as_str()).collect()
     }
 
-    /// Returns the pollers' counts, of all nodes that run.
+    /// Returns the ledgers of all pollers of running nodes.
     pub(crate) fn ledgers(&self) -> Vec<PollerLedger> {
         self.inspected()
     }
 
-    /// Returns the CM machines' counts, of all nodes that run.
+    /// Returns the ledgers of all CM machines of running nodes.
     pub(crate) fn sessions(&self) -> Vec<SessionLedger> {
         self.inspected()
     }
@@ -324,10 +324,9 @@ impl Scheduler {
         inspected.filter_map(|ledger| ledger.downcast::<T>().ok()).map(|ledger| *ledger).collect()
     }
 
-    /// Runs until `done` or that time; returns whether `done` came true. Ends early when a rule is
-    /// broken.
+    /// Runs until `done` or that time. Returns true if `done` came true. Ends early on a violation.
     pub(crate) fn run_until(&mut self, limit: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
-        // Whatever the caller has done meanwhile.
+        // The caller may have changed anything since the last step.
         self.event += 1;
         loop {
             self.take_requests();
@@ -385,14 +384,14 @@ impl Scheduler {
         }
     }
 
-    /// Executes one of the events that are possible now; `false` when none is.
+    /// Executes one of the events that are possible now. Returns false if none is.
     fn step(&mut self) -> bool {
         if self.network.deliver(self.now) {
             self.event += 1;
         }
         let mut choices = 0;
         let mut chosen = None;
-        // Each is as likely as any other, without a list of them.
+        // Uniform choice without a list of the events.
         let mut offer = |random: &mut fastrand::Rng, choice| {
             choices += 1;
             if random.usize(..choices) == 0 {
@@ -486,15 +485,15 @@ impl Scheduler {
         }
     }
 
-    /// Moves the clock to the next time at which an event is possible; `false` when no such time exists
-    /// before the limit.
+    /// Moves the clock to the next time at which an event is possible. Returns false if there is none before
+    /// the limit.
     fn advance(&mut self, limit: Time) -> bool {
         self.find_sleepers();
         let machines = self.machines.iter().filter_map(|slot| slot.next(self.event));
         let bells = self.bells.iter().map(|(due, _)| *due);
         let others = [self.timers.next(), self.network.next_arrival()];
         let next = machines.chain(bells).chain(others.into_iter().flatten()).min();
-        // A machine that another's turn has made runnable is seen by the next step.
+        // The next step sees a machine that another machine's turn has made runnable.
         let next = next.map(|next| next.max(self.now.plus_ns(1)));
         let reached = next.is_some_and(|next| next <= limit);
         self.now = if reached { next.unwrap_or(limit) } else { limit.max(self.now) };
@@ -502,7 +501,7 @@ impl Scheduler {
         reached
     }
 
-    /// No machine sleeps while it has work and nobody is about to wake it.
+    /// Checks that no machine sleeps with work to do while nothing is about to wake it.
     fn find_sleepers(&self) {
         if !self.bells.is_empty() {
             return;

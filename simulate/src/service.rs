@@ -1,4 +1,4 @@
-//! The service that simulated nodes offer: a method for each way a handler may behave.
+//! The service of simulated nodes: one method for each way in which a handler may behave.
 
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Open, Oracle, pattern};
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline::{Bytes, PollerContext, Status};
 
-/// The payload of a handler's panic, by which the panic hook knows not to print it.
+/// Panic payload of a handler, which the panic hook does not print.
 pub(crate) const PANIC: &str = "simulated panic of a handler";
 
-/// Calls of `few` that a node runs at once: fewer than clients make.
+/// Concurrent calls of `few` at a node: fewer than clients make.
 pub(crate) const FEW: u32 = 2;
 
 /// Work that a node does for others. Each call carries its number and bytes that belong to it.
@@ -66,14 +66,14 @@ pub(crate) trait Work {
     async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 }
 
-/// A service without callers, by which the methods of [`Work`] have other numbers.
+/// A service without callers, which shifts the method numbers of [`Work`].
 #[trunkline::service(name = "trunkline.simulate.Idle", version = 1)]
 pub(crate) trait Idle {
     /// Does nothing.
     async fn nothing(&self);
 }
 
-/// Its handler.
+/// Handler of [`Work`].
 #[derive(Debug)]
 pub(crate) struct Idler;
 
@@ -81,9 +81,9 @@ impl Idle for Idler {
     async fn nothing(&self) {}
 }
 
-/// Time limit of a call that a handler makes.
+/// Time limit of a call made by a handler.
 const INNER: Duration = Duration::from_millis(200);
-/// The same of one that forwards.
+/// Time limit of a call made by a forwarding handler.
 const FORWARDED: Duration = Duration::from_secs(1);
 
 /// Clients that handlers of a process share with its program, by server.
@@ -91,7 +91,7 @@ const FORWARDED: Duration = Duration::from_secs(1);
 pub(crate) struct SharedClients(Arc<Mutex<BTreeMap<SocketAddr, WorkClient>>>);
 
 impl SharedClients {
-    /// Adds one, in place of an earlier one of the server.
+    /// Adds a client, in place of an earlier one of the same server.
     pub(crate) fn add(&self, server: SocketAddr, client: WorkClient) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(server, client);
     }
@@ -102,15 +102,15 @@ impl SharedClients {
     }
 }
 
-/// Handlers of `few` that run in a process, on all its pollers.
+/// Number of handlers of `few` that run in a process, on all its pollers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Few(Arc<AtomicU32>);
 
-/// One of them, until it is dropped.
+/// Counts a handler until it is dropped.
 struct OneOf<'a>(&'a Few);
 
 impl Few {
-    /// One more begins. Returns how many run now.
+    /// Counts one more handler. Returns the number that run now.
     fn begin(&self) -> (OneOf<'_>, u32) {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         (OneOf(self), before + 1)
@@ -123,7 +123,7 @@ impl Drop for OneOf<'_> {
     }
 }
 
-/// The handler of one poller.
+/// Handler of one poller.
 #[derive(Debug)]
 pub(crate) struct Worker {
     oracle: Oracle,
@@ -136,7 +136,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A handler for a poller.
+    /// Creates a handler for a poller.
     pub(crate) fn new(
         (oracle, timers, coverage): (Oracle, Timers, Arc<Coverage>),
         poller: PollerContext,
@@ -151,12 +151,12 @@ impl Worker {
         Ok(WorkLocal::connect(&self.poller, server)?.with_timeout(timeout))
     }
 
-    /// The address in an argument.
+    /// Parses the address in an argument.
     fn address(&self, id: u64, text: &str) -> Result<SocketAddr, Status> {
         text.parse().map_err(|_| self.refused(id, Status::invalid_argument("no address")))
     }
 
-    /// Makes a call inside the handler of call `id`, which fails if it does, and has it judged.
+    /// Makes a call inside the handler of call `id`, and judges it. The handler fails if the call does.
     async fn inner<F>(
         &self,
         id: u64,

@@ -1,13 +1,13 @@
-//! Senders of forged connection requests, and what no node may do for them.
+//! Forged connection requests, and rules for the nodes that get them.
 //!
-//! Owns the requests that were forged and what the network carried because of them. The network shows it
-//! each datagram; it breaks a rule when a node
+//! Owns the forged requests and a record of the traffic that they cause. The network passes in each datagram.
+//! A rule is violated when a node
 //!
-//! - accepts a request whose sender proved nothing, whatever address it came from;
-//! - sends an address that proved nothing more bytes than came from there, and a fifth more;
+//! - accepts a request whose sender proved nothing, from any address;
+//! - sends more than 1.2 times the bytes that it got from an address that proved nothing;
 //! - dials a stranger that did prove its address for more than one of its INIs before the first is answered.
 //!
-//! The stranger that proves its address returns the cookie that it gets, and answers nothing else.
+//! The stranger that proves its address returns the cookie that it gets, and sends nothing else.
 
 use crate::forged::{Forged, PORT, cm_message_of, packet_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,17 +21,17 @@ use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber};
 /// Sender of a forged request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// Another host, which claims an address at which nobody is.
+    /// Another host, which claims an unused address.
     Nowhere,
-    /// Another host, which claims to be a node that was restarted.
+    /// Another host, which claims to be a restarted node.
     InTheNameOf(SocketAddr),
     /// A host at a separate address, which returns the cookie that it gets there and answers nothing else.
     Present,
-    /// The same with a number: as that node of many on one host.
+    /// As [`Sender::Present`], in the role of the numbered node of many on one host.
     Crowd(u16),
 }
 
-/// A request that is to be forged.
+/// A request to forge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) sender: Sender,
@@ -40,27 +40,27 @@ pub(crate) struct Request {
     pub(crate) is_rc: bool,
 }
 
-/// All that was forged in a run.
+/// Everything that was forged in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// Requests by claimed address and comm id, with the address of the claimed listener.
+    /// Forged requests by claimed address and comm id, with the address of the claimed listener.
     forged: BTreeMap<(IpAddr, u32), (Request, SocketAddr)>,
     /// Requests that returned a cookie.
     proven: BTreeSet<(IpAddr, u32)>,
-    /// Bytes from and to addresses at which nobody is.
+    /// Bytes from and to unused addresses.
     traded: BTreeMap<IpAddr, (usize, usize)>,
-    /// Comm ids of the requests of nodes to strangers that are where they claim to be.
+    /// Comm ids of nodes' requests to strangers that are where they claim to be.
     dialled: BTreeMap<IpAddr, BTreeSet<u32>>,
     broken: Option<String>,
 }
 
 impl Strangers {
-    /// The first rule that a node broke.
+    /// Returns the first violation, if there is one.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Makes a request, to be sent.
+    /// Forges a request.
     pub(crate) fn forge(&mut self, request: Request) -> Forged {
         let [.., high, low] = self.forged.len().to_be_bytes();
         let own = SocketAddr::from(([10, 66, high, low], 7471));
@@ -82,7 +82,7 @@ impl Strangers {
         sent
     }
 
-    /// Looks at what a node sends; returns what a stranger answers.
+    /// Checks a datagram that a node sends. Returns the stranger's answer, if there is one.
     pub(crate) fn see(&mut self, datagram: &Datagram<'_>) -> Option<Forged> {
         if self.forged.is_empty() {
             return None;
@@ -118,7 +118,7 @@ impl Strangers {
         None
     }
 
-    /// A refusal: if it has a cookie for a stranger that is where it claims to be, that one returns it, once.
+    /// Handles a refusal. A stranger that is where it claims to be returns the cookie in it, once.
     fn refused(&mut self, to: IpAddr, rej: &Rej) -> Option<Forged> {
         let (request, claimed) = *self.forged.get(&(to, rej.remote_id))?;
         let has_cookie = rej.private.get(..6)? == b"TRNK\x04\x0b";
@@ -134,7 +134,7 @@ impl Strangers {
         Some(sent)
     }
 
-    /// A request as a device at the claimed address would send it, with its comm id.
+    /// Builds the request that a device at the claimed address would send, with its comm id.
     fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
         let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;
         let mut device = CmMachine::new(CmConfig::new(number.into(), number.into()));
@@ -166,7 +166,7 @@ impl Strangers {
     }
 }
 
-/// The private data of the session protocol: a first session of a new incarnation.
+/// Builds the private data of the session protocol: a first session of a new incarnation.
 fn hello(forged: &Request, claimed: SocketAddr, cookie: [u8; 16]) -> Vec<u8> {
     let mut hello = b"TRNK\x04\0".to_vec();
     hello.extend(claimed.port().to_be_bytes());

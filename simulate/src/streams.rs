@@ -1,4 +1,5 @@
-//! Streams in all three shapes, with pauses, slow readers, early ends and drops. The oracle judges each item and each end.
+//! Streams of all three shapes, with pauses, slow readers, early ends and drops. The oracle judges each item
+//! and each end.
 
 use crate::client::{Client, all as all_end};
 use crate::coverage::{Coverage, Kind};
@@ -17,14 +18,14 @@ use trunkline::{Bytes, CallOptions, Code, Status, Stream, Streaming};
 
 /// Items between two pauses of a reader or a writer.
 const BETWEEN_PAUSES: u64 = 8;
-/// The items of a stream in the phases without faults: more than its first window has.
+/// Items of a stream in the phases without faults: more than its first window allows.
 const CALM_ITEMS: u64 = 150;
 /// Idle timeouts of streams, in microseconds: mostly longer than the pauses of a writer.
 const IDLE_US: Range<u64> = 1_000..20_000;
-/// Time for which machines may be asleep before they look at what has changed.
+/// Time for which machines may sleep before they see what has changed.
 const STOPS_LATER: Duration = Duration::from_millis(30);
 
-/// A service that streams items, which belong to their call.
+/// A service of streams whose items belong to their call.
 #[trunkline::service(name = "trunkline.simulate.Feed", version = 1)]
 pub(crate) trait Feed {
     /// Sends items, and ends as it is told.
@@ -53,19 +54,19 @@ pub(crate) trait Feed {
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 }
 
-/// The end of a writer.
+/// The way in which a writer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Then {
     /// Ends the stream.
     Finish,
-    /// Ends it with an error.
+    /// Ends the stream with an error.
     Fail,
     Panic,
     /// Sends nothing more and does not end.
     Hang,
 }
 
-/// The behaviour of a writer, or of a reader: most items, and the pause after some of them.
+/// The behaviour of a writer or reader: maximum number of items, and the pause after some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Script {
     pub(crate) items: u64,
@@ -74,7 +75,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Handles `items` without pauses, and finishes.
+    /// Returns a script that handles `items` without pauses, and finishes.
     fn all(items: u64) -> Self {
         Self { items, pause_us: 0, then: Then::Finish }
     }
@@ -83,7 +84,7 @@ impl Script {
         let items = if random.bool() { random.u64(..20) } else { random.u64(..200) };
         let pause_us = match random.u8(..3) {
             0 => random.u64(..2_000),
-            // About as long as an item is under way.
+            // About the transit time of an item.
             1 => random.u64(1..40),
             _ => 0,
         };
@@ -97,7 +98,7 @@ impl Script {
     }
 }
 
-/// The writer of a stream.
+/// Writer of a stream.
 struct Source {
     oracle: Oracle,
     timers: Timers,
@@ -162,7 +163,7 @@ impl Drop for Source {
     }
 }
 
-/// The writer of a client.
+/// Writer of a client.
 struct Upload(Source);
 
 impl Stream for Upload {
@@ -174,7 +175,7 @@ impl Stream for Upload {
     }
 }
 
-/// Sends an item for each that it takes.
+/// Writer that sends an item for each that it takes.
 struct Replies {
     items: Streaming<Bytes>,
     replies: Source,
@@ -214,7 +215,7 @@ impl Stream for Replies {
     }
 }
 
-/// The handler.
+/// Handler of the service.
 #[derive(Debug)]
 pub(crate) struct Feeder {
     oracle: Oracle,
@@ -224,7 +225,7 @@ pub(crate) struct Feeder {
 }
 
 impl Feeder {
-    /// A handler for a process.
+    /// Creates a handler for a process.
     pub(crate) fn new((oracle, timers, coverage): (Oracle, Timers, Arc<Coverage>), process: u64) -> Self {
         Self { oracle, timers, coverage, process }
     }
@@ -300,7 +301,7 @@ impl Feed for Feeder {
 enum Shape {
     /// The handler sends.
     Watch(Script),
-    /// The client sends, the handler takes, and waits then.
+    /// The client sends; the handler takes the items, and then waits.
     Upload { sent: Script, taken: Script, wait: Duration, checks: bool },
     /// The client sends, and the handler answers each item.
     Chat { sent: Script, answered: Script },
@@ -359,7 +360,7 @@ impl Client {
         }
     }
 
-    /// Streams while nothing is wrong; returns how the call failed, if it did.
+    /// Streams without faults. Returns the error, if the call failed.
     pub(crate) async fn calm_stream(
         &self,
         server: SocketAddr,
@@ -380,8 +381,8 @@ impl Client {
             2 => Shape::Chat { sent: Script::all(CALM_ITEMS), answered: all },
             3 => Shape::Upload { sent: hangs, taken: Script::all(10), wait: stops, checks: true },
             _ => {
-                // Items of the first are under way when the second takes its slot, which is free once its poller has
-                // looked.
+                // Items of the first stream are in transit when the second takes its slot, which is free once
+                // its poller has noticed.
                 let sends = Script { items: 1_000, pause_us: random.u64(1..20), then: Then::Hang };
                 let (_, failure) =
                     self.stream_of(server, timeout, None, Shape::Watch(sends), Script::all(30)).await;
@@ -414,7 +415,8 @@ impl Client {
         }
     }
 
-    /// Makes a call that streams items, and reads them as `read` says. Returns its number, and how it failed, if it did.
+    /// Makes a call that streams items, and reads them as `read` says. Returns its number and, if it failed,
+    /// the error.
     async fn stream_of(
         &self,
         server: SocketAddr,
@@ -473,7 +475,7 @@ impl Client {
         }
     }
 
-    /// Reads items up to a number. Returns `None` if it gives the stream up, else the call's number.
+    /// Reads up to a number of items. Returns `None` if it gives the stream up, or else the call's number.
     async fn read(
         &self,
         id: u64,
@@ -505,7 +507,7 @@ impl Client {
         Ok(None)
     }
 
-    /// The status of a node says how many items were delivered before.
+    /// Checks that a status made by a node gives the number of items delivered before.
     fn judge_count(&self, id: u64, taken: u64, status: &Status) {
         let says = format!("{taken} items of the stream were delivered before");
         let is_of_node =

@@ -1,4 +1,4 @@
-//! Choice of the deliberate fault, if this program was built with them.
+//! Choice of a deliberate fault, if this program was built with them.
 
 /// Switches a fault on in this thread.
 pub(crate) fn choose(name: Option<&str>) {
@@ -8,7 +8,7 @@ pub(crate) fn choose(name: Option<&str>) {
     let _ = name;
 }
 
-/// Returns true if this program was built with the faults in it.
+/// Returns true if this program was built with deliberate faults.
 pub(crate) const fn are_built_in() -> bool {
     cfg!(feature = "mutants")
 }

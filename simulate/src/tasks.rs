@@ -1,4 +1,4 @@
-//! Clients: futures that the scheduler polls when they were woken.
+//! Clients: futures that the scheduler polls after they were woken.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -28,10 +28,10 @@ impl Wake for ClientWaker {
 }
 
 struct Slot {
-    /// `None` while it is polled.
+    /// The future; `None` while it is polled.
     client: Option<Client>,
     waker: Arc<ClientWaker>,
-    /// The process that it runs in, and dies with.
+    /// Process that the client runs in, and dies with.
     process: u64,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Adds a client of a process; it is polled soon.
+    /// Adds a client of a process, to be polled soon.
     pub(crate) fn add(&self, process: u64, client: impl Future<Output = ()> + 'static) {
         let mut last = self.last.borrow_mut();
         *last += 1;
@@ -59,7 +59,7 @@ impl Tasks {
         self.lock().len()
     }
 
-    /// Clients that have not ended.
+    /// Returns the number of clients that have not ended.
     pub(crate) fn len(&self) -> usize {
         self.slots.borrow().len()
     }
@@ -83,7 +83,7 @@ impl Tasks {
         }
     }
 
-    /// A process was killed: its clients are gone.
+    /// Drops the clients of a killed process.
     pub(crate) fn kill(&self, process: u64) {
         let mut gone = Vec::new();
         let mut slots = self.slots.borrow_mut();

@@ -1,6 +1,6 @@
 //! Timers of clients and handlers, by the virtual clock.
 //!
-//! A sleeper leaves a waker here; the scheduler fires what is due.
+//! A sleeper registers a waker here. The scheduler fires the timers that are due.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -23,17 +23,17 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// No timers yet.
+    /// Creates a set without timers.
     pub(crate) fn new(clock: &Arc<VirtualClock>) -> Self {
         Self { clock: Arc::clone(clock), waiting: Arc::default() }
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Makes the running machine, or client, work for this time without yielding.
+    /// Keeps the running machine or client busy for this time.
     pub(crate) fn block(&self, work: Duration) {
         self.clock.charge(work);
     }
@@ -43,7 +43,7 @@ impl Timers {
         Sleep { timers: self.clone(), until: self.now() + duration, key: None }
     }
 
-    /// When the next timer is due.
+    /// Returns the time of the next timer.
     pub(crate) fn next(&self) -> Option<Time> {
         self.lock().wakers.keys().next().map(|(until, _)| *until)
     }

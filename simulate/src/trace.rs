@@ -18,7 +18,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use trunkline_verbs::Time;
 
-/// The virtual time at which a run begins. Time 0 is where a careless subtraction would hide.
+/// Virtual time at which a run begins. It is not 0, where a careless subtraction would go unnoticed.
 pub(crate) const START: Time = Time(1_000_000_000);
 
 /// Second subscriber, beside the run's own. It receives nothing. `tracing` decides once per process whether a log line is
@@ -27,7 +27,7 @@ pub(crate) const START: Time = Time(1_000_000_000);
 static OTHER: LazyLock<tracing::Dispatch> =
     LazyLock::new(|| tracing::Dispatch::new(tracing_subscriber::registry().with(LevelFilter::INFO)));
 
-/// A time as traces show it: seconds since the start of the run.
+/// A time as shown in traces: seconds since the start of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Since(pub(crate) Time);
 
@@ -38,7 +38,7 @@ impl fmt::Display for Since {
     }
 }
 
-/// A run's trace. Clones write to the same.
+/// The trace of a run. Clones write to the same trace.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace(Rc<Inner>);
 
@@ -50,12 +50,12 @@ struct Inner {
 }
 
 impl Trace {
-    /// A trace that keeps only its checksum.
+    /// Creates a trace that keeps only its checksum.
     pub(crate) fn checksum_only() -> Self {
         Self::new(None)
     }
 
-    /// A trace that is written to a file, too.
+    /// Creates a trace that is also written to a file.
     pub(crate) fn to_file(path: &Path) -> io::Result<Self> {
         Ok(Self::new(Some(Pen::new(BufWriter::new(File::create(path)?)))))
     }
@@ -73,7 +73,7 @@ impl Trace {
         self.0.pen.is_some()
     }
 
-    /// Returns a writer for lines from places that the run's thread does not own; `None` if no lines are kept.
+    /// Returns a writer for lines from outside the run's thread; `None` if no lines are kept.
     pub(crate) fn pen(&self) -> Option<Pen> {
         self.0.pen.clone()
     }
@@ -85,7 +85,7 @@ impl Trace {
         }
     }
 
-    /// Names who runs from now on: log lines carry this time and name.
+    /// Sets the time and the name that log lines carry from now on.
     pub(crate) fn enter(&self, now: Time, who: &str) {
         if let Some(pen) = &self.0.pen {
             let mut sheet = pen.lock();
@@ -94,12 +94,12 @@ impl Trace {
         }
     }
 
-    /// Lines so far.
+    /// Returns the number of lines so far.
     pub(crate) fn lines(&self) -> u64 {
         self.0.pen.as_ref().map_or(0, |pen| pen.lock().lines)
     }
 
-    /// Adds how the run ended, at the time of the last line.
+    /// Adds the outcome of the run, at the time of the last line.
     pub(crate) fn verdict(&self, what: fmt::Arguments<'_>) {
         if let Some(pen) = &self.0.pen {
             let now = pen.lock().now;
@@ -107,18 +107,18 @@ impl Trace {
         }
     }
 
-    /// Mixes something that must be equal in two runs of one seed into the checksum.
+    /// Mixes a number that must be equal in two runs of one seed into the checksum.
     pub(crate) fn mix(&self, number: u64) {
         self.0.checksum.borrow_mut().update(&number.to_le_bytes());
     }
 
-    /// The checksum of all that was mixed in so far.
+    /// Returns the checksum of all mixed-in numbers.
     pub(crate) fn checksum(&self) -> u32 {
         self.0.checksum.borrow().clone().finalize()
     }
 
-    /// Takes note of ends of sessions in the log of the nodes' own code, and writes all of it into the trace, while
-    /// the guard lives.
+    /// Captures the log of the nodes' own code while the guard lives: records ends of sessions, and writes
+    /// all lines into the trace.
     pub(crate) fn capture_log(&self) -> tracing::subscriber::DefaultGuard {
         LazyLock::force(&OTHER);
         let ended = self.0.ended.clone();
@@ -136,12 +136,12 @@ impl Trace {
         tracing::subscriber::set_default(subscriber)
     }
 
-    /// Sessions that have ended since the last time: the peer that a node has lost, and why, as the log has it.
+    /// Returns the sessions that have ended since the last call: the lost peer and the logged cause.
     pub(crate) fn ended_sessions(&self) -> Vec<(SocketAddr, String)> {
         self.0.ended.take()
     }
 
-    /// Everything is in the file now, or the first error that kept a line out of it.
+    /// Flushes the file. Returns the first error that kept a line out of it.
     pub(crate) fn close(&self) -> io::Result<()> {
         let Some(pen) = &self.0.pen else { return Ok(()) };
         let mut sheet = pen.lock();
@@ -152,16 +152,16 @@ impl Trace {
     }
 }
 
-/// Writes lines of a trace from anywhere. Clones write to the same.
+/// Writes lines of a trace from anywhere. Clones write to the same trace.
 #[derive(Debug, Clone)]
 pub(crate) struct Pen(Arc<Mutex<Sheet>>);
 
 struct Sheet {
     file: BufWriter<File>,
     lines: u64,
-    /// The first error; nothing is written after it.
+    /// First error. Nothing is written after it.
     error: Option<io::Error>,
-    /// Time of the last line, and the machine that ran.
+    /// Time of the last line, and name of the machine that ran.
     now: Time,
     who: String,
 }
@@ -201,7 +201,8 @@ impl Sheet {
     }
 }
 
-/// A line of a node's log. Its errors are kept in the trace: a log that cannot be written would make
+/// A line of a node's log. Write errors are kept in the trace; otherwise the logging library would complain
+/// for each line.
 /// the library that writes it complain for each line.
 struct LogLine(Pen);
 

@@ -1,8 +1,8 @@
-//! Eight nodes that all connect to all at once, while addresses are dead and one peer takes
-//! requests and never answers: neither holds up the others.
+//! Eight nodes that all connect to all at once, among dead addresses and a peer that takes requests and never
+//! answers. Neither delays the other nodes.
 //!
-//! On the software device, by itself; on a NIC with the feature `rdma-core` and the address of one
-//! in `TRUNKLINE_MESH_ADDRESS`. `TRUNKLINE_MESH_DEAD` is an address on its network that nobody has;
+//! The test runs on the software device by default. With the feature `rdma-core` it runs on the NIC whose
+//! address is in `TRUNKLINE_MESH_ADDRESS`. `TRUNKLINE_MESH_DEAD` is an unused address on its network, and
 //! `TRUNKLINE_MESH_POLLERS` makes the nodes smaller or larger.
 //!
 //! In real time, since it also runs on a NIC.
@@ -26,17 +26,18 @@ use trunkline_verbs::{
 };
 
 const NODES: usize = 8;
-/// Number of each node's pollers, so that a session is several connections each way.
+/// Number of each node's pollers, for several connections each way per session.
 const POLLERS: u16 = 2;
-/// Dead addresses on the software device. A peer that does not answer is given up after 5 s: who waits for one after the
+/// Number of dead addresses on the software device. A peer that does not answer is given up after 5 s, so
+/// waiting for one after the other takes longer than [`LIMIT`].
 /// other takes longer than [`LIMIT`].
 const DEAD: usize = 16;
 
-/// A peer whose connection manager takes requests, and that never decides about them.
+/// A peer whose connection manager takes requests and never decides about them.
 struct Mute {
     address: SocketAddr,
     _listener: Arc<dyn CmId>,
-    /// Nobody reads it.
+    /// Never read.
     _unread: Arc<dyn CmChannel>,
     _device: Arc<dyn Device>,
 }
@@ -55,12 +56,12 @@ impl Mute {
     }
 }
 
-/// Addresses of the nodes and the others.
+/// Addresses of the nodes and of the other peers.
 struct Place {
     /// Options of a node.
     options: fn() -> NodeOptions,
     mute: Mute,
-    /// Addresses that nobody has.
+    /// Addresses without a listener.
     dead: Vec<SocketAddr>,
 }
 
@@ -91,7 +92,7 @@ fn on_nic() -> Option<Place> {
     Some(Place { options, mute: Mute::at(ip, device), dead })
 }
 
-/// The next session that is up at a node's first poller, or down.
+/// Waits until a session is up or down at a node's first poller.
 fn next(node: &mut TestNode) -> (PeerKey, Result<(), PeerDown>) {
     node.wait("session up or down", |at, event| match event {
         Happened::Peer(peer, PeerEvent::Up { .. }) if at == PollerIndex(0) => Some((*peer, Ok(()))),
@@ -107,7 +108,7 @@ fn mesh(place: &Place) {
     let began = Instant::now();
     let mut lost = Vec::new();
     for node in &mut nodes {
-        // Those that do not answer come first, to be in everybody's way.
+        // Peers that do not answer come first, to be in the way of the others.
         let silent = place.dead.iter().chain([&place.mute.address]);
         lost.push(silent.map(|address| node.name(0, *address)).collect::<Vec<_>>());
         for address in &addresses {
@@ -154,7 +155,7 @@ fn mesh(place: &Place) {
         }
     }
     println!("the others were given up after {:.2?}", began.elapsed());
-    // Nothing is left of those that did not answer, nor hangs on them.
+    // Nothing of the unresponsive peers is left, and nothing waits for them.
     let sessions = u32::try_from(NODES - 1).unwrap() * u32::from(pollers);
     for node in &nodes {
         let report = node.report();

@@ -90,7 +90,7 @@ pub(crate) enum Half {
 }
 
 impl Demo {
-    /// The faults in the form of `TRUNKLINE_FAULTS`; `None` when there are none.
+    /// Returns the faults in the form of `TRUNKLINE_FAULTS`; `None` if there are none.
     pub(crate) fn faults(&self) -> Option<String> {
         let parts = [
             ("drop", self.drop),

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{Node, block_on};
 
-/// Files fetched concurrently.
+/// Number of files fetched concurrently.
 const FETCHERS: usize = 4;
 
 /// Runs the client against the server at `server`.
@@ -37,7 +37,7 @@ pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Fa
     node.shutdown();
     let report = outcome?;
     match writeln!(io::stdout(), "{report}") {
-        // A reader such as `head` has read enough.
+        // A reader that has closed the pipe, such as `head`, is not an error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         written => written?,
     }
@@ -139,8 +139,8 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
     }
 }
 
-/// The path of a listed file on this side's disk. The listing comes from a peer, so a path that leaves
-/// `root` is rejected.
+/// Returns the path of a listed file on this side's disk. The listing comes from a peer, so a path that
+/// leaves `root` is rejected.
 fn below(root: &Path, path: &[u8]) -> Result<std::path::PathBuf, Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     if path.components().all(|part| matches!(part, Component::Normal(_))) {
@@ -190,7 +190,7 @@ fn call(demo: &Demo, client: &TreeClient, stop: &Stop) -> Result<Called, Failure
     Ok(Called { histogram: all.into_inner().unwrap_or_else(PoisonError::into_inner), time })
 }
 
-/// A histogram from 1 ns to 60 s with three significant digits.
+/// Returns a histogram from 1 ns to 60 s with three significant digits.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }

@@ -1,20 +1,20 @@
-//! Why the demo ended without a report.
+//! The reasons why the demo ends without a report.
 
 use std::io;
 use trunkline::Status;
 
-/// Why the demo ended without a report.
+/// The reason why the demo ended without a report.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The operating system refused something.
+    /// An operating system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// A file or directory could not be used.
     #[error("{path}: {cause}")]
     File {
-        /// Its path.
+        /// Path of the file or directory.
         path: String,
-        /// Why not.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// The node could not start.
@@ -28,10 +28,10 @@ pub(crate) enum Failure {
         /// Status of the call.
         status: Status,
     },
-    /// The server process ended before it listened; it has printed the reason itself.
+    /// The server process ended before it listened, and has printed the reason itself.
     #[error("the server did not start")]
     NoServer,
-    /// A small call returned another number than it was given.
+    /// A small call returned another number than its argument.
     #[error("a small call was answered wrongly")]
     WrongAnswer,
     /// A signal ended the demo.
@@ -40,12 +40,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// A closure for `map_err` that adds what the call was for.
+    /// Returns a closure for `map_err` that adds the purpose of the call.
     pub(crate) fn call(what: &'static str) -> impl Fn(Status) -> Self {
         move |status| Self::Call { what, status }
     }
 
-    /// A closure for `map_err` that adds the path of the file.
+    /// Returns a closure for `map_err` that adds the path of the file.
     pub(crate) fn file(path: &std::path::Path) -> impl Fn(io::Error) -> Self {
         move |cause| Self::File { path: path.display().to_string(), cause }
     }

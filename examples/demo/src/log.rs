@@ -1,4 +1,4 @@
-//! The demo's log on standard error, and `TRUNKLINE_LOG`, which selects what is in it.
+//! The demo's log on standard error, and `TRUNKLINE_LOG`, which selects its content.
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -10,7 +10,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 const REMEDY: &str = "give off, error, warn, info, debug or trace, or such a level for a crate, as in \
                       trunkline_transport=debug, or several of them with commas in between";
 
-/// Logs warnings, or what `TRUNKLINE_LOG` selects, such as `info` or `trunkline_transport=debug`.
+/// Logs warnings, or the selection of `TRUNKLINE_LOG`, such as `info` or `trunkline_transport=debug`.
 ///
 /// # Errors
 /// A text that names the part that cannot be parsed, and the remedy.
@@ -23,7 +23,8 @@ pub(crate) fn to_stderr() -> Result<(), String> {
     Ok(())
 }
 
-/// `Targets` can be parsed from text too, but takes a word that is not a level for the name of a target.
+/// Parses a selection. `Targets` can be parsed from text too, but takes a word that is not a level for the
+/// name of a target.
 fn filter(value: Option<OsString>) -> Result<Targets, String> {
     let Some(value) = value.filter(|value| !value.is_empty()) else {
         return Ok(Targets::new().with_default(LevelFilter::WARN));
@@ -33,7 +34,7 @@ fn filter(value: Option<OsString>) -> Result<Targets, String> {
     text.split(',').map(str::trim).try_fold(Targets::new(), |filter, part| {
         let bad = || format!("invalid part {part:?}; {REMEDY}");
         let level_of = |text: &str| match text {
-            // The parser of levels takes an empty text for one.
+            // The parser of levels accepts an empty text.
             "" => Err(bad()),
             text => text.parse::<LevelFilter>().map_err(|_| bad()),
         };

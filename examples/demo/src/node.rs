@@ -1,4 +1,4 @@
-//! Settings that the nodes of both halves have in common.
+//! Settings that the nodes of both halves share.
 
 use crate::cli::Demo;
 use crate::failure::Failure;
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 use trunkline::NodeBuilder;
 
-/// A node at `address`, with the pollers and faults that the command line asks for.
+/// Returns the builder of a node at `address`, with the pollers and faults of the command line.
 pub(crate) fn builder(demo: &Demo, address: IpAddr) -> Result<NodeBuilder, Failure> {
     let mut builder = trunkline::Node::builder()
         .listen(SocketAddr::new(address, 0))
         .pollers(demo.pollers)
-        // Less than the supervisor waits for the process to end.
+        // Shorter than the time that the supervisor waits for the process to end.
         .grace(Duration::from_secs(1))
         .allow_unauthenticated(demo.allow_unauthenticated)
         .device_flags(&demo.device);
@@ -23,18 +23,18 @@ pub(crate) fn builder(demo: &Demo, address: IpAddr) -> Result<NodeBuilder, Failu
     Ok(builder)
 }
 
-/// The tree that the server serves and the client compares with.
+/// Returns the tree that the server serves and with which the client compares.
 pub(crate) fn tree(demo: &Demo) -> Result<Tree, Failure> {
     let root = root(demo);
     Tree::walk(&root, demo.tree.is_none()).map_err(Failure::file(&root))
 }
 
-/// The tree's root directory.
+/// Returns the tree's root directory.
 pub(crate) fn root(demo: &Demo) -> PathBuf {
     demo.tree.clone().unwrap_or_else(checkout)
 }
 
-/// The root of the checkout when run by cargo, otherwise the working directory.
+/// Returns the root of the checkout when run by cargo, otherwise the working directory.
 fn checkout() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from("."), |crate_root| PathBuf::from(crate_root).join("../.."))

@@ -3,19 +3,19 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal as _, Write as _};
 
-/// The bar of one phase.
+/// The progress bar of one phase.
 pub(crate) struct Progress {
     bar: ProgressBar,
     name: &'static str,
 }
 
 impl Progress {
-    /// The bar of a phase that is counted in bytes.
+    /// Creates the bar of a phase that is counted in bytes.
     pub(crate) fn bytes(name: &'static str, total: u64) -> Self {
         Self::new(name, total, "{msg:9} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
     }
 
-    /// The bar of a phase that is counted in calls.
+    /// Creates the bar of a phase that is counted in calls.
     pub(crate) fn calls(name: &'static str, total: u64) -> Self {
         Self::new(name, total, "{msg:9} {bar:32} {pos}/{len} {per_sec} eta {eta}")
     }

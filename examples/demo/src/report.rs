@@ -20,11 +20,11 @@ pub(crate) struct Report {
     pub(crate) reason: String,
     /// Kind of the connections: xrc or rc.
     pub(crate) connections: String,
-    /// Why this kind.
+    /// Reason for the kind of connections.
     pub(crate) connections_reason: String,
-    /// The ways that packets take to the server, by QPs.
+    /// Paths of packets to the server, by QPs.
     pub(crate) paths: Vec<PeerPath>,
-    /// Files fetched.
+    /// Number of files fetched.
     pub(crate) files: u64,
     /// Total size of the files in bytes.
     pub(crate) bytes: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     pub(crate) mismatches: u64,
     /// Time to fetch all files.
     pub(crate) fetch_ns: u64,
-    /// Small calls made.
+    /// Number of small calls made.
     pub(crate) calls: u64,
     /// Median latency of the small calls.
     pub(crate) p50_ns: u64,
@@ -42,21 +42,21 @@ pub(crate) struct Report {
     pub(crate) p999_ns: u64,
     /// Small calls per second.
     pub(crate) calls_per_s: f64,
-    /// Small calls in flight at once.
+    /// Number of small calls in flight at once.
     pub(crate) in_flight: u32,
-    /// Pollers on each side.
+    /// Number of pollers on each side.
     pub(crate) pollers: u16,
-    /// QPs of the client's node: INI and TGT, or RC.
+    /// Number of QPs of the client's node: INI and TGT, or RC.
     pub(crate) qps_per_node: u32,
-    /// Those of them that send.
+    /// Number of QPs that send.
     pub(crate) ini_qps: u32,
-    /// Those of them that receive.
+    /// Number of QPs that receive.
     pub(crate) tgt_qps: u32,
-    /// SRQs of the client's node.
+    /// Number of SRQs of the client's node.
     pub(crate) srqs: u32,
-    /// RNR NAKs that both sides sent and received.
+    /// Number of RNR NAKs that both sides sent and received.
     pub(crate) rnr: u64,
-    /// Packets that both sides retransmitted.
+    /// Number of packets that both sides retransmitted.
     pub(crate) retransmits: u64,
     /// True if the client's pollers outnumbered the CPUs that they may use.
     pub(crate) oversubscribed: bool,
@@ -67,14 +67,14 @@ pub(crate) struct Report {
     pub(crate) messages: Vec<Messages>,
 }
 
-/// QPs of the client's node that take the same way to the same address.
+/// QPs of the client's node that take the same path to the same address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct PeerPath {
-    /// The address of the peer.
+    /// Address of the peer.
     pub(crate) address: String,
-    /// The way: shm for shared memory, else the link.
+    /// Path: shm for shared memory, otherwise the link.
     pub(crate) path: &'static str,
-    /// Why it is not shared memory.
+    /// Reason why it is not shared memory.
     pub(crate) why: &'static str,
     /// Number of QPs.
     pub(crate) qps: u32,
@@ -87,9 +87,9 @@ pub(crate) struct Messages {
     pub(crate) trunk: u16,
     /// Index of the server's poller.
     pub(crate) to_poller: u16,
-    /// Messages that the client sent.
+    /// Number of messages that the client sent.
     pub(crate) sent: u64,
-    /// Messages that the client received from there.
+    /// Number of messages that the client received from that poller.
     pub(crate) received: u64,
 }
 

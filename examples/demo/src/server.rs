@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trunkline::{Bytes, Node, Status};
 
-/// Bytes of paths after which a page of [`crate::service::Tree::list`] ends.
+/// Length of paths in bytes after which a page of [`crate::service::Tree::list`] ends.
 const LIST_BYTES: usize = 8 << 10;
 
 /// Serves the tree until it is asked to stop.

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use trunkline::{Bytes, Status};
 
-/// Most bytes of one [`Tree::read`], which is how many the client asks for.
+/// Maximum length of one [`Tree::read`] in bytes, which the client requests.
 pub(crate) const PIECE: u32 = 4 << 20;
 
-/// One file of the served tree. Its number is its position in the listing.
+/// A file of the served tree. Its number is its position in the listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     /// Path relative to the root, in the operating system's bytes.
@@ -18,24 +18,24 @@ pub(crate) struct Entry {
 /// Counters of the server's device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wire {
-    /// RNR NAKs sent and received.
+    /// Number of RNR NAKs sent and received.
     pub(crate) rnr: u64,
-    /// Packets retransmitted.
+    /// Number of packets retransmitted.
     pub(crate) retransmits: u64,
 }
 
 /// A directory tree.
 #[trunkline::service(name = "trunkline.demo.Tree", version = 1)]
 pub(crate) trait Tree {
-    /// A page of the listing that begins with file number `first`; empty at the end of the listing.
+    /// Returns a page of the listing that begins with file number `first`; empty at the end of the listing.
     async fn list(&self, first: u32) -> Result<Vec<Entry>, Status>;
 
-    /// Up to `length` bytes of a file, from `offset`; fewer at the end of the file.
+    /// Returns up to `length` bytes of a file, from `offset`; fewer at the end of the file.
     async fn read(&self, file: u32, offset: u64, length: u32) -> Result<Bytes, Status>;
 
-    /// The small call: returns `number`.
+    /// Returns `number`: the small call.
     async fn ping(&self, number: u64) -> Result<u64, Status>;
 
-    /// The counters of the server's device.
+    /// Returns the counters of the server's device.
     async fn wire(&self) -> Result<Wire, Status>;
 }

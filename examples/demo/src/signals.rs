@@ -1,4 +1,4 @@
-//! When to stop: on SIGTERM, on Ctrl-C, or, for a half that the supervisor started, at the end of
+//! The stop flag: set by SIGTERM, by Ctrl-C, or, in a half that the supervisor started, at the end of
 //! standard input.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Why to stop.
+/// The reason to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// SIGTERM or SIGINT.
@@ -16,12 +16,12 @@ pub(crate) enum Why {
     Supervisor,
 }
 
-/// A flag that is set once, with the reason, and can be waited for.
+/// A flag that is set once, with the reason, and on which threads can wait.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop(Arc<(Mutex<Option<Why>>, Condvar)>);
 
 impl Stop {
-    /// A flag that SIGTERM and SIGINT set from now on.
+    /// Creates a flag that SIGTERM and SIGINT set.
     pub(crate) fn on_signals() -> std::io::Result<Self> {
         let stop = Self::default();
         let mut signals = Signals::new([SIGINT, SIGTERM])?;

@@ -1,7 +1,7 @@
-//! Starts the two halves as processes of their own and ends them together.
+//! Starts the two halves as separate processes and ends them together.
 //!
-//! The server prints its address in one line on standard output. The standard input of both halves is
-//! a pipe from this process: however this process ends, they read end-of-file and stop.
+//! The server prints its address in one line on standard output. The standard input of both halves is a pipe
+//! from this process: however this process ends, they read end-of-file and stop.
 
 use crate::failure::Failure;
 use crate::signals::{Stop, Why};
@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time that a half has to end once it was asked to; then it is killed.
+/// Time for a half to end after it was asked to. Then it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs both halves with this process's own arguments and returns the exit status.
@@ -63,7 +63,7 @@ fn wait_for_either(server: &mut Half, client: &mut Half, stop: &Stop) -> Result<
     }
 }
 
-/// A child process; killed if it still runs when this is dropped.
+/// A child process, killed on drop if it still runs.
 struct Half(Child);
 
 impl Half {
@@ -118,7 +118,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        // After success it has ended already; after an error it must be ended here.
+        // Ignored: after success the process has already ended. After an error it must be ended here.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -19,7 +19,7 @@ pub(crate) struct Tree {
     files: Vec<Found>,
 }
 
-/// One file as it was when the tree was walked.
+/// A file as it was when the tree was walked.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     /// Path relative to the root.
@@ -29,7 +29,7 @@ pub(crate) struct Found {
 }
 
 impl Tree {
-    /// Walks `root`. Links and special files are skipped: a link could lead out of the tree.
+    /// Walks `root`. Skips links and special files, since a link could lead out of the tree.
     pub(crate) fn walk(root: &Path, leave_out_build: bool) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let mut files = Vec::new();
@@ -53,13 +53,13 @@ impl Tree {
         Ok(Self { root, files })
     }
 
-    /// The files; a file's number is its index.
+    /// Returns the files. A file's number is its index.
     pub(crate) fn files(&self) -> &[Found] {
         &self.files
     }
 
-    /// Up to `length` bytes of a file, from `offset`; fewer at the end of the file. `None` if there is no
-    /// file with this number.
+    /// Reads up to `length` bytes of a file, from `offset`; fewer at the end of the file. Returns `None` if
+    /// no file has this number.
     pub(crate) fn read(&self, file: u32, offset: u64, length: u32) -> Option<io::Result<Vec<u8>>> {
         let found = self.files.get(usize::try_from(file).ok()?)?;
         Some(read_part(&self.root.join(&found.path), offset, length))

@@ -6,18 +6,18 @@ use trunkline::{Bytes, Status, Stream, Streaming};
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its topic.
+    /// Topic of the event.
     pub topic: String,
-    /// Its text.
+    /// Text of the event.
     pub text: String,
 }
 
 /// A file that was received.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Its size in bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// The chunks in which it came.
+    /// Number of chunks received.
     pub chunks: u64,
 }
 

@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(watcher.line().expect("it watches"), "watching");
         let lines: String = (0..2000).map(|number| format!("event {number}\n")).collect();
         assert_eq!(printed(&server.run(&["publish", "mill"], b"turns\n")), "published 1\n");
-        // The watcher takes them as they come, so few wait.
+        // The watcher takes them as they arrive, so few wait.
         for block in lines.lines().collect::<Vec<_>>().chunks(500) {
             let text = block.join("\n") + "\n";
             assert_eq!(printed(&server.run(&["publish", "lamp/east"], text.as_bytes())), "published 500\n");

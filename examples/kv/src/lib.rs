@@ -5,15 +5,15 @@ use trunkline::{Bytes, Status};
 /// A map from text to bytes.
 #[trunkline::service(name = "trunkline.example.Kv", version = 1)]
 pub trait Kv {
-    /// The value of a key; `None` if the key does not exist.
+    /// Returns the value of a key; `None` if the key does not exist.
     async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
 
-    /// Sets the value of a key; returns whether the key existed before.
+    /// Sets the value of a key. Returns true if the key existed before.
     async fn put(&self, key: String, value: Bytes) -> Result<bool, Status>;
 
-    /// Removes a key; returns whether it existed.
+    /// Removes a key. Returns true if it existed.
     async fn delete(&self, key: String) -> Result<bool, Status>;
 
-    /// The first `limit` keys that begin with `prefix`, sorted.
+    /// Returns the first `limit` keys that begin with `prefix`, sorted.
     async fn list(&self, prefix: String, limit: u32) -> Result<Vec<String>, Status>;
 }

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use trunkline::{Bytes, Status};
 
-/// Totals that a collector received from one source.
+/// Totals of the lines from one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Total {
-    /// The source's name.
+    /// Name of the source.
     pub source: String,
-    /// Lines received.
+    /// Number of lines received.
     pub lines: u64,
-    /// Those of them that were dropped because the collector's output was too slow.
+    /// Number of received lines that were dropped because the collector's output was too slow.
     pub dropped: u64,
 }
 

@@ -32,8 +32,8 @@ impl Collector {
         run(&mut command, input).expect("the shipper runs")
     }
 
-    /// Returns the output of `totals`: polled until it is `wanted`, because a one-way call ends before its handler has
-    /// run, or whatever it was at the time limit.
+    /// Returns the output of `totals`. Polls until it is `wanted` or the time limit is over, because a
+    /// one-way call ends before its handler has run.
     fn totals(&self, wanted: &str) -> String {
         let until = Instant::now() + Duration::from_secs(60);
         loop {

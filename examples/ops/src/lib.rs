@@ -5,14 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use trunkline::Node;
 
-/// A service to be watched.
+/// A service to monitor.
 #[trunkline::service(name = "trunkline.example.Ops", version = 1)]
 pub trait Ops {
     /// Returns the text.
     async fn echo(&self, text: String) -> String;
 }
 
-/// Largest request of a scrape, in bytes.
+/// Maximum length of a scrape's request in bytes.
 pub const MOST_BYTES: usize = 4096;
 /// Time for a client to send its request, and to take each part of the answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -20,7 +20,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Answers scrapes, one at a time, and never returns.
 pub fn serve_scrapes(listener: &TcpListener, node: &Node) {
     for client in listener.incoming() {
-        // A client that goes away or is too slow loses its own answer. Without file descriptors, a pause avoids a busy loop.
+        // A client that goes away or is too slow loses only its own answer. If file descriptors run out, a
+        // pause avoids a busy loop.
         match client {
             Ok(client) => drop(answer(client, node)),
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
@@ -50,7 +51,7 @@ fn read_head(client: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
         if head.len() >= MOST_BYTES {
             return Ok(None);
         }
-        // A time of 0 is an error, and ends the connection.
+        // A timeout of 0 is an error, which ends the connection.
         client.set_read_timeout(Some(until.saturating_duration_since(Instant::now())))?;
         match client.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),

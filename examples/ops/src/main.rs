@@ -45,10 +45,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .start()?;
     let node = Arc::new(node);
     let watched = Arc::clone(&node);
-    // Ends with the process.
+    // This thread ends with the process.
     std::thread::spawn(move || serve_scrapes(&scrapes, &watched));
     let mut out = std::io::stdout();
-    // Nobody has to read them.
+    // Ignored: the output may be closed.
     let _closed = writeln!(out, "listening {}\nmetrics http://{metrics}/metrics", node.local_address());
     signals.forever().next();
     node.shutdown();

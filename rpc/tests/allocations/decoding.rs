@@ -1,4 +1,4 @@
-//! The heap that decoding takes, next to what is counted for it, for hostile and honest messages.
+//! The heap used by decoding, compared with the amount counted for it, for hostile and honest messages.
 
 use crate::HEAP;
 use serde::de::DeserializeOwned;
@@ -12,14 +12,14 @@ use trunkline_testkit::Random;
 
 /// Memory granted for a hostile message.
 const LIMIT: usize = 8 << 20;
-/// Memory that one collection may have reserved before it is counted: 1 MiB of elements in a table with 16/7 places for
-/// each, and what a refusal allocates.
+/// Memory that one collection may reserve before it is counted: 1 MiB of elements in a table with 16/7 places
+/// for each, and the allocations of a refusal.
 const NOT_COUNTED: usize = (1 << 20) * 16 / 7 + (64 << 10);
-/// Random messages of each type, and their length at most.
+/// Number of random messages of each type, and their maximum length.
 const MESSAGES: usize = 20;
 const LONGEST: usize = 10_000;
 
-/// A value of 400 bytes that may take one byte of a message.
+/// A value of 400 bytes that may be encoded in one byte.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "what it takes when it is empty is the point")]
 enum Wide {
@@ -41,14 +41,15 @@ enum Tree {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Id(u64);
 
-/// Takes no byte of a message.
+/// A value encoded in no bytes.
 #[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 struct Skipped {
     #[serde(skip)]
     wide: [u64; 16],
 }
 
-/// The heap that a message takes is counted, and within what is granted. Returns whether it was decoded.
+/// Checks that the heap used by a message is counted, and within the grant. Returns true if the message was
+/// decoded.
 fn hostile<T: DeserializeOwned>(name: &str, message: &[u8]) -> bool {
     let before = HEAP.in_use_bytes();
     HEAP.reset_most();
@@ -64,7 +65,7 @@ fn hostile<T: DeserializeOwned>(name: &str, message: &[u8]) -> bool {
     true
 }
 
-/// Lengths, tags and small numbers, with here and there anything.
+/// Returns lengths, tags and small numbers, with random bytes in between.
 fn random_message(random: &mut Random, wild: usize) -> Vec<u8> {
     let length = random.below(LONGEST);
     let byte = |random: &mut Random| match random.below(wild) {
@@ -74,7 +75,7 @@ fn random_message(random: &mut Random, wild: usize) -> Vec<u8> {
         5..=7 => 1,
         _ => 0,
     };
-    // A claim of as many elements as there are bytes comes first.
+    // The message begins with a claim of as many elements as it has bytes.
     let mut message = vec![251];
     message.extend_from_slice(&u16::try_from(length).unwrap().to_le_bytes());
     message.extend((0..length).map(|_| u8::try_from(byte(random)).unwrap()));
@@ -85,11 +86,11 @@ fn hostile_messages<T: DeserializeOwned>(name: &str) {
     let mut random = Random(7);
     let mut decoded = 0;
     for round in 0..MESSAGES {
-        // The later ones have ever more zeros, which are empty values.
+        // Later messages have more and more zeros, which are empty values.
         let message = random_message(&mut random, 9 + round * round);
         decoded += u64::from(hostile::<T>(name, &message));
     }
-    // Nearly 1 GiB, of which nothing is there.
+    // A claim of nearly 1 GiB without any content.
     hostile::<T>(name, &[252, 0, 0, 0, 0x3f]);
     for claimed in [1_u32, 1000, 100_000] {
         for byte in [0, 1] {
@@ -99,7 +100,7 @@ fn hostile_messages<T: DeserializeOwned>(name: &str) {
             message.resize(missing + claimed as usize * 2, byte);
             decoded += u64::from(hostile::<T>(name, &message));
             decoded += u64::from(hostile::<T>(name, &message[..missing + claimed as usize]));
-            // Bytes that claim far more than there is.
+            // A claim of far more bytes than the message has.
             message.truncate(missing);
             hostile::<T>(name, &message);
         }
@@ -113,7 +114,7 @@ macro_rules! all_hostile {
     };
 }
 
-/// A value survives, and is not counted as far more than it takes.
+/// Checks that a value survives, and is not counted as far more than it uses.
 fn honest<T: Serialize + DeserializeOwned + PartialEq>(name: &str, value: &T, most_times: usize) {
     let message = encode(value).unwrap();
     let before = HEAP.in_use_bytes();

@@ -10,10 +10,10 @@ use trunkline::{
     Reason, Status, Stream, Streaming, block_on, stream,
 };
 
-/// Bytes of an argument that its server READs.
+/// Length of an argument that its server READs.
 const LARGE: usize = 200 << 10;
 
-/// Decoded values of [`Seen`].
+/// Number of decoded values of [`Seen`].
 static DECODED: AtomicUsize = AtomicUsize::new(0);
 
 /// A text that counts how often it is decoded.
@@ -135,7 +135,7 @@ fn a_refused_call_is_not_decoded() {
     assert_eq!(block_on(client.with(&token("good", 0)).see(Seen("abc".into()))), Ok(3));
     assert_eq!(rig.ran.next(), "see");
     let before = DECODED.load(Ordering::Relaxed);
-    // Its method has a number by now.
+    // Its method has a number now.
     refused(&block_on(client.see(Seen("abc".into()))).unwrap_err(), Code::Unauthenticated);
     let bad = token("bad", 0);
     refused(&block_on(client.with(&bad).see(Seen("abc".into()))).unwrap_err(), Code::PermissionDenied);
@@ -158,7 +158,7 @@ fn large_arguments_of_a_refused_call_are_not_read() {
     }
     until("all are refused", || (counted(&rig.server, "requests_unauthorised") == 12).then_some(()));
     assert_eq!(counted(&rig.node, "read_responses_sent"), 0);
-    // Metadata that has no room in the announcement comes with the arguments.
+    // Metadata without room in the announcement comes with the arguments.
     let padded = token("bad", 6000);
     refused(&block_on(client.with(&padded).store(text.clone())).unwrap_err(), Code::PermissionDenied);
     assert!(counted(&rig.node, "read_responses_sent") > 0);
@@ -213,7 +213,7 @@ fn one_way_calls_and_streams_are_refused_too() {
     let _closed = block_on(items.send("item".to_owned()));
     refused(&block_on(upload).unwrap_err(), Code::PermissionDenied);
     assert!(rig.ran.is_empty());
-    // A method that the server does not have is no matter of authorization.
+    // Authorization does not apply to a method that the server does not have.
     block_on(other::GuardedClient::new(rig.channel.clone()).missing()).unwrap();
     until("it is counted", || (counted(&rig.server, "one_way_requests_not_served") == 1).then_some(()));
 }

@@ -1,4 +1,5 @@
-//! Balanced channels: calls spread over servers, move on from those that drain or are gone, and come back to them.
+//! Balanced channels: calls are spread over servers, move away from draining or lost servers, and come back
+//! to them.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -22,7 +23,7 @@ use trunkline_testkit::{Process, print_line, same_test};
 trait Work {
     /// Records a job. Each job may run once only.
     async fn add(&self, job: u64) -> Result<u64, Status>;
-    /// The same, for a job that may be repeated. It waits at the gate if its server holds jobs.
+    /// Records a job that may be repeated. It waits at the gate if its server holds jobs.
     #[idempotent]
     async fn set(&self, job: u64) -> Result<u64, Status>;
     /// Waits at the gate if its server holds jobs.
@@ -61,7 +62,7 @@ impl Work for Worker {
     }
 }
 
-/// Replicas of a service and a node that calls them.
+/// Replicas of a service, and a node that calls them.
 struct Replicas {
     workers: Vec<Worker>,
     servers: Vec<Option<Node>>,
@@ -74,7 +75,7 @@ impl Replicas {
         Self::limited(count, 1000)
     }
 
-    /// Replicas that run this many calls at once.
+    /// Starts replicas that run this many calls at once.
     fn limited(count: u64, limit: u32) -> Self {
         let runs = Arc::default();
         let workers: Vec<_> = (0..count)
@@ -181,7 +182,7 @@ fn power_of_two_choices_avoids_a_server_whose_calls_do_not_end() {
         held.extend(is_pending.then_some(call));
         (replicas.workers[0].gate.arrived() > 0).then_some(())
     });
-    // Those held by the other server's queue end by themselves.
+    // Calls held by the other server's queue end by themselves.
     let ended = until("other calls end", || {
         held.retain_mut(|call| call.as_mut().poll(&mut context).is_pending());
         (held.len() == replicas.workers[0].gate.arrived()).then_some(held.len())
@@ -210,7 +211,7 @@ fn rolling_restarts_with_pick_first_and_many_calls_fail_none() {
 /// Restarts each server three times while four threads have this many calls outstanding each.
 fn restart_under_load(replicas: &mut Replicas, client: &WorkClient, outstanding: u64, ready: fn(&Replicas)) {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    // Batches that each thread has ended.
+    // Number of batches that each thread has ended.
     let ended: [AtomicU64; 4] = Default::default();
     let failed = thread::scope(|scope| {
         let callers: Vec<_> = ended
@@ -251,7 +252,7 @@ fn restart_under_load(replicas: &mut Replicas, client: &WorkClient, outstanding:
     assert!((0..next.load(Ordering::SeqCst)).all(|job| runs.contains_key(&job)));
 }
 
-/// Address of the server that this process is.
+/// Environment variable with the address of the server that this process runs.
 const REPLICA: &str = "TRUNKLINE_TEST_REPLICA";
 
 #[test]
@@ -261,7 +262,7 @@ fn killed_process_fails_only_calls_that_may_have_run() {
         let server = Node::builder().listen(address.parse::<SocketAddr>().unwrap());
         let _server = server.serve(WorkServer::new(worker)).start().unwrap();
         print_line("serving");
-        // Until it is killed, or the test ends.
+        // Runs until it is killed or the test ends.
         let _end = io::stdin().read_to_end(&mut Vec::new());
         return;
     }
@@ -347,7 +348,7 @@ fn draining_server_is_left_out_and_reported() {
             block_on(client.add(u64::MAX)).unwrap();
             (replicas.states() == ["left out", "up"]).then_some(())
         });
-        // Each time out is twice the last one: a minute has room for a dozen.
+        // Each timeout is twice the previous one, so a minute has room for a dozen.
         assert!(replicas.refused(0) < 20, "{}", replicas.refused(0));
         replicas.workers[0].gate.open();
         assert_eq!(block_on(held), Ok(0));
@@ -366,7 +367,7 @@ fn calls_that_a_draining_server_has_not_taken_need_no_budget() {
     for call in calls {
         assert_eq!(block_on(call), Ok(1));
     }
-    // It says so once, to each poller of the caller that had calls on their way.
+    // The server reports its drain once, to each poller of the caller that had calls under way.
     let refused = replicas.refused(0);
     assert!(refused > 0);
     assert!((500..1000).all(|job| block_on(client.add(job)) == Ok(1)));
@@ -388,12 +389,12 @@ fn peer_whose_calls_run_delays_the_drained_frame_to_no_other() {
     let server = servers[0].take().unwrap();
     thread::scope(|scope| {
         scope.spawn(move || server.shutdown());
-        // It makes no call meanwhile that could be refused.
+        // The caller makes no call in the meantime that could be refused.
         until("the caller is told", || {
             let servers = replicas.caller.report().servers;
             servers.iter().any(|server| server.state == "left out").then_some(())
         });
-        // Its further calls are answered before the session ends.
+        // Calls without a balanced channel are answered before the session ends.
         let plain = WorkClient::connect(&replicas.caller, replicas.addresses[0]).unwrap().with_timeout(LIMIT);
         let status = block_on(plain.add(1)).unwrap_err();
         assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
@@ -402,7 +403,8 @@ fn peer_whose_calls_run_delays_the_drained_frame_to_no_other() {
     });
 }
 
-/// A call that runs when its server gives its handlers up, or an outcome after that.
+/// Makes a call for job 7 that runs when its server gives up its handlers. Returns the call's outcome, and the
+/// number of times that the job ran.
 fn lose_a_call<F>(call: impl FnOnce(WorkClient) -> F) -> (Result<u64, Status>, u64)
 where
     F: Future<Output = Result<u64, Status>> + Send + 'static,

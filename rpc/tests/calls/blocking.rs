@@ -1,4 +1,4 @@
-//! Code that waits on a poller's thread, which it must not.
+//! Code that waits on a poller's thread, which is not allowed.
 
 use crate::common::{Reporter, events, node, until};
 use std::future::poll_fn;
@@ -11,9 +11,9 @@ use trunkline::{Bytes, Code, Node, PollerContext, PollerIndex, Reason, Status, b
 #[trunkline::service]
 trait Wait {
     async fn plain(&self) -> Result<u8, Status>;
-    /// Waits for calls in every way that a handler can, and for a future that another thread completes.
+    /// Waits for calls in every way that a handler can, and for a future completed by another thread.
     async fn wait(&self) -> Result<u8, Status>;
-    /// Waits for a call that was made before.
+    /// Waits for a call made earlier.
     async fn wait_later(&self) -> Result<u8, Status>;
     #[oneway]
     async fn note(&self);
@@ -43,10 +43,10 @@ impl Wait for Waits {
         self.reporter.tell(block_on(client.plain()).unwrap_err());
         self.reporter.tell(block_on(local.plain()).unwrap_err());
         self.reporter.tell(block_on(client.note()).unwrap_err());
-        // And these within it.
+        // These calls are made within it.
         self.reporter.tell(block_on(async { client.plain().await }).unwrap_err());
         self.reporter.tell(block_on(async { block_on(async { local.plain().await }) }).unwrap_err());
-        // A future that another thread completes is waited for.
+        // It waits for a future that another thread completes.
         assert_eq!(block_on(completed_elsewhere()), 7);
         local.plain().await
     }
@@ -65,7 +65,7 @@ impl Wait for Waits {
     async fn note(&self) {}
 }
 
-/// Completes when another thread says so.
+/// Completes when another thread signals it.
 async fn completed_elsewhere() -> u8 {
     let shared = Arc::new((Mutex::new(None::<Waker>), OnceLock::new()));
     let other = Arc::clone(&shared);
@@ -161,7 +161,7 @@ impl Take for Takes {
     async fn note(&self, _: Bytes) {}
 }
 
-/// Waits for a call when it is dropped, as the owner of some bytes, or woken; reports how that ended.
+/// Waits for a call when it is dropped as the owner of some bytes, or when it is woken. Reports the outcome.
 struct Waiter {
     bytes: Vec<u8>,
     client: TakeClient,
@@ -202,7 +202,7 @@ fn what_waits_for_a_call_when_the_poller_drops_or_wakes_it_fails_at_once() {
     let (reporter, outcomes) = events();
     let waiter =
         |length| Waiter { bytes: vec![7; length], client: client.clone(), reporter: reporter.clone() };
-    // A small message is copied when it is made; of a large one the poller drops the last clone.
+    // A small message is copied when it is made. The poller drops the last clone of a large one.
     assert_eq!(block_on(client.take(Bytes::from_owner(waiter(300_000)))), Ok(300_000));
     assert_refused(&outcomes.next().unwrap_err(), false);
 

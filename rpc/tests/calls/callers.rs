@@ -1,4 +1,4 @@
-//! Code that is generic over who makes its calls: a client, a client of a poller, or a mock.
+//! Code that is generic over its caller type: a client, a client of a poller, or a mock.
 
 use crate::common::{LIMIT, pair};
 use std::cell::RefCell;
@@ -6,28 +6,28 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use trunkline::{Bytes, CallError, CallOptions, Context, PollerIndex, Status, block_on};
 
-/// An error of the service's own.
+/// An application error type.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Refusal {
-    /// There is too much.
+    /// The store is full.
     Full(u32),
 }
 
 /// Keys and values.
 #[trunkline::service]
 pub(crate) trait Store {
-    /// The value of a key.
+    /// Returns the value of a key.
     async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
-    /// Sets a value; a call does not take the context as an argument.
+    /// Sets a value. A call does not take the context as an argument.
     async fn put(&self, cx: &Context, key: String, value: Bytes) -> Result<u32, Refusal>;
-    /// The number of keys.
+    /// Returns the number of keys.
     async fn count(&self) -> u32;
-    /// Will not be needed.
+    /// Tells the store that a key will not be needed.
     #[oneway]
     async fn forget(&self, key: String);
 }
 
-/// Maximum number of keys that the test's server takes.
+/// Maximum number of keys of the test's server.
 const MOST: usize = 2;
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Store for Memory {
     }
 }
 
-/// A mock, without any node.
+/// A mock without a node.
 #[derive(Default)]
 struct Mock {
     store: Memory,
@@ -107,19 +107,19 @@ impl LocalStoreCalls for LocalMock {
     }
 }
 
-/// Code of a program: it copies a value, on any thread.
+/// Copies a value, as code of a program would, on any thread.
 async fn copy<S: StoreCalls>(store: &S, from: &str, to: &str) -> Result<u32, CallError<Refusal>> {
     let value = store.get(from.to_owned()).await?.ok_or_else(|| Status::not_found(from))?;
     store.put(to.to_owned(), value).await
 }
 
-/// The same on one thread.
+/// Copies a value on one thread.
 async fn copy_here(store: &impl LocalStoreCalls, from: &str, to: &str) -> Result<u32, CallError<Refusal>> {
     let value = store.get(from.to_owned()).await?.ok_or_else(|| Status::not_found(from))?;
     store.put(to.to_owned(), value).await
 }
 
-/// A future for any thread, of generic code.
+/// Requires a future of generic code to be `Send`.
 fn is_send<F: Future + Send>(future: F) -> F {
     future
 }

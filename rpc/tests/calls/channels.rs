@@ -1,4 +1,5 @@
-//! Channels to servers that have several addresses, or names, or move: who is tried, when, and what callers are told.
+//! Channels to servers that have several addresses or names, or that move: the addresses that are tried, and
+//! the errors that callers get.
 
 use crate::common::{LIMIT, events, until};
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ trait Who {
     async fn ask_back(&self, cx: &Context) -> Result<u32, Status>;
 }
 
-/// A service that reports its number.
+/// A service that returns its number.
 struct Number(u32, Option<Arc<Mutex<Option<Node>>>>);
 
 impl Who for Number {
@@ -42,7 +43,7 @@ fn server(network: &InProcessNetwork, number: u32) -> Node {
     node(network).serve(WhoServer::new(Number(number, None))).start().unwrap()
 }
 
-/// An address of this node's host where nobody listens.
+/// Returns an address of this node's host without a listener.
 fn next_to(node: &Node) -> SocketAddr {
     let taken = node.local_address();
     SocketAddr::new(taken.ip(), taken.port() ^ 1)
@@ -56,7 +57,7 @@ fn who(channel: &Channel, options: &CallOptions) -> Result<u32, Status> {
     block_on(WhoClient::new(channel.clone()).with(options).who())
 }
 
-/// Returns what the test has set, and counts how often it is asked.
+/// Returns the addresses that the test has set, and counts the lookups.
 #[derive(Debug, Clone, Default)]
 struct Directory(Arc<Mutex<Vec<SocketAddr>>>, Arc<AtomicUsize>);
 
@@ -89,7 +90,7 @@ fn a_channel_is_lazy_and_ready_connects_it() {
     until("the session ends", || (!channel.is_connected()).then_some(()));
 }
 
-/// Asks another server by a client that is older than its node.
+/// Asks another server through a client that is older than its node.
 struct Passer(WhoClient);
 
 impl Who for Passer {
@@ -137,7 +138,7 @@ fn a_channel_that_is_older_than_its_node_works_once_the_node_runs() {
 fn a_channel_of_a_node_that_does_not_start_fails_at_once() {
     let network = InProcessNetwork::new();
     let unused: SocketAddr = ([127, 0, 0, 1], 7000).into();
-    // The settings are refused, the pollers fail to start, and nobody starts it.
+    // The settings are refused, the pollers fail to start, or the node is never started.
     let refused = node(&network).pollers(0);
     let broken = node(&network).serve(WhoServer::per_poller(|_| Err::<Number, _>("no disk")));
     let forgotten = node(&network);
@@ -205,7 +206,7 @@ fn names_are_resolved_again_when_connecting_fails_and_when_a_session_ends() {
     assert_eq!(waiting.as_mut().poll(&mut Task::from_waker(Waker::noop())), Poll::Pending);
     directory.set([next_to(&first), first.local_address()]);
     assert_eq!(block_on(waiting), Ok(1));
-    // All calls go to that one, and nobody is asked, as long as it is there.
+    // As long as that server lives, all calls go to it without a lookup.
     let asked = directory.lookups();
     directory.set([second.local_address()]);
     assert_eq!((who(&channel, &CallOptions::new()), directory.lookups()), (Ok(1), asked));
@@ -242,7 +243,7 @@ fn a_lookup_that_blocks_holds_up_neither_pollers_nor_callers() {
 
 #[test]
 fn a_name_is_asked_of_dns_and_its_error_is_kept() {
-    // As anybody's: the system's resolver knows this one.
+    // The default resolver is the system's, which knows this name.
     let server = crate::common::node().serve(WhoServer::new(Number(7, None))).start().unwrap();
     let caller = crate::common::node().start().unwrap();
     let port = server.local_address().port();
@@ -333,7 +334,7 @@ fn what_is_not_a_target_is_refused_by_calls() {
     }
 }
 
-/// It may be another host on each interface, and a key of a peer has none.
+/// A link-local address may be another host on each interface, and a peer's key has no interface.
 #[test]
 fn link_local_addresses_are_refused_with_the_remedy() {
     #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Shared by the tests: a pair of nodes, and events with a bound.
+//! Shared by the tests: a pair of nodes, and bounded waits for events.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +10,12 @@ pub(crate) use trunkline_testkit::{fresh_address, pattern};
 /// Long enough for a loaded machine; only a failing test waits for it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// A builder of a node at a new address.
+/// Returns the builder of a node at a new address.
 pub(crate) fn node() -> NodeBuilder {
     Node::builder().listen(fresh_address())
 }
 
-/// A node that offers a service, and one that calls it.
+/// Starts a node that offers a service, and a node to call it.
 pub(crate) fn pair(service: impl Into<Service>) -> (Node, Node) {
     (node().serve(service).start().unwrap(), node().start().unwrap())
 }
@@ -45,19 +45,19 @@ impl<T> Reporter<T> {
 }
 
 impl<T> Events<T> {
-    /// The next event.
+    /// Waits for the next event.
     pub(crate) fn next(&self) -> T {
         let receiver = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         receiver.recv_timeout(LIMIT).expect("the event comes")
     }
 
-    /// Waits for an event; returns true if it came in time.
+    /// Waits for an event. Returns true if one arrived in time.
     pub(crate) fn is_told(&self) -> bool {
         let receiver = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         receiver.recv_timeout(LIMIT).is_ok()
     }
 
-    /// The next event, if one is waiting.
+    /// Returns the next event, if one is waiting.
     pub(crate) fn try_next(&self) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).try_recv().ok()
     }
@@ -78,7 +78,7 @@ impl Drop for Guard {
     }
 }
 
-/// Retries until `attempt` succeeds or `LIMIT` is over.
+/// Retries until `try_once` returns a value. Fails after [`LIMIT`].
 pub(crate) fn until<T>(what: &str, try_once: impl FnMut() -> Option<T>) -> T {
     trunkline_testkit::wait_until(what, LIMIT, try_once)
 }

@@ -47,7 +47,7 @@ mod required {
     }
 }
 
-/// The service with text that is sent another way.
+/// The service with text in another encoding.
 mod coded {
     #[trunkline::service(name = "tests.Library")]
     pub(super) trait Library {
@@ -127,7 +127,7 @@ fn a_required_argument_that_is_not_sent_is_named() {
     assert_eq!((status.code(), status.origin()), (Code::InvalidArgument, Origin::Peer), "{status}");
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::BadArguments), false));
     assert!(status.message().contains("argument `days`"), "{status}");
-    // The other direction: what the old server does not know is skipped.
+    // In the other direction, the old server skips what it does not know.
     let (server, node) = pair(first::LibraryServer::new(Desk));
     let client = required::LibraryClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.lend("Emma".into(), 7)), Ok("Emma".to_owned()));

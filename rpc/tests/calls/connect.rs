@@ -1,4 +1,4 @@
-//! Calls to servers that are not there yet, or cannot be reached.
+//! Calls to servers that are not up yet, or cannot be reached.
 
 use crate::common::{LIMIT, node};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ impl Door for Open {
     }
 }
 
-/// A node, and an address of its host where no other node listens yet.
+/// Starts a node. Also returns an address of its host without a listener.
 fn before_the_server() -> (Node, SocketAddr) {
     let node = node().start().unwrap();
     let taken = node.local_address();
@@ -48,7 +48,7 @@ fn a_call_that_waits_is_made_when_its_server_is_there() {
     };
     let mut on_poller = pin!(node.run_on(PollerIndex(0), local));
     assert!(on_poller.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    // Attempts have failed by now: this one has waited for one.
+    // Attempts have failed by now, and this call has waited for one of them.
     assert_eq!(block_on(client.knock()).unwrap_err().code(), Code::Unavailable);
     assert_eq!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending);
     let _server = open(address);

@@ -1,4 +1,4 @@
-//! Context of a handler's call, and the values that its own calls inherit.
+//! The context of a handler's call, and the values that nested calls inherit.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use std::net::SocketAddr;
@@ -10,9 +10,10 @@ use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Re
 
 #[trunkline::service]
 trait Chain {
-    /// The time that is left, in microseconds.
+    /// Returns the time left, in microseconds.
     async fn left(&self, cx: &Context) -> Option<u64>;
-    /// Works for the given time, and then asks the next server for its time left: inherited, with a separate limit of an hour, and
+    /// Works for the given time, and then asks the next server for its time left: inherited, with a separate
+    /// limit of an hour, and detached.
     /// detached.
     async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
     /// Hangs at the end of a chain of `depth` calls.
@@ -103,7 +104,7 @@ fn rig() -> Rig {
 #[test]
 fn a_call_of_a_handler_has_the_rest_of_the_handlers_time() {
     let Rig { nodes, client, .. } = rig();
-    // Connects the two in both directions.
+    // Connects both nodes in both directions.
     block_on(client.ask(0, nodes[1].local_address())).unwrap();
     let limited = client.clone().with_timeout(Duration::from_millis(200));
     let [own, inherited, limited, detached] =

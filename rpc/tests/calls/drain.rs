@@ -1,4 +1,4 @@
-//! Draining: handlers that run finish with the calls that they make, and nothing new starts.
+//! Draining: running handlers and the calls that they make finish, and no new call starts.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -25,7 +25,7 @@ trait Hop {
 #[derive(Clone, Default)]
 struct Shared {
     gate: Gate,
-    /// Servers that handlers call, with a client of their own node for each.
+    /// Servers that handlers call, each with a client of the same node.
     there: Arc<OnceLock<Vec<(SocketAddr, HopClient)>>>,
     own: Arc<OnceLock<Arc<Node>>>,
 }
@@ -73,7 +73,7 @@ fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
 
 type Pinned<'a> = Pin<Box<dyn Future<Output = Result<u8, Status>> + 'a>>;
 
-/// Makes calls of a method, and returns them when as many have come to a gate.
+/// Makes calls of a method, and returns them when as many have arrived at a gate.
 fn calls<'a, F>(count: usize, gate: &Gate, call: impl Fn() -> F) -> Vec<Pinned<'a>>
 where
     F: Future<Output = Result<u8, Status>> + 'a,
@@ -93,7 +93,7 @@ fn assert_draining(status: &Status) {
     assert_eq!((status.origin(), status.reason()), (Origin::Peer, Some(Reason::Draining)), "{status}");
 }
 
-/// A server whose handlers call two others: one that it has a session with, and one that it has none with.
+/// A server whose handlers call two others: one with a session to it, and one without.
 struct Setting {
     server: Node,
     caller: Node,
@@ -127,11 +127,11 @@ fn a_hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     let running = calls(100, &setting.gate, || client.forward());
     setting.server.begin_drain();
     assert!(!setting.server.is_drained());
-    // Before the handlers have ended, which takes until the gate is open.
+    // The handlers have not ended, which they do once the gate is open.
     for _ in 0..5 {
         assert_draining(&block_on(client.plain()).unwrap_err());
     }
-    // A peer that comes now is told so, too.
+    // A peer that connects now is told so, too.
     let late = node().start().unwrap();
     let of_late = HopClient::connect(&late, setting.server.local_address()).unwrap();
     assert_draining(&block_on(of_late.plain()).unwrap_err());
@@ -156,7 +156,7 @@ fn draining_gives_up_after_the_grace_period() {
     let client = HopClient::connect(&caller, server.local_address()).unwrap();
     let running = calls(1, &shared.gate, || client.wait());
     assert!(!server.drain(), "a handler waits");
-    // It runs on, and may end later.
+    // The node runs on, and may end later.
     shared.gate.open();
     for call in running {
         assert_eq!(block_on(call), Ok(2));
@@ -210,7 +210,7 @@ fn a_task_that_ends_its_own_node_does_not_wait_for_itself() {
             node.shutdown();
             Some(node)
         });
-        // The task goes on after the end of its node has begun, and the end comes by itself.
+        // The task continues after the node has begun to end, and the end comes by itself.
         let node = block_on(task).unwrap();
         assert_eq!(node.is_none(), is_dropped);
         drop(until("the address is free", || Node::builder().listen(address).start().ok()));

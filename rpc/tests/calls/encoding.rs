@@ -96,7 +96,7 @@ impl Deep for std::sync::Arc<Deeply> {
     }
 }
 
-/// A server that calls itself, and a client.
+/// Starts a server that calls itself, and a client.
 fn deep() -> (trunkline::Node, trunkline::Node, DeepClient) {
     let handler = std::sync::Arc::new(Deeply(std::sync::OnceLock::new()));
     let (server, node) = pair(DeepServer::new(std::sync::Arc::clone(&handler)));
@@ -134,7 +134,7 @@ fn chains_too_deep_end_their_call_and_nothing_else() {
     assert!(nested.message().contains("nested too deep"), "{nested}");
     let detail = block_on(client.detail(DEPTH)).unwrap_err();
     assert!(detail.causes().iter().any(|cause| cause.contains("nested too deep")), "{detail:?}");
-    // The pollers and workers live.
+    // The pollers and workers are alive.
     block_on(client.argument(Chain::of_depth(50))).unwrap();
     assert!(block_on(client.reply(50)).unwrap().0.is_some());
     assert!(block_on(client.offloaded(50)).is_ok());
@@ -167,7 +167,7 @@ fn no_value_overflows_the_stack_of_a_thread_of_64_kib() {
     }
 }
 
-/// The reason of a call that neither succeeded nor failed with its handler's error.
+/// Returns the status of a call that failed, or `Ok` for a success or the handler's error.
 fn status_or_chain(outcome: Result<(), CallError<Chain>>) -> Result<(), String> {
     match outcome {
         Err(CallError::Status(status)) => Err(status.to_string()),

@@ -1,10 +1,11 @@
-//! Changes allowed in the methods, versions and errors of a service while old and new programs call each other: rows of
-//! `docs/evolution.md`. Those of types are tested next to the codecs, in `src/codec/evolution.rs`.
+//! Changes allowed in the methods, versions and errors of a service while old and new programs call each
+//! other: rows of `docs/evolution.md`. Changes of types are tested beside the codecs, in
+//! `src/codec/evolution.rs`.
 
 use crate::common::node;
 use trunkline::{CallError, Code, Node, Reason, Status, block_on};
 
-/// An interface in three versions, of which the second can do with the first.
+/// An interface in three versions, of which the second is compatible with the first.
 mod versions {
     macro_rules! version {
         ($module:ident $($options:tt)*) => {
@@ -31,7 +32,7 @@ mod versions {
 
 struct Versions;
 
-/// A call from each of these versions.
+/// Makes a call from each of these versions.
 fn by_version(from: &Node, server: &Node) -> [Result<u8, Status>; 4] {
     let at = server.local_address();
     [
@@ -83,7 +84,7 @@ fn another_codec_is_refused_by_name() {
     assert_eq!(by_version(&from, &packed)[0].as_ref().unwrap_err().reason(), Some(Reason::OtherCodec));
 }
 
-/// Errors of a service's own, of which the new side has one more.
+/// Application errors, of which the new side has one more.
 mod errors {
     use serde::{Deserialize, Serialize};
 

@@ -31,7 +31,7 @@ struct Bomb(Reporter<&'static str>);
 impl Drop for Bomb {
     fn drop(&mut self) {
         self.0.tell("dropped");
-        // While something else panics this would abort the process.
+        // During another panic this would abort the process.
         if !std::thread::panicking() {
             panic!("a destructor panics on purpose");
         }
@@ -110,7 +110,7 @@ impl Setting {
     }
 }
 
-/// Polls a future once; it must not end yet.
+/// Polls a future once, which must not complete yet.
 fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(future.poll(&mut context).is_pending());

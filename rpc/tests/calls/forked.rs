@@ -1,5 +1,6 @@
-//! A program that forks while it has a node: in the child, whatever needs the node's threads ends at once with an error
-//! that says so. Each test forks in its own process, and a child that waits is killed after a minute.
+//! A program that forks while it has a node. In the child, everything that needs the node's threads fails at
+//! once with an error that says so. Each test forks in a separate process, and a child that waits is killed
+//! after a minute.
 
 use crate::common::{LIMIT, node};
 use crate::gate::Gate;
@@ -120,7 +121,7 @@ fn a_node_in_a_forked_child_ends_at_once_and_its_parents_stays() {
     let nodes = Nodes::start();
     let ended = nodes.client.wait();
     wait_until("the handler runs", LIMIT, || (nodes.gate.arrived() == 1).then_some(()));
-    // Each in a separate child: none relies on what another has done.
+    // Each in a separate child, so none relies on the effects of another.
     let ends: [fn(&Node); 6] = [
         |server| assert!(!server.drain() && !server.is_drained()),
         Node::shutdown,
@@ -132,7 +133,8 @@ fn a_node_in_a_forked_child_ends_at_once_and_its_parents_stays() {
     for end in ends {
         in_forked_child(|| end(nodes.server.borrow().as_ref().unwrap()));
     }
-    // Made here, since it takes a lock of all subscribers, which a node's thread may hold while the process forks.
+    // Created here, since it takes a lock of all subscribers, which a node's thread may hold while the
+    // process forks.
     let errors = Logged::at(Level::ERROR);
     let subscriber = Dispatch::new(errors.clone());
     in_forked_child(|| {
@@ -140,7 +142,7 @@ fn a_node_in_a_forked_child_ends_at_once_and_its_parents_stays() {
             nodes.server.borrow().as_ref().unwrap().shutdown();
             assert!(errors.lines().iter().any(|line| line.contains("fork first")), "{:?}", errors.lines());
             errors.lines().clear();
-            // A drop that waits finds threads that do not end, and says so.
+            // A drop that waits finds threads that do not end, and reports it.
             drop((nodes.server.take(), nodes.node.take()));
             assert!(errors.lines().is_empty(), "{:?}", errors.lines());
         });
@@ -206,7 +208,7 @@ fn children_forked_under_load_end_at_once() {
                 }
             });
         }
-        // A child that fails ends the calls, too.
+        // A child that fails also ends the calls.
         let _ends = SetsWhenDropped(&is_done);
         for work in works.iter().cycle().take(100) {
             in_forked_child(|| work(&nodes));
@@ -242,7 +244,7 @@ fn a_child_forked_on_a_poller_ends_its_calls_at_once() {
     nodes.still_run();
 }
 
-/// Methods that fork, and return in the child too.
+/// Methods that fork, and return in the child as well.
 #[trunkline::service]
 trait Forks {
     async fn at_once(&self) -> u32;
@@ -282,7 +284,7 @@ impl Forks for Forking {
     }
 }
 
-/// A child that goes on as a second poller takes packets from the parent's sockets, and answers them.
+/// A child that continues as a second poller takes packets from the parent's sockets, and answers them.
 #[test]
 fn a_child_that_returns_from_a_handler_ends_before_it_sends_anything() {
     if !runs_alone(module_path!(), "a_child_that_returns_from_a_handler_ends_before_it_sends_anything") {

@@ -1,5 +1,5 @@
-//! Replays the fuzz corpus and a short run of mutations of it: frames, values, and a poller whose peers
-//! send anything.
+//! Replays the fuzz corpus and a short run of mutations of it: frames, values, and a poller whose peers send
+//! arbitrary bytes.
 
 #[path = "../../../fuzz/replay.rs"]
 mod replay;

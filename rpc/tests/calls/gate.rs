@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
-/// Clones are the same gate.
+/// A gate. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gate(Arc<Mutex<State>>);
 
@@ -12,7 +12,7 @@ pub(crate) struct Gate(Arc<Mutex<State>>);
 struct State {
     is_open: bool,
     waiting: Vec<Waker>,
-    /// Futures that have come to it.
+    /// Number of futures that have arrived.
     arrived: usize,
 }
 
@@ -36,12 +36,12 @@ impl Gate {
         self.0.lock().unwrap().arrived += 1;
     }
 
-    /// Futures that have come to it.
+    /// Returns the number of futures that have arrived.
     pub(crate) fn arrived(&self) -> usize {
         self.0.lock().unwrap().arrived
     }
 
-    /// Opens it, for good.
+    /// Opens the gate for good.
     pub(crate) fn open(&self) {
         let mut state = self.0.lock().unwrap();
         state.is_open = true;

@@ -1,4 +1,4 @@
-//! Handlers: one for all pollers or one for each, and what they may use.
+//! Handlers: one for all pollers or one per poller, and the operations that they may use.
 
 use crate::common::{Events, LIMIT, events, node, pair};
 use std::cell::Cell;
@@ -9,9 +9,9 @@ use trunkline::{Code, PollerContext, PollerIndex, Reason, Status, block_on};
 
 #[trunkline::service]
 trait Counter {
-    /// Counts in the handler; returns the count, and on which poller it runs.
+    /// Counts in the handler. Returns the count and the index of its poller.
     async fn count(&self) -> (u32, u16);
-    /// Sleeps by tokio's timer in a task of tokio's, and beside it.
+    /// Sleeps by tokio's timer, inside a tokio task and outside it.
     async fn sleep(&self) -> Result<u32, Status>;
 }
 
@@ -59,7 +59,7 @@ impl Counter for Own {
 const POLLERS: u16 = 4;
 const CALLS: u32 = 16;
 
-/// The counts and pollers of some calls.
+/// Returns the counts and pollers of some calls.
 fn count(server: CounterServer) -> Vec<(u32, u16)> {
     let server = node().pollers(POLLERS).serve(server).start().unwrap();
     let caller = node().start().unwrap();

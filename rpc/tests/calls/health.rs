@@ -17,7 +17,7 @@ impl Shop for Till {
     }
 }
 
-/// A server with the health service, a node that calls it, and the client.
+/// Starts a server with the health service, a node that calls it, and the client.
 fn start(health: &HealthReporter) -> (Node, Node, HealthClient) {
     let server = node().grace(LIMIT).serve(ShopServer::new(Till)).health(health).start().unwrap();
     let caller = node().start().unwrap();

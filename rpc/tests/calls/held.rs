@@ -1,4 +1,4 @@
-//! A handler that keeps its poller is reported while it does, by its name.
+//! A handler that holds its poller is reported by name while it does so.
 
 use crate::common::{Events, Reporter, events, node, until};
 use crate::logged::Logged;
@@ -9,9 +9,9 @@ use trunkline::{Node, PollerIndex, block_on};
 
 #[trunkline::service(name = "test.Held")]
 trait Held {
-    /// Blocks its poller until the test sends something.
+    /// Blocks its poller until the test sends a value.
     async fn hold(&self);
-    /// Awaits what the test sends.
+    /// Awaits a value from the test.
     async fn rest(&self);
 }
 
@@ -49,9 +49,9 @@ fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
 
 #[test]
 fn a_handler_that_blocks_its_poller_is_warned_of_by_name_while_it_does() {
-    // Of all threads: the node's own warn.
+    // Warnings of all threads, since the node's own threads warn.
     let warnings_of = |text: &str| Logged::warnings().count(text);
-    // Installed before a node starts.
+    // Installed before any node starts.
     assert_eq!(warnings_of("a handler of test.Held.hold"), 0);
     let (server, _caller, client, told, release) = rig();
     let call = client.hold();

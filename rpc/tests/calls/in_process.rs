@@ -1,4 +1,4 @@
-//! Nodes on a network inside the process, as tests of programs use them.
+//! Nodes on a network inside the process, as used by tests of programs.
 
 use crate::common::fresh_address;
 use std::net::{IpAddr, UdpSocket};
@@ -18,7 +18,7 @@ impl Greeter for Polite {
     }
 }
 
-/// Set for the process in which a test runs again: the address to listen on.
+/// Environment variable of a process in which a test runs again: the address to listen on.
 const CHILD: &str = "TRUNKLINE_TEST_IN_PROCESS";
 /// The port of RoCEv2.
 const PORT: u16 = 4791;
@@ -31,12 +31,12 @@ impl GreeterCalls for Curt {
     }
 }
 
-/// Code of a program, for any greeter.
+/// Greets through any greeter, as code of a program would.
 async fn welcome(greeter: &impl GreeterCalls) -> Result<String, Status> {
     Ok(format!("{} Come in.", greeter.greet("trunk".into()).await?))
 }
 
-/// A test that a user might write: a client, its server, and a mock.
+/// Runs a test as a user might write it: a client, its server, and a mock.
 fn client_server_and_mock() {
     let (server, node) = Node::in_process(GreeterServer::new(Polite)).unwrap();
     let client = GreeterClient::new(node.channel(server.local_address()));
@@ -45,7 +45,7 @@ fn client_server_and_mock() {
     assert_eq!([&server, &node].map(|node| node.report().link), ["in-process", "in-process"]);
 }
 
-/// The same with settings, and two pollers.
+/// Runs the same test with settings and two pollers.
 fn nodes_with_settings(listen: IpAddr) {
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).listen((listen, 0)).pollers(2);
@@ -63,7 +63,7 @@ fn a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_dire
     }
     let listen = fresh_address().ip();
     let taken = UdpSocket::bind((listen, PORT)).unwrap();
-    // Over UDP it would not start.
+    // Over UDP the node would not start.
     let refused = Node::builder().listen((listen, 0)).start().unwrap_err();
     assert!(refused.to_string().contains("4791"), "{refused}");
     let name =

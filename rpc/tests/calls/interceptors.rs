@@ -37,7 +37,7 @@ fn tags(cx: &Context) -> String {
 
 impl Seen for Handler {
     async fn tags(&self, cx: &Context) -> String {
-        // It ends in a later poll, and finds the same context.
+        // The future completes in a later poll, and finds the same context.
         trunkline::yield_now().await;
         assert_eq!(Context::current().map(|current| tags(&current)), Some(tags(cx)));
         tags(cx)
@@ -80,7 +80,7 @@ struct Rig {
     told: Events<String>,
 }
 
-/// A server behind interceptors, and a channel to it.
+/// Starts a server behind interceptors, and a channel to it.
 fn rig(intercept: impl FnOnce(SeenServer) -> SeenServer) -> Rig {
     let (reporter, told) = events();
     let network = InProcessNetwork::new();
@@ -138,7 +138,7 @@ fn interceptors_change_metadata_in_their_order() {
     });
     let all = "options client-1 client-2 local server-1 server-2";
     assert_eq!(block_on(local).unwrap().unwrap(), all);
-    // The channel that the others were made of has none.
+    // The channel from which the others were made has no interceptor.
     let client = SeenClient::new(rig.channel.clone());
     assert_eq!(block_on(client.with(&options).tags()).unwrap(), "options server-1 server-2");
 }
@@ -284,7 +284,7 @@ fn a_panic_of_an_interceptor_ends_its_call_only() {
     };
     let channel = rig.channel.with_interceptor(after);
     check(channel.clone(), true);
-    // Nobody would see the status.
+    // The status would be lost.
     drop(SeenClient::new(channel).hang());
     assert_eq!(block_on(plain.tags()).unwrap(), "");
 }

@@ -34,7 +34,7 @@ impl Nodes {
         Self { server, node, client }
     }
 
-    /// A call, which waits, and a task.
+    /// Makes a call and waits for it, and runs a task on a poller.
     fn use_all(&self) {
         assert_eq!(block_on(self.client.next(1)), Ok(2));
         assert_eq!(block_on(self.node.run_on(PollerIndex(0), |_| async { 7 })), Ok(7));
@@ -42,7 +42,7 @@ impl Nodes {
         block_on(self.node.channel(self.server.local_address()).ready()).unwrap();
     }
 
-    /// All of a node's ends.
+    /// Ends both nodes.
     fn end_all(self) {
         assert!(self.server.drain());
         block_on(self.server.shutdown_async());
@@ -51,7 +51,7 @@ impl Nodes {
     }
 }
 
-/// Uses its nodes when it is dropped, and reports the end of that.
+/// Uses its nodes when it is dropped, and then reports.
 struct Late(Option<Nodes>, Sender<()>);
 
 impl Drop for Late {

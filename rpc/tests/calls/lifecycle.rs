@@ -56,13 +56,13 @@ fn calls_around_a_clean_shutdown_are_told_that_and_look_for_the_server_again() {
         let ends = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Calls are made one after the other, so that some come together with the news of the end.
+                // Calls are made in sequence, so that some coincide with the news of the end.
                 while !ends.load(Ordering::Relaxed) {
                     let Err(status) = block_on(client.clone().with_timeout(SHORT).ping()) else { continue };
                     let is_of_the_session = ["stopped answering", "closed the session"]
                         .iter()
                         .any(|words| status.message().contains(words));
-                    // The server has told which calls it had not taken.
+                    // The server has reported the calls that it had not taken.
                     let is_told = status.reason() == Some(Reason::Draining);
                     let has_left = status.may_have_run() || is_told;
                     assert!(has_left || !is_of_the_session, "it has not left: {status}");
@@ -128,7 +128,7 @@ fn a_bad_setting_is_refused_with_its_name_and_remedy() {
     assert!(error.to_string().contains("pollers = 0 is out of range: choose 1 to 32"), "{error}");
     let error = Node::builder().listen("0.0.0.0:0").start().unwrap_err();
     assert!(matches!(error, StartError::NotLoopback(address) if address.ip().is_unspecified()), "{error}");
-    // A `main` that returns it prints this.
+    // A `main` that returns the error prints this.
     assert_eq!(format!("{error:?}"), error.to_string());
     assert!(error.to_string().contains("authenticated"), "{error}");
     let error = node().faults("drop=lots").unwrap_err();
@@ -159,7 +159,7 @@ fn wrong_settings_are_refused_by_name_before_anything_is_made() {
         (node().rendezvous_bytes_per_peer(1 << 46), "rendezvous_bytes_per_peer = 70368744177664 is out"),
         (node().stall_limit(Duration::ZERO), "stall_limit (ms) = 0 is out of range: choose 1000 ms or more"),
         (node().hold_limit(Duration::ZERO), "hold_limit (ms) = 0 is out of range: choose 1 ms or more"),
-        // More than any machine has.
+        // More memory than any machine has.
         (node().rendezvous_bytes(1 << 46), "limits raised beyond the defaults allow 167772416 MiB, and "),
         (node().decoded_bytes(limit(1 << 46, 1 << 46)), "decoded arguments (decoded_bytes) 67108864 MiB"),
         (
@@ -181,14 +181,14 @@ fn wrong_settings_are_refused_by_name_before_anything_is_made() {
         assert!(matches!(error, StartError::BadSetting(_)) && error.to_string().contains(text), "{error}");
         assert_eq!(made.load(Ordering::Relaxed), 0, "{text}");
     }
-    // Refused by the call itself, before it starts a thread.
+    // The call itself refuses this, before it starts a thread.
     let starting = node().pollers(u16::MAX).start_async();
     assert!(block_on(starting).unwrap_err().to_string().contains("pollers = 65535"));
 }
 
 #[test]
 fn mapped_addresses_are_their_ipv4_addresses() {
-    /// Finds one address.
+    /// Resolves to one address.
     #[derive(Debug)]
     struct Found(SocketAddr);
     impl Resolve for Found {

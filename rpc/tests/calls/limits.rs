@@ -95,7 +95,7 @@ fn a_call_that_is_given_up_makes_room_in_the_limit_of_its_service() {
     assert!(text.contains("3 calls of the service") && text.contains("(`limit` of the server)"), "{text}");
     drop(held.pop());
     assert_eq!(until("there is room", || block_on(clients[3].quick(1)).ok()), 1);
-    // The caller is lost, and its handlers with it.
+    // The caller is lost, and its calls' handlers with it.
     drop(held);
     drop(caller);
     until("no call runs", || (server.report().limits[0].running == 0).then_some(()));

@@ -8,7 +8,7 @@ use trunkline::{Bytes, Code, Limit, Node, PollerContext, PollerIndex, Status, bl
 /// Calls itself or another server until the route is empty.
 #[trunkline::service]
 trait Relay {
-    /// The way back, hop by hop.
+    /// Returns the way back, hop by hop.
     async fn hop(&self, route: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Status>;
     async fn large(&self, next: Option<SocketAddr>, body: Bytes) -> Result<Bytes, Status>;
 }
@@ -88,7 +88,7 @@ fn calls_of_a_task_wait_for_room() {
     let address = server.local_address();
     let task = caller.run_on(PollerIndex(0), move |context| async move {
         let local = RelayLocal::connect(&context, address)?;
-        // All are made before the poller can take a reply.
+        // All calls are made before the poller can take a reply.
         let calls = (0..3).map(|hops| Box::pin(local.hop(vec![address; hops]))).collect::<Vec<_>>();
         let mut replies = Vec::new();
         for call in calls {
@@ -115,7 +115,7 @@ fn a_panic_of_a_task_affects_no_other_task() {
     assert_eq!(block_on(node.run_on(PollerIndex(0), |_| async { 5 })), Ok(5), "the poller continues");
 }
 
-/// A panic's payload.
+/// A panic payload that panics when dropped.
 struct PanicsWhenDropped;
 
 impl Drop for PanicsWhenDropped {
@@ -156,7 +156,7 @@ fn a_node_without_a_listening_address_can_call() {
     assert_eq!(block_on(client.hop(Vec::new())), Ok(Vec::new()));
 }
 
-/// A trait with two implementations for types that are `Send`, which makes its use ambiguous.
+/// A trait with two implementations for `Send` types, which makes its use ambiguous.
 trait StaysHere<A> {
     fn check() {}
 }

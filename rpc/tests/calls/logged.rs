@@ -1,4 +1,4 @@
-//! Keeps the lines that a node logs.
+//! Keeps the lines logged by a node.
 
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,17 +14,18 @@ pub(crate) struct Logged {
 }
 
 impl Logged {
-    /// None yet.
+    /// Creates an empty log for lines of this level.
     pub(crate) fn at(level: Level) -> Self {
-        // While one subscriber exists, the thread that reaches a line first decides for good whether anyone wants it.
-        // The thread of another test has no subscriber and would silence the line. With two, `tracing` asks both.
+        // While only one subscriber exists, the thread that reaches a line first decides for good whether the
+        // line is enabled. A thread of another test has no subscriber and would silence the line. With two
+        // subscribers, `tracing` asks both.
         static OTHER: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(Logged { level: Level::ERROR, lines: Arc::default() }));
         LazyLock::force(&OTHER);
         Self { level, lines: Arc::default() }
     }
 
-    /// Warnings of all threads of this program, from the first use on.
+    /// Returns the warnings of all threads of this program, from the first use on.
     pub(crate) fn warnings() -> &'static Self {
         static ALL: OnceLock<Logged> = OnceLock::new();
         ALL.get_or_init(|| {
@@ -34,12 +35,12 @@ impl Logged {
         })
     }
 
-    /// The number of lines that contain a text.
+    /// Returns the number of lines that contain a text.
     pub(crate) fn count(&self, text: &str) -> usize {
         self.lines().iter().filter(|line| line.contains(text)).count()
     }
 
-    /// The lines so far.
+    /// Returns the lines so far.
     pub(crate) fn lines(&self) -> MutexGuard<'_, Vec<String>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! A call is made when its stub is called, whether and whenever its future is polled.
+//! A call is made when its stub is called, whether or not its future is ever polled.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -119,7 +119,7 @@ fn the_time_limit_counts_from_the_stubs_call() {
         let mut call = Box::pin(client.wait());
         std::thread::sleep(limit);
         assert_eq!(setting.reported.try_next()?, "started");
-        // The handler ends by the limit that came with the call; this node ends the call without being asked.
+        // The handler ends by the limit that came with the call, and this node ends the call although no task polls it.
         assert_eq!(setting.reported.next(), "dropped");
         until("the call ends", || (used(&setting.node, "calls under way") == 0).then_some(()));
         let Poll::Ready(Err(status)) = poll(call.as_mut()) else {
@@ -147,7 +147,7 @@ fn calls_that_are_dropped_unpolled_are_cancelled_and_leave_nothing() {
     for _ in 0..100 {
         assert_eq!(setting.reported.next(), "dropped");
     }
-    // These may or may not leave before they are dropped.
+    // These calls may or may not leave before they are dropped.
     (0..1000).for_each(|_| drop(client.wait()));
     (0..1000).for_each(|_| drop(client.note("text".into())));
     let nodes = [(&setting.node, "calls under way"), (&setting.server, "running handlers")];

@@ -1,8 +1,8 @@
-//! Calls over real trunks: two nodes in one process, UDP between them, each at loopback addresses
-//! that no other test uses.
+//! Calls over real trunks: two nodes in one process, with UDP between them, each at a loopback address that
+//! no other test uses.
 //!
-//! Real threads and sockets, which callers on foreign threads and `block_on` need; calls in virtual
-//! time are `cargo simulate`'s.
+//! Threads and sockets are real, which callers on foreign threads and `block_on` need. `cargo simulate` tests
+//! calls in virtual time.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]

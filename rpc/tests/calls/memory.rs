@@ -19,9 +19,9 @@ impl Blocks for Zeros {
 
 const BYTES: u32 = 600 << 10;
 
-/// A server, and a caller that has memory for one reply of [`BYTES`].
+/// Starts a server, and a caller that has memory for one reply of [`BYTES`].
 fn nodes() -> (Node, Node) {
-    // Half of the limit is how long a reply waits for memory.
+    // A reply waits for memory for half of this limit.
     let server = node().stall_limit(Duration::from_secs(2)).serve(BlocksServer::new(Zeros));
     let server = server.start().unwrap();
     let caller = node().rendezvous_bytes(1 << 20).max_message_bytes(640 << 10);
@@ -50,7 +50,7 @@ fn a_reply_without_memory_ends_its_call_with_the_setting() {
     });
     assert_names_the_setting(&status);
 
-    // The wait for memory ends the call: at its time limit the code would be another.
+    // The wait for memory ends the call. At the call's time limit the code would differ.
     let long = Duration::from_secs(60);
     let status = block_on(client.clone().with_timeout(long).block(BYTES)).unwrap_err();
     assert_eq!(

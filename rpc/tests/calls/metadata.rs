@@ -23,11 +23,11 @@ trait Tags {
     async fn block(&self, cx: &Context) -> String;
     #[oneway]
     async fn tell(&self, cx: &Context);
-    /// Sends this many bytes of metadata.
+    /// Sends this many bytes of response metadata.
     async fn big(&self, cx: &Context, bytes: u32) -> Result<(), Status>;
-    /// Calls `echo` of this node by a local client.
+    /// Calls `echo` of this node through a local client.
     async fn forward(&self, cx: &Context) -> Result<String, Status>;
-    /// The same as `big`, before a stream of one item.
+    /// Sends this many bytes of response metadata, before a stream of one item.
     async fn big_stream(
         &self,
         cx: &Context,
@@ -55,7 +55,7 @@ impl Tags for Echo {
 
     async fn raw(&self, cx: &Context, body: Bytes) -> Bytes {
         send_back(cx);
-        // It ends in a later poll.
+        // The future completes in a later poll.
         trunkline::yield_now().await;
         body
     }
@@ -118,7 +118,7 @@ fn one(key: &str, value: &str) -> Metadata {
     metadata
 }
 
-/// Metadata of a size, in bytes.
+/// Returns metadata of a size in bytes.
 fn sized(bytes: usize) -> Metadata {
     let metadata = one("k", &"v".repeat(bytes - 4));
     assert_eq!(metadata.size(), bytes);
@@ -145,7 +145,7 @@ fn in_process() -> impl Fn() -> NodeBuilder {
     move || Node::builder().in_process(&network)
 }
 
-/// All kinds of calls, with metadata that fits one frame or not.
+/// Makes all kinds of calls, with metadata that fits into one frame or not.
 fn exchange(rig: &Rig, mut sent: Metadata) {
     sent.append("token", "secret").unwrap();
     sent.append("token", "second").unwrap();
@@ -156,7 +156,7 @@ fn exchange(rig: &Rig, mut sent: Metadata) {
     let check = |trailing: &Metadata| {
         assert_eq!((received.initial(), received.trailing()), (sent.clone(), trailing.clone()));
         assert_eq!(received.initial().get_all("token").collect::<Vec<_>>(), ["secret", "second"]);
-        // The next call stores its own.
+        // The next call stores its own metadata.
         block_on(rig.client.with(&CallOptions::new().response_metadata(&received)).big(4)).unwrap();
         assert_eq!((received.initial().size(), received.trailing().is_empty()), (4, true));
     };
@@ -220,7 +220,7 @@ fn metadata_beyond_the_limit_is_refused_on_both_sides() {
         block_on(rig.client.with(&options).big(4))
     };
     assert_eq!(call(8192), Ok(()));
-    // The server's limit, and that of the client's node.
+    // The server's limit, and the limit of the client's node.
     for (bytes, limit) in [(8193, 8192), (20_001, 20_000)] {
         let status = call(bytes).unwrap_err();
         assert_eq!((status.code(), status.reason()), (Code::ResourceExhausted, Some(Reason::TooLarge)));
@@ -233,7 +233,7 @@ fn metadata_beyond_the_limit_is_refused_on_both_sides() {
     assert!(status.may_have_run() && status.message().contains("8193 bytes"), "{status}");
 }
 
-/// The client's limit, of a server that allows more.
+/// Checks the client's limit against a server that allows more.
 #[test]
 fn response_metadata_beyond_the_clients_limit_ends_the_call() {
     let (builder, (reporter, _told)) = (in_process(), events());
@@ -276,7 +276,7 @@ fn refused_calls_leave_no_metadata() {
     assert!(status.metadata().is_empty() && received.initial().is_empty());
 }
 
-/// Code that is generic over clients takes one with options, and tests of handlers make the context themselves.
+/// Generic code takes a client with options, and tests of handlers create the context themselves.
 #[test]
 fn generic_callers_and_tests_of_handlers_have_metadata() {
     async fn generic(calls: &impl TagsCalls) -> String {

@@ -3,8 +3,8 @@
 use crate::common::{node, pair};
 use trunkline::{Bytes, Status, block_on};
 
-/// Two traits whose names differ in case only, a name that type parameters like to have, and one that a method of the
-/// stubs has.
+/// Two traits whose names differ in case only, one name that type parameters often have, and one name that a
+/// stub's method has.
 #[trunkline::service]
 trait Kv {
     async fn get(&self) -> u8;
@@ -19,12 +19,12 @@ trait KV {
 trait T {
     async fn service(&self, handler: u8, request: Bytes) -> u8;
     async fn limit(&self) -> u8;
-    /// `connect` on the wire, which the client has for itself.
+    /// `connect` on the wire, a name that the client reserves.
     #[name = "connect"]
     async fn join(&self) -> Result<u8, Status>;
 }
 
-/// The same methods by the names that they have on the wire.
+/// The same methods by their names on the wire.
 mod other {
     #[trunkline::service(name = "T")]
     pub(super) trait Wire {
@@ -88,7 +88,7 @@ fn a_method_may_have_another_name_on_the_wire() {
     assert_eq!(status.reason(), Some(trunkline::Reason::NoMethod), "{status}");
 }
 
-/// Methods with the names of what the stubs emit, and of functions that types often have.
+/// Methods named like items of the stubs, and like functions that types often have.
 #[trunkline::service]
 trait Items {
     async fn SERVICE(&self) -> u8;
@@ -344,7 +344,7 @@ fn names_of_the_prelude_may_mean_something_else_where_a_service_is() {
     assert_eq!(block_on(client.refuse()), Ok(Vec(9)));
 }
 
-/// The stubs warn of nothing, whatever the author deprecates, does not use, or makes by a macro.
+/// Stubs cause no warnings, whatever the author deprecates, does not use, or writes with a macro.
 mod quiet {
     #![deny(warnings)]
 

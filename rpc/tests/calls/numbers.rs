@@ -1,4 +1,4 @@
-//! The calls of each method in the report, at both sides.
+//! The calls of each method in the report, on both sides.
 
 use crate::common::{LIMIT, node, pair, until};
 use crate::gate::Gate;
@@ -10,7 +10,7 @@ use trunkline::report::{FailedCalls, MethodReport};
 use trunkline::{Code, Node, Reason, Status, Stream, block_on};
 use trunkline_testkit::parse_scrape;
 
-/// An error of the service's own.
+/// An application error type.
 #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Sold(u32);
 
@@ -71,7 +71,7 @@ impl Stream for Once {
     }
 }
 
-/// A service that the server does not have.
+/// A service that the server does not offer.
 #[trunkline::service]
 trait Missing {
     async fn find(&self) -> u32;
@@ -112,7 +112,7 @@ fn both_sides_count_calls_and_their_failures() {
         );
         assert_eq!(price.latency.count(), 5);
     }
-    // Its handlers end in their first poll.
+    // Its handlers complete in their first poll.
     assert_eq!(served(&server, "price").latency.sum(), Duration::ZERO);
     assert_eq!(served(&server, "buy").failed, failed("ERROR", 1));
     assert_eq!(called(&node, "buy").failed, failed("ERROR", 1));
@@ -140,7 +140,7 @@ fn running_calls_are_counted_and_timed() {
     assert!(dropped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     until("the handler runs", || (served(&server, "order").running == 1).then_some(()));
     assert_eq!(called(&node, "order").running, 1);
-    // It is beyond the limit.
+    // This call exceeds the limit.
     assert_eq!(block_on(client.order(2)).unwrap_err().code(), Code::ResourceExhausted);
     let order = served(&server, "order");
     assert_eq!((order.calls, order.refused, order.failed), (1, 1, failed("RESOURCE_EXHAUSTED", 1)));
@@ -182,7 +182,7 @@ fn requests_of_missing_methods_have_one_row() {
     assert_eq!(called(&node, "find").failed, failed("UNIMPLEMENTED", 1));
 }
 
-/// Callers of a server that shuts down.
+/// Number of callers of a server that shuts down.
 const CALLERS: usize = 8;
 
 #[test]

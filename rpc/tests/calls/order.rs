@@ -1,4 +1,4 @@
-//! The order in which calls start: kept by an ordered client, and by no other.
+//! The order in which calls start: an ordered client keeps it, and no other client does.
 
 use crate::common::{Reporter, events, node};
 use std::future::poll_fn;
@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::task::Poll;
 use trunkline::{Bytes, Status, block_on};
 
-/// Notes numbers.
+/// Records numbers.
 #[trunkline::service]
 trait Journal {
-    /// A note of any size.
+    /// Records a note of any size.
     #[oneway]
     async fn note(&self, number: u32, body: Bytes);
 }
@@ -25,7 +25,7 @@ impl Journal for Writer {
 
 type Made<'a> = Pin<Box<dyn Future<Output = Result<(), Status>> + 'a>>;
 
-/// Waits for calls, polling the last one first; returns the outcomes in the order of the calls.
+/// Waits for calls, and polls the last one first. Returns the outcomes in the order of the calls.
 fn all(calls: Vec<Made<'_>>) -> Vec<Result<(), Status>> {
     let mut calls = calls.into_iter().map(|call| (call, None)).collect::<Vec<_>>();
     block_on(poll_fn(|context| {
@@ -39,7 +39,7 @@ fn all(calls: Vec<Made<'_>>) -> Vec<Result<(), Status>> {
     calls.into_iter().filter_map(|(_, outcome)| outcome).collect()
 }
 
-/// 200 kB and 10 B in turn.
+/// Returns 200 kB and 10 B in turn.
 fn body(number: u32) -> Bytes {
     vec![7; if number.is_multiple_of(2) { 200_000 } else { 10 }].into()
 }

@@ -1,5 +1,5 @@
-//! Values of the program that panic on a poller's thread, outside of handlers: the call ends as usual, and the node
-//! goes on.
+//! Values of the program that panic on a poller's thread, outside of handlers: the call ends as usual, and
+//! the node continues.
 
 use crate::common::{Guard, LIMIT, Reporter, events, node, pair};
 use std::pin::pin;
@@ -15,7 +15,7 @@ trait Panicking {
     async fn length(&self, body: Bytes) -> Result<usize, Status>;
 }
 
-/// The owner of some bytes, which reports that it is dropped, and panics.
+/// The owner of some bytes, which reports that it is dropped and then panics.
 struct Owner {
     bytes: Vec<u8>,
     _dropped: Guard,
@@ -65,7 +65,7 @@ impl Drop for Service {
     }
 }
 
-/// Short, longer than what is sent without an announcement, and in between.
+/// A short length, one in between, and one that needs an announcement.
 const LENGTHS: [u32; 3] = [10, 10_000, 1_000_000];
 
 #[test]
@@ -86,7 +86,7 @@ fn owners_of_bytes_that_panic_end_neither_calls_nor_nodes() {
     let failed = block_on(client.fail()).unwrap_err();
     assert_eq!((failed.code(), &failed.details()[..]), (Code::Aborted, &[7; 3][..]));
     assert_eq!(dropped.next(), "dropped", "the details of a status");
-    // Refused on the poller, and expired in its queue.
+    // One call is refused on the poller, and one expires in its queue.
     let nowhere = PanickingClient::connect(&node, crate::common::fresh_address()).unwrap();
     let waits =
         CallOptions::new().connect(trunkline::Connect::Wait).timeout(std::time::Duration::from_millis(50));

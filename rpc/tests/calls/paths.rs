@@ -1,4 +1,4 @@
-//! Paths of calls: a node that may use shared memory only, and peers that share none with it.
+//! Paths of calls: a node that may use only shared memory, and peers that share none with it.
 
 use crate::common::{LIMIT, fresh_address, until};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ impl Near for Answers {
     }
 }
 
-/// A node whose packets take this way.
+/// Returns the builder of a node whose packets take this path.
 fn node(path: PathChoice) -> NodeBuilder {
     Node::builder().link(path).listen(fresh_address())
 }
@@ -34,7 +34,8 @@ fn a_node_that_may_only_share_memory_names_the_reason_why_it_cannot() {
     let several = caller.channel([server.local_address(), server.local_address()].as_slice());
     let by_name = caller.channel(server.local_address().to_string());
     for channel in [one, several, by_name] {
-        // The peer says why. On a loaded machine it may be taken for silent before that, but not in each attempt.
+        // The peer gives the reason. On a loaded machine it may count as silent before that, but not in each
+        // attempt.
         until("the call names the reason", || {
             let options = CallOptions::new().timeout(LIMIT);
             let status = block_on(NearClient::new(channel.clone()).with(&options).ping()).unwrap_err();

@@ -1,4 +1,5 @@
-//! Methods that run in the worker pool: next to their poller's other calls, within limits, and ended with their calls.
+//! Methods that run in the worker pool: beside their poller's other calls, within limits, and ended with
+//! their calls.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -11,25 +12,25 @@ use trunkline::{
     Bytes, CallError, Code, Context, Limit, Node, NodeBuilder, PollerContext, Reason, Status, block_on,
 };
 
-/// An error of the service's own.
+/// An application error type.
 #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Odd(u32);
 
 #[trunkline::service]
 trait Work {
     async fn echo(&self, number: u32) -> u32;
-    /// The thread it runs on, and whether it is a poller's.
+    /// Returns the name of its thread, and true if it is a poller's.
     async fn here(&self) -> (String, bool);
     #[offload]
     async fn here_offloaded(&self) -> (String, bool);
     #[blocking]
     async fn here_blocking(&self) -> (String, bool);
-    /// Half of an even number, with what came as raw bytes.
+    /// Returns half of an even number, the length of the bytes, and true if the ambient context has the same peer.
     #[offload]
     async fn half(&self, cx: &Context, number: u32, bytes: Bytes) -> Result<(u32, u32, bool), Odd>;
     #[blocking]
     async fn picture(&self, bytes: Bytes) -> Result<Option<Bytes>, Status>;
-    /// Blocks its thread until the test sends something; its future is not `Send`.
+    /// Blocks its thread until the test sends a value. Its future is not `Send`.
     #[blocking]
     async fn block(&self) -> Result<u32, Status>;
     /// Waits for the end of its call.
@@ -42,7 +43,7 @@ trait Work {
     async fn panic(&self);
     #[blocking]
     async fn panic_blocking(&self);
-    /// The time that a call to another server has left, made by a blocking wait.
+    /// Returns the time left to a nested call that is waited for by blocking.
     #[blocking]
     async fn ask(&self) -> Result<Option<Duration>, Status>;
     async fn left(&self, cx: &Context) -> Option<Duration>;
@@ -107,7 +108,7 @@ impl Work for Worker {
     }
     async fn outlive(&self, cx: &Context) {
         self.reporter.tell("started");
-        // Either way, and both on the worker's own thread.
+        // Either way, and both times on the worker's thread.
         while !cx.is_cancelled() {
             thread::yield_now();
         }
@@ -283,7 +284,7 @@ fn an_offloaded_future_is_dropped_with_its_call() {
     let Rig { client, told, gate, .. } = &all;
     let call = client.wait();
     assert_eq!(told.next(), "started");
-    // It waits, and keeps no worker.
+    // This call waits, and holds no worker.
     assert!(block_on(client.here_blocking()).is_ok());
     drop(call);
     assert_eq!(told.next(), "dropped");
@@ -358,12 +359,12 @@ fn a_timer_is_looked_at_while_any_worker_is_idle() {
     let Rig { client, told, release, .. } = &all;
     let doze = client.doze();
     assert_eq!(told.next(), "started");
-    // They keep two of three workers until the sleep has ended, whichever these are.
+    // They hold two of three workers until the sleep has ended, whichever these are.
     let blocked = [client.block(), client.block()];
     assert_eq!(told.next(), "started");
     assert_eq!(told.next(), "started");
     assert_eq!(block_on(doze), Ok(7));
-    // Either may be the first to take one.
+    // Either may take a worker first.
     for _ in &blocked {
         release.send(1).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Other programs that have UDP port 4791: who they are is in the error, or in a warning.
+//! Other programs that hold UDP port 4791: an error or a warning names them.
 
 use crate::common::until;
 use crate::logged::Logged;
@@ -23,9 +23,9 @@ impl Greeter for Polite {
     }
 }
 
-/// The port of RoCEv2.
+/// UDP port of RoCEv2.
 const PORT: u16 = 4791;
-/// Set for a process in which a test runs again: the address that is taken.
+/// Environment variable of a process in which a test runs again: the address that is taken.
 const TAKEN: &str = "TRUNKLINE_TEST_TAKEN";
 
 fn refusal(address: IpAddr) -> StartError {
@@ -102,7 +102,7 @@ fn a_node_that_listens_elsewhere_than_at_the_addresses_of_its_device_warns_of_th
     );
 }
 
-/// The device has two addresses, and another program has the port at the first.
+/// The device has two addresses, and another program holds the port at the first.
 #[test]
 fn a_wildcard_listener_warns_of_an_address_that_another_program_has_and_is_reached_at_another() {
     if let Ok(taken) = std::env::var(TAKEN) {

@@ -1,5 +1,5 @@
-//! Nodes and clients in runtimes of tokio: nothing that async code calls keeps a worker while it waits, and what clients
-//! return goes wherever tasks go.
+//! Nodes and clients in tokio runtimes: no function called from async code blocks a worker while it waits,
+//! and the futures of clients can move between tasks.
 
 use crate::common::{Guard, LIMIT, Reporter, events, until};
 use std::pin::pin;
@@ -32,8 +32,8 @@ fn runtimes() -> [Runtime; 2] {
     [current, Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()]
 }
 
-/// Polls a future once, runs `then`, which ends what the future waits for, and awaits it. Fails if the first poll
-/// returns the outcome: it has kept its thread until then.
+/// Polls a future once, runs `then`, which ends the future's wait, and awaits it. Fails if the first poll
+/// returns the outcome, since it has then blocked its thread.
 async fn yields<T>(what: &str, future: impl Future<Output = T>, then: impl FnOnce()) -> T {
     let mut future = pin!(future);
     let first = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
@@ -65,7 +65,7 @@ fn starting_draining_and_shutting_down_keep_no_worker() {
                 async move { client.hang().await }
             });
             tokio::task::spawn_blocking(move || assert_eq!(reported.next(), "started")).await.unwrap();
-            // Its caller's end ends the handler, long before the grace period does.
+            // The end of the caller ends the handler, long before the grace period does.
             let abort = || hangs.abort();
             if shuts_down {
                 yields("the shutdown", server.shutdown_async(), abort).await;
@@ -85,7 +85,7 @@ fn starting_draining_and_shutting_down_keep_no_worker() {
 #[test]
 fn dropping_a_node_does_not_keep_a_worker_until_its_handlers_have_ended() {
     for runtime in runtimes() {
-        // On a loaded machine the handler may end before the test looks, but not in each attempt.
+        // On a loaded machine the handler may end before the test checks, but not in each attempt.
         until("a drop that returns before the handler has ended", || {
             let (reporter, reported) = events();
             let network = InProcessNetwork::new();
@@ -124,7 +124,7 @@ fn a_start_that_is_dropped_leaves_no_node() {
     assert!(block_on(wrong).is_err(), "errors come through");
 }
 
-/// A stub's future borrows its client, and nothing else.
+/// A stub's future borrows its client and nothing else.
 #[test]
 fn futures_of_stubs_go_wherever_tasks_go() {
     let [_, runtime] = runtimes();
@@ -135,19 +135,19 @@ fn futures_of_stubs_go_wherever_tasks_go() {
         let server = server.start_async().await.unwrap();
         let node = Node::builder().in_process(&network).start_async().await.unwrap();
         let client = SlowClient::new(node.channel(server.local_address()));
-        // Options and arguments end before the call.
+        // Options and arguments are dropped before the call ends.
         let call = {
             let options = CallOptions::new().timeout(LIMIT);
             let numbers = [1, 2];
             client.with(&options).add(numbers[0], numbers[1])
         };
         assert_eq!(call.await, Ok(3));
-        // Many at once, of one client.
+        // Many concurrent calls of one client.
         let calls = (0..100).map(|number| client.add(number, 1)).collect::<Vec<_>>();
         for (number, call) in (0..).zip(calls) {
             assert_eq!(call.await, Ok(number + 1));
         }
-        // In tasks, with a client of their own.
+        // Calls in tasks, each with a separate client.
         let mut tasks = tokio::task::JoinSet::new();
         for number in 0..100 {
             let client = client.clone();

@@ -170,7 +170,7 @@ fn swapped_fields_and_added_variants_are_refused_by_name() {
     let same = first::ShapesClient::connect(&from, at).unwrap();
     let swapped = swapped::ShapesClient::connect(&from, at).unwrap();
     let added = added::ShapesClient::connect(&from, at).unwrap();
-    // Twice: no call has the number that another client has learned.
+    // Twice, and no call has the number that another client has learned.
     for _ in 0..2 {
         assert_eq!(block_on(same.place(7, order!(first))), Ok(7));
         let status = block_on(swapped.place(7, order!(swapped))).unwrap_err();
@@ -216,7 +216,7 @@ fn a_codec_with_names_takes_fields_and_variants_in_any_order() {
     assert_eq!(block_on(client.place(7, order!(named_swapped))), Ok(7));
 }
 
-/// Versions whose author answers for their types.
+/// Versions whose author vouches for their types.
 mod versions {
     #[trunkline::service(name = "tests.Widened")]
     pub(super) trait Old {

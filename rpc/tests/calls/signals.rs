@@ -1,4 +1,4 @@
-//! Signals for the process: a program that blocks one reads it itself, since no thread of a node takes it.
+//! Signals for the process: a program that blocks a signal can read it, since no thread of a node takes it.
 
 use crate::common::{LIMIT, node};
 use crate::gate::Gate;
@@ -8,8 +8,8 @@ use trunkline_testkit::wait_until;
 
 /// Numbers of SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which a fault raises.
 const FAULTS: [u32; 7] = [4, 5, 6, 7, 8, 11, 31];
-/// Numbers of the signals that programs block to read them: SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM, SIGCHLD,
-/// SIGPROF and the first and last of the real-time signals.
+/// Numbers of the signals that programs block in order to read them: SIGHUP, SIGINT, SIGUSR1, SIGUSR2,
+/// SIGPIPE, SIGALRM, SIGTERM, SIGCHLD, SIGPROF, and the first and last real-time signals.
 const READ: [u32; 11] = [1, 2, 10, 12, 13, 14, 15, 17, 27, 34, 64];
 
 #[trunkline::service]
@@ -28,7 +28,7 @@ impl Waiting for Waits {
     async fn work(&self) {}
 }
 
-/// Finds no address, after the gate.
+/// Resolves to no address, after the gate.
 #[derive(Debug)]
 struct SlowNames(Gate);
 
@@ -41,7 +41,7 @@ impl Resolve for SlowNames {
     }
 }
 
-/// Names of this library's threads, and the signals that each blocks.
+/// Returns the names of this library's threads, and the signals that each blocks.
 fn internal_threads() -> Vec<(String, u64)> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let of_task = |task: fs::DirEntry| {
@@ -63,10 +63,10 @@ fn every_thread_of_a_node_blocks_signals() {
     let channel = node.channel(Target::resolver(SlowNames(gate.clone())));
     let waiting = client.wait();
     wait_until("the handler runs", LIMIT, || (gate.arrived() == 1).then_some(()));
-    // Keeps a thread that waits for the handler.
+    // Occupies a thread that waits for the handler.
     let ended = server.drain_async();
     std::thread::scope(|scope| {
-        // Keeps a lookup's thread.
+        // Occupies a thread of the resolver.
         let seeking = scope.spawn(|| block_on(channel.ready()));
         let kinds = [
             "trunkline-poll",

@@ -1,4 +1,4 @@
-//! The metadata of streams, and the interceptors that see their calls.
+//! The metadata of streams, and interceptors of streaming calls.
 
 use crate::common::{events, until};
 use std::pin::Pin;
@@ -22,7 +22,7 @@ trait Ticker {
 
 struct Server;
 
-/// Counts, and sets the metadata for the end of the response after the last item.
+/// Counts, and sets the metadata at the end of the response after the last item.
 struct Ticks {
     context: Context,
     next: u32,
@@ -72,7 +72,7 @@ fn metadata(key: &str, value: &str) -> Metadata {
     metadata
 }
 
-/// A value that leaves no room for another as long.
+/// Returns a value that leaves no room for a second one.
 fn long() -> String {
     "kv-1".repeat(1500)
 }

@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use trunkline::stream::channel;
 use trunkline::{Bytes, InProcessNetwork, Node, Status, Stream, Streaming, block_on};
 
-/// Bytes of a chunk.
+/// Length of a chunk in bytes.
 const CHUNK: usize = 256 << 10;
-/// Chunks of an upload.
+/// Number of chunks in an upload.
 const CHUNKS: u64 = 128;
-/// Streams at once.
+/// Number of concurrent streams.
 const MANY: u32 = 1000;
 
 #[trunkline::service]
@@ -23,7 +23,7 @@ trait Load {
 
 struct Server {
     produced: Arc<AtomicU64>,
-    /// The largest number of chunks that were produced and not read.
+    /// Largest number of chunks that were produced and not read.
     most: Arc<AtomicU64>,
 }
 
@@ -45,7 +45,7 @@ impl Load for Server {
     }
 }
 
-/// The chunk with this number.
+/// Returns the chunk with this number.
 fn chunk(number: u64) -> Bytes {
     number.to_le_bytes().repeat(CHUNK / 8).into()
 }
@@ -66,7 +66,7 @@ impl Stream for Chunks {
     }
 }
 
-/// Two nodes and a client of the service.
+/// Starts two nodes and a client of the service.
 fn pair(produced: &Arc<AtomicU64>, most: &Arc<AtomicU64>) -> (Node, Node, LoadClient) {
     let network = InProcessNetwork::new();
     let service = Server { produced: Arc::clone(produced), most: Arc::clone(most) };
@@ -81,7 +81,7 @@ fn large_upload_arrives_whole_and_runs_ahead_by_one_window() {
     let (produced, most) = (Arc::default(), Arc::default());
     let (server, _node, client) = pair(&produced, &most);
     assert_eq!(block_on(client.store(Chunks(Arc::clone(&produced)))), Ok(CHUNKS));
-    // The largest window of 1 MiB, an item beyond it, one that the writer has, and one that the reader has.
+    // The largest window of 1 MiB, an item beyond it, an item at the writer, and an item at the reader.
     let most = most.load(Ordering::Relaxed);
     assert!(most <= 7, "{most} chunks at once");
     until("nothing is left", || server.report().budgets.iter().all(|budget| budget.used == 0).then_some(()));

@@ -8,7 +8,7 @@ use trunkline::{
     Bytes, CallError, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, Stream, Streaming, block_on,
 };
 
-/// An error of the service's own.
+/// An application error type.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Refusal {
     Closed,
@@ -44,7 +44,7 @@ struct Server {
     reporter: Reporter<&'static str>,
 }
 
-/// Counts, then does what it is told.
+/// Counts, and then ends as it is told.
 struct Counter {
     next: u64,
     to: u64,
@@ -64,7 +64,7 @@ impl Stream for Counter {
         match self.then.as_str() {
             "end" => Poll::Ready(None),
             "fail" => Poll::Ready(Some(Err(Status::aborted("enough")))),
-            // Not in the turn of the items.
+            // In a later turn than the items.
             "panic" if self.has_waited => panic!("a stream that panics"),
             "panic" => {
                 self.has_waited = true;
@@ -158,7 +158,7 @@ fn pair() -> Pair {
     Pair { server, node, events, client }
 }
 
-/// Reads all items up to the end, which has come without an error if it is `Ok`.
+/// Reads all items up to the end. Returns `Ok` if the stream ended without an error.
 fn read<T>(mut items: Streaming<T>) -> (Vec<T>, Result<(), Status>) {
     let mut all = Vec::new();
     loop {
@@ -172,7 +172,7 @@ fn read<T>(mut items: Streaming<T>) -> (Vec<T>, Result<(), Status>) {
     }
 }
 
-/// The bytes of a chunk of this size.
+/// Returns the byte that fills a chunk of this size.
 fn fill(size: usize) -> u8 {
     u8::try_from(size % 256).unwrap_or_default()
 }
@@ -296,7 +296,7 @@ fn a_client_that_drops_its_stream_stops_the_handlers() {
     assert!(pair.events.is_empty());
     drop(counted);
     assert_eq!(pair.events.next(), "dropped");
-    // Before the handler has returned, and before the future is polled.
+    // Dropped before the handler has returned, and before the future is polled.
     drop(pair.client.count(u64::MAX, "end".into()));
     assert_eq!(block_on(pair.client.ping()), Ok(7));
     let (sender, says) = channel::<String>(1);
@@ -352,7 +352,7 @@ fn streams_work_on_tokio_and_are_fed_from_there() {
     assert_eq!(answers, 101);
 }
 
-/// Code that takes a client or a mock.
+/// Sums a feed through a client or a mock.
 async fn sum(feed: &impl FeedCalls) -> Result<u64, Status> {
     let mut items = feed.count(3, "end".into()).await?;
     let mut sum = feed.upload(u64::MAX, Iterate([chunk(5)].into_iter())).await?.into_iter().sum();

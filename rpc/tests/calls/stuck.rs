@@ -1,4 +1,4 @@
-//! Nodes whose handlers do not return end nonetheless, and say which.
+//! Nodes with handlers that do not return end nonetheless, and report the handlers.
 
 use crate::common::{Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -13,12 +13,12 @@ use trunkline::{Code, Node, PollerIndex, Status, block_on};
 #[trunkline::service(name = "test.Stuck")]
 trait Stuck {
     async fn plain(&self) -> Result<u8, Status>;
-    /// Blocks its thread until the test sends something.
+    /// Blocks its thread until the test sends a value.
     async fn block(&self) -> Result<(), Status>;
     /// Spins until the test ends it.
     async fn spin(&self) -> Result<(), Status>;
     async fn wait(&self) -> Result<(), Status>;
-    /// Blocks its worker until the test sends something.
+    /// Blocks its worker until the test sends a value.
     #[blocking]
     async fn occupy(&self) -> Result<(), Status>;
 }
@@ -66,7 +66,8 @@ fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
     node().pollers(pollers).grace(grace).serve(service).start().unwrap()
 }
 
-/// Runs it on a separate thread; fails the test if it does not return. Returns the errors that it logged.
+/// Runs a closure on a separate thread. Fails the test if it does not return. Returns the errors that it
+/// logged.
 fn returns(what: &str, run: impl FnOnce() + Send + 'static) -> Vec<String> {
     let (done, ended) = channel();
     let errors = Logged::at(Level::ERROR);
@@ -118,7 +119,7 @@ fn a_node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
         let method = if spins { "test.Stuck.spin" } else { "test.Stuck.block" };
         assert!(errors.iter().any(|line| line.contains(method) && line.contains("abandoned")), "{errors:?}");
         assert_eq!(waiting.join().unwrap().unwrap_err().code(), Code::Unavailable, "its caller is told");
-        // The thread still has everything that it uses, and ends in order.
+        // The thread still has everything that it uses, and ends normally.
         assert!(reported.is_empty(), "the handler still runs");
         spinning.store(false, Ordering::Relaxed);
         release.send(()).unwrap();

@@ -10,7 +10,7 @@ use trunkline::{Code, Context, Elapsed, PollerContext, PollerIndex, Reason, Stat
 
 #[trunkline::service]
 trait Pause {
-    /// Sleeps for this time. Returns the time that it took, in microseconds.
+    /// Sleeps for this time. Returns the time taken, in microseconds.
     async fn poller(&self, us: u64) -> u64;
     #[offload]
     async fn offloaded(&self, us: u64) -> u64;
@@ -18,7 +18,7 @@ trait Pause {
     async fn blocking(&self, us: u64) -> u64;
     /// Sleeps in a future that has less time.
     async fn limited(&self) -> Result<(), Status>;
-    /// Hands its call to a task that outlives it.
+    /// Passes its call to a task that outlives the handler.
     async fn leave(&self) -> u32;
 }
 
@@ -75,7 +75,7 @@ fn a_sleep_takes_its_time_on_pollers_and_in_the_pool() {
 #[test]
 fn many_timers_fire_in_the_order_of_their_times() {
     let node = node().start().unwrap();
-    // On a loaded machine some are set when others have expired already, but not in each attempt.
+    // On a loaded machine some timers are set when others have already expired, but not in each attempt.
     until("all are set before the first fires", || {
         let order = block_on(node.run_on(PollerIndex(0), |_| async {
             let fired = Rc::new(RefCell::new(Vec::new()));

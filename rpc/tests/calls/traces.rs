@@ -9,7 +9,7 @@ use trunkline::{
 
 #[trunkline::service]
 trait Hops {
-    /// Returns the trace of the call that each way of calling makes.
+    /// Returns the trace of the call made by each kind of client.
     async fn ways(&self, cx: &Context) -> Result<Vec<String>, Status>;
     #[blocking]
     async fn from_pool(&self) -> Result<String, Status>;
@@ -68,7 +68,7 @@ fn traced(parent: &str) -> Metadata {
     metadata
 }
 
-/// A server that calls itself, and a client of it.
+/// Starts a server that calls itself, and a client of it.
 fn rig(intercept: impl FnOnce(HopsServer) -> HopsServer) -> (Node, Node, HopsClient) {
     let network = InProcessNetwork::new();
     let handler = std::sync::Arc::new(Handler { client: Mutex::default(), itself: Mutex::default() });
@@ -93,7 +93,8 @@ fn nested_calls_continue_the_trace() {
     let outer = format!("{OUTER} vendor=7");
     assert_eq!(seen[..5], vec![outer; 5]);
     assert_eq!(seen[5..], ["00-000000000000000000000000000000ff-00000000000000ff-00 ", "none"]);
-    // The next call on that poller has no trace, nor has one with metadata but without a trace, or with a bad one.
+    // The next call on that poller has no trace. Neither has a call whose metadata lacks a trace or has an
+    // invalid one.
     let ways = |options: &CallOptions| block_on(client.with(options).ways()).unwrap()[..5].to_vec();
     let mut without = Metadata::new();
     without.insert("tenant", "blue").unwrap();

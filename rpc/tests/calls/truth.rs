@@ -1,10 +1,10 @@
-//! Statuses that a handler passes on.
+//! Statuses that a handler forwards.
 
 use crate::common::{Reporter, events, node};
 use std::net::SocketAddr;
 use trunkline::{Code, Origin, PollerContext, Status, block_on};
 
-/// Writes, then asks another server.
+/// Writes, and then asks another server.
 #[trunkline::service]
 trait Ledger {
     async fn write(&self, then: Option<SocketAddr>) -> Result<(), Status>;
@@ -36,7 +36,7 @@ fn a_handler_that_passes_on_a_status_has_run() {
     let (reporter, reported) = events();
     let server = node().serve(ledger(reporter)).start().unwrap();
     let client = LedgerClient::connect(&server, server.local_address()).unwrap();
-    // Nobody listens on this port of the server's address.
+    // This port of the server's address has no listener.
     let nobody = SocketAddr::new(server.local_address().ip(), 1);
     let status = block_on(client.write(Some(nobody))).unwrap_err();
     assert_eq!(reported.next(), "written");

@@ -16,29 +16,29 @@ enum Shape {
 /// A service with every supported shape of method.
 #[trunkline::service]
 trait Zoo {
-    /// No arguments, an empty result.
+    /// Takes no arguments, and returns an empty result.
     async fn nothing(&self) -> Result<(), Status>;
-    /// A result that is not a `Result`.
+    /// Returns a type other than `Result`.
     async fn plain(&self, left: u64, right: u64) -> u64;
-    /// No result type.
+    /// Has no result type.
     async fn plain_nothing(&self, text: String);
-    /// A result that is not a `Result` and is sent without encoding.
+    /// Returns a type other than `Result`, which is sent without encoding.
     async fn plain_bytes(&self) -> Bytes;
-    /// Types of every shape that serde supports.
+    /// Takes and returns types of every shape that serde supports.
     async fn shapes(&self, shapes: BTreeMap<u8, Shape>) -> Result<BTreeMap<u8, Shape>, Status>;
-    /// Only the last argument is sent without encoding.
+    /// Takes several `Bytes`, of which only the last is sent without encoding.
     async fn join(&self, first: Bytes, number: u8, second: Bytes, third: Bytes) -> Result<Bytes, Status>;
-    /// A `Bytes` argument that is not the last one.
+    /// Takes `Bytes` before its last argument.
     async fn early(&self, body: Bytes, number: u64) -> Result<(Bytes, u64), Status>;
-    /// An optional result.
+    /// Returns an optional value.
     async fn optional(&self, there: bool) -> Result<Option<Bytes>, Status>;
-    /// An optional argument.
+    /// Takes an optional argument.
     async fn given(&self, bytes: Option<Bytes>) -> Result<Option<usize>, Status>;
-    /// A large value without encoding.
+    /// Returns a large value without encoding.
     async fn back(&self, bytes: Bytes) -> Result<Bytes, Status>;
-    /// A large encoded value.
+    /// Returns a large encoded value.
     async fn back_coded(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Status>;
-    /// The maximum of twelve arguments.
+    /// Takes the maximum of twelve arguments.
     #[allow(clippy::too_many_arguments, reason = "the test needs this many arguments")]
     async fn twelve(
         &self,
@@ -55,10 +55,10 @@ trait Zoo {
         k: u8,
         l: u8,
     ) -> Result<Vec<u8>, Status>;
-    /// A one-way method.
+    /// Is one-way.
     #[oneway]
     async fn note(&self, text: String, body: Bytes);
-    /// Arguments with names that the emitted code uses too.
+    /// Takes arguments with names that the emitted code uses too.
     #[allow(clippy::too_many_arguments, reason = "the test needs this many arguments")]
     async fn names(
         &self,
@@ -74,15 +74,15 @@ trait Zoo {
         reply: u8,
         body: Bytes,
     ) -> Result<Bytes, Status>;
-    /// Raw identifiers as names of the method and its arguments.
+    /// Has raw identifiers as names of the method and its arguments.
     async fn r#match(&self, r#type: u8, r#fn: Bytes) -> Result<(u8, Bytes), Status>;
-    /// A method with a name that the stubs use too.
+    /// Has a name that the stubs use too.
     async fn call(&self, from: u8) -> Result<u8, Status>;
-    /// Another such name.
+    /// Has another such name.
     async fn send(&self, into: u8) -> Result<u8, Status>;
-    /// Another such name.
+    /// Has another such name.
     async fn new(&self, server: u8) -> Result<u8, Status>;
-    /// Another such name.
+    /// Has another such name.
     async fn fmt(&self, timeout: u8) -> Result<u8, Status>;
 }
 
@@ -177,7 +177,7 @@ impl Zoo for Keeper {
     }
 }
 
-/// Server, client's node, client, and the arguments of one-way calls.
+/// Starts a server and a client's node. Returns them with the client, and the arguments of one-way calls.
 fn zoo() -> (Node, Node, ZooClient, Events<(String, Bytes)>) {
     let (reporter, reported) = events();
     let (server, node) = pair(ZooServer::new(Keeper(reporter)));
@@ -333,7 +333,7 @@ impl Sprawl for Sprawling {
     }
 }
 
-/// An error of the service's own.
+/// An application error type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Refusal {
     Shut,
@@ -358,7 +358,7 @@ trait OwnErrors {
     async fn plain(&self) -> plain::Result<u8>;
 }
 
-/// The same service for a client who takes the error for a status, and for another type.
+/// The same service for clients that take the error for a status or for another type.
 mod mistaken {
     #[trunkline::service(name = "tests.Own", version = 7)]
     pub(super) trait OwnErrors {
@@ -406,7 +406,7 @@ fn an_error_of_the_services_own_arrives_as_it_is() {
     // An error that is not the handler's is a status.
     let Err(CallError::Status(status)) = block_on(client.panic()) else { panic!("a status") };
     assert_eq!((status.origin(), status.reason()), (Origin::Peer, Some(Reason::Panicked)), "{status}");
-    // Aliases are what they stand for.
+    // Aliases stand for their types.
     let status: Status = block_on(client.trouble()).unwrap_err();
     assert_eq!((status.message(), status.origin()), ("trouble", Origin::Handler));
     assert_eq!(

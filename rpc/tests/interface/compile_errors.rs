@@ -1,7 +1,8 @@
-//! Traits that are not a service, and the compiler's errors for them: one each, at the user's code.
+//! Traits that are not a service, and the compiler's errors for them: one error each, at the user's code.
 //!
-//! rustc checks each file of `tests/compile_fail` against the library that this test was built with, so no dependency is
-//! compiled for it. `TRUNKLINE_BLESS=1` writes the present errors; review the difference before you commit it.
+//! rustc checks each file of `tests/compile_fail` against the library that this test was built with, so no
+//! dependency is compiled for it. `TRUNKLINE_BLESS=1` writes the current errors; review the difference before
+//! you commit it.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -33,8 +34,8 @@ fn errors_point_at_their_cause() {
     }
 }
 
-/// A line for each error: its place, its text, the label at its place, and the remedies. The program knows the library by the
-/// name `library`.
+/// Returns a line for each error: its place, its text, the label at its place, and the remedies. The program
+/// knows the library by the name `library`.
 fn errors_of(program: &Path, library: &str) -> String {
     let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let output_folder = Folder::new().unwrap();
@@ -54,7 +55,7 @@ fn errors_of(program: &Path, library: &str) -> String {
     messages.filter(|message| message["level"] == "error").filter_map(|message| line_of(&message)).collect()
 }
 
-/// `None` for the line that counts the errors.
+/// Returns the line of an error; `None` for the message that counts the errors.
 fn line_of(message: &Value) -> Option<String> {
     let spans = message["spans"].as_array()?;
     let place = spans.iter().find(|span| span["is_primary"] == true)?;
@@ -74,7 +75,7 @@ fn line_of(message: &Value) -> Option<String> {
     Some(line + "\n")
 }
 
-/// The library of this crate that cargo has built last, which is the one that this test uses.
+/// Returns the most recently built library of this crate, which is the one that this test uses.
 fn newest_library(libraries: &Path) -> PathBuf {
     let is_library = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy();

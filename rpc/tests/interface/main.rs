@@ -1,6 +1,8 @@
-//! Interfaces that others depend on: the wire format, the versions of the protocol, the public API, and the errors of the macro.
+//! Interfaces on which others depend: the wire format, the versions of the protocol, the public API, and the
+//! errors of the macro.
 //!
-//! A separate program: the tests of calls are also run with links and connections that these cannot use.
+//! A separate program, since the tests of calls are also run with links and connections that these cannot
+//! use.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "nodes in real time, and a listener on a thread of its own")]

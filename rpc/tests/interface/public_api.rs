@@ -1,5 +1,5 @@
-//! The public API of this crate as a checked-in listing, `rpc/public-api.txt`, so that a change of it is seen
-//! in review.
+//! The public API of this crate as a checked-in listing, `rpc/public-api.txt`, so that review shows each
+//! change.
 //!
 //! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api` writes the listing again.
 
@@ -34,7 +34,7 @@ mod tests {
         );
     }
 
-    /// Checks that the listing contains what it must; an empty one would also equal itself.
+    /// Checks that the listing contains known items. An empty listing would also equal itself.
     #[test]
     fn methods_variants_and_what_other_crates_define_are_listed() {
         let now = listing(Path::new(env!("CARGO_MANIFEST_DIR")));

@@ -1,4 +1,4 @@
-//! Nodes that do not understand each other: refused at once, with what one of them has to change.
+//! Nodes that cannot understand each other are refused at once, with the change that one of them needs.
 
 mod protocol;
 mod settings;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use trunkline::Status;
 use trunkline_testkit::wait_until;
 
-/// Bound of each wait, for a loaded machine.
+/// Time limit of each wait, for a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Time limit of calls that must end long before it.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Returns the outcome of a call that ends long before [`HOUR`].
+/// Returns the outcome of a call, which must end long before [`HOUR`].
 fn early<T>(call: impl Future<Output = T>) -> T {
     let mut call = pin!(call);
     wait_until("the call ends early", LIMIT, || {

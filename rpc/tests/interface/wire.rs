@@ -1,5 +1,5 @@
-//! A decoder in Python that was written from `docs/wire.md` alone reads the capture of a session, and counts what the
-//! nodes have counted.
+//! A decoder in Python, written from `docs/wire.md` alone, reads the capture of a session. Its counts must
+//! match those of the nodes.
 
 #[cfg(test)]
 mod tests {
@@ -81,7 +81,7 @@ mod tests {
         wrong: Vec<String>,
     }
 
-    /// Messages that a node has counted: sent, and received.
+    /// Returns the number of messages that a node has counted: sent and received.
     fn counted(report: &NodeReport) -> (u64, u64) {
         let lanes = || report.traffic.iter();
         (lanes().map(|lane| lane.sent).sum(), lanes().map(|lane| lane.received).sum())
@@ -97,7 +97,7 @@ mod tests {
         counts
     }
 
-    /// Returns true if there is what the decoder needs.
+    /// Returns true if the decoder can run.
     fn has_python() -> bool {
         let has =
             Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
@@ -107,13 +107,13 @@ mod tests {
         has
     }
 
-    /// A node with one poller whose packets are captured.
+    /// Starts a node with one poller whose packets are captured.
     fn captured(capture: &Path, listen: SocketAddr) -> Node {
         let device = SoftOptions { capture: Some(capture.into()), ..SoftOptions::from_env().unwrap() };
         Node::builder().transport(NodeOptions::new().listen(listen).device(device)).start().unwrap()
     }
 
-    /// Sizes as in the table of `docs/wire.md`: bytes of the frame, and of its packet from BTH to ICRC.
+    /// Sizes as in the table of `docs/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
     #[test]
     fn a_call_has_as_many_bytes_as_the_document_lists() {
         if !has_python() {
@@ -164,7 +164,7 @@ mod tests {
         }
         client.shutdown();
         let counts = decode(&capture, &listen.ip().to_string());
-        // Metadata of a message that is READ may not be in its frame.
+        // Metadata of a READ message may be outside its frame.
         assert!(counts.metadata.starts_with(&expected[..6]), "{:?}", counts.metadata);
         assert_eq!((counts.sent_announcements, counts.received_announcements), (1, 1));
     }
@@ -232,7 +232,7 @@ mod tests {
         let report = wait_until("all messages are counted", Duration::from_secs(60), || {
             let report = client.report();
             let ((sent, received), there) = (counted(&report), counted(&server.report()));
-            // OPEN and END, ACCEPT and END and the reply, next to the items and their windows.
+            // OPEN and END, ACCEPT and END, and the reply, in addition to the items and their windows.
             let is_all = sent >= UNARY + LARGE + ONE_WAY + ITEMS + 2 && received > UNARY + LARGE + ITEMS + 3;
             (is_all && there == (received, sent)).then_some(report)
         });
@@ -249,7 +249,7 @@ mod tests {
             assert!(kind(way, "window") >= 1, "{counts:?}");
         }
         assert!((1..=LARGE + 1).contains(&kind(&counts.received, "fin")), "{counts:?}");
-        // Each of two pollers begins a lane to each of two.
+        // Each of two pollers begins a lane to each of two others.
         assert_eq!(
             [kind(&counts.sent, "settings"), kind(&counts.received, "settings")],
             [4, 4],

@@ -1,9 +1,9 @@
-//! Callers that find no room at their own node: programs wait, and handlers have a share that is left to them.
+//! Callers that find no room at their own node: programs wait, and handlers have a reserved share.
 //!
-//! Two more nodes, each with room for eight calls under way. First one's programs use up what they may: further ones wait
-//! until there is room, and a call that its handler makes does not. Then 64 programs make calls whose handlers
-//! call each other, eight deep across both nodes. None waits for itself; each is told of the lack of room instead, and all
-//! succeed that repeat such a call after a random pause.
+//! Two more nodes each have room for eight calls under way. First, the programs of one node use up their
+//! share: further programs wait until there is room, and a call made by a handler does not. Then 64 programs
+//! make calls whose handlers call each other, eight deep across both nodes. No call waits for itself. Instead
+//! it fails for lack of room, and every caller succeeds that repeats such a call after a random pause.
 
 use super::Run;
 use crate::chain::{ChainClient, TIMEOUT};
@@ -17,24 +17,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{Code, Limit, Status};
 
-/// Calls that each of the nodes may have under way, and handlers that it runs at once.
+/// Limit of calls under way and of running handlers, at each of the nodes.
 const ROOM: Limit = Limit { per_peer: 8, in_all: 8 };
 const HANDLERS: Limit = Limit { per_peer: 64, in_all: 64 };
 
-/// Calls at once that wait at their server, and how long each does.
+/// Concurrent calls that wait at their server, and the time for which each waits.
 const HOLDS: usize = 16;
 const HOLD: Duration = Duration::from_millis(20);
-/// All of them are done within this: what is not under way waits for those that are.
+/// Maximum time of all of them: a call that is not under way waits for those that are.
 const HELD_BY: Duration = Duration::from_millis(100);
 
-/// Programs that make calls of this depth, and their longest pause.
+/// Programs that make nested calls, the depth of those, and the longest pause between two.
 const CALLERS: usize = 64;
 const DEPTH: u8 = 8;
 const PAUSE_US: u64 = 200_000;
-/// All of them have succeeded within this.
+/// Maximum time until all of them have succeeded.
 const ALL_BY: Duration = Duration::from_secs(20);
 
-/// A node with little room, its process, and how the other one is called from it.
+/// A node with little room, its process, and a client of the other node.
 pub(super) struct End {
     pub(super) node: SimNode,
     pub(super) process: u64,
@@ -42,7 +42,7 @@ pub(super) struct End {
 }
 
 impl Run {
-    /// Programs and handlers of two nodes with little room get through.
+    /// Checks that programs and handlers of two nodes with little room get through.
     pub(super) fn callers_find_room(&mut self) -> bool {
         if !self.plan.has_chains {
             return true;
@@ -60,7 +60,7 @@ impl Run {
 
     /// Starts two more nodes, with limits that `set` gives to each.
     pub(super) fn two_ends(&mut self, set: impl Fn(SimNode) -> SimNode) -> Option<[End; 2]> {
-        // A hostile peer's may be the next one.
+        // The next number may be the hostile peer's.
         let host = self.nodes.len() + 1;
         let pollers = [self.random.u16(1..=2), self.random.u16(1..=2)];
         let node = |host, pollers| {
@@ -83,7 +83,7 @@ impl Run {
         Some([end()?, end()?])
     }
 
-    /// Programs of one node use up its room, but for what is left to handlers; one of those finds it.
+    /// Uses up a node's room by its programs, except for the handlers' share, which a handler then finds.
     fn handlers_have_a_share(&mut self, ends: &[End; 2]) -> bool {
         let [near, far] = ends;
         let held = Rc::new(Cell::new(0));
@@ -120,7 +120,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Programs of both nodes make calls that need more room than there is for all at once.
+    /// Makes calls from programs of both nodes that need more room than there is for all at once.
     fn chains_get_through(&mut self, ends: &[End; 2]) -> bool {
         let through = Rc::new(Cell::new(0));
         for caller in 0..CALLERS {
@@ -155,8 +155,8 @@ impl Run {
     }
 }
 
-/// Returns true if a handler of a chain was refused a call by its own node. Handlers forward that status, so the reason is left
-/// out of it, and its text names the budget.
+/// Returns true if a handler of a chain was refused a call by its own node. Handlers forward that status
+/// without its reason, so the text is compared, which names the budget.
 fn is_lack_of_room(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted && status.to_string().contains("budget of calls under way")
 }

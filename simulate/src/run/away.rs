@@ -1,4 +1,5 @@
-//! A node is away for a while: callers wait for attempts to connect that are under way, and not for the next one.
+//! A node is away for a while: callers wait for an attempt to connect that is under way, but not for the next
+//! one.
 
 use super::{QUIET, Run};
 use crate::client::Client;
@@ -11,21 +12,21 @@ use trunkline::{Code, Status};
 
 /// Time for which the node is away.
 const AWAY: Duration = Duration::from_secs(10);
-/// The pause of its caller between two calls: shorter than any pause between attempts that nobody answers.
+/// Pause of its caller between two calls: shorter than any pause between two failed attempts.
 const BETWEEN: Duration = Duration::from_millis(50);
 /// Maximum time of a call that need not wait: the caller and its poller take turns.
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// A call waits for one attempt at most: a handshake is given up after 5 s.
+/// Maximum time of a call that waits for one attempt: a handshake is given up after 5 s.
 const ATTEMPT: Duration = Duration::from_millis(5_100);
-/// The longest pause between two attempts, and the attempt that follows.
+/// Longest pause between two attempts, plus the attempt that follows.
 const RETURNS: Duration = Duration::from_secs(11);
-/// Time limit of a call that waits for the node, and does so in vain. It is longer than an attempt that nobody answers.
+/// Time limit of a call that waits for the node in vain. It is longer than an unanswered attempt.
 const SHORT: Duration = Duration::from_secs(3);
-/// Time limit of its calls, which none of them needs.
+/// Time limit of its calls, which no call reaches.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Run {
-    /// A node is killed and another calls it all the time, until it is back and reached again.
+    /// Kills a node that another calls all the time, until it is back and reached again.
     pub(super) fn one_is_away(&mut self) -> bool {
         let (victim, witness) = (0, 1);
         let address = self.nodes[victim].address;
@@ -59,8 +60,9 @@ impl Run {
     }
 }
 
-/// Calls until a call succeeds. Once an attempt has failed, a call that waits for another is followed by one that does
-/// not. By chance two may meet an attempt each, which the caller that waits has made.
+/// Calls until a call succeeds. Once an attempt has failed, a call that waits for another attempt is followed
+/// by a call that does not wait. By chance two calls in a row may each meet an attempt that the caller's wait
+/// has started.
 async fn calls_until_reached(client: &Client, server: SocketAddr) {
     let (mut is_known, mut waited) = (false, 0);
     loop {
@@ -85,7 +87,7 @@ async fn calls_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Waits for the node, first not long enough.
+/// Waits for the node, at first not long enough.
 async fn waits_until_reached(client: &Client, server: SocketAddr) {
     while !client.number_of(server, PATIENCE).await.is_some_and(|status| is_attempt(&status)) {
         client.timers.sleep(BETWEEN).await;
@@ -103,12 +105,13 @@ async fn waits_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Returns true if a call ended by its deadline, with the reason why it did not leave.
+/// Returns true if a call ended by its deadline, with a reason why it did not leave.
 fn is_late(status: &Status) -> bool {
     status.code() == Code::DeadlineExceeded && is_attempt(status)
 }
 
-/// Returns true if a call did not leave since an attempt to connect has failed. Requests of a session that breaks fail, too.
+/// Returns true if a call did not leave because an attempt to connect has failed. Requests of a broken
+/// session fail, too.
 fn is_attempt(status: &Status) -> bool {
     let causes = ["the peer does not answer", "nobody listens"];
     !status.may_have_run() && causes.iter().any(|cause| status.message().contains(cause))

@@ -1,5 +1,5 @@
-//! Rules once all faults have ended: nodes reach each other again, calls succeed, and soon, and when
-//! nobody calls machines sleep and everything is back.
+//! Rules once all faults have ended: nodes reach each other again, calls succeed soon, and without calls
+//! machines sleep and everything comes back.
 
 use super::chaos::Due;
 use super::{QUIET, Run, TRY};
@@ -15,23 +15,23 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::{Code, Status};
 
-/// Time from the last fault in which every node must reach every other: a session that was cut
-/// off is given up after seconds, and a handshake is repeated with growing pauses.
+/// Time from the last fault in which every node must reach every other. A session that was cut off is given
+/// up after seconds, and a handshake is repeated with growing pauses.
 const HEALING: Duration = Duration::from_secs(40);
-/// Calls between each two nodes while nothing is wrong.
+/// Calls between each two nodes in the calm.
 const CALM_CALLS: usize = 3;
-/// Number of an attacker's packets meanwhile, and the time within which they come.
+/// Packets that an attacker sends in the calm, and the time in which it sends them.
 const CALM_FORGERIES: usize = 40;
 const CALM_FORGING_NS: u64 = 20_000_000;
 /// Time in which unused credit returns.
 const CREDIT_DECAYS: Duration = Duration::from_millis(110);
-/// Further checks that everything has come back.
+/// Further checks that everything has come back, before one fails.
 const LOOKS: u32 = 5;
-/// Turns that one machine may take in a second of idleness: keepalives, and looks at timers.
+/// Maximum turns of one machine in an idle second: keepalives, and checks of timers.
 const IDLE_TURNS_PER_S: u64 = 2_000;
 
 impl Run {
-    /// All faults end, and clients finish what they began; then every node reaches every other.
+    /// Ends all faults, lets clients finish, and checks that every node reaches every other.
     pub(super) fn heal(&mut self) -> bool {
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("faults end"));
         let quiet = Conditions {
@@ -81,7 +81,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Nothing is wrong: calls succeed, and soon.
+    /// Checks that calls succeed soon in the calm.
     pub(super) fn calm(&mut self) -> bool {
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("calm"));
         self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
@@ -120,7 +120,7 @@ impl Run {
         Ok(())
     }
 
-    /// An attacker is nothing that may be noticed: it forges while calls must succeed, and soon.
+    /// Forges packets during the calm. Calls must still succeed, and soon.
     fn forge_in_the_calm(&mut self) {
         if self.plan.forgeries.is_empty() {
             return;
@@ -132,7 +132,7 @@ impl Run {
         }
     }
 
-    /// Nobody calls: machines sleep.
+    /// Checks that machines sleep while nobody calls.
     pub(super) fn idle(&mut self) -> bool {
         let machines = self.nodes.iter().filter_map(SimNode::process);
         let machines = machines.map(|process| self.scheduler.machines_of(process).len()).sum::<usize>();
@@ -146,7 +146,7 @@ impl Run {
         self.count_credits();
         let mut rest = self.rest();
         for _ in 0..LOOKS {
-            // A keepalive may be on its way; what has leaked is still there when it has arrived.
+            // A keepalive may be in transit. A leak is still there when it has arrived.
             if rest.is_ok() {
                 break;
             }
@@ -167,7 +167,7 @@ impl Run {
 pub(super) async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) {
     for _ in 0..CALM_CALLS {
         for server in client.servers.clone() {
-            // Long enough that everybody is asleep, mostly.
+            // Long enough that machines are mostly asleep.
             client.timers.sleep(Duration::from_micros(random.u64(..4000))).await;
             if random.u8(..4) == 0 {
                 calm_stream(&client, server, &mut random, limit).await;
@@ -201,7 +201,7 @@ pub(super) async fn calm_calls(client: Client, mut random: fastrand::Rng, limit:
     }
 }
 
-/// Streams items, which takes several round trips: only a success is judged, not its time.
+/// Streams items, which takes several round trips. Only success is judged, not the time.
 async fn calm_stream(client: &Client, server: SocketAddr, random: &mut fastrand::Rng, limit: Duration) {
     if random.u8(..6) == 0 {
         return client.drop_stream(server, TRY, limit).await;
@@ -211,7 +211,7 @@ async fn calm_stream(client: &Client, server: SocketAddr, random: &mut fastrand:
     }
 }
 
-/// Passes on a failure unless it is the one that the handler returned.
+/// Returns the failure, unless it is the handler's.
 fn failed_as(code: Code, failure: Option<Status>) -> Option<Status> {
     failure.filter(|status| status.code() != code)
 }

@@ -1,4 +1,4 @@
-//! Clients call while faults happen, each at the time that the plan has for it.
+//! Clients call while the plan's faults happen.
 
 use super::Run;
 use crate::coverage::Kind;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Sessions that a crowd begins, each with a number of connections: twice what one host may have half-open.
+/// Sessions that a crowd begins, and connections of each: twice what one host may have half-open.
 const CROWD: u16 = 16;
 const CROWD_POLLERS: u16 = 32;
 
@@ -40,7 +40,7 @@ impl fmt::Display for Due {
 }
 
 impl Run {
-    /// Clients call, and faults happen.
+    /// Runs the clients and the faults of the plan.
     pub(super) fn chaos(&mut self) {
         let coverage = Arc::clone(&self.scheduler.coverage);
         coverage.count(if self.plan.rc { Kind::OverRc } else { Kind::OverXrc });
@@ -84,7 +84,7 @@ impl Run {
         self.due.insert((when, self.dues), due);
     }
 
-    /// Strangers send connection requests to a node, see [`Fault::Forge`].
+    /// Sends connection requests of strangers to a node. See [`Fault::Forge`].
     fn forge(&mut self, node: usize, other: usize, requests: u8) {
         let (victim, named) = (self.nodes[node].address, self.nodes[other].address);
         let pollers = self.plan.nodes[other].pollers;
@@ -95,7 +95,7 @@ impl Run {
         }
     }
 
-    /// A stranger begins many sessions, see [`Fault::Crowd`].
+    /// Begins many sessions of one stranger. See [`Fault::Crowd`].
     fn crowd(&mut self, node: usize) {
         self.scheduler.coverage.count(Kind::StrangersCrowded);
         let (victim, is_rc) = (self.nodes[node].address, self.plan.rc);
@@ -105,7 +105,7 @@ impl Run {
         }
     }
 
-    /// One thing is forged, and sent at that time.
+    /// Forges a packet, request or message, and sends it at that time.
     pub(super) fn forge_one(&mut self, at: Time, forgery: Forgery) {
         match forgery {
             Forgery::Packet => self.scheduler.network.forge_packet(at),

@@ -1,4 +1,5 @@
-//! A node is killed while others have sessions with it: they are told soon, and its successor is reached at once.
+//! A node is killed while others have sessions with it: they are told soon, and its successor is reached at
+//! once.
 
 use super::{QUIET, Run};
 use std::cell::Cell;
@@ -7,14 +8,15 @@ use std::time::Duration;
 
 /// Maximum time until the death of a node is reported to its callers.
 const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
-/// Maximum time until a successor reaches the others, although they have not noticed the death.
+/// Maximum time until a successor reaches the others, which have not noticed the death.
 const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
-/// Maximum time from the first call that fails with a session until all pollers of its node know its end.
+/// Maximum time from the first call that fails with a session until all pollers of its node know that the
+/// session has ended.
 const ALL_ARE_TOLD: Duration = Duration::from_millis(1);
 
 impl Run {
-    /// A node is killed while another waits for it and nobody else does anything: the caller is told
-    /// soon. The node's successor reaches the others at once.
+    /// Kills a node while another waits for it and nothing else happens: the caller is told soon. The node's
+    /// successor reaches the others at once.
     pub(super) fn one_dies(&mut self) -> bool {
         let (victim, witness) = (0, 1);
         let address = self.nodes[victim].address;
@@ -39,7 +41,7 @@ impl Run {
         if !self.has_handlers_by(witness, 0, limit) {
             return self.fail("a handler runs on for a caller that was killed");
         }
-        // Once more, with a successor that nobody waits for: the others still know the one before.
+        // A second successor, for which nobody waits: the others still know the node before it.
         self.nodes[victim].start(&mut self.scheduler, None);
         if !self.reach_from(victim) {
             return self.fail("a node that was started again does not reach another at once");
@@ -52,8 +54,7 @@ impl Run {
         self.stale_session(victim, witness)
     }
 
-    /// A node is restarted while another has a session with it: at most the first call that follows
-    /// meets the session with the predecessor.
+    /// Restarts a node while another has a session with it: at most the next call meets the old session.
     fn stale_session(&mut self, victim: usize, witness: usize) -> bool {
         let address = self.nodes[victim].address;
         let Some(client) = self.client(witness) else { return self.fail("a node is not running") };

@@ -1,5 +1,5 @@
-//! A node drains, or shuts down, while handlers run there that make calls: they end as if nothing happened, and
-//! new calls are refused soon. A poller that is busy meanwhile does not keep its peers waiting.
+//! A node drains or shuts down while handlers run there and make calls: those calls end as if nothing had
+//! happened, and new calls are refused soon. A busy poller does not keep its peers waiting.
 
 use super::{QUIET, Run, TRY};
 use crate::client::Client;
@@ -14,12 +14,12 @@ use trunkline::{Code, Reason, Status};
 
 /// Maximum time until a draining server refuses a call.
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
-/// Maximum time from the end of the last handler until a draining node has noticed it.
+/// Maximum time from the end of the last handler until a draining node notices it.
 const SEEN: Duration = Duration::from_millis(1);
-/// Maximum time from the end of the handlers, or of the grace period, until a node has ended and its peers have noticed.
-/// See `endings.rs`.
+/// Maximum time from the end of the handlers, or of the grace period, until a node has ended and its peers
+/// have noticed. See `endings.rs`.
 const LEAVING: Duration = Duration::from_millis(100);
-/// Time after the grace period at which sessions are closed, although a poller does not report.
+/// Time after the grace period at which sessions are closed even if a poller does not report.
 const WITHOUT_A_POLLER: Duration = Duration::from_millis(50);
 /// Time for which a handler blocks its poller.
 const STUCK: Duration = Duration::from_secs(2);
@@ -27,27 +27,27 @@ const STUCK: Duration = Duration::from_secs(2);
 /// End of a node.
 #[derive(Debug, Clone, Copy)]
 struct End {
-    /// It shuts down at once; otherwise it drains first.
+    /// True if the node shuts down at once; otherwise it drains first.
     shuts_down: bool,
-    /// Handlers that run.
+    /// Number of running handlers.
     handlers: usize,
-    /// Duration of the first of the calls of each: it is under way when the node begins to end.
+    /// Duration of the first call of each handler, which is under way when the node begins to end.
     nested: Duration,
-    /// In which time all must have ended, and the grace of the shutdown.
+    /// Grace period of the shutdown, within which all handlers must end.
     grace: Duration,
 }
 
 impl Run {
-    /// A node that has just started, and has a session with one node at most, ends while its handlers call that one
-    /// and another.
+    /// Ends a node that has just started, and has a session with at most one node, while its handlers call
+    /// that node and another.
     pub(super) fn one_drains(&mut self) -> bool {
         let shuts_down = self.random.bool();
         self.drains(End {
             shuts_down,
-            // One is left for the program's call.
+            // One handler is left for the program's call.
             handlers: HANDLERS.per_peer - 1,
             nested: Duration::from_millis(40),
-            // Credit that others hold and do not need comes back within 110 ms.
+            // Unused credit of others comes back within 110 ms.
             grace: Duration::from_millis(300),
         })
     }
@@ -106,18 +106,18 @@ impl Run {
         }
         drop(node);
         if !shuts_down {
-            // Sessions stay, and calls are refused.
+            // Sessions stay up, and calls are refused.
             self.scheduler.tasks.add(client.process, refused(client, address));
             let limit = self.scheduler.now() + REFUSED_WITHIN + QUIET;
             self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0);
             self.nodes[leaver].begin_shutdown(&self.scheduler);
         }
-        // Whatever is left of the grace: nothing runs.
+        // Nothing runs for the rest of the grace period.
         self.has_left(process, LEAVING) && self.restart(leaver, witness)
     }
 
-    /// A handler blocks its poller for longer than the grace: the callers of its node are told, and the node ends when
-    /// the handler returns.
+    /// Blocks a poller by a handler for longer than the grace period: the callers of its node are told, and
+    /// the node ends when the handler returns.
     pub(super) fn one_is_stuck(&mut self) -> bool {
         let (leaver, witness) = (0, 1);
         let address = self.nodes[leaver].address;
@@ -145,7 +145,7 @@ impl Run {
         if !hangs || !self.scheduler.run_until(limit, blocks) {
             return self.fail("a call does not reach its handler although nothing is wrong");
         }
-        // Until then the clock is the blocked poller's.
+        // Until then the blocked poller holds the clock.
         self.scheduler.run_until(self.scheduler.now() + SEEN, |_| false);
         self.nodes[leaver].begin_shutdown(&self.scheduler);
         let limit = self.scheduler.now() + GRACE + WITHOUT_A_POLLER + LEAVING;
@@ -155,7 +155,8 @@ impl Run {
         self.has_left(process, STUCK + LEAVING) && self.restart(leaver, witness)
     }
 
-    /// Returns true if a process that was shut down ends within a time. The card's machine ends with the last handle.
+    /// Returns true if a process that was shut down ends within a time. The card's machine ends with the last
+    /// handle.
     fn has_left(&mut self, process: u64, within: Duration) -> bool {
         let is_over = |name: &&str| name.ends_with("card");
         let ended = |scheduler: &Scheduler| scheduler.machines_of(process).iter().all(is_over);
@@ -167,7 +168,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Ends what is left of a node, and starts it again; another one has a session with it after that.
+    /// Ends the rest of a node and starts it again. Another node has a session with it afterwards.
     fn restart(&mut self, node: usize, caller: usize) -> bool {
         self.kill(node);
         self.nodes[node].start(&mut self.scheduler, None);
@@ -176,7 +177,7 @@ impl Run {
         let reached = Rc::new(Cell::new(false));
         let noted = Rc::clone(&reached);
         self.scheduler.tasks.add(client.process, async move {
-            // The first may meet the session with the process before.
+            // The first call may meet the session with the old process.
             while client.number_of(address, TRY).await.is_some() {
                 client.timers.sleep(Duration::from_millis(5)).await;
             }
@@ -191,7 +192,8 @@ impl Run {
     }
 }
 
-/// A call to a node that drains is refused, soon: by the node, or by the caller's poller that one of its pollers has already told.
+/// Makes a call to a draining node that must be refused soon: by the node, or by the caller's own poller if
+/// that has been told.
 async fn refused(client: Client, server: SocketAddr) {
     let began = client.timers.now();
     let outcome = client.number_of(server, TRY).await;
@@ -206,7 +208,8 @@ async fn refused(client: Client, server: SocketAddr) {
     }
 }
 
-/// A call from the program of a node that drains, which goes on, or shuts down, which is refused.
+/// Makes a call from the program of a node. It succeeds while the node drains, and is refused once it shuts
+/// down.
 async fn called_from_outside(client: Client, server: SocketAddr, shuts_down: bool) {
     let began = client.timers.now();
     let outcome = client.number_of(server, TRY).await;

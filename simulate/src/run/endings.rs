@@ -1,5 +1,5 @@
-//! Ends of calls with nothing else going on: by a deadline while the caller is stopped, and by a
-//! shutdown that keeps its grace and that peers notice.
+//! Ends of calls with nothing else happening: by a deadline while the caller is stopped, and by a shutdown
+//! that keeps its grace period and that peers notice.
 
 use super::{QUIET, Run, TRY};
 use crate::node::GRACE;
@@ -14,17 +14,17 @@ use trunkline_verbs::Time;
 const LEAVING: Duration = Duration::from_millis(100);
 /// Time limit of the call whose handler must end by itself.
 const DEADLINE: Duration = Duration::from_millis(300);
-/// Time for which its caller is stopped, which is past that.
+/// Time for which the caller is stopped, longer than that deadline.
 const STOPPED: Duration = Duration::from_millis(700);
-/// Maximum time from a deadline to the end of its handler: pollers look at deadlines every few milliseconds.
+/// Maximum time from a deadline to the end of its handler. Pollers check deadlines every few milliseconds.
 const HANDLER_ENDS: Duration = Duration::from_millis(50);
-/// Time for which the handler runs whose caller must get the reply in spite of a shutdown.
+/// Running time of a handler whose caller must get the reply in spite of a shutdown.
 const WORK_US: u64 = 50_000;
 /// Interval at which handlers are counted.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Run {
-    /// A caller is stopped, so that it cannot cancel its call: the handler ends by its deadline.
+    /// Stops a caller, so that it cannot cancel its call: the handler ends by its deadline.
     pub(super) fn handlers_end(&mut self) -> bool {
         let (server, caller) = (0, 1);
         let address = self.nodes[server].address;
@@ -35,7 +35,7 @@ impl Run {
             return self.fail("a call does not reach its handler although nothing is wrong");
         }
         self.scheduler.stop(process, false, STOPPED);
-        // The server's clock for the call began when the request arrived.
+        // The server's clock for the call started when the request arrived.
         let entered = self.scheduler.now();
         if !self.has_handlers_by(server, 0, entered + DEADLINE + HANDLER_ENDS) {
             return self.fail("a handler runs on although its deadline has passed");
@@ -47,8 +47,8 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// A node is shut down while another waits for it: a call that ends within the grace succeeds, and
-    /// the rest is told soon after.
+    /// Shuts a node down while another waits for it. A call that ends within the grace period succeeds, and
+    /// the others are told soon after.
     pub(super) fn one_leaves(&mut self) -> bool {
         let (leaver, witness) = (0, 1);
         let address = self.nodes[leaver].address;
@@ -89,7 +89,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Runs until the number of handlers run at a node, at the latest until a time; returns whether they do.
+    /// Runs until that number of handlers run at a node, or until the time limit. Returns true if they do.
     pub(super) fn has_handlers_by(&mut self, node: usize, handlers: usize, limit: Time) -> bool {
         let address = self.nodes[node].address;
         loop {

@@ -1,8 +1,8 @@
-//! Small calls next to large ones that have no room: neither waits for all of the others.
+//! Small calls beside large ones without room: no kind waits for all of the other.
 //!
-//! Two more nodes, of which one has room in its queue for one large call to the other. Its programs make several at once;
-//! others make small calls, one after another, until the large ones have ended. Then they ask for more bytes at once than the
-//! other node has room for in its queue: those replies wait.
+//! The run has two more nodes. One has room in its queue for one large call to the other. Its programs make
+//! several at once; others make small calls, one after another, until the large ones have ended. Then they
+//! request more bytes at once than the other node has room for in its queue, so those replies wait.
 
 use super::Run;
 use super::admission::End;
@@ -13,25 +13,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{Bytes, Limit};
 
-/// Room for one large call, and next to it for small ones.
+/// Room for one large call, and beside it for small ones.
 const ROOM: Limit = Limit { per_peer: 512 << 10, in_all: 2 << 20 };
 const LARGE: usize = 300 << 10;
 const SMALL: usize = 64;
-/// Programs that make one large call each, and programs that make small ones, with their longest pause.
+/// Programs that make one large call each, programs that make small ones, and the longest pause of the
+/// latter.
 const LARGE_CALLS: u32 = 12;
 const SMALL_CALLERS: usize = 3;
 const PAUSE_US: u64 = 500;
-/// Large calls, each READ in two pieces, whose time bounds the time of a small one. Time in which a ring is late does not count: one
-/// late ring can take longer than several large calls.
+/// Time limit of a small call, in large calls, each of which is READ in two pieces. Time in which a ring is late
+/// does not count: one late ring can take longer than several large calls.
 const SMALL_WITHIN: u32 = 2;
-/// Replies at once, and bytes of each: fewer than there is room for may leave, and fewer may wait.
+/// Concurrent replies, and the bytes of each. They neither leave all at once, nor fit into the queue all at once.
 const REPLIES: u32 = 9;
 const REPLY: u32 = 90 << 10;
-/// All large ones have ended after this.
+/// Maximum time of all large calls.
 const LARGE_WITHIN: Duration = Duration::from_millis(200);
 
 impl Run {
-    /// Small calls of a node do not wait until its large ones have found room, which they do.
+    /// Checks that a node's small calls do not wait until its large ones have found room, which they do.
     pub(super) fn small_calls_pass_large_ones(&mut self) -> bool {
         if !self.plan.has_chains {
             return true;
@@ -88,7 +89,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Replies without room wait for it.
+    /// Checks that replies without room wait for it.
     fn replies_wait(&mut self, [near, _]: &[End; 2]) -> bool {
         let given = Rc::new(Cell::new(0_u32));
         for _ in 0..REPLIES {

@@ -13,27 +13,27 @@ use trunkline_verbs::Time;
 const HELD: Duration = Duration::from_millis(200);
 /// Calls beyond the limit.
 const BEYOND: usize = 2;
-/// Calls that keep texts, of which the last one exceeds the memory of one peer.
+/// Calls that keep texts. The last one exceeds the memory of one peer.
 const KEEPING: usize = 3;
 
-/// The peer that holds all handlers that it may, and the peers that must be served meanwhile.
+/// A peer that holds all handlers that it may, and the peers that must be served meanwhile.
 struct Greed {
     server: usize,
     greedy: Vec<usize>,
-    /// Handlers that the greedy ones may hold together.
+    /// Handlers that the greedy peers may hold together.
     allowed: usize,
     honest: Option<usize>,
 }
 
 impl Run {
-    /// A caller holds all handlers that it may; more calls of it are refused, and another's are not.
+    /// Makes a caller hold all handlers that it may. Further calls of it are refused, and another's are not.
     pub(super) fn one_is_greedy(&mut self) -> bool {
         let honest = Some(self.nodes.len() - 1).filter(|honest| *honest != 1);
         let greed = Greed { server: 0, greedy: vec![1], allowed: HANDLERS.per_peer, honest };
         self.hold(&greed) && self.one_keeps_memory()
     }
 
-    /// The same of several callers of one host, and one of another host, if there are such.
+    /// Does the same with several callers of one host and one of another host, if the run has them.
     pub(super) fn a_host_is_greedy(&mut self) -> bool {
         let host = |node: usize| self.nodes[node].address.ip();
         let all = 0..self.nodes.len();
@@ -95,8 +95,8 @@ impl Run {
         self.ends_within(server, began + HELD + QUIET)
     }
 
-    /// A caller holds all memory for decoded arguments that it may; one more call of it is refused, and another's
-    /// is not.
+    /// Makes a caller hold all memory for decoded arguments that it may. One more call of it is refused, and
+    /// another's is not.
     fn one_keeps_memory(&mut self) -> bool {
         let (server, greedy, honest) = (0, 1, self.nodes.len() - 1);
         let address = self.nodes[server].address;
@@ -128,7 +128,7 @@ impl Run {
         true
     }
 
-    /// All calls and handlers end by then.
+    /// Checks that all calls and handlers end by the time limit.
     fn ends_within(&mut self, server: usize, limit: Time) -> bool {
         if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0)
             || !self.has_handlers_by(server, 0, limit)

@@ -1,15 +1,15 @@
-//! A peer that breaks the rules of the session protocol: honest nodes must not notice.
+//! A peer that breaks the rules of the session protocol. Honest nodes must not notice it.
 //!
-//! It is a node of the run like the others, on a separate host; the network changes its frames (`trunkline_testkit`).
-//! Among faults it calls like everybody else. Without faults this is judged:
+//! The hostile peer is a node of the run, on a separate host, whose frames the network changes
+//! (`trunkline_testkit`). During faults it calls like other nodes. Without faults these rules are checked:
 //!
-//! | rule | broken when |
+//! | rule | violated when |
 //! |---|---|
 //! | honest calls go on | a call between honest nodes fails, or takes longer than in the calm |
-//! | the session ends, except for a hoarder's, which others can do without | not within its bound, or the end is logged with another cause |
-//! | it READs what it was sent | a READ of anything else is answered with bytes (`announced.rs`) |
-//! | it gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
-//! | everything comes back | when it is gone, anything of it is left at the node that it attacked |
+//! | the session ends, unless the peer only hoards credit that others can do without | it does not end within its bound, or the end is logged with another cause |
+//! | the peer READs only what was sent to it | a READ of anything else is answered with bytes (`announced.rs`) |
+//! | the peer gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
+//! | everything comes back | anything of the peer is left at the attacked node after it is gone |
 
 use super::calm::calm_calls;
 use super::{QUIET, Run};
@@ -24,45 +24,45 @@ use std::time::Duration;
 use trunkline_testkit::Hostility;
 use trunkline_verbs::Time;
 
-/// Small calls that it makes at once, and large ones with the bytes of their arguments and replies.
+/// Small calls that the peer makes at once, and large ones with the bytes of their arguments and replies.
 const SMALL: usize = 280;
 const LARGE: (u32, usize, usize) = (LARGE_CALLS, 40 << 10, 100 << 10);
 /// Time limit of its calls: longer than a node waits for a peer that takes nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Calls of the hostile peer among faults, and its longest pause between two calls.
+/// Calls of the hostile peer during faults, and its longest pause between two calls.
 const CALLS: usize = 30;
 const THINK_US: u64 = 60_000;
 /// Time after which the session of a peer that takes nothing ends.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Later by this: a poller looks at its timers every few milliseconds, and READs what it may first.
+/// Additional time: a poller checks its timers every few milliseconds, and first READs what it may.
 const NOTICED: Duration = Duration::from_secs(1);
 /// Rounds of calls by honest nodes while a peer is about to lose its session.
 const ROUNDS: u32 = 2;
 /// Maximum time until the death of the hostile peer is noticed and its resources are released.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
-/// A node for a hostile peer, on a host after those of the others.
+/// Returns the plan of a hostile peer's node, on a host after those of the others.
 pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {
     let host = nodes.iter().map(|node| node.host + 1).max().unwrap_or(0);
     NodePlan { clients: 2, ..NodePlan::extra(host, 2) }
 }
 
-/// Returns true if an honest node takes it for a peer that takes nothing, which it can know by the time only.
+/// Returns true if honest nodes detect this peer by time only, because it takes nothing.
 fn takes_long(hostility: Hostility) -> bool {
     [Hostility::Stingy, Hostility::Unfinished].contains(&hostility)
 }
 
-/// Returns the log's causes for the end of its session: any of these.
+/// Returns the causes that the log may give for the end of its session.
 fn causes(hostility: Hostility) -> &'static [&'static str] {
     match hostility {
         Hostility::None | Hostility::Hoarding | Hostility::Advanced => &[],
         Hostility::Stingy | Hostility::Unfinished => &["it takes no replies"],
         Hostility::Beyond => &["the peer broke the protocol"],
-        // The kind of its frame may be one that a later version knows.
+        // The kind of its frame may look like one of a later version.
         Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
         // A peer whose keys are gone because its session has ended looks the same.
         Hostility::Unserved => &["the peer stopped answering"],
-        // Its INI breaks with the READ, and its node ends the session.
+        // Its INI breaks by the READ, and its node ends the session.
         Hostility::Prying => &["the peer closed the session"],
     }
 }
@@ -80,7 +80,7 @@ const fn kind(hostility: Hostility) -> Kind {
 }
 
 impl Run {
-    /// Starts the hostile peer of the run, if it has one, with clients that call among faults.
+    /// Starts the hostile peer of the run, if it has one, with clients that call during faults.
     pub(super) fn start_hostile(&mut self) {
         let Some(client) = self.hostile_client() else { return };
         for _ in 0..2 {
@@ -89,7 +89,7 @@ impl Run {
         }
     }
 
-    /// A client of the hostile peer, which is started if it does not run.
+    /// Returns a client of the hostile peer, which is started unless it runs.
     fn hostile_client(&mut self) -> Option<Client> {
         let hostility = self.plan.hostility?;
         let mut node = self.hostile.take()?;
@@ -103,7 +103,7 @@ impl Run {
         client
     }
 
-    /// The hostile peer dies, and everybody notices.
+    /// Kills the hostile peer, and waits until all nodes have noticed.
     pub(super) fn lose_hostile(&mut self) -> bool {
         let Some(node) = &mut self.hostile else { return true };
         node.kill(&mut self.scheduler);
@@ -117,7 +117,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Returns true if a node has a session with the hostile peer, or what is left of one.
+    /// Returns true if a node has a session with the hostile peer, or the rest of one.
     fn knows_hostile(&self) -> bool {
         let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
         let sessions = self.scheduler.sessions();
@@ -127,7 +127,7 @@ impl Run {
         peers.any(|peer| peer == hostile) || spent.any(|peer| peer == hostile)
     }
 
-    /// A peer misbehaves while others call each other.
+    /// Checks the rules while a peer misbehaves and others call each other.
     pub(super) fn one_is_hostile(&mut self) -> bool {
         let Some(hostility) = self.plan.hostility else { return true };
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("a peer is {hostility}"));
@@ -144,12 +144,12 @@ impl Run {
         if !self.honest_calls() {
             return false;
         }
-        // One that keeps credit loses its session only when others lack it for long.
+        // A hoarder loses its session only when others lack the credit for long.
         if hostility != Hostility::Hoarding && !self.loses_its_session(hostility, address, began) {
             return false;
         }
         self.scheduler.coverage.count(kind(hostility));
-        // Once more: its next session gets no more than the first.
+        // Its next session gets no more than the first.
         self.flood(&client, address);
         if !self.honest_calls() {
             return false;
@@ -159,7 +159,7 @@ impl Run {
             return false;
         }
         let limit = self.scheduler.now() + FORGOTTEN;
-        // Before, connections that were ending may have counted.
+        // Connections that were ending may have counted before.
         let has_more = |(ini, tgt): (u32, u32)| ini > before.0 || tgt > before.1;
         while has_more(self.qps(victim)) || self.rest().is_err() {
             if self.scheduler.now() >= limit || !self.is_unbroken() {
@@ -190,7 +190,7 @@ impl Run {
         }
     }
 
-    /// A node calls the hostile peer, with slices of buffers among the arguments.
+    /// Calls the hostile peer from a node, with slices of buffers among the arguments.
     fn lend(&mut self, victim: usize) -> bool {
         let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
         let Some(client) = self.client(victim) else { return self.fail("a node is not running") };
@@ -205,7 +205,7 @@ impl Run {
         true
     }
 
-    /// Honest nodes call each other, as in the calm.
+    /// Makes calls between honest nodes, as in the calm.
     fn honest_calls(&mut self) -> bool {
         let done = Rc::new(Cell::new(0));
         let nodes = self.nodes.len();
@@ -225,7 +225,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Its session ends in time and with its cause. Honest calls go on meanwhile.
+    /// Checks that its session ends in time and with its cause, while honest calls go on.
     fn loses_its_session(&mut self, hostility: Hostility, victim: SocketAddr, began: Time) -> bool {
         let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
         let bound = if takes_long(hostility) { STALL_LIMIT + NOTICED } else { NOTICED };
@@ -241,7 +241,7 @@ impl Run {
                 return false;
             }
         }
-        // The hostile peer's own node may be first to find that nothing goes on: the network took its frames.
+        // The hostile peer's own node may be the first to notice a stall, since the network took its frames.
         let of_it = |peer: &SocketAddr| *peer == hostile || (*peer == victim && takes_long(hostility));
         let ends = ended.iter().filter(|(peer, _)| of_it(peer)).map(|(_, cause)| cause.as_str());
         let (ends, expected) = (ends.collect::<Vec<_>>(), causes(hostility));
@@ -253,13 +253,13 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// The INIs and TGTs of a node.
+    /// Returns the numbers of INIs and TGTs of a node.
     fn qps(&self, node: usize) -> (u32, u32) {
         let report = self.nodes[node].running().map(|(_, node)| node.report());
         report.map_or((0, 0), |report| (report.ini, report.tgt))
     }
 
-    /// Ledgers of honest nodes.
+    /// Returns the ledgers of honest nodes.
     pub(super) fn ledgers(&self) -> Vec<trunkline_transport::ledger::PollerLedger> {
         let hostile = self.hostile.as_ref().map(|node| node.address);
         let mut ledgers = self.scheduler.ledgers();
@@ -268,7 +268,7 @@ impl Run {
     }
 }
 
-/// Calls of the hostile peer among faults.
+/// Makes the hostile peer's calls during faults.
 async fn pester(mut client: Client) {
     for _ in 0..CALLS {
         let random = &mut client.random;

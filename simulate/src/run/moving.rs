@@ -1,4 +1,4 @@
-//! A server is known by a name whose addresses change, die and come back: a channel finds it wherever it is.
+//! A server is known by a name whose addresses change, die and come back: a channel finds it at every one.
 
 use super::{QUIET, Run};
 use crate::client::Client;
@@ -17,9 +17,9 @@ use trunkline::{CallOptions, Channel, Code, Connect, Resolve, Resolving, Status,
 const NOWHERE: u16 = 500;
 /// Duration of a lookup.
 const LOOKUP: Duration = Duration::from_millis(3);
-/// Time for which the name has no address, and for which a server is away.
+/// Time for which the name has no address, and time for which a server is away.
 const AWAY: Duration = Duration::from_secs(2);
-/// The longest pause between two rounds, the longest between two attempts at an address, and what the attempt takes.
+/// Longest pause between two rounds, plus the longest between two attempts at an address, plus the attempt.
 const FOUND: Duration = Duration::from_secs(13);
 /// Maximum time of a round: a lookup, and each of two addresses with a handshake that is given up after 5 s.
 const ROUND: Duration = Duration::from_secs(11);
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit of calls that wait in vain.
 const SHORT: Duration = Duration::from_millis(700);
 
-/// The addresses of a name, in virtual time.
+/// Addresses of a name, in virtual time.
 #[derive(Debug, Clone)]
 struct Directory {
     timers: Timers,
@@ -52,7 +52,7 @@ impl Resolve for Directory {
 }
 
 impl Run {
-    /// A node calls another by a name.
+    /// Calls a node by a name while its addresses change.
     pub(super) fn one_moves(&mut self) -> bool {
         let (mover, witness) = (0, 1);
         let home = self.nodes[mover].address;
@@ -98,7 +98,7 @@ impl Run {
         self.moves_on(mover, &caller, &directory) && self.is_unbroken()
     }
 
-    /// The server dies, and another one has its name: it is found without waiting for the first.
+    /// Kills the server and gives its name to another, which is found without waiting for the first.
     fn moves_on(&mut self, mover: usize, caller: &Caller, directory: &Directory) -> bool {
         let Some(successor) = self.nodes.get(2).map(|node| node.address) else { return true };
         let home = self.nodes[mover].address;
@@ -111,13 +111,13 @@ impl Run {
         is_found
     }
 
-    /// A call that waits is made. It must succeed; that is noted.
+    /// Makes a call that waits and must succeed. The returned flag is set once it has.
     fn begin(&self, caller: &Caller) -> Rc<Cell<bool>> {
         let (is_over, caller) = (Rc::new(Cell::new(false)), caller.clone());
         let noted = Rc::clone(&is_over);
         self.scheduler.tasks.add(caller.client.process, async move {
             let mut outcome = caller.number(PATIENCE, true).await;
-            // It was made in a session that was about to end.
+            // The call was made in a session that was about to end.
             while outcome.as_ref().is_some_and(broke_with_its_session) {
                 outcome = caller.number(PATIENCE, true).await;
             }
@@ -140,7 +140,8 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Nothing is reached by the name: calls, and who waits for a connection, are told in time.
+    /// Checks that calls, and tasks that wait for a connection, fail in time while nothing is reached by the
+    /// name.
     fn fails(&mut self, caller: &Caller) -> bool {
         let is_over = Rc::new(Cell::new(false));
         let (caller, noted) = (caller.clone(), Rc::clone(&is_over));
@@ -163,7 +164,7 @@ fn broke_with_its_session(status: &Status) -> bool {
     status.code() == Code::Unavailable && causes.iter().any(|cause| status.message().ends_with(cause))
 }
 
-/// Calls by a name.
+/// A caller that uses a name.
 #[derive(Clone)]
 struct Caller {
     client: Client,
@@ -173,7 +174,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Makes a small call; returns how it failed, if it did.
+    /// Makes a small call. Returns the error, if it failed.
     async fn number(&self, timeout: Duration, waits: bool) -> Option<Status> {
         let oracle = &self.client.oracle;
         let connect = if waits { Connect::Wait } else { Connect::FailFast };
@@ -194,7 +195,7 @@ impl Caller {
 
     async fn fails(&self) {
         let (oracle, timers) = (&self.client.oracle, &self.client.timers);
-        // The first ones may still be in the session that is over.
+        // The first calls may still be in the session that is over.
         let mut status = self.number(PATIENCE, false).await;
         while status.as_ref().is_some_and(broke_with_its_session) {
             status = self.number(PATIENCE, false).await;

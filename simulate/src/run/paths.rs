@@ -1,4 +1,4 @@
-//! Packets change their path while nothing else is wrong: no call may fail of it.
+//! Packets change their path while nothing else is wrong. No call may fail.
 
 use super::{QUIET, Run};
 use crate::client::Client;
@@ -15,16 +15,17 @@ use trunkline_verbs::Time;
 /// Calls of each client meanwhile, and the longest pause between two.
 const CALLS: usize = 8;
 const THINK_NS: u64 = 2_000_000;
-/// Number of times that memory is written to meanwhile, and the time within which it is.
+/// Number of disturbances of shared memory, and the time in which they happen.
 const TIMES: usize = 6;
 const WITHIN_NS: u64 = 12_000_000;
 /// Maximum time of a call: a lost packet is sent again at once, or after a time-out.
 const LIMIT: Duration = Duration::from_millis(50);
-/// Time limit of its calls, which none of them needs.
+/// Time limit of its calls, which no call reaches.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Run {
-    /// The nodes that share memory write nonsense into it: their packets go by the network, and by memory again.
+    /// Writes nonsense into the memory of nodes that share it: their packets go by the network, and later by
+    /// memory again.
     pub(super) fn paths_change(&mut self) -> bool {
         if !self.plan.shares_memory() {
             return true;
@@ -90,11 +91,11 @@ impl Run {
         (0..self.nodes.len()).filter(move |other| *other != node && self.nodes[*other].address.ip() == host)
     }
 
-    /// A node's process puts packets into its own memory: the last ones that the others of its host have sent, with the
+    /// Puts packets into a node's own memory: the last ones that other nodes of its host have sent, with the
     /// next PSN. The node's own rings break as well.
     ///
-    /// `forged` holds the packets forged so far, at most one per time and area of the host. None of them is copied, since
-    /// it may have been made from a packet of this node, which may send it in its own name.
+    /// `forged` holds the packets forged so far, at most one per time and area of the host. No forged packet
+    /// is copied, since it may have been made from a packet of this node, which may send it in its own name.
     fn put_forged(&mut self, node: usize, forged: &mut BTreeSet<Vec<u8>>) {
         // Nonsense found after this is expected.
         self.memory_makes_sense();
@@ -115,9 +116,9 @@ impl Run {
         forged.extend(packets);
     }
 
-    /// A node's process writes nonsense into the memory that it shares with others.
+    /// Writes nonsense into the memory that a node's process shares with others.
     pub(super) fn scribble(&mut self, node: usize) {
-        // What is found from now on tells nothing.
+        // Nonsense found from now on proves nothing.
         self.memory_makes_sense();
         let random = &mut self.random;
         let areas = self.nodes[node].scribble(|_| nonsense(random));
@@ -126,7 +127,8 @@ impl Run {
         }
     }
 
-    /// Nobody has found nonsense in shared memory before somebody wrote some, although processes died while they wrote.
+    /// Checks that no process has found nonsense in shared memory before any was written on purpose, although
+    /// processes died between two stores.
     fn memory_makes_sense(&mut self) -> bool {
         let written = [Kind::MemoryScribbled, Kind::MemoryForged];
         if written.iter().any(|kind| self.scheduler.coverage.of(*kind) > 0) {
@@ -141,8 +143,8 @@ impl Run {
         true
     }
 
-    /// Nodes of one host, all of which share memory, use it, on each of their shards. After nonsense they do so again, but
-    /// perhaps much later.
+    /// Checks that nodes of one host, if all of them share memory, use it on each of their shards. They do so
+    /// again after nonsense too, but perhaps much later, so runs with nonsense are not checked.
     fn memory_is_used(&mut self) -> bool {
         if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
             return true;
@@ -160,8 +162,8 @@ impl Run {
         true
     }
 
-    /// Nobody keeps memory of processes that have ended: each process has a pair with each that lives at most, for each
-    /// two shards.
+    /// Checks that memory shared with ended processes is released: each process has at most one pair with
+    /// each living process for each two shards.
     fn memory_is_released(&mut self) -> bool {
         self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
         for (index, node) in self.nodes.iter().enumerate() {
@@ -181,7 +183,7 @@ impl Run {
     }
 }
 
-/// A word of an area and a value for it, of those that a reader can tell from sense.
+/// Returns a word of an area, and a value for it that a reader can tell from a valid one.
 fn nonsense(random: &mut fastrand::Rng) -> (usize, u64) {
     let wild = random.u64(..) | 1 << 40;
     match random.u8(..3) {

@@ -1,8 +1,8 @@
 //! Replicas of a service behind a balanced channel, which drain, die and come back under load.
 //!
-//! Four more nodes: three servers and their caller. One server at a time is away. Programs call all the time; before each
-//! fault, calls with enough time for any of its consequences are under way. While a server drains, further programs call
-//! through channels that do not know yet that it does, and call it directly.
+//! Four more nodes are three servers and their caller. One server at a time is away. Programs call all the
+//! time, and each fault meets calls with enough time left to survive it. While a server drains, further
+//! programs call it directly, and through channels that do not know yet that it drains.
 
 use super::{QUIET, Run};
 use crate::client::Client;
@@ -19,33 +19,33 @@ use std::time::Duration;
 use trunkline::{CallOptions, Channel, Connect, Limit, Policy, Status};
 
 const SERVERS: usize = 3;
-/// Calls that each of the nodes may have under way, and handlers that it runs at once: more than there are.
+/// Limit of calls under way and of running handlers, at each of the nodes: more than the phase makes.
 const ROOM: Limit = Limit { per_peer: 256, in_all: 256 };
-/// Grace of a shutdown. No handler needs as much.
+/// Grace period of a shutdown. No handler needs as long.
 const GRACE: Duration = Duration::from_millis(300);
-/// Calls under way before a fault: of every two, one may run twice.
+/// Calls under way before a fault. One in two may run twice.
 const CALLS: usize = 12;
 /// Time limit of calls that must succeed: the end of a session is noticed within 3 s.
 const LONG: Duration = Duration::from_secs(20);
 /// Programs that call all the time, and their longest pause.
 const PROGRAMS: usize = 3;
 const PAUSE_US: u64 = 100_000;
-/// Programs that call a server that drains, their longest pause, and the time for which they do. A server whose handlers take
-/// [`BRIEF_US`] at most has drained before that.
+/// Programs that call a draining server, their longest pause, and the time for which they do. A server whose
+/// handlers take [`BRIEF_US`] at most has drained before that.
 const PROBES: usize = 4;
 const PROBE_PAUSE_US: u64 = 80;
 const PROBED: Duration = Duration::from_millis(4);
 const BRIEF_US: u64 = 1_500;
-/// Time of handlers that a fault meets while they run.
+/// Running time of handlers that a fault interrupts.
 const HELD_US: u64 = 10_000;
 
-/// Servers, their caller and its channel.
+/// The servers, their caller and its channel.
 struct Replicas {
     servers: Vec<SimNode>,
     caller: SimNode,
     process: u64,
     calls: Calls,
-    /// Programs that call all the time end once it is true.
+    /// Set to end the programs that call all the time.
     is_over: Rc<Cell<bool>>,
 }
 
@@ -57,7 +57,7 @@ struct Calls {
     channel: Channel,
 }
 
-/// The handler's time of a call, and true if it may run twice.
+/// Running time of a call's handler, and true if the call may run twice.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     wait_us: u64,
@@ -65,7 +65,7 @@ struct Job {
 }
 
 impl Run {
-    /// Servers of one balanced channel leave and come back.
+    /// Makes servers of one balanced channel leave and come back.
     pub(super) fn replicas_leave(&mut self) -> bool {
         if !self.plan.has_replicas {
             return true;
@@ -80,7 +80,7 @@ impl Run {
     }
 
     fn start_replicas(&mut self) -> Option<Replicas> {
-        // A hostile peer's may be the next one.
+        // The next number may be the hostile peer's.
         let first = self.nodes.len() + 1;
         let mut nodes = Vec::new();
         for host in first..=first + SERVERS {
@@ -118,7 +118,7 @@ impl Run {
             && self.programs_end(replicas)
     }
 
-    /// A server shuts down while calls are under way: all of them succeed.
+    /// Shuts a server down while calls are under way, all of which succeed.
     fn replica_drains(&mut self, replicas: &mut Replicas, at: usize) -> bool {
         let Some(victim) = replicas.servers[at].process() else { return self.fail("a node is not running") };
         let address = replicas.servers[at].address;
@@ -149,7 +149,7 @@ impl Run {
         self.replica_returns(replicas, at)
     }
 
-    /// A server is killed, perhaps while it drains: calls that may run twice succeed.
+    /// Kills a server, perhaps while it drains: calls that may run twice succeed.
     fn replica_dies(&mut self, replicas: &mut Replicas, at: usize, drains: bool) -> bool {
         let left = self.call_at_once(replicas, HELD_US, |job| job.idempotent);
         let held = Duration::from_micros(HELD_US);
@@ -186,8 +186,8 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Makes calls whose handlers take up to this time. Returns the number of those that have not ended. The chosen ones must
-    /// succeed.
+    /// Makes calls whose handlers take up to this time, of which the chosen ones must succeed. Returns the
+    /// number of calls that have not ended.
     fn call_at_once(
         &mut self,
         replicas: &Replicas,
@@ -213,7 +213,7 @@ impl Run {
 }
 
 impl Calls {
-    /// Makes a call; returns how it failed, if it did.
+    /// Makes a call. Returns the error, if it failed.
     async fn make(
         &self,
         channel: &Channel,
@@ -236,7 +236,7 @@ impl Calls {
         self.client.judge_call(ANY_SERVER, what, timeout, call).await
     }
 
-    /// Calls all the time, whatever comes of it.
+    /// Calls all the time, and ignores the outcomes.
     async fn go_on(self, mut random: fastrand::Rng, is_over: Rc<Cell<bool>>) {
         while !is_over.get() {
             self.client.timers.sleep(Duration::from_micros(random.u64(..PAUSE_US))).await;
@@ -247,13 +247,13 @@ impl Calls {
         }
     }
 
-    /// Calls through new channels, which know of no server that it drains.
+    /// Calls through new channels, which do not know that a server drains.
     async fn probe(self, mut random: fastrand::Rng, lasts: Duration) {
         let until = self.client.timers.now() + lasts;
         while self.client.timers.now() < until {
             self.client.timers.sleep(Duration::from_micros(random.u64(..PROBE_PAUSE_US))).await;
             let job = Job { wait_us: 0, idempotent: false };
-            // Each begins with a random server.
+            // Each channel begins with a random server.
             let channel = channel(&self.client, self.policy);
             if let Some(status) = self.make(&channel, job, CallOptions::new(), LONG).await {
                 let text = format!("a call to replicas failed while one drains: {status}");
@@ -267,7 +267,7 @@ fn channel(client: &Client, policy: Policy) -> Channel {
     client.node.channel(client.servers.clone()).balanced(policy)
 }
 
-/// Calls one server without a balanced channel, which would leave out one that drains. Such a call may fail.
+/// Calls one server without a balanced channel, which would avoid a draining server. Such a call may fail.
 async fn call_directly(client: Client, server: SocketAddr, mut random: fastrand::Rng, lasts: Duration) {
     let until = client.timers.now() + lasts;
     while client.timers.now() < until {

@@ -6,17 +6,18 @@ use crate::scheduler::Scheduler;
 use std::time::Duration;
 use trunkline_testkit::Hostility;
 
-/// Time in which nodes have to end when nothing is under way.
+/// Maximum time in which nodes end when no calls are under way.
 const ENDING: Duration = Duration::from_secs(10);
 
 impl Run {
-    /// All nodes shut down, and nothing of them is left.
+    /// Shuts all nodes down, and checks that nothing of them is left.
     pub(super) fn end(&mut self) {
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("shut down"));
         for node in &self.nodes {
             let Some((_, running)) = node.running() else { continue };
             let report = running.report();
-            // A peer that sends beyond its credit may empty an SRQ, so another peer's message also finds no receive.
+            // A peer that sends beyond its credit may empty an SRQ, and then another peer's message finds no
+            // receive either.
             if report.rnr > 0 && self.plan.hostility != Some(Hostility::Beyond) {
                 self.fail(&format!("{} RNR NAKs at {}", report.rnr, node.address));
                 return;

@@ -1,4 +1,4 @@
-//! Whole runs: repeatable, and readable.
+//! Whole runs: repeatable and readable.
 
 use super::*;
 use trunkline_testkit::Folder;

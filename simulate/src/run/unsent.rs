@@ -12,12 +12,12 @@ const STOPPED: Duration = Duration::from_millis(300);
 const LIMIT: Duration = Duration::from_millis(50);
 /// Calls beyond the receives of a server.
 const BEYOND: usize = 16;
-/// The phase is left out where more calls would be needed.
+/// Maximum number of calls. A run that would need more skips this phase.
 const MOST: usize = 256;
 
 impl Run {
-    /// A server is stopped, and gets more calls than its credit allows. The others never leave their caller, who must
-    /// be told so.
+    /// Stops a server, which gets more calls than its credit allows. The excess requests never leave, and the
+    /// caller must be told so.
     pub(super) fn some_never_leave(&mut self) -> bool {
         let receives = |node: &crate::plan::NodePlan| {
             usize::try_from(node.srq_depth).unwrap_or(usize::MAX).saturating_mul(node.pollers.into())
@@ -37,7 +37,7 @@ impl Run {
         for _ in 0..receives + BEYOND {
             let (client, may_have_run) = (client.clone(), Rc::clone(&may_have_run));
             self.scheduler.tasks.add(client.process, async move {
-                // Too large to share a frame, and so a receive, with another.
+                // Too large to share a frame, and therefore a receive, with another.
                 let failed = client.echo_of(address, LIMIT, 2048, 8).await;
                 if failed.as_ref().is_some_and(Status::may_have_run) {
                     may_have_run.set(may_have_run.get() + 1);

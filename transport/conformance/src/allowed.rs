@@ -1,19 +1,20 @@
 //! Allowed outcomes, where the contract allows more than one.
 //!
-//! Owns the judgement only: the items of [`crate::items`] create a situation and pass on its outcome. Nothing
-//! here touches a device, so that every allowed outcome, and some that are not, are tested without one.
+//! Owns the judgement only. The items of [`crate::items`] create a situation and pass on its outcome. Nothing
+//! here touches a device, so that every allowed outcome, and some that are not allowed, are tested without
+//! one.
 
 use crate::check::{EINVAL, Verdict, check};
 use trunkline_verbs::{CompletionStatus as Status, PostError, VerbsError};
 
-/// The outcome of one posted request.
+/// Outcome of one posted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Posted {
     /// The post itself was refused.
     Refused(PostError),
-    /// It was accepted and completed with this status.
+    /// The request was accepted and completed with this status.
     Ended(Status),
-    /// It was accepted and had not completed when the item stopped waiting.
+    /// The request was accepted and had not completed when the item stopped waiting.
     Waiting,
 }
 
@@ -27,18 +28,19 @@ impl Posted {
     }
 }
 
-/// A send whose receive is too short or has a bad key ends in NAK 0x61 or 0x63 (contract G10).
+/// Judges a send whose receive is too short or has a bad key: it ends in NAK 0x61 or 0x63 (contract G10).
 pub(crate) fn unusable_receive(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteOperationError])
 }
 
-/// An operation that the target QP's access flags forbid ends as an invalid request (contract rocev2 7.9)
-/// or in an access error as on RC (contract R6, F3).
+/// Judges an operation that the target QP's access flags forbid. It ends as an invalid request (contract
+/// rocev2 7.9) or in an access error as on RC (contract R6, F3).
 pub(crate) fn denied_by_the_qp(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteAccessError])
 }
 
-/// A request that the QP may not execute at present: the post is refused, or the request fails, or it waits.
+/// Judges a request that the QP may not execute at present. The post is refused, or the request fails, or it
+/// waits.
 ///
 /// This covers a send before RTS, which some hardware accepts without a check (contract E8), and a READ while
 /// max_rd_atomic is 0, which may wait like any READ above the limit (contract F5, contract rocev2 7.17).
@@ -47,15 +49,15 @@ pub(crate) fn not_executed(what: &str, posted: Posted) -> Verdict {
     check(fits, || format!("{what}: {posted:?}"))
 }
 
-/// An atomic whose local buffer is not 8 bytes long must not succeed. No document specifies which side
-/// detects it (contract rocev2 7.14).
+/// Judges an atomic whose local buffer is not 8 bytes long. It must not succeed; no document specifies which
+/// side detects it (contract rocev2 7.14).
 pub(crate) fn atomic_of_wrong_length(what: &str, posted: Posted) -> Verdict {
     let fits = posted.is_refused_at_once() || posted.has_failed();
     check(fits, || format!("{what}: {posted:?}"))
 }
 
-/// A change of an INI to more outstanding READs than its device announces: no document obliges a device to
-/// refuse it, but one that does refuse reports `EINVAL` (contract E1).
+/// Judges a change of an INI to more outstanding READs than its device announces. No document obliges a
+/// device to refuse it, but a device that does reports `EINVAL` (contract E1).
 pub(crate) fn depth_above_the_device(what: &str, result: Result<(), VerbsError>) -> Verdict {
     check(result.is_ok() || result.is_err_and(|error| error.errno() == EINVAL), || {
         format!("{what}: {result:?}")

@@ -7,30 +7,30 @@ use trunkline_verbs::{CompletionStatus, Device, VerbsError};
 /// An opened device and one of its addresses.
 #[derive(Debug, Clone)]
 pub struct Port {
-    /// The device.
+    /// The opened device.
     pub device: Arc<dyn Device>,
-    /// The address of one of its GIDs.
+    /// Address of one of its GIDs.
     pub address: IpAddr,
-    /// The index of that GID.
+    /// Index of that GID.
     pub gid_index: u16,
 }
 
 /// A provider on a link.
 pub trait Bench: Send + Sync {
-    /// The provider's name.
+    /// Returns the provider's name.
     fn provider(&self) -> &str;
 
-    /// The link's name.
+    /// Returns the link's name.
     fn link(&self) -> &str;
 
     /// Opens two devices that reach each other. Each item opens its own pair; a provider with only
     /// two devices may return the same ones each time.
     ///
     /// # Errors
-    /// Why they cannot be opened; the item then fails.
+    /// If they cannot be opened; the item then fails.
     fn open_pair(&self) -> Result<[Port; 2], VerbsError>;
 
-    /// Returns true if the two are one device that was opened twice, as two processes do (contract A2).
+    /// Returns true if both ports are one device that was opened twice, as two processes do (contract A2).
     fn is_one_device(&self) -> bool {
         false
     }
@@ -50,7 +50,7 @@ pub trait Bench: Send + Sync {
         &[CompletionStatus::RemoteInvalidRequest]
     }
 
-    /// Why an item cannot be checked on this device, other than missing XRC. Such an item is skipped.
+    /// Returns why an item cannot be checked on this device, other than missing XRC. Such an item is skipped.
     fn excuse(&self, _id: &str) -> Option<&str> {
         None
     }

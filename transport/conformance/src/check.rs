@@ -1,11 +1,11 @@
-//! Reports of deviations from the contract, by the items.
+//! Reports of deviations from the contract.
 
 use std::fmt::Debug;
 use std::io;
 use trunkline_testkit::ProcessError;
 use trunkline_verbs::{MemoryError, PostError, VerbsError};
 
-/// Why an item does not hold or could not be checked.
+/// The reason why an item does not hold or could not be checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deviation {
     /// The device deviates from the contract.

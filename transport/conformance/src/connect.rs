@@ -11,14 +11,14 @@ use trunkline_verbs::{
     QpType, QueuePair, SharedReceiveQueue, SrqNumber, XrcDomain,
 };
 
-/// The attributes of a connection.
+/// Attributes of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) timeout: u8,
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) access: Access,
-    /// The state that the TGT ends up in.
+    /// Final state of the TGT.
     pub(crate) tgt_state: QpState,
     pub(crate) signal_all: bool,
     /// `max_rd_atomic` of the INI and `max_dest_rd_atomic` of the TGT.
@@ -28,7 +28,7 @@ pub(crate) struct Terms {
 impl Default for Terms {
     fn default() -> Self {
         Self {
-            // 268 ms, eight times: on a loaded machine a process may wait that long for a processor.
+            // 268 ms, eight times: on a loaded machine a process may wait as long for a processor.
             timeout: 16,
             retry_count: 7,
             rnr_retry: 7,
@@ -40,8 +40,8 @@ impl Default for Terms {
     }
 }
 
-/// Terms that give up on a silent peer soon, after twice 67 ms. They are only for requests that a correct
-/// peer does not answer, since a peer that waits for a processor is silent too.
+/// Returns terms that give up on a silent peer soon, after twice 67 ms. Use them only for requests that a
+/// correct peer does not answer, since a peer that waits for a processor is silent too.
 pub(crate) fn few_retries() -> Terms {
     Terms { timeout: 14, retry_count: 1, ..Terms::default() }
 }
@@ -54,7 +54,7 @@ pub(crate) struct Route {
     pub(crate) xrcd: Arc<dyn XrcDomain>,
     pub(crate) srq: Arc<dyn SharedReceiveQueue>,
     pub(crate) srq_number: SrqNumber,
-    /// The CQ of the SRQ.
+    /// CQ of the SRQ.
     pub(crate) cq: Arc<dyn CompletionQueue>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Route {
 const INI_PSN: Psn = Psn::new(0xff_fffd);
 const TGT_PSN: Psn = Psn::new(0x12_3456);
 
-/// A change to the state `to` with every attribute, valid for a QP at `side` whose peer is the QP
+/// Returns a change to the state `to` with every attribute, valid for a QP at `side` whose peer is the QP
 /// `peer` at the GID `other`.
 pub(crate) fn every_attribute(
     side: &Side,
@@ -100,7 +100,7 @@ pub(crate) fn every_attribute(
     }
 }
 
-/// The same change with the state and the attributes of `mask` only.
+/// Returns the same change with the state and the attributes of `mask` only.
 pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
     use AttributeMask as M;
     fn keep<T>(value: Option<T>, is_in: bool) -> Option<T> {
@@ -126,19 +126,19 @@ pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
     }
 }
 
-/// The attributes that RESET to INIT requires.
+/// Returns the attributes that RESET to INIT requires.
 pub(crate) fn init_mask() -> AttributeMask {
     AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS
 }
 
-/// The attributes that INIT to RTR requires.
+/// Returns the attributes that INIT to RTR requires.
 pub(crate) fn rtr_mask(qp_type: QpType) -> AttributeMask {
     use AttributeMask as M;
     let both = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     if qp_type == QpType::XrcIni { both } else { both | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER }
 }
 
-/// The attributes that RTR to RTS requires.
+/// Returns the attributes that RTR to RTS requires.
 pub(crate) fn rts_mask(qp_type: QpType) -> AttributeMask {
     use AttributeMask as M;
     let both = M::TIMEOUT | M::SQ_PSN;
@@ -156,8 +156,8 @@ pub(crate) struct End<'a> {
 }
 
 impl End<'_> {
-    /// Moves the QP from RESET through the customary states to `to`, with the attributes that
-    /// contract E1 requires and no more.
+    /// Moves the QP from RESET through the customary states to `to`, with the attributes that contract E1
+    /// requires and no more.
     pub(crate) fn bring_to(&self, to: QpState, terms: &Terms) -> Verdict {
         let qp_type = self.qp.qp_type();
         let path = [
@@ -180,7 +180,7 @@ impl End<'_> {
         Err(Deviation::Failed(format!("the suite has no sequence of states that ends in {to:?}")))
     }
 
-    /// One transition with the attributes of `mask`.
+    /// Makes one transition with the attributes of `mask`.
     pub(crate) fn step(
         &self,
         from: QpState,
@@ -205,13 +205,13 @@ pub(crate) fn set_state(qp: &Arc<dyn QueuePair>, state: QpState) -> Verdict {
 }
 
 impl Lab {
-    /// A new domain, SRQ, TGT and INI, connected.
+    /// Connects an INI to a TGT in a new domain, with a new SRQ.
     pub(crate) fn route(&self, terms: &Terms) -> Verdict<Route> {
         let xrcd = self.far.new_xrcd()?;
         self.route_into(xrcd, terms)
     }
 
-    /// A new SRQ, TGT and INI in an existing domain, connected.
+    /// Connects an INI to a TGT in an existing domain, with a new SRQ.
     pub(crate) fn route_into(&self, xrcd: Arc<dyn XrcDomain>, terms: &Terms) -> Verdict<Route> {
         let cq = self.far.new_cq()?;
         let srq = self.far.new_srq(&xrcd, &cq)?;
@@ -252,13 +252,13 @@ impl Lab {
     }
 }
 
-/// A connection that the CM made.
+/// A connection made by the CM.
 #[derive(Debug)]
 pub(crate) struct CmRoute {
     pub(crate) ini: Arc<dyn QueuePair>,
     pub(crate) ini_id: Arc<dyn CmId>,
     pub(crate) tgt: Arc<dyn QueuePair>,
-    /// The private data of the reply.
+    /// Private data of the reply.
     pub(crate) answer: Vec<u8>,
     /// Kept because dropping an endpoint ends its part of the connection.
     pub(crate) tgt_id: Arc<dyn CmId>,
@@ -266,12 +266,12 @@ pub(crate) struct CmRoute {
     pub(crate) passive: Arc<dyn CmChannel>,
 }
 
-/// A listening endpoint in the port space of XRC, and its channel.
+/// Creates a listening endpoint in the port space of XRC, and its channel.
 pub(crate) fn listen(side: &Side, qp_type: QpType) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
     listen_in(side, PortSpace::Ib, qp_type)
 }
 
-/// A listening endpoint and its channel.
+/// Creates a listening endpoint and its channel.
 pub(crate) fn listen_in(
     side: &Side,
     port_space: PortSpace,
@@ -289,7 +289,7 @@ pub(crate) fn listen_in(
     Ok((listener, channel))
 }
 
-/// An active endpoint for a connection to a listener, and its channel.
+/// Creates an active endpoint for a connection to a listener, and its channel.
 pub(crate) fn dial(
     side: &Side,
     remote: SocketAddr,
@@ -346,7 +346,7 @@ impl Lab {
     }
 }
 
-/// The deviation for an event of the wrong kind.
+/// Returns the deviation for an event of the wrong kind.
 pub(crate) fn unexpected(at: &str, event: &CmEvent) -> Deviation {
     Deviation::Failed(format!("{at} got an unexpected event: {:?}", event.kind))
 }
@@ -357,9 +357,9 @@ pub(crate) fn answer_disconnect(id: &Arc<dyn CmId>) {
     let _ = id.disconnect();
 }
 
-/// Checks the end of a connection on both sides: `receiver` gets the DREQ first and answers it; `sender` gets
-/// its event when that answer arrives. A kernel leaves the answer to the program; until then, or until the
-/// DREQ's repetitions are used up, the sender gets no event (contract rocev2 12.6).
+/// Checks the end of a connection on both sides. `receiver` gets the DREQ first and answers it, and `sender`
+/// gets its event when that answer arrives. A kernel leaves the answer to the program: until then, or until
+/// the DREQ's repetitions are used up, the sender gets no event (contract rocev2 12.6).
 pub(crate) fn both_sides_end(
     receiver: impl FnOnce() -> Verdict<CmEvent>,
     answer: impl FnOnce(),
@@ -387,7 +387,8 @@ mod tests {
         CmEvent { id: CmIdNumber(1), kind, private_data: Vec::new() }
     }
 
-    /// A kernel's connection manager: the sender of the DREQ gets no event before the other program answers.
+    /// With a kernel's connection manager, the sender of the DREQ gets no event before the other program
+    /// answers.
     #[test]
     fn j11_the_sender_of_the_dreq_is_checked_after_the_answer() {
         let answered = Cell::new(false);

@@ -14,7 +14,7 @@ pub struct Clause {
     pub text: &'static str,
 }
 
-/// All items in the page's order.
+/// Returns all items in the page's order.
 pub fn clauses() -> impl Iterator<Item = Clause> {
     PAGE.lines().filter_map(parse)
 }

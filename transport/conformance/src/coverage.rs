@@ -8,11 +8,11 @@
 pub enum OtherCoverage {
     /// A test of the project: its file, relative to the root, and its name.
     Test(&'static str, &'static str),
-    /// Not at all: the device does not implement it, or it does not concern a device.
+    /// No test: the device does not implement the item, or the item does not concern a device.
     NotHeld(&'static str),
-    /// Not at all: it states a fact about other devices or programs.
+    /// No test: the item states a fact about other devices or programs.
     Fact(&'static str),
-    /// The tests of this other item.
+    /// The tests of another item.
     Same(&'static str),
 }
 
@@ -40,7 +40,7 @@ const CM_C_EVENTS: &str = "transport/dropin/tests/cm/events.rs";
 /// One test for J2 to J6.
 const CM_C_XRC: &str = "j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message";
 
-/// The coverage of each item, in the contract's order.
+/// Coverage of each item, in the contract's order.
 pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("A5", &[Test(IN_C, "a5")]),
     ("A7", &[Test(IN_C, "a7")]),

@@ -1,4 +1,4 @@
-//! One item of the contract, and how it is run.
+//! One item of the contract, and its execution.
 
 use crate::check::Verdict;
 use crate::{Bench, Deviation, Lab};
@@ -13,7 +13,7 @@ use trunkline_verbs::{Device, DeviceCapabilities};
 pub struct Item {
     /// Number in the contract.
     pub id: &'static str,
-    /// The property that is checked, in one sentence.
+    /// Property that is checked, in one sentence.
     pub title: &'static str,
     /// The check.
     pub(crate) check: fn(&Lab) -> Result<(), Deviation>,
@@ -30,7 +30,7 @@ pub enum Outcome {
     Skipped(String),
 }
 
-/// The items that apply to a device without XRC; the others are skipped there.
+/// Items that apply to a device without XRC. The others are skipped there.
 const WITHOUT_XRC: &[&str] =
     &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11"];
 
@@ -66,7 +66,7 @@ pub(crate) fn has_xrc(device: &dyn Device) -> Verdict {
     )))
 }
 
-/// Runs a check on its own thread. A check that has not returned within `limit` has failed; its thread is
+/// Runs a check on its own thread. A check that has not returned within `limit` fails. Its thread is
 /// abandoned, because a blocked call into C cannot be ended.
 pub(crate) fn within(limit: Duration, check: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
     let (done, outcome) = mpsc::channel();
@@ -80,7 +80,7 @@ pub(crate) fn within(limit: Duration, check: impl FnOnce() -> Outcome + Send + '
     })
 }
 
-/// The outcome of a check; a panic is a failure.
+/// Returns the outcome of a check. A panic is a failure.
 pub(crate) fn judged(check: impl FnOnce() -> Verdict) -> Outcome {
     match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) => Outcome::Held,

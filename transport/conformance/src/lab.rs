@@ -40,13 +40,13 @@ pub struct Side {
     pub(crate) gid_index: u16,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
     pub(crate) cq: Arc<dyn CompletionQueue>,
-    /// Polled so that the device makes progress during waits; no work completes into it.
+    /// Polled so that the device makes progress during waits. No work completes into it.
     pub(crate) idle: Arc<dyn CompletionQueue>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) region: Arc<dyn MemoryRegion>,
 }
 
-/// All remote access rights.
+/// Returns all remote access rights.
 pub(crate) fn remote_rights() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }
@@ -92,12 +92,12 @@ impl Side {
         Ok(self.device.create_cq(CqInit { capacity_cqe: 128, ..CqInit::default() })?)
     }
 
-    /// A private XRC domain.
+    /// Opens a private XRC domain.
     pub(crate) fn new_xrcd(&self) -> Verdict<Arc<dyn XrcDomain>> {
         Ok(self.device.open_xrcd(None, XrcdFlags::CREATE)?)
     }
 
-    /// An XRC SRQ of 64 requests in the side's own protection domain.
+    /// Creates an XRC SRQ of 64 requests in the side's own protection domain.
     pub(crate) fn new_srq(
         &self,
         xrcd: &Arc<dyn XrcDomain>,
@@ -116,14 +116,14 @@ impl Side {
         }
     }
 
-    /// A basic SRQ of 64 requests.
+    /// Creates a basic SRQ of 64 requests.
     pub(crate) fn new_basic_srq(&self) -> Verdict<Arc<dyn SharedReceiveQueue>> {
         let init =
             SrqInit { pd: Arc::clone(&self.pd), kind: SrqKind::Basic, max_wr: 64, max_sge: 2, context: 0 };
         Ok(self.device.create_srq(init)?)
     }
 
-    /// The parameters for creating an INI.
+    /// Returns the parameters for creating an INI.
     pub(crate) fn ini_init(&self) -> QpInit {
         QpInit {
             pd: Some(Arc::clone(&self.pd)),
@@ -146,12 +146,12 @@ impl Side {
         Ok(self.device.create_qp(self.tgt_init(xrcd))?)
     }
 
-    /// The parameters for creating a TGT.
+    /// Returns the parameters for creating a TGT.
     pub(crate) fn tgt_init(&self, xrcd: &Arc<dyn XrcDomain>) -> QpInit {
         QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) }
     }
 
-    /// The parameters for creating an RC QP.
+    /// Returns the parameters for creating an RC QP.
     pub(crate) fn rc_init(&self) -> QpInit {
         QpInit {
             receive_cq: Some(Arc::clone(&self.cq)),
@@ -165,12 +165,12 @@ impl Side {
         }
     }
 
-    /// An SGE in the side's memory.
+    /// Returns an SGE in the side's memory.
     pub(crate) fn piece(&self, offset: usize, length: u32) -> Sge {
         Sge { address: self.memory.address(offset), length, lkey: self.region.lkey() }
     }
 
-    /// The remote address of an offset in the side's memory, for the peer.
+    /// Returns the remote address of an offset in the side's memory, for the peer.
     pub(crate) fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }

@@ -24,16 +24,16 @@ pub struct Report {
 pub struct Row {
     /// Number and text of the item.
     pub clause: Clause,
-    /// The outcome by column; `None` where the suite has no check.
+    /// Outcome by column; `None` where the suite has no check.
     pub outcomes: Vec<Option<Outcome>>,
     /// Coverage of the item outside this suite, or the reason why there is none.
     pub other_coverage: &'static [OtherCoverage],
 }
 
-/// The time limit of an item. Only one that hangs takes longer, even under emulation.
+/// Time limit of an item. Only an item that hangs takes longer, even under emulation.
 const ITEM_AT_MOST: Duration = Duration::from_secs(180);
 
-/// Runs every item that is `wanted` on every bench and calls `progress` before each. An item that hangs
+/// Runs every item that is `wanted` on every bench, and calls `progress` before each. An item that hangs
 /// fails, and its thread keeps its objects of the bench.
 #[must_use]
 pub fn run_all(
@@ -79,7 +79,7 @@ impl Report {
 }
 
 impl Outcome {
-    /// One word for the table.
+    /// Returns one word for the table.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

@@ -42,7 +42,7 @@ use crate::{Bench, ITEMS, Outcome, run};
 /// Runs the item of this number; for [`conformance_tests`].
 ///
 /// # Panics
-/// If the item failed.
+/// If the item fails.
 #[doc(hidden)]
 pub fn assert_item(bench: &dyn Bench, id: &str) {
     let Some(item) = ITEMS.iter().find(|item| item.id.eq_ignore_ascii_case(id)) else {

@@ -11,10 +11,10 @@ use trunkline_verbs::{
     SrqNumber,
 };
 
-/// The bound for a wait that must succeed.
+/// Maximum time of a wait that must succeed.
 const WAIT_AT_MOST: Duration = Duration::from_secs(60);
-/// The bound for a CM event. A lost CM message is sent again after 4 to 6 s (contract rocev2 12.1), and a
-/// bench with loss may lose two or three in a row.
+/// Maximum time of a wait for a CM event. A lost CM message is sent again after 4 to 6 s (contract rocev2
+/// 12.1), and a bench with loss may lose two or three in a row.
 const CM_WAIT_AT_MOST: Duration = Duration::from_secs(45);
 /// Time to wait for an event that must not happen, where no later event can prove it.
 const QUIET: Duration = Duration::from_millis(40);
@@ -43,7 +43,7 @@ impl Lab {
             self.work();
             empty += 1;
             if empty > 20 {
-                // The devices' own threads may need the core.
+                // The devices' own threads may need this core.
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
@@ -137,7 +137,7 @@ impl Lab {
     }
 
     /// Waits until a device has received more RNR NAKs than `before`, which proves that a send found no
-    /// receive. For devices without the counter it waits a fixed time.
+    /// receive. Waits for a fixed time on devices without that counter.
     pub(crate) fn wait_for_rnr(&self, side: &Side, before: Option<u64>) -> Verdict {
         let Some(before) = before else {
             std::thread::sleep(QUIET);
@@ -147,7 +147,7 @@ impl Lab {
     }
 }
 
-/// Returns the RNR NAKs that a device has received, if it counts them.
+/// Returns the number of RNR NAKs that a device has received, if it counts them.
 pub(crate) fn rnr_received(side: &Side) -> Option<u64> {
     side.device
         .counters()
@@ -156,13 +156,13 @@ pub(crate) fn rnr_received(side: &Side) -> Option<u64> {
         .map(|counter| counter.value)
 }
 
-/// Polls one completion, if there is one now.
+/// Returns the next completion, if there is one.
 pub(crate) fn poll_one(cq: &Arc<dyn CompletionQueue>) -> Option<Completion> {
     let mut one = [Completion::default()];
     (cq.poll(&mut one) == 1).then_some(one[0])
 }
 
-/// A signalled work request.
+/// Returns a signalled work request.
 pub(crate) fn request<'a>(
     wr_id: u64,
     operation: SendOperation,

@@ -2,7 +2,7 @@
 //!
 //! Runs in its own process because it inspects all threads of the process.
 //!
-//! In real time: the processor time that threads use is what is measured.
+//! In real time, since the processor time of threads is measured.
 
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use trunkline_testkit::{runs_alone, wait_until};
 use trunkline_verbs::{CompletionStatus, Notify, SendOperation};
 
-/// Number of times that the background threads of all devices have gone to sleep so far.
+/// Returns the number of times that the background threads of all devices have gone to sleep.
 fn sleeps() -> u64 {
     let mut total = 0;
     for task in fs::read_dir("/proc/self/task").unwrap() {
@@ -44,12 +44,12 @@ fn an_idle_device_does_not_wake_up() {
             assert_eq!(near.completion().status, CompletionStatus::Success);
         }
         near.cq.request_notify(Notify::Any).unwrap();
-        // Timers set by the traffic expire meanwhile: probes after some milliseconds, the ACK timeout of 67 ms.
-        // A thread with a periodic tick would wake 400 times in each of these periods.
+        // Timers set by the traffic expire meanwhile: probes after some milliseconds, and the ACK timeout of
+        // 67 ms. A thread with a periodic tick would wake 400 times in each of these periods.
         wait_until("a period in which the devices sleep", Duration::from_secs(60), || {
             let before = sleeps();
             std::thread::sleep(Duration::from_millis(400));
-            // Less than before if a thread of closed devices went meanwhile.
+            // The sum is smaller than before if a thread of closed devices ended meanwhile.
             sleeps().checked_sub(before).is_some_and(|more| more <= 4).then_some(())
         });
     }

@@ -12,7 +12,7 @@ use trunkline_verbs::{
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// One message of each kind with all of its packets and completions, on one thread.
+/// Sends one message of each kind, with all of its packets and completions, on one thread.
 fn round(near: &Node, far: &Node, ini: &dyn QueuePair) {
     let scatter = [far.sge(0, 4096)];
     far.srq.post_receive(&[ReceiveRequest { wr_id: 1, scatter: &scatter }]).unwrap();

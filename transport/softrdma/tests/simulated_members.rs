@@ -1,6 +1,6 @@
-//! Several processes at one address in virtual time: the successor of a dead holder of port 4791, and
-//! a shared TGT whose executor dies between two stores; and memory that processes share. All of it runs on one thread and depends on
-//! the seed only.
+//! Several processes at one address, in virtual time: the successor of a dead holder of port 4791, a shared
+//! TGT whose executor dies between two stores, and memory that processes share. All of it runs on one thread
+//! and depends only on the seed.
 
 mod forged;
 mod hostile;
@@ -29,7 +29,7 @@ fn cm_event(world: &mut World, channel: &dyn CmChannel) -> CmEvent {
     world.until("a connection event", || channel.next_event())
 }
 
-/// A listener at a node's address, and the events of those that connect to it.
+/// A listener at a node's address, and the events of peers that connect to it.
 struct Listener {
     id: Arc<dyn CmId>,
     channel: Arc<dyn CmChannel>,
@@ -40,10 +40,10 @@ fn listen(node: &Node) -> Listener {
     Listener { id: node.listen(SocketAddr::new(node.address, 0), &channel).unwrap(), channel }
 }
 
-/// An INI and the ids that keep it connected.
+/// An INI, and the ids that keep it connected.
 struct Connected {
     ini: Arc<dyn QueuePair>,
-    /// Events of the side that asked.
+    /// Events of the side that requested the connection.
     channel: Arc<dyn CmChannel>,
     _ids: [Arc<dyn CmId>; 2],
     tgt: Arc<dyn QueuePair>,
@@ -76,7 +76,7 @@ fn exchange(world: &mut World, connected: &Connected, from: &Process, to: &Proce
     world.note(format!("message {number} by QP {:?}", received.qp_number));
 }
 
-/// The eventfds and epolls of this process.
+/// Returns the eventfds and epolls of this process.
 fn event_descriptors() -> Vec<PathBuf> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     let all = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
@@ -87,7 +87,7 @@ fn event_descriptors() -> Vec<PathBuf> {
     all.filter(is_one).collect()
 }
 
-/// The holder of port 4791 is killed in the middle of its peers' traffic. Returns the log of events.
+/// Kills the holder of port 4791 in the middle of its peers' traffic. Returns the log of events.
 fn holder_dies(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
     let (near, far) = (world.host(NEAR), world.host(FAR));
@@ -132,8 +132,8 @@ fn when_the_holder_of_port_4791_is_killed_the_others_continue() {
     assert_ne!(runs[0], runs[1]);
 }
 
-/// A process connects to another one at its address, perhaps disconnects, and exits; one of the two holds port 4791.
-/// Returns true if the other one learns of it.
+/// Makes a process connect to another at its address, perhaps disconnect, and exit. One of the two holds port
+/// 4791. Returns true if the other learns of the exit.
 fn learns_of_exit(seed: u64) -> bool {
     let mut world = World::new(seed);
     world.use_loopback();
@@ -164,23 +164,23 @@ fn learns_of_exit(seed: u64) -> bool {
     false
 }
 
-/// Nobody repeats its last message, so a program that waits for the event would wait forever.
+/// Its last message is not repeated, so a program that waits for the event would wait forever.
 #[test]
 fn a_process_that_exits_disconnects_its_peers_at_its_address() {
     let missed: Vec<u64> = (0..200).filter(|seed| !learns_of_exit(*seed)).collect();
     assert!(missed.is_empty(), "seeds {missed:?}");
 }
 
-/// Returns true if a connection of this channel has ended, among its waiting events.
+/// Returns true if the waiting events include the end of a connection of this channel.
 fn has_ended(channel: &dyn CmChannel) -> bool {
     let events = std::iter::from_fn(|| channel.next_event());
     events.filter(|event| matches!(event.kind, CmEventKind::Disconnected { .. })).count() > 0
 }
 
-/// Longest time in which a death on the host is noticed. The retries of an idle QP never run out.
+/// Maximum time until a death on the host is noticed. The retries of an idle QP never run out.
 const NOTICED: Duration = Duration::from_millis(200);
 
-/// Runs until a connection of the channel has ended by a death.
+/// Runs until a connection of the channel has ended because of a death.
 fn is_told(world: &mut World, channel: &dyn CmChannel) {
     let died = world.now();
     world.until("the end of a connection", || has_ended(channel).then_some(()));
@@ -255,14 +255,14 @@ fn the_death_of_an_executor_ends_no_connection_while_another_process_has_a_handl
     is_told(&mut world, &*connected.channel);
 }
 
-/// A node whose domain belongs to a file.
+/// Makes a node's domain belong to a file.
 fn sharing(process: Process, file: &std::fs::File) -> Process {
     let Node { device, address, .. } = process.node;
     Process { node: Node::in_domain(device, address, 1 << 16, Some(file.as_fd())), ..process }
 }
 
-/// The executor of a shared TGT is killed after `stores` stores to shared memory, while it handles messages
-/// for another process's SRQ. Returns whether it died before the messages ended.
+/// Kills the executor of a shared TGT after `stores` stores to shared memory, while it handles messages for
+/// another process's SRQ. Returns true if it died before the messages ended.
 fn home_dies(seed: u64, stores: u64) -> bool {
     const MESSAGES: u64 = 12;
     let mut world = World::new(seed);

@@ -1,5 +1,5 @@
-//! Devices in virtual time: they have no threads and use only a simulated clock, and equal seeds
-//! give equal events at equal times.
+//! Devices in virtual time: they have no threads and use only a simulated clock, and equal seeds give equal
+//! events at equal times.
 //!
 //! One test runs in its own process because it inspects all threads of the process.
 
@@ -70,7 +70,8 @@ impl World {
         });
         if !any {
             let next = self.tasks.iter().filter_map(|(_, sleeps)| (*sleeps)?).min();
-            // If there is no deadline, advance by a microsecond; the caller gives up after a number of turns.
+            // Without a deadline, the clock advances by a microsecond. The caller gives up after a number of
+            // turns.
             self.clock.set(next.unwrap_or(now.plus_ns(1000)).max(now));
         }
     }
@@ -86,7 +87,7 @@ impl World {
         panic!("nothing came within {TURNS} turns, at {:?}", self.clock.now());
     }
 
-    /// The next completion of a program that sleeps on its channel, so that the background machine
+    /// Returns the next completion of a program that sleeps on its channel, so that the background machine
     /// does the card's work.
     fn completion(&mut self, node: &Node) -> Completion {
         let take = || {
@@ -104,7 +105,7 @@ fn threads() -> Vec<String> {
     fs::read_dir("/proc/self/task").unwrap().map(|task| name(task.unwrap()).trim().to_owned()).collect()
 }
 
-/// Sends over a lossy network; returns all observations.
+/// Sends over a lossy network. Returns all observations.
 fn run(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
     let hub = Hub::new();

@@ -6,10 +6,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The port of [`fresh_address`].
+/// Port of [`fresh_address`].
 const PORT: u16 = 7471;
 
-/// A loopback address in 127.64.0.0/10 that no other test uses: random for each process, then counted.
+/// Returns a loopback address in 127.64.0.0/10 that no other test uses: random for each process, then
+/// counted.
 #[must_use]
 pub fn fresh_ip() -> Ipv4Addr {
     static START: OnceLock<u32> = OnceLock::new();
@@ -24,7 +25,7 @@ pub fn fresh_ip() -> Ipv4Addr {
     Ipv4Addr::new(127, 64 | a & 63, b, last)
 }
 
-/// The same with a port, for a node to listen at.
+/// Returns such an address with a port, for a node to listen on.
 #[must_use]
 pub fn fresh_address() -> SocketAddr {
     SocketAddr::new(fresh_ip().into(), PORT)

@@ -1,4 +1,4 @@
-//! The result of a fault rig: one line for each claim, and the exit status of the program.
+//! The result of a fault rig: one line per claim, and the exit status of the program.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// The claims of the run with this name.
+    /// Creates the claims of the run with this name.
     #[must_use]
     pub fn new(run: impl Into<String>) -> Self {
         Self { run: run.into(), failed: 0 }
@@ -28,7 +28,7 @@ impl Claims {
         }
     }
 
-    /// The end of the run.
+    /// Ends the run.
     ///
     /// # Errors
     /// The number of claims that do not hold, if any.
@@ -40,7 +40,7 @@ impl Claims {
     }
 }
 
-/// The exit status of a program; an error is printed to standard error.
+/// Returns the exit status of a program. An error is printed to standard error.
 #[must_use]
 pub fn exit_code(program: &str, outcome: Result<(), Box<dyn Error>>) -> ExitCode {
     match outcome {

@@ -19,7 +19,7 @@ pub struct CountingAllocator {
 }
 
 impl CountingAllocator {
-    /// An allocator that has counted nothing yet.
+    /// Creates an allocator that has counted nothing yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { allocations: AtomicU64::new(0), in_use: AtomicUsize::new(0), most: AtomicUsize::new(0) }
@@ -31,19 +31,19 @@ impl CountingAllocator {
         self.allocations.load(Ordering::Relaxed)
     }
 
-    /// Bytes that are allocated now.
+    /// Returns the number of bytes allocated now.
     #[must_use]
     pub fn in_use_bytes(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Most bytes that were allocated at once, since the last reset.
+    /// Returns the peak number of allocated bytes since the last reset.
     #[must_use]
     pub fn most_bytes(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Forgets the most bytes that were allocated before.
+    /// Resets the peak.
     pub fn reset_most(&self) {
         self.most.store(self.in_use_bytes(), Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: each call is passed on unchanged to `System`, which is a sound allocator; the counter does not
+// SAFETY: each call is passed on unchanged to `System`, which is a sound allocator. The counter does not
 // affect allocations.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -66,8 +66,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         self.in_use.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: `at` came from `alloc` or `realloc` of this type with this layout, which is to say from
-        // `System`; the caller of `GlobalAlloc::dealloc` upholds that.
+        // SAFETY: the caller of `GlobalAlloc::dealloc` upholds that `at` came from `alloc` or `realloc` of
+        // this type with this layout, and both get it from `System`.
         unsafe { System.dealloc(at, layout) }
     }
 

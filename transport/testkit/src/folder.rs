@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new directory under the system's temporary directory.
+    /// Creates a directory under the system's temporary directory.
     ///
     /// # Errors
-    /// The operating system's, when it cannot be created.
+    /// The operating system's, if it cannot be created.
     pub fn new() -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         loop {
@@ -28,13 +28,13 @@ impl Folder {
         }
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The path of an entry in it.
+    /// Returns the path of an entry in it.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)

@@ -22,13 +22,13 @@ impl HandMadeConnection {
     /// The PSN that both directions start at: 16 below the wrap, so that every test crosses it.
     pub const FIRST_PSN: Psn = Psn::new(0xff_fff0);
 
-    /// A connection with an MTU of 1024 bytes, an ACK timeout of 67 ms and 16 READs.
+    /// Returns a connection with an MTU of 1024 bytes, an ACK timeout of 67 ms and 16 READs.
     #[must_use]
     pub const fn new(peer: IpAddr, peer_qp: QpNumber) -> Self {
         Self { peer, peer_qp, mtu: Mtu::Mtu1024, ack_timeout: 14, rd_atomic: 16 }
     }
 
-    /// The changes that take a QP from RESET to RTS.
+    /// Returns the changes that take a QP from RESET to RTS.
     #[must_use]
     pub fn steps(&self) -> [QpModify; 3] {
         let init = QpModify {

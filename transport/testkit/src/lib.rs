@@ -1,10 +1,12 @@
-//! Support code that the tests of the workspace share.
+//! Support code shared by the tests of the workspace.
 //!
-//! Owns the surroundings of a test: processes that are driven line by line, loopback
-//! addresses that no other test uses, temporary directories, a counting allocator, network namespaces,
-//! reproducible random numbers, and what a hostile peer changes in its frames, the examples of `docs/wire.md`. Used by tests, by the conformance
-//! suite, by the simulation of whole nodes, and by the fault rigs in `examples/`. It must never depend on a provider, so that the suite can use it and stay independent of
-//! providers; and nothing that ships may depend on it.
+//! Owns the surroundings of a test: processes that are driven line by line, loopback addresses that no other
+//! test uses, temporary directories, a counting allocator, network namespaces, reproducible random numbers,
+//! the changes of hostile peers to their frames, and the examples of `docs/wire.md`. Tests, the conformance
+//! suite, the simulation of whole nodes and the fault rigs in `examples/` use it.
+//!
+//! It must never depend on a provider, so that the conformance suite stays independent of providers. Nothing
+//! that ships may depend on it.
 
 mod address;
 mod claims;

@@ -1,16 +1,16 @@
-//! Namespaces for single tests: of the network, where the host's routes, sockets and packets do not interfere, and
-//! of file systems, where there is one without room.
+//! Namespaces for single tests: of the network, where the host's routes, sockets and packets do not
+//! interfere, and of file systems, to have one without room.
 
 use crate::{Folder, same_test};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-/// The variable that is set for the process in the namespace.
+/// Environment variable that is set for the process in the namespace.
 const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
 
-/// Returns true in a network namespace of a test's own. Elsewhere it makes one, runs `setup` there, a shell command, and then
-/// the test again, or skips it visibly.
+/// Returns true in a separate network namespace. Outside, it creates the namespace, runs the shell command
+/// `setup` there and then the test again, or skips the test visibly.
 ///
 /// # Panics
 /// When the test fails in the namespace, and when there can be no temporary directory.
@@ -41,9 +41,9 @@ pub fn is_in_network_namespace(module: &str, test: &str, setup: &str) -> bool {
     false
 }
 
-/// A command that runs a program as root of a new user namespace, in a network namespace where only
-/// loopback is up. It fails before the program starts where the host allows no such namespaces; the caller
-/// must tell the two apart and report a skip.
+/// Returns a command that runs a program as root of a new user namespace, in a network namespace where only
+/// loopback is up. On hosts that allow no such namespaces it fails before the program starts; the caller must
+/// tell the two apart and report a skip.
 #[must_use]
 pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("unshare");
@@ -54,8 +54,9 @@ pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same command as root of a new user namespace, with a file system of the given KiB mounted at `directory`, which
-/// must exist. `None` where the host allows no such namespaces or mounts; the caller must report a skip.
+/// Returns a command that runs a program as root of a new user namespace, with a file system of the given KiB
+/// mounted at the existing `directory`. Returns `None` if the host allows no such namespaces or mounts; the
+/// caller must report a skip.
 #[must_use]
 pub fn on_small_file_system(directory: &Path, kib: u32, program: &Command) -> Option<Command> {
     let mount = format!("mount -t tmpfs -o size={kib}k,mode=700 tmpfs \"$0\"");

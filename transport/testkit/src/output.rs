@@ -1,10 +1,11 @@
-//! Standard output and standard error, without a panic when either is closed or full, and without an error when a reader has closed the pipe.
+//! Standard output and standard error: no panic if either is closed or full, and no error if a reader has
+//! closed the pipe.
 //!
-//! Used by the tools that developers run, such as the simulation: only these write there.
+//! Used by tools that developers run, such as the simulation.
 
 use std::io::{self, Write as _};
 
-/// Writes a line, or several, to standard output. A reader that has closed the pipe, such as `head`, has read enough.
+/// Writes text to standard output. A reader that has closed the pipe, such as `head`, is not an error.
 ///
 /// # Errors
 /// The cause, such as a full disk.
@@ -17,7 +18,7 @@ pub fn out(text: &str) -> Result<(), String> {
     written.map_err(|error| format!("cannot write to standard output: {error}"))
 }
 
-/// Writes a line to standard error. Nobody is left to tell when that fails.
+/// Writes a line to standard error. A failure is ignored, since it cannot be reported.
 pub fn err(text: &str) {
     let _closed = writeln!(io::stderr(), "{text}");
 }

@@ -7,15 +7,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest time that a child may take. Only one that waits for ever does.
+/// Time limit of a child. Only a child that waits for ever reaches it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Forks, runs `work` in the child, which then ends without the parent's exit handlers, and waits for it.
+/// Forks, runs `work` in the child, which then ends without the parent's exit handlers, and waits for the
+/// child.
 ///
-/// The child has no thread but the caller's, and must not need a lock that another thread may have held.
+/// The child has only the caller's thread, and must not need a lock that another thread may have held.
 ///
 /// # Panics
-/// When `work` panics in the child, or has not ended after a minute; then the child is killed.
+/// If `work` panics in the child, or has not ended after a minute. The child is then killed.
 pub fn in_forked_child(work: impl FnOnce()) {
     // SAFETY: the child runs `work` on its only thread. glibc makes the heap usable there, and the caller vouches for
     // other locks.
@@ -32,7 +33,7 @@ pub fn in_forked_child(work: impl FnOnce()) {
     }
 }
 
-/// Waits for the end of a child, and kills one that does not end.
+/// Waits for the end of a child, and kills it if it does not end.
 fn wait_for(child: Pid) -> WaitStatus {
     let ended = catch_unwind(|| {
         crate::wait_until("the forked child ends", LIMIT, || {
@@ -56,7 +57,7 @@ impl ForkedChild {
     /// Waits for the child's end and returns its exit status; `None` if a signal has ended it.
     ///
     /// # Panics
-    /// When the child has not ended after a minute; then it is killed.
+    /// If the child has not ended after a minute. It is then killed.
     #[must_use]
     pub fn exit_status(self) -> Option<i32> {
         match wait_for(self.0) {
@@ -66,7 +67,7 @@ impl ForkedChild {
     }
 }
 
-/// Forks. Returns the child, or `None` in the child, where the calling thread goes on as the only one.
+/// Forks. Returns the child, or `None` in the child, where the calling thread is the only one.
 ///
 /// # Panics
 /// When the system has no more processes.

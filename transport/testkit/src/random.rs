@@ -8,14 +8,14 @@ pub struct Random(
 );
 
 impl Random {
-    /// A generator with a different seed in each run.
+    /// Creates a generator with a different seed in each run.
     #[must_use]
     pub fn from_entropy() -> Self {
         use std::hash::{BuildHasher, RandomState};
         Self(RandomState::new().hash_one(std::process::id()))
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -24,22 +24,22 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below a bound, 0 for a bound of 0.
+    /// Returns a number below a bound, 0 for a bound of 0.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % (bound.max(1) as u64)).unwrap_or(0)
     }
 
-    /// True once in `count` times.
+    /// Returns true once in `count` times.
     pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 
-    /// Any byte.
+    /// Returns any byte.
     pub const fn byte(&mut self) -> u8 {
         self.next().to_le_bytes()[0]
     }
 
-    /// One of several.
+    /// Returns one of several values.
     ///
     /// # Panics
     /// When there is nothing to choose from.
@@ -56,7 +56,7 @@ impl Random {
     }
 }
 
-/// The bytes that belong to a key.
+/// Returns the bytes that belong to a key.
 #[must_use]
 pub fn bytes_of(key: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -64,13 +64,13 @@ pub fn bytes_of(key: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// One key from several numbers.
+/// Combines several numbers into one key.
 #[must_use]
 pub fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(0x7275_6e6b, |key, part| Random(key ^ part.rotate_left(17)).next())
 }
 
-/// Bytes that differ with the offset and with the seed.
+/// Returns bytes that differ with the offset and with the seed.
 #[must_use]
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) >> 3).to_le_bytes()[0] ^ seed).collect()

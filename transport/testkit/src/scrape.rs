@@ -1,5 +1,6 @@
-//! A Prometheus server drops a whole scrape for one wrong line. The parser checks each line as the server does, and more:
-//! metrics and series occur once, and histograms add up.
+//! A parser for Prometheus's text format. A Prometheus server drops a whole scrape for one wrong line. The
+//! parser checks each line as the server does, and also that metrics and series occur once and histograms add
+//! up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,7 @@ pub struct Sample {
 /// Reads each line of a text in Prometheus's format.
 ///
 /// # Panics
-/// A line breaks the format, a metric or series occurs twice, or the buckets of a histogram do not add up.
+/// If a line breaks the format, a metric or series occurs twice, or the buckets of a histogram do not add up.
 #[must_use]
 pub fn parse_scrape(text: &str) -> Vec<Sample> {
     assert!(text.ends_with('\n'), "the last line has no end");
@@ -88,7 +89,7 @@ fn parse_labels(text: &str) -> Labels {
     }
 }
 
-/// Checks that buckets are cumulative, and that the last one is `+Inf` and has the count.
+/// Checks that buckets are cumulative, and that the last one is `+Inf` and equals the count.
 fn check_histograms(samples: &[Sample]) {
     let mut buckets = BTreeMap::<_, (f64, f64)>::new();
     for Sample { name, labels, value } in samples {

@@ -1,7 +1,7 @@
-//! Steps machines in place of threads, when a program gives them their turns itself.
+//! Machines that a test steps in place of threads.
 //!
-//! Owns the machines that were asked for and not made yet, and a seeded source of random numbers. A doorbell is
-//! rung at once: what others may do between a push and its ring is for the simulation of whole nodes to try.
+//! Owns the machines that were requested and not taken yet, and a seeded source of random numbers. Doorbells
+//! ring at once; the simulation of whole nodes tests what others may do between a push and its ring.
 
 use crate::Random;
 use std::fmt;
@@ -17,13 +17,13 @@ struct State {
 }
 
 impl Stepped {
-    /// No machine yet; random numbers from this seed.
+    /// Creates a collection without machines, whose random numbers come from this seed.
     #[must_use]
     pub fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self(Mutex::new(State { random: Random(seed), spawned: Vec::new() })))
     }
 
-    /// The machines that were asked for since the last call, with their names.
+    /// Returns the machines requested since the last call, with their names.
     #[must_use]
     pub fn take(&self) -> Vec<(String, MakeMachine)> {
         std::mem::take(&mut self.lock().spawned)

@@ -1,4 +1,4 @@
-//! Waiting for a condition by polling it.
+//! Waiting for a condition by polling.
 
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,11 @@
-//! The examples of `docs/wire.md`, for the tests of those who parse and emit frames.
+//! The examples of `docs/wire.md`, for tests of code that parses or emits frames.
 
 use std::path::Path;
 
-/// The frames of the document, each with its name.
+/// Returns the frames of the document, each with its name.
 ///
 /// # Panics
-/// When there is no document, or a line of it is not a name and bytes.
+/// If there is no document, or a line of it is not a name and bytes.
 #[must_use]
 pub fn wire_examples() -> Vec<(String, Vec<u8>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire.md");

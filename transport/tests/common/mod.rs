@@ -1,4 +1,4 @@
-//! Common parts of the nodes' tests: an upper half that a test drives from outside.
+//! Test support for nodes: an upper half that a test drives from outside.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its part")]
 
 use bytes::Bytes;
@@ -17,22 +17,22 @@ use trunkline_verbs::Time;
 /// Long enough for a loaded machine; only a failing test waits for it.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A message that begins with this is sent back.
+/// First byte of a message that the receiver sends back.
 pub const ECHO: u8 = b'?';
 /// First byte of an echo.
 pub const ANSWER: u8 = b'!';
-/// A message that begins with this is kept by the receiver until `Job::LetGo`.
+/// First byte of a message that the receiver keeps until `Job::LetGo`.
 pub const KEEP: u8 = b'k';
 
-/// A node that screens refuses announced messages that begin with this.
+/// First byte of announced messages that a screening node refuses.
 pub const REFUSED: u8 = b'r';
-/// A node that screens accepts announced messages that begin with this, and leaves others undecided.
+/// First byte of announced messages that a screening node accepts. It leaves others undecided.
 pub const ACCEPTED: u8 = b'a';
 
-/// Token of messages that ask for no outcome.
+/// Token of messages that request no outcome.
 pub const UNREPORTED: u64 = 1 << 41;
 
-/// The kind of messages whose header has a time left: 24 bytes.
+/// Kind of messages whose header has a time left: 24 bytes.
 pub const TIMED: u8 = 0x30;
 
 #[derive(Debug)]
@@ -47,13 +47,13 @@ pub enum Job {
         token: u64,
         deadline: Option<Duration>,
     },
-    /// A message through the session that another came through.
+    /// Sends a message through the session of a received message.
     Answer {
         to: Origin,
         head: Vec<u8>,
         token: u64,
     },
-    /// A message with a header of the test's own, whose kind is [`TIMED`], to one of the peer's pollers.
+    /// Sends a message with the test's own header, of kind [`TIMED`], to one of the peer's pollers.
     Timed {
         peer: PeerKey,
         poller: u16,
@@ -62,7 +62,7 @@ pub enum Job {
         after: Duration,
     },
     LetGo,
-    /// Keeps the poller busy until something comes, or the other end is gone.
+    /// Keeps the poller busy until a value arrives or the other end is dropped.
     Wait(mpsc::Receiver<()>),
     /// Panics on the poller's thread.
     Panic,
@@ -80,10 +80,10 @@ pub enum Happened {
     NotSent(Origin, Vec<u8>, PeerDown),
 }
 
-/// The header that the tests' messages begin with, of a kind that the transport does not know.
+/// Header of the tests' messages, of a kind that the transport does not know.
 pub const HEADER: [u8; 8] = [0x10, 0, 0x34, 0x12, 0, 0, 0, 0];
 
-/// A head with that header.
+/// Returns a head with that header.
 fn head(bytes: &[u8]) -> Vec<u8> {
     [&HEADER, bytes].concat()
 }
@@ -95,7 +95,7 @@ struct Probe {
     jobs: Jobs,
     events: mpsc::Sender<(PollerIndex, Happened)>,
     kept: Vec<Bytes>,
-    /// Echoes that the carrier had no room for.
+    /// Echoes for which the carrier had no room.
     backlog: VecDeque<(Origin, Bytes)>,
     screens: bool,
 }
@@ -271,14 +271,14 @@ impl Upper for Probe {
     fn shutdown(&mut self, _: &mut dyn Carrier) {}
 }
 
-/// A node whose pollers a test drives.
+/// A node whose pollers are driven by a test.
 pub struct TestNode {
     pub node: Option<Node>,
     pub address: SocketAddr,
     jobs: Vec<Jobs>,
     handles: Vec<PollerHandle>,
     events: mpsc::Receiver<(PollerIndex, Happened)>,
-    /// Events that a wait for something else passed over.
+    /// Events skipped by waits for other events.
     passed: VecDeque<(PollerIndex, Happened)>,
 }
 
@@ -324,7 +324,7 @@ impl TestNode {
         self.handles[poller].wake();
     }
 
-    /// Waits for an event that `pick` takes; others stay for later.
+    /// Waits for an event that `pick` takes. Others stay queued.
     pub fn wait<T>(&mut self, what: &str, mut pick: impl FnMut(PollerIndex, &Happened) -> Option<T>) -> T {
         for at in 0..self.passed.len() {
             let (poller, event) = &self.passed[at];
@@ -346,7 +346,7 @@ impl TestNode {
         }
     }
 
-    /// Makes a poller know a peer and waits until the session is up there.
+    /// Makes a poller know a peer, and waits until the session is up there.
     pub fn connect(&mut self, poller: usize, address: SocketAddr) -> PeerKey {
         let key = self.name(poller, address);
         self.wait("session up", |at, event| match event {
@@ -386,13 +386,13 @@ impl TestNode {
         self.job(poller, Job::Send { peer, poller: to, connect, head, body, token, deadline });
     }
 
-    /// Sends a message that waits for a session, however many attempts to connect fail.
+    /// Sends a message that waits for a session, even if attempts to connect fail.
     pub fn send_waiting(&self, peer: PeerKey, head: &[u8], token: u64, deadline: Duration) {
         let (head, connect, body) = (head.to_vec(), Connect::Wait, Bytes::new());
         self.job(0, Job::Send { peer, poller: None, connect, head, body, token, deadline: Some(deadline) });
     }
 
-    /// The error with which a message was not taken.
+    /// Returns the error with which a message was not taken.
     pub fn refusal(&mut self, token: u64) -> SendError {
         self.wait("refusal", |_, event| match event {
             Happened::Refused(of, error) if *of == token => Some(*error),
@@ -401,14 +401,14 @@ impl TestNode {
         })
     }
 
-    /// Takes all events that have come and that nobody waited for.
+    /// Takes all events that no wait has taken.
     pub fn take_passed(&mut self, mut with: impl FnMut(&Happened)) {
         for (_, event) in self.passed.drain(..).chain(self.events.try_iter()) {
             with(&event);
         }
     }
 
-    /// The outcome of a message.
+    /// Returns the outcome of a message.
     pub fn outcome(&mut self, token: u64) -> SendOutcome {
         self.wait("outcome", |_, event| match event {
             Happened::Sent(of, outcome) if *of == token => Some(*outcome),
@@ -417,7 +417,7 @@ impl TestNode {
         })
     }
 
-    /// The next message.
+    /// Returns the next message.
     pub fn message(&mut self) -> (Origin, Bytes) {
         self.wait("message", |_, event| match event {
             Happened::Message(from, bytes) => Some((*from, bytes.clone())),
@@ -425,7 +425,7 @@ impl TestNode {
         })
     }
 
-    /// The next time that a peer is down at a poller.
+    /// Waits until a peer is down at a poller.
     pub fn down(&mut self, peer: PeerKey) -> PeerDown {
         self.wait("peer down", |_, event| match event {
             Happened::Peer(of, PeerEvent::Down { cause }) if *of == peer => Some(*cause),
@@ -433,7 +433,7 @@ impl TestNode {
         })
     }
 
-    /// The next time that any session is up.
+    /// Waits until any session is up.
     pub fn up(&mut self) -> PeerKey {
         self.wait("session up", |_, event| match event {
             Happened::Peer(of, PeerEvent::Up { .. }) => Some(*of),
@@ -441,7 +441,7 @@ impl TestNode {
         })
     }
 
-    /// Sends a message of each size, from the first poller, and has it back unchanged.
+    /// Sends a message of each size from the first poller, and gets each back unchanged.
     pub fn echoes(&mut self, server: &Self, sizes: &[usize]) {
         let peer = self.connect(0, server.address);
         for (token, &size) in (0..).zip(sizes) {
@@ -454,7 +454,7 @@ impl TestNode {
         }
     }
 
-    /// Large messages that peers have announced to the node, and that it has not finished.
+    /// Returns the number of large messages announced to the node that it has not finished.
     pub fn announced(&self) -> u64 {
         let budgets = self.report().budgets;
         budgets.iter().find(|budget| budget.name == "large messages announced").unwrap().used
@@ -483,15 +483,15 @@ fn brief(events: &VecDeque<(PollerIndex, Happened)>) -> Vec<String> {
         .collect()
 }
 
-/// Sizes around what is sent in one frame, and around what is announced.
+/// Sizes around the limits of a single frame and of announced messages.
 pub const SIZES: [usize; 9] = [0, 1, 100, 1023, 16_383, 16_384, 16_385, 100_000, 1 << 20];
 
-/// `length` bytes that differ from place to place.
+/// Returns `length` bytes that differ from offset to offset.
 pub fn pattern(length: usize, seed: u8) -> Bytes {
     trunkline_testkit::pattern(length, seed).into()
 }
 
-/// Options for a node that listens at a fresh address over UDP.
+/// Returns options of a node that listens on a fresh address over UDP.
 pub fn over_udp() -> NodeOptions {
     NodeOptions::new().listen(fresh_address())
 }

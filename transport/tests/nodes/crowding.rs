@@ -1,4 +1,4 @@
-//! Hosts that ask for many sessions and complete none do not shut out the others.
+//! Hosts that request many sessions and complete none do not shut out other hosts.
 
 use super::hostile::hello;
 use crate::common::{ECHO, LIMIT, TestNode, fresh_address, over_udp};
@@ -17,22 +17,22 @@ use trunkline_verbs::{
 
 /// The shallowest SRQ: 15 base credits.
 const DEPTH: u32 = 16;
-/// Sessions that the crowding host asks for.
+/// Number of sessions that the crowding host requests.
 const ASKED: u16 = 280;
 
-/// A host that listens at many ports, dials from each, returns the cookies that it gets, and never answers a
+/// A host that listens on many ports, dials from each, returns the cookies that it gets, and never answers a
 /// dial-back.
 struct Crowd {
     node: SocketAddr,
     host: IpAddr,
     /// Channel of the dials.
     channel: Arc<dyn CmChannel>,
-    /// Channel of the listeners; nobody reads it, so the dial-backs stay undecided.
+    /// Channel of the listeners. It is never read, so the dial-backs stay undecided.
     _unread: Arc<dyn CmChannel>,
     _listeners: Vec<Arc<dyn CmId>>,
     /// Endpoints that are connecting or connected, by their port.
     dials: HashMap<CmIdNumber, (u16, Arc<dyn CmId>)>,
-    /// Each dial's QP.
+    /// QP of each dial.
     qps: HashMap<CmIdNumber, Arc<dyn QueuePair>>,
     /// Frames that each session sends as soon as it is half-open.
     frames: Vec<Vec<u8>>,
@@ -97,7 +97,7 @@ impl Crowd {
         }
     }
 
-    /// Waits until each dial was accepted or refused; returns how many were accepted.
+    /// Waits until each dial was accepted or refused. Returns the number accepted.
     fn accepted(&mut self) -> usize {
         let (until, mut accepted, mut refused) = (Instant::now() + LIMIT, 0, 0);
         while accepted + refused < usize::from(ASKED) {
@@ -116,9 +116,9 @@ impl Crowd {
                     let (port, _id) = self.dials.remove(&event.id).unwrap();
                     self.qps.remove(&event.id);
                     match event.private_data[..6] {
-                        // To be repeated with a cookie.
+                        // Repeated with a cookie.
                         [b'T', b'R', b'N', b'K', 4, 11] => self.ask(port, &event.private_data[8..24]),
-                        // "Crowded", which a node takes as word to try again.
+                        // "Crowded", after which a node tries again.
                         [b'T', b'R', b'N', b'K', 4, 8] => refused += 1,
                         ref other => panic!("{other:?}"),
                     }
@@ -131,7 +131,7 @@ impl Crowd {
     }
 }
 
-/// A frame with a list of entries of an unknown type, and the grant with which each pair begins.
+/// Builds a frame with a list of entries of an unknown type, and the grant with which each pair begins.
 fn frame(kind: u8, entries: usize) -> Vec<u8> {
     let mut frame = vec![kind, 0, 0, 0];
     frame.extend((u16::MAX - 998).to_le_bytes());
@@ -144,14 +144,14 @@ fn frame(kind: u8, entries: usize) -> Vec<u8> {
 fn frames_of_half_made_sessions_take_nothing_from_those_that_are_up() {
     const CREDIT: u8 = 1;
     const SETTINGS: u8 = 3;
-    // Frames that a peer may send before it hears of us, and frames that it may not.
+    // Frames that a peer may send before it hears of us, and frames that it may not send.
     for frames in [vec![frame(SETTINGS, 8)], [vec![frame(SETTINGS, 8)], vec![frame(CREDIT, 0); 7]].concat()] {
         let node = TestNode::start(over_udp().srq_depth(DEPTH), 1);
         let mut honest = TestNode::start(over_udp(), 1);
         let peer = honest.connect(0, node.address);
         let mut crowd = Crowd::dial(node.address, fresh_address().ip(), frames);
         let accepted = crowd.accepted();
-        // Those that are ended for what they send make room for more.
+        // Sessions that end because of their frames make room for more.
         assert!(accepted >= 200, "{accepted}");
         for token in 0..200 {
             honest.send(0, peer, &[ECHO], Bytes::from_static(b"still there?"), token);

@@ -1,8 +1,8 @@
-//! A peer that keeps to the handshake and then sends nonsense: it loses its session, and the
-//! node goes on serving others.
+//! A peer that completes the handshake and then sends nonsense: it loses its session, and the node continues
+//! to serve others.
 //!
-//! The peer is made of verbs by hand, so the bytes here also hold the layouts of the handshake
-//! and of frames.
+//! The peer is built from verbs by hand, so the bytes here also fix the layouts of the handshake and of
+//! frames.
 
 use crate::common;
 use crate::common::{ACCEPTED, ECHO, HEADER, Job, LIMIT, REFUSED, TestNode, fresh_address, over_udp};
@@ -25,22 +25,22 @@ const EPOCH: u64 = 0x1234;
 /// Start of credit positions, and the base credit beyond it.
 const GRANT: u16 = u16::MAX - 999 + 1;
 
-/// Receives of the peer, and their length.
+/// Number of receives of the peer, and their length.
 const RECEIVES: usize = 16;
 const RECEIVE_BYTES: usize = 4096;
 /// Work request number of the first receive.
 const FIRST_RECEIVE: u64 = 100;
-/// Sends under way at once.
+/// Maximum number of sends under way.
 const SENDS: u32 = 32;
 
-/// One INI to the node and one TGT from it, or RC QPs in their place.
+/// An INI to the node and a TGT from it, or RC QPs in their place.
 struct RawPeer {
     device: Arc<SoftDevice>,
     channel: Arc<dyn CmChannel>,
     listener: Arc<dyn CmId>,
     cq: Arc<dyn CompletionQueue>,
     pd: Arc<dyn ProtectionDomain>,
-    /// None over RC.
+    /// `None` over RC.
     xrcd: Option<Arc<dyn XrcDomain>>,
     srq: Arc<dyn SharedReceiveQueue>,
     ini: Arc<dyn QueuePair>,
@@ -50,7 +50,7 @@ struct RawPeer {
     pollers: u8,
     memory: Arc<Memory>,
     region: Arc<dyn MemoryRegion>,
-    /// Credit that the node granted, messages that used credit, and sends under way.
+    /// Credit granted by the node, messages that used credit, and sends under way.
     granted: Cell<u16>,
     used: Cell<u16>,
     sending: Cell<u32>,
@@ -63,7 +63,7 @@ impl RawPeer {
         Self::connect_over(QpType::XrcIni, node)
     }
 
-    /// `sending` is the type of its INI.
+    /// Connects, and sends its settings to each poller. `sending` is the type of its INI.
     fn connect_over(sending: QpType, node: SocketAddr) -> Self {
         let peer = Self::connect_silent(sending, node);
         for poller in 0..peer.pollers {
@@ -160,8 +160,8 @@ impl RawPeer {
         peer
     }
 
-    /// Waits until its own connection is there; if it `answers` the dial-backs, one of each poller of the
-    /// node, until those are, too.
+    /// Waits until its own connection is up. If it `answers` the dial-backs, one per poller of the node, it
+    /// also waits for those connections.
     fn finish(&mut self, answers: bool) {
         let (until, mut established, mut expected) = (Instant::now() + LIMIT, 0, 2);
         while established < expected {
@@ -228,7 +228,7 @@ impl RawPeer {
         self.poll();
     }
 
-    /// Sends a frame that is too long to be posted inline, and waits until it is acknowledged.
+    /// Sends a frame too long to be posted inline, and waits until it is acknowledged.
     fn send_long(&self, frame: &[u8]) {
         let memory = Memory::zeroed(frame.len()).unwrap();
         memory.write(0, frame).unwrap();
@@ -260,7 +260,7 @@ impl RawPeer {
             .unwrap();
     }
 
-    /// Lets the card work in this thread, and hears what the node grants.
+    /// Lets the card work on this thread, and records the node's grants.
     fn poll(&self) {
         let mut completions = [Completion::default(); 16];
         let count = self.cq.poll(&mut completions);
@@ -279,8 +279,8 @@ impl RawPeer {
         }
     }
 
-    /// Sends as an honest peer may: when `credit` are needed and granted, and there is room.
-    /// `false` once the session is over.
+    /// Sends as an honest peer may: when the needed `credit` is granted and there is room. Returns false once
+    /// the session has ended.
     fn send_politely(&self, frame: &[u8], credit: u16) -> bool {
         let until = Instant::now() + LIMIT;
         loop {
@@ -305,7 +305,7 @@ impl RawPeer {
     }
 }
 
-/// The private data of a request of one poller.
+/// Builds the private data of a request of one poller.
 pub(super) fn hello(port: u16, epoch: u64, is_rc: bool, cookie: &[u8]) -> Vec<u8> {
     let mut hello = b"TRNK\x04\x00".to_vec();
     hello.extend(port.to_be_bytes());
@@ -317,7 +317,7 @@ pub(super) fn hello(port: u16, epoch: u64, is_rc: bool, cookie: &[u8]) -> Vec<u8
     hello
 }
 
-/// Waits for the cookie that a request is refused with.
+/// Waits for the cookie in the refusal of a request.
 fn take_cookie(channel: &dyn CmChannel) -> Vec<u8> {
     let until = Instant::now() + LIMIT;
     loop {
@@ -341,7 +341,7 @@ const MESSAGE: u8 = HEADER[0];
 const CRITICAL: u8 = 1;
 const ANNOUNCES: u8 = 2;
 
-/// A frame with a right header before `payload`.
+/// Builds a frame with a correct header before `payload`.
 fn frame(kind: u8, flags: u8, word: u16, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![kind, flags];
     out.extend(word.to_le_bytes());
@@ -362,12 +362,12 @@ fn settings() -> Vec<u8> {
     out
 }
 
-/// A message as the tests' nodes send it.
+/// Builds a message as the tests' nodes send it.
 fn message(payload: &[u8]) -> Vec<u8> {
     frame(MESSAGE, 0, u16::from_le_bytes([HEADER[2], HEADER[3]]), payload)
 }
 
-/// The announcement of a message.
+/// Builds the announcement of a message.
 fn announcing(payload: &[u8]) -> Vec<u8> {
     frame(MESSAGE, ANNOUNCES, u16::from_le_bytes([HEADER[2], HEADER[3]]), payload)
 }
@@ -377,7 +377,7 @@ fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A rendezvous request for memory that is not there.
+/// Builds a rendezvous request for absent memory.
 fn request(body: u64) -> Vec<u8> {
     let mut out = Vec::new();
     for field in [7, body, 0x1000] {
@@ -387,7 +387,7 @@ fn request(body: u64) -> Vec<u8> {
     out
 }
 
-/// A rendezvous request with more in it than a head may have.
+/// Builds a rendezvous request with more bytes than a head may have.
 fn with_long_head() -> Vec<u8> {
     let mut payload = request(5000);
     payload.resize(payload.len() + 4097, 0);
@@ -432,7 +432,7 @@ fn nonsense_ends_the_session_and_nothing_else() {
     assert_eq!(&client.message().1[..], b"!still there");
 }
 
-/// Frames of kinds that a later version may have: most are ignored, those that may not be end the session.
+/// Frames of kinds that a later version may have: most are ignored, and the critical ones end the session.
 #[test]
 fn unknown_kinds_of_frames_are_counted_or_end_the_session() {
     let mut node = TestNode::start(over_udp(), 1);
@@ -448,7 +448,7 @@ fn unknown_kinds_of_frames_are_counted_or_end_the_session() {
     assert_eq!(node.down(key), PeerDown::UnknownFrame(0x0d));
 }
 
-/// The announcement of one byte of a peer's memory.
+/// Builds the announcement of one byte of a peer's memory.
 fn announcement(peer: &RawPeer, id: u64, part: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for field in [id, 1, peer.memory.address(0).0] {
@@ -460,7 +460,7 @@ fn announcement(peer: &RawPeer, id: u64, part: &[u8]) -> Vec<u8> {
     announcing(&out)
 }
 
-/// Each message is READ and handed on, or refused, but the peer grants no credit for the FINs.
+/// Each message is READ and passed on, or refused, but the peer grants no credit for the FINs.
 #[test]
 fn a_peer_that_grants_nothing_is_not_owed_ever_more() {
     for (mut node, part) in
@@ -481,7 +481,7 @@ fn announcements_of_a_session_that_ends_are_forgotten() {
     for part in [&[REFUSED][..], &[ACCEPTED], &[]] {
         let peer = RawPeer::connect(node.address);
         let key = node.up();
-        // Their memory is not there, so READing them ends the session, too.
+        // Their memory is absent, so READing them ends the session, too.
         let absent = with(announcement(&peer, 7, part), 8 + 16, &0x1000u64.to_le_bytes());
         let sent = (0..3).take_while(|_| peer.send_politely(&absent, 1)).count();
         if sent == 3 {
@@ -496,11 +496,11 @@ fn announcements_of_a_session_that_ends_are_forgotten() {
     assert_eq!(client.message().1.len(), 100_001);
 }
 
-/// A poller that is busy does not read what others hand on to it, and the ring to it is bounded.
+/// A busy poller does not read what others pass on to it, and the ring to it is bounded.
 #[test]
 fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc).srq_depth(32), 2);
-    // Two, so that together they have more there than the ring holds.
+    // Two peers, so that together they have more there than the ring holds.
     let greedy = [0; 2].map(|_| {
         let peer = RawPeer::connect_over(QpType::Rc, node.address);
         let key = node.up();
@@ -512,7 +512,7 @@ fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
     // Through the trunk that ends at poller 0, for poller 1. Such frames use no credit.
     let crossing = with(frame(CREDIT, 0, 0, &[]), 7, &[1]);
     for (peer, key) in &greedy {
-        // Frames that come before another thread has closed the session are ignored.
+        // Frames that arrive before another thread has closed the session are ignored.
         let until = Instant::now() + LIMIT;
         while peer.send_politely(&crossing, 0) {
             assert!(Instant::now() < until, "all were taken");
@@ -520,7 +520,7 @@ fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
         let PeerDown::Misbehaved(why) = node.down(*key) else { panic!("not its fault") };
         assert!(why.contains("more frames at once"), "{why}");
     }
-    // A later peer is not at fault: its message waits until there is room.
+    // A later peer is not at fault, so its message waits until there is room.
     let mut client = TestNode::start(over_udp().connections(Connections::Rc), 1);
     let other = client.name(0, node.address);
     client.send_to(0, other, Some(1), &[ECHO], Bytes::from_static(b"are you there"), 1, None);
@@ -556,7 +556,7 @@ fn nonsense_for_another_poller_ends_the_session() {
     assert_eq!((poller, &bytes[..]), (1, &b"hello"[..]));
 }
 
-/// Bytes that a lane does not begin with: the cause names them. Each is sent in place of the peer's settings.
+/// Bytes that may not begin a lane: the cause names them. Each is sent in place of the peer's settings.
 #[test]
 fn a_lane_begins_with_settings_or_its_session_ends() {
     let mut node = TestNode::start(over_udp(), 1);
@@ -577,7 +577,7 @@ fn a_lane_begins_with_settings_or_its_session_ends() {
     }
 }
 
-/// A peer may be up before us. It may send its settings then, and nothing else.
+/// A peer may be up before us. It may then send its settings, and nothing else.
 #[test]
 fn a_message_in_a_half_made_session_ends_it() {
     for (sending, options) in [

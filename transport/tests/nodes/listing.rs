@@ -26,7 +26,7 @@ fn status_of(node: &TestNode, root: &Path) -> NodeStatus {
     listed(root).into_iter().find(|status| status.address == node.address).unwrap()
 }
 
-/// The poller is kept by its upper half meanwhile.
+/// The upper half keeps the poller busy meanwhile.
 #[test]
 fn a_node_whose_poller_is_stuck_tells_its_peers_paths_and_traffic() {
     let folder = Folder::new().unwrap();

@@ -1,4 +1,4 @@
-//! Memory that a peer can make a node hold, measured next to an honest one.
+//! Memory that a peer can make a node hold, measured beside an honest peer.
 //!
 //! Runs in its own process, because the counting allocator counts for the whole process.
 
@@ -17,11 +17,11 @@ const MESSAGE: usize = 15 << 10;
 const LARGE: usize = 200 << 10;
 const QUEUED: Limit = Limit { per_peer: 8 << 20, in_all: 32 << 20 };
 const MEMORY: usize = 4 << 20;
-/// Messages of each size: far more than the budgets hold.
+/// Number of messages of each size: far more than the budgets hold.
 const REPLIES: [(usize, u64); 2] = [(LARGE, 300), (MESSAGE, 2000)];
-/// Other memory that the nodes, their devices and this test may allocate meanwhile.
+/// Maximum of other memory that the nodes, their devices and this test allocate meanwhile.
 const SLACK: usize = 4 << 20;
-/// A batch of jobs is not counted against the node: the test makes them.
+/// Size of a batch of jobs. The test makes them, so their memory is not counted against the node.
 const BATCH: u64 = 64;
 
 fn options() -> NodeOptions {
@@ -43,7 +43,8 @@ fn budget(node: &TestNode, name: &str) -> BudgetReport {
     report.budgets.into_iter().find(|budget| budget.name == name).expect("it is reported")
 }
 
-/// A peer whose poller never runs grants no credit and READs nothing, while its device acknowledges all.
+/// A peer whose poller never runs grants no credit and READs nothing, while its device acknowledges
+/// everything.
 #[test]
 fn a_peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
     if !runs_alone(module_path!(), "a_peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session")
@@ -82,7 +83,7 @@ fn a_peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
     assert!(copies.used <= copies.limit.per_peer as u64, "{copies:?}");
     let cause = server.down(origin.peer);
     assert_eq!(cause, PeerDown::Misbehaved("it takes no replies"));
-    // Nothing of it is left, and others go on.
+    // Nothing of it is left, and others continue.
     let until = Instant::now() + LIMIT;
     let names = ["queued messages", "queued bytes", "large messages to READ"];
     while names.iter().any(|name| budget(&server, name).used > 0) {

@@ -28,7 +28,7 @@ fn every_size_comes_back_over_udp() {
     assert_eq!(report.rnr + server.report().rnr, 0);
 }
 
-/// Sends echoes of these sizes in one turn of the client's poller; each comes back in its turn.
+/// Sends echoes of these sizes in one turn of the client's poller. Each comes back in order.
 fn echoes_of_one_turn(client: &mut TestNode, peer: PeerKey, sizes: &[usize]) {
     let (go, wait) = mpsc::channel();
     client.job(0, Job::Wait(wait));
@@ -54,7 +54,7 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
     let server = TestNode::start(options(), 1);
     let mut client = TestNode::start(options(), 1);
     let peer = client.connect(0, server.address);
-    // Some are too long for a bundle, or for what is left of one.
+    // Some are too long for a bundle, or for the room left in one.
     let sizes = (0..300).map(|number| number * 37 % 1500).collect::<Vec<_>>();
     echoes_of_one_turn(&mut client, peer, &sizes);
     let sent = |node: &TestNode| {
@@ -70,7 +70,7 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
     assert_eq!((client.report().rnr, server.report().rnr), (0, 0));
 }
 
-/// More requests than one doorbell has, between a message and another that joins its frame.
+/// More requests than one doorbell takes, between a message and another that joins its frame.
 #[test]
 fn a_message_that_joins_the_frame_of_an_earlier_doorbell_has_its_time_left() {
     const UNSET: u32 = 0xdead_beef;
@@ -142,7 +142,7 @@ fn a_registered_buffer_is_sent_without_a_copy() {
     }
 }
 
-/// More of them than may be announced at once, in one turn, and between others.
+/// More messages than may be announced at once, in one turn, and between others.
 #[test]
 fn refused_messages_are_not_read_and_hold_nothing() {
     const MESSAGES: u64 = 100;
@@ -157,7 +157,7 @@ fn refused_messages_are_not_read_and_hold_nothing() {
         client.send(0, peer, &[REFUSED], pattern(100_000, 3), token);
     }
     (0..MESSAGES).for_each(|token| assert_eq!(client.outcome(token), SendOutcome::Delivered));
-    // Other devices than the software's do not count them.
+    // Only the software device counts READ responses.
     assert!(reads(&client).is_none_or(|reads| reads == 0));
     let (go, wait) = mpsc::channel();
     client.job(0, Job::Wait(wait));
@@ -193,7 +193,7 @@ fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
             "{failure:?}"
         );
     }
-    // The upper half is told of messages for which it asks for no outcome, too.
+    // The upper half is also told of messages for which it requests no outcome.
     for body in [first.slice(1..), pattern(50_000, 1)] {
         client.send(0, peer, b"item", body, UNREPORTED);
         let (to, head, cause) = client.wait("a message that is not sent", |_, event| match event {
@@ -203,12 +203,12 @@ fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
         assert_eq!((to, head), (peer, [&HEADER[..], b"item"].concat()));
         assert!(matches!(cause, PeerDown::NotRegistered(_)), "{cause:?}");
     }
-    // Messages that need no registration go on, through the same session.
+    // Messages that need no registration continue through the same session.
     for (token, body) in [(3, pattern(10_000, 2)), (4, first.clone())] {
         client.send(0, peer, b"", body.clone(), token);
         assert_eq!((client.outcome(token), server.message().1), (SendOutcome::Delivered, body));
     }
-    // And the others, as soon as there is room.
+    // The others follow as soon as there is room.
     drop(second);
     for (token, body) in [(5, first.slice(1..)), (6, first.slice(..50_000)), (7, pattern(50_000, 3))] {
         client.send(0, peer, b"", body.clone(), token);

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_transport::{Connections, NodeOptions, PeerDown, SendOutcome};
 
-/// Returns the options of a node on a device that has no XRC; `auto` sees that.
+/// Returns the options of a node on a device without XRC, which `auto` detects.
 fn without_xrc() -> NodeOptions {
     over_udp().device(SoftOptions { without_xrc: true, ..SoftOptions::default() })
 }
 
-/// Returns the options of a node on a device that has XRC and is not to use it.
+/// Returns the options of a node that uses RC on a device with XRC.
 fn over_rc() -> NodeOptions {
     over_udp().connections(Connections::Rc)
 }
@@ -51,7 +51,7 @@ fn a_poller_reaches_every_poller_of_its_peer() {
     }
 }
 
-/// A poller that does not look for long holds up nobody but who wants something of it.
+/// A poller that does not run for long delays only peers that need it.
 #[test]
 fn a_busy_poller_loses_nothing_and_hinders_no_other() {
     let mut server = TestNode::start(over_rc().srq_depth(32), 2);
@@ -81,7 +81,7 @@ fn a_busy_poller_loses_nothing_and_hinders_no_other() {
     assert_eq!(server.report().rnr, 0);
 }
 
-/// A message that has arrived at a poller for another one reaches that one, although the session has ended
+/// A message for another poller that has arrived reaches that poller, although the session has ended
 /// meanwhile: its sender was told that it was delivered.
 #[test]
 fn what_has_arrived_is_handed_on_before_the_session_is_closed() {
@@ -89,7 +89,7 @@ fn what_has_arrived_is_handed_on_before_the_session_is_closed() {
     let mut server = TestNode::start(over_rc(), 2);
     let mut client = TestNode::start(over_rc(), 1);
     let peer = client.connect(0, server.address);
-    // All of it comes through poller 0. The first messages win credit for those after them.
+    // All messages arrive through poller 0. The first ones gain credit for the following ones.
     for token in 0..20 {
         client.send_to(0, peer, Some(1), &[ECHO], pattern(100, 3), 100 + token, None);
         client.message();
@@ -108,7 +108,7 @@ fn what_has_arrived_is_handed_on_before_the_session_is_closed() {
         assert!(Instant::now() < until, "the session is still there");
         std::thread::yield_now();
     }
-    // Poller 1 takes the end of the session in one of these rounds, at the latest.
+    // Poller 1 learns of the end of the session in one of these rounds, at the latest.
     for port in [1, 2, 3] {
         server.name(1, ([127, 0, 0, 1], port).into());
     }
@@ -128,7 +128,7 @@ fn nodes_of_different_kinds_say_why_they_cannot_speak() {
         let cause = client.down(peer);
         let PeerDown::Refused(why) = cause else { panic!("{cause}") };
         assert!(why.contains("--connections rc") && why.contains(remedy), "{why}");
-        // The other side knows, too, where its device tells.
+        // The other side knows, too, on devices that report it.
         let report = server.report();
         assert!(report.other_kind > 0 || report.provider != "softrdma", "{report:?}");
         assert_eq!(client.report().other_kind, 0);

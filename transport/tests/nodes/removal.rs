@@ -1,7 +1,7 @@
-//! The device of a node is taken away and comes back, while the node lives on.
+//! The device of a node is removed and restored while the node lives on.
 //!
-//! Real threads and clocks, which only bound waits; removal under calls in virtual time is
-//! `cargo simulate`'s.
+//! Threads and clocks are real, and clocks only bound waits. `cargo simulate` tests removal under calls in
+//! virtual time.
 
 use crate::common::{Happened, LIMIT, TestNode, fresh_address, over_udp, pattern};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use trunkline_transport::{
     Connections, NodeOptions, PeerDown, PeerKey, ProviderChoice, SendError, SendFailure, SendOutcome,
 };
 
-/// A node whose device sits in the slot.
+/// Starts a node whose device is in the slot.
 fn node_in(slot: &Slot, pollers: u16) -> TestNode {
     node_over(Connections::Xrc, slot, pollers)
 }
@@ -33,13 +33,13 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     trunkline_testkit::wait_until(what, LIMIT, || holds().then_some(()));
 }
 
-/// Takes the device away and waits until nothing of it is held.
+/// Removes the device, and waits until nothing of it is held.
 fn remove(slot: &Slot) {
     slot.remove();
     wait_until("everything of the removed device is freed", || slot.devices() == 0);
 }
 
-/// Sends until something is delivered: the node has reconnected by itself.
+/// Sends until a message is delivered: the node has reconnected by itself.
 fn reach(node: &mut TestNode, poller: usize, peer: PeerKey, token: &mut u64) {
     let until = Instant::now() + LIMIT;
     loop {
@@ -54,7 +54,8 @@ fn reach(node: &mut TestNode, poller: usize, peer: PeerKey, token: &mut u64) {
     }
 }
 
-/// The next message that was sent or that was not taken, because the node pauses before it connects again.
+/// Returns the next message that was sent, or that was not taken because the node pauses before it connects
+/// again.
 fn next_outcome(node: &mut TestNode) -> (u64, SendOutcome) {
     node.wait("an outcome", |_, event| match event {
         Happened::Sent(token, outcome) => Some((*token, *outcome)),
@@ -67,7 +68,7 @@ fn next_outcome(node: &mut TestNode) -> (u64, SendOutcome) {
     })
 }
 
-/// Takes all that happened at a node until nothing is owed any more: outcomes by token.
+/// Takes all events of a node until no outcome is missing. Returns outcomes by token.
 fn outcomes(node: &mut TestNode, tokens: &HashSet<u64>) -> BTreeMap<u64, SendOutcome> {
     let mut found = BTreeMap::new();
     while found.len() < tokens.len() {
@@ -78,7 +79,7 @@ fn outcomes(node: &mut TestNode, tokens: &HashSet<u64>) -> BTreeMap<u64, SendOut
     found
 }
 
-/// A message of a test with its token in front.
+/// Returns a test's message that begins with its token.
 fn numbered(token: u64, large: bool) -> Bytes {
     let mut bytes = token.to_le_bytes().to_vec();
     bytes.extend(pattern(if large { 300_000 } else { 900 }, 1));
@@ -99,7 +100,7 @@ fn under_load(connections: Connections, client_loses: bool) {
     let mut load = |client: &TestNode, from: u64, to: u64| {
         for token in from..to {
             let poller = usize::try_from(token).unwrap() % keys.len();
-            // Not of the kinds that the probe answers.
+            // None of the kinds that the probe answers.
             client.send(poller, keys[poller], b"x", numbered(token, token % 7 == 0), token);
             tokens.insert(token);
         }
@@ -120,7 +121,7 @@ fn under_load(connections: Connections, client_loses: bool) {
     }
     let found = outcomes(&mut client, &tokens);
 
-    // Messages received, besides the first.
+    // Received messages other than the first.
     let mut received = HashSet::from([u64::from_le_bytes(first.1[1..9].try_into().unwrap())]);
     client_slot.restore();
     server_slot.restore();
@@ -197,7 +198,7 @@ fn who_sends_without_a_device_is_told_why() {
     assert_eq!(server.message().1, &b"again"[..]);
     assert_eq!(client.report().address, listened, "it listens where it did");
 
-    // A peer that dials finds it, too.
+    // A peer that dials reaches it, too.
     let back = server.connect(0, listened);
     server.send(0, back, b"hello", Bytes::new(), 1);
     assert_eq!(server.outcome(1), SendOutcome::Delivered);
@@ -219,7 +220,7 @@ fn memory_of_the_application_outlives_the_device() {
         buffer
     };
     let (frozen, unfrozen) = (make(&client).freeze(), make(&client));
-    // One message lends a receive slot, the other a block that was READ into.
+    // One message lends a receive slot, and the other a block filled by a READ.
     let mut held = Vec::new();
     for length in [5000, 200_000] {
         client.send(0, peer, b"", pattern(length, 3), token);
@@ -263,7 +264,7 @@ fn a_node_can_end_while_its_device_is_away() {
     server.stop();
 }
 
-/// Descriptors of this process, and threads of its nodes and devices.
+/// Returns the number of this process's descriptors, and of its threads for nodes and devices.
 fn holdings() -> (usize, usize) {
     let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let is_ours = |task: &std::fs::DirEntry| {
@@ -298,7 +299,7 @@ fn many_removals_leave_nothing_behind() {
     reach(&mut client, 0, peer, &mut token);
     remove(&slot);
     let (fds, threads) = before.unwrap();
-    // A thread that was joined is listed for a moment longer.
+    // A joined thread is listed for a moment longer.
     wait_until("no more descriptors and threads are held than before", || {
         let after = holdings();
         after.0 <= fds + 2 && after.1 <= threads

@@ -31,7 +31,7 @@ fn a_server_hears_of_a_client_that_went() {
     }
 }
 
-/// A poller that was busy finds the end of a session and what came before it at once.
+/// A poller that was busy finds the end of a session, and the messages before it, at once.
 #[test]
 fn what_was_delivered_before_a_goodbye_is_not_lost() {
     for connections in [Connections::Xrc, Connections::Rc] {
@@ -60,7 +60,8 @@ fn what_was_delivered_before_a_goodbye_is_not_lost() {
     }
 }
 
-/// Returns how a message failed: with the attempt that it waited for, or at once since the peer is known to be away.
+/// Returns how a message failed: with the connection attempt that it waited for, or at once because the peer
+/// is known to be away.
 fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
     node.wait("failure", |_, event| match event {
         Happened::Sent(of, SendOutcome::Failed(failure)) if *of == token => Some(Ok(*failure)),
@@ -94,7 +95,8 @@ fn nobody_listens() {
 fn a_peer_of_the_other_address_family_is_refused_with_the_reason_and_the_remedy() {
     let rows = [("127.0.0.1:0", "[::1]:7471", "IPv6"), ("[::1]:0", "127.0.0.1:7471", "IPv4")];
     for (listen, peer, family) in rows {
-        // On a network in the process, since other programs may have the device's port at these addresses.
+        // On a network inside the process, since other programs may hold the device's port at these
+        // addresses.
         let link = LinkChoice::InProcess(Hub::new());
         let device = SoftOptions { link, ..SoftOptions::default() };
         let options = NodeOptions::new().provider(ProviderChoice::Soft).device(device);
@@ -103,7 +105,8 @@ fn a_peer_of_the_other_address_family_is_refused_with_the_reason_and_the_remedy(
         let peer = client.name(0, peer.parse().unwrap());
         let cause = PeerDown::NoAddress { listens_on };
         assert_eq!(client.down(peer), cause);
-        // Each message gets it, none waits for another attempt, and neither does one that would wait for the peer.
+        // Each message gets the same answer. None waits for another attempt, not even a message that would
+        // wait for the peer.
         for token in [1, 2, 3] {
             client.send(0, peer, b"x", Bytes::new(), token);
             assert_eq!(client.outcome(token), failed(false, cause));
@@ -119,7 +122,7 @@ fn a_peer_of_the_other_address_family_is_refused_with_the_reason_and_the_remedy(
 #[test]
 fn a_peer_beyond_this_host_cannot_be_reached_from_a_loopback_address_and_the_text_says_so() {
     let mut client = TestNode::start(over_udp(), 1);
-    // An address for documentation, which nobody has.
+    // A documentation address, which is never in use.
     let peer = client.name(0, "192.0.2.1:7471".parse().unwrap());
     let PeerDown::NoRoute(error) = client.down(peer) else { panic!("another cause") };
     // Without any network the host has no route, whatever the source.
@@ -139,7 +142,7 @@ fn a_message_for_which_no_memory_comes_free_fails_and_others_do_not() {
     assert_eq!(client.outcome(2), failed(false, PeerDown::ResourceExhausted));
     client.send(0, peer, &[ECHO], Bytes::new(), 3);
     client.message();
-    // One that waits gets the memory when it comes free.
+    // A waiting message gets the memory when it comes free.
     client.send(0, peer, &[KEEP], pattern(900_000, 3), 4);
     server.job(0, Job::LetGo);
     assert_eq!(client.outcome(4), SendOutcome::Delivered);
@@ -150,8 +153,8 @@ fn a_message_for_which_no_memory_comes_free_fails_and_others_do_not() {
     });
 }
 
-/// A request may be answered long after the session through which it came, and its successor's numbers
-/// of requests are the same.
+/// A request may be answered long after the session that delivered it, when the successor's request numbers
+/// are the same.
 #[test]
 fn an_answer_does_not_reach_the_incarnation_after_the_one_that_asked() {
     let address = fresh_address();
@@ -187,7 +190,7 @@ fn an_idle_session_stays_up() {
             counters.iter().filter(|counter| ["packets_sent", "shm_packets_sent"].contains(&counter.name));
         sent.map(|counter| counter.value).reduce(|one, other| one + other)
     };
-    // Several rounds of keepalive go by, and it is the same session that answers.
+    // Several rounds of keepalive pass, and the same session still answers.
     match sent(&client) {
         Some(before) => {
             let deadline = Instant::now() + LIMIT;
@@ -196,7 +199,7 @@ fn an_idle_session_stays_up() {
                 std::thread::yield_now();
             }
         }
-        // Through libibverbs a device may not count its packets: then only time tells.
+        // A device opened through libibverbs may not count its packets, and then only time tells.
         None => std::thread::sleep(Duration::from_millis(500)),
     }
     client.send(0, peer, &[ECHO], Bytes::new(), 1);

@@ -1,4 +1,4 @@
-//! Either half is killed or stopped: the other one reports it, and a restart works at once.
+//! Either half is killed or stopped: the other half reports it, and a restart works at once.
 
 #[cfg(test)]
 mod tests {
@@ -6,10 +6,10 @@ mod tests {
     use nix::sys::signal::Signal;
     use trunkline_testkit::Process;
 
-    /// Far more calls than are made before a half is killed or stopped.
+    /// Number of calls, far more than are made before a half is killed or stopped.
     const ENDLESS: u64 = 1_000_000_000;
 
-    /// A server, and a client in the middle of its calls.
+    /// Starts a server, and a client in the middle of its calls.
     fn running(scene: &Scene) -> (Server, Process) {
         let server = scene.server();
         let mut client = scene.client(&server, ENDLESS);
@@ -25,7 +25,8 @@ mod tests {
         line.contains("stopped answering")
     }
 
-    /// A device of the same host ends the connections of a process that has died, as the process itself could.
+    /// Returns true if a line reports a dead peer. A device of the same host ends the connections of a dead
+    /// process, as the process itself could.
     fn names_the_dead(line: &str) -> bool {
         names_the_peer(line) || line.contains("closed the session")
     }

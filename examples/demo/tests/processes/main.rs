@@ -1,4 +1,4 @@
-//! The demo as a user runs it: whole, and with either half killed or stopped.
+//! The demo as run by a user: whole, and with either half killed or stopped.
 
 mod crash;
 mod main_job;

@@ -16,7 +16,7 @@ mod tests {
         serde_json::from_slice(&std::fs::read(&json).expect("a report")).expect("JSON")
     }
 
-    /// The same on NICs, which here are the drop-in libraries: with the feature `rdma-core`,
+    /// Returns true on NICs, which here are the drop-in libraries: with the feature `rdma-core`, and
     /// `LD_LIBRARY_PATH` and `TRUNKLINE_PROVIDER=require` in the environment.
     fn on_nic() -> bool {
         std::env::var("TRUNKLINE_PROVIDER").is_ok_and(|provider| provider == "require")
@@ -101,7 +101,7 @@ mod tests {
         demo.find(PATIENCE, |line| line.contains("files done")).expect("it got to the calls");
         demo.signal(Signal::SIGTERM);
         assert_eq!(exit_code(&mut demo, PATIENCE), Some(1));
-        // Its halves have ended, or their addresses would still be in use.
+        // The halves have ended; otherwise their addresses would still be in use.
         check(&run(&scene, &["--calls", "100"]), 100);
     }
 }

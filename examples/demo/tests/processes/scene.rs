@@ -5,19 +5,19 @@ use std::process::Command;
 use std::time::Duration;
 use trunkline_testkit::{Folder, Process, fresh_ip};
 
-/// Bound of each wait, for a loaded machine. The simulation holds deaths to 3 s.
+/// Time limit of each wait, for a loaded machine. The simulation requires deaths to be noticed within 3 s.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory with a small tree; removed when the scene is dropped.
 pub(crate) struct Scene {
     root: Folder,
     addresses: [String; 2],
-    /// The client has a separate address.
+    /// True if the client has a separate address.
     apart: bool,
 }
 
 impl Scene {
-    /// A scene with one address for both halves.
+    /// Creates a scene with one address for both halves.
     pub(crate) fn new() -> Self {
         let root = Folder::new().expect("a directory");
         std::fs::create_dir_all(root.join("tree/below")).expect("a directory");
@@ -30,7 +30,7 @@ impl Scene {
         Self { root, addresses: [fresh_ip().to_string(), fresh_ip().to_string()], apart: false }
     }
 
-    /// A scene with two addresses.
+    /// Creates a scene with two addresses.
     pub(crate) fn apart() -> Self {
         let mut scene = Self::new();
         scene.apart = true;
@@ -41,7 +41,7 @@ impl Scene {
         self.root.join(name)
     }
 
-    /// The demo with this scene's tree and addresses, and `more` arguments.
+    /// Returns the command of the demo with this scene's tree and addresses, and `more` arguments.
     pub(crate) fn command(&self, more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-demo"));
         command
@@ -83,11 +83,11 @@ pub(crate) fn path_text(path: &Path) -> &str {
 /// A running server half.
 pub(crate) struct Server {
     pub(crate) process: Process,
-    /// Address that it listens on.
+    /// Address on which it listens.
     address: String,
 }
 
-/// The exit code of a process that ends in time.
+/// Returns the exit code of a process that ends in time.
 pub(crate) fn exit_code(process: &mut Process, within: Duration) -> Option<i32> {
     process.wait(within).and_then(|status| status.code())
 }

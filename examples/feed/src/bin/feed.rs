@@ -42,9 +42,9 @@ enum Request {
     Upload { file: PathBuf },
 }
 
-/// Size of a chunk.
+/// Length of a chunk in bytes.
 const CHUNK: usize = 256 << 10;
-/// Items that are read ahead of the server.
+/// Number of items read ahead of the server.
 const AHEAD: usize = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -70,7 +70,7 @@ fn watch(client: &FeedClient, prefix: String) -> Result<(), Box<dyn Error>> {
     writeln!(out, "watching")?;
     while let Some(Event { topic, text }) = block_on(events.message())? {
         match writeln!(out, "{topic}: {text}") {
-            // A reader such as `head` has read enough. Dropping the stream tells the server.
+            // A reader such as `head` has closed the pipe. Dropping the stream tells the server.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
             written => written?,
         }
@@ -84,7 +84,7 @@ fn publish(client: &FeedClient, topic: &str) -> Result<(), Box<dyn Error>> {
     for line in std::io::stdin().lock().lines() {
         let event = Event { topic: topic.to_owned(), text: line? };
         if block_on(sender.send(event)).is_err() {
-            // The call is over, and its outcome says why.
+            // The call has ended, and its outcome gives the reason.
             break;
         }
     }
@@ -111,7 +111,7 @@ fn upload(client: &FeedClient, path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends the chunks of a file until it ends or nobody takes them.
+/// Sends the chunks of a file until the file or the receiver ends.
 fn read(file: File, chunks: &Sender<Bytes>) -> std::io::Result<()> {
     loop {
         let mut chunk = Vec::new();

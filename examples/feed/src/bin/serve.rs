@@ -26,18 +26,18 @@ struct Options {
     device: DeviceFlags,
 }
 
-/// Events that may wait for one watcher. One that is slower is left behind, with an error.
+/// Maximum number of events that wait for one watcher. A slower watcher is dropped, with an error.
 const MOST_WAITING: usize = 1024;
 
-/// One watcher.
+/// A watcher.
 struct Watcher {
     prefix: String,
     events: Sender<Event>,
-    /// True once it was too slow.
+    /// True once the watcher was too slow.
     is_behind: Arc<AtomicBool>,
 }
 
-/// The stream of one watcher. The end of the channel is an error for a watcher that was too slow.
+/// The stream of a watcher. The end of the channel is an error for a watcher that was too slow.
 struct Watched {
     events: Receiver<Event>,
     is_behind: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ impl Stream for Watched {
     }
 }
 
-/// The watchers, on all pollers.
+/// Watchers on all pollers.
 #[derive(Clone, Default)]
 struct Hub(Arc<Mutex<Vec<Watcher>>>);
 
@@ -65,8 +65,8 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands an event to all watchers of its topic, and forgets those that are gone or too slow: dropping the sender
-    /// ends the stream.
+    /// Sends an event to all watchers of its topic, and drops those that are gone or too slow: dropping the
+    /// sender ends the stream.
     fn publish(&self, event: &Event) {
         self.watchers().retain(|watcher| {
             if !event.topic.starts_with(&watcher.prefix) {
@@ -108,7 +108,7 @@ impl Feed for Hub {
     }
 }
 
-/// The progress of an upload: each chunk becomes a summary of what came.
+/// The progress of an upload: each chunk becomes a summary of the bytes received.
 struct Upload {
     chunks: Streaming<Bytes>,
     received: Summary,
@@ -139,10 +139,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .grace(Duration::from_secs(2))
         .serve(FeedServer::new(hub.clone()))
         .start()?;
-    // Nobody has to read it.
+    // Ignored: the output may be closed.
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     signals.forever().next();
-    // Their streams end, so that watchers see the end and not an error.
+    // Ends the watchers' streams, so that they see the end and not an error.
     hub.watchers().clear();
     node.shutdown();
     Ok(())

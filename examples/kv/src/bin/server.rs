@@ -32,7 +32,7 @@ struct Options {
 /// Largest accepted value in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// The handler, which all pollers share.
+/// The handler, shared by all pollers.
 #[derive(Debug, Clone, Default)]
 struct Store(Arc<Mutex<BTreeMap<String, Bytes>>>);
 
@@ -51,7 +51,7 @@ impl Kv for Store {
         if value.len() > MOST_BYTES {
             return Err(Status::invalid_argument(format!("a value has at most {MOST_BYTES} bytes")));
         }
-        // A received value may lend one of the node's receive buffers, so a value that is kept is copied.
+        // A received value may lend one of the node's receive buffers, so a stored value is copied.
         Ok(self.map().insert(key, Bytes::copy_from_slice(&value)).is_some())
     }
 
@@ -80,10 +80,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .grace(Duration::from_secs(options.grace))
         .serve(KvServer::new(store))
         .start()?;
-    // Nobody has to read it.
+    // Ignored: the output may be closed.
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     signals.forever().next();
-    // Calls that run have time to finish; new ones are refused.
+    // Running calls have time to finish, and new ones are refused.
     node.shutdown();
     Ok(())
 }

@@ -23,9 +23,9 @@ struct Options {
     device: DeviceFlags,
 }
 
-/// Calls whose lines may wait to be printed; the lines of further ones are dropped and counted.
+/// Maximum number of calls whose lines wait to be printed. Lines of further calls are dropped and counted.
 const MOST_WAITING: usize = 1024;
-/// Most sources; the lines of any further source are dropped.
+/// Maximum number of sources. Lines of further sources are dropped.
 const MOST_SOURCES: usize = 1000;
 
 /// A source and its lines.
@@ -81,14 +81,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .device_flags(&options.device)
         .serve(LogsServer::new(collector))
         .start()?;
-    // Nobody has to read it.
+    // Ignored: the output may be closed.
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     let printer = std::thread::spawn(move || print(&blocks));
     signals.forever().next();
-    // The shutdown drops the handlers, and with them the printer's last sender.
+    // The shutdown drops the handlers, and with them the last sender to the printer.
     node.shutdown();
     match printer.join() {
-        // A reader such as `head` has read enough.
+        // A reader that has closed the pipe, such as `head`, is not an error.
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         Ok(printed) => Ok(printed?),
         Err(_) => Err("the printing thread panicked".into()),

@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut out = std::io::stdout().lock();
             for total in trunkline::block_on(client.totals())? {
                 match writeln!(out, "{} {} {}", total.source, total.lines, total.dropped) {
-                    // A reader such as `head` has read enough.
+                    // A reader that has closed the pipe, such as `head`, is not an error.
                     Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
                     written => written?,
                 }

@@ -9,7 +9,7 @@ use syn::{Attribute, Expr, ExprLit, File, Item, ItemImpl, Lit, MetaNameValue, Ty
 const HEAD: &str = "// The public API of the crate trunkline, without docs and bodies; `_` is private.\n\
                     // Written by: TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api\n";
 
-/// The whole listing: by path, each item with its methods and the traits it has.
+/// Returns the whole listing: by path, each item with its methods and its traits.
 pub(crate) fn listing(root: &Path) -> String {
     let sources = Sources::read(root);
     let mut walk = Walk { sources: &sources, found: BTreeMap::new(), seen: BTreeSet::new() };
@@ -28,7 +28,7 @@ fn written(items: &[Item]) -> String {
     prettyplease::unparse(&file)
 }
 
-/// The feature that an item needs, if it needs one.
+/// Returns the feature that an item needs, if any.
 fn feature(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).find_map(|attribute| {
         let condition: MetaNameValue = attribute.parse_args().ok()?;
@@ -38,7 +38,7 @@ fn feature(attributes: &[Attribute]) -> Option<String> {
 }
 
 struct Entry {
-    /// The other crate that defines it, if one does.
+    /// The other crate that defines the item, if any.
     origin: String,
     items: Vec<Item>,
 }
@@ -50,7 +50,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// All public items of a module, listed under the name `shown`.
+    /// Lists all public items of a module under the name `shown`.
     fn module(&mut self, module: &[String], shown: &str) {
         if !self.seen.insert((module.to_vec(), shown.to_owned())) {
             return;
@@ -113,7 +113,7 @@ impl Walk<'_> {
         self.found.insert(shown.to_owned(), Entry { origin, items });
     }
 
-    /// The interface of the type `name` of `module`: its own methods first, then its traits in order.
+    /// Returns the interface of the type `name` of `module`: inherent methods first, then traits in order.
     fn impls(&self, module: &ModulePath, name: &str) -> Vec<Item> {
         let mut own = Vec::new();
         let mut traits = BTreeMap::new();
@@ -137,7 +137,7 @@ impl Walk<'_> {
         own.into_iter().chain(traits.into_values()).collect()
     }
 
-    /// Returns true if an `impl` that is written in `place` is one of the type `name` of `module`.
+    /// Returns true if an `impl` written in `place` belongs to the type `name` of `module`.
     fn is_for(&self, implementation: &ItemImpl, place: &[String], module: &ModulePath, name: &str) -> bool {
         let Type::Path(of) = &*implementation.self_ty else { return false };
         let path: Vec<String> = of.path.segments.iter().map(|segment| segment.ident.to_string()).collect();

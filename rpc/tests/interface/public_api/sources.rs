@@ -5,23 +5,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use syn::{Attribute, Item, Meta, UseTree, Visibility};
 
-/// A module by the names that lead to it, the crate's first.
+/// The path of a module, which begins with its crate.
 pub(crate) type ModulePath = Vec<String>;
 
-/// Crates of the project whose items the API may show, and their folders from this crate's.
+/// Crates of the project whose items the API may show, and their folders relative to this crate.
 const CRATES: [(&str, &str); 3] =
     [("trunkline", "."), ("trunkline_transport", "../transport"), ("trunkline_verbs", "../transport/verbs")];
 
-/// The items of all modules.
+/// Items of all modules.
 pub(crate) struct Sources {
     modules: BTreeMap<ModulePath, Vec<Item>>,
 }
 
-/// One name that a `use` brings into a module.
+/// A name that a `use` brings into a module.
 pub(crate) struct Import {
     /// Name of the item there; `*` for all items of a module.
     pub(crate) name: String,
-    /// The path that it is imported from.
+    /// Path of the import.
     pub(crate) path: Vec<String>,
 }
 
@@ -81,13 +81,13 @@ impl Sources {
         self.modules.get(module).map_or(&[], Vec::as_slice)
     }
 
-    /// All modules of the crate that `module` is part of.
+    /// Returns all modules of the crate that `module` is part of.
     pub(crate) fn crate_of(&self, module: &[String]) -> impl Iterator<Item = (&ModulePath, &Vec<Item>)> {
         let name = module[0].clone();
         self.modules.iter().filter(move |(path, _)| path[0] == name)
     }
 
-    /// Resolves a path that is used in `from`, through any number of re-exports.
+    /// Resolves a path used in `from`, through any number of re-exports.
     pub(crate) fn resolve(&self, from: &[String], path: &[String]) -> Target<'_> {
         let Some((first, rest)) = path.split_first() else { return Target::Foreign };
         let nested = [from, std::slice::from_ref(first)].concat();
@@ -115,7 +115,7 @@ impl Sources {
         Target::Module(here)
     }
 
-    /// An item of a module by its name, defined there or imported.
+    /// Finds an item of a module by its name, defined there or imported.
     fn lookup(&self, module: &[String], name: &str) -> Target<'_> {
         let Some((path, items)) = self.modules.get_key_value(module) else { return Target::Foreign };
         if let Some(item) = items.iter().find(|item| name_of(item).is_some_and(|its| its == name)) {
@@ -133,7 +133,7 @@ impl Sources {
     }
 }
 
-/// The name of an item that has one.
+/// Returns the name of an item, if it has one.
 pub(crate) fn name_of(item: &Item) -> Option<String> {
     let ident = match item {
         Item::Const(item) => &item.ident,
@@ -149,7 +149,7 @@ pub(crate) fn name_of(item: &Item) -> Option<String> {
     Some(ident.to_string())
 }
 
-/// The visibility of an item that has one.
+/// Returns the visibility of an item, if it has one.
 pub(crate) fn visibility_of(item: &Item) -> Option<&Visibility> {
     Some(match item {
         Item::Const(item) => &item.vis,
@@ -166,7 +166,7 @@ pub(crate) fn visibility_of(item: &Item) -> Option<&Visibility> {
     })
 }
 
-/// The names that a `use` brings in.
+/// Returns the names that a `use` brings in.
 pub(crate) fn imports(tree: &UseTree) -> Vec<Import> {
     fn collect(tree: &UseTree, mut prefix: Vec<String>, found: &mut Vec<Import>) {
         match tree {

@@ -1,11 +1,11 @@
-//! Removes from an item what is not part of its interface: bodies, private fields, docs.
+//! Removes the parts of an item that are not its interface: bodies, private fields, docs.
 
 use syn::{
     Attribute, Block, Field, Fields, FnArg, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility,
     parse_quote,
 };
 
-/// The item as its users see it.
+/// Returns the item as its users see it.
 pub(crate) fn stripped(mut item: Item) -> Item {
     match &mut item {
         Item::Const(item) => {
@@ -45,7 +45,7 @@ pub(crate) fn stripped(mut item: Item) -> Item {
     item
 }
 
-/// The public part of an inherent `impl`, or the head of a trait's; nothing where no part is public.
+/// Returns the public part of an inherent `impl`, or the head of a trait's; `None` if no part is public.
 pub(crate) fn stripped_impl(mut item: ItemImpl) -> Option<ItemImpl> {
     keep_visible(&mut item.attrs);
     if item.trait_.is_some() {
@@ -66,7 +66,7 @@ pub(crate) fn stripped_impl(mut item: ItemImpl) -> Option<ItemImpl> {
             ImplItem::Fn(member) => {
                 keep_visible(&mut member.attrs);
                 if let Some(FnArg::Receiver(receiver)) = member.sig.inputs.first_mut() {
-                    // `mut self` concerns only the body.
+                    // `mut self` affects only the body.
                     receiver.mutability = None;
                 }
                 member.block = empty();
@@ -90,7 +90,7 @@ fn strip_member(member: &mut TraitItem) {
         TraitItem::Const(member) => keep_visible(&mut member.attrs),
         TraitItem::Fn(member) => {
             keep_visible(&mut member.attrs);
-            // The existence of a default is part of the interface, its body is not.
+            // The existence of a default is part of the interface; its body is not.
             if let Some(body) = &mut member.default {
                 *body = empty();
             }
@@ -100,7 +100,7 @@ fn strip_member(member: &mut TraitItem) {
     }
 }
 
-/// Private fields show as one `_`, since their presence decides who may make and match a value.
+/// Replaces private fields by one `_`, since their presence decides who may construct and match a value.
 fn strip_fields(fields: &mut Fields) {
     let hidden: Type = parse_quote!(_);
     match fields {

@@ -1,4 +1,4 @@
-//! Nodes of another version of the protocol: refused at once, with the versions of both sides.
+//! Nodes of another version of the protocol are refused at once, with the versions of both sides.
 
 use super::{HOUR, LIMIT, PingClient, PingServer, Pong, early};
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ fn device(ip: IpAddr) -> Arc<SoftDevice> {
     SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::from_env().unwrap() }).unwrap()
 }
 
-/// A listener that speaks version 5 only, and refuses each request for that.
+/// A listener that speaks only version 5, and refuses each request for its version.
 struct Listener {
     address: SocketAddr,
     asked: Arc<AtomicU32>,
@@ -70,7 +70,7 @@ fn a_listener_of_another_version_is_named_to_callers_at_once() {
     let options = CallOptions::new().connect(Connect::Wait);
     let waiting = client.with(&options);
     let mut calls = 0;
-    // The next attempt to connect comes later and later, so that sooner or later a call finds none due.
+    // Attempts to connect become rarer and rarer, so that sooner or later a call meets none.
     wait_until("a call without a request", LIMIT, || {
         let waits = calls % 2 == 1;
         let outcome = if waits { early(waiting.ping()) } else { early(client.ping()) };
@@ -103,7 +103,7 @@ fn who_dials_with_another_version_is_told_ours_at_once() {
         ..QpInit::new(QpType::XrcIni)
     };
     id.attach(device.create_qp(ini).unwrap()).unwrap();
-    // Fixed parts: the magic number and the versions. The rest depends on the version.
+    // The magic number and the versions are fixed. The rest depends on the version.
     let mut private_data = b"TRNK\x06".to_vec();
     private_data.resize(56, 0xa5);
     private_data[37] = 5;

@@ -1,4 +1,4 @@
-//! Nodes of the same version, one of which has a critical setting that the other does not know.
+//! Nodes of the same version, one of which sends a critical setting that the other does not know.
 
 use super::{HOUR, LIMIT, PingClient, PingServer, Pong, early};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use trunkline_testkit::{HostilePeer, Hostility, Random, fresh_address, wait_unti
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::{Counter, Time};
 
-/// A link that adds the setting to the settings of its node.
+/// A link that adds the setting to its node's settings.
 #[derive(Debug)]
 struct AdvancedLink(InProcessLink, HostilePeer);
 
@@ -60,7 +60,7 @@ impl Link for AdvancedLink {
     }
 }
 
-/// A node with two pollers and the service, on a network inside this process.
+/// Starts a node with two pollers and the service, on a network inside this process.
 fn node(hub: &Arc<Hub>, is_advanced: bool) -> Node {
     let address = fresh_address();
     let link = if is_advanced {
@@ -89,7 +89,7 @@ fn refusal(node: &Node, server: SocketAddr, connect: Connect) -> Status {
     early(client.with(&CallOptions::new().timeout(HOUR).connect(connect)).ping()).unwrap_err()
 }
 
-/// Calls of the node that does not know the setting, all of which are refused by its number.
+/// Checks that all calls of the node that does not know the setting are refused with the setting's number.
 fn all_are_refused(node: &Node, server: SocketAddr) {
     // Long enough for several attempts to connect.
     let begun = Instant::now();
@@ -119,8 +119,8 @@ fn a_server_with_an_unknown_critical_setting_is_refused_by_its_number_at_once() 
 fn a_client_with_an_unknown_critical_setting_is_told_its_number_at_once() {
     let hub = Hub::new();
     let (server, client) = (node(&hub, false), node(&hub, true));
-    // The session that the first call makes is closed when the setting comes, of which each poller is told by itself. The
-    // server remembers why, and refuses the next one.
+    // The session made by the first call is closed when the setting arrives, of which each poller learns
+    // separately. The server remembers the cause, and refuses the next session.
     wait_until("the refusal by the setting", LIMIT, || {
         let status = refusal(&client, server.local_address(), Connect::FailFast);
         let is_refused = status.code() == Code::FailedPrecondition;
@@ -128,6 +128,6 @@ fn a_client_with_an_unknown_critical_setting_is_told_its_number_at_once() {
         is_refused.then_some(())
     });
     all_are_refused(&client, server.local_address());
-    // And so are the calls of the server.
+    // The calls of the server are refused, too.
     all_are_refused(&server, client.local_address());
 }

@@ -1,4 +1,4 @@
-//! Sections J and K: XRC through the connection manager, and who announces it.
+//! Sections J and K: XRC through the connection manager, and how it is announced.
 
 use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
 use crate::connect::{CmRoute, answer_disconnect, both_sides_end, dial, listen, unexpected};

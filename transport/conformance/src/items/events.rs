@@ -10,7 +10,7 @@ use trunkline_verbs::{
     QpState, RemoteAddress, Rkey, SendOperation,
 };
 
-/// Waits for an event of this kind and skips those of other kinds.
+/// Waits for an event of this kind, and skips those of other kinds.
 pub(super) fn event(lab: &Lab, side: &Side, kind: Kind) -> Verdict<AsyncSubject> {
     lab.wait(&format!("the event {kind:?}"), || {
         std::iter::from_fn(|| side.device.next_async_event())
@@ -19,7 +19,7 @@ pub(super) fn event(lab: &Lab, side: &Side, kind: Kind) -> Verdict<AsyncSubject>
     })
 }
 
-/// Consumes all waiting events and returns whether one of them is of this kind.
+/// Consumes all waiting events. Returns true if one of them is of this kind.
 fn waits(side: &Side, kind: Kind) -> bool {
     std::iter::from_fn(|| side.device.next_async_event()).filter(|event| event.kind == kind).count() > 0
 }
@@ -124,8 +124,8 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
         lab.succeeds("a completion from before the overflow", &cq, wr_id, Op::RdmaWrite)?;
     }
 
-    // When the CQ of an XRC SRQ overflows, the SRQ accepts no more messages. The TGT survives, as others use
-    // it.
+    // When the CQ of an XRC SRQ overflows, the SRQ accepts no more messages. The TGT survives, since other
+    // SRQs use it.
     let cq = lab.far.device.create_cq(small())?;
     let srq = lab.far.new_srq(&bystander.xrcd, &cq)?;
     let number = srq.number()?;

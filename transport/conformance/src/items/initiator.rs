@@ -11,7 +11,7 @@ use trunkline_verbs::{
     SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
-/// A number other than `taken` that, as real numbers are sparse, no SRQ has.
+/// Returns a number other than `taken` that no SRQ has, since real numbers are sparse.
 pub(super) fn bogus(taken: SrqNumber) -> SrqNumber {
     SrqNumber::new(taken.get() ^ 0x80_0001)
 }
@@ -78,7 +78,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     for depth in [1, 2, most].into_iter().filter(|depth| *depth <= most) {
         let route = lab.route(&Terms { rd_atomic: (depth, depth), ..Terms::default() })?;
         lab.far.memory.write(0, &0u64.to_ne_bytes())?;
-        // Post far more than may be outstanding; every response must be stored at the right address.
+        // Far more than may be outstanding. Every response must be stored at the right address.
         for wr_id in 0..24u64 {
             let word = [lab.near.piece(8 * usize::try_from(wr_id).unwrap_or(0), 8)];
             let operation = if wr_id % 2 == 0 { add } else { read };
@@ -114,7 +114,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     depth_above_the_device("more outstanding READs than the device announces", answer)
 }
 
-/// A fenced SEND carries the bytes that the READ before it has returned.
+/// Checks that a fenced SEND carries the bytes that the READ before it returned.
 fn fence(lab: &Lab, route: &Route) -> Verdict {
     for round in 0..8 {
         lab.far.fill(32_768, 20_000, round)?;
@@ -133,7 +133,7 @@ fn fence(lab: &Lab, route: &Route) -> Verdict {
     Ok(())
 }
 
-/// A CQ armed for solicited completions fires for those only.
+/// Checks that a CQ armed for solicited completions fires for those only.
 fn solicited(lab: &Lab) -> Verdict {
     const CONTEXT: u64 = 0x736f;
     let channel = lab.far.device.create_completion_channel()?;
@@ -191,7 +191,7 @@ pub(super) fn f3(lab: &Lab) -> Verdict {
     equal("its QP", done.qp_number, all.ini.number())
 }
 
-/// Sends of several lengths, gathered from and scattered to two pieces each.
+/// Sends messages of several lengths, each gathered from and scattered to two pieces.
 fn messages(lab: &Lab, route: &Route) -> Verdict {
     // Empty, one packet, just more than one, and many packets, whatever the MTU.
     for (wr_id, length) in (1..).zip([0u32, 1, 1023, 1024, 1025, 4097, 40_001]) {
@@ -242,7 +242,7 @@ fn one_sided(lab: &Lab, route: &Route) -> Verdict {
     Ok(())
 }
 
-/// Unsignalled successes have no completion, and their entries in the send queue become free again.
+/// Checks that unsignalled successes have no completion, and that their send-queue entries become free again.
 fn signalling(lab: &Lab, route: &Route) -> Verdict {
     let rounds = u64::from(route.ini.capacities().max_send_wr) * 2;
     let data = [lab.near.piece(0, 8)];

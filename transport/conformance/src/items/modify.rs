@@ -12,7 +12,7 @@ use trunkline_verbs::{
     QpType, QueuePair, SendOperation,
 };
 
-/// A row of the table of contract E1, for one type.
+/// A row of the table of contract E1, for one QP type.
 struct Step {
     from: QpState,
     to: QpState,
@@ -20,7 +20,7 @@ struct Step {
     optional: M,
 }
 
-/// The table of the contract, independent of any provider.
+/// Returns the table of the contract, independent of any provider.
 fn steps(qp_type: QpType) -> Vec<Step> {
     use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained};
     let only = |holds: bool, mask: M| if holds { mask } else { M::empty() };
@@ -46,7 +46,7 @@ fn steps(qp_type: QpType) -> Vec<Step> {
     .collect()
 }
 
-/// The attributes that the kernel drops from the mask before its check (contract E3).
+/// Returns the attributes that the kernel drops from the mask before its check (contract E3).
 fn dropped(qp_type: QpType) -> M {
     match qp_type {
         QpType::XrcTgt => M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY,
@@ -55,12 +55,12 @@ fn dropped(qp_type: QpType) -> M {
     }
 }
 
-/// A new INI and a new TGT, not connected.
+/// Creates an INI and a TGT that are not connected.
 fn pair(lab: &Lab) -> Verdict<(Arc<dyn QueuePair>, Arc<dyn QueuePair>)> {
     Ok((lab.near.new_ini()?, lab.far.new_tgt(&lab.far.new_xrcd()?)?))
 }
 
-/// Each QP with the address of the other.
+/// Returns each QP with the address of the other.
 fn ends<'a>(lab: &'a Lab, pair: &'a (Arc<dyn QueuePair>, Arc<dyn QueuePair>)) -> [End<'a>; 2] {
     let (ini, tgt) = pair;
     [
@@ -304,8 +304,8 @@ pub(super) fn e8(lab: &Lab) -> Verdict {
     check(ini.number() != QpNumber::new(0), || "the INI has number 0".to_owned())
 }
 
-/// A send from an INI before it is in RTS, to a target that would accept the message. The pair is not used
-/// again, since a device that accepted the request may still have it in its queue.
+/// Posts a send on an INI before it is in RTS, to a target that would accept the message. The pair is not
+/// used again, since a device that accepted the request may still have it in its queue.
 fn early_send(lab: &Lab, state: QpState) -> Verdict {
     let terms = Terms::default();
     let (xrcd, target_cq, initiator_cq) = (lab.far.new_xrcd()?, lab.far.new_cq()?, lab.near.new_cq()?);

@@ -1,4 +1,4 @@
-//! Regions of parts of memory.
+//! Regions that register parts of memory.
 
 use super::rc_ends::Pair;
 use crate::check::{EINVAL, Verdict, check, equal, refused};
@@ -14,9 +14,9 @@ use trunkline_verbs::{
 
 /// RC has no XRCETH, so the SRQ number is not used.
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
-/// Three neighbours; they begin and end inside of pages.
+/// Three adjacent parts that begin and end inside of pages.
 const PARTS: [Range<usize>; 3] = [700..5000, 5000..9001, 9001..9002];
-/// Offset at which a READ puts its result.
+/// Offset at which a READ stores its result.
 const INTO: usize = 64 << 10;
 
 pub(super) fn r11(lab: &Lab) -> Verdict {
@@ -67,7 +67,7 @@ fn is_refused(what: &str, status: Status) -> Verdict {
     check(status == Status::RemoteAccessError, || format!("a READ of {what} ended with {status:?}"))
 }
 
-/// READs with the key of a region, by a separate connection; returns how that ends.
+/// READs with the key of a region on a separate connection. Returns the completion status.
 fn read(lab: &Lab, region: &Arc<dyn MemoryRegion>, address: IoAddress, length: u32) -> Verdict<Status> {
     let pair = Pair::new(lab, &Terms::default())?;
     let from = SendOperation::RdmaRead(RemoteAddress { address, rkey: region.rkey() });

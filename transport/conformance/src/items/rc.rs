@@ -13,7 +13,7 @@ use trunkline_verbs::{
 /// RC has no XRCETH, so the SRQ number is not used.
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 
-/// An RC QP with its own receive CQ.
+/// Creates an RC QP with its own receive CQ.
 fn rc(side: &Side) -> Verdict<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>)> {
     let cq = side.new_cq()?;
     let init = QpInit { receive_cq: Some(Arc::clone(&cq)), ..side.rc_init() };
@@ -73,7 +73,7 @@ pub(super) fn r1(lab: &Lab) -> Verdict {
     flush(lab, &far, &far_cq)
 }
 
-/// An RC QP without receives responds with RNR NAKs too.
+/// Checks that an RC QP without receives responds with RNR NAKs too.
 fn empty_queue(
     lab: &Lab,
     near: &Arc<dyn QueuePair>,
@@ -90,7 +90,7 @@ fn empty_queue(
     Ok(())
 }
 
-/// In ERR the QP's own receives are flushed, unlike those of an SRQ.
+/// Checks that in ERR the QP's own receives are flushed, unlike those of an SRQ.
 fn flush(lab: &Lab, qp: &Arc<dyn QueuePair>, cq: &Arc<dyn CompletionQueue>) -> Verdict {
     for wr_id in 30..33 {
         post(&lab.far, qp, wr_id, 64)?;

@@ -22,7 +22,7 @@ pub(super) struct Pair {
     pub(super) near: Arc<dyn QueuePair>,
     far: Arc<dyn QueuePair>,
     srq: Arc<dyn SharedReceiveQueue>,
-    /// The far QP's receive CQ.
+    /// Receive CQ of the far QP.
     cq: Arc<dyn CompletionQueue>,
 }
 

@@ -11,8 +11,7 @@ use trunkline_verbs::{
 };
 
 pub(super) fn d1(lab: &Lab) -> Verdict {
-    // The types enforce that the parts are present, so only parts of another device can be
-    // refused.
+    // The types enforce that the parts are present, so only parts of another device can be refused.
     let (near, far) = (&lab.near, &lab.far);
     if Arc::ptr_eq(&near.device, &far.device) {
         return Err(Deviation::Skipped("the bench has one device only".to_owned()));
@@ -49,7 +48,7 @@ pub(super) fn d3(lab: &Lab) -> Verdict {
     if Arc::ptr_eq(&near.device, &far.device) {
         return Err(Deviation::Skipped("the bench has one device only".to_owned()));
     }
-    // Handles belong to one open of a device. No call accepts those of another.
+    // Handles belong to one open of a device. No call accepts handles of another.
     let refuse = |what: &str, init: QpInit| refused(what, far.device.create_qp(init), EINVAL);
     refuse("an INI with another device's PD", QpInit { pd: Some(Arc::clone(&near.pd)), ..far.ini_init() })?;
     let send_cq = Some(Arc::clone(&near.cq));
@@ -125,7 +124,8 @@ pub(super) fn d6(lab: &Lab) -> Verdict {
     check(limit_event(lab).is_none(), || "the limit fired twice".to_owned())
 }
 
-/// The next limit event, skipping events of other kinds (a TGT may report that it is established).
+/// Returns the next limit event, and skips events of other kinds, since a TGT may report that it is
+/// established.
 pub(super) fn limit_event(lab: &Lab) -> Option<AsyncSubject> {
     while let Some(event) = lab.far.device.next_async_event() {
         if event.kind == AsyncEventKind::SrqLimitReached {

@@ -104,7 +104,7 @@ pub(super) fn g4(lab: &Lab) -> Verdict {
 /// Makes an operation on a remote address.
 type Toward = fn(RemoteAddress) -> SendOperation;
 
-/// Each operation needs its own access right of the region, and must not reach past its ends.
+/// Checks that each operation needs its own access right of the region, and does not reach past its ends.
 fn bounds(lab: &Lab) -> Verdict {
     let far = &lab.far;
     let operations: [(Access, Toward); 4] = [
@@ -159,7 +159,7 @@ fn bounds(lab: &Lab) -> Verdict {
     Ok(())
 }
 
-/// Access rights of the region and of the TGT, and the region's bounds.
+/// Checks the access rights of the region and of the TGT, and the region's bounds.
 fn rights(lab: &Lab) -> Verdict {
     let far = &lab.far;
     let region = far.pd.register(Arc::clone(&far.memory), Access::LOCAL_WRITE | Access::REMOTE_READ)?;

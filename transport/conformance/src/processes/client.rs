@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::Duration;
 use trunkline_testkit::Process;
 
-/// A puppet that does not answer for this long is stuck.
+/// Time without an answer after which a puppet counts as stuck.
 const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
 
 /// A process that executes verbs on command. Dropping this kills it.
@@ -29,7 +29,7 @@ impl Puppet {
         Ok(self.process.tell(command)?)
     }
 
-    /// The next answer: a text, or the errno of a verb that was refused.
+    /// Returns the next answer: a text, or the errno of a verb that was refused.
     pub(super) fn answer(&mut self) -> Verdict<Result<String, i32>> {
         let answer = self.process.after(ANSWER)?;
         let (kind, rest) = answer.split_once(' ').unwrap_or((&answer, ""));
@@ -40,7 +40,7 @@ impl Puppet {
         }
     }
 
-    /// Sends a command that must succeed and returns its result.
+    /// Sends a command that must succeed, and returns its result.
     pub(super) fn does(&mut self, command: &str) -> Verdict<String> {
         self.tell(command)?;
         let name = self.name;
@@ -48,7 +48,7 @@ impl Puppet {
             .map_err(|errno| Deviation::Failed(format!("{name}: {command} was refused with errno {errno}")))
     }
 
-    /// Sends a command whose result is a number.
+    /// Sends a command that must return a number, and returns that number.
     pub(super) fn number(&mut self, command: &str) -> Verdict<u32> {
         let answer = self.does(command)?;
         answer.parse().map_err(|_| Deviation::Failed(format!("{}: {command}: {answer}", self.name)))
@@ -66,7 +66,7 @@ impl Puppet {
         }
     }
 
-    /// Polls a queue for a receive, which must be this one and successful; returns the TGT's number.
+    /// Polls a queue for a receive, which must be this one and successful. Returns the TGT's number.
     pub(super) fn receives(&mut self, queue: &str, wr_id: u64) -> Verdict<u32> {
         let got = self.does(&format!("poll {queue}"))?;
         let words: Vec<&str> = got.split(' ').collect();

@@ -10,7 +10,7 @@ use trunkline_testkit::Folder;
 /// Number of processes that race for a domain.
 const RACERS: usize = 16;
 
-/// A directory with a file in it, and the file's path.
+/// Creates a directory with a file in it. Returns the directory and the file's path.
 fn file() -> Verdict<(Folder, String)> {
     let folder = Folder::new()?;
     folder.create("domain")?;

@@ -1,9 +1,9 @@
 //! Items that need several processes: sharing of a domain, and the state after a process has died.
 //!
-//! The initiator is in this process, on its own device. The targets are *puppets*: processes that share
-//! one address and execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`],
-//! whose processes call [`serve_puppet`], and runs the items of [`PROCESS_ITEMS`] in the same way as
-//! those of [`crate::ITEMS`].
+//! The initiator is in this process, on its own device. The targets are *puppets*: processes that share one
+//! address and execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`], starts
+//! processes that call [`serve_puppet`], and runs the items of [`PROCESS_ITEMS`] in the same way as those of
+//! [`crate::ITEMS`].
 
 mod client;
 mod domains;
@@ -28,16 +28,16 @@ use trunkline_verbs::{
 
 /// A provider whose devices several processes can share.
 pub trait ProcessBench: Send + Sync {
-    /// The provider's name.
+    /// Returns the provider's name.
     fn provider(&self) -> &str;
 
     /// Opens a device in this process that reaches the puppets.
     ///
     /// # Errors
-    /// Why it cannot be opened; the item then fails.
+    /// If it cannot be opened; the item then fails.
     fn open_near(&self) -> Result<Port, VerbsError>;
 
-    /// The address that the puppets of one item share.
+    /// Returns the address that the puppets of one item share.
     fn far_address(&self) -> IpAddr;
 
     /// Starts a process that serves as a puppet at the address, with pipes as its input and output.
@@ -50,12 +50,12 @@ pub trait ProcessBench: Send + Sync {
     fn xrc_violation(&self) -> &[CompletionStatus];
 }
 
-/// An item that needs processes.
+/// An item that needs several processes.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessItem {
     /// Number in the contract.
     pub id: &'static str,
-    /// The property that is checked between processes, in one sentence.
+    /// Property that is checked between processes, in one sentence.
     pub title: &'static str,
     check: fn(&Stage<'_>) -> Verdict,
 }
@@ -201,13 +201,14 @@ impl<'a> Stage<'a> {
         Ok(ini.post_send(&[request(SEND, SendOperation::Send, &data, SrqNumber::new(srq))])?)
     }
 
-    /// Waits for the next send, which must end with this status.
+    /// Waits for the completion of the next send, which must have this status.
     fn ends(&self, what: &str, status: CompletionStatus) -> Verdict {
         self.lab.ends(what, &self.lab.near.cq, SEND, status)?;
         Ok(())
     }
 
-    /// Waits for the next send, which must end like a send to a nonexistent SRQ (contract G7).
+    /// Waits for the completion of the next send, which must fail like a send to a nonexistent SRQ (contract
+    /// G7).
     fn is_a_violation(&self, what: &str) -> Verdict<CompletionStatus> {
         let ended = self.lab.next(what, &self.lab.near.cq)?;
         equal("which send ended", ended.wr_id, SEND)?;
@@ -217,5 +218,5 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The work request id of each send.
+/// Work request id of each send.
 const SEND: u64 = 42;

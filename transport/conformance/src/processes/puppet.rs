@@ -1,8 +1,8 @@
 //! A process that executes verbs on command.
 //!
 //! Owns the objects of one puppet and its line protocol: one line per command and one per answer. A command
-//! is named after its verb, and the controlling process chooses the names of objects. Answers start
-//! with [`ANSWER`], so that other output of the process, such as a test harness's, is ignored.
+//! is named after its verb, and the controlling process chooses the names of objects. Answers start with
+//! [`ANSWER`], so that other output of the process, such as a test harness's, is ignored.
 
 use crate::Port;
 use crate::check::Deviation;
@@ -20,9 +20,9 @@ use trunkline_verbs::{
     SharedReceiveQueue, VerbsError, XrcDomain, XrcdFlags,
 };
 
-/// The prefix of each answer.
+/// Prefix of each answer.
 pub(super) const ANSWER: &str = "@puppet ";
-/// The bound for a wait that must succeed.
+/// Maximum time of a wait that must succeed.
 const WAIT_AT_MOST: Duration = Duration::from_secs(60);
 /// Time to wait for an event that must not happen.
 const QUIET: Duration = Duration::from_millis(60);
@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_millis(60);
 /// Executes commands on a device until the input ends.
 ///
 /// # Errors
-/// Those of the input and the output.
+/// Errors of the input and the output.
 pub fn serve_puppet(port: Port, input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut puppet = match Side::new(port) {
         Ok(side) => Puppet::new(side),
@@ -51,7 +51,7 @@ pub fn serve_puppet(port: Port, input: impl BufRead, mut output: impl Write) -> 
     Ok(())
 }
 
-/// Why a command was not executed.
+/// The reason why a command was not executed.
 enum Refusal {
     Verb(VerbsError),
     Other(String),
@@ -104,7 +104,7 @@ impl Puppet {
         match *words {
             ["domain", name, path, flags] => self.open_domain(name, path, flags),
             ["race", name, path, flags, start] => {
-                // All racing processes wait for one file, so that they start as simultaneously as possible.
+                // All racing processes wait for one file, so that they start at nearly the same time.
                 let until = Instant::now() + WAIT_AT_MOST;
                 while fs::metadata(start).is_err() {
                     if Instant::now() > until {

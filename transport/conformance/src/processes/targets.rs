@@ -1,4 +1,4 @@
-//! TGTs, SRQs, events and deaths of processes.
+//! TGTs, SRQs, events and deaths, between processes.
 
 use super::client::Puppet;
 use super::{SEND, Stage};
@@ -41,7 +41,7 @@ impl Pair {
     }
 }
 
-/// Sends a message to the SRQ of a process, which must arrive; returns the TGT's number.
+/// Sends a message to the SRQ of a process, which must arrive. Returns the TGT's number.
 fn reaches(
     stage: &Stage<'_>,
     ini: &Arc<dyn QueuePair>,
@@ -145,7 +145,7 @@ pub(super) fn c8(stage: &Stage<'_>) -> Verdict {
         pair.second.does(&format!("set t {state}"))?;
         equal("the state for the creator", pair.first.does("state t")?, name.to_owned())?;
     }
-    // The opener can connect it again.
+    // The process that opened the TGT can connect it again.
     let ini = stage.join(&mut pair.second, "t", pair.tgt, &Terms::default())?;
     equal("the state for the creator", pair.first.does("state t")?, "ReadyToSend".to_owned())?;
     reaches(stage, &ini, pair.srqs[0], &mut pair.first, 1)?;
@@ -217,7 +217,7 @@ pub(super) fn g1(stage: &Stage<'_>) -> Verdict {
     Ok(())
 }
 
-/// The remote address of a process's memory.
+/// Returns the remote address of a process's memory.
 fn memory(process: &mut Puppet) -> Verdict<RemoteAddress> {
     let answer = process.does("memory")?;
     let mut numbers = answer.split(' ').filter_map(|word| word.parse::<u64>().ok());
@@ -229,7 +229,7 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
     let mut pair = Pair::new(stage, &Terms::default())?;
     let near = &stage.lab.near;
     let places = [memory(&mut pair.first)?, memory(&mut pair.second)?];
-    // Beyond what is written otherwise.
+    // Offset past everything that is written otherwise.
     let counters =
         places.map(|place| RemoteAddress { address: place.address.plus(MEMORY_BYTES as u64 / 2), ..place });
     for (which, seed) in [(1usize, 5u8), (0, 6)] {

@@ -1,4 +1,4 @@
-//! The connecting end: it sends orders to the server and checks every result.
+//! The connecting end: sends orders to the server and checks every result.
 
 use super::link::{Area, INLINE, LARGEST, Link, SLOTS, Work};
 use super::protocol::{ControlMessage, Hello, Manner, Purpose, REFUSAL_BYTES, Verb};
@@ -22,13 +22,13 @@ const READ_SIZE: usize = 3000;
 /// Number of simultaneous connections.
 const LINKS: u64 = 4;
 
-/// The options of a client.
+/// Options of a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) server: SocketAddr,
-    /// Both ends use SRQs.
+    /// True if both ends use SRQs.
     pub(super) srq: bool,
-    /// Fewer sizes, and traffic only.
+    /// True for fewer sizes, and transfers only.
     pub(super) short: bool,
 }
 
@@ -256,7 +256,7 @@ impl Client<'_, '_> {
         check(last == LAST_VALUE, || format!("the word ended as {last:#x} instead of {LAST_VALUE:#x}"))
     }
 
-    /// Sets the server's word and returns its previous value.
+    /// Sets the server's word. Returns its previous value.
     fn word(&mut self, link: &mut Link, value: u64) -> Verdict<u64> {
         let control = ControlMessage::new(Verb::Word, 0, value);
         link.send_control(&control)?;
@@ -270,8 +270,8 @@ impl Client<'_, '_> {
         check(last == LAST_VALUE, || format!("the word ended as {last:#x} instead of {LAST_VALUE:#x}"))
     }
 
-    /// A WRITE, a READ of the same memory, an atomic and a message with one doorbell are executed in that
-    /// order.
+    /// Posts a WRITE, a READ of the same memory, an atomic and a message with one doorbell, and checks that
+    /// they are executed in that order.
     fn batch(&mut self, link: &mut Link) -> Verdict {
         for size in self.sizes() {
             let control = ControlMessage::new(Verb::Listen, *size, self.next_seed());
@@ -316,7 +316,7 @@ impl Client<'_, '_> {
         self.right(&control, wrong)
     }
 
-    /// Sends more messages than there are receives to an end that reposts late, which has to answer with RNR
+    /// Sends more messages than there are receives to an end that reposts late and therefore answers with RNR
     /// NAKs.
     fn starve(&mut self) -> Verdict {
         let mut link = self.dial()?;
@@ -348,8 +348,8 @@ impl Client<'_, '_> {
             link.send_control(&control)?;
             controls.push(control);
         }
-        // Backwards: the server executes the first order and stores the other messages, which fit into an
-        // SRQ.
+        // In reverse order: the server executes the first order and stores the other messages, which fit into
+        // an SRQ.
         for (link, control) in links.iter_mut().zip(&controls).rev() {
             link.send_messages(control)?;
         }
@@ -372,7 +372,7 @@ impl Client<'_, '_> {
         link.close()
     }
 
-    /// The reason and the private data of the refusal of a request that must not be accepted.
+    /// Sends a request that must be refused. Returns the reason and the private data of the refusal.
     fn refusal(&mut self, server: SocketAddr) -> Verdict<(RejectReason, Vec<u8>)> {
         let link = Link::new(self.station, self.station.active(server)?, Purpose::Refuse)?;
         link.connect()?;
@@ -395,7 +395,7 @@ impl Client<'_, '_> {
         equal("the reason", self.refusal(nobody)?.0, RejectReason::INVALID_SERVICE_ID)
     }
 
-    /// A WRITE with a key that the server does not have is refused and changes no memory.
+    /// Checks that a WRITE with a key that the server does not have is refused and changes no memory.
     fn wrong_key(&mut self) -> Verdict {
         let mut link = self.dial()?;
         self.order(&mut link, Verb::Break, 0)?;

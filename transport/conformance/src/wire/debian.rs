@@ -69,14 +69,14 @@ pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut R
     link.close()
 }
 
-/// The bytes that `rping` reads: a C string, because it writes back only up to the first zero.
+/// Returns the bytes that `rping` reads: a C string, because it writes back only up to the first zero.
 fn ping_text(round: usize, size: usize) -> Vec<u8> {
     let letters = (b'A'..=b'Z').cycle().skip(round).take(size - 1);
     letters.chain([0]).collect()
 }
 
-/// Serves an `rping -c`: READs the memory it announces, and WRITEs the same bytes to the memory it announces
-/// next.
+/// Serves an `rping -c`: READs the memory that it announces, and WRITEs the same bytes to the memory that it
+/// announces next.
 pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>) -> Verdict {
     let mut link = accept(station, port, report)?;
     let mut rounds = 0;
@@ -98,7 +98,7 @@ pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>
     link.close()
 }
 
-/// The memory that the client announces next; `None` when it has disconnected.
+/// Returns the memory that the client announces next; `None` once it has disconnected.
 fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, usize)>> {
     let mut deadline = super::station::Deadline::new();
     loop {
@@ -107,7 +107,7 @@ fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, u
             Some(CmEventKind::Established) | None => {}
             Some(kind) => return Err(Deviation::Failed(format!("{kind:?} in the middle of the exchange"))),
         }
-        // After the end of the connection receives are flushed; an event reports the end.
+        // Receives are flushed after the end of the connection, which an event reports.
         let _ = link.pump();
         if let Some(arrival) = link.arrival_now() {
             equal("size of a message", arrival.length, MESSAGE)?;
@@ -150,7 +150,7 @@ fn dial(station: &Station, server: SocketAddr) -> Verdict<Link> {
     }
 }
 
-/// Connection parameters for these programs: one READ at a time, and no private data.
+/// Returns connection parameters for these programs: one READ at a time, and no private data.
 fn plain(link: &Link) -> ConnectParameters {
     ConnectParameters { responder_resources: 1, initiator_depth: 1, ..link.parameters(Vec::new()) }
 }

@@ -1,9 +1,9 @@
 //! A fatal NAK as the very first packet from a responder.
 //!
-//! The QPs are connected by hand, with the numbers exchanged over TCP: a connection manager would have sent packets
-//! before. The requester's first request has a wrong rkey, so the first RoCE packet that its device ever
-//! receives from that address is the NAK, which is sent only once. It has to end the request with its own
-//! status; a device that drops it retries until it gives up.
+//! The QPs are connected by hand, with the numbers exchanged over TCP, because a connection manager would
+//! send packets before. The requester's first request has a wrong rkey, so the first RoCE packet that its
+//! device ever receives from that address is the NAK, which is sent only once. The NAK must end the request
+//! with its own status. A device that drops it retries until it gives up.
 
 use super::station::{Deadline, Station};
 use crate::check::{Deviation, Verdict, equal};
@@ -24,9 +24,9 @@ const LENGTH: u32 = 64;
 const ACK_TIMEOUT: u8 = 15;
 /// The kernel's soft RoCE retries without limit for 7.
 const RETRIES: u8 = 6;
-/// Time limit of each step over TCP: the other end may be an emulated machine.
+/// Time limit of each step over TCP. The other end may be an emulated machine.
 const BOUND: Duration = Duration::from_secs(60);
-/// Output of the responder when its QP is connected.
+/// Line that the responder prints when its QP is connected.
 const CONNECTED: &str = "connected";
 
 /// One QP with its memory.
@@ -81,7 +81,7 @@ impl End {
         Ok(())
     }
 
-    /// Posts a WRITE and waits until it ends.
+    /// Posts a WRITE and waits for its completion.
     fn write(&self, to: RemoteAddress) -> Verdict<CompletionStatus> {
         let gather = [Sge { address: self.address, length: LENGTH, lkey: self.region.lkey() }];
         self.qp.post_send(&[SendRequest {
@@ -100,7 +100,7 @@ impl End {
     }
 }
 
-/// The TCP connection, line by line.
+/// A TCP connection, line by line.
 struct Words {
     reader: BufReader<TcpStream>,
 }
@@ -115,7 +115,7 @@ impl Words {
         Ok(writeln!(self.reader.get_mut(), "{line}")?)
     }
 
-    /// The next line; empty at the end.
+    /// Returns the next line; empty at the end.
     fn receive(&mut self) -> Verdict<String> {
         let mut line = String::new();
         self.reader.read_line(&mut line)?;
@@ -138,7 +138,7 @@ impl Words {
     }
 }
 
-/// Responds to one requester: refuses its WRITE.
+/// Responds to one requester, and refuses its WRITE.
 pub(super) fn respond(station: &Station, listener: &TcpListener) -> Verdict {
     let (stream, peer) = listener.accept()?;
     let end = End::new(station)?;
@@ -146,7 +146,7 @@ pub(super) fn respond(station: &Station, listener: &TcpListener) -> Verdict {
     let (number, _) = words.exchange(&end)?;
     end.connect(peer.ip(), number)?;
     words.send(CONNECTED)?;
-    // Its device responds on its own; the requester closes when its request has ended.
+    // The device responds by itself. The requester closes when its request has ended.
     equal("what the requester sent", words.receive()?.as_str(), "")
 }
 

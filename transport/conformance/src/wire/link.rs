@@ -24,22 +24,22 @@ const SLOT: usize = LARGEST + GUARD;
 const AREA: usize = LARGEST + 2 * GUARD;
 /// Number of inline bytes that are requested.
 pub(super) const INLINE: usize = 64;
-/// Largest number of outstanding control messages.
+/// Maximum number of outstanding control messages.
 const CONTROLS_MAX: usize = 8;
 const ARENA: usize = 4 * AREA + GUARD + CONTROLS_MAX * CONTROL_BYTES;
-/// Largest number of outstanding sends.
+/// Maximum number of outstanding sends.
 const DEPTH: u32 = 64;
 
 /// Areas of an arena, at the same offsets on both ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Area {
-    /// The source of messages and WRITEs.
+    /// Source of messages and WRITEs.
     Source,
-    /// The target of the peer's WRITEs.
+    /// Target of the peer's WRITEs.
     Sink,
-    /// The source of the peer's READs.
+    /// Source of the peer's READs.
     Offer,
-    /// The local buffer of READs.
+    /// Local buffer of READs.
     Landing,
 }
 
@@ -49,7 +49,7 @@ impl Area {
     }
 }
 
-/// Offset of the word that the peer changes by atomics; the results of atomics are stored after it.
+/// Offset of the word that the peer changes by atomics. The results of atomics are stored after it.
 pub(super) const WORD: usize = 4 * AREA;
 pub(super) const OLD_VALUE: usize = WORD + 8;
 
@@ -125,11 +125,12 @@ pub(super) struct Link {
     /// The work request id and the expected opcode of each outstanding send, oldest first.
     under_way: VecDeque<(u64, CompletionOpcode)>,
     next_wr: u64,
-    /// Number of flushed receives: the connection has ended, and an event reports or will report it.
+    /// Number of flushed receives. If there are any, the connection has ended, and an event reports it or
+    /// will.
     flushed: usize,
-    /// The last send may be flushed.
+    /// True if the last send may be flushed.
     is_ending: bool,
-    /// A send was flushed: the QP was in ERR before its acknowledgement came.
+    /// True if a send was flushed because the QP was in ERR before its acknowledgement arrived.
     pub(super) is_cut_off: bool,
 }
 
@@ -193,14 +194,14 @@ impl Link {
         Ok(self.id.connect(&self.parameters(self.hello(REQUEST_BYTES)))?)
     }
 
-    /// The parameters of a connection request.
+    /// Returns the parameters of a connection request.
     pub(super) fn parameters(&self, private_data: Vec<u8>) -> ConnectParameters {
         ConnectParameters {
             private_data,
-            // The kernel's soft RoCE retries without limit for 7; an accepting side takes the value of the
+            // The kernel's soft RoCE retries without limit for 7. An accepting side takes the value of the
             // request.
             retry_count: 6,
-            // 0.13 s: rxe detects the loss of a last packet by this timeout only.
+            // 0.13 s: rxe detects the loss of a last packet only by this timeout.
             ack_timeout: 15,
             srq: self.slots.srq.is_some(),
             ..ConnectParameters::default()
@@ -217,12 +218,12 @@ impl Link {
         })?)
     }
 
-    /// An address in the peer's arena.
+    /// Returns an address in the peer's arena.
     pub(super) fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.peer.address.plus(offset as u64), ..self.peer }
     }
 
-    /// An address in this end's arena, for peers that learn it in another way.
+    /// Returns an address in this end's arena, for peers that learn it in another way.
     pub(super) fn own(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
@@ -317,7 +318,7 @@ impl Link {
         self.do_one(SendOperation::Send, offset, CONTROL_BYTES)
     }
 
-    /// Polls completions; returns whether there were any. A failed one is an error.
+    /// Polls completions. Returns true if there were any. A failed completion is an error.
     pub(super) fn pump(&mut self) -> Verdict<bool> {
         let mut batch = [Completion::default(); 16];
         let count = self.cq.poll(&mut batch);
@@ -364,7 +365,7 @@ impl Link {
         Ok(())
     }
 
-    /// The next message, if it has arrived.
+    /// Returns the next message, if it has arrived.
     pub(super) fn arrival_now(&mut self) -> Option<Arrival> {
         self.arrivals.pop_front()
     }
@@ -392,14 +393,14 @@ impl Link {
         ControlMessage::parse(&bytes)
     }
 
-    /// The first bytes of a message.
+    /// Returns the first bytes of a message.
     pub(super) fn bytes_of<const N: usize>(&self, arrival: Arrival) -> Verdict<[u8; N]> {
         let mut bytes = [0; N];
         self.slots.memory.read(arrival.slot * SLOT, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Counts the wrong bytes of a message: its own, and those written past its end.
+    /// Counts the wrong bytes of a message: those inside it, and those written past its end.
     pub(super) fn judge(&self, arrival: Arrival, size: usize, seed: u64, manner: Manner) -> Verdict<u64> {
         equal("opcode of a receive", arrival.opcode, CompletionOpcode::Receive)?;
         equal("size of a message", arrival.length, size)?;
@@ -416,7 +417,8 @@ impl Link {
         self.slots.post(arrival.slot, Some(&self.qp))
     }
 
-    /// Counts the wrong bytes of an area, which must be a pattern with blank bytes around it, and blanks it.
+    /// Checks that an area is a pattern with blank bytes around it, and blanks it. Returns the number of
+    /// wrong bytes.
     pub(super) fn judge_area(&self, area: Area, size: usize, seed: u64) -> Verdict<u64> {
         let offset = area.offset();
         let around =
@@ -426,9 +428,9 @@ impl Link {
         Ok(inside + around)
     }
 
-    /// Closes this end: moves the QP to ERR and waits until all of the receives posted here are flushed.
+    /// Closes this end: moves the QP to ERR and waits until all receives posted here are flushed.
     pub(super) fn close(mut self) -> Verdict {
-        // Answers the peer's DREQ if there was one; otherwise this is refused, which does not matter.
+        // Answers the peer's DREQ if there was one. Otherwise it is refused, which does not matter.
         let _ = self.id.disconnect();
         let due = if self.slots.srq.is_none() { SLOTS } else { 0 };
         let mut deadline = Deadline::new();
@@ -440,12 +442,12 @@ impl Link {
         Ok(())
     }
 
-    /// An address in the peer's arena with an rkey that the peer does not have.
+    /// Returns an address in the peer's arena with an rkey that the peer does not have.
     pub(super) fn wrong_key(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { rkey: Rkey(self.peer.rkey.0 ^ 0x0055_aa00), ..self.remote(offset) }
     }
 
-    /// Waits for the one outstanding send to fail. Its completion comes before those that are flushed.
+    /// Waits for the one outstanding send to fail. Its completion comes before those of flushed receives.
     pub(super) fn failure(&mut self) -> Verdict<CompletionStatus> {
         let mut deadline = Deadline::new();
         let mut one = [Completion::default()];
@@ -461,7 +463,7 @@ impl Link {
     }
 }
 
-/// The immediate data for a seed.
+/// Returns the immediate data for a seed.
 pub(super) fn immediate_of(seed: u64) -> u32 {
     u32::try_from(seed & u64::from(u32::MAX)).expect("masked") ^ 0x8000_0001
 }

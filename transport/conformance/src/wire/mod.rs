@@ -1,9 +1,9 @@
-//! An interoperability test: connections, RC traffic of every kind, refusals and disconnects between any two
-//! providers, every byte checked.
+//! An interoperability test between any two providers: connections, RC traffic of every kind, refusals and
+//! disconnects, with every byte checked.
 //!
 //! Owns a client and a server that control each other over the connections under test, and peers for some
-//! third-party programs. The `wire_peer` examples of the providers call it; one of them runs on a
-//! kernel's soft RoCE. It uses the traits of `trunkline_verbs` only: it opens no device and names no
+//! third-party programs. The `wire_peer` examples of the providers call it, and one of them runs on a
+//! kernel's soft RoCE. It uses only the traits of `trunkline_verbs`: it opens no device and names no
 //! provider.
 //!
 //! ```text
@@ -44,7 +44,7 @@ use trunkline_verbs::Device;
 #[derive(Debug, Clone, Copy)]
 pub struct WireOrder {
     role: Role,
-    /// The local address, which selects the device to open.
+    /// Local address, which selects the device to open.
     pub own: IpAddr,
 }
 
@@ -61,7 +61,7 @@ enum Role {
 }
 
 impl WireOrder {
-    /// Parses the arguments of a program, without its own name; `None` if they are not valid.
+    /// Parses the arguments of a program, without its own name. Returns `None` if they are not valid.
     #[must_use]
     pub fn parse(arguments: &[String]) -> Option<Self> {
         let mut words = arguments.iter().map(String::as_str);
@@ -99,7 +99,7 @@ impl WireOrder {
         words.next().is_none().then_some(Self { role, own })
     }
 
-    /// Runs the task, prints its lines to `out`, and returns whether every check passed.
+    /// Runs the task and prints its lines to `out`. Returns true if every check passed.
     pub fn run(&self, device: &Arc<dyn Device>, out: &mut dyn Write) -> bool {
         let mut report = Report::new(out);
         let verdict = self.do_it(device, &mut report);

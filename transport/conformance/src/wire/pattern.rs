@@ -1,14 +1,14 @@
-//! Patterns that identify their position, and blank memory around them.
+//! Patterns that identify their position, and the blank memory around them.
 
 use crate::check::Verdict;
 use trunkline_verbs::Memory;
 
-/// The value of bytes that must not be written.
+/// Value of bytes that must not be written.
 const BLANK: u8 = 0xee;
 /// Number of bytes compared at a time, a multiple of 8.
 const PIECE: usize = 4096;
 
-/// The bytes of a pattern from offset `first` on, by SplitMix64, so that no two offsets look alike.
+/// Fills `into` with the bytes of a pattern from offset `first` on. SplitMix64 makes all offsets differ.
 fn bytes_of(seed: u64, first: usize, into: &mut [u8]) {
     for (index, word) in into.chunks_mut(8).enumerate() {
         let place = (first / 8 + index) as u64;
@@ -20,7 +20,7 @@ fn bytes_of(seed: u64, first: usize, into: &mut [u8]) {
     }
 }
 
-/// The first bytes of a pattern.
+/// Returns the first bytes of a pattern.
 pub(super) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     bytes_of(seed, 0, &mut bytes);

@@ -5,8 +5,8 @@ use super::pattern::pattern;
 use crate::check::{Deviation, Verdict, check};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// Length of the private data of a request in bytes, the maximum (contract rocev2 11.3); then of a reply and
-/// a refusal.
+/// Lengths of private data in bytes: the maximum for a request (contract rocev2 11.3), then for a reply and
+/// for a refusal.
 pub(super) const REQUEST_BYTES: usize = 56;
 pub(super) const ANSWER_BYTES: usize = 196;
 pub(super) const REFUSAL_BYTES: usize = 148;
@@ -19,15 +19,15 @@ const HELLO: usize = 24;
 /// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Traffic, into receive queues of the QPs.
+    /// Transfers into receive queues of the QPs.
     Queue,
-    /// Traffic, into an SRQ at each end.
+    /// Transfers into an SRQ at each end.
     Srq,
-    /// The server must refuse it.
+    /// A connection that the server must refuse.
     Refuse,
 }
 
-/// The content of the private data: the connection's purpose, and the address of the sender's memory.
+/// Content of the private data: the connection's purpose, and the address of the sender's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) purpose: Purpose,
@@ -36,7 +36,7 @@ pub(super) struct Hello {
 }
 
 impl Hello {
-    /// The hello, followed by a pattern up to `size` bytes.
+    /// Returns the hello, followed by a pattern up to `size` bytes.
     pub(super) fn private_data(self, size: usize) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([self.purpose as u8, 0, 0, 0]);
@@ -47,7 +47,7 @@ impl Hello {
         bytes
     }
 
-    /// Parses the peer's private data, every byte of which must be right.
+    /// Parses the peer's private data, and checks every byte.
     pub(super) fn from_private_data(bytes: &[u8], size: usize) -> Verdict<Self> {
         let failed = || {
             Deviation::Failed(format!(
@@ -73,19 +73,18 @@ impl Hello {
     }
 }
 
-/// An order to the server. It comes with the size, seed and number of the messages that either end then
-/// sends.
+/// An order to the server. With it come the size, seed and number of the messages that either end then sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     /// Check the messages that follow.
     Listen,
-    /// The same, but repost no receive before all of them are used up.
+    /// Check the messages that follow, but repost no receive before all of them are used up.
     Starve,
     /// Send messages.
     Send,
     /// Check the bytes in the sink.
     CheckSink,
-    /// A WRITE with immediate comes next: check it and the sink.
+    /// Check a WRITE with immediate, which comes next, and the sink.
     AwaitWrite,
     /// Fill the memory that the client READs.
     Offer,
@@ -186,7 +185,7 @@ impl ControlMessage {
         if fits { Ok(control) } else { Err(failed()) }
     }
 
-    /// Size of each message.
+    /// Returns the size of each message.
     pub(super) fn size(&self) -> usize {
         self.size as usize
     }

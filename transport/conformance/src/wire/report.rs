@@ -25,7 +25,7 @@ impl<'a> Report<'a> {
 
     /// Prints a line and flushes it, because a script may wait for it.
     pub(super) fn note(&mut self, text: &str) {
-        // If the reader has gone, the exit status still reports the result.
+        // Ignored: if the reader has gone, the exit status still reports the result.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
 
@@ -35,7 +35,7 @@ impl<'a> Report<'a> {
         self.wrong += wrong;
     }
 
-    /// Prints the line of a check; returns whether it passed.
+    /// Prints the line of a check. Returns true if it passed.
     pub(super) fn verdict(&mut self, name: &str, verdict: Verdict) -> bool {
         match verdict {
             Ok(()) => self.note(&format!("pass {name}")),
@@ -54,7 +54,7 @@ impl<'a> Report<'a> {
         self.failures += 1;
     }
 
-    /// Prints the totals; returns whether every check passed.
+    /// Prints the totals. Returns true if every check passed.
     pub(super) fn end(&mut self) -> bool {
         let Self { bytes, wrong, failures, .. } = *self;
         self.note(&format!("{bytes} bytes, {wrong} of them wrong; {failures} failures"));

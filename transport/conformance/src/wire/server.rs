@@ -1,4 +1,4 @@
-//! The listening end: it executes the client's control messages, on any number of connections.
+//! The listening end: executes the client's control messages, on any number of connections.
 
 use super::link::{Area, Link, SLOTS};
 use super::protocol::{ControlMessage, Hello, Purpose, REFUSAL_BYTES, REQUEST_BYTES, Verb};
@@ -12,13 +12,13 @@ use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters}
 #[derive(Debug)]
 struct Session {
     link: Link,
-    /// The client's RTU has arrived. Before that a kernel does not end the connection, although messages
+    /// True once the client's RTU has arrived. A kernel does not end the connection before, although messages
     /// may arrive.
     is_established: bool,
-    /// The client announced that the connection will fail.
+    /// True if the client announced that the connection will fail.
     may_fail: bool,
-    /// A send was flushed. That is allowed if the client has ended the connection: a client that has received
-    /// the answer may disconnect before its acknowledgement is sent.
+    /// The deviation if a send was flushed. It is allowed if the client has ended the connection: a client
+    /// that has received the answer may disconnect before its acknowledgement is sent.
     flushed: Option<Deviation>,
     is_last: bool,
 }
@@ -51,7 +51,7 @@ pub(super) fn serve(station: &Station, port: u16, report: &mut Report<'_>) -> Ve
 }
 
 impl Server<'_> {
-    /// Handles one round of events and messages; returns whether there were any.
+    /// Handles one round of events and messages. Returns true if there were any.
     fn turn(&mut self, report: &mut Report<'_>) -> bool {
         let mut busy = false;
         while let Some(event) = self.station.event_now() {
@@ -129,7 +129,8 @@ impl Server<'_> {
 }
 
 impl Session {
-    /// Executes one control message, if one has arrived.
+    /// Polls completions, and executes one control message if one has arrived. Returns true if it did
+    /// anything.
     fn turn(&mut self, report: &mut Report<'_>) -> Verdict<bool> {
         if self.may_fail || !self.is_established {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! One end's device, its connection events, and the bound of every wait.
+//! One end's device, its connection events, and the time limit of every wait.
 
 use super::link::{Link, Slots};
 use super::protocol::{ANSWER_BYTES, Hello, Purpose};
@@ -66,7 +66,7 @@ impl Station {
         Ok(Self { device, pd, own, channel, srq: RefCell::default(), waiting: RefCell::default() })
     }
 
-    /// The receives that all connections with an SRQ share.
+    /// Returns the receives that all connections with an SRQ share.
     pub(super) fn srq_slots(&self) -> Verdict<Rc<Slots>> {
         let mut srq = self.srq.borrow_mut();
         if let Some(slots) = &*srq {
@@ -82,7 +82,7 @@ impl Station {
         Ok(listener)
     }
 
-    /// An endpoint that is ready to connect to a server.
+    /// Creates an endpoint that is ready to connect to a server.
     pub(super) fn active(&self, server: SocketAddr) -> Verdict<Arc<dyn CmId>> {
         self.endpoint(EndpointSide::Active { remote: server, source: Some(self.own) })
     }
@@ -92,7 +92,7 @@ impl Station {
         Ok(self.device.connection_manager().create_endpoint(&request, &self.channel)?)
     }
 
-    /// The next event of any endpoint, if there is one now.
+    /// Returns the next event of any endpoint, if there is one.
     pub(super) fn event_now(&self) -> Option<CmEvent> {
         self.waiting.borrow_mut().pop_front().or_else(|| self.channel.next_event())
     }

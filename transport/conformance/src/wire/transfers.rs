@@ -1,4 +1,4 @@
-//! Transfers from one end of a connection to the other, which client and server share.
+//! Transfers between the ends of a connection, which client and server share.
 
 use super::link::{Area, Arrival, Link, OLD_VALUE, SLOTS, WORD, Work, immediate_of};
 use super::pattern::fill;
@@ -6,7 +6,7 @@ use super::protocol::{ControlMessage, Manner};
 use crate::check::{Verdict, check, equal};
 use trunkline_verbs::{CompletionOpcode, SendOperation};
 
-/// The value of the word before the sequence of atomics; `LAST_VALUE` is the one after it.
+/// Value of the word before the sequence of atomics; `LAST_VALUE` is the value after it.
 pub(super) const FIRST_VALUE: u64 = 0xffff_ffff_0000_0007;
 pub(super) const LAST_VALUE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -34,7 +34,7 @@ impl Link {
         self.finish()
     }
 
-    /// Receives messages from `send_messages` (`step` 1) or `send_burst` (0) and returns the number of wrong
+    /// Receives messages from `send_messages` (`step` 1) or `send_burst` (0). Returns the number of wrong
     /// bytes.
     pub(super) fn take_messages(
         &mut self,
@@ -68,7 +68,7 @@ impl Link {
         self.finish()
     }
 
-    /// Waits for a WRITE with immediate and returns the number of wrong bytes in the sink.
+    /// Waits for a WRITE with immediate. Returns the number of wrong bytes in the sink.
     pub(super) fn take_write(&mut self, size: usize, seed: u64) -> Verdict<u64> {
         let arrival = self.arrival()?;
         equal("opcode of a receive", arrival.opcode, CompletionOpcode::ReceiveRdmaWithImmediate)?;
@@ -78,7 +78,7 @@ impl Link {
         self.judge_area(Area::Sink, size, seed)
     }
 
-    /// READs the peer's offer and returns the number of wrong bytes.
+    /// READs the peer's offer. Returns the number of wrong bytes.
     pub(super) fn read(&mut self, size: usize, seed: u64) -> Verdict<u64> {
         let offer = self.remote(Area::Offer.offset());
         self.do_one(SendOperation::RdmaRead(offer), Area::Landing.offset(), size)?;
@@ -121,7 +121,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sets this end's word, which the peer changes, and returns the previous value.
+    /// Sets this end's word, which the peer changes. Returns the previous value.
     pub(super) fn set_word(&self, value: u64) -> Verdict<u64> {
         let old = self.memory.load(WORD)?;
         self.memory.write(WORD, &value.to_ne_bytes())?;

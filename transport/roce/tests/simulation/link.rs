@@ -1,11 +1,11 @@
-//! The network: when, how often and whether a packet arrives.
+//! The network: whether a packet arrives, how often and when.
 
 use crate::plan::Network;
 use crate::random::Random;
 
 impl Network {
-    /// Delays in nanoseconds after which copies of a packet arrive; empty when it is lost. A corrupted
-    /// packet fails its ICRC, so the receiver drops it.
+    /// Returns the delays in nanoseconds after which copies of a packet arrive; empty if it is lost. A
+    /// corrupted packet fails its ICRC, so the receiver drops it.
     pub(crate) fn deliveries(&self, random: &mut Random) -> Vec<u64> {
         if random.chance(self.loss_per_mille) || random.chance(self.corrupt_per_mille) {
             return Vec::new();

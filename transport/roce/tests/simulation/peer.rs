@@ -9,11 +9,11 @@ use trunkline_verbs::QpNumber;
 pub(crate) struct Endpoint {
     pub(crate) node: usize,
     pub(crate) number: QpNumber,
-    /// The node restarted and lost this QP: packets to its number are dropped.
+    /// True if the node restarted and lost this QP: packets to its number are dropped.
     pub(crate) gone: bool,
     pub(crate) requester: Option<Requester>,
     pub(crate) responder: Option<ResponderState>,
-    /// Index of the flow that this end sends; `incoming` is the one that it receives.
+    /// Index of the flow that this end sends. `incoming` is the flow that it receives.
     pub(crate) outgoing: Option<usize>,
     pub(crate) incoming: Option<usize>,
     pub(crate) own_queue: Option<usize>,
@@ -21,11 +21,11 @@ pub(crate) struct Endpoint {
     pub(crate) responses: VecDeque<Vec<u8>>,
     pub(crate) deferred: Option<Deferred>,
     pub(crate) holding: Option<(usize, Receive)>,
-    /// Time at which the endpoint is served next, if that is scheduled.
+    /// Time of the next service of the endpoint, if one is scheduled.
     pub(crate) service_at: Option<u64>,
 }
 
-/// The largest number of packets that wait at an endpoint; more are lost.
+/// Maximum number of packets that wait at an endpoint. Further packets are lost.
 pub(crate) const INBOX: usize = 256;
 
 impl Endpoint {

@@ -1,4 +1,4 @@
-//! The parameters of one run, drawn from the seed before it starts.
+//! The parameters of one run, drawn from its seed.
 
 use crate::random::Random;
 use trunkline_roce::engine::Tuning;
@@ -22,19 +22,20 @@ pub(crate) struct Plan {
     pub(crate) min_rnr_timer: u8,
     pub(crate) near_wrap: bool,
     pub(crate) network: Network,
-    /// Probability in per mille that a placement or a READ's bytes are completed later.
+    /// Probability in per mille that a placement, or the bytes of a READ, complete late.
     pub(crate) late_per_mille: u64,
-    /// Number of receives that an SRQ starts with; `repost_ns` is the time until a used one is posted again.
+    /// Number of receives that an SRQ starts with. `repost_ns` is the time until a used receive is posted
+    /// again.
     pub(crate) receives: usize,
     pub(crate) repost_ns: u64,
-    /// Probability in per mille that a packet may have the payload of several, as on the way between processes
-    /// of a host; 0: the network takes no such packets.
+    /// Probability in per mille that a packet may have the payload of several, as between processes of a
+    /// host; 0 if the network carries no such packets.
     pub(crate) joined_per_mille: u64,
     /// Probability in per mille, each time a node is served, that it pauses.
     pub(crate) pause_per_mille: u64,
-    /// The node that is restarted, and when, in nanoseconds.
+    /// Node that is restarted, and the time of the restart in nanoseconds.
     pub(crate) restart: Option<(usize, u64)>,
-    /// One message of the first connection has a key or SRQ that does not exist.
+    /// True if one message of the first connection has a key or SRQ that does not exist.
     pub(crate) refused: bool,
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Network {
 }
 
 impl Plan {
-    /// Reads a packet by the rules of the network.
+    /// Parses a packet by the rules of the network.
     pub(crate) fn parse<'a>(&self, bytes: &'a [u8]) -> Packet<'a> {
         let parsed =
             if self.joined_per_mille > 0 { Packet::parse_joined(bytes) } else { Packet::parse(bytes) };

@@ -1,6 +1,6 @@
 //! The seeded random numbers of a run.
 
-/// The generator splitmix64.
+/// The splitmix64 generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -16,7 +16,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number in `0 .. bound`; 0 for a bound of 0.
+    /// Returns a number in `0 .. bound`; 0 for a bound of 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
@@ -33,7 +33,7 @@ impl Random {
         usize::try_from(self.below(len as u64)).expect("below a usize")
     }
 
-    /// `true` with a probability of `per_mille` in 1,000.
+    /// Returns true with a probability of `per_mille` in 1,000.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }

@@ -17,7 +17,7 @@ pub(crate) struct Node {
     pub(crate) memory: Vec<u8>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) paused_until: u64,
-    /// Receives that completed, to be posted again: queue and buffer.
+    /// Completed receives to post again: queue and buffer.
     pub(crate) used: Vec<(usize, Receive)>,
 }
 
@@ -48,7 +48,7 @@ fn at(address: u64, length: usize, memory: &[u8]) -> Option<std::ops::Range<usiz
     (end <= memory.len()).then_some(start..end)
 }
 
-/// The node's memory as its requesters see it.
+/// The node's memory as seen by its requesters.
 pub(crate) struct Local<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl LocalMemory for Local<'_> {
@@ -66,7 +66,7 @@ impl LocalMemory for Local<'_> {
     }
 }
 
-/// A placement that is completed later.
+/// A placement that completes late.
 #[derive(Debug)]
 pub(crate) struct Deferred {
     place: Place<'static>,
@@ -104,18 +104,18 @@ impl Deferred {
     }
 }
 
-/// The target side of one endpoint.
+/// The target side of an endpoint.
 pub(crate) struct Checked<'a> {
     pub(crate) node: &'a mut Node,
     pub(crate) flow: &'a mut Flow,
-    /// The receive queue of an RC QP.
+    /// Receive queue of an RC QP.
     pub(crate) own_queue: Option<usize>,
-    /// The receive of the message in progress.
+    /// Receive of the message in progress.
     pub(crate) holding: &'a mut Option<(usize, Receive)>,
     pub(crate) deferred: &'a mut Option<Deferred>,
-    /// The next placement is completed later.
+    /// True if the next placement completes late.
     pub(crate) late: bool,
-    /// The next READ's bytes are returned later.
+    /// True if the next READ's bytes are returned late.
     pub(crate) late_read: bool,
     pub(crate) asked_later: &'a mut u64,
 }
@@ -229,7 +229,8 @@ impl Checked<'_> {
         assert_eq!(last, end == op.bytes.len(), "end of request {index}");
     }
 
-    /// Returns true if the range belongs to the next request (for a READ, its next piece) and the key is right.
+    /// Returns true if the range belongs to the next request (for a READ, to its next piece) and the key is
+    /// right.
     fn may_reach(&self, range: &RemoteRange, shape: SendOperation) -> bool {
         let index = self.flow.executed;
         let op = &self.flow.ops[index];

@@ -1,4 +1,4 @@
-//! One direction of one connection: the requests, and the expected result of each.
+//! One direction of a connection: its requests, and the expected result of each.
 
 use crate::plan::Plan;
 use crate::random::Random;
@@ -11,13 +11,13 @@ use trunkline_verbs::{
 /// Overwrites the range of a finished WRITE, so that a late second execution is detected.
 const SENTINEL: u8 = 0xee;
 
-/// One request.
+/// A request.
 #[derive(Debug, Clone)]
 pub(crate) struct Op {
     pub(crate) operation: SendOperation,
     pub(crate) flags: SendFlags,
     pub(crate) srq: SrqNumber,
-    /// The bytes that are sent, written or read.
+    /// Bytes to send, write or read.
     pub(crate) bytes: Vec<u8>,
     /// Offset of the local buffer in the sender's memory.
     local: usize,
@@ -25,9 +25,9 @@ pub(crate) struct Op {
     inline: bool,
     /// Offset of the remote range in the target's memory.
     pub(crate) remote: usize,
-    /// Atomics: the old value that must be returned.
+    /// Old value that an atomic must return.
     pub(crate) old: u64,
-    /// The status that the request must complete with.
+    /// Status with which the request must complete.
     expected: CompletionStatus,
 }
 
@@ -50,20 +50,20 @@ impl Op {
 pub(crate) struct Flow {
     pub(crate) source: usize,
     pub(crate) destination: usize,
-    /// Endpoint that sends.
+    /// Endpoint that sends the requests.
     pub(crate) endpoint: usize,
     pub(crate) ops: Vec<Op>,
     pub(crate) posted: usize,
     /// Number of requests executed at the target, in order.
     pub(crate) executed: usize,
-    /// Number of requests that the requester knows to have ended.
+    /// Number of requests that have ended at the requester.
     ended: usize,
     failure: Option<CompletionStatus>,
-    /// A flushed completion was polled: from here on every request has a completion.
+    /// True once a flushed completion was polled: from there on every request has a completion.
     flushing: bool,
-    /// The QP's other half failed, so any request may be flushed.
+    /// True if the QP's other half failed, so any request may be flushed.
     pub(crate) half_failed: bool,
-    /// One end was restarted.
+    /// True if one end was restarted.
     pub(crate) source_gone: bool,
     pub(crate) destination_gone: bool,
     pub(crate) atomics: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Flow {
     pub(crate) read_so_far: usize,
     /// Length of the longest piece of a READ in bytes.
     pub(crate) piece_bytes: usize,
-    /// Number of pieces that were not the last of their READ.
+    /// Number of pieces other than the last of their READ.
     pub(crate) split_reads: u64,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Ends<'a> {
 }
 
 impl Flow {
-    /// Draws all requests of a flow and allocates their memory.
+    /// Draws all requests of a flow, and allocates their memory.
     pub(crate) fn draw(random: &mut Random, plan: &Plan, nodes: &mut [Node], ends: &Ends<'_>) -> Self {
         let mut flow = Self {
             source: ends.source,
@@ -187,7 +187,7 @@ impl Flow {
         }
     }
 
-    /// Passes the next request to `post`; `false` when there is none or `post` refused it.
+    /// Passes the next request to `post`. Returns false if there is none or `post` refused it.
     pub(crate) fn post_next(&mut self, post: impl FnOnce(&SendRequest<'_>) -> bool) -> bool {
         let Some(op) = self.ops.get(self.posted) else { return false };
         let request = SendRequest {
@@ -202,7 +202,7 @@ impl Flow {
         taken
     }
 
-    /// Checks that a completion is one that may come next.
+    /// Checks that a completion may come next.
     pub(crate) fn complete(&mut self, completion: &Completion, nodes: &mut [Node]) {
         let index = usize::try_from(completion.wr_id).expect("ours");
         assert!(index < self.posted, "a completion for request {index}, which was never posted");
@@ -273,7 +273,7 @@ impl Flow {
         self.source_gone || self.posted == self.ops.len()
     }
 
-    /// The final checks, when no work is outstanding.
+    /// Makes the final checks, when no work is outstanding.
     pub(crate) fn check_end(&mut self, nodes: &mut [Node]) {
         if self.source_gone {
             return;
@@ -312,7 +312,7 @@ fn refuse(op: &mut Op, random: &mut Random, xrc: bool) {
     let remote = RemoteAddress { address: IoAddress(op.remote as u64), rkey: Rkey(RKEY.0 + 1) };
     if op.bytes.is_empty() {
         op.bytes.push(1);
-        // The content does not matter: the peer must refuse before it accesses the bytes.
+        // The content does not matter, since the peer must refuse before it accesses the bytes.
         let sge = Sge { address: IoAddress(0), length: 1, lkey: LKEY };
         op.sges = vec![sge];
     }

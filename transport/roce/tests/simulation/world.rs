@@ -12,7 +12,7 @@ use trunkline_roce::engine::{
 };
 use trunkline_verbs::{Access, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities, SrqNumber};
 
-/// The time in nanoseconds by which all work must have ended.
+/// Time in nanoseconds by which all work must have ended.
 const HORIZON: u64 = 120_000 * MS;
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ enum Event {
     TearDown { node: usize },
 }
 
-/// Counts of the events of a run.
+/// Event counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) packets: u64,
@@ -80,7 +80,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The world of a seed. Prints its parameters when the seed is replayed.
+    /// Creates the world of a seed. Prints its parameters if the seed is replayed.
     pub(crate) fn new(seed: u64, replayed: bool) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random);
@@ -178,7 +178,7 @@ impl World {
         self.flows.push(flow);
     }
 
-    /// Takes an endpoint through INIT and RTR to RTS.
+    /// Moves an endpoint through INIT and RTR to RTS.
     fn start(&mut self, end: usize, peer: usize, qp_type: QpType, sq_psn: Psn, rq_psn: Psn) {
         let mut attributes = QpAttributes {
             state: QpState::Init,
@@ -238,7 +238,7 @@ impl World {
         self.serve_at(endpoint, self.now + delay);
     }
 
-    /// Runs to the end.
+    /// Runs the simulation to its end.
     pub(crate) fn run(mut self) -> Summary {
         while let Some(Reverse((when, _, event))) = self.events.pop() {
             self.now = when;
@@ -339,7 +339,7 @@ impl World {
         }
     }
 
-    /// The node loses all state; its QP numbers are never used again.
+    /// Restarts a node, which loses all state. Its QP numbers are never used again.
     fn restart(&mut self, node: usize) {
         self.summary.restarts += 1;
         for end in self.endpoints.iter_mut().filter(|end| end.node == node) {
@@ -355,8 +355,8 @@ impl World {
         self.after(delay, Event::TearDown { node });
     }
 
-    /// The other nodes have detected that the node is gone: they destroy the responders that receive from
-    /// it, which releases the receives of incomplete messages.
+    /// Destroys the responders that receive from a restarted node, at the other nodes, which have detected
+    /// the restart. This releases the receives of incomplete messages.
     fn tear_down(&mut self, gone: usize) {
         for index in 0..self.endpoints.len() {
             let end = &mut self.endpoints[index];
@@ -473,7 +473,7 @@ impl World {
         requester.handle_timeout(now);
     }
 
-    /// Sends the packets that are due, at most a burst; `true` when there may be more.
+    /// Sends the packets that are due, at most a burst. Returns true if there may be more.
     fn emit(&mut self, index: usize) -> bool {
         let burst = self.random.between(1, 40);
         for _ in 0..burst {
@@ -563,7 +563,7 @@ impl World {
         }
     }
 
-    /// The requester half failed: the responder half of an RC QP goes to ERR with it.
+    /// Moves the responder half of an RC QP to ERR after its requester half has failed.
     fn fail_whole(responder: Option<&mut ResponderState>) {
         if let Some(responder) = responder {
             let attributes = QpAttributes { state: QpState::Error, ..QpAttributes::new(QpType::Rc) };

@@ -1,4 +1,4 @@
-//! A device and, on its network, a sender whose packets the test builds itself.
+//! A device, and on its network a sender whose packets the test builds itself.
 
 use super::node::{Node, bring_up_with};
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use trunkline_softrdma::link::{Hub, InProcessLink, Link, SendBatch};
 use trunkline_testkit::HandMadeConnection;
 use trunkline_verbs::{Psn, QpNumber, QpType, QueuePair, Time};
 
-/// The PSN that every QP of these tests starts at.
+/// PSN at which every QP of these tests starts.
 pub(crate) const FIRST_PSN: u32 = HandMadeConnection::FIRST_PSN.get();
 
-/// A TGT with an SRQ that has 64 receives of 64 bytes, and its peer.
+/// A TGT with an SRQ that has 64 receives of 64 bytes, and the sender of its packets.
 pub(crate) struct ByHand {
     pub(crate) node: Node,
     pub(crate) tgt: Arc<dyn QueuePair>,
@@ -22,7 +22,7 @@ pub(crate) struct ByHand {
 }
 
 impl ByHand {
-    /// A sender with this UDP port.
+    /// Creates a sender with this UDP port.
     pub(crate) fn new(port: u16) -> Self {
         let hub = Hub::new();
         let options = SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..super::udp() };
@@ -44,7 +44,7 @@ impl ByHand {
         self.send_packet(&packet, headers);
     }
 
-    /// A message of one packet.
+    /// Builds a message of one packet.
     pub(crate) fn message(&self, psn: Psn, ack_request: bool) -> Packet<'static> {
         let opcode = Opcode::new(Service::XRC, Operation::SEND_ONLY);
         let mut packet = Packet::new(opcode, self.tgt.number(), psn, b"sent by test");

@@ -1,4 +1,4 @@
-//! Processes that share the test's own runtime directory, like the processes of one host.
+//! Processes that share the runtime directory of a test, like the processes of one host.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Folder, Process};
 use trunkline_verbs::{CmId, Device, PortSpace, QpType, VerbsError};
 
-/// The variable that names the part of a process started by a test.
+/// Environment variable that names the part of a process started by a test.
 const PART: &str = "TRUNKLINE_TEST_PART";
-/// The variable that names the runtime directory.
+/// Environment variable that names the runtime directory.
 const RUNTIME: &str = "TRUNKLINE_RUNTIME_DIR";
 
-/// A directory of one test, with the runtime directory of its processes in it. Removed when dropped.
+/// A directory of one test, which contains the runtime directory of its processes. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Host(Folder);
 
@@ -22,46 +22,46 @@ impl Host {
         Self(Folder::new().unwrap())
     }
 
-    /// The path of a file of the test.
+    /// Returns the path of a file of the test.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// The runtime directory.
+    /// Returns the runtime directory.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.path("run")
     }
 
-    /// Options of a device of this process that shares the runtime directory.
+    /// Returns options of a device of this process that shares the runtime directory.
     pub(crate) fn options(&self) -> SoftOptions {
         SoftOptions { runtime_directory: Some(self.runtime()), ..super::udp() }
     }
 
-    /// The directory of this network namespace in the runtime directory.
+    /// Returns the directory of this network namespace in the runtime directory.
     pub(crate) fn namespace_directory(&self) -> PathBuf {
         let mut inside = std::fs::read_dir(self.runtime()).unwrap();
         inside.next().unwrap().unwrap().path()
     }
 
-    /// Starts a process of this host. The command is one of `same_test`.
+    /// Starts a process of this host. The command comes from `same_test`.
     pub(crate) fn start(&self, part: &str, command: &mut Command, variables: &[(&str, &str)]) -> Process {
         command.env(PART, part).env(RUNTIME, self.runtime()).envs(variables.iter().copied());
         Process::start(part, command).unwrap()
     }
 }
 
-/// The part of this process; `None` in the test itself.
+/// Returns the part of this process; `None` in the test itself.
 pub(crate) fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// Number of files whose names start with a prefix.
+/// Returns the number of files whose names start with a prefix.
 pub(crate) fn count_files(folder: &Path, start: &str) -> usize {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().starts_with(start)).count()
 }
 
-/// Opens a device, and the address at it: its port is bound, or the holder of the port watched.
+/// Opens a device at an address: binds its port, or watches the holder of the port.
 pub(crate) fn open(
     options: SoftOptions,
     address: IpAddr,
@@ -72,7 +72,7 @@ pub(crate) fn open(
     Ok((device, id))
 }
 
-/// An id that listens.
+/// Creates an id that listens.
 pub(crate) fn listen(device: &Arc<SoftDevice>, at: SocketAddr) -> Result<Arc<dyn CmId>, VerbsError> {
     let manager = device.connection_manager();
     let channel = manager.create_channel()?;

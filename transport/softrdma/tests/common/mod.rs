@@ -1,4 +1,4 @@
-//! Shared by the tests of the software device: devices at addresses of their own, and objects on them.
+//! Shared by the tests of the software device: devices at separate addresses, and objects on them.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod by_hand;
@@ -12,22 +12,22 @@ use std::sync::Arc;
 use trunkline_softrdma::device::{LinkChoice, PathChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 
-/// A loopback address that no other test uses.
+/// Returns a loopback address that no other test uses.
 pub(crate) fn address() -> IpAddr {
     trunkline_testkit::fresh_ip().into()
 }
 
-/// Options of a device at a fresh address, on UDP.
+/// Returns options of a device at a fresh address, on UDP.
 pub(crate) fn udp() -> SoftOptions {
     SoftOptions { addresses: vec![address()], path: PathChoice::Udp, ..SoftOptions::default() }
 }
 
-/// Options of a device at a fresh address that reaches others through shared memory only.
+/// Returns options of a device at a fresh address that reaches others through shared memory only.
 pub(crate) fn memory() -> SoftOptions {
     SoftOptions { path: PathChoice::Shm, ..udp() }
 }
 
-/// Options for two devices on a network of their own inside the process.
+/// Returns options of two devices on a separate network inside the process.
 pub(crate) fn in_process() -> [SoftOptions; 2] {
     let hub = Hub::new();
     [(); 2].map(|()| SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..udp() })

@@ -18,9 +18,9 @@ use trunkline_verbs::{
     SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
 
-/// The bound of every wait, for a loaded machine.
+/// Time limit of every wait, for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
-/// Number of outstanding READs and atomics of the connections, in both directions.
+/// Number of outstanding READs and atomics of the connections, in each direction.
 pub(crate) const READS: u8 = 128;
 
 /// A device with a PD, a CQ with a channel, an XRC domain with an SRQ, and registered memory.
@@ -104,7 +104,7 @@ impl Node {
         self.srq.post_receive(&[ReceiveRequest { wr_id, scatter: &scatter }]).unwrap();
     }
 
-    /// Polls until a completion comes.
+    /// Polls until a completion arrives.
     pub(crate) fn completion(&self) -> Completion {
         let until = Instant::now() + BOUND;
         let mut one = [Completion::default()];
@@ -128,13 +128,13 @@ impl Node {
     }
 }
 
-/// Connections of XRC by the connection manager.
+/// XRC connections made by the connection manager.
 impl Node {
     pub(crate) fn cm_channel(&self) -> Arc<dyn CmChannel> {
         self.device.connection_manager().create_channel().unwrap()
     }
 
-    /// A listener for TGTs.
+    /// Creates a listener for TGTs.
     pub(crate) fn listen(
         &self,
         at: SocketAddr,
@@ -171,7 +171,7 @@ impl Node {
     }
 }
 
-/// An INI and a TGT, connected by the connection manager.
+/// An INI and a TGT that the connection manager has connected.
 pub(crate) struct Joined {
     pub(crate) ini: Arc<dyn QueuePair>,
     pub(crate) tgt: Arc<dyn QueuePair>,
@@ -187,7 +187,7 @@ pub(crate) fn join(near: &Node, far: &Node) -> Joined {
     join_at(near, far, far.address, far.address)
 }
 
-/// Connects to `to`, which is one of the addresses that `far` listens at.
+/// Connects to `to`, an address on which `far` listens.
 pub(crate) fn join_at(near: &Node, far: &Node, listens_at: IpAddr, to: IpAddr) -> Joined {
     let [near_channel, far_channel] = [near, far].map(Node::cm_channel);
     let listener = far.listen(SocketAddr::new(listens_at, 0), &far_channel).unwrap();
@@ -223,12 +223,12 @@ pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
     let raw = fd.as_fd().as_raw_fd();
     poll.registry().register(&mut SourceFd(&raw), Token(0), Interest::READABLE).unwrap();
     let mut events = Events::with_capacity(1);
-    // A process that was stopped is interrupted when it goes on.
+    // A stopped process is interrupted when it continues.
     while poll.poll(&mut events, Some(BOUND)).is_err_and(|error| error.kind() == ErrorKind::Interrupted) {}
     assert!(!events.is_empty(), "the descriptor never became readable");
 }
 
-/// Waits for the next event of connections.
+/// Waits for the next connection event.
 pub(crate) fn next_event(channel: &dyn CmChannel) -> CmEvent {
     let until = Instant::now() + BOUND;
     loop {
@@ -269,8 +269,8 @@ fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
     }
 }
 
-/// Repeats a call that uses the port of an address until the port is free. A process that another test starts meanwhile has
-/// a copy of a closed socket until it runs its program.
+/// Repeats a call that uses the port of an address until the port is free. A process that another test starts
+/// meanwhile has a copy of a closed socket until it runs its program.
 pub(crate) fn when_free<T>(call: impl Fn() -> Result<T, VerbsError>) -> T {
     wait_until("the port is free", BOUND, || match call() {
         Err(error) if error.errno() == libc::EADDRINUSE => None,
@@ -278,7 +278,7 @@ pub(crate) fn when_free<T>(call: impl Fn() -> Result<T, VerbsError>) -> T {
     })
 }
 
-/// The changes that take a QP from RESET to RTS.
+/// Returns the changes that take a QP from RESET to RTS.
 pub(crate) fn steps(peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) -> [QpModify; 3] {
     HandMadeConnection { mtu, rd_atomic: READS, ..HandMadeConnection::new(peer, peer_qp) }.steps()
 }

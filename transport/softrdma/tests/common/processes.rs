@@ -10,20 +10,19 @@ use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_testkit::{same_program, same_test};
 use trunkline_verbs::{CompletionStatus, VerbsError};
 
-/// The variable that makes this program a puppet at the address in its value.
+/// Environment variable that makes this program a puppet at the address in its value.
 pub(crate) const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
 
-/// The variable for the runtime directory that the processes of one item share.
+/// Environment variable of the runtime directory that the processes of one item share.
 const MEETING: &str = "TRUNKLINE_RUNTIME_DIR";
-/// The variable for the path of puppets' packets.
+/// Environment variable of the path of puppets' packets.
 const LINK: &str = "TRUNKLINE_LINK";
-/// The variable for the faults that puppets inject.
+/// Environment variable of the faults that puppets inject.
 const FAULTS: &str = "TRUNKLINE_FAULTS";
 
-/// The software device with puppets. They share their own runtime directory, which is removed when this is
-/// dropped.
+/// The software device with puppets, which share a separate runtime directory. It is removed on drop.
 pub(crate) struct Soft {
-    /// The test that is the puppet, if the program is a test binary.
+    /// Test that is the puppet, if the program is a test binary.
     test: Option<[&'static str; 2]>,
     host: Host,
     faults: Option<&'static str>,
@@ -31,12 +30,12 @@ pub(crate) struct Soft {
 }
 
 impl Soft {
-    /// Starts a test binary in which this test of the module is the puppet.
+    /// Makes this test of the module the puppet, in further processes of the test binary.
     pub(crate) fn from_test(module: &'static str, name: &'static str) -> Self {
         Self::new(Some([module, name]))
     }
 
-    /// Starts a program that is a puppet whenever the variable is set.
+    /// Makes this program the puppet whenever the variable is set.
     pub(crate) fn from_program() -> Self {
         Self::new(None)
     }
@@ -45,12 +44,12 @@ impl Soft {
         Self { test, host: Host::new(), faults: None, path: PathChoice::Udp }
     }
 
-    /// The same with packet loss by this plan in all processes.
+    /// Adds packet loss by this plan in all processes.
     pub(crate) fn with_faults(self, plan: &'static str) -> Self {
         Self { faults: Some(plan), ..self }
     }
 
-    /// The same through shared memory in all processes.
+    /// Uses shared memory in all processes.
     pub(crate) fn by_memory(self) -> Self {
         Self { path: PathChoice::Shm, ..self }
     }

@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::suite::{Soft, open};
 use trunkline_softrdma::device::SoftOptions;
 
-/// A device with another response than the default to a message for a nonexistent SRQ (contract G7).
+/// A device with a non-default response to a message for a nonexistent SRQ (contract G7).
 #[cfg(test)]
 mod policies {
     use super::open;
@@ -48,12 +48,12 @@ mod policies {
         let status = [CompletionStatus::RetryExceeded];
         let policy = Policy { choice: UnknownSrq::Drop, status };
         assert_item(&policy, "G7");
-        // The TGT survives, also for others (contract G8).
+        // The TGT survives, also for other senders (contract G8).
         assert_item(&policy, "G8");
     }
 }
 
-/// A device that was opened without XRC.
+/// A device opened without XRC.
 #[cfg(test)]
 mod without_xrc {
     use super::Soft;
@@ -72,7 +72,7 @@ mod without_xrc {
         assert_eq!(run(&bench(), item), Outcome::Held);
     }
 
-    /// The items that need no XRC hold.
+    /// Checks that the items without XRC hold.
     #[test]
     fn rc_without_xrc() {
         for id in ["R1", "R2"] {
@@ -82,7 +82,7 @@ mod without_xrc {
     }
 }
 
-/// One device that reaches itself from one of its addresses to the other, through shared memory only.
+/// One device that reaches itself from one address to another, through shared memory only.
 #[cfg(test)]
 mod two_addresses {
     use crate::common;
@@ -149,7 +149,7 @@ mod udp {
     });
 }
 
-/// Two processes' worth of devices that may reach each other through shared memory only.
+/// Devices as of two processes that may reach each other through shared memory only.
 #[cfg(test)]
 mod memory {
     trunkline_conformance::conformance_tests!(super::Soft {

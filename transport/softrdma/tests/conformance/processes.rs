@@ -9,7 +9,7 @@ use trunkline_conformance::{PROCESS_ITEMS, assert_process_item};
 /// The faults of the lossy runs.
 const PLAN: &str = "drop=0.03,reorder=0.03,duplicate=0.03,corrupt=0.01,seed=5";
 
-/// The entry point of a puppet. Without the variable it is a test that does nothing.
+/// Entry point of a puppet. Without the variable it is a test that does nothing.
 #[test]
 fn puppet() {
     if std::env::var_os(PUPPET).is_some() {

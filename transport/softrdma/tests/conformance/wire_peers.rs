@@ -1,5 +1,5 @@
-//! The two ends of the interoperability test, of which the kernel lab puts one on the kernel's device; here
-//! both are on the software device.
+//! The two ends of the interoperability test. The kernel lab runs one end on the kernel's device; here both
+//! are on the software device.
 
 use crate::common;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use trunkline_conformance::WireOrder;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::Device;
 
-/// The output of an end, which also signals each line.
+/// Output of an end, which also signals each line.
 struct Lines {
     text: Vec<u8>,
     sent: Sender<()>,
@@ -22,7 +22,7 @@ impl Write for Lines {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Nobody receives after the first line.
+        // Ignored: the channel has no receiver after the first line.
         let _ = self.sent.send(());
         Ok(())
     }
@@ -48,7 +48,7 @@ fn start(
     (end, lines)
 }
 
-/// Runs both ends; every check has to pass, and the output has to contain the named line.
+/// Runs both ends. Every check has to pass, and the output has to contain the named line.
 fn converse(roles: [&str; 2], how: &str, passed: &str) {
     let [near, far] = common::in_process();
     let (server, listening) = start(&far, roles[1], "4477");

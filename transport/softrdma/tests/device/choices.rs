@@ -50,7 +50,7 @@ mod tests {
         (ini, tgt)
     }
 
-    /// The cause of a post's refusal.
+    /// Returns the cause for which a post was refused.
     fn refusal(
         [_, far]: &[Node; 2],
         ini: &dyn QueuePair,

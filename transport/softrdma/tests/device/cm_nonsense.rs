@@ -1,8 +1,8 @@
 //! Connection attempts with nonsense in every field of the connection manager's messages.
 //!
-//! One field after the other is set to its boundary values and to random ones, with all others valid.
-//! Each message must have exactly one effect: it is accepted, refused for a named reason, or dropped for
-//! a named cause; and the device's counters must show which.
+//! Each field in turn is set to its boundary values and to random values, with all others valid. Each message
+//! must have exactly one effect: it is accepted, refused for a named reason, or dropped for a named cause.
+//! The device's counters must show which.
 
 mod asker;
 mod fields;
@@ -141,14 +141,15 @@ fn wrong_lengths_and_wrong_packets_are_dropped() {
     asker.still_serves();
 }
 
-/// On one host anyone can send from any port of a peer's address, but only the peer has port 4791 there.
+/// On one host, any program can send from any port of a peer's address, but only the peer has port 4791
+/// there.
 #[test]
 fn every_answer_goes_to_port_4791_wherever_the_message_came_from() {
     let mut asker = Asker::new(64);
     asker.port = 40_000;
     let answered = |asker: &mut Asker, message: CmMessage| {
         asker.send(message);
-        // The destination is checked as it is taken.
+        // The destination is checked when it is taken.
         assert_eq!(asker.answers.len(), 1, "{:?}", asker.answers);
     };
     let mut refused = asker.request();
@@ -225,7 +226,7 @@ fn requests_beyond_the_limits_of_a_listener_and_a_peer_are_refused() {
         .collect();
     assert_eq!(counted[3], Took::Unseen);
     assert_eq!(counted[4..], [(); 2].map(|()| Took::counted(&["cm_backlog_full"])));
-    // A program that has received requests may take its time; further ones are reported meanwhile.
+    // A program that has received requests may take its time. Further requests are reported meanwhile.
     assert_eq!(asker.come_back(), 4);
     let req = asker.request();
     assert_eq!(asker.send(CmMessage::Req(req)), Took::Taken);

@@ -1,5 +1,5 @@
-//! Connections made step by step, as librdmacm's programs make them: unbound ids, resolution with
-//! events, and QPs that the program moves to RTS itself.
+//! Connections made step by step, as librdmacm's programs make them: unbound ids, resolution with events, and
+//! QPs that the program moves to RTS itself.
 
 use crate::common;
 use crate::common::node::{Node, next_event, post};
@@ -34,7 +34,7 @@ impl Side {
         next_event(&*self.channel)
     }
 
-    /// An id that listens, at a free port.
+    /// Creates an id that listens on a free port.
     fn listener(&self) -> Arc<dyn CmId> {
         let listener = self.id(QpType::XrcTgt);
         listener.bind(self.at(0)).unwrap();
@@ -43,7 +43,7 @@ impl Side {
         listener
     }
 
-    /// An id with a resolved route to a peer.
+    /// Creates an id with a resolved route to a peer.
     fn resolved(&self, remote: SocketAddr) -> Arc<dyn CmId> {
         let id = self.id(QpType::XrcIni);
         id.resolve_address(None, remote).unwrap();
@@ -63,7 +63,7 @@ impl Side {
     }
 }
 
-/// The address inside of IPv6.
+/// Returns the IPv4-mapped IPv6 address.
 fn mapped(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(v4) => SocketAddr::new(v4.to_ipv6_mapped().into(), address.port()),
@@ -184,7 +184,7 @@ fn a_peer_of_an_unreachable_family_is_reported_as_an_event() {
     let id = near.id(QpType::XrcIni);
     id.resolve_address(None, "[::1]:9".parse().unwrap()).unwrap();
     assert!(matches!(near.next().kind, CmEventKind::AddressError(VerbsError::AddressNotAvailable(_))));
-    // The id can still try another.
+    // The id can still try another address.
     id.resolve_address(None, near.at(9)).unwrap();
     assert!(matches!(near.next().kind, CmEventKind::AddressResolved));
 }

@@ -15,7 +15,7 @@ fn next(channel: &Arc<dyn CmChannel>) -> CmEvent {
     next_event(&**channel)
 }
 
-/// Listens at a free port of an address.
+/// Listens on a free port of an address.
 fn listen(node: &Node, at: IpAddr, on: &Arc<dyn CmChannel>) -> Arc<dyn CmId> {
     node.listen(SocketAddr::new(at, 0), on).unwrap()
 }
@@ -117,7 +117,7 @@ fn a_client_uses_another_address_when_its_first_is_held_by_the_server() {
     exchange(&*ini, &near, &far, 64);
 }
 
-/// Neither GIDs nor the connection manager's messages have an interface.
+/// Neither GIDs nor the connection manager's messages carry an interface.
 #[test]
 fn link_local_addresses_are_refused() {
     let [hub, _] = common::in_process();

@@ -1,5 +1,5 @@
-//! A QP that stops repeats its last acknowledgement: a receiver of the last message may exit at once, and
-//! its peer must not be left with an unanswered request.
+//! A QP that stops repeats its last acknowledgement. Otherwise its peer could be left with an unanswered
+//! request, since a receiver of the last message may exit at once.
 
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::node::BOUND;
@@ -16,7 +16,7 @@ impl Setup {
         Self(ByHand::new(ROCE_PORT))
     }
 
-    /// Sends one message and takes its acknowledgement.
+    /// Sends one message, and takes its acknowledgement.
     fn exchange(&mut self) {
         self.0.send(Psn::new(FIRST_PSN), true, |_| {});
         assert_eq!(self.0.node.completion().wr_id, 0);
@@ -29,7 +29,7 @@ impl Setup {
         assert_eq!(came, 1);
     }
 
-    /// Number of waiting acknowledgements of the message; nothing else may wait.
+    /// Returns the number of acknowledgements of the message that wait. No other packet may wait.
     fn acknowledgements(&mut self) -> usize {
         let mut batch = ReceiveBatch::new(64);
         self.0.link.receive(&mut batch);

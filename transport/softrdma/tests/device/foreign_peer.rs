@@ -1,4 +1,4 @@
-//! A sender that is not our device: its packets have IPv4 identifications that must be derived from the ICRC.
+//! A sender that is not our device. The IPv4 identifications of its packets must be derived from the ICRC.
 
 use crate::common;
 use crate::common::by_hand::{ByHand, FIRST_PSN};
@@ -27,7 +27,7 @@ impl Setup {
         &self.hands.node
     }
 
-    /// Sends the packet at the present PSN and waits until the device has received it. Returns whether a
+    /// Sends the packet at the present PSN and waits until the device has received it. Returns true if a
     /// receive completed, in which case the PSN advances.
     fn send(&mut self, identification: u16) -> bool {
         let before = self.node().counter("packets_received");
@@ -87,7 +87,7 @@ fn a_fatal_nak_as_the_first_packet_of_a_foreign_peer_arrives() {
 /// A foreign sender over real sockets, to processes that share an address.
 struct Kernel {
     socket: UdpSocket,
-    /// Identifications are counted for all packets to the address.
+    /// Identification of the next packet. All packets to the address count.
     identification: u16,
 }
 
@@ -116,7 +116,7 @@ fn processes_at_one_address_know_a_foreign_peer_by_all_that_it_sends() {
     let address = common::address();
     let socket = UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).unwrap();
     let mut kernel = Kernel { socket, identification: 65_000 };
-    // Both orders: the one with port 4791 is the busy one, or the quiet one.
+    // In both orders: port 4791 belongs to the busy process or to the quiet one.
     for [often, seldom] in [[&busy, &quiet], [&quiet, &busy]] {
         let tgts = [often, seldom].map(|node| node.qp(QpType::XrcTgt));
         for (node, tgt) in [often, seldom].iter().zip(&tgts) {

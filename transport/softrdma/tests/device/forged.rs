@@ -1,5 +1,5 @@
-//! Packets that another program forges in the name of a QP's peer, with its address and right checksums:
-//! they neither move the QP's route nor draw an answer to their sender.
+//! Packets that another program forges in the name of a QP's peer, with its address and correct checksums.
+//! They neither move the QP's route nor cause an answer to their sender.
 
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::node::{BOUND, bring_up_with, post};
@@ -15,12 +15,12 @@ const FORGER: u16 = 50_000;
 
 struct Setup {
     hands: ByHand,
-    /// The PSN that the QP expects.
+    /// PSN that the QP expects.
     psn: Psn,
 }
 
 impl Setup {
-    /// A TGT that has taken one message from its peer.
+    /// Creates a TGT that has taken one message from its peer.
     fn new() -> Self {
         let mut setup = Self { hands: ByHand::new(PEER), psn: Psn::new(FIRST_PSN) };
         let message = setup.hands.message(setup.psn, true);
@@ -42,7 +42,7 @@ impl Setup {
         }
     }
 
-    /// Returns the device's answers: the destination port, the PSN, and the meaning.
+    /// Returns the device's answers: destination port, PSN and meaning.
     fn answers(&mut self) -> Vec<(u16, u32, Syndrome)> {
         let mut batch = ReceiveBatch::new(64);
         self.hands.link.receive(&mut batch);
@@ -106,7 +106,7 @@ fn a_peer_that_moves_is_followed() {
     }
 }
 
-/// An acknowledgement of a QP's packet.
+/// Builds an acknowledgement of a QP's packet.
 fn acknowledgement(to: QpNumber, psn: Psn) -> Packet<'static> {
     let mut packet = Packet::new(Opcode::new(Service::XRC, Operation::ACKNOWLEDGE), to, psn, &[]);
     packet.aeth = Some(Aeth::new(Syndrome::ACK, 1));

@@ -1,6 +1,5 @@
-//! Another program of the host, as of another user, that knows everything of a connection: it sends from the
-//! peer's address, with right checksums and the very PSN that is expected. It cannot have a port of
-//! a member.
+//! Another user's program on the host, which knows everything about a connection: it sends from the peer's
+//! address, with correct checksums and the very PSN that is expected. It cannot have the port of a member.
 
 use crate::common;
 use crate::common::by_hand::FIRST_PSN;
@@ -36,7 +35,7 @@ impl Forger {
     }
 }
 
-/// Every kind of packet that could do harm at PSN `psn`.
+/// Builds every kind of packet that could do harm at PSN `psn`.
 fn packets(node: &Node, tgt: QpNumber, ini: QpNumber, psn: Psn) -> Vec<Packet<'static>> {
     let packet = |operation, to| {
         let mut packet = Packet::new(Opcode::new(Service::XRC, operation), to, psn, b"forged!!");
@@ -62,7 +61,7 @@ fn wait_for(node: &Node, name: &str, value: u64) {
     }
 }
 
-/// One message, which proves where both ends send from.
+/// Sends one message, which proves the sources of both ends.
 fn exchange(from: &Node, to: &Node, ini: &dyn QueuePair) {
     post(ini, SendOperation::RdmaWrite(to.remote(2048)), &[from.sge(0, 64)], &*to.srq);
     assert_eq!(from.completion().status, CompletionStatus::Success);
@@ -72,7 +71,7 @@ fn exchange(from: &Node, to: &Node, ini: &dyn QueuePair) {
 fn nothing_is_accepted_that_no_member_sent_from_an_address_of_members() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
-    // At the address of each is a second member, with a port that the system chose.
+    // At each address there is a second member, with a port that the system chose.
     let options = |node: &Node| trunkline_softrdma::device::SoftOptions {
         addresses: vec![node.address],
         ..host.options()
@@ -94,7 +93,7 @@ fn nothing_is_accepted_that_no_member_sent_from_an_address_of_members() {
                 sent += 1;
             }
         }
-        // The first at the address has port 4791.
+        // The first member at the address has port 4791.
         wait_for(&far, "drop_forged_source", sent);
         assert!(!forger.has_heard(), "the forger got an answer");
         assert_eq!((far.counter("requests_received"), to.counter("requests_received")), before);
@@ -128,14 +127,14 @@ fn the_peer_of_a_member_stays_one_when_its_address_is_free() {
     exchange(&near, &far, &*ini);
     let before = far.counter("requests_received");
     drop((ini, near));
-    // The other program has the very port that the peer had.
+    // The other program has the same port that the peer had.
     let socket = wait_until("the port is free", BOUND, || {
         // A process that another test starts meanwhile has a copy of the socket until it runs its program.
         UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).ok()
     });
     let forger = Forger(socket);
     forger.0.set_nonblocking(true).unwrap();
-    // The end of the peer is noticed with the next look at the sockets.
+    // The end of the peer is noticed when the sockets are next checked.
     for _ in 0..8 {
         far.cq.poll(&mut [Completion::default()]);
     }

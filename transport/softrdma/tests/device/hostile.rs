@@ -1,7 +1,6 @@
-//! A hostile peer that sends arbitrary packets with right checksums, to the right QPs, from the right
-//! address.
+//! A hostile peer that sends arbitrary packets with correct checksums, to valid QPs, from the right address.
 //!
-//! It must not be able to stop the device, access memory without the right, or disturb others.
+//! It must not be able to stop the device, to access memory without a right, or to disturb others.
 
 use crate::common;
 use crate::common::node::{BOUND, Node, bring_up_with, connect, post};
@@ -24,7 +23,7 @@ use trunkline_verbs::{
 const PACKETS: usize = 20_000;
 const FIRST_PSN: u32 = HandMadeConnection::FIRST_PSN.get();
 
-/// A number below a bound.
+/// Returns a number below a bound.
 fn number(random: &mut Random, bound: u32) -> u32 {
     u32::try_from(random.next() % u64::from(bound)).unwrap()
 }
@@ -38,7 +37,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// Appends the ICRC and sends; sometimes with a wrong ICRC or truncated.
+    /// Appends the ICRC and sends. The ICRC is sometimes wrong, or the packet truncated.
     fn send(&mut self, mut bytes: Vec<u8>) {
         icrc::append(&IpUdp::new(self.source, self.destination), &mut bytes);
         if self.random.one_in(50) {
@@ -52,7 +51,7 @@ impl Attacker {
         self.link.send(&mut self.batch, Time(0));
     }
 
-    /// A packet of any kind whose numbers are often right.
+    /// Sends a packet of any kind, whose numbers are often valid.
     fn packet(&mut self, qps: &[QpNumber], srqs: &[SrqNumber], keys: &[Rkey], around: IoAddress) {
         let random = &mut self.random;
         let service = *random.pick(&[0xa0_u8, 0xa0, 0xa0, 0x00, 0x60, 0x40]);
@@ -88,7 +87,7 @@ impl Attacker {
         self.send(bytes);
     }
 
-    /// A random message of the connection manager.
+    /// Sends a random message of the connection manager.
     fn message(&mut self) {
         let attribute = Attribute(0x10 + u16::from(self.random.byte() % 12));
         let mut data = [0; MAD_DATA_BYTES];
@@ -97,7 +96,7 @@ impl Attacker {
         }
         let mut mad = Mad { header: MadHeader::cm(self.random.next(), attribute), data };
         if let CmMessage::Req(mut req) = CmMessage::parse(&mad) {
-            // Often one that a listener could accept.
+            // Often acceptable to a listener.
             req.transport = trunkline_roce::wire::cm::TransportType::XRC;
             mad.data = CmMessage::Req(req).data();
         }
@@ -129,7 +128,7 @@ fn a_hostile_peer_harms_only_itself() {
     let friend = Node::open(options(), 4096);
     let (ini, _tgt) = connect(&friend, &node);
 
-    // Memory next to the accessible memory: another PD's, and one without remote rights.
+    // Memory next to the accessible memory: one region in another PD, and one without remote rights.
     let other_pd = node.device.alloc_pd().unwrap();
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let (foreign, private) = (Memory::zeroed(16_384).unwrap(), Memory::zeroed(16_384).unwrap());

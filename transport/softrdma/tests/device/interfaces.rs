@@ -15,25 +15,26 @@ use trunkline_verbs::{
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 1, 1));
 
-/// Returns true in a network namespace that has a pair of interfaces, `near` and `far`. Elsewhere it runs the test
-/// again in one, or skips it visibly.
+/// Returns true in a network namespace that has a pair of interfaces, `near` and `far`. Elsewhere it runs the
+/// test again in such a namespace, or skips it visibly.
 fn is_inside(test: &str) -> bool {
     is_in_network_namespace(module_path!(), test, "ip link add near type veth peer name far")
 }
 
-/// Runs `ip` with words separated by spaces.
+/// Runs `ip` with arguments separated by spaces.
 fn ip(words: &str) {
     let output = Command::new("ip").args(words.split(' ')).output().unwrap();
     assert!(output.status.success(), "ip {words}: {output:?}");
 }
 
-/// A device at an address, without the paths within the host.
+/// Opens a device at an address, without the paths within the host.
 fn at(address: IpAddr) -> Node {
     let options = SoftOptions { addresses: vec![address], path: PathChoice::Udp, ..SoftOptions::default() };
     Node::open(options, 1 << 20)
 }
 
-/// Connects an INI of `near` to a listener of `far`, and sends a large message; returns the path MTUs of both QPs.
+/// Connects an INI of `near` to a listener of `far`, and sends a large message. Returns the path MTUs of both
+/// QPs.
 fn path_mtus(near: &Node, far: &Node) -> [Mtu; 2] {
     let joined = join(near, far);
     exchange(&*joined.ini, near, far, 300_000);
@@ -52,14 +53,14 @@ fn path_mtu_is_the_smaller_of_both_interfaces() {
     let [near, far] = [NEAR, FAR].map(at);
     assert_eq!(path_mtus(&near, &far), [Mtu::Mtu1024; 2], "the passive side has the smaller MTU");
     assert_eq!(path_mtus(&far, &near), [Mtu::Mtu1024; 2], "the active side has it");
-    // Each new connection has the MTUs of its time.
+    // Each new connection has the MTU of that time.
     ip("link set far mtu 600");
     assert_eq!(path_mtus(&near, &far), [Mtu::Mtu256; 2]);
     ip("link set far mtu 9000");
     assert_eq!(path_mtus(&near, &far), [Mtu::Mtu4096; 2]);
 }
 
-/// A device with the addresses of the namespace, which listens on `0.0.0.0`; returns the port as well.
+/// Opens a device with the addresses of the namespace, which listens on `0.0.0.0`. Also returns the port.
 fn wildcard() -> (Node, Arc<dyn CmChannel>, Arc<dyn CmId>, u16) {
     let options = SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() };
     let node = Node::with_device(SoftDevice::open(options).unwrap(), NEAR, 4096);
@@ -81,7 +82,7 @@ fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
                 assert_eq!(id.local_address().ip(), to.ip());
                 return;
             }
-            // Nobody was there yet.
+            // The address had no listener yet.
             if channel.next_event().is_some() {
                 break;
             }
@@ -91,7 +92,7 @@ fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
     }
 }
 
-/// An address from DHCP, or one that floats between hosts.
+/// An address from DHCP, or a floating address of several hosts.
 #[test]
 fn wildcard_listener_follows_addresses_that_come_and_go() {
     if !is_inside("wildcard_listener_follows_addresses_that_come_and_go") {
@@ -116,7 +117,7 @@ fn wildcard_listener_follows_addresses_that_come_and_go() {
     reach(&from, SocketAddr::new(NEAR, port), &arrivals);
 }
 
-/// Services may start before the network does.
+/// Services may start before the network.
 #[test]
 fn wildcard_listener_starts_without_an_address_of_its_family() {
     if !is_inside("wildcard_listener_starts_without_an_address_of_its_family") {
@@ -131,7 +132,7 @@ fn wildcard_listener_starts_without_an_address_of_its_family() {
     reach(&at(FAR), SocketAddr::new(NEAR, port), &arrivals);
 }
 
-/// Addresses of containers, or temporary ones of IPv6.
+/// Addresses of containers, or temporary IPv6 addresses.
 #[test]
 fn sockets_of_addresses_that_were_replaced_are_closed() {
     if !is_inside("sockets_of_addresses_that_were_replaced_are_closed") {
@@ -153,7 +154,7 @@ fn sockets_of_addresses_that_were_replaced_are_closed() {
         each("add");
         wait_until("the device has the addresses", BOUND, || has_all(net).then_some(()));
         each("del");
-        // The sockets of addresses that the table still has stay open.
+        // The sockets of addresses that are still in the table stay open.
         let sockets = || std::fs::read_to_string("/proc/net/udp").unwrap().matches(":12B7 ").count();
         let is_closed = || (sockets() <= 128).then_some(());
         wait_until("sockets at the addresses before are closed", BOUND, is_closed);

@@ -1,4 +1,4 @@
-//! A device that is removed while in use, and put back (contract I5).
+//! A device that is removed while in use, and restored (contract I5).
 
 use crate::common;
 use crate::common::node::{Node, connect, next_event, post, wait_readable, when_free};
@@ -11,7 +11,7 @@ use trunkline_verbs::{
     SendOperation, SendRequest, VerbsError, XrcdFlags,
 };
 
-/// Two devices, of which the first can be removed.
+/// Opens two devices, of which the first can be removed.
 fn pair(options: [SoftOptions; 2]) -> (Slot, SoftOptions, Node, Node) {
     let slot = Slot::new();
     let [near, far] = options;

@@ -39,7 +39,7 @@ impl Side {
         next_event(&*self.channel)
     }
 
-    /// An id that listens, at a free port.
+    /// Creates an id that listens on a free port.
     fn listener(&self) -> Arc<dyn CmId> {
         let listener = self.id();
         listener.bind(SocketAddr::new(self.node.address, 0)).unwrap();
@@ -47,7 +47,7 @@ impl Side {
         listener
     }
 
-    /// An id that has sent its request to a peer.
+    /// Creates an id that has sent its request to a peer.
     fn asking(&self, remote: SocketAddr, private_data: &[u8]) -> Arc<dyn CmId> {
         let id = self.id();
         id.resolve_address(None, remote).unwrap();

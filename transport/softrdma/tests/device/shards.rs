@@ -15,7 +15,7 @@ use trunkline_verbs::{
 const GROUPS: u32 = 4;
 const BYTES: u32 = 16;
 
-/// A CQ of a group, and an SRQ that completes into it.
+/// CQ of a group, and an SRQ that completes into it.
 struct Poller {
     cq: Arc<dyn CompletionQueue>,
     srq: Arc<dyn SharedReceiveQueue>,
@@ -42,7 +42,7 @@ impl Poller {
         self.srq.number().unwrap()
     }
 
-    /// Polls until the given number of completions have come.
+    /// Polls until the given number of completions have arrived.
     fn completions(&self, count: usize) -> Vec<Completion> {
         let until = Instant::now() + BOUND;
         let mut all = Vec::new();
@@ -57,7 +57,7 @@ impl Poller {
     }
 }
 
-/// An INI of one group and a TGT of another, connected.
+/// Connects an INI of one group to a TGT of another.
 fn connect(near: (&Node, &Poller), far: (&Node, u32)) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
     let capacities =
         QueueCapacities { max_send_wr: 1024, max_send_sge: 1, max_inline_data: BYTES, ..Default::default() };
@@ -98,7 +98,7 @@ fn messages_reach_every_group_in_order_whichever_shard_takes_them() {
     assert!(far.counter("handed_to_shards") > 0, "first packets come to port 4791");
 }
 
-/// The shard that a QP's number names has it, so that each two shards share memory of their own.
+/// A QP belongs to the shard in its number, so every two shards have separate shared memory.
 #[test]
 fn shards_of_two_devices_share_memory() {
     let [near, far] = open_with(PathChoice::Shm);
@@ -114,7 +114,7 @@ fn shards_of_one_device_share_memory() {
     assert_eq!(node.counter("packets_sent"), 0, "nothing goes by UDP");
 }
 
-/// One QP of each group sends to the SRQs of all groups, through a TGT of the next group.
+/// Sends from one QP of each group to the SRQs of all groups, through a TGT of the next group.
 fn every_group_sends_to_every_group(near: &Node, far: &Node) {
     const EACH: u32 = 60;
     let (senders, receivers) = (pollers(near), pollers(far));
@@ -184,7 +184,7 @@ fn the_limit_of_an_srq_counts_what_is_lent() {
         assert_eq!(receivers[0].completions(count).len(), count);
         senders[0].completions(count);
     };
-    // Some are lent now.
+    // Some receives are lent now.
     exchange(0..4);
     receivers[0].srq.arm_limit(50).unwrap();
     exchange(4..14);
@@ -231,7 +231,7 @@ fn memory_is_not_touched_after_its_deregistration_by_any_shard() {
             write(byte).unwrap();
         }
         region.destroy().unwrap();
-        // Nobody writes to it any more.
+        // The memory is no longer written to.
         memory.write(0, &[255; BYTES as usize]).unwrap();
         let last = senders[1].completions(198);
         let outcomes = [

@@ -1,7 +1,7 @@
-//! Two devices and their threads: which thread does the work when a program polls, sleeps or does neither.
+//! Two devices and their threads: which thread does the work while a program polls, sleeps or does neither.
 //!
-//! The conformance suite covers the verbs themselves; these tests cover the parts that only a device
-//! with its own threads has.
+//! The conformance suite covers the verbs themselves. These tests cover the parts that only a device with its
+//! own threads has.
 
 use crate::common;
 use crate::common::node::{BOUND, Node, READS, connect, connect_at, post, wait_readable};
@@ -30,13 +30,13 @@ fn nodes(options: [SoftOptions; 2], memory_bytes: usize) -> [Node; 2] {
     options.map(|options| Node::open(options, memory_bytes))
 }
 
-/// Bytes without repetition from one packet to the next.
+/// Returns bytes without repetition from one packet to the next.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| u8::try_from((index * 7 + index / 251) % 256).unwrap()).collect()
 }
 
-/// As many as the kernel's soft RoCE and common NICs accept: programs negotiate the depth from what both ends
-/// report.
+/// As many as the kernel's soft RoCE and common NICs accept: programs negotiate the depth from the values
+/// that both ends report.
 #[test]
 fn a_hundred_and_twenty_eight_reads_are_outstanding_at_once() {
     for (link, options) in links() {

@@ -1,5 +1,5 @@
-//! XRC on the wire: contract J8 and rocev2 10, checked by raw offsets in a
-//! capture, so that our own parsers cannot hide their mistakes.
+//! XRC on the wire: contract J8 and rocev2 10, checked by raw offsets in a capture, so that our own parsers
+//! cannot hide their mistakes.
 
 #[cfg(test)]
 mod tests {
@@ -23,7 +23,7 @@ mod tests {
         bytes.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte))
     }
 
-    /// Every payload in the capture; each ICRC must be right.
+    /// Returns every payload in the capture. Each ICRC must be correct.
     fn payloads(path: &Path) -> Vec<Vec<u8>> {
         let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
         let mut all = Vec::new();
@@ -45,7 +45,7 @@ mod tests {
         &payload[CM_DATA..]
     }
 
-    /// Connects through the CM and sends one message with immediate data.
+    /// Connects through the CM, and sends one message with immediate data.
     fn talk(near: &Node, far: &Node) -> [Arc<dyn QueuePair>; 2] {
         far.receive(1, 0, 4096);
         let joined = join(near, far);
@@ -70,7 +70,7 @@ mod tests {
             .map(|options| Node::open(SoftOptions { capture: Some(capture.clone()), ..options }, 4096));
         let [ini, tgt] = talk(&near, &far).map(|qp| qp.number().get());
         let srq = far.srq.number().unwrap().get();
-        // Until its device is dropped, a node may still be appending a record, which a reader would see in
+        // Until its device is dropped, a node may still be appending a record, of which a reader would see a
         // part.
         drop((near, far));
         let payloads = payloads(&capture);

@@ -19,7 +19,7 @@ use trunkline_testkit::{same_test, wait_until};
 use trunkline_verbs::{Device, PortSpace, QpInit, QpType, XrcdFlags};
 
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
-/// The closed streams, as digits.
+/// Environment variable of the closed streams, as digits.
 const CLOSED: &str = "TRUNKLINE_TEST_CLOSED";
 /// Output of a program.
 const PRINTED: &[u8] = b"printed by the program\n";
@@ -42,7 +42,7 @@ fn use_device() {
     }
     let print = || {
         for stream in &streams[1..] {
-            // Refused where the stream is closed.
+            // Refused if the stream is closed.
             let _closed = write(stream, PRINTED);
         }
     };
@@ -58,7 +58,7 @@ fn use_device() {
             open_and_check(address, &|| {
                 print();
                 for stream in streams.iter().filter(is_closed) {
-                    // A placeholder is there for a moment only.
+                    // A placeholder exists for a moment only.
                     wait_until("the stream to be closed", BOUND, || {
                         fcntl(stream.as_fd(), FcntlArg::F_GETFD).err()
                     });
@@ -68,7 +68,7 @@ fn use_device() {
     });
 }
 
-/// Ends the thread that prints, after a panic too.
+/// Ends the printing thread, also after a panic.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -77,7 +77,7 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// Makes one of everything that has a descriptor.
+/// Creates one object of each kind that has a descriptor.
 fn open_and_check(address: IpAddr, check: &dyn Fn()) {
     let options = SoftOptions { addresses: vec![address], ..SoftOptions::default() };
     let device = SoftDevice::open(options).unwrap();

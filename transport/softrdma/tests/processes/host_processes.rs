@@ -24,7 +24,7 @@ const LOCAL: &str = "TRUNKLINE_TEST_LOCAL";
 const TRIES: usize = 5_000;
 const BOTH: XrcdFlags = XrcdFlags::CREATE.union(XrcdFlags::EXCLUSIVE);
 
-/// The entry point of a further process. Without a part it is a test that does nothing.
+/// Entry point of a further process. Without a part it is a test that does nothing.
 #[test]
 fn play() {
     let Some(part) = part() else { return };
@@ -51,7 +51,7 @@ fn play() {
     }
 }
 
-/// Tries to create the domain [`TRIES`] times; returns how many times no other process had it.
+/// Tries to create the domain [`TRIES`] times. Returns the number of times that no other process had it.
 fn race(device: &dyn Device, path: &Path) -> usize {
     let witness = path.with_extension("witness");
     let mut made = 0;
@@ -203,7 +203,7 @@ fn a_process_killed_at_any_point_leaves_no_state() {
         for _ in 0..=rounds % 3 {
             process.after("ROUND ").unwrap();
         }
-        // It may be anywhere by now: in a change, with or without the lock.
+        // The process may be anywhere by now: in a change, with or without the lock.
         (0..rounds * 1_000).for_each(|_| std::hint::spin_loop());
         process.kill().unwrap();
         open(&*device, &path, BOTH).expect("the domain died with its holder").close().unwrap();
@@ -238,7 +238,7 @@ fn a_directory_writable_by_others_is_refused() {
     let file = host.path("file");
     File::create(&file).unwrap();
     assert!(refusal(&file).contains("not a directory"));
-    // A directory of another user: one whose owner we change or, without the right to, the root directory.
+    // A directory of another user: one whose owner we change, or the root directory if we may not.
     let given = std::os::unix::fs::chown(&open, Some(65_534), None).is_ok();
     assert!(refusal(if given { &open } else { Path::new("/") }).contains("another user"));
 }

@@ -1,5 +1,6 @@
-//! Processes of one host that are connected by the connection manager, and die: the others get `Disconnected` at once,
-//! on either side of a connection, although no retry ever runs out. A process that is stopped is not dead.
+//! Processes of one host that the connection manager has connected, and that die: the others get
+//! `Disconnected` at once, on either side of a connection, although no retries run out. A stopped process is
+//! not dead.
 //!
 //! The tests start this binary again as the peers.
 
@@ -20,7 +21,7 @@ use trunkline_verbs::{
 };
 
 const PEER: &str = "TRUNKLINE_TEST_CONNECTED_PEER";
-/// Connections to a peer: more than a turn of the device ends.
+/// Number of connections to a peer: more than one turn of the device ends.
 const CONNECTIONS: usize = 150;
 /// 4.096 us * 2^31 is 2.4 hours.
 const NEVER: u8 = 31;
@@ -36,7 +37,7 @@ fn ask(node: &Node, remote: SocketAddr, channel: &Arc<dyn CmChannel>) -> (Arc<dy
     (id, ini)
 }
 
-/// The entry point of a peer: it connects to the address in the variable, and accepts what it is asked.
+/// Entry point of a peer: it connects to the address in the variable, and accepts connection requests.
 #[test]
 fn peer() {
     if part().as_deref() != Some("connected") {
@@ -64,7 +65,7 @@ fn peer() {
     }
 }
 
-/// A peer, the connections to it, and the one that it has made.
+/// A peer, the connections to it, and the connection that it has made.
 struct Peer {
     process: Process,
     srq: SrqNumber,
@@ -99,7 +100,7 @@ impl Peer {
         Self { process, srq, channel, made, of_peer: (id, tgt), from_peer, _listener: listener }
     }
 
-    /// Waits until each connection has ended, once.
+    /// Waits until each connection has ended once.
     fn is_disconnected(&self) {
         let mut ended = BTreeSet::new();
         while ended.len() < self.made.len() {
@@ -117,13 +118,13 @@ impl Peer {
     }
 }
 
-/// A peer that is killed while a message is on its way to it.
+/// Kills a peer while a message is in transit to it.
 fn peer_is_killed(near: PathChoice, path: &str) {
     let host = Host::new();
     let node = Node::open(options(&host, near), 1 << 16);
     let mut peer = Peer::start(&host, &node, path, CONNECTIONS);
     assert!(!peer.has_events());
-    // A message that the peer has no receive for, and cannot answer.
+    // A message for which the peer has no receive, and which it cannot answer.
     peer.process.signal(Signal::SIGSTOP);
     post_to(&*peer.made[0].1, SendOperation::Send, SendData::Gather(&[node.sge(0, 64)]), peer.srq);
     peer.process.kill().unwrap();

@@ -1,6 +1,6 @@
 //! Processes that have run out of descriptors, or of room in the runtime directory.
 //!
-//! The tests start this binary again (`play`), since a limit holds for a whole process.
+//! The tests start this binary again (`play`), since a limit applies to a whole process.
 
 use crate::common;
 use crate::common::host::{Host, open, part};
@@ -51,7 +51,7 @@ fn limit(descriptors: u64) {
     setrlimit(Resource::RLIMIT_NOFILE, descriptors, hard).unwrap();
 }
 
-/// Opens an address, and gets no further descriptor from "fill" to "free".
+/// Opens an address, and can get no further descriptor from "fill" to "free".
 fn hold_while_full() {
     let _held = open(SoftOptions::default(), address()).unwrap();
     let input = Input::open();
@@ -71,7 +71,7 @@ fn hold_while_full() {
     }
 }
 
-/// Opens a device under each limit from none left to more than enough.
+/// Opens a device under each limit from no free descriptor to more than enough.
 fn open_within_each_limit() {
     let mut served = 0;
     for descriptors in 3..64 {
@@ -89,7 +89,8 @@ fn open_within_each_limit() {
     print_line(&format!("SERVED {served}"));
 }
 
-/// Opens a device in a runtime directory that is too small for a registry, also when a sparse one is there.
+/// Opens a device in a runtime directory that is too small for a registry, also when a sparse registry
+/// exists.
 fn open_without_room() {
     let refused = || {
         let error = open(SoftOptions::default(), address()).expect_err("there is no room");
@@ -151,7 +152,7 @@ fn limit_files(bytes: u64) {
     setrlimit(Resource::RLIMIT_FSIZE, bytes, hard).unwrap();
 }
 
-/// Opens a device under limits on the size of files, from none to more than enough.
+/// Opens a device under limits on file size, from none to more than enough.
 fn open_with_small_files() {
     let mut refused = 0;
     for bytes in (0..30).step_by(2).map(|bit| 1 << bit) {
@@ -167,9 +168,9 @@ fn open_with_small_files() {
     print_line(&format!("REFUSED {refused}"));
 }
 
-/// Opens devices that record datagrams, where the limit on files leaves no room for a capture's header.
+/// Opens devices that record datagrams, where the limit on file size leaves no room for a capture's header.
 fn capture_into_a_small_file() {
-    // Makes the files of the host.
+    // Creates the files of the host.
     drop(open(SoftOptions::default(), address()).unwrap());
     let capture = Path::new(&std::env::var("TRUNKLINE_RUNTIME_DIR").unwrap()).join("capture");
     limit_files(0);
@@ -179,10 +180,10 @@ fn capture_into_a_small_file() {
     print_line("END");
 }
 
-/// Room for the header of a capture, and for some records of a short datagram and none of a long one.
+/// Room for the header of a capture and some records of short datagrams, but no record of a long one.
 const CAPTURE_BYTES: u64 = 2000;
 
-/// Records datagrams of a stranger, with a wrong ICRC, until the limit on files leaves no room for more.
+/// Records a stranger's datagrams, with a wrong ICRC, until the limit on file size leaves no room for more.
 fn capture_until_the_file_is_full() {
     let capture = Path::new(&std::env::var("TRUNKLINE_RUNTIME_DIR").unwrap()).with_file_name("capture");
     let options = SoftOptions { capture: Some(capture), ..SoftOptions::default() };
@@ -198,7 +199,7 @@ fn capture_until_the_file_is_full() {
     };
     send(32);
     wait_until("a record", BOUND, || (counter("captured") > 0).then_some(()));
-    // A short one after it would fit.
+    // A short datagram after it would fit.
     send(4000);
     wait_until("a lost record", BOUND, || (counter("capture_lost") > 0).then_some(()));
     let written = counter("captured");
@@ -208,7 +209,7 @@ fn capture_until_the_file_is_full() {
     print_line(&format!("CAPTURED {written}"));
 }
 
-/// Opens a device, on a network in the process, as a user who may start no thread.
+/// Opens a device, on a network in the process, as a user who may not start threads.
 fn open_without_threads() {
     // Root is exempt from the limit.
     if geteuid().is_root() && setuid(Uid::from_raw(65534)).is_err() {
@@ -223,7 +224,7 @@ fn open_without_threads() {
     print_line("END");
 }
 
-/// The processor time that all threads of a process have used.
+/// Returns the processor time that all threads of a process have used.
 fn processor_time(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let times = tasks.filter_map(|task| {
@@ -234,7 +235,7 @@ fn processor_time(process: u32) -> Duration {
     Duration::from_nanos(times.sum())
 }
 
-/// Waits for a period in which a process uses no processor time. One that spins has none.
+/// Waits for a period in which a process uses no processor time. A process in a busy loop has none.
 fn wait_until_idle(process: u32) {
     wait_until("a period without processor time", BOUND, || {
         let before = processor_time(process);
@@ -266,7 +267,7 @@ fn a_connection_that_waits_at_the_descriptor_limit_costs_no_processor_time() {
 #[test]
 fn a_member_without_descriptors_uses_no_processor_time_and_does_not_take_the_holder_for_dead() {
     let (host, address) = (Host::new(), common::address());
-    // Here the other process is the one that has to connect.
+    // Here the other process is the one that must connect.
     let first = open(host.options(), address).unwrap();
     let mut member = start(&host, "full", address);
     member.after("READY").unwrap();
@@ -345,8 +346,7 @@ fn a_limit_on_threads_is_named() {
     process.finish().unwrap();
 }
 
-/// Runs a part with a runtime directory on a file system of `kib` KiB; prints a line where that is not
-/// possible.
+/// Runs a part with a runtime directory on a file system of `kib` KiB. Prints a line if that is not possible.
 fn run_on_small_file_system(part: &str, kib: u32) {
     let (host, address) = (Host::new(), common::address().to_string());
     std::fs::create_dir(host.runtime()).unwrap();

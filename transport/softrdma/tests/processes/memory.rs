@@ -1,6 +1,7 @@
-//! Two processes that exchange messages through shared memory, and what becomes of it when one is stopped or dies.
+//! Two processes that exchange messages through shared memory, and the effects when one is stopped or dies.
 //!
-//! The tests start this binary again as the peer, which answers each message by READing, or sleeps between messages.
+//! The tests start this binary again as the peer, which either answers each message by READING or sleeps
+//! between messages.
 
 use crate::common;
 use crate::common::host::{Host, part};
@@ -29,7 +30,7 @@ fn place(index: u64) -> usize {
     usize::try_from(index).unwrap() * SIZE as usize
 }
 
-/// The entry point of the peer: an SRQ that it polls asleep, and a TGT for the INI that the variable names.
+/// Entry point of the peer: an SRQ for which it sleeps, and a TGT for the INI that the variable names.
 #[test]
 fn peer() {
     if part().as_deref() != Some("peer") {
@@ -93,7 +94,7 @@ fn pair(near: PathChoice, far: &str) -> Pair {
     Pair { host, node, ini, peer, srq }
 }
 
-/// Starts a peer with this path, and connects an INI with its TGT.
+/// Starts a peer with this path, and connects an INI to its TGT.
 pub(super) fn start_peer(host: &Host, node: &Node, path: &str) -> (Arc<dyn QueuePair>, Process, SrqNumber) {
     let ini = node.qp(QpType::XrcIni);
     let value = format!("{} {} {path}", node.address, ini.number().get());
@@ -107,7 +108,7 @@ pub(super) fn start_peer(host: &Host, node: &Node, path: &str) -> (Arc<dyn Queue
 
 impl Pair {
     fn send(&self, number: u32) {
-        // Those that are not acknowledged may be read again.
+        // Unacknowledged messages may be read again.
         let place = place(u64::from(number) % DEPTH);
         self.node.memory.write(place, &vec![number.to_le_bytes()[0]; SIZE as usize]).unwrap();
         let data = SendData::Gather(&[self.node.sge(place, SIZE)]);
@@ -121,8 +122,8 @@ impl Pair {
         }
     }
 
-    /// Returns true if a peer that has been stopped takes as many messages. On a loaded machine it may continue too late: the
-    /// sender gives it up after half a second.
+    /// Returns true if a stopped peer takes as many messages after it has been resumed. On a loaded machine
+    /// it may continue too late, since the sender gives it up after half a second.
     fn continues(&self, messages: usize) -> bool {
         for _ in 0..messages {
             match self.node.completion().status {
@@ -141,7 +142,8 @@ impl Pair {
         (path.name, path.why)
     }
 
-    /// Areas that this process has mapped for the device of the test, which alone shares memory in this test.
+    /// Returns the number of areas mapped for the test's device, the only one that shares memory in this
+    /// test.
     fn pairs(&self) -> u64 {
         self.node.counter("shm_peers")
     }
@@ -149,7 +151,8 @@ impl Pair {
 
 #[test]
 fn two_processes_leave_the_network_as_soon_as_both_share_memory() {
-    // After a time-out the sender repeats by UDP. A loaded machine may stop the peer for that long, but not in each attempt.
+    // After a time-out the sender repeats by UDP. A loaded machine may stop the peer for that long, but not
+    // in each attempt.
     wait_until("an attempt without a time-out", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..20);
@@ -189,7 +192,7 @@ fn a_device_that_is_to_use_memory_refuses_others() {
     assert!(refused.contains("TRUNKLINE_LINK=shm"), "{refused}");
 }
 
-/// They are faults of packets, so a device with faults takes UDP, although memory is the default.
+/// The faults apply to packets, so a device with faults uses UDP, although shared memory is the default.
 #[test]
 fn faults_keep_packets_on_the_wire() {
     let host = Host::new();
@@ -212,7 +215,7 @@ fn faults_keep_packets_on_the_wire() {
     drop(tgt);
 }
 
-/// Writing beyond a limit on the size of files ends the process, by SIGXFSZ.
+/// Writing beyond the limit on file size kills the process by SIGXFSZ.
 #[test]
 fn a_process_that_may_have_no_files_of_that_size_stays_on_the_network() {
     let pair = pair(PathChoice::Auto, "small files");
@@ -224,7 +227,8 @@ fn a_process_that_may_have_no_files_of_that_size_stays_on_the_network() {
     assert_eq!(pair.path().0, "udp");
 }
 
-/// The ring is not full, so that nobody waits for room: time-outs show that nobody takes anything out.
+/// The ring is not full, so the sender does not wait for room. Time-outs show that the peer takes nothing
+/// out.
 #[test]
 fn a_ring_that_nobody_empties_is_left_for_the_network() {
     wait_until("a peer that continues before it is given up", || {
@@ -255,7 +259,7 @@ fn a_stopped_process_goes_on_where_it_was() {
         wait_until("the path is memory", || pair.path().0 == "shm");
         pair.exchange(50..60);
         pair.peer.stop();
-        // More than the ring holds, so that some go by the network meanwhile.
+        // More than the ring holds, so that some go by UDP meanwhile.
         for number in 60..60 + 40 {
             pair.send(number);
         }
@@ -277,7 +281,7 @@ fn a_stopped_process_goes_on_where_it_was() {
         if !pair.continues(40) {
             return false;
         }
-        // The peer ends with the first message that is not the expected one.
+        // The peer ends at the first message that is not the expected one.
         pair.exchange(100..150);
         true
     });
@@ -297,7 +301,7 @@ fn a_killed_process_is_reported_and_its_memory_released() {
         pair.node.cq.poll(&mut nothing);
         pair.pairs() == 0
     });
-    // A successor at once.
+    // A successor follows at once.
     let (ini, peer, srq) = start_peer(&pair.host, &pair.node, "auto");
     let next = Pair { ini, peer, srq, ..pair };
     next.exchange(0..20);
@@ -327,7 +331,7 @@ fn queue_pairs_of_one_process_use_memory_too() {
     assert_eq!(ini.path().map(|path| path.name), Some("shm"));
 }
 
-/// Its socket is not where it was: offers are made seldom, and messages go by UDP.
+/// Its socket file is gone, so offers of shared memory are rare, and messages go by UDP.
 #[test]
 fn a_process_that_messages_do_not_reach_is_offered_memory_seldom() {
     let host = Host::new();

@@ -1,5 +1,6 @@
-//! Peers that are killed or stopped at random moments, while messages go to them through shared memory: the sender is told
-//! in time, others notice nothing, a successor works at once, and nothing of the dead is left.
+//! Peers that are killed or stopped at random moments, while messages go to them through shared memory. The
+//! sender is told in time, others notice nothing, a successor works at once, and nothing of the dead peer is
+//! left.
 
 use super::memory::{SIZE, options, start_peer};
 use crate::common::host::{Host, count_files};
@@ -13,24 +14,24 @@ use trunkline_verbs::{
     Completion, CompletionStatus, QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
-/// Peers at a time.
+/// Number of concurrent peers.
 const PEERS: usize = 8;
-/// Peers that die, of all rounds; another number by the variable.
+/// Number of peers that die in all rounds; the variable sets another number.
 const DEATHS: usize = 24;
 const DEATHS_VARIABLE: &str = "TRUNKLINE_TEST_DEATHS";
-/// Messages to a peer that are not acknowledged.
+/// Maximum number of unacknowledged messages to a peer.
 const WINDOW: u32 = 8;
-/// Acknowledged messages after which a peer dies, at most.
+/// Maximum number of acknowledged messages after which a peer dies.
 const MOST_LIFE: usize = 400;
 
-/// A peer, and what it was sent.
+/// A peer, and the messages sent to it.
 struct Target {
     ini: Arc<dyn QueuePair>,
     process: Process,
     srq: SrqNumber,
     sent: u32,
     acknowledged: u32,
-    /// Acknowledged messages after which it dies.
+    /// Number of acknowledged messages after which it dies.
     dies: u32,
     is_stopped: bool,
     died: Option<Instant>,
@@ -56,7 +57,7 @@ impl Target {
         }
     }
 
-    /// Kills or stops the process when it has taken its messages.
+    /// Kills or stops the process once it has taken its messages.
     fn die(&mut self) {
         if self.died.is_some() || self.acknowledged < self.dies {
             return;
@@ -103,7 +104,7 @@ fn round(host: &Host, node: &Node, random: &mut Random) -> u32 {
         std::thread::yield_now();
     }
     assert!(targets.iter().all(|target| target.told == Some(CompletionStatus::RetryExceeded)));
-    // Those that were stopped are killed with their processes.
+    // Stopped processes are killed when they are dropped.
     targets.into_iter().map(|target| target.acknowledged).sum()
 }
 
@@ -122,7 +123,7 @@ fn deaths_at_random_moments_are_reported_in_time_and_leave_nothing() {
             node.cq.poll(&mut [Completion::default()]);
             (node.counter("shm_peers") == 0).then_some(())
         });
-        // Successors use the places of the dead.
+        // Successors use the places of the dead peers.
         if number == 0 {
             most_files = files(&host);
         }

@@ -16,10 +16,10 @@ use trunkline_roce::wire::icrc;
 use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_testkit::{Process, same_test};
 
-/// The bound of every wait, for a loaded machine.
+/// Time limit of every wait, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// The entry point of a process of the group. Without the variable it is a test that does nothing.
+/// Entry point of a process of the group. Without the variable it is a test that does nothing.
 #[test]
 fn member() {
     let Ok(text) = std::env::var(Orders::VARIABLE) else { return };
@@ -30,7 +30,7 @@ fn member() {
 struct Group {
     orders: Orders,
     processes: Vec<Process>,
-    /// The ports that each process listens at.
+    /// Ports on which each process listens.
     ports: Vec<String>,
     /// Runtime directory of the processes; removed at the end, after them.
     host: Host,
@@ -41,7 +41,8 @@ impl Group {
         Self::start_if_free(address, messages, victim).unwrap_or_else(|why| panic!("{address}: {why}"))
     }
 
-    /// Like [`Self::start`]; the reason when a program outside the group holds port 4791 of the address.
+    /// Like [`Self::start`], but returns the reason if a program outside the group holds port 4791 of the
+    /// address.
     fn start_if_free(address: IpAddr, messages: u32, victim: Option<usize>) -> Result<Self, String> {
         let host = Host::new();
         let orders = Orders { index: 0, members: 3, address, messages, victim };
@@ -59,7 +60,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Starts a process. Returns its ports, or why it cannot listen.
+    /// Starts a process. Returns its ports, or the reason why it cannot listen.
     fn process(&mut self, index: usize) -> Result<(Process, String), String> {
         self.orders.index = index;
         let mut command = same_test(module_path!(), "member");
@@ -201,7 +202,7 @@ fn several_processes_share_the_ipv6_loopback() {
     }
 }
 
-/// Devices of this process that share their own runtime directory.
+/// Opens devices of this process that share a separate runtime directory.
 fn devices(host: &Host, addresses: &[IpAddr], count: usize) -> Vec<Node> {
     let options = SoftOptions {
         addresses: addresses.to_vec(),
@@ -222,7 +223,7 @@ fn a_holder_whose_program_never_polls_forwards_datagrams() {
     let joined = join(&nodes[1], &nodes[2]);
     exchange(&*joined.ini, &nodes[1], &nodes[2], 64);
     let handed_on = nodes[0].counter("relayed_to_members");
-    // REQ, REP, RTU and the first packet; some may be repeated.
+    // REQ, REP, RTU and the first packet, some of which may be repeated.
     assert!(handed_on >= 4, "{handed_on}");
     for _ in 0..100 {
         exchange(&*joined.ini, &nodes[1], &nodes[2], 64);

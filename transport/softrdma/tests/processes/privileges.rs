@@ -1,6 +1,6 @@
 //! Programs that change their user, their root directory or their umask.
 //!
-//! All of these are a whole process's, so the tests start this binary again (`play`).
+//! Each of these belongs to a whole process, so the tests start this binary again (`play`).
 
 use crate::common;
 use crate::common::host::{Host, listen, open, part};
@@ -42,7 +42,7 @@ fn play() {
     }
 }
 
-/// The kernel ignores permissions for root, but not for other users.
+/// Opens a device under a umask. The kernel ignores permissions for root, but not for other users.
 fn open_under_a_umask() {
     umask(Mode::from_bits_truncate(0o277));
     let [one, other] = addresses().map(|address| open(SoftOptions::default(), address).unwrap());
@@ -54,7 +54,7 @@ fn addresses() -> [IpAddr; 2] {
     ADDRESSES.map(|name| std::env::var(name).unwrap().parse().unwrap())
 }
 
-/// Opens a device, gives up what the process may do, and makes what a new session needs.
+/// Opens a device, gives up privileges, and then creates the objects of a new session.
 fn go_on_after<T>(doing: &str, give_up: impl FnOnce() -> nix::Result<T>) {
     let [address, _] = addresses();
     let (device, first) = open(SoftOptions::default(), address).unwrap();
@@ -71,7 +71,7 @@ fn go_on_after<T>(doing: &str, give_up: impl FnOnce() -> nix::Result<T>) {
     print_line("END");
 }
 
-/// Tells whether a port is free, as a user who may not open the files of the other members.
+/// Reports whether a port is free, as a user who may not open the files of the other members.
 fn watch_after_the_user_has_changed() {
     let [address, _] = addresses();
     let (device, _first) = open(SoftOptions::default(), address).unwrap();
@@ -150,7 +150,7 @@ fn processes_that_start_at_once_share_a_directory_under_any_umask() {
     for part in ["umask", "umask of another user"] {
         for _ in 0..4 {
             let host = Host::new();
-            // The other user makes the runtime directory here.
+            // The other user creates the runtime directory here.
             fs::set_permissions(host.path("."), Permissions::from_mode(0o777)).unwrap();
             let mut all = [(); 4].map(|()| start(&host, part, [(); 2].map(|()| common::address())));
             for process in &mut all {

@@ -1,4 +1,4 @@
-//! A TGT that processes share: one executes it, its messages go to the SRQs of all.
+//! A TGT that processes share: one process executes it, and its messages go to the SRQs of all.
 //!
 //! The test sends; the processes of the domain are actors that it starts and commands.
 
@@ -12,17 +12,17 @@ use actor::Actor;
 use sender::Sender;
 use trunkline_verbs::{CompletionStatus, SrqNumber};
 
-/// The module of the test `play`.
+/// Module of the test `play`.
 const MODULE: &str = module_path!();
 
-/// The entry point of an actor's process. Without a part it is a test that does nothing.
+/// Entry point of an actor's process. Without a part it is a test that does nothing.
 #[test]
 fn play() {
     actor::play();
 }
 
-/// The processes of a domain, at one address: the first made the TGT, which is connected to the
-/// sender; each has some receives posted.
+/// The processes of a domain, at one address. The first created the TGT, which is connected to the sender.
+/// Each has some receives posted.
 struct Cast {
     sender: Sender,
     actors: Vec<Actor>,
@@ -63,8 +63,8 @@ fn an_incomplete_message_is_flushed_when_its_target_fails() {
     assert_ne!(sender.completed(), CompletionStatus::Success);
 }
 
-/// Messages one after the other, each with the next word, some in several packets; the owner of the
-/// SRQ receives each once and in order.
+/// Messages in sequence, each with the next word, some in several packets. The owner of the SRQ receives each
+/// once and in order.
 struct Load {
     words: std::ops::Range<u64>,
 }
@@ -126,7 +126,7 @@ fn the_target_survives_when_packets_for_a_dead_process_are_dropped() {
     assert_eq!(owner.taken(1)[0].word, 1);
     assert_eq!(sender.completed(), CompletionStatus::Success);
     owner.kill();
-    // The sender runs out of retries; the target is unchanged and can be connected again.
+    // The sender runs out of retries. The target is unchanged and can be connected again.
     sender.send(doomed, 2, 3000);
     assert_eq!(sender.completed(), CompletionStatus::RetryExceeded);
     assert!(actors[0].ask("query").starts_with("ReadyToSend"));

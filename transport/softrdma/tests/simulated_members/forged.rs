@@ -1,5 +1,5 @@
-//! A process that sends through its own ring of shared memory in the name of another one. It knows the QP numbers and the
-//! next PSN, so nothing but the ring shows who the sender is.
+//! A process that sends through its own ring of shared memory in the name of another process. It knows the QP
+//! numbers and the next PSN, so only the ring shows the sender.
 
 use super::memory::{HOST, IN, OUT, Way, bytes_at, operate, way};
 use super::world::{Process, World};
@@ -10,7 +10,7 @@ use trunkline_verbs::{Completion, CompletionStatus, QpType, SendOperation};
 
 const BYTES: u32 = 64;
 
-/// Three processes that share memory with each other: the peer and the hostile one with the victim.
+/// Three processes that share memory: the victim, its peer and the hostile process.
 struct Setting {
     world: World,
     victim: Process,
@@ -25,7 +25,7 @@ impl Setting {
         let mut world = World::new(seed);
         let host = world.host(HOST);
         let [victim, peer] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
-        // Nothing of it goes by the network.
+        // No packet goes by the network.
         let hostile = world.process_with(&host, PathChoice::Shm);
         let door = Node::with_device(Arc::clone(&victim.node.device), victim.node.address, 1 << 16);
         let own = way(&hostile.node, &door);
@@ -36,7 +36,7 @@ impl Setting {
     }
 }
 
-/// Runs until a device has dropped a packet because of its sender. It is unharmed until then.
+/// Runs until a device has dropped a packet because of its sender. The victim must be unharmed until then.
 fn until_dropped(world: &mut World, victim: &Node, is_unharmed: impl Fn() -> bool) {
     let dropped = || victim.counter("drop_wrong_address");
     let before = dropped();
@@ -50,7 +50,7 @@ fn has_completed(node: &Node) -> bool {
     node.cq.poll(&mut [Completion::default()]) > 0
 }
 
-/// The hostile process sends a request to the TGT of another connection, before the peer's first one.
+/// Makes the hostile process send a request to the TGT of another connection, before the peer's first one.
 fn request_is_forged(seed: u64) {
     let mut setting = Setting::new(seed);
     let remote = setting.victim.node.remote(IN);
@@ -72,7 +72,7 @@ fn request_is_forged(seed: u64) {
         until_dropped(world, &victim.node, || {
             bytes_at(&victim.node, IN, BYTES as usize) == [1; BYTES as usize] && !has_completed(&victim.node)
         });
-        // The PSN is still the peer's.
+        // The PSN still belongs to the peer.
         post(&*attacked.ini, SendOperation::Send, &[peer.node.sge(OUT, BYTES)], &*victim.node.srq);
         let received = world.completion(&victim.node);
         assert_eq!((received.wr_id, received.status), (number, CompletionStatus::Success));
@@ -86,7 +86,7 @@ fn requests_in_the_name_of_another_process_are_dropped() {
     (0..20).for_each(request_is_forged);
 }
 
-/// A TGT of the hostile process answers the INI of another connection. A helper by UDP makes it do so.
+/// Makes a TGT of the hostile process answer the INI of another connection, with a helper over UDP.
 fn answer_is_forged(seed: u64) {
     let Setting { mut world, victim, peer, hostile, _own } = Setting::new(seed);
     let helper = world.process_with(victim.process.host(), PathChoice::Udp);
@@ -96,7 +96,7 @@ fn answer_is_forged(seed: u64) {
     let (asks, answers) = (helper.node.qp(QpType::XrcIni), hostile.node.qp(QpType::XrcTgt));
     bring_up_with(&*answers, victim.node.address, attacked.ini.number());
     bring_up_with(&*asks, hostile.node.address, answers.number());
-    // The peer has no receive, so the message is outstanding.
+    // The peer has no receive, so the message stays outstanding.
     victim.node.memory.write(OUT, &[3; BYTES as usize]).unwrap();
     post(&*attacked.ini, SendOperation::Send, &[victim.node.sge(OUT, BYTES)], &*peer.node.srq);
     hostile.node.receive(1, IN, BYTES);

@@ -1,4 +1,5 @@
-//! A process that writes anything into the memory that it shares: its own connections may end, and nobody else notices.
+//! A process that writes anything into the memory that it shares. Its own connections may end, and no other
+//! process notices.
 
 use super::memory::{HOST, Way, operate, way};
 use super::world::{Process, World};
@@ -9,15 +10,15 @@ use trunkline_verbs::{
     Completion, QpState, QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
-/// Words that are written, all in all.
+/// Total number of words written.
 const WORDS: u64 = 1_000_000;
 const ROUNDS: u64 = 250;
-/// Words written before the others have a turn.
+/// Number of words written before the others have a turn.
 const AT_ONCE: u64 = 40;
 /// Longer than a device waits before it shares memory again with a process that has written nonsense.
 const LONG_NS: u64 = 30_000_000_000;
 
-/// A place and a value: often words that steer a ring, and lengths that a message may have.
+/// Returns an offset and a value: often a word that controls a ring, and a length that a message may have.
 fn anything(world: &World, words: usize) -> (usize, u64) {
     let place = match world.below(4) {
         0 => 8 * world.below(5),
@@ -32,10 +33,10 @@ fn anything(world: &World, words: usize) -> (usize, u64) {
     (place, value)
 }
 
-/// The hostile process, and the objects of its victim that it is connected with.
+/// The hostile process, and the objects of its victim's connections to it.
 struct Hostile {
     process: Process,
-    /// In a separate domain with separate memory.
+    /// Victim's objects in a separate domain, with separate memory.
     door: Node,
     ways: [Way; 2],
 }
@@ -48,7 +49,7 @@ impl Hostile {
         Self { process, door, ways }
     }
 
-    /// Returns how many words were written.
+    /// Writes up to this number of words. Returns the number written.
     fn write_anything(&self, world: &mut World, words: u64) -> u64 {
         let mut written = 0;
         for word in 0..words {
@@ -60,7 +61,7 @@ impl Hostile {
         written
     }
 
-    /// Both send, over connections that have not ended.
+    /// Sends from both sides, over connections that have not ended.
     fn send(&mut self, foreign: SrqNumber) {
         let (node, door) = (&self.process.node, &self.door);
         for (index, (from, to)) in [(node, door), (door, node)].into_iter().enumerate() {
@@ -82,7 +83,7 @@ impl Hostile {
     }
 }
 
-/// Posts what the queue has room for.
+/// Posts as many requests as the queue has room for.
 fn post(ini: &dyn QueuePair, operation: SendOperation, data: &[trunkline_verbs::Sge], remote_srq: SrqNumber) {
     let (data, flags) = (SendData::Gather(data), SendFlags::SIGNALED);
     let _full = ini.post_send(&[SendRequest { wr_id: 1, operation, data, flags, remote_srq }]);

@@ -1,5 +1,5 @@
-//! Processes of one host that reach each other through shared memory, which is scribbled over, and in which stores end
-//! half way, at any moment.
+//! Processes of one host that reach each other through shared memory, which is scribbled over, and in which a
+//! process may die between two stores.
 
 use super::world::{Process, World};
 use crate::common::node::{Node, bring_up_with, post_to};
@@ -12,10 +12,10 @@ pub(super) const HOST: [u8; 4] = [10, 0, 0, 1];
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 20_000;
 const LONGEST: usize = 12_000;
-/// The word of fetch-and-add, and what READs return.
+/// Offsets of the word for fetch-and-add, and of the data that READs return.
 const COUNTER: usize = 40_000;
 
-/// An INI of one process, connected with a TGT of another.
+/// An INI of one process connected to a TGT of another.
 pub(super) struct Way {
     pub(super) ini: Arc<dyn QueuePair>,
     pub(super) tgt: Arc<dyn QueuePair>,
@@ -49,7 +49,7 @@ pub(super) fn bytes_at(node: &Node, offset: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// One operation, and the proof that it happened once, as it was meant.
+/// Executes an operation, and proves that it happened once and as intended.
 pub(super) fn operate(world: &mut World, way: &Way, (from, to): (&Process, &Process), number: u64) {
     let (near, far) = (&from.node, &to.node);
     let succeeds = |world: &mut World, what: &str| {
@@ -78,7 +78,7 @@ pub(super) fn operate(world: &mut World, way: &Way, (from, to): (&Process, &Proc
             assert_eq!(near.memory.load(OUT), Ok(before));
         }
         _ => {
-            // The receive may come late.
+            // The receive may be posted late.
             let is_late = world.below(8) == 0;
             let sent = fill(world, near, length);
             let post = || far.receive(number, IN, u32::try_from(LONGEST).unwrap());
@@ -101,7 +101,7 @@ pub(super) fn operate(world: &mut World, way: &Way, (from, to): (&Process, &Proc
     }
 }
 
-/// Returns the packets that went through memory, and the pairs that ended.
+/// Runs operations. Returns the number of packets through memory, and of pairs that ended.
 fn operations_run(seed: u64) -> [u64; 2] {
     let mut world = World::new(seed);
     let host = world.host(HOST);
@@ -138,8 +138,8 @@ fn nonsense_in_shared_memory_ends_its_use_and_no_operation() {
     assert!(total[0] > 1000 && total[1] > 20, "{total:?}");
 }
 
-/// A word of an area and a value for it, of those that a process can tell from sense. One that pretends to have read what
-/// it has not, or to look when it does not, harms what is sent to itself.
+/// Returns a word of an area, and a value for it that a process can tell from a valid one. A process that
+/// claims to have read more than it has, or to be polling when it is not, harms only packets to itself.
 fn nonsense(world: &World) -> (usize, u64) {
     let wild = world.random() | 1 << 40;
     match world.below(4) {
@@ -170,7 +170,7 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
     ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
 }
 
-/// Kills a process after a number of stores to shared memory. Returns whether it died in time.
+/// Kills a process after a number of stores to shared memory. Returns true if it died in time.
 fn peer_dies(seed: u64, stores: u64) -> bool {
     let mut world = World::new(seed);
     let host = world.host(HOST);

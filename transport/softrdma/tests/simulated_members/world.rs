@@ -14,13 +14,13 @@ use trunkline_verbs::{Clock, Completion, Notify, Time, VirtualClock};
 /// Number of turns after which a run counts as stuck.
 const TURNS: usize = 400_000;
 
-/// The seeded random source, and the requests to the scheduler since its last turn.
+/// Seeded random source, and the requests to the scheduler since its last turn.
 #[derive(Debug)]
 struct Scheduler {
     state: Mutex<u64>,
-    /// Machines to start, each with the process that started it.
+    /// Machines to start, each with the process that starts it.
     spawned: Mutex<Vec<(usize, Spawned)>>,
-    /// The process whose machines are being started.
+    /// Process whose machines are being started.
     starting: Mutex<usize>,
     bells: Mutex<Vec<Arc<Bell>>>,
 }
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Spawned {
 }
 
 impl Scheduler {
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     fn below(&self, bound: usize) -> usize {
         usize::try_from(self.random() >> 33).unwrap() % bound.max(1)
     }
@@ -58,12 +58,12 @@ impl Simulator for Scheduler {
     }
 }
 
-/// Loses some datagrams and delays the others.
+/// Network that loses some datagrams and delays the others.
 #[derive(Debug)]
 struct Wire {
     clock: Arc<VirtualClock>,
     scheduler: Arc<Scheduler>,
-    /// Datagrams in flight, by their time of arrival and their number.
+    /// Datagrams in transit, by arrival time and number.
     under_way: Mutex<BTreeMap<(Time, u64), SendBatch>>,
     carried: Mutex<u64>,
     hosts: Mutex<BTreeMap<IpAddr, Weak<SimulatedHost>>>,
@@ -110,7 +110,7 @@ pub(crate) struct Process {
     pub(crate) number: usize,
 }
 
-/// The whole simulation of one seed.
+/// The simulation of one seed.
 pub(crate) struct World {
     clock: Arc<VirtualClock>,
     scheduler: Arc<Scheduler>,
@@ -154,7 +154,7 @@ impl World {
         self.process_with(host, PathChoice::Udp)
     }
 
-    /// Starts a process with a node on a host, whose QPs reach others of the host so.
+    /// Starts a process with a node on a host, whose QPs reach others of the host by this path.
     pub(crate) fn process_with(&mut self, host: &Arc<SimulatedHost>, path: PathChoice) -> Process {
         let process = host.process();
         let number = {
@@ -181,7 +181,7 @@ impl World {
         Process { node: Node::with_device(device, address, 1 << 16), process, number }
     }
 
-    /// From now on datagrams between sockets of one host arrive at once, as by the loopback interface.
+    /// Makes datagrams between sockets of one host arrive at once, as over the loopback interface.
     pub(crate) fn use_loopback(&self) {
         self.wire.has_loopback.store(true, Ordering::Relaxed);
     }
@@ -193,17 +193,17 @@ impl World {
         self.note("killed".to_owned());
     }
 
-    /// A random number below `bound`.
+    /// Returns a random number below `bound`.
     pub(crate) fn below(&self, bound: usize) -> usize {
         self.scheduler.below(bound)
     }
 
-    /// A random number.
+    /// Returns a random number.
     pub(crate) fn random(&self) -> u64 {
         Simulator::random(&*self.scheduler)
     }
 
-    /// Logs an event with the present time.
+    /// Logs an event with the current time.
     pub(crate) fn note(&mut self, what: String) {
         self.log.push(format!("{:?} {what}", self.clock.now()));
     }
@@ -227,7 +227,8 @@ impl World {
         if awake.is_empty() {
             let deadlines = self.tasks.iter().filter_map(|task| task.sleeps?);
             let arrivals = self.wire.under_way.lock().unwrap().keys().next().map(|(at, _)| *at);
-            // If there is no deadline, advance by a microsecond; the caller gives up after a number of turns.
+            // Without a deadline, the clock advances by a microsecond. The caller gives up after a number of
+            // turns.
             let next = deadlines.chain(arrivals).min().unwrap_or(now.plus_ns(1000));
             return self.clock.set(next.max(now));
         }
@@ -239,7 +240,7 @@ impl World {
         }
     }
 
-    /// The present time.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
@@ -249,7 +250,7 @@ impl World {
         self.clock.set(self.clock.now().plus_ns(nanoseconds));
     }
 
-    /// Wakes machines some time after that was requested.
+    /// Wakes machines some time after this was requested.
     fn ring_some(&self) {
         let mut bells = self.scheduler.bells.lock().unwrap();
         if !bells.is_empty() && self.scheduler.below(2) == 0 {
@@ -279,7 +280,7 @@ impl World {
         panic!("{what} did not come within {TURNS} turns, at {:?}: {:#?}", self.clock.now(), self.log);
     }
 
-    /// The next completion of a program that sleeps on its channel, if there is one.
+    /// Returns the next completion of a program that sleeps on its channel, if there is one.
     pub(crate) fn next_completion(&self, node: &Node) -> Option<Completion> {
         let mut one = [Completion::default()];
         node.cq.request_notify(Notify::Any).unwrap();

@@ -4,7 +4,7 @@ use crate::Outcome;
 use serde_json::{Value, json};
 use trunkline_testkit::Claims;
 
-/// The claims of one attack.
+/// Claims of one attack.
 #[derive(Debug)]
 pub(crate) struct Findings {
     name: &'static str,
@@ -18,7 +18,7 @@ impl Findings {
         Self { name, lines: (!json).then(|| Claims::new(name)), found: Vec::new(), failed: 0 }
     }
 
-    /// A claim with its measurement.
+    /// Reports a claim with its measurement.
     pub(crate) fn claim(&mut self, holds: bool, name: &str, measured: &str) {
         match &mut self.lines {
             Some(lines) => lines.claim(holds, name, measured),
@@ -27,7 +27,7 @@ impl Findings {
         self.failed += usize::from(!holds);
     }
 
-    /// A measurement that is not judged.
+    /// Reports a measurement that is not judged.
     pub(crate) fn note(&mut self, name: &str, measured: &str) {
         match &self.lines {
             Some(_) => println!("note {}-{name}: {measured}", self.name),
@@ -35,7 +35,7 @@ impl Findings {
         }
     }
 
-    /// An attack that this machine does not permit.
+    /// Reports that this machine does not permit the attack.
     pub(crate) fn skip(&mut self, why: &str) {
         match &self.lines {
             Some(_) => println!("skip {}: {why}", self.name),
@@ -43,7 +43,7 @@ impl Findings {
         }
     }
 
-    /// Prints the object, if that is wanted.
+    /// Prints the object if JSON is wanted.
     ///
     /// # Errors
     /// The number of claims that do not hold, if any.

@@ -13,7 +13,7 @@ const MTU: u32 = 65_536;
 /// Length of the longest datagram in bytes.
 const LONGEST: usize = 8192;
 
-/// Sockets at port 4791 of the peer's addresses.
+/// Sockets on port 4791 of the peer's addresses.
 #[derive(Debug)]
 pub(crate) struct HostileLink {
     sockets: Vec<(IpAddr, UdpSocket)>,

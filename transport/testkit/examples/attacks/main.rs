@@ -1,9 +1,10 @@
-//! Attacks on running nodes, and what must hold while they go on: what `deploy/checks/45-attacks.sh` runs.
+//! Attacks on running nodes, and claims that must hold meanwhile. `deploy/checks/45-attacks.sh` runs this
+//! program.
 //!
-//! Each attack starts honest nodes in processes of their own, harms them from outside as far as the threat
-//! model of `docs/security.md` lets it, and prints a line for each claim: `pass ATTACK-CLAIM (measured)` or
-//! `fail ATTACK-CLAIM: measured`. Nothing here uses more than the packets, the environment and the public
-//! crates, so the same program can be built next to any version.
+//! Each attack starts honest nodes in separate processes, and attacks them from outside within the threat
+//! model of `docs/security.md`. It prints a line for each claim: `pass ATTACK-CLAIM (measured)` or `fail
+//! ATTACK-CLAIM: measured`. The program uses only packets, the environment and the public crates, so the same
+//! source can be built next to any version.
 
 mod findings;
 mod forge;
@@ -84,7 +85,7 @@ impl Plan {
         self.connections != Connections::Rc
     }
 
-    /// The kind of connections, as a flag of a node.
+    /// Returns the kind of connections, as a flag of a node.
     fn kind(&self) -> &'static str {
         if self.is_xrc() { "xrc" } else { "rc" }
     }

@@ -1,4 +1,4 @@
-//! Processes killed under load: what `deploy/checks/50-deaths.sh` runs.
+//! Processes killed under load. `deploy/checks/50-deaths.sh` runs this program.
 //!
 //! ```text
 //! deaths run SCENARIO          receiver | sender | creator | owner | holder

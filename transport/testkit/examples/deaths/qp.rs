@@ -23,7 +23,7 @@ pub(super) fn bring_up(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber) -> O
     Ok(())
 }
 
-/// The content of message `number` of a stream.
+/// Returns the content of message `number` of a stream.
 pub(super) fn message(stream: u64, number: u64) -> Vec<u8> {
     let mut bytes = stream.to_be_bytes().to_vec();
     bytes.extend(number.to_be_bytes());
@@ -32,7 +32,7 @@ pub(super) fn message(stream: u64, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Stream and number of a message, if all of its bytes are right.
+/// Returns the stream and number of a message, if all of its bytes are right.
 pub(super) fn parse(bytes: &[u8]) -> Option<(u64, u64)> {
     let (stream, rest) = bytes.split_first_chunk::<8>()?;
     let number = u64::from_be_bytes(*rest.first_chunk()?);

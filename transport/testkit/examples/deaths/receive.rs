@@ -42,7 +42,7 @@ struct Member {
     streams: HashMap<u64, Stream>,
 }
 
-/// Receives until its input ends. With a file its domain belongs to the file.
+/// Receives until its input ends. With a file, its domain belongs to the file.
 pub(super) fn serve(own: IpAddr, file: Option<&Path>) -> Outcome<()> {
     let endpoint = Endpoint::open(own)?;
     let Endpoint { device, pd, cq, .. } = &endpoint;

@@ -36,7 +36,7 @@ impl Endpoint {
 pub(super) trait Role {
     fn endpoint(&self) -> &Endpoint;
 
-    /// Handles completions; returns whether there were any.
+    /// Handles completions. Returns true if there were any.
     fn step(&mut self) -> Outcome<bool>;
 
     /// Executes a command and prints the answer.

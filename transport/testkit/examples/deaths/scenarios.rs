@@ -68,7 +68,7 @@ fn sender(bed: &mut Testbed) -> Outcome<()> {
     Ok(())
 }
 
-/// Streams to two members through TGTs that a third has created and both have opened.
+/// Streams to two members through TGTs that a third member has created and both have opened.
 fn creator(bed: &mut Testbed) -> Outcome<()> {
     let mut sender = bed.sender(bed.peer)?;
     let mut creator = bed.member("the creator", true)?;
@@ -104,7 +104,7 @@ fn creator(bed: &mut Testbed) -> Outcome<()> {
     Ok(())
 }
 
-/// One TGT carries the load to the victim's SRQ; another of the same creator carries the load of a living member.
+/// Loads the victim's SRQ through one TGT, and a living member's through another TGT of the same creator.
 fn owner(bed: &mut Testbed) -> Outcome<()> {
     let mut sender = bed.sender(bed.peer)?;
     let mut creator = bed.member("the creator", true)?;
@@ -130,7 +130,7 @@ fn owner(bed: &mut Testbed) -> Outcome<()> {
     bed.goes_on("anew", &mut sender, &mut bystander, again, 0)
 }
 
-/// The first member holds port 4791; each member has its own TGTs.
+/// Kills the first member, which holds port 4791. Each member has its own TGTs.
 fn holder(bed: &mut Testbed) -> Outcome<()> {
     let mut sender = bed.sender(bed.peer)?;
     let mut holder = bed.member("the holder of the port", true)?;

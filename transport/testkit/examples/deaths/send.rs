@@ -40,7 +40,7 @@ struct Stream {
 struct Peer {
     endpoint: Endpoint,
     streams: Vec<Stream>,
-    /// The number of the first stream; two senders use different numbers.
+    /// Number of the first stream. Two senders use different numbers.
     first: usize,
     marked: Instant,
 }

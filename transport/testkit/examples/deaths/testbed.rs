@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use trunkline_testkit::{Claims, Folder, Numbers, Process, fresh_ip, same_program};
 
-/// The bound of every wait, for a loaded machine.
+/// Time limit of every wait, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(20);
-/// A surviving stream must continue within this time: a lost message is sent again within the ACK timeout,
+/// Time within which a surviving stream must continue. A lost message is sent again within the ACK timeout,
 /// 134 ms, and port 4791 or a TGT is taken over within 100 ms. The rest is a reserve for a loaded machine.
 const RECOVERY_MS: u64 = 2000;
 /// `IBV_WC_RETRY_EXC_ERR` and `IBV_WC_REM_INV_RD_REQ_ERR`.
@@ -27,7 +27,7 @@ pub(super) struct Member {
     pub(super) srq: u32,
 }
 
-/// A host with processes that share an address, and the addresses of two peers.
+/// A host whose processes share an address, and the addresses of two peers.
 pub(super) struct Testbed {
     pub(super) claims: Claims,
     /// Number of senders started so far.
@@ -50,7 +50,7 @@ impl Testbed {
         Ok(Self { claims, senders: 0, host, peer, other_peer, file, _folder: folder })
     }
 
-    /// A stream that worked has ended with this status.
+    /// Checks that a stream worked, and has ended with this status.
     pub(super) fn has_failed_with(&mut self, ended: &Numbers, status: u64) {
         self.claims.claim(
             ended["failed"] == status && ended["completed"] > 0,
@@ -169,7 +169,7 @@ impl Stream {
     }
 }
 
-/// The bound of a wait for an answer, for a loaded machine.
+/// Time limit of a wait for an answer, for a loaded machine.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Starts this program again with another role.

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use trunkline_testkit::{Numbers, Process, Random, fresh_ip, same_program};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// The bound of the time that the exchanges need to work again after the flood.
+/// Time limit for the exchanges to work again after the flood.
 const BOUND: Duration = Duration::from_secs(30);
 /// Pause between the end of the flood and the new connections.
 const REST: Duration = Duration::from_millis(500);
-/// The bound of a wait for an answer, for a loaded machine.
+/// Time limit of a wait for an answer, for a loaded machine.
 const ANSWER: Duration = Duration::from_secs(60);
-/// The ports of the two exchanges; each also uses the next port.
+/// Ports of the two exchanges. Each also uses the next port.
 const PORTS: [u16; 2] = [7, 9];
 
 /// The status values of all sides.
@@ -33,7 +33,7 @@ impl All {
     }
 }
 
-/// Two exchanges whose victims share an address, and the means to imitate their peers.
+/// Two exchanges whose victims share an address, and the means to imitate the victims' peers.
 pub(super) struct Exchanges {
     /// The first victim, which holds port 4791, and its peer; the second and its peer.
     sides: Vec<Process>,
@@ -67,7 +67,7 @@ impl Exchanges {
         Ok(All(self.sides.iter_mut().map(|side| side.numbers("status")).collect::<Result<_, _>>()?))
     }
 
-    /// The counters of both victims, added up.
+    /// Returns the sum of both victims' counters.
     pub(super) fn counters(&mut self) -> Outcome<Numbers> {
         let mut sum = self.sides[0].numbers("counters")?;
         for (name, value) in self.sides[2].numbers("counters")? {
@@ -80,11 +80,11 @@ impl Exchanges {
         Ok(self.sides.iter().map(Process::resident_kib).collect::<Result<_, _>>()?)
     }
 
-    /// After the flood: renews the lines that packets could name and waits until all lines work again.
-    /// Returns how long that took, or `None` when they did not.
+    /// Renews the lines that packets could name, and waits until all lines work again. Returns the time
+    /// taken, or `None` if they do not.
     pub(super) fn settle(&mut self, flood: Flood) -> Outcome<Option<Duration>> {
         if flood == Flood::Right {
-            // Packets of the flood that are still queued must not count against the new connections.
+            // Queued packets of the flood must not count against the new connections.
             std::thread::sleep(REST);
             self.status()?;
             for side in &mut self.sides {
@@ -99,7 +99,7 @@ impl Exchanges {
             if up.is_none() && now.sum("attacked_down") + now.sum("bystander_down") == 0 {
                 up = Some(start.elapsed());
                 if flood == Flood::Right {
-                    // Neither must errors of closed connections.
+                    // Errors of closed connections must not count either.
                     for side in &mut self.sides {
                         side.ask("forgive")?;
                     }
@@ -117,7 +117,7 @@ impl Exchanges {
     }
 }
 
-/// One side of an exchange.
+/// Starts one side of an exchange.
 fn node(own: IpAddr, peer: IpAddr, port: u16, capture: Option<&Path>) -> Outcome<Process> {
     let mut arguments = vec!["node".to_owned(), own.to_string(), peer.to_string(), port.to_string()];
     arguments.extend(capture.map(|path| path.display().to_string()));

@@ -16,7 +16,7 @@ pub(super) enum Flood {
     Random,
     /// Changed real packets with the ICRC of the original.
     Stale,
-    /// Changed real packets with a right ICRC.
+    /// Changed real packets with a correct ICRC.
     Right,
 }
 
@@ -51,7 +51,7 @@ const TRIES: usize = 1000;
 pub(super) struct Attack<'a> {
     pub(super) flood: Flood,
     pub(super) victim: IpAddr,
-    /// The capture and the sender for each peer of the victims.
+    /// Capture and sender for each peer of the victims.
     pub(super) ways: &'a mut [(Sender, Tap)],
     pub(super) forge: &'a mut Forge,
     pub(super) random: &'a mut Random,
@@ -99,7 +99,7 @@ impl Attack<'_> {
         self.ways[way].0.send(from, to, &bytes)
     }
 
-    /// A recent real packet, preferably one that may be sent with a right ICRC.
+    /// Returns a recent real packet, preferably one that may be sent with a correct ICRC.
     fn real(&mut self, way: usize) -> Option<Seen> {
         let last = &self.ways[way].1.last;
         let mut seen = None;

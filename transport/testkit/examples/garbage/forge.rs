@@ -12,7 +12,7 @@ const KEPT: usize = 64;
 /// The largest path MTU in bytes.
 const LONGEST: usize = 4096;
 
-/// Collects QP numbers, keys and ids of real packets, and those that no forged packet may name.
+/// QP numbers, keys and ids of real packets, and those that no forged packet may name.
 #[derive(Debug, Default)]
 pub(super) struct Forge {
     protected_qps: HashSet<u32>,
@@ -162,7 +162,7 @@ fn change_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         return;
     }
-    // Prefer the headers.
+    // Headers are preferred.
     let near = if random.one_in(3) { bytes.len() } else { bytes.len().min(48) };
     let at = random.below(near);
     match random.below(10) {

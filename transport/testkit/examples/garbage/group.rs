@@ -24,7 +24,7 @@ const SLOTS: usize = 128;
 pub(super) const READ_ONLY: usize = 4096;
 /// Length of each guard in bytes.
 const GUARD: usize = 8192;
-/// The bit in `wr_id` that marks receives.
+/// Bit in `wr_id` that marks receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
 /// One guard: bytes that no peer has a right to change.
@@ -51,7 +51,7 @@ pub(super) struct Group {
     guards: Vec<Guard>,
 }
 
-/// The bytes of every read-only region.
+/// Returns the bytes of every read-only region.
 pub(super) fn read_only_bytes() -> Vec<u8> {
     bytes_of(key(&[0x726f]), READ_ONLY)
 }
@@ -110,7 +110,7 @@ impl Group {
         Ok(group)
     }
 
-    /// A QP of the group.
+    /// Creates a QP of the group.
     pub(super) fn qp(&self, device: &SoftDevice, qp_type: QpType) -> Outcome<Arc<dyn QueuePair>> {
         let mut init = QpInit::new(qp_type);
         if qp_type == QpType::XrcTgt {
@@ -128,13 +128,13 @@ impl Group {
         Ok(device.create_qp(init)?)
     }
 
-    /// The memory that peers may only read.
+    /// Returns the memory that peers may only read.
     pub(super) fn read_only(&self) -> RemoteAddress {
         let region = &self.read_only_region;
         RemoteAddress { address: region.memory().address(0), rkey: region.rkey() }
     }
 
-    /// Keys and addresses of registered guards: right keys that give a peer no right.
+    /// Returns keys and addresses of registered guards: valid keys that give a peer no right.
     pub(super) fn forbidden(&self) -> impl Iterator<Item = RemoteAddress> {
         let regions = self.guards.iter().filter_map(|guard| guard.region.as_ref());
         regions.map(|region| RemoteAddress { address: region.memory().address(0), rkey: region.rkey() })
@@ -158,7 +158,7 @@ impl Group {
         Ok(bytes)
     }
 
-    /// The guards that have changed.
+    /// Returns the guards that have changed.
     pub(super) fn harmed(&self) -> Outcome<Vec<&'static str>> {
         let mut harmed = Vec::new();
         for guard in &self.guards {

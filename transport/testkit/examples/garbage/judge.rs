@@ -6,16 +6,16 @@ use crate::run::Plan;
 use std::time::Duration;
 use trunkline_testkit::{Claims, Numbers};
 
-/// The time within which all lines must be up again after a break, for a loaded machine.
+/// Time within which all lines must be up again after a break, for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// Private memory may grow by this, however long the flood: buffers of sockets, tables of addresses and
-/// the allocator keep.
+/// Maximum growth of private memory, however long the flood: socket buffers, tables of addresses, and memory
+/// kept by the allocator.
 const GROWTH_KIB: u64 = 16 * 1024;
-/// The same including memory shared by all processes of the host: its tables, 39 MiB, whose pages are mapped
-/// at the first access. Packets for random numbers cause accesses to all of them.
+/// Maximum growth including the memory shared by all processes of the host. Its tables are 39 MiB, whose
+/// pages are mapped at the first access. Packets for random numbers access all of them.
 const SHARED_GROWTH_KIB: u64 = 64 * 1024;
 
-/// Claims that the flood reached the victims, and reports what became of it.
+/// Claims that the flood reached the victims, and reports its effects.
 pub(super) fn arrived(claims: &mut Claims, plan: &Plan, sent: u64, took: Duration, counters: &Numbers) {
     let of = |name: &str| counters.get(name).copied().unwrap_or(0);
     let reached = of("packets_received") + of("drop_receive_queue_full") + of("drop_receive_too_long");

@@ -1,6 +1,7 @@
 //! A connection that this side initiates: it works in rounds, compares every byte, and reconnects.
 //!
-//! A round is WRITE, READ of the same, READ of read-only memory, fetch-and-add, SEND with immediate.
+//! A round is a WRITE, a READ of the same memory, a READ of read-only memory, a fetch-and-add and a SEND with
+//! immediate.
 
 use crate::Outcome;
 use crate::group::{Group, READ_ONLY, SLOT, read_only_bytes};
@@ -18,7 +19,7 @@ use trunkline_verbs::{
 
 /// Number of work requests of a round.
 const REQUESTS: u64 = 5;
-/// Length of the longest WRITE in bytes; the counter is after it.
+/// Length of the longest WRITE in bytes. The counter follows it.
 const LONGEST: usize = 8000;
 /// Offset of the counter in the window.
 const COUNTER: u64 = (WINDOW - 8) as u64;
@@ -29,7 +30,7 @@ const FIXED: usize = 16_384;
 const COUNT: usize = FIXED + READ_ONLY;
 const OUT: usize = COUNT + 64;
 const OWN: usize = OUT + SLOT;
-/// A round that takes longer means that the line hangs.
+/// Time after which a round counts as hanging.
 const HANGS: Duration = Duration::from_secs(20);
 /// Pause between two rounds, so that the exchange leaves processor time for the flood.
 const REST: Duration = Duration::from_micros(500);
@@ -43,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Counts of rounds and breaks so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
-    /// Rounds whose bytes were all right.
+    /// Rounds without a wrong byte.
     pub(super) rounds: u64,
     /// Rounds with a wrong byte.
     pub(super) wrong: u64,
@@ -57,7 +58,7 @@ pub(super) struct Tally {
 
 #[derive(Debug)]
 enum Stage {
-    /// Tries again at this time.
+    /// Reconnects at this time.
     Down(Instant),
     Connecting(Link),
     Up(Link, Grant),
@@ -84,7 +85,7 @@ pub(super) struct Line {
     written: (usize, usize),
     outstanding: u64,
     posted: Instant,
-    /// The start of the next round, while none is in progress.
+    /// Start of the next round, while none is in progress.
     rests_until: Option<Instant>,
     broke: Option<Instant>,
     own: Arc<dyn MemoryRegion>,
@@ -145,7 +146,7 @@ impl Line {
         }
     }
 
-    /// Connects when it is time to, and checks whether the line hangs.
+    /// Connects when it is time, and checks that the line does not hang.
     pub(super) fn drive(
         &mut self,
         device: &SoftDevice,
@@ -184,7 +185,7 @@ impl Line {
         Ok(())
     }
 
-    /// The peer has accepted.
+    /// Handles the peer's acceptance.
     pub(super) fn established(&mut self, private_data: &[u8]) {
         let Some(grant) = Grant::parse(private_data) else { return self.break_off() };
         self.stage = match std::mem::replace(&mut self.stage, Stage::Down(self.posted)) {
@@ -200,7 +201,7 @@ impl Line {
         self.start_round();
     }
 
-    /// The connection has ended, or could not be established.
+    /// Handles the end of the connection, or a failure to establish it.
     pub(super) fn break_off(&mut self) {
         let was_up = self.is_up();
         // A bystander must not break, and forged packets could name its successor, so it is not replaced.

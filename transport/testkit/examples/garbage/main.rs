@@ -1,4 +1,4 @@
-//! Garbage at the UDP port of a running exchange: what `deploy/checks/40-garbage.sh` runs.
+//! Garbage at the UDP port of a running exchange. `deploy/checks/40-garbage.sh` runs this program.
 //!
 //! ```text
 //! garbage run FLOOD [--packets N] [--seconds S]     FLOOD: random | stale | right

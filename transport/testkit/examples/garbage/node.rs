@@ -35,7 +35,7 @@ use trunkline_verbs::{
 
 /// Number of lines of each kind (XRC, RC; attacked, bystander).
 const LINES: u64 = 1;
-/// Largest number of accepted connections, which bounds forged requests.
+/// Maximum number of accepted connections, which bounds forged requests.
 const MAX_SERVED: usize = 256;
 /// The longest sleep between two rounds.
 const NAP: Duration = Duration::from_millis(1);
@@ -44,7 +44,7 @@ struct Node {
     device: Arc<SoftDevice>,
     cm: Arc<dyn CmChannel>,
     listeners: [Arc<dyn CmId>; 2],
-    /// The attacked, the bystanders.
+    /// Groups of the attacked lines and of the bystanders.
     groups: [Group; 2],
     lines: Vec<Line>,
     served: HashMap<CmIdNumber, Served>,
@@ -57,7 +57,7 @@ struct Node {
     is_ready: bool,
 }
 
-/// Runs one side until its input ends; both listen at `port` and the next.
+/// Runs one side until its input ends. Both sides listen on `port` and the next port.
 pub(super) fn serve(own: IpAddr, peer: IpAddr, port: u16, capture: Option<PathBuf>) -> Outcome<()> {
     let (xrc_port, rc_port) = (port, port + 1);
     let device = SoftDevice::open(SoftOptions { addresses: vec![own], capture, ..SoftOptions::from_env()? })?;
@@ -215,13 +215,13 @@ impl Node {
                 }
                 self.served.insert(id.number(), served);
             }
-            // A forged request can be invalid or withdrawn; the next one is still served.
+            // A forged request can be invalid or withdrawn. The next request is still served.
             Err(_) => self.unacceptable += 1,
         }
         Ok(())
     }
 
-    /// Prints which QPs are bystanders, and when all lines are up.
+    /// Prints the QPs of bystanders, and reports when all lines are up.
     fn announce(&mut self) {
         if self.is_ready {
             return;

@@ -9,8 +9,7 @@ use trunkline_testkit::{Claims, Folder, Random};
 
 /// Duration of the exchanges before the flood.
 const BEFORE: Duration = Duration::from_secs(2);
-/// Under a flood that the ICRC check drops, the exchanges must keep at least one part in this many of their
-/// rate.
+/// Under a flood that the ICRC check drops, the exchanges keep at least one part in this many of their rate.
 const SLOWEST: u64 = 20;
 
 /// The arguments of a run.

@@ -1,8 +1,8 @@
 //! Sends packets with forged source addresses.
 //!
 //! Loopback lets any socket bind any 127.x address, so the peer's address with another port is always
-//! possible. The peer's own port needs a raw socket; without the right to one that share is left out, and
-//! `run` says so.
+//! possible. The peer's own port needs a raw socket. Without the right to a raw socket, those packets are
+//! left out, and `run` says so.
 
 use crate::Outcome;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_testkit::Random;
 
-/// Number of sockets with the peer's address, and of those with other addresses.
+/// Number of sockets with the peer's address, and of sockets with other addresses.
 const SOCKETS: usize = 4;
 const UDP: u8 = 17;
 
@@ -67,7 +67,7 @@ impl Sender {
         }
     }
 
-    /// The source that a packet will have.
+    /// Returns the source that a packet will have.
     pub(super) fn source(&self, from: From) -> Outcome<SocketAddr> {
         Ok(match from {
             From::PeerItself(source) => source,
@@ -120,7 +120,7 @@ impl Sender {
     }
 }
 
-/// The destination of garbage that is not derived from a captured packet.
+/// Returns the destination of garbage that is not derived from a captured packet.
 pub(super) const fn port_of(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, ROCE_PORT)
 }

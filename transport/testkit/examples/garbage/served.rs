@@ -12,7 +12,7 @@ use trunkline_verbs::{
 
 /// Length of the memory that one connection may read and write, in bytes.
 pub(super) const WINDOW: usize = 16_384;
-/// The first word of the private data of both sides.
+/// First word of the private data of both sides.
 const MAGIC: u32 = 0x6a75_6e6b;
 /// `min_rnr_timer`: 0.64 ms; the connection manager sets 655 ms (contract J12).
 const RNR_TIMER: u8 = 12;
@@ -26,7 +26,7 @@ pub(super) struct Hello {
     pub(super) nonce: u64,
 }
 
-/// The private data of the accepting side: the memory that it grants access to.
+/// The private data of the accepting side: the memory to which it grants access.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) srq: SrqNumber,
@@ -73,7 +73,7 @@ impl Grant {
     }
 }
 
-/// The head and the body of message `round` of a connection.
+/// Returns the head and the body of message `round` of a connection.
 pub(super) fn message(nonce: u64, round: u64, length: usize) -> Vec<u8> {
     let mut bytes = nonce.to_be_bytes().to_vec();
     bytes.extend(round.to_be_bytes());
@@ -81,7 +81,7 @@ pub(super) fn message(nonce: u64, round: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// One accepted connection.
+/// An accepted connection.
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) id: Arc<dyn CmId>,
@@ -122,12 +122,12 @@ impl Served {
             && bytes == message(self.hello.nonce, round, bytes.len())
     }
 
-    /// The window that its peer may access.
+    /// Returns the window that its peer may access.
     pub(super) fn window(&self) -> RemoteAddress {
         RemoteAddress { address: self.window.memory().address(0), rkey: self.window.rkey() }
     }
 
-    /// Ends it.
+    /// Ends the connection.
     pub(super) fn end(self) {
         let _left = self.id.detach();
         let _qp = self.qp.destroy();

@@ -1,6 +1,6 @@
 //! Follows the capture that one side writes, and keeps the last packets to the other side.
 //!
-//! The file is truncated when it has grown: its writer appends, so it continues after the header.
+//! The file is truncated once it has grown. Its writer appends, so it continues after the header.
 
 use crate::Outcome;
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
-//! Peers that break the rules of the session protocol: the node's own code behind a link that changes what it sends
-//! and receives, so that its other side sees any misbehaviour in right packets.
+//! Peers that break the rules of the session protocol: a node's own code behind a link that changes its
+//! packets, so that its other side sees misbehaviour in otherwise correct packets.
 //!
-//! Owns what each kind of peer changes. A link in real time and a simulated network apply it to datagrams; it does no
-//! I/O and draws only from the random numbers that it was given.
+//! Owns the changes of each kind of peer. A link in real time and a simulated network apply them to
+//! datagrams. This module does no I/O, and draws only from the random numbers that it is given.
 
 mod frame;
 
@@ -17,32 +17,32 @@ use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Operation, Packet, icrc, pad_for}
 /// A kind of misbehaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hostility {
-    /// Keeps to the protocol: an equally busy peer, for comparison.
+    /// Follows the protocol: an equally busy peer, for comparison.
     None,
-    /// Never grants credit again: it takes no replies.
+    /// Never grants credit again, and so takes no replies.
     Stingy,
-    /// Sends more than it was granted.
+    /// Sends more than its grant.
     Beyond,
     /// Never reports that it has READ a large message.
     Unfinished,
-    /// Announces large messages under keys that nothing is registered under.
+    /// Announces large messages under unregistered keys.
     Unserved,
     /// Sends random bytes in place of headers.
     Garbage,
-    /// READs memory beside what is announced to it, by the key of that.
+    /// READs memory beside the announced memory, with the same key.
     Prying,
-    /// Always wants more credit, and releases none that it does not use.
+    /// Always wants more credit, and releases no unused credit.
     Hoarding,
-    /// Has a setting that no version has, and that must not be ignored: [`Hostility::SETTING`].
+    /// Has the critical setting [`Hostility::SETTING`], which no version defines.
     Advanced,
 }
 
 impl Hostility {
-    /// All that end a peer's session, whatever others do.
+    /// Kinds that always end a peer's session.
     pub const HOSTILE: [Self; 6] =
         [Self::Stingy, Self::Beyond, Self::Unfinished, Self::Unserved, Self::Garbage, Self::Prying];
 
-    /// The number of the setting that an advanced peer has.
+    /// Number of the setting that an advanced peer has.
     pub const SETTING: u16 = 0x7abc;
 
     const fn name(self) -> &'static str {
@@ -83,18 +83,18 @@ impl FromStr for Hostility {
 pub struct HostilePeer(Changer);
 
 impl HostilePeer {
-    /// A peer that has sent nothing yet.
+    /// Creates a peer that has sent nothing yet.
     #[must_use]
     pub fn new(hostility: Hostility, random: Random) -> Self {
         Self(Changer::new(hostility, random))
     }
 
-    /// Returns the packet in place of a datagram that the peer's node sends; `None` if that leaves as it is.
+    /// Returns the packet that replaces a datagram sent by the peer's node; `None` for no change.
     pub fn outgoing(&mut self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         change(bytes, source, destination, |qp, srq, payload| self.0.outgoing(qp, srq, payload))
     }
 
-    /// Returns the packet that the peer's node receives in place of a datagram; `None` if it receives that as it is.
+    /// Returns the packet that the peer's node receives in place of a datagram; `None` for no change.
     #[must_use]
     pub fn incoming(&self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         change(bytes, source, destination, |_, _, payload| self.0.incoming(payload))
@@ -102,21 +102,22 @@ impl HostilePeer {
 }
 
 impl Announcement {
-    /// The announcement that a packet begins, if it does.
+    /// Parses the announcement in the first packet of a message, if there is one.
     #[must_use]
     pub fn of(packet: &Packet<'_>) -> Option<Self> {
         begins_message(packet).then(|| Self::parse(packet.payload)).flatten()
     }
 }
 
-/// Returns true if a packet begins a message of a session. QP 1 has the connection manager's messages, whose datagrams have
-/// another service.
+/// Returns true if a packet begins a message of a session. QP 1 carries the connection manager's messages,
+/// whose datagrams have another service.
 fn begins_message(packet: &Packet<'_>) -> bool {
     let begins = [Operation::SEND_FIRST, Operation::SEND_ONLY].contains(&packet.bth.opcode.operation());
     begins && packet.deth.is_none()
 }
 
-/// The packet with its payload changed and its ICRC made right, if it begins a message and anything was changed.
+/// Returns the packet with its payload changed and its ICRC corrected, if it begins a message and anything
+/// was changed.
 fn change(
     bytes: &[u8],
     source: SocketAddr,
@@ -194,7 +195,7 @@ mod tests {
     fn a_prying_peer_reads_beside_what_is_announced_to_it() {
         let announcement = Announcement { rkey: 0x0bad_cafe, address: 0x7000, length: 40_000 };
         let mut frame = [0; 256];
-        // After a header of 32 bytes, and the message's number.
+        // A 32-byte header, then the message's number.
         frame[..2].copy_from_slice(&[0x40, 2]);
         frame[40..48].copy_from_slice(&announcement.length.to_le_bytes());
         frame[48..56].copy_from_slice(&announcement.address.to_le_bytes());

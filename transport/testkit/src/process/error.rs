@@ -3,18 +3,18 @@
 use std::io;
 use std::process::ExitStatus;
 
-/// Why a process did not do what the test waited for. `name` is its name in the test.
+/// The reason why a process did not do what the test waited for. `name` is the process's name in the test.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages describe the fields")]
 pub enum ProcessError {
-    /// The operating system did not start it.
+    /// The operating system did not start the process.
     #[error("{name} does not start: {cause}")]
     Start { name: String, cause: io::Error },
     /// A line was written after its input was closed.
     #[error("the input of {name} is closed")]
     InputClosed { name: String },
-    /// It no longer reads, because it has ended or closed its input.
+    /// The process no longer reads, because it has ended or closed its input.
     #[error("{name} does not read its input, it has crashed or ended: {cause}")]
     Input { name: String, cause: io::Error },
     /// The expected line did not arrive.
@@ -23,10 +23,10 @@ pub enum ProcessError {
     /// An answer is not made of numbers.
     #[error("{name} answered {answer:?}, which are not numbers")]
     NotNumbers { name: String, answer: String },
-    /// It cannot be killed or waited for.
+    /// The process cannot be killed or waited for.
     #[error("{name} cannot be ended: {cause}")]
     Wait { name: String, cause: io::Error },
-    /// It failed, or is still running when it should have ended.
+    /// The process failed, or is still running when it should have ended.
     #[error("{name} should have ended with success; {}", .status.map_or("it is still running".to_owned(), |status| status.to_string()))]
     Ended { name: String, status: Option<ExitStatus> },
 }

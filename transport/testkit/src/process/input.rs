@@ -1,4 +1,4 @@
-//! The other end of the line protocol, inside the process that a test started.
+//! The other end of the line protocol, inside a process started by a test.
 
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -14,7 +14,7 @@ pub enum NextLine {
     Line(String),
     /// No line is available at the moment.
     NotYet,
-    /// It has ended, and so should the process.
+    /// The input has ended, and so should the process.
     End,
 }
 
@@ -33,7 +33,7 @@ impl Input {
         Self(receiver)
     }
 
-    /// The next line, if one is there.
+    /// Returns the next line, if there is one.
     #[must_use]
     pub fn next_line(&self) -> NextLine {
         match self.0.try_recv() {
@@ -54,7 +54,7 @@ impl Input {
 /// printed the name of the running test.
 ///
 /// # Panics
-/// When standard output is closed: the test that reads it is gone.
+/// If standard output is closed, because the test that reads it has ended.
 pub fn print_line(text: &str) {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "\n{text}").and_then(|()| out.flush());

@@ -1,9 +1,9 @@
 //! Processes that a test starts and drives: it writes commands to their input, line by line, and waits for
 //! lines of their output.
 //!
-//! The started process is usually the test binary itself ([`same_test`]) or the program itself; there
-//! [`Input`] and [`print_line`] are the other end of the protocol. A thread per output reads all the time,
-//! so a process never blocks on a full pipe, and every wait has a bound.
+//! The started process is usually the test binary itself ([`same_test`]) or the program itself. There
+//! [`Input`] and [`print_line`] are the other end of the protocol. A thread per output reads all the time, so
+//! a process never blocks on a full pipe, and every wait has a time limit.
 
 mod error;
 mod input;
@@ -19,29 +19,29 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The default bound of a wait for a line, for a loaded machine.
+/// Default time limit of a wait for a line, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(120);
 /// Pause between two checks whether a process has ended.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The variable that tells a test that it has its own process.
+/// Environment variable that tells a test that it has its own process.
 const ALONE: &str = "TRUNKLINE_TEST_ALONE";
 
 /// Numbers by name, as a process reports them.
 pub type Numbers = BTreeMap<String, u64>;
 
-/// A running process. It is killed when this is dropped.
+/// A running process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     input: Option<ChildStdin>,
     output: Receiver<String>,
-    /// Lines that were read while another one was waited for.
+    /// Lines that were read while another line was waited for.
     unread: VecDeque<String>,
     bound: Duration,
 }
 
-/// A command that runs one test of this binary in its own process, without capturing its output.
+/// Returns a command that runs one test of this binary in its own process, without capturing its output.
 /// `module` is the test's `module_path!()`.
 #[must_use]
 pub fn same_test(module: &str, test: &str) -> Command {
@@ -52,8 +52,8 @@ pub fn same_test(module: &str, test: &str) -> Command {
 
 /// Runs a test once more, in its own process, and fails if it fails there. Returns true in that process.
 ///
-/// Used by tests that inspect or count what the whole process has: threads, descriptors, heap.
-/// `module` is the test's `module_path!()`.
+/// Used by tests that inspect or count resources of the whole process: threads, descriptors, heap. `module`
+/// is the test's `module_path!()`.
 ///
 /// # Panics
 /// When the test does not pass in its own process.
@@ -70,7 +70,7 @@ pub fn runs_alone(module: &str, test: &str) -> bool {
     false
 }
 
-/// A command that runs this program again, without arguments yet.
+/// Returns a command that runs this program again, without arguments yet.
 ///
 /// # Panics
 /// When the path of this program is not known.
@@ -79,7 +79,7 @@ pub fn same_program() -> Command {
     Command::new(std::env::current_exe().expect("the path of this program"))
 }
 
-/// Runs a command to its end with this input. Input that it does not read is dropped.
+/// Runs a command to its end with this input. Input that the command does not read is dropped.
 ///
 /// # Errors
 /// The operating system's, when it does not start or its output cannot be read.
@@ -92,7 +92,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// A test's name for the test harness: its path without the crate.
+/// Returns a test's name for the test harness: its path without the crate.
 fn test_name(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_crate, rest)) => format!("{rest}::{test}"),
@@ -101,7 +101,8 @@ fn test_name(module: &str, test: &str) -> String {
 }
 
 impl Process {
-    /// Starts a process whose input and standard output are this test's. The name is for error messages.
+    /// Starts a process whose input and standard output are connected to this test. The name is for error
+    /// messages.
     ///
     /// # Errors
     /// The operating system's, when it does not start.
@@ -128,8 +129,8 @@ impl Process {
         }
     }
 
-    /// Takes over a child. Those of its streams that are pipes are used; its standard error is shown on this
-    /// test's, too.
+    /// Takes over a child. Its streams that are pipes are used, and its standard error is also shown on this
+    /// test's.
     pub fn adopt(name: impl Into<String>, mut child: Child) -> Self {
         let (sender, output) = channel();
         if let Some(stream) = child.stdout.take() {
@@ -143,7 +144,7 @@ impl Process {
         Self { name: name.into(), child, input, output, unread: VecDeque::new(), bound: BOUND }
     }
 
-    /// The same process with another bound for each wait.
+    /// Sets another time limit for each wait.
     #[must_use]
     pub const fn with_bound(mut self, bound: Duration) -> Self {
         self.bound = bound;
@@ -169,12 +170,12 @@ impl Process {
         written.map_err(|cause| ProcessError::Input { name: self.name.clone(), cause })
     }
 
-    /// Closes its input, by which most test processes end.
+    /// Closes its input, which ends most test processes.
     pub fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// The next line.
+    /// Returns the next line.
     ///
     /// # Errors
     /// When the process ended, or printed nothing within the bound.
@@ -194,8 +195,8 @@ impl Process {
         })
     }
 
-    /// The rest of the next line that begins with `start`, without white space around it. Lines before it
-    /// are dropped.
+    /// Returns the rest of the next line that begins with `start`, without surrounding white space. Lines
+    /// before it are dropped.
     ///
     /// # Errors
     /// When the process ended before, or printed no such line within the bound.
@@ -209,7 +210,7 @@ impl Process {
         }
     }
 
-    /// The next line that `is_wanted` accepts, if one comes in time. Lines before it are dropped.
+    /// Returns the next line that `is_wanted` accepts, if one comes in time. Lines before it are dropped.
     pub fn find(&mut self, within: Duration, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         let end = Instant::now() + within;
         loop {
@@ -220,7 +221,7 @@ impl Process {
         }
     }
 
-    /// Like [`after`](Self::after), with lines before it kept for later.
+    /// Like [`after`](Self::after), but keeps the lines before it for later.
     ///
     /// # Errors
     /// When the process ended before, or printed no such line within the bound.
@@ -240,7 +241,7 @@ impl Process {
         found
     }
 
-    /// Like [`pick`](Self::pick), without waiting.
+    /// Like [`pick`](Self::pick), but does not wait.
     pub fn picked(&mut self, start: &str) -> Option<String> {
         self.unread.extend(self.output.try_iter());
         take(&mut self.unread, start)
@@ -278,7 +279,8 @@ impl Process {
         kill(Pid::from_raw(id), signal).expect("a child of this process takes signals");
     }
 
-    /// Stops it by SIGSTOP and waits until it has stopped: its threads run on for a moment after the signal was sent.
+    /// Stops the process by SIGSTOP, and waits until it has stopped: its threads run on for a moment after
+    /// the signal.
     ///
     /// # Panics
     /// When it does not stop within its bound.
@@ -296,7 +298,7 @@ impl Process {
         std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default()
     }
 
-    /// Ends it by SIGKILL and waits until it is gone.
+    /// Kills the process by SIGKILL, and waits until it has ended.
     ///
     /// # Errors
     /// The operating system's.
@@ -305,7 +307,7 @@ impl Process {
         gone.map(drop).map_err(|cause| ProcessError::Wait { name: self.name.clone(), cause })
     }
 
-    /// Waits for the exit status, if it ends in time. Its input stays open.
+    /// Waits for the exit status, if the process ends in time. Its input stays open.
     ///
     /// # Panics
     /// When the operating system refuses to wait for a child.
@@ -320,7 +322,7 @@ impl Process {
         }
     }
 
-    /// Closes its input and waits until it has ended by itself.
+    /// Closes its input, and waits until the process has ended by itself.
     ///
     /// # Errors
     /// When it is still there after the bound, or ended with a failure.

@@ -1,7 +1,8 @@
-//! A load of puts and gets that checks every value against what was put.
+//! A load of puts and gets that checks every value against earlier puts.
 //!
-//! Each worker has keys that nobody else writes. A get must return the value of the last successful put,
-//! or the value of a put that failed and may have run, even one that takes effect later. This tests what the
+//! Each worker has keys that no other worker writes. A get must return the value of the last successful put,
+//! or the value of a put that failed and may have run, even one that takes effect later. Any other value is
+//! wrong, so the load tests what statuses claim.
 //! statuses claim: any other value is wrong.
 
 use std::collections::HashMap;
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 use trunkline::{Bytes, Code, Node, Status};
 use trunkline_example_kv::KvClient;
 
-/// Keys of one worker.
+/// Number of keys of one worker.
 const KEYS: u64 = 16;
-/// One value in this many has [`LARGE_BYTES`] bytes, the others have 100.
+/// One in this many values has [`LARGE_BYTES`] bytes, and the others have 100.
 const LARGE_EVERY: u64 = 16;
 const LARGE_BYTES: usize = 40_000;
 /// Interval between two lines of progress.
@@ -30,7 +31,7 @@ pub(crate) struct Totals {
     late: u64,
     /// Calls that failed with any other code.
     other: u64,
-    /// Calls that returned a value that cannot be right.
+    /// Calls that returned a wrong value.
     wrong: u64,
     last_error: String,
 }
@@ -80,7 +81,7 @@ impl Totals {
                  device {incarnations} {device}  {last_error}"
             )
         };
-        // The load goes on, whether anybody reads about it or not.
+        // Ignored: the load continues even if the output is closed.
         let _closed = writeln!(std::io::stdout(), "{text}");
     }
 }
@@ -102,7 +103,7 @@ struct Worker<'a> {
     shared: &'a Mutex<Totals>,
 }
 
-/// A worker's pause after a call that did not reach the server.
+/// Pause of a worker after a call that did not reach the server.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs `workers` concurrently for `length`, and prints progress twice a second.
@@ -147,7 +148,7 @@ impl Worker<'_> {
                 shared.add(&self.totals);
             }
             if self.totals.unavailable > 0 {
-                // Until the next attempt to connect, calls fail at once.
+                // Calls fail at once until the next attempt to connect.
                 std::thread::sleep(PAUSE);
             }
         }
@@ -194,20 +195,20 @@ impl Worker<'_> {
     }
 }
 
-/// The value of a version; each version has another.
+/// Returns the value of a version. No two versions have the same value.
 fn value(name: &str, version: u64) -> Bytes {
     let length = if version.is_multiple_of(LARGE_EVERY) { LARGE_BYTES } else { 100 };
     let text = format!("{name}#{version};");
     text.bytes().cycle().take(length).collect::<Vec<_>>().into()
 }
 
-/// A random number, so that the keys of two runs differ.
+/// Returns a random number, so that the keys of two runs differ.
 fn unique() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())
 }
 
-/// A client of the server, with this time limit for each call.
+/// Creates a client of the server, with this time limit for each call.
 pub(crate) fn client(node: &Node, server: SocketAddr, timeout: Duration) -> KvClient {
     KvClient::new(node.channel(server)).with_timeout(timeout)
 }

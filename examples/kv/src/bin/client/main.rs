@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     match run(Options::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        // A reader such as `head` has read enough.
+        // A reader that has closed the pipe, such as `head`, is not an error.
         Err(error) if is_closed_pipe(error.as_ref()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kv-client: {error}");

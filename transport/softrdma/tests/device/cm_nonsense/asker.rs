@@ -20,16 +20,16 @@ use trunkline_verbs::{
 
 const PORT: u16 = 7;
 
-/// The one effect of a message.
+/// The effect of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Took {
     /// The program got a connection request.
     Taken,
-    /// No visible effect while the program takes no events.
+    /// No visible effect, while the program takes no events.
     Unseen,
     /// A connection was established.
     Established,
-    /// The counters that increased; no others did.
+    /// These counters increased, and no others.
     Counted(Vec<String>),
 }
 
@@ -47,16 +47,16 @@ pub(super) struct Asker {
     _listener: Arc<dyn CmId>,
     /// Requests that the program has not answered.
     requests: Vec<Arc<dyn CmId>>,
-    /// The program takes no events.
+    /// True while the program takes no events.
     is_away: bool,
-    /// The connection that the node requests from us.
+    /// Connection that the node requests from us.
     asking: Option<(Arc<dyn CmId>, Arc<dyn QueuePair>)>,
     link: InProcessLink,
     address: IpAddr,
-    /// The port that its packets come from.
+    /// Source port of its packets.
     pub(super) port: u16,
     next: u32,
-    /// The messages that answered the last one.
+    /// Messages in answer to the last one sent.
     pub(super) answers: Vec<CmMessage>,
 }
 
@@ -80,7 +80,7 @@ pub(super) const SPOILED: &[Spoiled] = &[
     ),
 ];
 
-/// A message in a MAD.
+/// Wraps a message in a MAD.
 pub(super) fn cm(message: CmMessage) -> Mad {
     message.mad(7)
 }
@@ -120,7 +120,7 @@ pub(super) fn mra(local_id: u32, remote_id: u32) -> CmMessage {
 }
 
 impl Asker {
-    /// A device with an XRC listener of this backlog, and its peer.
+    /// Creates a device with an XRC listener of this backlog, and its peer.
     pub(super) fn new(backlog: u32) -> Self {
         let hub = Hub::new();
         let link = LinkChoice::InProcess(Arc::clone(&hub));
@@ -150,7 +150,7 @@ impl Asker {
         }
     }
 
-    /// A valid REQ with new ids.
+    /// Builds a valid REQ with new ids.
     pub(super) fn request(&mut self) -> Req {
         self.next += 1;
         let mut private = [0; 92];
@@ -194,7 +194,7 @@ impl Asker {
         }
     }
 
-    /// A valid REP to a REQ of the node.
+    /// Builds a valid REP to a REQ of the node.
     pub(super) fn reply(&mut self, req: &Req) -> Rep {
         self.next += 1;
         Rep {
@@ -220,7 +220,7 @@ impl Asker {
         }
     }
 
-    /// Makes the node request a connection; returns its REQ.
+    /// Makes the node request a connection. Returns its REQ.
     pub(super) fn asked(&mut self) -> Req {
         self.asking = Some(self.node.ask(SocketAddr::new(self.address, PORT), &self.channel));
         let until = Instant::now() + BOUND;
@@ -246,7 +246,8 @@ impl Asker {
         while self.channel.next_event().is_some() {}
     }
 
-    /// A connection that the node has accepted and that we have not confirmed: the REQ, and the node's id.
+    /// Makes a connection that the node has accepted and that we have not confirmed. Returns the REQ and the
+    /// node's id.
     pub(super) fn half_made(&mut self) -> (Req, u32) {
         let req = self.request();
         assert_eq!(self.send(CmMessage::Req(req)), Took::Taken);
@@ -255,7 +256,7 @@ impl Asker {
         self.asking = Some((id, tgt));
         self.work();
         self.take_answers();
-        // DREQs of earlier connections may come again.
+        // DREQs of earlier connections may arrive again.
         let rep = self.answers.iter().find_map(|answer| match answer {
             CmMessage::Rep(rep) => Some(rep.local_id),
             _ => None,
@@ -263,7 +264,7 @@ impl Asker {
         (req, rep.unwrap_or_else(|| panic!("{:?}", self.answers)))
     }
 
-    /// The id of a connection that the program has not answered, taken from an MRA.
+    /// Returns the id of a connection that the program has not answered, taken from an MRA.
     pub(super) fn newest_connection(&mut self, req: &Req) -> u32 {
         assert_eq!(self.send(CmMessage::Req(*req)), Took::counted(&["cm_duplicate"]));
         let mra = self.answers.iter().find_map(|answer| match answer {
@@ -273,12 +274,12 @@ impl Asker {
         mra.unwrap_or_else(|| panic!("{:?}", self.answers))
     }
 
-    /// The program takes no events until it comes back.
+    /// Makes the program take no events until it comes back.
     pub(super) fn leave(&mut self) {
         self.is_away = true;
     }
 
-    /// The program takes the connection requests that arrived meanwhile; returns their number.
+    /// Makes the program take the connection requests that arrived meanwhile. Returns their number.
     pub(super) fn come_back(&mut self) -> usize {
         self.is_away = false;
         let before = self.requests.len();
@@ -289,7 +290,7 @@ impl Asker {
         self.requests.len() - before
     }
 
-    /// The program refuses the connection requests.
+    /// Makes the program refuse the connection requests.
     pub(super) fn refuse_requests(&mut self) {
         for request in self.requests.drain(..) {
             request.reject(b"").unwrap();
@@ -298,7 +299,7 @@ impl Asker {
         self.take_answers();
     }
 
-    /// A valid request is accepted and confirmed.
+    /// Checks that a valid request is accepted and confirmed.
     pub(super) fn still_serves(&mut self) {
         let (req, id) = self.half_made();
         assert_eq!(self.send(CmMessage::Rtu(ids(req.local_id, id))), Took::Established);
@@ -331,7 +332,7 @@ impl Asker {
         self.send_packet(bytes)
     }
 
-    /// Sends only the first bytes of a packet, with a right ICRC.
+    /// Sends only the first bytes of a packet, with a correct ICRC.
     pub(super) fn send_cut(&mut self, mad: &[u8; MAD_BYTES], length: usize) -> Took {
         let mut bytes = Vec::new();
         mad_packet(Psn::new(1), mad).emit(&mut bytes);
@@ -362,7 +363,7 @@ impl Asker {
         self.what_happened(&before)
     }
 
-    /// Does the card's work in this thread.
+    /// Does the card's work on this thread.
     fn work(&self) {
         self.node.cq.poll(&mut [Completion::default()]);
     }
@@ -412,7 +413,7 @@ impl Asker {
         let mut received = ReceiveBatch::new(64);
         while self.link.receive(&mut received) > 0 {
             for datagram in received.iter() {
-                // A sender from an address cannot always bind this port there.
+                // A sender at another address cannot always bind this port there.
                 assert_eq!(datagram.destination, SocketAddr::new(self.address, ROCE_PORT));
                 let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
                 let packet = Packet::parse(body).unwrap();

@@ -7,15 +7,15 @@ use trunkline_verbs::RejectReason;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Taken,
-    /// Refused with a REJ; counted by this counter and by `cm_refused`.
+    /// Refused with a REJ. This counter and `cm_refused` increase.
     Refused(&'static str, RejectReason),
-    /// Dropped silently and counted by this counter.
+    /// Dropped silently. This counter increases.
     Dropped(&'static str),
 }
 
 use Verdict::{Dropped, Refused, Taken};
 
-/// A field, its position and the effect of a value; the second argument is the valid value.
+/// A field: its position, and the effect of a value. The second argument is the valid value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
     pub(super) name: &'static str,
@@ -43,7 +43,7 @@ const MTU: Verdict = Refused("cm_refused_mtu", RejectReason::INVALID_PATH_MTU);
 const PKEY: Verdict = Refused("cm_refused_pkey", RejectReason::UNSUPPORTED);
 const GID: Verdict = Refused("cm_refused_gid", RejectReason::INVALID_PRIMARY_GID);
 
-/// Any value is accepted.
+/// Accepts any value.
 const fn any(_: u64, _: u64) -> Verdict {
     Taken
 }
@@ -52,12 +52,12 @@ const fn only_right(value: u64, right: u64, otherwise: Verdict) -> Verdict {
     if value == right { Taken } else { otherwise }
 }
 
-/// Offset of the primary path; the alternate path follows it.
+/// Offset of the primary path. The alternate path follows it.
 const PRIMARY: usize = 52;
 const ALTERNATE: usize = 96;
 const PRIVATE: usize = 140;
 
-/// All 232 bytes of a REQ to an XRC listener.
+/// Fields that cover all 232 bytes of a REQ to an XRC listener.
 pub(super) const REQ: &[Field] = &[
     field("local id", 0, 0, 32, |value, _| if value == 0 { Dropped("cm_malformed") } else { Taken }),
     field("reserved", 4, 0, 8, any),
@@ -128,14 +128,14 @@ pub(super) const REQ: &[Field] = &[
     field("last private data", 224, 0, 64, any),
 ];
 
-/// All 232 bytes of a REP to an INI.
+/// Fields that cover all 232 bytes of a REP to an INI.
 pub(super) const REP: &[Field] = &[
     field("local id", 0, 0, 32, |value, _| if value == 0 { Dropped("cm_malformed") } else { Taken }),
     field("remote id", 4, 0, 32, |value, right| only_right(value, right, Dropped("cm_unknown_connection"))),
     field("Q_Key", 8, 0, 32, any),
     field("QPN", 12, 0, 24, any),
     field("vendor", 15, 0, 8, any),
-    // The number of the TGT (contract rocev2 10.3).
+    // Number of the TGT (contract rocev2 10.3).
     field("EECN", 16, 0, 24, |value, _| if value < 2 { Dropped("cm_malformed") } else { Taken }),
     field("vendor", 19, 0, 8, any),
     field("starting PSN", 20, 0, 24, any),
@@ -153,7 +153,7 @@ pub(super) const REP: &[Field] = &[
     field("last private data", 224, 0, 64, any),
 ];
 
-/// Boundary values, single bits at both ends, and random values.
+/// Returns boundary values, single bits at both ends, and random values.
 pub(super) fn values(field: &Field) -> Vec<u64> {
     let max = u64::MAX >> (64 - field.bits);
     let mut values = vec![0, 1, 2, max / 2, max / 2 + 1, max.wrapping_sub(1), max];
@@ -172,7 +172,7 @@ pub(super) fn values(field: &Field) -> Vec<u64> {
     values
 }
 
-/// The value of the field.
+/// Returns the value of the field.
 pub(super) fn at(field: &Field, data: &[u8; MAD_DATA_BYTES]) -> u64 {
     let bit = |at: usize| u64::from(data[at / 8] >> (7 - at % 8) & 1);
     (field.bit..field.bit + field.bits).fold(0, |value, at| value << 1 | bit(at))

@@ -1,5 +1,5 @@
-//! One process of several at an address: it connects to each of the others, over RC and over XRC,
-//! sends to all and checks the messages that it receives.
+//! One of several processes at an address: it connects to each of the others, over RC and over XRC, sends to
+//! all of them and checks the messages that it receives.
 //!
 //! ```text
 //! output       READY rc-port xrc-port, or IN-USE reason and no more | HALF | TOOK micros | DONE | AGAIN-DONE | ENDED counters
@@ -20,21 +20,21 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Length of the longest message in bytes; it has several packets.
+/// Length of the longest message in bytes, which takes several packets.
 const ROOM: usize = 8192;
-/// Number of receives of an RC QP; the SRQ has [`SRQ_DEPTH`].
+/// Number of receives of an RC QP. The SRQ has [`SRQ_DEPTH`].
 const DEPTH: usize = 32;
 const SRQ_DEPTH: usize = 256;
-/// Number of outstanding messages of a QP, so few that RNR is rare.
+/// Number of outstanding messages of a QP, small enough that RNR is rare.
 const WINDOW: u32 = 16;
 
-/// The parameters that the test passes to a process.
+/// Parameters that the test passes to a process.
 pub(crate) struct Orders {
     pub(crate) index: usize,
     pub(crate) members: usize,
     pub(crate) address: IpAddr,
     pub(crate) messages: u32,
-    /// The member that will be killed or stopped: its silence is not a failure.
+    /// Member that will be killed or stopped. Its silence is not a failure.
     pub(crate) victim: Option<usize>,
 }
 
@@ -91,12 +91,13 @@ struct Member {
     senders: Vec<SendConnection>,
     by_id: BTreeMap<CmIdNumber, usize>,
     receivers: BTreeMap<QpNumber, ReceiveConnection>,
-    /// Next free slot of memory for receives of RC QPs; the slots for sends follow those for receives.
+    /// Next free slot of memory for receives of RC QPs. The slots for sends follow those for receives.
     next_place: usize,
     send_places: usize,
     received: u32,
     has_reported_took: bool,
-    /// All messages were sent and received; a process that exits now flushes the receives of the others.
+    /// True once all messages were sent and received. A process that exits then flushes the receives of the
+    /// others.
     is_over: bool,
     started: Instant,
 }
@@ -173,7 +174,7 @@ pub(crate) fn run(orders: Orders) {
         counter("port_taken_over"),
         counter("drop_relayed_nonsense"),
     ));
-    // Wait for the end of the input, so that all have reported before the first exits.
+    // Waits for the end of the input, so that all have reported before the first exits.
     member.wait_for(&commands, |_| None::<()>);
 }
 
@@ -191,13 +192,13 @@ impl Member {
                 NextLine::End => return None,
             }
             if !self.step() {
-                // The card makes progress whether this process polls or not.
+                // The card makes progress whether or not this process polls.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
 
-    /// Closes the connections to the victim; from now on no member may be silent.
+    /// Closes the connections to the victim. From then on no member may be silent.
     fn forget_the_victim(&mut self) {
         let Some(victim) = self.orders.victim.take() else { return };
         for sender in self.senders.iter_mut().filter(|sender| sender.peer == victim) {
@@ -266,9 +267,9 @@ impl Member {
         node.device.create_qp(init).unwrap()
     }
 
-    /// Sends all messages and receives all messages of the others. With `reports_half` it prints HALF at half
-    /// of them and returns only after that: the test waits for it before it kills the victim. A victim that
-    /// is slow to accept would otherwise be excused before this member has connected to it.
+    /// Sends all messages and receives all messages of the others. With `reports_half` it prints HALF after
+    /// half of them and returns only after that: the test waits for that line before it kills the victim. A
+    /// victim that is slow to accept would otherwise be excused before this member has connected to it.
     fn exchange(&mut self, commands: &Input, reports_half: bool) {
         self.is_over = false;
         let mut has_reported_half = !reports_half;
@@ -325,7 +326,7 @@ impl Member {
         format!("out {out:?} in {within:?} {counters:#?}")
     }
 
-    /// Does one round of work; returns whether there was any.
+    /// Does one round of work. Returns true if there was any.
     fn step(&mut self) -> bool {
         let mut busy = false;
         while let Some(event) = self.events.next_event() {
@@ -470,7 +471,7 @@ impl Member {
     }
 }
 
-/// The content of message `number` from member `from` to member `to`.
+/// Returns the content of message `number` from member `from` to member `to`.
 fn message(from: usize, to: usize, number: u32) -> Vec<u8> {
     let length = [40, 1000, 3000, 6001][number as usize % 4] + from;
     let seed = number.wrapping_mul(0x9e37_79b9) ^ u32::try_from(from * 16 + to).unwrap();

@@ -56,7 +56,7 @@ struct Stage {
     node: Node,
     handles: Vec<Arc<dyn QueuePair>>,
     channel: Option<Arc<dyn CmChannel>>,
-    /// Kept, or they would disconnect.
+    /// Held, since dropping them would disconnect.
     ids: Vec<Arc<dyn CmId>>,
     /// Work request id of the next receive.
     next: u64,
@@ -139,7 +139,7 @@ impl Stage {
         self.next += 1;
     }
 
-    /// Polls completions and reposts each receive; returns status, length, first word, immediate and QP.
+    /// Polls completions, and reposts each receive. Returns status, length, first word, immediate and QP.
     fn take(&mut self, count: u32) -> String {
         let mut all = Vec::new();
         for _ in 0..count {
@@ -160,7 +160,7 @@ impl Stage {
         all.join(" ")
     }
 
-    /// Sleeps until a completion comes.
+    /// Sleeps until a completion arrives.
     fn completion(&self) -> Completion {
         let mut one = [Completion::default()];
         loop {
@@ -195,7 +195,7 @@ impl Actor {
         self.0.tell(command).unwrap();
     }
 
-    /// The answer to a command.
+    /// Returns the answer to a command.
     pub(crate) fn answer(&mut self) -> String {
         self.0.after("= ").unwrap()
     }
@@ -217,7 +217,7 @@ impl Actor {
         SrqNumber::new(self.number("srq"))
     }
 
-    /// Returns the actor's memory, `offset` bytes in.
+    /// Returns the address `offset` bytes into the actor's memory.
     pub(crate) fn remote(&mut self, offset: u64) -> RemoteAddress {
         let answer = self.ask("remote");
         let (rkey, address) = answer.split_once(' ').unwrap();
@@ -231,12 +231,12 @@ impl Actor {
         answer.split(' ').map(Taken::parse).collect()
     }
 
-    /// Ends it by SIGKILL.
+    /// Kills the process by SIGKILL.
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();
     }
 
-    /// Stops it, by SIGSTOP, until it is to go on.
+    /// Stops the process by SIGSTOP.
     pub(crate) fn stop(&self) {
         self.0.stop();
     }

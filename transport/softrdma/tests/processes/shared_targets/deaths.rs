@@ -1,4 +1,4 @@
-//! Executors that die at chosen and at random moments: the placements that they requested happen once.
+//! Executors that die at chosen and at random moments: each placement that they requested happens once.
 
 use super::actor::Actor;
 use super::sender::Sender;
@@ -88,8 +88,8 @@ fn an_arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
             owner.kill();
         }
         assert_eq!(sender.completed(), CompletionStatus::Success, "receiver first: {receiver_ends_first}");
-        // An executor that got its answer before the signal stopped it acknowledges by itself, and is taken
-        // over after that.
+        // An executor that got its answer before it was stopped acknowledges by itself, and is taken over
+        // after that.
         successor.until("counter targets_taken_over", |count| count == "1");
         // The message that was not received has no receiver now.
         sender.send(srq, 3, 8);
@@ -112,8 +112,8 @@ fn executors_that_die_at_random_lose_and_duplicate_no_message() {
         }
         let mut owner = actors.remove(3);
         owner.ok("post 64");
-        // The test does not know which of the three is the executor: all of them die in turn, and the
-        // owner is the last.
+        // The test does not know which of the three is the executor, so all of them die in turn, the owner
+        // last.
         let doomed = std::mem::take(actors);
         let pauses = [pause(0), pause(1), pause(2)];
         println!("kills after {pauses:?}");
@@ -130,7 +130,7 @@ fn executors_that_die_at_random_lose_and_duplicate_no_message() {
     }
 }
 
-/// The creator attached the target to a connection of the CM; the target outlives both.
+/// The creator attached the target to a connection of the CM. The target outlives both.
 #[test]
 fn a_target_connected_by_the_cm_outlives_its_creator() {
     let host = Host::new();

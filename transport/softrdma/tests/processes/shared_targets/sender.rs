@@ -16,7 +16,7 @@ pub(crate) struct Sender {
     pub(crate) ini: Arc<dyn QueuePair>,
     far: IpAddr,
     tgt: QpNumber,
-    /// Kept, or it would disconnect.
+    /// Held, since dropping it would disconnect.
     #[allow(dead_code, reason = "held for its life")]
     connection: Option<Arc<dyn CmId>>,
 }
@@ -29,7 +29,7 @@ impl Sender {
         Self { node, ini, far, tgt, connection: None }
     }
 
-    /// A sender connected by the connection manager.
+    /// Creates a sender connected by the connection manager.
     pub(crate) fn connect(options: SoftOptions, service: SocketAddr) -> Self {
         let node = Node::open(options, MEMORY);
         let channel = node.cm_channel();
@@ -80,7 +80,7 @@ impl Sender {
         post_to(&*self.ini, SendOperation::Send, SendData::Gather(&[good, bad]), srq);
     }
 
-    /// Status of the oldest request's completion.
+    /// Returns the status of the oldest request's completion.
     pub(crate) fn completed(&self) -> CompletionStatus {
         self.node.completion().status
     }

@@ -1,6 +1,6 @@
-//! Packets of live connections, changed in what an attacker off the path has to guess: their PSN.
+//! Packets of live connections with another PSN, which an off-path attacker has to guess.
 //!
-//! A capture of one side gives everything else: opcodes, QP and SRQ numbers, keys. That is more than the
+//! A capture of one side provides everything else: opcodes, QP and SRQ numbers, keys. That is more than the
 //! attacker can know.
 
 use crate::Outcome;
@@ -11,13 +11,13 @@ use std::path::Path;
 use trunkline_roce::wire::{ICRC_LENGTH, QP1};
 use trunkline_testkit::Random;
 
-/// Packets kept of each direction.
+/// Number of packets kept for each direction.
 const KEPT: usize = 256;
-/// Position of the PSN in a packet, and of the destination QP.
+/// Offsets of the PSN and of the destination QP in a packet.
 const PSN: usize = 9;
 const DESTINATION: usize = 5;
 
-/// The packets of one session.
+/// Packets of one session.
 #[derive(Debug)]
 pub(crate) struct Live {
     tap: Tap,
@@ -27,13 +27,13 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Taps the capture that a client writes.
+    /// Opens the capture that a client writes.
     pub(crate) fn open(capture: &Path, client: IpAddr, server: IpAddr) -> Outcome<Self> {
         let tap = Tap::open(capture, client, server)?;
         Ok(Self { tap, server, to_server: VecDeque::new(), to_client: VecDeque::new() })
     }
 
-    /// Takes note of the packets since the last time.
+    /// Reads the packets since the last call.
     pub(crate) fn follow(&mut self) -> Outcome<()> {
         let Self { tap, server, to_server, to_client } = self;
         tap.follow(|seen| {
@@ -49,7 +49,8 @@ impl Live {
         })
     }
 
-    /// A packet with any PSN, without its ICRC, and where it goes; to the server or to its client.
+    /// Returns a packet with any PSN, without its ICRC, and its destination: the server, or the server's
+    /// client.
     pub(crate) fn packet(&self, to_server: bool, random: &mut Random) -> Outcome<(Vec<u8>, SocketAddr)> {
         let kept = if to_server { &self.to_server } else { &self.to_client };
         if kept.is_empty() {

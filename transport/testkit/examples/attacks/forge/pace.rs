@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Number of packets between two readings of the clock.
 const BURST: u64 = 25;
 
-/// Calls `one` this many times, at most evenly spread over the time. Returns how long that took.
+/// Calls `one` this many times, spread evenly over at most this time. Returns the time taken.
 pub(crate) fn paced(
     count: u64,
     over: Duration,

@@ -1,4 +1,4 @@
-//! Forged connection requests: right in every field, with the private data of the session protocol.
+//! Forged connection requests, correct in every field, with the private data of the session protocol.
 
 use super::socket::{Forger, Sink};
 use crate::Outcome;
@@ -11,19 +11,19 @@ use trunkline_roce::wire::{ICRC_LENGTH, Mad, Packet, ROCE_PORT, mad_packet};
 use trunkline_testkit::{Random, wait_until};
 use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber};
 
-/// The version of the session protocol that is tried first.
+/// Version of the session protocol to try first.
 const VERSION: u8 = 2;
 /// "Another version" among the reasons of a refusal.
 const OTHER_VERSION: u8 = 2;
 
-/// Claimed sender of a request, and its claims.
+/// The claimed sender of a request, and its other claims.
 #[derive(Debug, Clone)]
 pub(crate) struct Dialer {
-    /// The claimed address, and the port of the listener there.
+    /// Claimed address, and port of the listener there.
     pub(crate) claimed: SocketAddr,
     pub(crate) victim: SocketAddr,
     pub(crate) is_xrc: bool,
-    /// The version of the session protocol.
+    /// Version of the session protocol.
     pub(crate) version: u8,
     pub(crate) poller: u16,
     pub(crate) pollers: u16,
@@ -34,8 +34,8 @@ impl Dialer {
         Self { claimed: SocketAddr::new(claimed, PORT), victim, is_xrc, version, poller: 0, pollers: 1 }
     }
 
-    /// A request of a new incarnation of the claimed node, as a device there would send it; a packet without its
-    /// ICRC.
+    /// Builds the request of a new incarnation of the claimed node, as a device there would send it: a packet
+    /// without its ICRC.
     ///
     /// # Errors
     /// None for addresses of one family.
@@ -70,7 +70,7 @@ impl Dialer {
         Ok(packet)
     }
 
-    /// The private data of the session protocol: a new session of a node that answers none.
+    /// Builds the private data of the session protocol: a new session of a node that answers none.
     fn hello(&self, epoch: u64) -> Vec<u8> {
         let mut hello = b"TRNK".to_vec();
         hello.extend([self.version, 0]);
@@ -80,7 +80,7 @@ impl Dialer {
         hello.extend([0; 12]);
         hello.extend(self.poller.to_be_bytes());
         hello.extend(self.pollers.to_be_bytes());
-        // The kind of connections, and the lowest version that it speaks, which version 2 does not have.
+        // The kind of connections, and the lowest version spoken, a field that version 2 does not have.
         hello.extend([if self.is_xrc { 1 } else { 2 }, self.version]);
         hello
     }
@@ -91,8 +91,8 @@ impl Dialer {
     }
 }
 
-/// The version of the session protocol that a node speaks. A node that speaks another than the one tried
-/// names its own in the refusal.
+/// Returns the version of the session protocol that a node speaks. A node that speaks another version than
+/// the one tried names its own in the refusal.
 pub(crate) fn version_of(own: IpAddr, victim: SocketAddr, is_xrc: bool, random: &mut Random) -> Outcome<u8> {
     let (mut forger, sink) = (Forger::at(own)?, Sink::at(own)?);
     let dialer = Dialer::new(own, victim, is_xrc, VERSION);

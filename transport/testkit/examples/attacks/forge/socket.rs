@@ -1,37 +1,37 @@
-//! The sockets of an attacker that is another user of the host: any loopback address, and any port that no
-//! other socket has.
+//! Sockets of an attacker who is another user of the host: any loopback address, and any port that no other
+//! socket has.
 
 use crate::Outcome;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use trunkline_roce::wire::{IpUdp, ROCE_PORT, icrc};
 
-/// Bytes of the headers in front of a datagram: those of IPv4 and UDP.
+/// Bytes of the IPv4 and UDP headers of a datagram.
 const HEADERS: u64 = 28;
 
-/// Packets that came to a socket.
+/// Packets that a socket has received.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caught {
     pub(crate) packets: u64,
-    /// Bytes of the packets, headers of IP and UDP included.
+    /// Bytes of the packets, including IP and UDP headers.
     pub(crate) bytes: u64,
-    /// The last one.
+    /// Last packet.
     pub(crate) last: Vec<u8>,
 }
 
-/// Sends packets with right ICRCs from one address and port.
+/// Sends packets with correct ICRCs from one address and port.
 #[derive(Debug)]
 pub(crate) struct Forger {
     socket: UdpSocket,
     own: SocketAddr,
     packet: Vec<u8>,
-    /// Packets that the system accepted, and their bytes with all headers.
+    /// Number of packets that the system accepted, and their bytes with all headers.
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
 }
 
 impl Forger {
-    /// At another's address, and a free port.
+    /// Binds a free port of another's address.
     pub(crate) fn at(ip: IpAddr) -> Outcome<Self> {
         let socket = UdpSocket::bind((ip, 0))?;
         socket.set_nonblocking(true)?;
@@ -59,13 +59,13 @@ impl Forger {
         }
     }
 
-    /// Returns the packets that have come since the last time.
+    /// Returns the packets received since the last call.
     pub(crate) fn caught(&self) -> Caught {
         drain(&self.socket)
     }
 }
 
-/// Receives what is sent to UDP port 4791 of an address.
+/// Receives packets to UDP port 4791 of an address.
 #[derive(Debug)]
 pub(crate) struct Sink(UdpSocket);
 
@@ -76,7 +76,7 @@ impl Sink {
         Ok(Self(socket))
     }
 
-    /// Returns the packets that have come since the last time.
+    /// Returns the packets received since the last call.
     pub(crate) fn caught(&self) -> Caught {
         drain(&self.0)
     }

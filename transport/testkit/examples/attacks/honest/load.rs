@@ -1,4 +1,4 @@
-//! Calls that an honest node makes all the time: small ones in one thread, large ones in another.
+//! Constant load by an honest node: small calls in one thread, large ones in another.
 
 use super::service::HonestClient;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use trunkline::{Bytes, block_on};
 use trunkline_testkit::bytes_of;
 
-/// Length of a large call in bytes: it is announced and READ, in both directions.
+/// Length of a large call in bytes, announced and READ in both directions.
 const LARGE: usize = 256 << 10;
 /// Pause between two large calls.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Time limit of a call. Every fault that a session survives is over by then.
+/// Time limit of a call. Every fault that a session survives has ended by then.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Tally of the calls.
@@ -30,7 +30,7 @@ impl Tally {
         self.took_us.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All numbers since the start; the percentiles are of the calls since the last time.
+    /// Returns all counts since the start, and the percentiles of the calls since the last call.
     pub(super) fn line(&self) -> String {
         let mut took = std::mem::take(&mut *self.took());
         took.sort_unstable();
@@ -50,7 +50,7 @@ impl Tally {
     }
 }
 
-/// Starts both threads. They end with the process.
+/// Starts both threads, which end with the process.
 pub(super) fn start(client: &HonestClient, tally: &Arc<Tally>) {
     let (small, large) = (client.clone().with_timeout(LIMIT), client.clone().with_timeout(LIMIT));
     let (of_small, of_large) = (Arc::clone(tally), Arc::clone(tally));
@@ -86,6 +86,6 @@ pub(super) fn start(client: &HonestClient, tally: &Arc<Tally>) {
 fn fail(tally: &Tally, status: &trunkline::Status) {
     eprintln!("call failed: {status}");
     tally.failed.fetch_add(1, Ordering::Relaxed);
-    // A refusal is immediate: without a pause it would be repeated millions of times.
+    // A refusal is immediate. Without a pause it would be repeated millions of times.
     std::thread::sleep(Duration::from_millis(10));
 }

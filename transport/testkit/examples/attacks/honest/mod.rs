@@ -1,4 +1,4 @@
-//! Honest nodes in processes of their own, and how an attack drives them.
+//! Honest nodes in separate processes, and how an attack drives them.
 
 mod load;
 mod namespace;

@@ -1,13 +1,14 @@
-//! Namespaces that an attack runs in, or starts nodes in.
+//! Namespaces in which an attack runs or starts nodes.
 
 use crate::Outcome;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Set in a process that runs in a separate mount namespace.
+/// Environment variable of a process that runs in a separate mount namespace.
 const INSIDE: &str = "TRUNKLINE_ATTACKS_INSIDE";
 
-/// Continues this program in a user and mount namespace, where it may mount. `None`: not permitted here.
+/// Continues this program in a user and mount namespace, where it may mount. Returns `None` if the host does
+/// not permit it.
 pub(crate) fn mount_namespace() -> Outcome<Option<()>> {
     if std::env::var_os(INSIDE).is_some() {
         return Ok(Some(()));
@@ -21,8 +22,8 @@ pub(crate) fn mount_namespace() -> Outcome<Option<()>> {
     Err(Command::new("unshare").args(words).arg(program).args(arguments).env(INSIDE, "1").exec().into())
 }
 
-/// A command that starts these words, with more arguments to come, in a network namespace where only loopback
-/// is up.
+/// Returns a command that starts these words, with more arguments to follow, in a network namespace where
+/// only loopback is up.
 pub(crate) fn network_namespace(words: &[&str]) -> Outcome<Command> {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-current-user", "--keep-caps", "--net", "--", "sh", "-c"]);

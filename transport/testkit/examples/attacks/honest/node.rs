@@ -2,17 +2,17 @@
 //!
 //! | line | answer |
 //! |---|---|
-//! | `first SERVER` | `FIRST us=`: the time of the first call to a server |
-//! | `each SERVER` | `EACH us= failed=`: the time until each poller has called, and how many could not |
+//! | `first SERVER` | `FIRST us=`: time of the first call to a server |
+//! | `each SERVER` | `EACH us= failed=`: time until each poller has called, and number of pollers that could not |
 //! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made this number of calls, one poller after the other |
 //! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are under way |
-//! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, with this number of empty texts as arguments of each |
-//! | `count SERVER TEXTS` | `COUNT failed=`: whether a call with this number of empty texts fails |
-//! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: this number of further calls, each with these bytes both ways |
-//! | `lend SERVER BYTES` | `LEND failed= beside=`: a call with a slice of a registered buffer ends, and the reply has this number of the bytes beside the slice |
-//! | `load SERVER` | `LOAD`: calls go on from now on |
+//! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, each with this number of empty texts as arguments |
+//! | `count SERVER TEXTS` | `COUNT failed=`: outcome of a call with this number of empty texts |
+//! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: further calls, each with these bytes both ways |
+//! | `lend SERVER BYTES` | `LEND failed= beside=`: outcome of a call with a slice of a registered buffer, and number of bytes beside the slice in the reply |
+//! | `load SERVER` | `LOAD`: calls are made from now on |
 //! | `tally` | `TALLY` with the numbers of the load |
-//! | `counters` | `COUNTERS` with those of the device |
+//! | `counters` | `COUNTERS` of the device |
 //! | `qps` | `QPS ini= tgt=` |
 
 use super::load::{self, Tally};
@@ -36,14 +36,14 @@ const HELD: Duration = Duration::from_secs(600);
 /// Time limit of a first call.
 const FIRST: Duration = Duration::from_secs(60);
 
-/// Time without sending after which a poller has no use for credit.
+/// Time without sending after which a poller has no use for its credit.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// Filling of a slice that is sent, and of the rest of its buffer.
+/// Byte that fills a slice to send, and byte that fills the rest of its buffer.
 const LENT: u8 = 1;
 const NEIGHBOUR: u8 = 0xa5;
 
-/// A call that nobody waits for.
+/// A call that is not awaited.
 type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
 /// Arguments of `attacks node`.
@@ -99,7 +99,7 @@ pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
     Ok(())
 }
 
-/// A node with what it was told to do.
+/// A node and the calls that it was told to make.
 struct Driven {
     node: Node,
     pollers: u16,
@@ -185,7 +185,7 @@ impl Driven {
     }
 }
 
-/// Keeps a call if it is under way once it was polled.
+/// Polls a call, and keeps it if it is under way after that.
 fn keep(held: &mut Vec<Held>, mut call: Held) {
     if is_pending(&mut call) {
         held.push(call);
@@ -196,8 +196,8 @@ fn is_pending(call: &mut Held) -> bool {
     call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Sends a slice of a registered buffer; returns whether the call failed, and how many bytes beside the slice came
-/// back.
+/// Sends a slice of a registered buffer. Returns true if the call failed, and the number of bytes beside the
+/// slice that came back.
 fn lend(node: &Node, server: SocketAddr, bytes: usize) -> Outcome<(bool, usize)> {
     let mut buffer = node.buffer(bytes * 3).ok_or("a buffer cannot be registered")?;
     buffer.fill(NEIGHBOUR);
@@ -209,8 +209,8 @@ fn lend(node: &Node, server: SocketAddr, bytes: usize) -> Outcome<(bool, usize)>
     Ok((reply.is_err(), beside))
 }
 
-/// Calls a server from each poller, several times, and from the next one when the last is idle; returns how many
-/// pollers could not.
+/// Calls a server several times from each poller, and from the next poller when the last is idle. Returns the
+/// number of pollers that could not.
 fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
     let calls = (0..pollers).map(|poller| {
         let outcome = block_on(node.run_on(PollerIndex(poller), move |context| async move {
@@ -226,7 +226,7 @@ fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
     calls.filter(|outcome| !matches!(outcome, Ok(Ok(())))).count()
 }
 
-/// Calls a server from each poller; returns how many could not.
+/// Calls a server from each poller. Returns the number of pollers that could not.
 fn each(node: &Node, pollers: u16, server: SocketAddr) -> usize {
     let calls: Vec<_> = (0..pollers)
         .map(|poller| {

@@ -1,4 +1,4 @@
-//! Honest nodes as an attack sees them: processes with an address and a log.
+//! Honest nodes as seen by an attack: processes with an address and a log.
 
 use crate::{Outcome, Plan};
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use trunkline_testkit::{Folder, Numbers, Process, fresh_ip, same_program};
 
-/// The port that honest nodes listen at. An attacker knows it.
+/// Port on which honest nodes listen. An attacker knows it.
 pub(crate) const PORT: u16 = 7471;
 
-/// Settings of a node's start.
+/// Start settings of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     kind: &'static str,
@@ -25,7 +25,8 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// A node at a new address. Those of one folder share a runtime directory, closed to the attacker.
+    /// Returns settings for a node at a new address. Nodes of one folder share a runtime directory, closed to
+    /// the attacker.
     pub(crate) fn new(folder: &Folder, plan: &Plan) -> Self {
         let ip = fresh_ip();
         Self {
@@ -40,7 +41,7 @@ impl Setup {
         }
     }
 
-    /// Another node at the same address, and another port.
+    /// Returns settings for another node at the same address and another port.
     pub(crate) fn sibling(&self) -> Self {
         let mut sibling = self.clone();
         sibling.port += 1;
@@ -53,37 +54,37 @@ impl Setup {
         self
     }
 
-    /// Receives that each poller keeps posted.
+    /// Sets the number of receives that each poller keeps posted.
     pub(crate) fn depth(mut self, depth: u32) -> Self {
         self.arguments.extend(["--depth".to_owned(), depth.to_string()]);
         self
     }
 
-    /// Misbehaves in this way.
+    /// Makes the node misbehave in this way.
     pub(crate) fn hostile(mut self, name: &str) -> Self {
         self.arguments.extend(["--hostile".to_owned(), name.to_owned()]);
         self
     }
 
-    /// Captures its packets.
+    /// Captures the node's packets.
     pub(crate) fn capture(mut self, file: &Path) -> Self {
         self.capture = Some(file.to_owned());
         self
     }
 
-    /// A runtime directory other than the folder's.
+    /// Sets a runtime directory other than the folder's.
     pub(crate) fn runtime(mut self, directory: &Path) -> Self {
         directory.clone_into(&mut self.runtime);
         self
     }
 
-    /// A program with arguments that starts the node, such as `prlimit`.
+    /// Starts the node with a program and arguments, such as `prlimit`.
     pub(crate) fn within(mut self, prefix: &[&str]) -> Self {
         self.prefix = prefix.iter().map(|&word| word.to_owned()).collect();
         self
     }
 
-    /// Starts the process and waits for nothing.
+    /// Starts the process, and does not wait for it.
     pub(crate) fn spawn(&self) -> Outcome<Process> {
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.runtime)?;
         let mut command = match self.prefix.as_slice() {
@@ -120,7 +121,7 @@ impl Setup {
     }
 }
 
-/// One honest node.
+/// An honest node.
 #[derive(Debug)]
 pub(crate) struct Party {
     pub(crate) process: Process,
@@ -129,7 +130,7 @@ pub(crate) struct Party {
 }
 
 impl Party {
-    /// Microseconds of a new call to a server, which joins the two.
+    /// Makes a first call to a server, which joins the two. Returns its duration in microseconds.
     pub(crate) fn first(&mut self, server: SocketAddr) -> Outcome<u64> {
         let numbers = self.process.numbers(&format!("first {server}"))?;
         if numbers["failed"] != 0 {
@@ -147,27 +148,27 @@ impl Party {
         Ok(self.process.numbers("tally")?)
     }
 
-    /// The most memory in MiB that it has had.
+    /// Returns the peak memory of the process in MiB.
     pub(crate) fn most_mib(&self) -> Outcome<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("it has ended")?;
         Ok(line.split_whitespace().next().unwrap_or_default().parse::<u64>()? >> 10)
     }
 
-    /// A line of its log that contains all of these texts.
+    /// Returns a line of its log that contains all of these texts.
     pub(crate) fn log_line(&self, texts: &[&str]) -> Outcome<Option<String>> {
         let log = std::fs::read_to_string(&self.log)?;
         let has_all = |line: &&str| texts.iter().all(|text| line.contains(text));
         Ok(log.lines().find(has_all).map(str::to_owned))
     }
 
-    /// Lines of its log that contain a text.
+    /// Returns the number of lines of its log that contain a text.
     pub(crate) fn logged(&self, text: &str) -> Outcome<usize> {
         Ok(std::fs::read_to_string(&self.log)?.lines().filter(|line| line.contains(text)).count())
     }
 }
 
-/// A server and a client that calls it all the time.
+/// A server, and a client that calls it all the time.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) server: Party,
@@ -177,7 +178,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Starts both, with a capture of the client's packets if wanted.
+    /// Starts both. Captures the client's packets if wanted.
     pub(crate) fn start(plan: &Plan, with_capture: bool) -> Outcome<Self> {
         let folder = Folder::new()?;
         let capture = folder.join("client.pcap");
@@ -189,7 +190,7 @@ impl Pair {
         Ok(Self { server, client, capture, folder })
     }
 
-    /// Sessions that came up between the two, as the client's log has them.
+    /// Returns the number of sessions that came up between the two, according to the client's log.
     pub(crate) fn sessions(&self) -> Outcome<usize> {
         self.client.logged("session up")
     }

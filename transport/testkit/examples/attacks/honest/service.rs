@@ -8,16 +8,16 @@ pub(crate) trait Honest {
     /// Returns the number.
     async fn echo(&self, number: u64) -> Result<u64, Status>;
 
-    /// Returns the bytes: large ones are READ in both directions.
+    /// Returns the bytes. Large ones are READ in both directions.
     async fn mirror(&self, bytes: Bytes) -> Result<Bytes, Status>;
 
-    /// Returns how many texts there are.
+    /// Returns the number of texts.
     async fn count(&self, texts: Vec<String>) -> Result<u64, Status>;
 
-    /// Keeps the texts, and ends only with its deadline or its caller.
+    /// Keeps the texts until its deadline or the end of its caller.
     async fn keep(&self, texts: Vec<String>) -> Result<(), Status>;
 
-    /// Ends only with its deadline or its caller.
+    /// Runs until its deadline or the end of its caller.
     async fn hold(&self) -> Result<(), Status>;
 }
 

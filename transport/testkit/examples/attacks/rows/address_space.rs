@@ -1,4 +1,4 @@
-//! Nodes that are started with less address space than they need, a little more, and enough.
+//! Nodes started with less address space than they need, with slightly more, and with enough.
 
 use crate::findings::Findings;
 use crate::honest::Setup;
@@ -7,18 +7,18 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 use trunkline_testkit::Folder;
 
-/// Time within which a node fails or serves.
+/// Time in which a node must fail or serve.
 const BOUND: Duration = Duration::from_secs(20);
-/// The limits in KiB: from where the program itself starts to where every node serves.
+/// Limits in KiB: from where the program itself starts to where every node serves.
 const LEAST_KIB: u64 = 16 << 10;
 const MOST_KIB: u64 = 400 << 10;
 const STEP_KIB: u64 = 8 << 10;
-/// Maximum distance of two limits with different outcomes; limits in between are tried until then.
+/// Maximum distance of two limits with different outcomes. Limits in between are tried until then.
 const CLOSE_KIB: u64 = 64;
 
 /// Margins of loaded nodes above the lowest limit at which a node serves.
 const SPARE_KIB: [u64; 3] = [256, 16 << 10, 64 << 10];
-/// Peers that load it, and the calls that each makes at once, and their bytes, both ways.
+/// Number of peers that load it, number of concurrent calls of each, and their bytes both ways.
 const PEERS: u64 = 6;
 const FLOODED: u64 = 16;
 const FLOODED_BYTES: u64 = 4 << 20;
@@ -30,11 +30,11 @@ const LOADED: Duration = Duration::from_secs(3);
 enum Started {
     Serves,
     Refused(String),
-    /// It was ended by a signal, ended silently, did neither end nor serve, or did not name the limit.
+    /// Ended by a signal or silently, neither ended nor served, or did not name the limit.
     Wrong(String),
 }
 
-/// Every start serves, or ends with an error that names the limit and its command.
+/// Checks that every start serves, or ends with an error that names the limit and its command.
 pub(super) fn judge(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     for (name, flag, command) in
         [("address-space", "--as", "ulimit -v"), ("private-memory", "--data", "ulimit -d")]
@@ -63,7 +63,8 @@ pub(super) fn judge(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// A node with hardly more than it needs to start keeps serving while peers join it and send it large messages.
+/// Checks that a node with hardly more than it needs to start keeps serving while peers join it and send it
+/// large messages.
 fn under_load(plan: &Plan, findings: &mut Findings, name: &str, limit: &str) -> Outcome<()> {
     let folder = Folder::new()?;
     let mut server = Setup::new(&folder, plan).within(&["prlimit", limit]).start()?;
@@ -101,13 +102,13 @@ struct Sweep<'a> {
     wrong: Vec<String>,
     serve: usize,
     refused: usize,
-    /// The lowest that serves.
+    /// Lowest limit at which a node serves.
     least: u64,
 }
 
 impl Sweep<'_> {
-    /// Tries limits between two with different outcomes, so that a narrow range with a third one is found next to
-    /// where they change.
+    /// Tries limits between two with different outcomes, so that a third outcome in a narrow range beside the
+    /// change is found.
     fn between(&mut self, low: &(u64, Started), high: &(u64, Started)) -> Outcome<()> {
         if low.1 == high.1 || high.0 - low.0 <= CLOSE_KIB {
             return Ok(());
@@ -118,7 +119,7 @@ impl Sweep<'_> {
         self.between(&middle, high)
     }
 
-    /// Starts a node under a limit and counts what it comes to.
+    /// Starts a node under a limit, and counts the outcome.
     fn start(&mut self, kib: u64) -> Outcome<Started> {
         let started = self.started(kib)?;
         match &started {

@@ -1,4 +1,4 @@
-//! Peers that keep to the protocol and take more than their share, and honest peers in great number.
+//! Peers that follow the protocol and take more than their share, and honest peers in great number.
 
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
@@ -8,27 +8,27 @@ use std::process::Command;
 use std::time::Duration;
 use trunkline_testkit::Folder;
 
-/// Calls that are held: more than a poller of the attacked node has handlers.
+/// Number of held calls: more than a poller of the attacked node has handlers.
 const HELD: u64 = 70_000;
-/// Processes that hold calls. They are one peer each.
+/// Number of processes that hold calls. Each is one peer.
 const HOLDERS: u64 = 2;
-/// Memory that the attacked node may take, in MiB.
+/// Maximum memory of the attacked node in MiB.
 const CEILING_MIB: u64 = 512;
-/// Calls with arguments that are kept, as many as are made at once, and the empty texts in each: one message of
-/// 15 KB, which takes 360 KB in memory.
+/// Number of calls whose arguments are kept, number of concurrent ones, and number of empty texts in each: a
+/// message of 15 KB that takes 360 KB of memory.
 const KEPT: u64 = 6000;
 const KEPT_AT_ONCE: u64 = 250;
 const TEXTS: u64 = 15_000;
-/// Memory that a node may take next to them, in MiB: one peer's decoded arguments, 256, the messages,
-/// 94, and what a node takes without them.
+/// Maximum memory of a node beside them in MiB: 256 for one peer's decoded arguments, 94 for the messages,
+/// and the memory of a node without them.
 const KEPT_CEILING_MIB: u64 = 512;
-/// Honest processes, and pollers of each.
+/// Number of honest processes, and of pollers of each.
 const PROCESSES: usize = 16;
 const POLLERS: u16 = 32;
-/// Receives that a poller of the node that they join keeps posted.
+/// Receives that a poller of the joined node keeps posted.
 const DEPTH: u32 = 64;
 
-/// One kind of hostile peer: its calls never end.
+/// Attacks with calls that never end.
 pub(crate) fn handlers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
@@ -54,11 +54,11 @@ pub(crate) fn handlers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// One hostile peer: its calls never end, and their arguments take far more memory than their messages.
+/// Attacks with calls that never end, whose arguments take far more memory than their messages.
 pub(crate) fn decoded(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
-    // Not more memory than this, whatever happens: the machine is others' too.
+    // A hard limit, because the machine has other users.
     let id = pair.server.process.id().to_string();
     Command::new("prlimit").args(["--pid", &id, "--as=4294967296"]).status()?;
     let before = pair.client.tally()?;
@@ -68,7 +68,7 @@ pub(crate) fn decoded(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     for _ in 0..KEPT / KEPT_AT_ONCE {
         let numbers = hostile.process.numbers(&format!("keep {server} {KEPT_AT_ONCE} {TEXTS}"))?;
         under_way = numbers["under_way"];
-        // After these calls in the same session, so that they have arrived.
+        // Follows these calls in the same session, so they have arrived.
         hostile.first(server)?;
     }
     findings.note("under-way", &format!("{under_way} of {KEPT} calls"));
@@ -87,7 +87,7 @@ pub(crate) fn decoded(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// Many honest pollers.
+/// Joins many honest pollers to a node.
 pub(crate) fn pollers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let folder = Folder::new()?;
     let server = Setup::new(&folder, plan).depth(DEPTH).start()?;

@@ -1,4 +1,4 @@
-//! The runtime directory: a full file system, and folders of namespaces that are gone.
+//! The runtime directory: a full file system, and folders of ended namespaces.
 
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
@@ -14,14 +14,15 @@ use trunkline_roce::wire::{Opcode, Packet, ROCE_PORT};
 use trunkline_testkit::{Folder, Random, fresh_ip};
 use trunkline_verbs::{Psn, QpNumber};
 
-/// Packets for random QPs.
+/// Number of packets for random QPs.
 const PACKETS: u64 = 2000;
-/// Time within which a process fails or serves.
+/// Time in which a process must fail or serve.
 const BOUND: Duration = Duration::from_secs(20);
-/// Sizes in MiB of file systems on which a node is started: too small for a registry, and large enough at first.
+/// Sizes in MiB of file systems on which a node is started: too small for a registry, and at first large
+/// enough.
 const SIZES_MIB: [u32; 2] = [1, 16];
 
-/// A running node and a joining one on a file system without room. Runs in a separate mount namespace.
+/// Runs a node, and starts a joining one, on a file system without room, in a separate mount namespace.
 pub(crate) fn full_disk(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let Some(()) = mount_namespace()? else {
         findings.skip("no user and mount namespaces are permitted here");
@@ -89,7 +90,7 @@ fn on_small(
     Ok(())
 }
 
-/// Writes until there is no room.
+/// Writes until there is no room left.
 fn fill(path: &Path) -> Outcome<()> {
     let mut file = File::create(path)?;
     for piece in [1 << 16, 512, 1] {
@@ -104,7 +105,7 @@ fn fill(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Packets for QPs of which the node knows nothing: it looks each up in the tables that members share.
+/// Sends packets for QPs that the node does not know. It looks each up in the tables that members share.
 fn random_qps(server: SocketAddr) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut forger = Forger::at(fresh_ip().into())?;
@@ -117,7 +118,7 @@ fn random_qps(server: SocketAddr) -> Outcome<()> {
     Ok(())
 }
 
-/// Nodes that are killed in network namespaces of their own, and a later start of another node.
+/// Kills nodes in separate network namespaces, and starts another node later.
 pub(crate) fn namespaces(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let folder = Folder::new()?;
     let runtime = folder.join("runtime");
@@ -131,10 +132,10 @@ pub(crate) fn namespaces(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
             .chain(prefix.get_args())
             .filter_map(|word| word.to_str())
             .collect();
-        // Killed, so that it leaves everything as it is.
+        // Killed, so that it cleans nothing up.
         Setup::new(&folder, plan).within(&words).start()?.process.kill()?;
     }
-    // Folders stay for an hour after the last start of a process in them.
+    // A folder stays for an hour after the last start of a process in it.
     let long_ago = SystemTime::now() - Duration::from_secs(2 * 3600);
     for entry in std::fs::read_dir(&runtime)? {
         File::options().write(true).open(entry?.path().join("lock"))?.set_modified(long_ago)?;

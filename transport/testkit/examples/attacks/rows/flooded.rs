@@ -1,4 +1,4 @@
-//! A flood against a pair of honest nodes, alternating with the same flood at a port without a receiver, so
+//! A flood against a pair of honest nodes. It alternates with the same flood to a port without a receiver, so
 //! that the machine's own cost of a flood is not counted.
 
 use crate::findings::Findings;
@@ -9,19 +9,19 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use trunkline_testkit::Numbers;
 
-/// Pairs of floods of a run.
+/// Number of pairs of floods in a run.
 pub(crate) const ROUNDS: u64 = 4;
 /// Factor by which the 99th percentile may grow.
 const FACTOR: f64 = 2.0;
-/// Time that is left to queues to drain after a flood.
+/// Time for queues to drain after a flood.
 const REST: Duration = Duration::from_millis(200);
 
-/// A port of the server's address that nothing is bound to.
+/// Returns an unbound port of the server's address.
 pub(crate) fn unbound(server: SocketAddr) -> Outcome<SocketAddr> {
     Ok(UdpSocket::bind((server.ip(), 0))?.local_addr()?)
 }
 
-/// Runs the rounds. `flood` is called with whether it goes to the nodes, and returns when it is over.
+/// Runs the rounds. `flood` gets true if it goes to the nodes, and returns when the flood has ended.
 pub(crate) fn compare(
     pair: &mut Pair,
     plan: &Plan,
@@ -32,7 +32,7 @@ pub(crate) fn compare(
     let sessions = pair.sessions()?;
     let mut ratios = Vec::new();
     for round in 0..ROUNDS {
-        // The order alternates too.
+        // The order alternates, too.
         let mut p99 = [0, 0];
         for is_real in [round % 2 == 0, round % 2 == 1] {
             pair.client.tally()?;
@@ -58,7 +58,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Claims about the calls between two tallies.
+/// Reports claims about the calls between two tallies.
 pub(crate) fn nothing_lost(findings: &mut Findings, before: &Numbers, after: &Numbers) {
     let made = |name: &str| after[name] - before[name];
     let measured = |name: &str| format!("{} of {} calls", made(name), made("small") + made("large"));

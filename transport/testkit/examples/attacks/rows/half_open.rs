@@ -1,4 +1,4 @@
-//! Sessions that their peers never let come up, and the frames that they send meanwhile.
+//! Sessions that a peer never lets come up, and the frames that it sends meanwhile.
 
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
@@ -17,24 +17,25 @@ use trunkline_verbs::{
     QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
-/// Listeners of the host, each of which has a session that is half-open, and the credit frames that each sends after
-/// its settings. A host may have 256 such connections.
+/// Number of listeners of the host, each with a half-open session, and number of credit frames that each
+/// sends after its settings. A host may have 256 such connections.
 const CROWDS: [(&str, u16, usize); 2] = [("settings", 32, 0), ("credit-frames", 256, 7)];
-/// The first of their ports.
+/// First of their ports.
 const PORT: u16 = 1000;
-/// Longer than a node waits for a session that does not come up.
+/// Duration, longer than a node waits for a session that does not come up.
 const LASTS: Duration = Duration::from_secs(7);
-/// Calls are counted in portions of this, first without the host. In each portion a part of them must be made.
+/// Portion of time in which calls are counted, time for which they are counted without the host, and the part
+/// of those calls that must be made in each portion.
 const PORTION: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_secs(2);
 const PART: f64 = 0.1;
-/// The reason of a refusal that has a cookie.
+/// Reason of a refusal that carries a cookie.
 const UNPROVEN: u8 = 11;
 /// Kinds of frames, and the grant with which each pair begins.
 const CREDIT: u8 = 1;
 const SETTINGS: u8 = 3;
 const FIRST_GRANT: u16 = u16::MAX - 998;
-/// Position of the number of the first SRQ in what an accepting node sends.
+/// Offset of the first SRQ's number in the message of an accepting node.
 const SRQ: std::ops::Range<usize> = 20..24;
 
 pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
@@ -68,7 +69,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// The fewest small calls that were made in a portion of a while.
+/// Returns the smallest number of small calls in a portion of that time.
 fn least_of(pair: &mut Pair, over: Duration) -> Outcome<u64> {
     let (start, mut least) = (Instant::now(), u64::MAX);
     while start.elapsed() < over {
@@ -79,14 +80,14 @@ fn least_of(pair: &mut Pair, over: Duration) -> Outcome<u64> {
     Ok(least)
 }
 
-/// A host that dials from many listeners, returns the cookies that it gets, and leaves dial-backs unanswered.
+/// A host that dials from many listeners, returns the cookies that it gets, and does not answer dial-backs.
 struct Crowd {
     server: SocketAddr,
     host: IpAddr,
     version: u8,
     /// Channel of the dials.
     channel: Arc<dyn CmChannel>,
-    /// Channel of the listeners; nobody reads it.
+    /// Channel of the listeners, which is never read.
     _unread: Arc<dyn CmChannel>,
     _listeners: Vec<Arc<dyn CmId>>,
     dials: HashMap<CmIdNumber, Dial>,
@@ -153,8 +154,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// Sends settings and some credit frames in each session that was accepted, for a while. Returns how many were
-    /// accepted, and the frames that were acknowledged.
+    /// Sends settings and some credit frames in each accepted session for a while. Returns the number of
+    /// accepted sessions and of acknowledged frames.
     fn run(mut self, credits: usize) -> Outcome<(u16, usize)> {
         let (start, mut accepted, mut sent) = (Instant::now(), 0, 0);
         let mut done = [Completion::default(); 64];
@@ -195,14 +196,14 @@ impl Crowd {
                 flags: SendFlags::SIGNALED,
                 remote_srq: srq,
             };
-            // The node may have ended the session meanwhile.
+            // Ignored: the node may have ended the session meanwhile.
             let _ = dial.qp.post_send(&[request]);
         }
         Ok(())
     }
 }
 
-/// A frame with zeros after its header.
+/// Returns a frame with zeros after its header.
 fn frame(kind: u8, payload: u8) -> Vec<u8> {
     let mut frame = vec![kind, 0, 0, 0];
     frame.extend(FIRST_GRANT.to_le_bytes());

@@ -1,4 +1,5 @@
-//! Peers with an ordinary session whose pollers collect credit in turn, then are silent and release none of it.
+//! Peers with ordinary sessions whose pollers collect credit in turn, then stay silent and release none of
+//! it.
 
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
@@ -6,18 +7,18 @@ use crate::honest::{Pair, Setup};
 use crate::{Outcome, Plan};
 use std::time::{Duration, Instant};
 
-/// Pollers of a hoarding peer, and calls that each of them makes.
+/// Number of pollers of a hoarding peer, and of calls that each makes.
 const POLLERS: u16 = 4;
 const CALLS: u64 = 20;
-/// Time in which calls are counted.
+/// Time for which calls are counted.
 const COUNTED: Duration = Duration::from_secs(3);
-/// Part of the calls before that are made while the peers hold what they have.
+/// Part of the former number of calls that must be made while the peers hoard.
 const PART: f64 = 0.1;
-/// Peers that hold all credit that there is lose their sessions within this.
+/// Time within which peers that hold all credit lose their sessions.
 const ENDS: Duration = Duration::from_secs(30);
-/// Pause between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The cause in the log.
+/// Cause in the log.
 const CAUSE: &str = "credit that it does not use";
 
 pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
@@ -36,7 +37,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         let measured = format!("{now} small calls, {calls} before: x{ratio:.2}");
         findings.claim(ratio >= PART, &format!("{count}-throughput"), &measured);
     }
-    // Both hold what all may have beyond the base credit, and the honest pair has use for it.
+    // Both peers hold all credit beyond the base credit, and the honest pair needs it.
     let start = Instant::now();
     let ends = loop {
         let ended = pair.server.log_line(&[CAUSE])?;
@@ -52,7 +53,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// The small calls of a while.
+/// Returns the number of small calls in that time.
 fn counted(pair: &mut Pair) -> Outcome<u64> {
     let before = pair.client.tally()?["small"];
     std::thread::sleep(COUNTED);

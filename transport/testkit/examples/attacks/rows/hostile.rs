@@ -1,4 +1,4 @@
-//! A peer of each kind of misbehaviour next to an honest one that is as busy.
+//! A peer of each kind of misbehaviour beside an equally busy honest peer.
 
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
@@ -8,19 +8,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use trunkline_testkit::Hostility;
 
-/// Calls of a busy peer in one portion, and their length in bytes: small ones and announced ones.
+/// Number of calls of a busy peer in one portion, and their length in bytes: small ones and announced ones.
 const CALLS: [(usize, usize); 2] = [(100, 16_000), (4, 1_000_000)];
-/// Pollers of a busy peer. Each has separate queues at the attacked node.
+/// Number of pollers of a busy peer. Each has separate queues at the attacked node.
 const POLLERS: u16 = 4;
-/// Pause between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Memory that one peer can make a node hold in MiB, by docs/budgets.md, and the memory of a node without peers.
+/// Memory that one peer can make a node hold in MiB (docs/budgets.md), plus the memory of a node without
+/// peers.
 const CEILING_MIB: u64 = 1024;
-/// Part of the calls next to a busy honest peer that are made next to a hostile one.
+/// Part of the calls beside a busy honest peer that must be made beside a hostile one.
 const PART: f64 = 0.5;
-/// Sessions of peers that break the protocol, rather than take their time, are over within this.
+/// Time within which a session ends whose peer breaks the protocol, rather than takes nothing.
 const ENDS: Duration = Duration::from_secs(10);
-/// A peer that takes nothing loses its session after a minute.
+/// Time within which a peer that takes nothing loses its session, after a minute.
 const STALLED: Duration = Duration::from_secs(75);
 
 pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
@@ -30,7 +31,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         let ratio = calls as f64 / honest.max(1) as f64;
         let measured = format!("{calls} calls, {honest} next to an honest peer: x{ratio:.2}");
         let claim = format!("{hostility}-throughput");
-        // A comparison of times: a busy machine makes it say little.
+        // A comparison of times means little on a busy machine.
         if plan.strict {
             findings.claim(ratio >= PART, &claim, &measured);
         } else {
@@ -40,12 +41,12 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// The calls that an honest pair makes next to a busy peer.
+/// Returns the number of calls that an honest pair makes beside a busy peer.
 fn next_to(plan: &Plan, hostility: Hostility, findings: &mut Findings) -> Outcome<u64> {
     let name = hostility.to_string();
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
-    // Not more memory than this, whatever happens: the machine is others' too.
+    // A hard limit, because the machine has other users.
     let id = pair.server.process.id().to_string();
     Command::new("prlimit").args(["--pid", &id, "--as=6442450944"]).status()?;
     let mut busy = Setup::new(&pair.folder, plan).pollers(POLLERS).hostile(&name).start()?;

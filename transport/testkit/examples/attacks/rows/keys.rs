@@ -1,8 +1,8 @@
-//! Remote keys: what one's own keys reveal about those of others, and what they open.
+//! Remote keys: whether a key reveals other keys, and whether it opens other memory.
 //!
-//! A process sees the keys of its registrations. If two consecutive keys differ by one of few numbers,
-//! the owner of a key guesses the next registration's with a few attempts. A peer sees the keys of messages that
-//! are announced to it. If a key opens more than its message, the peer READs what is beside that.
+//! A process sees the keys of its registrations. If consecutive keys differ by one of few numbers, the
+//! owner of a key can guess the next registration's in a few attempts. A peer sees the keys of messages that
+//! are announced to it. If a key opens more than its message, the peer can READ the bytes beside it.
 
 use crate::findings::Findings;
 use crate::honest::Setup;
@@ -12,11 +12,12 @@ use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Folder, fresh_ip};
 use trunkline_verbs::{Access, Device as _, Memory};
 
-/// Registrations of a run.
+/// Number of registrations.
 const COUNT: usize = 2000;
-/// Length of each in bytes.
+/// Length of each registration in bytes.
 const LENGTH: usize = 64;
-/// One difference may occur this often: of 2,000 random ones of 32 bits, two that are equal are rare.
+/// Maximum number of times that one difference may occur: among 2,000 random differences of 32 bits, two
+/// equal ones are rare.
 const OFTEN: usize = 2;
 
 /// Length of the announced slice in bytes.
@@ -27,7 +28,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     read_beside(plan, findings)
 }
 
-/// A peer READs beside the slice of a buffer that was announced to it, by the key of that.
+/// READs beside the slice of a buffer that was announced to the peer, with that slice's key.
 fn read_beside(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let folder = Folder::new()?;
     let mut owner = Setup::new(&folder, plan).start()?;
@@ -48,7 +49,7 @@ fn read_beside(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// Keys that follow from others.
+/// Looks for keys that can be computed from others.
 fn guess(findings: &mut Findings) -> Outcome<()> {
     let folder = Folder::new()?;
     let options = SoftOptions {
@@ -60,7 +61,7 @@ fn guess(findings: &mut Findings) -> Outcome<()> {
     let pd = device.alloc_pd()?;
     let rights = Access::LOCAL_WRITE | Access::REMOTE_READ;
     let mut held = Vec::new();
-    // Memory that is registered once and kept, and memory that is registered again for each message.
+    // Memory registered once and kept, and memory registered anew for each message.
     for name in ["kept", "renewed"] {
         let mut keys = Vec::new();
         for _ in 0..COUNT {

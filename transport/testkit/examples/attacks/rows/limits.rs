@@ -8,16 +8,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use trunkline_testkit::Folder;
 
-/// Time within which a node fails or serves.
+/// Time in which a node must fail or serve.
 const BOUND: Duration = Duration::from_secs(20);
-/// Time over which the use of a processor is measured.
+/// Time over which processor use is measured.
 const OVER: Duration = Duration::from_secs(2);
-/// Ticks of a processor's time in a second, as /proc counts them.
+/// Processor ticks in a second, as counted by /proc.
 const TICKS: u64 = 100;
-/// Share of one processor in percent that an idle node may take.
+/// Maximum share of one processor of an idle node, in percent.
 const IDLE_PERCENT: u64 = 30;
 
-/// A process without a free descriptor, to which another member of its host connects.
+/// Makes another member of the host connect to a process without a free descriptor.
 pub(crate) fn descriptors(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let folder = Folder::new()?;
     let holder = Setup::new(&folder, plan);
@@ -29,7 +29,7 @@ pub(crate) fn descriptors(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
             .status()?;
         if status.success() { Ok(()) } else { Err("prlimit failed".into()) }
     };
-    // Those that are open stay so, and no further one can be.
+    // Open descriptors stay open, and no further one can be opened.
     limit(3)?;
     // At the same address, so that it connects to the process that holds port 4791.
     let mut member = holder.sibling().spawn()?;
@@ -49,7 +49,7 @@ pub(crate) fn descriptors(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// The share of one processor that a process takes.
+/// Returns the share of one processor that a process uses, in percent.
 fn share_percent(id: u32) -> Outcome<u64> {
     let ticks = || -> Outcome<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
@@ -62,7 +62,7 @@ fn share_percent(id: u32) -> Outcome<u64> {
     Ok(used * 100 / u64::try_from(start.elapsed().as_millis())?)
 }
 
-/// Nodes that are started where the system refuses them something.
+/// Starts nodes where the system refuses them a resource.
 pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let is_root = nix::unistd::geteuid().is_root();
     let mut cases: Vec<(String, Vec<String>)> = Vec::new();
@@ -80,7 +80,7 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     }
     super::address_space::judge(plan, findings)?;
     if !is_root {
-        // The limit counts all processes of the user: none more than there are, which no thread fits in.
+        // The limit counts all processes of the user, so a limit of 1 leaves no room for a thread.
         let folder = Folder::new()?;
         judge(findings, "threads", &Setup::new(&folder, plan).within(&["prlimit", "--nproc=1"]))?;
         return Ok(());
@@ -90,13 +90,14 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     threads_of_another(plan, runtime.path(), findings)
 }
 
-/// The limit on threads does not hold for root. Another user without any process may have one thread, the main one.
+/// Checks the limit on threads as another user, since it does not apply to root. A user without processes may
+/// have one thread, the main one.
 fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Findings) -> Outcome<()> {
     const USER: [&str; 3] = ["setpriv", "--reuid=64123", "--clear-groups"];
     let folder = Folder::new()?;
     open_to_all(&folder)?;
     let setup = || Setup::new(&folder, plan).runtime(runtime);
-    // If it does not serve without the limit, something else refuses it.
+    // If it does not serve without the limit, the cause is something else.
     if setup().within(&USER).spawn()?.find(BOUND, |line| line.starts_with("READY")).is_none() {
         findings.skip("threads are not limited: another user cannot run this program, or reach its folders");
         return Ok(());
@@ -110,7 +111,7 @@ fn open_to_all(folder: &Folder) -> Outcome<()> {
     Ok(std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?)
 }
 
-/// A node either serves, or ends with an error: never by a signal, never silently, never in a spin.
+/// Checks that a node serves or ends with an error: never by a signal, silently or in a busy loop.
 fn judge(findings: &mut Findings, name: &str, setup: &Setup) -> Outcome<()> {
     let mut process = setup.spawn()?;
     let serves = process.find(BOUND, |line| line.starts_with("READY")).is_some();

@@ -23,7 +23,7 @@ pub(crate) struct Row {
     pub(crate) run: fn(&Plan, &mut Findings) -> Outcome<()>,
 }
 
-/// All of them.
+/// All attacks.
 pub(crate) const ALL: &[Row] = &[
     Row {
         name: "forged",

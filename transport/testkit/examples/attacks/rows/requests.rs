@@ -9,24 +9,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use trunkline_testkit::{Folder, Random, fresh_ip};
 
-/// Addresses that requests claim to come from.
+/// Number of addresses that requests claim to come from.
 const ADDRESSES: usize = 16;
-/// The flood of `lockout`.
+/// Number of packets and duration of the flood of `lockout`.
 const LOCKOUT: (u64, Duration) = (21_000, Duration::from_secs(7));
-/// Time within which a new honest peer joins.
+/// Time within which a new honest peer must join.
 const JOIN: Duration = Duration::from_secs(1);
-/// A peer that has not joined by then never does.
+/// Time after which a peer is taken never to join.
 const GIVE_UP: Duration = Duration::from_secs(60);
-/// Bytes that may be sent for each received from strangers.
+/// Maximum number of bytes sent for each byte received from strangers.
 const GAIN: f64 = 1.2;
 /// Time after a request within which everything that it causes is sent.
 const ECHO: Duration = Duration::from_secs(5);
-/// Time between two forged requests of `restart`, and for what they cause.
+/// Pause between two forged requests of `restart`, which also leaves time for their effects.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Pollers of the node that `amplify` attacks.
+/// Numbers of pollers of the node that `amplify` attacks.
 const POLLERS: [u16; 3] = [1, 8, 32];
 
-/// An attacker that claims arbitrary addresses and sees what is sent to their UDP port 4791.
+/// An attacker that claims arbitrary addresses and sees the packets to their UDP port 4791.
 struct Strangers {
     forgers: Vec<Forger>,
     sinks: Vec<Sink>,
@@ -47,11 +47,11 @@ impl Strangers {
         })
     }
 
-    /// Sends a request from one of the addresses; to the victim, or to another port instead.
+    /// Sends a request from one of the addresses, to the victim or to another port instead.
     fn one(&mut self, number: u64, instead: Option<SocketAddr>, random: &mut Random) -> Outcome<()> {
         let at = usize::try_from(number)? % self.forgers.len();
         let dialer = &mut self.dialers[at];
-        // Another listener port each time, like a different node.
+        // Another listener port each time, as of a different node.
         dialer.claimed.set_port(1024 + u16::try_from(number / self.forgers.len() as u64 % 60_000)?);
         self.forgers[at].send(&dialer.request(random)?, instead.unwrap_or(dialer.port_of_victim()))?;
         if number.is_multiple_of(10) {
@@ -60,7 +60,7 @@ impl Strangers {
         Ok(())
     }
 
-    /// Counts what came to the claimed addresses.
+    /// Counts the packets to the claimed addresses.
     fn collect(&mut self) {
         let caught = self.sinks.iter().map(Sink::caught).chain(self.forgers.iter().map(Forger::caught));
         for Caught { packets, bytes, .. } in caught {
@@ -74,7 +74,7 @@ impl Strangers {
     }
 }
 
-/// An established session next to a flood of requests.
+/// Floods a node with requests while a session is up.
 pub(crate) fn storm(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut pair = Pair::start(plan, false)?;
@@ -125,7 +125,7 @@ fn gained(findings: &mut Findings, name: &str, sent: (u64, u64), got: &Caught) {
     findings.claim(gain <= GAIN, name, &measured);
 }
 
-/// Requests in the name of the peer of a live session, which claim that it was restarted.
+/// Forges requests in the name of the peer of a live session, which claim that the peer was restarted.
 pub(crate) fn restart(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut pair = Pair::start(plan, false)?;
@@ -149,7 +149,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// A flood of requests, and then a new peer.
+/// Floods a node with requests, and then joins a new peer.
 pub(crate) fn lockout(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let folder = Folder::new()?;
@@ -164,7 +164,7 @@ pub(crate) fn lockout(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-/// One request, and everything that is sent to the address that it claims.
+/// Forges one request, and measures what is sent to the address that it claims.
 pub(crate) fn amplify(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let mut random = Random::from_entropy();
     for pollers in POLLERS {
