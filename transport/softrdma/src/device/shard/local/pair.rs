@@ -107,6 +107,10 @@ impl RingPayload<'_> {
         // Earlier payload behind other headers belongs to an abandoned packet.
         let before = if before.at == headers { before.length } else { 0 };
         let Pair { producer, own, .. } = self.pair;
+        if mutant!(record_is_published_before_its_bytes) {
+            let whole = (headers + before + length).next_multiple_of(4);
+            own.store(offset(Word::Produced), producer.position_after(whole));
+        }
         let mut at = from.offset;
         for range in producer.ranges(headers + before, length) {
             own.copy_in(RING_AT + range.start, from.memory, at, range.len()).map_err(|_| Refused)?;
