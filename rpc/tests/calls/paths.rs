@@ -6,6 +6,7 @@ use std::time::Duration;
 use trunkline::device::PathChoice;
 use trunkline::{CallOptions, Code, Connect, Node, NodeBuilder, Reason, Status, block_on};
 use trunkline_softrdma::device::SoftOptions;
+use trunkline_testkit::Folder;
 use trunkline_transport::NodeOptions;
 
 #[trunkline::service]
@@ -59,6 +60,26 @@ fn a_node_that_may_only_share_memory_names_the_reason_why_it_cannot() {
         let status = block_on(client.with(&waits).ping()).unwrap_err();
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
         status.message().contains("the peer has TRUNKLINE_LINK=udp").then_some(())
+    });
+}
+
+#[test]
+fn a_session_that_only_the_peer_has_a_path_for_ends_with_the_reason() {
+    let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
+    let elsewhere = Folder::new().unwrap();
+    let device = SoftOptions {
+        runtime_directory: Some(elsewhere.path().join("run")),
+        ..SoftOptions::from_env().unwrap()
+    };
+    let caller = node(PathChoice::Shm).transport(NodeOptions::new().device(device)).link(PathChoice::Shm);
+    let caller = caller.start().unwrap();
+    let client = NearClient::new(caller.channel(server.local_address()));
+    let options = CallOptions::new().timeout(LIMIT);
+    until("the call names the reason", || {
+        let status = block_on(client.with(&options).ping()).unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        let words = ["TRUNKLINE_LINK=shm", "the peer is not a process of this user on this host"];
+        words.iter().all(|words| status.message().contains(words)).then_some(())
     });
 }
 

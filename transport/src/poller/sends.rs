@@ -18,8 +18,10 @@ impl Core {
             let cause = match completion.status {
                 // Removing a device flushes its QPs before the device raises its event.
                 CompletionStatus::WorkRequestFlushed if trunk.is_without_device() => PeerDown::DeviceRemoved,
-                // The session never opened: the attempt to connect has failed.
-                status if !trunk.is_open() => trunk.not_shared().unwrap_or_else(|| cause_of(status)),
+                // The session never opened, or this side lacks the path on which the peer opened it.
+                status if !trunk.is_open() || status == CompletionStatus::RetryExceeded => {
+                    trunk.not_shared().unwrap_or_else(|| cause_of(status))
+                }
                 status => cause_of(status),
             };
             let lost = (completion.status == CompletionStatus::RetryExceeded && cause == PeerDown::Died)
