@@ -5,7 +5,7 @@ use super::world::{Process, World};
 use crate::common::node::{Node, bring_up_with, post_to};
 use std::sync::Arc;
 use trunkline_softrdma::device::PathChoice;
-use trunkline_verbs::{CompletionStatus, QpType, QueuePair, SendData, SendOperation};
+use trunkline_verbs::{CompletionStatus, Lkey, QpType, QueuePair, SendData, SendOperation, Sge};
 
 pub(super) const HOST: [u8; 4] = [10, 0, 0, 1];
 /// Offsets of outgoing and incoming data in a node's memory.
@@ -30,7 +30,9 @@ pub(super) fn way(from: &Node, to: &Node) -> Way {
 
 impl Way {
     fn post(&self, from: &Node, to: &Node, operation: SendOperation, length: usize) {
-        let data = SendData::Gather(&[from.sge(OUT, u32::try_from(length).unwrap())]);
+        let (first, length) = (length / 3, u32::try_from(length).unwrap());
+        let rest = length - u32::try_from(first).unwrap();
+        let data = SendData::Gather(&[from.sge(OUT, length - rest), from.sge(OUT + first, rest)]);
         post_to(&*self.ini, operation, data, to.srq.number().unwrap());
     }
 }
@@ -126,6 +128,28 @@ fn operations_of_all_kinds_go_through_memory() {
         assert!(sent > 60, "{sent} packets");
         assert_eq!(ended, 0);
     }
+}
+
+/// The bytes of the first piece are in the ring already when the second is refused.
+#[test]
+fn a_gather_list_that_is_refused_half_way_leaves_nothing_in_the_ring() {
+    let mut world = World::new(1);
+    let host = world.host(HOST);
+    let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
+    let sound = way(&one.node, &two.node);
+    for number in 0..40 {
+        operate(&mut world, &sound, (&one, &two), number);
+        let before = bytes_at(&two.node, IN, LONGEST);
+        let broken = way(&one.node, &two.node);
+        let good = one.node.sge(OUT, u32::try_from(1 + world.below(LONGEST / 2)).unwrap());
+        let data = SendData::Gather(&[good, Sge { lkey: Lkey(0), ..good }]);
+        let operation = SendOperation::RdmaWrite(two.node.remote(IN));
+        post_to(&*broken.ini, operation, data, two.node.srq.number().unwrap());
+        assert_eq!(world.completion(&one.node).status, CompletionStatus::LocalProtectionError);
+        assert!(bytes_at(&two.node, IN, LONGEST) == before, "nothing was written: {number}");
+    }
+    assert_eq!(one.node.counter("shm_peers_ended") + two.node.counter("shm_peers_ended"), 0);
+    assert!(one.node.counter("shm_packets_sent") > 30);
 }
 
 #[test]
