@@ -75,20 +75,24 @@ struct ListedPath {
     qps: u32,
 }
 
-/// Lists the nodes. Exit status 1 if the runtime directory cannot be used.
+/// Lists the nodes. Exit status 1 if the runtime directory cannot be used, or the list cannot be written.
 #[must_use]
 pub fn run(arguments: &NodesArguments) -> ExitCode {
-    match listing(None, Duration::from_millis(arguments.interval_ms)) {
-        Ok(listing) => {
-            let text = if arguments.json { json(&listing) } else { table(&listing) };
-            // The reader may have closed the pipe.
-            let _closed = writeln!(io::stdout(), "{text}");
-            ExitCode::SUCCESS
-        }
+    let listing = match listing(None, Duration::from_millis(arguments.interval_ms)) {
+        Ok(listing) => listing,
         Err(error) => {
             eprintln!("trunkctl: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let text = if arguments.json { json(&listing) } else { table(&listing) };
+    match writeln!(io::stdout(), "{text}") {
+        // A reader that has closed the pipe wants no more.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("trunkctl: the list cannot be written: {error}");
             ExitCode::FAILURE
         }
+        _ => ExitCode::SUCCESS,
     }
 }
 

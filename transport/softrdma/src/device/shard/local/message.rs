@@ -94,7 +94,9 @@ impl Refusal {
             Self::Faults => "the peer's packets have faults (setting faults, or TRUNKLINE_FAULTS)",
             Self::Wrapped => "the peer's program has put a link of its own around the device's",
             Self::OtherVersion => "the peer's format of shared memory is another one",
-            Self::NoRoom => "the peer has no room to share memory with more peers",
+            Self::NoRoom => {
+                "the peer has no room to share memory with this process; its own report names the limit"
+            }
             Self::Forked => "the peer is the child of a fork",
             Self::Removed => "the peer's device was removed",
         }

@@ -1,4 +1,4 @@
-//! Runs the program on captures.
+//! Runs the program: on captures, and where it cannot write its output.
 
 #[cfg(test)]
 mod tests {
@@ -218,5 +218,20 @@ mod tests {
         for word in ["Examples:", "How to read a line", "Exit status", "--json", "--quiet", "4791"] {
             assert!(text.contains(word), "{word}: {text}");
         }
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_written_is_an_error() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        let full = fs::File::options().write(true).open("/dev/full").expect("the device");
+        let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+            .args(["nodes", "--json", "--interval-ms", "0"])
+            .env("TRUNKLINE_RUNTIME_DIR", folder.path().join("run"))
+            .stdout(full)
+            .output()
+            .expect("the program starts");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("cannot be written: No space left on device"), "{error}");
     }
 }
