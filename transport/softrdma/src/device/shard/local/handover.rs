@@ -217,6 +217,7 @@ fn is_shard(index: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pair::{ATTACHED, Written};
     use super::super::{AGAIN_DOUBLINGS, ANSWER_NS, LocalInit, Room, UNANSWERED};
     use super::*;
     use crate::device::directory::ShardIndex;
@@ -422,6 +423,32 @@ mod tests {
         let epoch = scene.local.epoch();
         scene.local.member_gone(scene.other.me(), Time::default());
         assert!(scene.local.epoch() > epoch && !scene.choose(scene.partner()).is_final);
+    }
+
+    #[test]
+    fn a_settled_pair_is_checked_again_when_a_qp_waits_for_room() {
+        let (mut scene, now) = (scene("settled"), Time::default());
+        scene.local.offer(scene.partner(), &mut scene.outbox, now);
+        let offered = scene.local.last_number;
+        let (theirs, area) = Areas::new(&scene.other).unwrap().make(AREA_BYTES).unwrap();
+        let accept = Message::Accept { version: VERSION, area: THEIRS, offered };
+        assert!(scene.receive(0, accept, Some(area)));
+        let index = scene.known().pair.unwrap();
+        scene.local.look(&mut scene.outbox, now);
+        assert_eq!(scene.local.unsettled, [index], "the peer has not mapped our area");
+        theirs.store(ATTACHED, offered);
+        scene.local.look(&mut scene.outbox, now);
+        assert!(scene.local.unsettled.is_empty() && !scene.local.waits_for_room());
+        let (qp, packet) = (trunkline_verbs::QpNumber::new(17), [0; 1000]);
+        let mut produced = 0;
+        while scene.local.has_room(index, qp, &mut scene.outbox, now) {
+            scene.local.push(index, &packet, Written::default(), &mut scene.outbox);
+            produced += 1008;
+        }
+        assert!(scene.local.waits_for_room() && scene.local.look(&mut scene.outbox, now).is_empty());
+        theirs.store(64, produced);
+        assert_eq!(scene.local.look(&mut scene.outbox, now), [17]);
+        assert!(scene.local.unsettled.is_empty());
     }
 
     #[test]

@@ -118,6 +118,8 @@ pub(in crate::device) struct LocalPaths {
     partners: BTreeMap<Partner, Known>,
     /// Pairs that are not parked.
     active: Vec<usize>,
+    /// Pairs that are checked in each turn; see [`Pair::is_settled`].
+    unsettled: Vec<usize>,
     /// Incremented when the choice of any QP may change.
     epoch: u64,
     has_changed: bool,
@@ -153,6 +155,7 @@ impl LocalPaths {
             pairs: Slab::new(),
             partners: BTreeMap::new(),
             active: Vec::new(),
+            unsettled: Vec::new(),
             epoch: 1,
             has_changed: false,
             again: None,
@@ -254,6 +257,7 @@ impl LocalPaths {
         let partner = pair.partner();
         self.room.take();
         let index = self.pairs.insert(pair);
+        self.unsettle(index);
         let (ended, unanswered) = self.past(partner);
         self.partners
             .insert(partner, Known { pair: Some(index), why: AWAITED, again: None, ended, unanswered });
@@ -287,6 +291,12 @@ impl LocalPaths {
         }
     }
 
+    fn unsettle(&mut self, index: usize) {
+        if !self.unsettled.contains(&index) {
+            self.unsettled.push(index);
+        }
+    }
+
     /// Ends a pair and tells the other side.
     fn end(&mut self, index: usize, why: &'static str, outbox: &mut MemberOutbox, now: Time) {
         let Some(pair) = self.drop_pair(index) else { return };
@@ -302,6 +312,7 @@ impl LocalPaths {
     fn drop_pair(&mut self, index: usize) -> Option<Pair> {
         let pair = self.pairs.try_remove(index)?;
         self.active.retain(|active| *active != index);
+        self.unsettled.retain(|unsettled| *unsettled != index);
         self.room.give_back(1);
         if let Some(known) = self.partners.get_mut(&pair.partner()) {
             known.pair = None;
@@ -350,6 +361,7 @@ impl LocalPaths {
         self.pairs.clear();
         self.partners.clear();
         self.active.clear();
+        self.unsettled.clear();
         self.changed();
     }
 
@@ -378,7 +390,7 @@ impl LocalPaths {
         self.active.get(at).copied()
     }
 
-    /// Checks the state of all pairs. Returns the QPs that waited for room and may continue.
+    /// Checks the state of all pairs that are not settled. Returns the QPs that waited for room and may continue.
     pub(super) fn look(&mut self, outbox: &mut MemberOutbox, now: Time) -> Vec<u32> {
         let mut ready = Vec::new();
         if !self.is_own_process() {
@@ -389,8 +401,9 @@ impl LocalPaths {
             self.changed();
         }
         let (mut has_changed, mut unanswered) = (false, Vec::new());
-        let Self { pairs, partners, .. } = self;
-        for (index, pair) in pairs {
+        let Self { pairs, partners, unsettled, .. } = self;
+        unsettled.retain(|&index| {
+            let Some(pair) = pairs.get_mut(index) else { return false };
             if !pair.has_other() && now.since(pair.heard()) >= ANSWER_NS {
                 let known = partners.get_mut(&pair.partner());
                 if let Some(known) = known.filter(|known| known.unanswered < AGAIN_DOUBLINGS) {
@@ -399,18 +412,16 @@ impl LocalPaths {
                 }
             }
             has_changed |= pair.has_become_attached() || pair.goes_on();
-            if pair.waiting.is_empty() {
-                continue;
-            }
             // Nonsense in the ring is detected again when they send.
-            if pair.has_room() != Ok(false) {
+            if !pair.waiting.is_empty() && pair.has_room() != Ok(false) {
                 pair.is_not_full();
                 ready.append(&mut pair.waiting);
-            } else if pair.has_stopped(now, STALLED_NS) {
+            } else if !pair.waiting.is_empty() && pair.has_stopped(now, STALLED_NS) {
                 has_changed = true;
                 ready.append(&mut pair.waiting);
             }
-        }
+            !pair.is_settled()
+        });
         if has_changed {
             self.changed();
         }
@@ -425,6 +436,7 @@ impl LocalPaths {
     pub(super) fn note_silence(&mut self, index: usize, now: Time) {
         let pair = if self.is_own_process() { self.pairs.get_mut(index) } else { None };
         if pair.is_some_and(|pair| !pair.is_drained() && pair.has_stopped(now, STALLED_NS)) {
+            self.unsettle(index);
             self.changed();
         }
     }
@@ -488,6 +500,7 @@ impl LocalPaths {
             Ok(false) => {
                 if !pair.waiting.contains(&qp.get()) {
                     pair.waiting.push(qp.get());
+                    self.unsettle(index);
                 }
                 false
             }
@@ -575,7 +588,7 @@ impl LocalPaths {
 
     /// Returns true if QPs wait for room.
     pub(super) fn waits_for_room(&self) -> bool {
-        !self.pairs.is_empty() && self.pairs.iter().any(|(_, pair)| !pair.waiting.is_empty())
+        self.unsettled.iter().any(|index| !self.pairs[*index].waiting.is_empty())
     }
 
     /// Appends the counters of the paths.

@@ -24,7 +24,7 @@ pub(super) const AREA_BYTES: usize = 128 << 10;
 /// Offset of the ring.
 const RING_AT: usize = 4096;
 const RING_BYTES: usize = AREA_BYTES - RING_AT;
-const ATTACHED: usize = 256;
+pub(super) const ATTACHED: usize = 256;
 
 /// Length of the longest packet: headers, payload, and pad.
 pub(super) const LONGEST: usize = HEADERS_LENGTH_MAX + JOINED_BYTES as usize + 3;
@@ -231,6 +231,11 @@ impl Pair {
     /// Returns true if the peer has stopped taking packets.
     pub(super) fn is_stalled(&self) -> bool {
         self.is_stalled
+    }
+
+    /// Returns true if the pair needs no check until a QP waits for room or an answer.
+    pub(super) fn is_settled(&self) -> bool {
+        self.has_other() && self.is_attached && !self.is_stalled && self.waiting.is_empty()
     }
 
     /// Returns true if a packet of any length has room.
