@@ -499,7 +499,7 @@ fn a_shared_ring_delivers_each_message_whole_and_in_order() {
                 while ring.has_room(&*theirs, 8) != Ok(true) {
                     thread::yield_now();
                 }
-                ring.push(&*mine, &message.to_le_bytes());
+                ring.push(&*mine, &message.to_le_bytes(), 0, &[]);
                 let _nobody_sleeps = ring.publish(&*mine, &*theirs);
             }
         });
@@ -526,7 +526,7 @@ fn a_parked_shared_ring_is_woken() {
             let (mine, theirs, wake) = theirs;
             let mut ring = Producer::new(16);
             assert_eq!(ring.has_room(&*theirs, 0), Ok(true));
-            ring.push(&*mine, &[]);
+            ring.push(&*mine, &[], 0, &[]);
             if ring.publish(&*mine, &*theirs) {
                 wake.write();
             }

@@ -133,12 +133,6 @@ impl Producer {
         Ok(used + needed <= capacity)
     }
 
-    /// Appends a message. [`Producer::has_room`] must have found room for it. The receiver sees it after the
-    /// next [`Producer::publish`].
-    pub fn push(&mut self, mine: &impl Mine, message: &[u8]) {
-        self.push_around(mine, message, 0, &[]);
-    }
-
     /// Returns the ranges of the ring for the bytes `from..from + length` of the next message. The second range
     /// is empty unless the bytes wrap around the ring's end. [`Producer::has_room`] must have found room for
     /// the whole message.
@@ -150,10 +144,11 @@ impl Producer {
         [start.at..start.at + straight, 0..length - straight]
     }
 
-    /// Like [`Producer::push`], for a message whose bytes between `head` and `tail` are in their
-    /// [ranges](Producer::ranges) already.
+    /// Appends a message. [`Producer::has_room`] must have found room for it, and its `written` bytes between
+    /// `head` and `tail` are in their [ranges](Producer::ranges) already. The receiver sees it after the next
+    /// [`Producer::publish`].
     #[inline]
-    pub fn push_around(&mut self, mine: &impl Mine, head: &[u8], written: usize, tail: &[u8]) {
+    pub fn push(&mut self, mine: &impl Mine, head: &[u8], written: usize, tail: &[u8]) {
         let length = head.len() + written + tail.len();
         let header = u64::from(u32::try_from(length).unwrap_or(u32::MAX));
         mine.write(self.written.at, &header.to_le_bytes());

@@ -2,7 +2,7 @@
 //!
 //! A signal for a process goes to any of its threads that does not block it. A program that reads a signal by
 //! `signalfd` or `sigwait` must block it in all threads, which it cannot do in threads that it does not know.
-//! So these threads block every signal from their first instruction. Signals that the kernel raises for a
+//! These threads block every signal from their first instruction. Signals that the kernel raises for a
 //! fault of the thread itself stay unblocked: a blocked one would end the process without its handler.
 
 use nix::sys::signal::{SigSet, Signal};

@@ -84,7 +84,7 @@ proptest! {
                         let (first, second) = middle.split_at(ranges[0].len());
                         sender.write(ranges[0].start, first);
                         sender.write(ranges[1].start, second);
-                        producer.push_around(&sender, head, middle.len(), tail);
+                        producer.push(&sender, head, middle.len(), tail);
                         pushed.push_back(message);
                     }
                     let bytes: usize =
@@ -138,7 +138,7 @@ proptest! {
             consumer.release(&mine);
             let _ = consumer.park(&mine, &theirs);
             if producer.has_room(&theirs, 40) == Ok(true) {
-                producer.push(&mine, &[1; 40]);
+                producer.push(&mine, &[1; 40], 0, &[]);
             }
             let _ = producer.publish(&mine, &theirs);
         }
@@ -161,7 +161,7 @@ fn positions_that_no_honest_side_has_are_nonsense() {
     let mut producer = Producer::new(CAPACITY);
     for _ in 0..2 {
         assert_eq!(producer.has_room(&theirs, LONGEST), Ok(true));
-        producer.push(&mine, &[7; LONGEST]);
+        producer.push(&mine, &[7; LONGEST], 0, &[]);
     }
     assert_eq!(producer.has_room(&theirs, LONGEST), Ok(false), "full");
     theirs.store(Word::Consumed, 300);
@@ -177,7 +177,7 @@ fn a_receiver_whose_wake_up_was_lost_is_woken_by_the_next_message() {
     assert!(consumer.park(&receiver, &sender));
     let send = |producer: &mut Producer| {
         assert_eq!(producer.has_room(&receiver, 8), Ok(true));
-        producer.push(&sender, &[1; 8]);
+        producer.push(&sender, &[1; 8], 0, &[]);
         producer.publish(&sender, &receiver)
     };
     assert!(send(&mut producer));

@@ -256,7 +256,7 @@ impl Pair {
         if mutant!(record_is_published_before_its_bytes) {
             self.own.store(offset(Word::Produced), self.producer.position_after(whole));
         }
-        self.producer.push_around(&Own(&self.own), head, length, tail);
+        self.producer.push(&Own(&self.own), head, length, tail);
         self.unpublished += whole;
         self.unpublished >= PUBLISH_AT_BYTES && self.publish()
     }
