@@ -270,6 +270,12 @@ impl Consumer {
         Ok(true)
     }
 
+    /// Returns true if a message, or nonsense, has arrived.
+    #[must_use]
+    pub fn has_message(&mut self, theirs: &impl Theirs) -> bool {
+        self.taken.count != self.produced || self.look(theirs) != Ok(false)
+    }
+
     /// Polls for messages. Returns true if there are any.
     fn look(&mut self, theirs: &impl Theirs) -> Result<bool, Nonsense> {
         // SYNC: shared-produced
@@ -303,7 +309,7 @@ impl Consumer {
         mine.store(Word::Parked, self.parked);
         // SYNC: shared-parked-fence
         fence(Ordering::SeqCst);
-        if self.taken.count == self.produced && self.look(theirs) == Ok(false) {
+        if !self.has_message(theirs) {
             return true;
         }
         self.unpark(mine);

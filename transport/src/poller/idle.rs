@@ -1,7 +1,8 @@
 //! When a poller yields, and when it goes to sleep.
 //!
 //! A poller that spins on a shared core starves its neighbours. Unless it is known to have the core to
-//! itself, it yields after a few empty polls and soon sleeps. A poller alone on its core spins longer.
+//! itself, it yields after a few empty polls, at growing intervals, and soon sleeps. A poller alone on its
+//! core spins longer.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -11,6 +12,8 @@ use trunkline_verbs::Time;
 const POLLS_BEFORE_YIELD: u32 = 20;
 /// Minimum time before a poller that shares its core yields. Polls of shared memory finish before any answer
 /// can have come, and yielding to a busy program costs a time slice of that program, usually a millisecond.
+/// Each further yield follows after twice the time: a yield is a system call, and gives the core to every
+/// thread that is ready, so that the next one at once finds none.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
 /// Time without work after which a poller that shares its core sleeps. Another thread of the core, such as a
 /// tokio runtime, makes its next calls within this time, and waking the poller for each of them costs more
@@ -42,23 +45,26 @@ pub(super) struct Idle {
     simulated: bool,
     empty: u32,
     since: Option<Time>,
+    /// Time from the first empty round to the next yield.
+    next_yield: Duration,
 }
 
 impl Idle {
     pub(super) fn new(alone: bool) -> Self {
-        Self { alone, simulated: false, empty: 0, since: None }
+        Self { alone, simulated: false, empty: 0, since: None, next_yield: TIME_BEFORE_YIELD }
     }
 
     /// Creates the state of a simulated machine. It sleeps after the first empty round: virtual CPU time
     /// costs other machines nothing, and going to sleep is what the simulation must exercise.
     pub(super) fn simulated() -> Self {
-        Self { alone: false, simulated: true, empty: 0, since: None }
+        Self { simulated: true, ..Self::new(false) }
     }
 
     /// Resets the count, after a round that did something or after sleep.
     pub(super) fn reset(&mut self) {
         self.empty = 0;
         self.since = None;
+        self.next_yield = TIME_BEFORE_YIELD;
     }
 
     /// Counts an empty round at `now`. Calls `transferring` only if the poller would otherwise sleep.
@@ -72,7 +78,8 @@ impl Idle {
         let waited = now.saturating_duration_since(since);
         if waited >= patience && (waited >= TRANSFER_PATIENCE || !transferring()) {
             Rest::Sleep
-        } else if !self.alone && self.empty > POLLS_BEFORE_YIELD && waited >= TIME_BEFORE_YIELD {
+        } else if !self.alone && self.empty > POLLS_BEFORE_YIELD && waited >= self.next_yield {
+            self.next_yield = 2 * waited;
             Rest::Yield
         } else {
             Rest::Spin
@@ -90,6 +97,8 @@ mod tests {
         let mut idle = Idle::new(false);
         assert!((0..30).all(|_| idle.empty_round(start, || false) == Rest::Spin), "fast polls");
         assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD, || false), Rest::Yield);
+        assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD * 3 / 2, || false), Rest::Spin);
+        assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD * 2, || false), Rest::Yield);
         idle.reset();
         idle.empty_round(start, || false);
         assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD, || false), Rest::Spin, "slow polls");

@@ -27,8 +27,11 @@ use trunkline_rings::handover::Duty;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Time after the last poll at which the background machine takes over.
+/// Interval at which the background machine checks whether a thread still polls, and takes over if none does.
+/// Each check that finds one doubles the next interval, up to [`LONGEST_TICK`]: waking up takes the core from
+/// the thread that polls.
 const TICK: Duration = Duration::from_millis(1);
+const LONGEST_TICK: Duration = Duration::from_millis(8);
 const WAKER: Token = Token(0);
 const LINK: Token = Token(1);
 
@@ -53,9 +56,15 @@ impl Background {
                 Some(sleeper) => Rest::Bell(sleeper),
                 None => Rest::Descriptors(Descriptors::new(of_shard.progress.waker())?),
             };
-            let (step, until) = (Step::Check, None);
-            Ok(Box::new(ShardMachine { card, lock: of_shard, rest, step, until, listens: false })
-                as Box<dyn Machine>)
+            Ok(Box::new(ShardMachine {
+                card,
+                lock: of_shard,
+                rest,
+                step: Step::Check,
+                until: None,
+                tick: TICK,
+                listens: false,
+            }) as Box<dyn Machine>)
         });
         Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
     }
@@ -89,6 +98,8 @@ struct ShardMachine {
     step: Step,
     /// Time at which the machine wakes by itself from its last [`Step::Sleep`].
     until: Option<Time>,
+    /// Interval of the next [`Step::Tick`].
+    tick: Duration,
     /// True while other shards wake the machine for packets that they hand over.
     listens: bool,
 }
@@ -130,10 +141,13 @@ impl ShardMachine {
         match progress.check() {
             Duty::Leave => {
                 self.step = Step::Tick;
-                Turn::Sleep(Some(self.card.now() + TICK))
+                let until = self.card.now() + self.tick;
+                self.tick = LONGEST_TICK.min(2 * self.tick);
+                Turn::Sleep(Some(until))
             }
             Duty::TakeOver => {
                 self.step = Step::Work;
+                self.tick = TICK;
                 Turn::Again
             }
         }
@@ -178,9 +192,10 @@ impl Machine for ShardMachine {
 
     fn sleep(&mut self, until: Option<Time>) {
         let Rest::Descriptors(descriptors) = &mut self.rest else { return };
+        let timeout = until.map(|until| until - self.card.now());
         let woken = match self.step {
-            Step::Sleep => descriptors.sleep(until.map(|until| until - self.card.now())),
-            Step::Tick | Step::Check | Step::Work => descriptors.tick(),
+            Step::Sleep => descriptors.sleep(timeout),
+            Step::Tick | Step::Check | Step::Work => descriptors.tick(timeout),
         };
         if woken {
             self.lock.progress.clear_waker();
@@ -265,8 +280,8 @@ impl Descriptors {
     }
 
     /// Sleeps for a tick; returns true if the waker was written.
-    fn tick(&mut self) -> bool {
-        sleep_on(&mut self.quiet, &mut self.events, Some(TICK))
+    fn tick(&mut self, timeout: Option<Duration>) -> bool {
+        sleep_on(&mut self.quiet, &mut self.events, timeout)
     }
 
     /// Sleeps until the waker is written or packets arrive; returns true if the waker was written.

@@ -25,7 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use trunkline_roce::wire::cm::{CmMessage, ServiceId};
 use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
-use trunkline_verbs::Counter;
+use trunkline_verbs::{Counter, Time};
 
 /// Kind of the messages that carry datagrams; all other kinds are for the card.
 const DATAGRAMS: u8 = 1;
@@ -47,9 +47,9 @@ const MAX_BUNDLES: usize = 8;
 const MESSAGES_IN_TURN: usize = 64;
 /// Maximum number of connection requests remembered.
 const MAX_REQUESTS: usize = 1024;
-/// Number of receives between two polls of other members while nothing arrives from them. They are always
-/// polled before the card sleeps.
-const LOOK_EVERY: u32 = 8;
+/// Interval at which other members are polled while nothing arrives from them. They are always polled before
+/// the card sleeps.
+const LOOK_EVERY_NS: u64 = 10_000;
 
 /// A request for a connection: the initiator's address and comm id.
 type Request = (IpAddr, u32);
@@ -77,7 +77,8 @@ pub(super) struct Relay {
     /// Member that got each request, and the service: the request may be repeated after its listener is gone,
     /// and it may be withdrawn.
     requests: HashMap<Request, (ServiceId, MemberId)>,
-    looks: u32,
+    /// Time of the last poll of the other members; `None` if the next `take` must poll them.
+    looked: Option<Time>,
     counts: Counts,
 }
 
@@ -91,7 +92,7 @@ impl Relay {
             arrived: Vec::new(),
             at: 0,
             requests: HashMap::new(),
-            looks: 0,
+            looked: None,
             counts: Counts::default(),
         }
     }
@@ -152,12 +153,18 @@ impl Relay {
 
     /// Fills half of an empty batch with datagrams that other members forward to us and whose address is
     /// open. Neither they nor datagrams that arrive by UDP starve the other kind. Returns true if a member
-    /// was lost.
-    pub(super) fn take(&mut self, batch: &mut ReceiveBatch, is_open: impl Fn(IpAddr) -> bool) -> bool {
-        self.looks = self.looks.wrapping_add(1);
-        if !self.looks.is_multiple_of(LOOK_EVERY) && self.at == self.arrived.len() {
+    /// was lost. `now` is the time of the link's turn; without it the members are always polled.
+    pub(super) fn take(
+        &mut self,
+        batch: &mut ReceiveBatch,
+        is_open: impl Fn(IpAddr) -> bool,
+        now: Option<Time>,
+    ) -> bool {
+        let is_early = now.zip(self.looked).is_some_and(|(now, looked)| now.since(looked) < LOOK_EVERY_NS);
+        if is_early && self.at == self.arrived.len() {
             return false;
         }
+        self.looked = now;
         let mut lost = false;
         let mut has_received = false;
         for _ in 0..MESSAGES_IN_TURN {
@@ -251,7 +258,7 @@ impl Relay {
 
     /// Makes the next `take` poll the other members.
     fn look_soon(&mut self) {
-        self.looks = LOOK_EVERY - 1;
+        self.looked = None;
     }
 
     fn unpack(&mut self, batch: &mut ReceiveBatch, is_open: &impl Fn(IpAddr) -> bool) {

@@ -17,6 +17,11 @@ use trunkline_verbs::{Counter, Mtu, Psn, Time, VerbsError};
 const RECEIVE_SLOTS: usize = 64;
 /// Maximum number of batches that a process forwards before it exits.
 const LAST_BATCHES: usize = 64;
+/// Interval at which a thread polls the link while packets come through memory. Polling it is a system call.
+const INTERVAL_NS: u64 = 4_000;
+/// The same for a link that has not been used for long. The interval grows to it with the time since the last
+/// use, of which it is an eighth, so that it delays a peer's packets by a small part of the peer's pauses.
+const IDLE_INTERVAL_NS: u64 = 2_000_000;
 /// The MTU of a link that does not report one.
 const DEFAULT_MTU_BYTES: u32 = 1500;
 
@@ -31,6 +36,10 @@ pub(in crate::device) struct LinkEndpoint {
     opened: Vec<IpAddr>,
     /// Incremented when the link's descriptors change.
     descriptors_changed: u64,
+    /// Time at which the link was polled last.
+    polled: Time,
+    /// Time at which something was sent or has arrived last.
+    used: Time,
 }
 
 impl LinkEndpoint {
@@ -42,6 +51,8 @@ impl LinkEndpoint {
             opened: Vec::new(),
             // The link may have descriptors from the start.
             descriptors_changed: 1,
+            polled: Time(0),
+            used: Time(0),
         }
     }
 
@@ -85,8 +96,20 @@ impl LinkEndpoint {
         Mtu::for_link(bytes).unwrap_or(Mtu::Mtu256)
     }
 
+    /// Returns true if the link should be polled although packets come through memory.
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        let interval = (now.since(self.used) / 8).clamp(INTERVAL_NS, IDLE_INTERVAL_NS);
+        now.since(self.polled) >= interval
+    }
+
+    /// Records that something was sent or has arrived.
+    pub(super) fn note_use(&mut self, now: Time) {
+        self.used = now;
+    }
+
     /// Handles a timeout of the link, if one has expired.
     pub(in crate::device) fn poll(&mut self, now: Time) {
+        self.polled = now;
         if self.link.next_timeout().is_some_and(|when| when <= now) {
             self.link.poll(now);
         }
@@ -101,6 +124,9 @@ impl LinkEndpoint {
     pub(super) fn receive(&mut self, judge: &mut dyn Judge) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
         let count = self.link.receive_judged(&mut batch, judge);
+        if count > 0 {
+            self.used = judge.now();
+        }
         let more = count >= batch.capacity();
         Some((batch, more))
     }
@@ -137,6 +163,7 @@ impl LinkEndpoint {
         let before = self.outgoing.len();
         if before > 0 {
             self.link.send(&mut self.outgoing.batch, now);
+            self.used = now;
         }
         before - self.outgoing.len()
     }
@@ -235,4 +262,26 @@ fn flow_of(last: &mut Option<Flow>, source: SocketAddr, destination: SocketAddr)
         _ => *last = None,
     }
     last.get_or_insert_with(|| Flow::new(&headers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Hub;
+
+    #[test]
+    fn a_link_that_is_not_used_is_polled_less_and_less_often() {
+        let mut link = LinkEndpoint::new(Box::new(Hub::new().link().unwrap()));
+        let begin = Time(1_000_000_000);
+        for (unused_ns, interval_ns) in
+            [(0, INTERVAL_NS), (80_000, 10_000), (8_000_000, 1_000_000), (1_000_000_000, IDLE_INTERVAL_NS)]
+        {
+            let now = begin.plus_ns(unused_ns);
+            link.note_use(begin);
+            link.poll(Time(now.0 - interval_ns));
+            assert!(link.is_due(now), "{unused_ns}");
+            link.poll(Time(now.0 - interval_ns + 1));
+            assert!(!link.is_due(now), "{unused_ns}");
+        }
+    }
 }

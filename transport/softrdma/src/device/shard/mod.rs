@@ -81,8 +81,6 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Interval at which a polling thread polls the link while packets come through memory.
-const LOOK_AT_LINK_NS: u64 = 10_000;
 /// Time after which a link without room is tried again.
 const NO_ROOM_RETRY: Duration = Duration::from_micros(200);
 
@@ -121,7 +119,6 @@ pub(super) struct Shard {
     handed_over: Vec<HandedOver>,
     /// Number of the CQs' lost completions that were handled.
     overflows_served: u64,
-    looked_at_link: Time,
 }
 
 impl Shard {
@@ -150,15 +147,14 @@ impl Shard {
             neighbours,
             handed_over: Vec::new(),
             overflows_served: 0,
-            looked_at_link: Time(0),
         }
     }
 
     /// Does pending work, for a thread that polls: while packets come through memory, the link is polled less
     /// often.
     pub(super) fn poll(&mut self, now: Time) {
-        let skips = self.local.is_active() && now.since(self.looked_at_link) < LOOK_AT_LINK_NS;
-        self.work_with(now, !skips);
+        let polls_link = !self.local.is_active() || self.link.is_due(now);
+        self.work_with(now, polls_link);
     }
 
     /// Does pending work; returns true if more is ready at once.
@@ -166,18 +162,21 @@ impl Shard {
         self.work_with(now, true) || self.local.lingers(now)
     }
 
-    fn work_with(&mut self, now: Time, looks_at_link: bool) -> bool {
-        if looks_at_link {
-            self.looked_at_link = now;
+    fn work_with(&mut self, now: Time, polls_link: bool) -> bool {
+        if polls_link {
             self.link.poll(now);
         }
         let mut more = false;
         for _ in 0..BATCHES_IN_TURN {
-            more = self.receive_by_memory(now) | (looks_at_link && self.receive(now));
+            self.receive_handed_over(now);
+            more = self.receive_by_memory(now) | (polls_link && self.receive(now));
             self.flush(now);
             if !more {
                 break;
             }
+        }
+        if self.has_messages() {
+            self.link.note_use(now);
         }
         self.run_timers(now);
         self.flush(now);

@@ -19,7 +19,6 @@ use trunkline_verbs::{PKEY_DEFAULT, Time};
 impl Shard {
     /// Receives one batch from the link; returns true if more may wait.
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
-        self.receive_handed_over(now);
         let Self { link, peers, resources, .. } = self;
         let mut judge = Checker { peers, counters: &mut resources.counters, now };
         let Some((batch, more)) = link.receive(&mut judge) else { return false };
@@ -32,7 +31,10 @@ impl Shard {
     }
 
     /// Handles the packets that other shards handed over.
-    fn receive_handed_over(&mut self, now: Time) {
+    pub(super) fn receive_handed_over(&mut self, now: Time) {
+        if !self.neighbours.has_packets(self.index) {
+            return;
+        }
         let mut packets = std::mem::take(&mut self.handed_over);
         self.neighbours.receive(self.index, &mut packets);
         for packet in packets.drain(..) {

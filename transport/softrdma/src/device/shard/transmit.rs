@@ -37,6 +37,7 @@ impl Shard {
         self.serve_overflows();
         if !self.resources.outbox.is_empty() {
             self.resources.outbox.send(&mut self.resources.found);
+            self.link.note_use(now);
         }
         self.send(now);
     }

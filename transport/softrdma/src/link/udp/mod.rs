@@ -122,14 +122,15 @@ impl UdpLink {
     /// Receives a batch, and has the datagrams judged if there is a judge.
     fn receive_with(&mut self, batch: &mut ReceiveBatch, judge: Option<&mut dyn Judge>) -> usize {
         batch.clear();
-        let now = judge.as_ref().map_or(Time(0), |judge| judge.now());
+        let time = judge.as_ref().map(|judge| judge.now());
+        let now = time.unwrap_or_default();
         if let Some(sources) = &mut self.sources {
             sources.follow(now);
         }
         // Slots whose datagrams were forwarded are free again, but still count as received.
         let mut used = 0;
         if let Some(relay) = &mut self.relay {
-            if relay.take(batch, |address| self.ports.is_open(address)) {
+            if relay.take(batch, |address| self.ports.is_open(address), time) {
                 self.ports.attempt_now();
             }
             used = batch.used();

@@ -451,6 +451,26 @@ mod tests {
         assert!(scene.local.unsettled.is_empty());
     }
 
+    /// The message that wakes the receiver may wait long at a link that is polled seldom.
+    #[test]
+    fn a_thread_that_polls_notices_what_arrives_in_a_parked_ring() {
+        let (mut scene, now) = (scene("parked"), Time::default());
+        scene.local.offer(scene.partner(), &mut scene.outbox, now);
+        let offered = scene.local.last_number;
+        let (theirs, area) = Areas::new(&scene.other).unwrap().make(AREA_BYTES).unwrap();
+        let accept = Message::Accept { version: VERSION, area: THEIRS, offered };
+        assert!(scene.receive(0, accept, Some(area)) && !scene.local.park());
+        let look = |scene: &mut Scene| {
+            for _ in 0..scene.local.pairs.capacity() {
+                scene.local.look(&mut scene.outbox, now);
+            }
+            scene.local.is_active()
+        };
+        assert!(!look(&mut scene), "nothing has arrived");
+        theirs.store(0, 16);
+        assert!(look(&mut scene));
+    }
+
     #[test]
     fn peers_beyond_the_limit_of_pairs_stay_on_the_network_and_are_asked_again() {
         let mut scene = scene("limit");

@@ -22,9 +22,10 @@
 //! then on. Until then, and whenever a pair ends, QPs use the network.
 //!
 //! # Polling and parking
-//! Rings that received something lately are polled in each turn. The others are parked, and their senders
-//! wake this side by a message between members. That message arrives at the first shard; the thread that
-//! receives it there also runs the shard that it is for. All rings are parked before the card sleeps.
+//! Rings that received something lately are polled in each turn. The others are parked: one of them is polled
+//! per turn, and their senders wake this side by a message between members. That message arrives at the first
+//! shard; the thread that receives it there also runs the shard that it is for. All rings are parked before
+//! the card sleeps.
 
 mod choice;
 mod handover;
@@ -120,6 +121,8 @@ pub(in crate::device) struct LocalPaths {
     active: Vec<usize>,
     /// Pairs that are checked in each turn; see [`Pair::is_settled`].
     unsettled: Vec<usize>,
+    /// Index of the pair whose ring is polled next if it is parked.
+    next_parked: usize,
     /// Incremented when the choice of any QP may change.
     epoch: u64,
     has_changed: bool,
@@ -156,6 +159,7 @@ impl LocalPaths {
             partners: BTreeMap::new(),
             active: Vec::new(),
             unsettled: Vec::new(),
+            next_parked: 0,
             epoch: 1,
             has_changed: false,
             again: None,
@@ -428,7 +432,21 @@ impl LocalPaths {
         for index in unanswered {
             self.end(index, UNANSWERED, outbox, now);
         }
+        self.look_at_parked(now);
         ready
+    }
+
+    /// Polls one of the parked rings. A thread that polls notices its messages sooner than the message that
+    /// wakes it, which may wait at a link that is polled seldom.
+    fn look_at_parked(&mut self, now: Time) {
+        let index = self.next_parked;
+        self.next_parked = if index + 1 < self.pairs.capacity() { index + 1 } else { 0 };
+        if let Some(pair) = self.pairs.get_mut(index)
+            && pair.is_parked_too_long()
+        {
+            pair.unpark(now);
+            self.activate(index);
+        }
     }
 
     /// Lets QPs choose again if the peer has stopped emptying the ring. Called when a QP that sends through

@@ -293,6 +293,11 @@ impl Pair {
         self.consumer.park(&Own(&self.own), &Shown(&self.other, &self.own))
     }
 
+    /// Returns true if the ring is parked although something has arrived.
+    pub(super) fn is_parked_too_long(&mut self) -> bool {
+        self.consumer.is_parked() && self.consumer.has_message(&Shown(&self.other, &self.own))
+    }
+
     /// Resumes polling.
     pub(super) fn unpark(&mut self, now: Time) {
         self.heard = now;
