@@ -92,10 +92,17 @@ pub fn run(command: &DeviceCommand) -> ExitCode {
 fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration) -> Result<String, String> {
     let text = |error: HostError| error.to_string();
     let list = || list_devices(directory).map_err(text);
+    let shown = || match list_devices(directory) {
+        Err(absent @ HostError::Absent { .. }) => {
+            eprintln!("trunkctl: {absent}");
+            Ok(DeviceList::default())
+        }
+        listed => listed.map_err(text),
+    };
     match command {
-        DeviceCommand::List(Format { json: false }) => Ok(table(&list()?)),
+        DeviceCommand::List(Format { json: false }) => Ok(table(&shown()?)),
         DeviceCommand::List(Format { json: true }) => {
-            serde_json::to_string(&Listing::new(&list()?)).map_err(|error| error.to_string())
+            serde_json::to_string(&Listing::new(&shown()?)).map_err(|error| error.to_string())
         }
         DeviceCommand::Remove(which) => {
             let found = list()?;
@@ -196,13 +203,13 @@ mod tests {
     use trunkline_testkit::{Folder, fresh_ip};
     use trunkline_verbs::{Device as _, PortSpace, QpType};
 
-    /// A folder that is removed when dropped, and the runtime directory in it.
+    /// A folder that is removed when dropped, and its path: the runtime directory.
     struct Directory(#[expect(dead_code, reason = "it is removed when dropped")] Folder, PathBuf);
 
     impl Directory {
         fn new() -> Self {
             let folder = Folder::new().expect("a temporary directory");
-            let runtime = folder.join("run");
+            let runtime = folder.path().to_owned();
             Self(folder, runtime)
         }
 

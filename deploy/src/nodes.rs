@@ -75,11 +75,16 @@ struct ListedPath {
     qps: u32,
 }
 
-/// Lists the nodes. Exit status 1 if the runtime directory cannot be used, or the list cannot be written.
+/// Lists the nodes. If the runtime directory does not exist, the list is empty, and a line on standard error says so. Exit
+/// status 1 if the directory cannot be used, or the list cannot be written.
 #[must_use]
 pub fn run(arguments: &NodesArguments) -> ExitCode {
     let listing = match listing(None, Duration::from_millis(arguments.interval_ms)) {
         Ok(listing) => listing,
+        Err(absent @ HostError::Absent { .. }) => {
+            eprintln!("trunkctl: {absent}");
+            list(&[], &BTreeMap::new())
+        }
         Err(error) => {
             eprintln!("trunkctl: {error}");
             return ExitCode::FAILURE;

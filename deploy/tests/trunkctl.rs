@@ -221,6 +221,27 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_a_mistyped_runtime_directory_are_empty_name_it_and_do_not_create_it() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        let mistyped = folder.join("mistyped");
+        let nodes: &[&str] = &["nodes", "--json", "--interval-ms", "0"];
+        for (arguments, list) in [(nodes, "nodes"), (&["device", "list", "--json"], "devices")] {
+            let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+                .args(arguments)
+                .env("TRUNKLINE_RUNTIME_DIR", &mistyped)
+                .output()
+                .expect("the program starts");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{error}");
+            let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            assert_eq!(json[list], serde_json::json!([]));
+            let expected = format!("{mistyped:?} does not exist: no node of this user has used it");
+            assert!(error.contains(&expected) && error.contains("TRUNKLINE_RUNTIME_DIR sets it"), "{error}");
+            assert!(!mistyped.exists());
+        }
+    }
+
+    #[test]
     fn a_list_that_cannot_be_written_is_an_error() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let full = fs::File::options().write(true).open("/dev/full").expect("the device");

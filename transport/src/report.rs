@@ -15,7 +15,8 @@ use trunkline_verbs::{QpPath, QueuePair};
 pub struct NodeReport {
     /// Family of the device: `softrdma` or `rdma-core`.
     pub provider: &'static str,
-    /// Link that its packets use.
+    /// Link that its packets use if they do not go through shared memory, such as `udp`; `shm` for a node that is limited
+    /// to shared memory (`TRUNKLINE_LINK=shm`, or setting link). `paths` has the path to each peer.
     pub link: String,
     /// Name of the device.
     pub device: String,

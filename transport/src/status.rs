@@ -25,7 +25,7 @@ pub struct NodeStatus {
     pub address: SocketAddr,
     /// Number of its pollers.
     pub pollers: u16,
-    /// Link that its packets use if they do not go through shared memory.
+    /// Link that its packets use if they do not go through shared memory; `shm` for a node that is limited to it.
     pub link: String,
     /// Kind of its connections: `xrc` or `rc`.
     pub connections: String,

@@ -13,7 +13,7 @@ use crate::ledger::UpperLedger;
 use bytes::{Buf as _, Bytes};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 use trunkline_verbs::{Time, VerbsError};
@@ -243,6 +243,16 @@ pub enum PeerDown {
     /// The peer's address does not answer.
     #[error("the peer does not answer")]
     Unreachable,
+    /// The peer's address does not answer, and a process that receives packets for one of the two nodes is stopped.
+    #[error(
+        "the peer does not answer: process {pid}, which holds UDP port 4791 at {address} on this host, is stopped; continue or end it"
+    )]
+    HolderStopped {
+        /// Process id.
+        pid: u32,
+        /// The peer's address or this node's.
+        address: IpAddr,
+    },
     /// This node has no address of the peer's family, IPv4 or IPv6, to connect from.
     #[error(
         "this node has no {} address to call from: it listens on {listens_on}; listen on an {} address as well, if this host has one",

@@ -90,6 +90,7 @@ fn a_node_that_may_only_share_memory_reaches_who_shares_it() {
     let client = NearClient::new(caller.channel(server.local_address()));
     block_on(client.with_timeout(LIMIT).ping()).unwrap();
     assert!(caller.report().paths.iter().any(|path| path.path == "shm"), "{:?}", caller.report().paths);
+    assert_eq!([&caller, &server].map(|node| node.report().link), ["shm", "udp"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Other programs that hold UDP port 4791: an error or a warning names them.
 
-use crate::common::until;
+use crate::common::{LIMIT, until};
 use crate::logged::Logged;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -75,6 +75,37 @@ fn a_holder_of_another_runtime_directory_is_named_with_that() {
     for words in [address.to_string().as_str(), &pid, directory.to_str().unwrap(), "TRUNKLINE_RUNTIME_DIR"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
+}
+
+/// The holder receives the requests for all processes at its address.
+#[test]
+fn a_call_that_fails_because_the_holder_is_stopped_names_its_process() {
+    let node = |address| Node::builder().provider(ProviderChoice::Soft).listen((address, 0));
+    if let Ok(address) = std::env::var(TAKEN) {
+        let _node = node(address.parse::<IpAddr>().unwrap()).start().unwrap();
+        print_line("ready");
+        let _end = Input::open().wait();
+        return;
+    }
+    let address = fresh_address().ip();
+    let test = "a_call_that_fails_because_the_holder_is_stopped_names_its_process";
+    let mut holder = Process::start("holder", &mut child(test, address)).unwrap();
+    holder.after("ready").unwrap();
+    let server = node(address).serve(GreeterServer::new(Polite)).start().unwrap();
+    let caller = node(fresh_address().ip()).start().unwrap();
+    let greeter = GreeterClient::new(caller.channel(server.local_address())).with_timeout(LIMIT);
+    holder.stop();
+    let expected =
+        format!("process {}, which holds UDP port 4791 at {address} on this host, is stopped", holder.id());
+    // The attempt may end, and later calls may be refused, before the next attempt begins.
+    for _ in 0..2 {
+        until("the call names the process", || {
+            let status = block_on(greeter.greet("trunk".into())).unwrap_err();
+            status.message().contains(&expected).then_some(())
+        });
+    }
+    drop(holder);
+    until("the call succeeds", || block_on(greeter.greet("trunk".into())).ok());
 }
 
 #[test]

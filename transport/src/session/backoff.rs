@@ -63,6 +63,11 @@ impl Backoff {
         self.away.zip(self.not_before(now))
     }
 
+    /// Replaces the cause of the last failure by one that says more.
+    pub(super) fn explain(&mut self, cause: PeerDown) {
+        self.away = self.away.map(|_| cause);
+    }
+
     /// Notes that a session is up.
     pub(super) fn succeeded(&mut self) {
         (self.failures, self.unanswered, self.away, self.not_before) = (0, 0, None, None);

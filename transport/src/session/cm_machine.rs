@@ -29,6 +29,7 @@ use std::time::Duration;
 use trunkline_machine::{Sleeper, Turn};
 use trunkline_mutants::mutant;
 use trunkline_softrdma::device::{LinkChoice, NodeSocket};
+use trunkline_softrdma::link::PortOwner;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
 
 /// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers.
@@ -316,14 +317,35 @@ impl CmMachine {
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: None });
             }
-            Action::Away { number, cause, until, is_new } => {
+            Action::Away { number, mut cause, until, is_new } => {
                 if is_new {
+                    cause = self.explain(key, cause);
                     let pause = until - self.now();
                     tracing::warn!(peer = %key, %cause, ?pause, "session not made");
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: Some(until) });
             }
         }
+    }
+
+    /// Returns the cause for which a peer is away, with the stopped process that explains its silence, if there is
+    /// one. Later callers get the same cause.
+    fn explain(&mut self, key: PeerKey, cause: PeerDown) -> PeerDown {
+        // A node without this socket shares its addresses with no other process.
+        let Some(peer) = self.peers.get_mut(key).filter(|_| self.socket.is_some()) else { return cause };
+        if cause != PeerDown::Unreachable {
+            return cause;
+        }
+        let own = peer.source.or_else(|| self.shared.local_address.get().map(SocketAddr::ip));
+        let ends = [Some(key.address().ip()), own];
+        let stopped = ends.into_iter().flatten().find_map(|address| {
+            let pid = PortOwner::find(address)?.stopped()?;
+            Some(PeerDown::HolderStopped { pid, address })
+        });
+        if let Some(cause) = stopped {
+            peer.machine.explain(cause);
+        }
+        stopped.unwrap_or(cause)
     }
 
     pub(super) fn tell(&self, command: impl Fn() -> Command) {

@@ -444,6 +444,11 @@ impl Machine {
         }
     }
 
+    /// Replaces the cause for which the peer is away by one that says more.
+    pub(super) fn explain(&mut self, cause: PeerDown) {
+        self.backoff.explain(cause);
+    }
+
     /// Returns the time at which [`Machine::tick`] has something to do.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         match &self.state {

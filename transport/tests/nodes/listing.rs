@@ -70,7 +70,7 @@ fn a_node_whose_poller_is_stuck_tells_its_peers_paths_and_traffic() {
 #[test]
 fn nodes_in_process_are_not_listed() {
     let folder = Folder::new().unwrap();
-    let root = folder.join("run");
+    let root = folder.path().to_owned();
     let network = InProcessNetwork::new();
     let mut hidden = TestNode::start(NodeOptions::new().in_process(&network), 1);
     assert!(listed(&root).is_empty());

@@ -29,7 +29,8 @@ bitflags::bitflags! {
 pub struct DeviceAttributes {
     /// The device's name.
     pub name: String,
-    /// The kind of link, for reports: `udp`, `in-process`, `infiniband`, ...
+    /// The kind of link, for reports: `udp`, `in-process`, `infiniband`, ..., or `shm` for a device that is limited to
+    /// shared memory.
     pub link: String,
     /// Node GUID; also the CA GUID in CM messages.
     pub guid: u64,

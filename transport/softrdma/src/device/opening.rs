@@ -57,7 +57,8 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let later = (!gids.is_named() && membership.host.is_some()).then_some(Ipv4Addr::LOCALHOST.into());
     let first = gids.addresses().first().copied().or(later).ok_or(OpenError::NoAddress)?;
     let guid = guid(&options.runtime, first);
-    let attributes = attributes(link.name().to_owned(), guid, &options);
+    let name = if paths == PathPolicy::Memory { "shm" } else { link.name() };
+    let attributes = attributes(name.to_owned(), guid, &options);
     let runtime = options.runtime.clone();
     let most_shards = options.max_shards.unwrap_or(MAX_SHARDS);
     let events = AsyncEvents::new(&runtime).map_err(|error| OpenError::Os {

@@ -4,7 +4,7 @@
 //! serve to test how programs react to the removal of their device, as by `rdma link delete`.
 #![forbid(unsafe_code)]
 
-use super::runtime_dir::namespace_folder;
+use super::runtime_dir::{existing_folder, namespace_folder};
 use super::{Host, HostError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,9 +30,10 @@ pub struct DeviceList {
 /// Lists the software devices that are in use or taken away.
 ///
 /// # Errors
-/// As [`take_away`].
+/// When the runtime directory (`None`: the environment's) cannot be used, or does not exist
+/// ([`HostError::Absent`]).
 pub fn list_devices(directory: Option<&Path>) -> Result<DeviceList, HostError> {
-    let folder = namespace_folder(directory)?;
+    let Some(folder) = existing_folder(directory)? else { return Ok(DeviceList::default()) };
     let in_use = Host::join(directory)?.addresses_in_use();
     let mut list = DeviceList { in_use, ..DeviceList::default() };
     let unread = |source| HostError::Os { doing: "list", path: folder.clone(), source };
@@ -64,9 +65,9 @@ pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bo
 /// they were away.
 ///
 /// # Errors
-/// As [`take_away`].
+/// As [`list_devices`].
 pub fn put_back(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bool, HostError> {
-    let folder = namespace_folder(directory)?;
+    let Some(folder) = existing_folder(directory)? else { return Ok(false) };
     let Some(address) = address else { return put_all_back(&folder) };
     remove(&folder.join(name(Some(address))))
 }
@@ -142,7 +143,9 @@ mod tests {
         let folder = Folder::new("list");
         let root = folder.path().join("run");
         let [v4, v6]: [IpAddr; 2] = ["127.0.0.8".parse().unwrap(), "fd00::1".parse().unwrap()];
-        assert_eq!(list_devices(Some(&root)).unwrap(), DeviceList::default());
+        assert!(matches!(list_devices(Some(&root)), Err(HostError::Absent { .. })));
+        assert!(matches!(put_back(Some(&root), None), Err(HostError::Absent { .. })));
+        assert!(!root.exists(), "neither creates it");
         let [one, other] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
         for (member, address, port) in
             [(&one, v4, 5000), (&one, v4, 5001), (&other, v4, 5002), (&other, v6, 5003)]
@@ -165,6 +168,7 @@ mod tests {
         let root = folder.path().join("run");
         let one: IpAddr = "127.0.0.8".parse().unwrap();
         let is_away = || AwayFiles::new(Some(&root), &[one]).unwrap().any();
+        assert!(!is_away());
         assert!(!put_back(Some(&root), None).unwrap(), "none was away");
         for address in [None, Some(one)] {
             assert!(take_away(Some(&root), address).unwrap());

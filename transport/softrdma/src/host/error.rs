@@ -21,6 +21,14 @@ pub enum HostError {
         /// The fault.
         fault: &'static str,
     },
+    /// The directory does not exist. Only functions that create nothing return this.
+    #[error("the runtime directory {path:?} does not exist: no node of this user has used it; {origin}")]
+    Absent {
+        /// The directory.
+        path: PathBuf,
+        /// The setting that chose it.
+        origin: &'static str,
+    },
     /// The operating system refused something.
     #[error("cannot {doing} {path:?}: {source}{}", remedy(source))]
     Os {
@@ -83,6 +91,7 @@ impl From<HostError> for VerbsError {
     fn from(error: HostError) -> Self {
         match error {
             HostError::Unsafe { .. } => Self::Os(libc::EACCES),
+            HostError::Absent { .. } => Self::Os(libc::ENOENT),
             HostError::Os { source, .. } => source.into(),
             HostError::NoRoom { .. } => Self::Os(libc::ENOMEM),
             HostError::TooLarge { .. } => Self::Os(libc::EFBIG),

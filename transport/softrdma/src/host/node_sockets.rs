@@ -9,7 +9,7 @@
 
 use super::HostError;
 use super::members::{Folder, send};
-use super::runtime_dir::{namespace_folder, private_directory};
+use super::runtime_dir::{existing_folder, is_private_directory, namespace_folder, private_directory};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use socket2::Socket;
@@ -138,12 +138,17 @@ impl FoundNode {
 
 /// Asks the running nodes of this user to describe themselves: the nodes in this network namespace and
 /// runtime directory (`None` takes it from the environment). Waits at most `patience` for each group of 64
-/// nodes, and asks at most [`MAX_NODES`]. Removes the sockets of dead nodes.
+/// nodes, and asks at most [`MAX_NODES`]. Removes the sockets of dead nodes, and creates nothing.
 ///
 /// # Errors
-/// The runtime directory cannot be used.
+/// The runtime directory cannot be used, or does not exist ([`HostError::Absent`]).
 pub fn ask_nodes(directory: Option<&Path>, patience: Duration) -> Result<Vec<FoundNode>, HostError> {
-    let path = nodes_folder(directory)?;
+    let Some(path) = existing_folder(directory)?.map(|folder| folder.join(FOLDER)) else {
+        return Ok(Vec::new());
+    };
+    if !is_private_directory(&path)? {
+        return Ok(Vec::new());
+    }
     let folder = Folder::new(&path)?;
     let mut names =
         names(&path).map_err(|source| HostError::Os { doing: "list", path: path.clone(), source })?;
@@ -295,6 +300,19 @@ mod tests {
         assert_eq!(found[0].answer.as_ref().map(String::len), Some(MAX_NODE_BYTES));
         drop(node);
         assert_eq!((ask_nodes(Some(&root), LONG).unwrap(), sockets(&root)), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn asking_creates_nothing() {
+        let folder = TestFolder::new("no-nodes");
+        let root = folder.path().join("run");
+        let error = ask_nodes(Some(&root), LONG).unwrap_err();
+        assert!(matches!(&error, HostError::Absent { path, .. } if *path == root), "{error}");
+        assert!(!root.exists());
+        // Programs that are not nodes use the directory too.
+        let namespace = namespace_folder(Some(&root)).unwrap();
+        assert_eq!(ask_nodes(Some(&root), LONG).unwrap(), []);
+        assert_eq!(names(&namespace).unwrap().len(), 0);
     }
 
     #[test]

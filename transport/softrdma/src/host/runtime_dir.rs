@@ -64,18 +64,50 @@ impl fmt::Display for FolderName {
 /// `named` is a directory that the program chose. Otherwise it is taken from the environment:
 /// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, or the directory for temporary files.
 pub(super) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostError> {
-    let root = named.map_or_else(from_environment, Path::to_owned);
-    private_directory(&root)?;
-    let folder = root.join(FolderName::of_this_thread().to_string());
+    let Root { path, .. } = Root::choose(named);
+    private_directory(&path)?;
+    let folder = path.join(FolderName::of_this_thread().to_string());
     private_directory(&folder)?;
     Ok(folder)
 }
 
-fn from_environment() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("TRUNKLINE_RUNTIME_DIR")
-        .or_else(|| set("XDG_RUNTIME_DIR").map(|directory| directory.join("trunkline")))
-        .unwrap_or_else(|| std::env::temp_dir().join(format!("trunkline-{}", nix::unistd::geteuid())))
+/// Like [`namespace_folder`], but creates nothing. Returns `None` if no process of this network namespace has
+/// used the directory.
+///
+/// # Errors
+/// [`HostError::Absent`] if the directory does not exist.
+pub(super) fn existing_folder(named: Option<&Path>) -> Result<Option<PathBuf>, HostError> {
+    let Root { path, origin } = Root::choose(named);
+    if !is_private_directory(&path)? {
+        return Err(HostError::Absent { path, origin });
+    }
+    let folder = path.join(FolderName::of_this_thread().to_string());
+    Ok(is_private_directory(&folder)?.then_some(folder))
+}
+
+/// The chosen directory.
+#[derive(Debug)]
+struct Root {
+    path: PathBuf,
+    /// The setting that chose it, for errors.
+    origin: &'static str,
+}
+
+impl Root {
+    fn choose(named: Option<&Path>) -> Self {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(path) = named {
+            Self { path: path.to_owned(), origin: "the program chose it" }
+        } else if let Some(path) = set("TRUNKLINE_RUNTIME_DIR") {
+            Self { path, origin: "TRUNKLINE_RUNTIME_DIR sets it" }
+        } else if let Some(directory) = set("XDG_RUNTIME_DIR") {
+            let origin = "XDG_RUNTIME_DIR sets it, and TRUNKLINE_RUNTIME_DIR sets another";
+            Self { path: directory.join("trunkline"), origin }
+        } else {
+            let path = std::env::temp_dir().join(format!("trunkline-{}", nix::unistd::geteuid()));
+            Self { path, origin: "it is the default, and TRUNKLINE_RUNTIME_DIR sets another" }
+        }
+    }
 }
 
 /// Creates the directory, or checks that only this user can write to it.
@@ -87,7 +119,20 @@ pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
         }
         _ => {}
     }
-    let found = std::fs::symlink_metadata(path).map_err(failed("examine"))?;
+    match is_private_directory(path)? {
+        true => Ok(()),
+        // It was removed since.
+        false => Err(failed("examine")(ErrorKind::NotFound.into())),
+    }
+}
+
+/// Returns true if the directory exists. Checks that only this user can write to it.
+pub(super) fn is_private_directory(path: &Path) -> Result<bool, HostError> {
+    let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        found => found.map_err(failed("examine"))?,
+    };
     if let Some(fault) = fault(&found) {
         return Err(HostError::Unsafe { path: path.to_owned(), fault });
     }
@@ -97,7 +142,7 @@ pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
         std::fs::set_permissions(path, Permissions::from_mode(PRIVATE))
             .map_err(failed("set the permissions of"))?;
     }
-    Ok(())
+    Ok(true)
 }
 
 fn fault(found: &Metadata) -> Option<&'static str> {
@@ -130,6 +175,24 @@ mod tests {
         let first = namespace_folder(Some(&root)).unwrap();
         assert_eq!(std::fs::metadata(&first).unwrap().mode() & 0o777, 0o700);
         assert_eq!(namespace_folder(Some(&root)).unwrap(), first);
+    }
+
+    #[test]
+    fn looking_for_a_folder_creates_nothing() {
+        let folder = Folder::new("looked-for");
+        let root = folder.path().join("run");
+        let text = existing_folder(Some(&root)).unwrap_err().to_string();
+        assert!(text.contains(&format!("{root:?} does not exist")), "{text}");
+        assert!(!root.exists());
+        std::fs::create_dir(&root).unwrap();
+        std::fs::set_permissions(&root, Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(existing_folder(Some(&root)).unwrap(), None);
+        assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0);
+        let made = namespace_folder(Some(&root)).unwrap();
+        assert_eq!(existing_folder(Some(&root)).unwrap(), Some(made));
+        std::fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
+        let text = existing_folder(Some(&root)).unwrap_err().to_string();
+        assert!(text.contains("open to other users"), "{text}");
     }
 
     /// A process that starts at the same moment as the maker finds such a directory.

@@ -56,6 +56,16 @@ impl PortOwner {
         }
     }
 
+    /// Returns the process that has the port, if it is stopped, as by SIGSTOP or a debugger. The kernel drops what
+    /// arrives at its socket.
+    #[must_use]
+    pub fn stopped(&self) -> Option<u32> {
+        let Owner::Process { pid, .. } = self.who else { return None };
+        let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+        let is_stopped = |line: &[u8]| line.starts_with(b"State:\tT") || line.starts_with(b"State:\tt");
+        status.split(|byte| *byte == b'\n').any(is_stopped).then_some(pid)
+    }
+
     /// Returns the owner of the port at this address; `None` if the port is free, or `/proc` cannot be read.
     #[must_use]
     pub fn find(address: IpAddr) -> Option<Self> {

@@ -136,8 +136,10 @@ impl Shard {
         let Some(qp) = qps.get_mut(number) else { return };
         match qp.why_never_memory() {
             Some(why) if qp.can_break() => {
+                let peer = qp.peer_address().map(tracing::field::display);
                 tracing::error!(
                     qp = number,
+                    peer,
                     why,
                     "TRUNKLINE_LINK=shm (or setting link): a peer cannot be reached"
                 );

@@ -9,6 +9,7 @@ use crate::device::shard::memory::QpMemory;
 use crate::device::shard::outbox::MemberOutbox;
 use crate::device::shard::resources::Resources;
 use crate::device::shard::target::QpTarget;
+use std::net::IpAddr;
 use trunkline_mutants::mutant;
 use trunkline_roce::engine::{Requester, ResponderState};
 use trunkline_verbs::{QpState, Time};
@@ -181,6 +182,11 @@ impl Qp {
     /// Returns true if the QP is connected, and neither in RESET nor in ERR.
     pub(in crate::device::shard) fn can_break(&self) -> bool {
         self.route.is_some() && !matches!(self.attributes.state, QpState::Reset | QpState::Error)
+    }
+
+    /// Returns the address of the QP's peer, if it is connected.
+    pub(in crate::device::shard) fn peer_address(&self) -> Option<IpAddr> {
+        self.route.as_ref().map(|route| route.destination().ip())
     }
 
     /// Discards the QP's next packets, as if the network had lost them.
