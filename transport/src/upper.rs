@@ -303,7 +303,7 @@ pub enum PeerDown {
         bytes: u32,
     },
     /// The peer closed the session in an orderly way, or its process died and a device reported that.
-    #[error("the peer closed the session")]
+    #[error("the peer closed the session, or its process has ended")]
     Closed,
     /// The peer came back as another incarnation.
     #[error("the peer was restarted")]

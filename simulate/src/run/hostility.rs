@@ -63,7 +63,7 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
         // A peer whose keys are gone because its session has ended looks the same.
         Hostility::Unserved => &["the peer stopped answering"],
         // Its INI breaks by the READ, and its node ends the session.
-        Hostility::Prying => &["the peer closed the session"],
+        Hostility::Prying => &["the peer closed the session, or its process has ended"],
     }
 }
 

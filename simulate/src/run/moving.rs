@@ -160,7 +160,11 @@ impl Run {
 
 /// Returns true if a call has failed because its session ended.
 fn broke_with_its_session(status: &Status) -> bool {
-    let causes = ["the peer stopped answering", "the peer closed the session", "the peer was restarted"];
+    let causes = [
+        "the peer stopped answering",
+        "the peer closed the session, or its process has ended",
+        "the peer was restarted",
+    ];
     status.code() == Code::Unavailable && causes.iter().any(|cause| status.message().ends_with(cause))
 }
 
