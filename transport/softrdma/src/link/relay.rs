@@ -47,9 +47,11 @@ const MAX_BUNDLES: usize = 8;
 const MESSAGES_IN_TURN: usize = 64;
 /// Maximum number of connection requests remembered.
 const MAX_REQUESTS: usize = 1024;
-/// Interval at which other members are polled while nothing arrives from them. They are always polled before
-/// the card sleeps.
-const LOOK_EVERY_NS: u64 = 10_000;
+/// Number of receives between two polls of other members while nothing arrives from them. They are always
+/// polled before the card sleeps.
+const LOOK_EVERY: u32 = 8;
+/// Time after which they are polled at the next receive.
+const LOOK_AFTER_NS: u64 = 1_000_000;
 
 /// A request for a connection: the initiator's address and comm id.
 type Request = (IpAddr, u32);
@@ -77,7 +79,9 @@ pub(super) struct Relay {
     /// Member that got each request, and the service: the request may be repeated after its listener is gone,
     /// and it may be withdrawn.
     requests: HashMap<Request, (ServiceId, MemberId)>,
-    /// Time of the last poll of the other members; `None` if the next `take` must poll them.
+    /// Number of receives since the last poll of the other members.
+    looks: u32,
+    /// Time of that poll; `None` if the next `take` must poll them.
     looked: Option<Time>,
     counts: Counts,
 }
@@ -92,6 +96,7 @@ impl Relay {
             arrived: Vec::new(),
             at: 0,
             requests: HashMap::new(),
+            looks: 0,
             looked: None,
             counts: Counts::default(),
         }
@@ -160,11 +165,12 @@ impl Relay {
         is_open: impl Fn(IpAddr) -> bool,
         now: Option<Time>,
     ) -> bool {
-        let is_early = now.zip(self.looked).is_some_and(|(now, looked)| now.since(looked) < LOOK_EVERY_NS);
-        if is_early && self.at == self.arrived.len() {
+        self.looks += 1;
+        let is_recent = now.zip(self.looked).is_some_and(|(now, looked)| now.since(looked) < LOOK_AFTER_NS);
+        if is_recent && self.looks < LOOK_EVERY && self.at == self.arrived.len() {
             return false;
         }
-        self.looked = now;
+        (self.looks, self.looked) = (0, now);
         let mut lost = false;
         let mut has_received = false;
         for _ in 0..MESSAGES_IN_TURN {
