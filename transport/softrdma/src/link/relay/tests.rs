@@ -261,6 +261,25 @@ fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
 /// Time after which, once a member has taken the port, the others have nothing left to do.
 const SETTLED: Duration = Duration::from_secs(2);
 
+/// A thread that polls shared memory receives rarely.
+#[test]
+fn other_members_are_polled_in_time_however_rarely_the_link_receives() {
+    let folder = Folder::new("relay-rarely");
+    let [host, other] = [(); 2].map(|()| Host::join(Some(&folder.path().join("run"))).unwrap());
+    let [members, others] = [&host, &other].map(|host| Members::new(Arc::clone(host)).unwrap());
+    let mut relay = Relay::new(members, None);
+    let mut batch = ReceiveBatch::new(8);
+    let mut take = |relay: &mut Relay, ns| {
+        relay.take(&mut batch, |_| true, Some(Time(ns)));
+        relay.counts.nonsense
+    };
+    take(&mut relay, 0);
+    others.send(host.me(), DATAGRAMS, &[b"no datagram"]).unwrap();
+    wait_until("the message", BOUND, || relay.has_arrivals().then_some(()));
+    assert_eq!(take(&mut relay, LOOK_AFTER_NS - 1), 0);
+    wait_until("the message to be read", BOUND, || (take(&mut relay, LOOK_AFTER_NS) == 1).then_some(()));
+}
+
 #[test]
 fn when_the_holder_leaves_another_holds_the_port_and_keeps_its_own() {
     let folder = Folder::new("relay-take-over");
