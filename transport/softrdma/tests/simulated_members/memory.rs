@@ -113,7 +113,7 @@ fn operations_run(seed: u64) -> [u64; 2] {
     let host = world.host(HOST);
     let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
     let ways = [way(&one.node, &two.node), way(&two.node, &one.node)];
-    for number in 0..60 {
+    for number in 0..200 {
         match world.below(2) {
             0 => operate(&mut world, &ways[0], (&one, &two), number),
             _ => operate(&mut world, &ways[1], (&two, &one), number),
@@ -242,6 +242,29 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
         operate(&mut world, &ways[index], between, number);
     }
     ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
+}
+
+/// The sender sleeps until its receiver answers, and its device has no timer that would send.
+#[test]
+fn a_message_whose_sender_finds_nonsense_goes_by_the_network() {
+    let mut world = World::new(1);
+    let host = world.host(HOST);
+    let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
+    let way = way(&one.node, &two.node);
+    for number in 0..40 {
+        // The device of the sender falls asleep.
+        for _ in 0..300 {
+            world.turn();
+        }
+        // What the receiver claims to have read is more than was ever written.
+        two.process.scribble(|_| (8, 1 << 50));
+        two.node.receive(number, IN, u32::try_from(LONGEST).unwrap());
+        way.post(&one.node, &two.node, SendOperation::SendWithImmediate(7), LONGEST);
+        for node in [&two.node, &one.node] {
+            assert_eq!(world.completion(node).status, CompletionStatus::Success);
+        }
+    }
+    assert!(one.node.counter("drop_shm_nonsense") > 0);
 }
 
 /// Kills a process after a number of stores to shared memory. Returns true if it died in time.

@@ -188,7 +188,7 @@ impl Shard {
         if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);
         }
-        if self.qps.ready() > 0 || !self.resources.found.is_empty() {
+        if self.qps.ready() > 0 || !self.resources.found.is_empty() || self.local.must_choose() {
             return Some(now);
         }
         self.qps.next_due().into_iter().chain(self.link.next_timeout()).min()

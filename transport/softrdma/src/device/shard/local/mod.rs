@@ -175,9 +175,14 @@ impl LocalPaths {
         self.epoch
     }
 
-    /// Returns true if QPs have to choose again; resets the flag.
+    /// Like [`LocalPaths::must_choose`], and resets the flag.
     pub(super) fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
+    }
+
+    /// Returns true if QPs have to choose again.
+    pub(super) fn must_choose(&self) -> bool {
+        self.has_changed
     }
 
     /// Returns true if QPs must not use the network.
