@@ -16,8 +16,8 @@
 //!                                +---------------------> (arm from QUIET too)
 //! ```
 //!
-//! The background thread ticks (about 1 ms) after `Leave` and sleeps without a tick after `TakeOver`. So
-//! pollers that just stop are relieved after at most two ticks, pollers that call `arm` at once, and an idle
+//! The background thread checks again some ticks after `Leave`, and sleeps without a tick after `TakeOver`. So
+//! pollers that just stop are relieved at the second check, pollers that call `arm` at once, and an idle
 //! program has no tick at all.
 
 use crossbeam_utils::CachePadded;

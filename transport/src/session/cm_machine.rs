@@ -36,6 +36,10 @@ use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
 /// Pollers check their timers every 20 ms, so a late one is busy in its upper half.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
+/// Minimum time between two searches for a stopped process, which read the descriptors of all processes of this
+/// user.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Maximum number of peers in a node's description of itself, since more do not fit the answer.
 const MAX_PEERS: usize = 2048;
 
@@ -77,6 +81,8 @@ pub(crate) struct CmMachine {
     /// Socket through which the node describes itself. `None` on hardware, in process, in a simulation, and
     /// if it cannot be created.
     socket: Option<NodeSocket>,
+    /// Time of the last search for a stopped process.
+    searched: Option<Time>,
     /// True if all sessions were closed.
     pub(super) closed: bool,
     stage: Stage,
@@ -111,6 +117,7 @@ impl CmMachine {
             numbers: Numbers::default(),
             watch,
             socket,
+            searched: None,
             drained: BTreeSet::new(),
             close_at: None,
             closed: false,
@@ -332,14 +339,17 @@ impl CmMachine {
     /// one. Later callers get the same cause.
     fn explain(&mut self, key: PeerKey, cause: PeerDown) -> PeerDown {
         // A node without this socket shares its addresses with no other process.
+        let now = self.now();
         let Some(peer) = self.peers.get_mut(key).filter(|_| self.socket.is_some()) else { return cause };
-        if cause != PeerDown::Unreachable {
+        let is_early = self.searched.is_some_and(|searched| now - searched < SEARCH_INTERVAL);
+        if cause != PeerDown::Unreachable || is_early {
             return cause;
         }
+        self.searched = Some(now);
         let own = peer.source.or_else(|| self.shared.local_address.get().map(SocketAddr::ip));
         let ends = [Some(key.address().ip()), own];
         let stopped = ends.into_iter().flatten().find_map(|address| {
-            let pid = PortOwner::find(address)?.stopped()?;
+            let pid = PortOwner::stopped_at(address)?;
             Some(PeerDown::HolderStopped { pid, address })
         });
         if let Some(cause) = stopped {

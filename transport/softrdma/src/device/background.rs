@@ -27,11 +27,10 @@ use trunkline_rings::handover::Duty;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Interval at which the background machine checks whether a thread still polls, and takes over if none does.
-/// Each check that finds one doubles the next interval, up to [`LONGEST_TICK`]: waking up takes the core from
-/// the thread that polls.
+/// Time without a poll after which the background machine takes over.
 const TICK: Duration = Duration::from_millis(1);
-const LONGEST_TICK: Duration = Duration::from_millis(8);
+/// Pause between two such times: waking up takes the core from the thread that polls.
+const LONG_TICK: Duration = Duration::from_millis(4);
 const WAKER: Token = Token(0);
 const LINK: Token = Token(1);
 
@@ -62,7 +61,7 @@ impl Background {
                 rest,
                 step: Step::Check,
                 until: None,
-                tick: TICK,
+                tick: LONG_TICK,
                 listens: false,
             }) as Box<dyn Machine>)
         });
@@ -98,7 +97,7 @@ struct ShardMachine {
     step: Step,
     /// Time at which the machine wakes by itself from its last [`Step::Sleep`].
     until: Option<Time>,
-    /// Interval of the next [`Step::Tick`].
+    /// Length of the last [`Step::Tick`]. Short and long ones alternate while a thread polls.
     tick: Duration,
     /// True while other shards wake the machine for packets that they hand over.
     listens: bool,
@@ -141,13 +140,12 @@ impl ShardMachine {
         match progress.check() {
             Duty::Leave => {
                 self.step = Step::Tick;
-                let until = self.card.now() + self.tick;
-                self.tick = LONGEST_TICK.min(2 * self.tick);
-                Turn::Sleep(Some(until))
+                self.tick = if self.tick == TICK { LONG_TICK } else { TICK };
+                Turn::Sleep(Some(self.card.now() + self.tick))
             }
             Duty::TakeOver => {
                 self.step = Step::Work;
-                self.tick = TICK;
+                self.tick = LONG_TICK;
                 Turn::Again
             }
         }

@@ -125,6 +125,8 @@ impl Card {
         let now = self.now();
         shard.poll(now);
         if self.wants_control(lock, &shard, now) {
+            // Another thread may hold the shard afterwards.
+            lock.progress.worked(&mut shard, |shard| self.deadline(lock, shard, now));
             drop(shard);
             self.serve_control();
             let Some(again) = lock.shard.try_enter() else { return };

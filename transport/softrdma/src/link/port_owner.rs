@@ -56,21 +56,23 @@ impl PortOwner {
         }
     }
 
-    /// Returns the process that has the port, if it is stopped, as by SIGSTOP or a debugger. The kernel drops what
-    /// arrives at its socket.
+    /// Returns the process that has the port at exactly this address, if it is stopped, as by SIGSTOP. The kernel
+    /// drops what arrives at its socket.
     #[must_use]
-    pub fn stopped(&self) -> Option<u32> {
-        let Owner::Process { pid, .. } = self.who else { return None };
+    pub fn stopped_at(address: IpAddr) -> Option<u32> {
+        let socket = sockets_at(address)?.into_iter().find(|socket| socket.address == address)?;
+        if links_of(Path::new("/proc/self")).contains(&link_to(socket.inode)) {
+            return None;
+        }
+        let Owner::Process { pid, .. } = process_with(socket.inode)? else { return None };
         let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-        let is_stopped = |line: &[u8]| line.starts_with(b"State:\tT") || line.starts_with(b"State:\tt");
-        status.split(|byte| *byte == b'\n').any(is_stopped).then_some(pid)
+        status.split(|byte| *byte == b'\n').any(|line| line.starts_with(b"State:\tT")).then_some(pid)
     }
 
     /// Returns the owner of the port at this address; `None` if the port is free, or `/proc` cannot be read.
     #[must_use]
     pub fn find(address: IpAddr) -> Option<Self> {
-        let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
-        let mut sockets = sockets_of(&fs::read_to_string(table).ok()?, address);
+        let mut sockets = sockets_at(address)?;
         if address.is_ipv4() {
             // A socket of both families has the IPv4 port, too.
             let any = fs::read_to_string("/proc/net/udp6").unwrap_or_default();
@@ -123,6 +125,12 @@ struct Listed {
     inode: u64,
 }
 
+/// Returns the sockets of the address's family that have the port there, or at every address.
+fn sockets_at(address: IpAddr) -> Option<Vec<Listed>> {
+    let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
+    Some(sockets_of(&fs::read_to_string(table).ok()?, address))
+}
+
 /// Returns the sockets of a table that have the port at this address, or at every address.
 fn sockets_of(table: &str, address: IpAddr) -> Vec<Listed> {
     let listed = table.lines().skip(1).filter_map(|line| {
@@ -156,7 +164,7 @@ fn address_of(text: &str) -> Option<IpAddr> {
 
 /// Returns the process that has a descriptor of this socket, among those that this user may examine.
 fn process_with(inode: u64) -> Option<Owner> {
-    let wanted = PathBuf::from(format!("socket:[{inode}]"));
+    let wanted = link_to(inode);
     let processes = fs::read_dir("/proc").ok()?.flatten().take(MOST_PROCESSES);
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids {
@@ -170,6 +178,11 @@ fn process_with(inode: u64) -> Option<Owner> {
         }
     }
     None
+}
+
+/// Returns the target of the descriptors of a socket.
+fn link_to(inode: u64) -> PathBuf {
+    PathBuf::from(format!("socket:[{inode}]"))
 }
 
 /// Returns the targets of a process's descriptors.
