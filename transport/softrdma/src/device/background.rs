@@ -6,7 +6,7 @@
 //!
 //! | machine | it sleeps on | `watching` | `sleeps_until_ns` |
 //! |---|---|---|---|
-//! | leaves the work to pollers | the waker, one tick | false | 0: no deadline is missed by more than a tick |
+//! | leaves the work to pollers | the waker, one tick | false | 0: no deadline is missed by more than two ticks, 5 ms |
 //! | does the work | waker and descriptors | true | the shard's deadline when it fell asleep |
 //!
 //! In a simulation nothing waits on descriptors: a bell wakes the machine, and the simulation asks whether
@@ -27,9 +27,9 @@ use trunkline_rings::handover::Duty;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Time without a poll after which the background machine takes over.
+/// Minimum time without a poll after which the background machine takes over.
 const TICK: Duration = Duration::from_millis(1);
-/// Pause between two such times: waking up takes the core from the thread that polls.
+/// Tick that alternates with [`TICK`] while a thread polls: waking up takes the core from that thread.
 const LONG_TICK: Duration = Duration::from_millis(4);
 const WAKER: Token = Token(0);
 const LINK: Token = Token(1);

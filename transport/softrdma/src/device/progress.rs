@@ -1,9 +1,9 @@
 //! The handover of a shard's work between the program's pollers and the shard's background machine.
 //!
-//! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick
-//! whether it still does, and packets do not wake the machine. When no thread has polled for a tick, or a
-//! program arms a CQ to go to sleep, the machine does the work ([`super::background`]). It must never take
-//! the shard's word: callers are in a turn.
+//! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick,
+//! of 1 or 4 ms, whether it still does, and packets do not wake the machine. When no thread has polled since
+//! the last check, or a program arms a CQ to go to sleep, the machine does the work ([`super::background`]).
+//! It must never take the shard's word: callers are in a turn.
 #![forbid(unsafe_code)]
 
 use super::shard::Shard;
