@@ -112,7 +112,7 @@ pub enum PostRefused {
     #[error("max_rd_atomic of the QP is 0, so READs and atomics can never be sent")]
     NoReadResources,
     /// An atomic's gather list does not hold 8 bytes.
-    #[error("an atomic needs 8 aligned bytes at both ends")]
+    #[error("the gather list of an atomic must have 8 bytes")]
     BadAtomic,
 }
 

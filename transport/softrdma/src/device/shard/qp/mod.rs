@@ -356,6 +356,6 @@ fn refusal(cause: PostRefused) -> VerbsError {
         }
         PostRefused::TooLong => VerbsError::Invalid("the message is longer than the port's maximum"),
         PostRefused::NoReadResources => VerbsError::Invalid("max_rd_atomic of the QP is 0"),
-        PostRefused::BadAtomic => VerbsError::Invalid("an atomic needs 8 aligned bytes at both ends"),
+        PostRefused::BadAtomic => VerbsError::Invalid("the gather list of an atomic must have 8 bytes"),
     }
 }
