@@ -2,7 +2,8 @@
 //!
 //! Times are nanoseconds since the measurement began and are passed in, so that tests need no clock. Calls that end
 //! during the first fifth warm up and do not count. The rate is the median over slices of at least 1 ms. A host that
-//! takes the processor away for some milliseconds slows a few slices, but not the result.
+//! takes the processor away for some milliseconds slows a few slices, but not the result. Where such pauses belong to the
+//! result, the rate is a mean over the measured time.
 
 use hdrhistogram::Histogram;
 
@@ -14,7 +15,7 @@ const DIGITS: u8 = 3;
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
 /// Collector of times until the measurement is over.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     times: Histogram<u64>,
     warm_ns: u64,
@@ -23,6 +24,10 @@ pub(crate) struct Recorder {
     slice_began_ns: Option<u64>,
     in_slice: u64,
     rates: Vec<f64>,
+    /// True if the rate is a mean.
+    is_mean: bool,
+    /// Times of the first and the last call after the warm-up.
+    span_ns: Option<(u64, u64)>,
     failed: Option<String>,
 }
 
@@ -47,8 +52,15 @@ impl Recorder {
             slice_began_ns: None,
             in_slice: 0,
             rates: Vec::new(),
+            is_mean: false,
+            span_ns: None,
             failed: None,
         }
+    }
+
+    /// Makes the rate a mean over the measured time if `is_mean`.
+    pub(crate) fn mean(self, is_mean: bool) -> Self {
+        Self { is_mean, ..self }
     }
 
     /// Records a call with the times at which it was due and ended. Returns true if the measurement continues.
@@ -62,6 +74,7 @@ impl Recorder {
             return self.failed.is_none();
         }
         self.times.saturating_record_n(now_ns.saturating_sub(due_ns).max(1), calls);
+        self.span_ns = Some((self.span_ns.map_or(now_ns, |(first_ns, _)| first_ns), now_ns));
         // The first call after the warm-up starts the first slice and does not count.
         let Some(began_ns) = self.slice_began_ns else {
             self.slice_began_ns = Some(now_ns);
@@ -92,6 +105,14 @@ impl Recorder {
             return Err(why);
         }
         let per_s = median(self.rates).ok_or("too few calls have ended; use a larger --seconds")?;
+        let per_s = match self.span_ns {
+            // The first call starts the time and does not count.
+            #[expect(clippy::cast_precision_loss, reason = "counts and times stay far below 2^52")]
+            Some((first_ns, last_ns)) if self.is_mean => {
+                (self.times.len() - 1) as f64 * 1e9 / (last_ns - first_ns).max(1) as f64
+            }
+            _ => per_s,
+        };
         Ok(Sample { times: self.times, per_s })
     }
 
@@ -140,7 +161,9 @@ mod tests {
                 break;
             }
         }
+        let mean = recorder.clone().mean(true).finish().unwrap();
         let sample = recorder.finish().unwrap();
+        assert!((mean.per_s - 7_010.0).abs() < 1.0, "{}", mean.per_s);
         assert!((sample.per_s - 10_000.0).abs() < 1.0, "{}", sample.per_s);
         assert_eq!(sample.times.value_at_quantile(0.5) / 1000, 100);
         // Of the 100 ms measured, one call takes 30 ms.

@@ -12,6 +12,7 @@ fn main() {
         .package("trunkline.bench")
         .method(method("call", "Call").build())
         .method(method("feed", "Feed").server_streaming().build())
+        .method(method("upload", "Upload").client_streaming().build())
         .build();
     Builder::new().compile(&[echo]);
 }

@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../../../../bench/src/load.rs"]
+mod load;
 #[path = "../../../../bench/src/machine.rs"]
 #[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod machine;
@@ -25,6 +27,7 @@ mod table;
 mod transport;
 
 use clap::{Args, Parser, Subcommand};
+use load::{Helper, Load, Neighbours, Quota};
 use measure::Point;
 use pin::Pin;
 use server::Server;
@@ -34,7 +37,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use table::Report;
-use transport::{Failure, Transport};
+use transport::{Failure, Runtime, Transport};
 
 /// Measures one gRPC service over tonic's own transports and over Trunkline, in one run, and prints a table.
 ///
@@ -43,17 +46,26 @@ use transport::{Failure, Transport};
 /// second process, which the program starts itself. Each side has one core for all its threads, as --pin says.
 ///
 /// Each repetition starts a new server for each transport and measures unary calls of 64 B with 1 and with 32 outstanding,
-/// unary calls of 1 MiB, and a stream of the server with items of 64 B. The table has medians over the repetitions. A
-/// measurement warms up for another quarter of its time. Rates of calls are medians over slices of 1 ms, rates of items are means.
+/// of 64 KiB with 8, and of 1 MiB with 1, a stream of the server with items of 64 B, and an upload in items of 64 KiB. The
+/// first table has medians over the repetitions, the second their ratios to tonic over TCP. A measurement warms up for
+/// another quarter of its time. Rates of calls are medians over slices of 1 ms, rates of streams are means.
 ///
-/// The runtimes of tonic's transports poll and do not sleep, which is faster, as pollers of Trunkline do while they have work.
-/// Trunkline's runtimes sleep when they have nothing to do, because a poller shares their core.
+/// With a core for each side, the runtimes of tonic's transports poll and do not sleep, which is faster, as pollers of Trunkline
+/// do while they have work. Trunkline's runtimes sleep when they have nothing to do, because a poller shares their core.
+///
+/// With --pin off, one core for both sides, --neighbours or --quota, all runtimes are ordinary multi-thread runtimes that
+/// sleep, as in a service: with two workers if nothing is pinned, otherwise with one. With --neighbours or --quota, rates of
+/// calls are means too, so that the time of others counts. A --quota that cannot be set ends the program with a line that
+/// begins with `skip:`, and with exit code 0.
 ///
 /// Examples:
 ///   trunkline-tonic-bench                        the table, in about a minute
 ///   trunkline-tonic-bench --json out.json        the values of all repetitions too
 ///   trunkline-tonic-bench --seconds 0.1 --repetitions 3     a quick look
 ///   trunkline-tonic-bench --pin 2,3              client on core 2, server on core 3
+///   trunkline-tonic-bench --pin 0,0              both sides on one core
+///   trunkline-tonic-bench --pin off --neighbours 2    beside two busy loops
+///   trunkline-tonic-bench --pin off --quota 0.5       half a core for each side
 ///   TRUNKLINE_LINK=udp trunkline-tonic-bench     Trunkline over UDP, not over shared memory
 ///
 /// Use a release build, and a machine that does nothing else.
@@ -82,7 +94,11 @@ enum Command {
         folder: PathBuf,
         #[arg(long)]
         core: Option<usize>,
+        #[arg(long, value_enum)]
+        runtime: Runtime,
     },
+    #[command(flatten)]
+    Helper(Helper),
 }
 
 #[derive(Debug, Args)]
@@ -96,6 +112,8 @@ struct Run {
     /// Cores of client and server, such as 0,1, or `off`. The default is the first two that the process may use.
     #[arg(long)]
     pin: Option<Pin>,
+    #[command(flatten)]
+    load: Load,
     /// Writes all values to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -109,7 +127,11 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn main() -> ExitCode {
     let Cli { command, run } = Cli::parse();
     let done = match command {
-        Some(Command::Serve { transport, folder, core }) => serve(transport, &folder, core),
+        Some(Command::Serve { transport, folder, core, runtime }) => serve(transport, &folder, core, runtime),
+        Some(Command::Helper(helper)) => {
+            helper.run();
+            Ok(())
+        }
         None => measure_all(&run),
     };
     match done {
@@ -121,9 +143,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(transport: Transport, folder: &std::path::Path, core: Option<usize>) -> Result<(), Failure> {
+fn serve(
+    transport: Transport,
+    folder: &std::path::Path,
+    core: Option<usize>,
+    runtime: Runtime,
+) -> Result<(), Failure> {
     core.map_or(Ok(()), pin::to)?;
-    transport.run(transport.serve(folder))
+    transport.run(runtime, transport.serve(folder))
 }
 
 fn measure_all(run: &Run) -> Result<(), Failure> {
@@ -134,18 +161,34 @@ fn measure_all(run: &Run) -> Result<(), Failure> {
         .as_ref()
         .map(|path| File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display())));
     let json = json.transpose()?;
-    let mut report = Report::new(run.seconds, cores.map(|cores| [cores.client, cores.server]));
-    // The report counts the cores of the machine, so it comes first.
+    let runtime = Runtime::choose(cores, run.load.is_any());
+    let cores_used = cores.map(|cores| [cores.client, cores.server]);
+    let mut report = Report::new(run.seconds, cores_used, run.load, runtime);
+    let _neighbours = Neighbours::start(run.load.neighbours)?;
+    let quota = match run.load.quota.map(Quota::start).transpose() {
+        Ok(quota) => quota,
+        Err(why) => {
+            println!("skip: {why}");
+            return Ok(());
+        }
+    };
+    // The report counts the cores of the machine, and neighbours may use all of them, so both come first.
     cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
     for repetition in 1..=run.repetitions {
         for transport in Transport::ALL {
             eprintln!("repetition {repetition} of {}: {}", run.repetitions, transport.title());
             let folder = tempfile::tempdir()?;
-            let server = Server::start(transport, folder.path(), cores.map(|cores| cores.server))?;
-            transport.run(measure(transport, &server.address, run.seconds, &mut report))?;
+            let server = Server::start(
+                transport,
+                folder.path(),
+                cores.map(|cores| cores.server),
+                runtime,
+                quota.as_ref(),
+            )?;
+            transport.run(runtime, measure(transport, &server.address, run, &mut report))?;
         }
     }
-    println!("{}", report.table());
+    println!("{}\n\n{}", report.table(), report.ratios());
     if let Some(mut file) = json {
         serde_json::to_writer_pretty(&file, &report)?;
         writeln!(file)?;
@@ -154,15 +197,11 @@ fn measure_all(run: &Run) -> Result<(), Failure> {
 }
 
 /// Measures all points over one connection.
-async fn measure(
-    transport: Transport,
-    address: &str,
-    seconds: f64,
-    report: &mut Report,
-) -> Result<(), Failure> {
+async fn measure(transport: Transport, address: &str, run: &Run, report: &mut Report) -> Result<(), Failure> {
     let connection = transport.connect(address).await?;
     for point in Point::ALL {
-        let sample = point.measure(&connection, Duration::from_secs_f64(seconds)).await;
+        let time = Duration::from_secs_f64(run.seconds);
+        let sample = point.measure(&connection, time, run.load.is_any()).await;
         let sample = sample.map_err(|error| format!("{}, {}: {error}", transport.title(), point.title()))?;
         report.add(point, transport, &sample);
     }

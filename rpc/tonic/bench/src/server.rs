@@ -1,6 +1,7 @@
 //! The server's process: this program again. It ends with its standard input, which also ends when its parent is killed.
 
-use crate::transport::{Failure, Transport};
+use crate::load::Quota;
+use crate::transport::{Failure, Runtime, Transport};
 use std::future::Future;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -15,16 +16,23 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server on a core, and waits until it serves.
-    pub(crate) fn start(transport: Transport, folder: &Path, core: Option<usize>) -> Result<Self, Failure> {
+    /// Starts a server on a core and within a quota, and waits until it serves.
+    pub(crate) fn start(
+        transport: Transport,
+        folder: &Path,
+        core: Option<usize>,
+        runtime: Runtime,
+        quota: Option<&Quota>,
+    ) -> Result<Self, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve", &transport.name()]).arg(folder);
+        command.args(["serve", &transport.name()]).arg(folder).args(["--runtime", &runtime.name()]);
         if let Some(core) = core {
             command.args(["--core", &core.to_string()]);
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take();
         let mut server = Self { child, address: String::new() };
+        quota.map_or(Ok(()), |quota| quota.join_server(server.child.id()))?;
         let mut line = String::new();
         if let Some(stdout) = stdout {
             BufReader::new(stdout).read_line(&mut line)?;

@@ -1,10 +1,10 @@
-//! The measured service: a unary echo, and a stream without an end.
+//! The measured service: a unary echo, an endless stream, and an upload.
 
 use bytes::Bytes;
 use std::pin::Pin;
 use tokio_stream::Stream;
 use tonic::service::Routes;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 #[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub, reason = "generated")]
 mod generated {
@@ -35,6 +35,15 @@ impl Echo for Mirror {
         let item = request.into_inner();
         let items = std::iter::repeat_with(move || Ok(item.clone()));
         Ok(Response::new(Box::pin(tokio_stream::iter(items))))
+    }
+
+    /// Returns the number of payload bytes, as 8 bytes.
+    async fn upload(&self, request: Request<Streaming<Message>>) -> Result<Response<Message>, Status> {
+        let (mut items, mut bytes) = (request.into_inner(), 0);
+        while let Some(item) = items.message().await? {
+            bytes += item.payload.len() as u64;
+        }
+        Ok(Response::new(Message { payload: Bytes::copy_from_slice(&bytes.to_le_bytes()) }))
     }
 }
 

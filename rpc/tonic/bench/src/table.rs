@@ -1,9 +1,10 @@
 //! The results as a Markdown table, and as JSON.
 
+use crate::load::Load;
 use crate::machine::{Machine, Stamp};
 use crate::measure::Point;
 use crate::recorder::{Sample, median};
-use crate::transport::Transport;
+use crate::transport::{Runtime, Transport};
 use serde::Serialize;
 
 /// The results of one measurement over one transport, with one value for each repetition.
@@ -11,10 +12,12 @@ use serde::Serialize;
 pub(crate) struct Series {
     measurement: String,
     transport: Transport,
-    /// Calls or items per second.
+    /// Calls, items or bytes per second.
     per_s: Vec<f64>,
     /// Median times of a call, in microseconds; empty for items.
     time_us: Vec<f64>,
+    /// Times of a call that 99 % of the calls do not exceed, in microseconds; empty for items.
+    p99_us: Vec<f64>,
     #[serde(skip)]
     point: Point,
 }
@@ -28,11 +31,16 @@ pub(crate) struct Report {
     seconds: f64,
     /// Cores of the client and of the server.
     cores: Option<[usize; 2]>,
+    /// Busy loops beside the measurement.
+    neighbours: u32,
+    /// CPU quota of each side, in cores.
+    quota: Option<f64>,
+    runtime: Runtime,
     series: Vec<Series>,
 }
 
 impl Report {
-    pub(crate) fn new(seconds: f64, cores: Option<[usize; 2]>) -> Self {
+    pub(crate) fn new(seconds: f64, cores: Option<[usize; 2]>, load: Load, runtime: Runtime) -> Self {
         let points = Point::ALL.into_iter();
         let series = points.flat_map(|point| {
             Transport::ALL.map(|transport| Series {
@@ -40,10 +48,13 @@ impl Report {
                 transport,
                 per_s: Vec::new(),
                 time_us: Vec::new(),
+                p99_us: Vec::new(),
                 point,
             })
         });
-        Self { stamp: Stamp::now(), machine: Machine::here(), seconds, cores, series: series.collect() }
+        let Load { neighbours, quota } = load;
+        let (stamp, machine, series) = (Stamp::now(), Machine::here(), series.collect());
+        Self { stamp, machine, seconds, cores, neighbours, quota, runtime, series }
     }
 
     /// Adds the result of one repetition.
@@ -53,7 +64,9 @@ impl Report {
         series.per_s.push(sample.per_s);
         if point.has_times() {
             #[expect(clippy::cast_precision_loss, reason = "times stay far below 2^52 ns")]
-            series.time_us.push(sample.times.value_at_quantile(0.5) as f64 / 1000.0);
+            let at = |quantile| sample.times.value_at_quantile(quantile) as f64 / 1000.0;
+            series.time_us.push(at(0.5));
+            series.p99_us.push(at(0.99));
         }
     }
 
@@ -65,34 +78,73 @@ impl Report {
             Some([client, server]) => format!("client on core {client}, server on core {server}"),
             None => "not pinned".to_owned(),
         };
+        let neighbours = match self.neighbours {
+            0 => String::new(),
+            count => format!("; busy loops: {count}"),
+        };
+        let quota =
+            self.quota.map(|cores| format!("; quota of each side: {cores} cores")).unwrap_or_default();
         let mut lines = vec![
             format!(
-                "{date}; {}; {place}; medians of {repetitions} repetitions of {seconds} s.",
+                "{date}; {}; {place}{neighbours}{quota}; medians of {repetitions} repetitions of {seconds} s.",
                 machine.class()
             ),
             String::new(),
+        ];
+        lines.extend(self.rows(|value, _| Some(value)));
+        lines.join("\n")
+    }
+
+    /// Returns the medians relative to tonic over TCP.
+    pub(crate) fn ratios(&self) -> String {
+        let mut lines = vec!["Relative to tonic over TCP:".to_owned(), String::new()];
+        lines.extend(self.rows(|value, tcp| Some(value / tcp?)));
+        lines.join("\n")
+    }
+
+    /// Returns the header and the rows of a table. `cell` has the median of a transport and the median of tonic over TCP.
+    fn rows(&self, cell: impl Fn(f64, Option<f64>) -> Option<f64>) -> Vec<String> {
+        let mut lines = vec![
             format!("| | {} |", Transport::ALL.map(Transport::title).join(" | ")),
             format!("|---|{}", "---:|".repeat(Transport::ALL.len())),
         ];
         for point in Point::ALL {
             if point.has_times() {
-                lines.push(self.row(point, "µs", 1, |series| &series.time_us));
-                lines.push(self.row(point, "calls/s", 0, |series| &series.per_s));
-            } else {
-                lines.push(self.row(point, "items/s", 0, |series| &series.per_s));
+                lines.push(self.row(point, "µs", |series| &series.time_us, &cell));
+                lines.push(self.row(point, "p99, µs", |series| &series.p99_us, &cell));
             }
+            lines.push(self.row(point, point.unit(), |series| &series.per_s, &cell));
         }
-        lines.join("\n")
+        lines
     }
 
-    fn row(&self, point: Point, unit: &str, digits: usize, values: impl Fn(&Series) -> &Vec<f64>) -> String {
+    fn row(
+        &self,
+        point: Point,
+        unit: &str,
+        values: impl Fn(&Series) -> &Vec<f64>,
+        cell: impl Fn(f64, Option<f64>) -> Option<f64>,
+    ) -> String {
+        let middle = |transport| {
+            let series = self.series.iter().find(|series| series.is(point, transport))?;
+            median(values(series).clone())
+        };
         let cells = Transport::ALL.map(|transport| {
-            let series = self.series.iter().find(|series| series.is(point, transport));
-            let middle = series.and_then(|series| median(values(series).clone()));
-            middle.map_or_else(String::new, |value| with_commas(&format!("{value:.digits$}")))
+            let value = middle(transport).and_then(|value| cell(value, middle(Transport::Tcp)));
+            value.map_or_else(String::new, digits)
         });
         format!("| {}, {unit} | {} |", point.title(), cells.join(" | "))
     }
+}
+
+/// Formats a number with two digits after the point below 10, one below 1,000 and none above.
+fn digits(value: f64) -> String {
+    let digits = match value {
+        ..10.0 => 2,
+        ..1000.0 => 1,
+        _ => 0,
+    };
+    with_commas(&format!("{value:.digits$}"))
 }
 
 impl Series {
@@ -130,16 +182,21 @@ mod tests {
 
     #[test]
     fn the_table_has_medians() {
-        let mut report = Report::new(0.5, None);
+        let load = Load { neighbours: 2, quota: None };
+        let mut report = Report::new(0.5, None, load, Runtime::TwoWorkers);
         let point = Point::ALL[0];
         for (time_us, per_s) in [(30, 3000.0), (10, 1000.0), (20, 2000.0)] {
             let mut times = crate::recorder::histogram();
             times.record(time_us * 1000).unwrap();
             report.add(point, Transport::Tcp, &Sample { times, per_s });
+            let times = crate::recorder::histogram();
+            report.add(point, Transport::Unix, &Sample { times, per_s: per_s * 1.5 });
         }
         let table = report.table();
-        assert!(table.contains("not pinned; medians of 3 repetitions of 0.5 s."), "{table}");
+        assert!(table.contains("not pinned; busy loops: 2; medians of 3 repetitions of 0.5 s."), "{table}");
         assert!(table.contains("1 outstanding, µs | 20.0 |"), "{table}");
-        assert!(table.contains("1 outstanding, calls/s | 2,000 |"), "{table}");
+        assert!(table.contains("1 outstanding, calls/s | 2,000 | 3,000 |"), "{table}");
+        let ratios = report.ratios();
+        assert!(ratios.contains("1 outstanding, calls/s | 1.00 | 1.50 |"), "{ratios}");
     }
 }

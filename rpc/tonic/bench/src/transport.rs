@@ -1,14 +1,16 @@
 //! The transports: how a server offers the service, and how a client reaches it.
 
+use crate::pin::Cores;
 use crate::server::{announce, at_end};
 use crate::service::{self, EchoClient};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
-use tokio::task::{LocalSet, spawn_local, yield_now};
+use tokio::task::yield_now;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
@@ -36,9 +38,38 @@ pub(crate) enum Transport {
     OnPollers,
 }
 
+/// The runtime of a side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Runtime {
+    /// One thread; tonic's own transports poll.
+    Polling,
+    /// An ordinary runtime with one worker, which sleeps when idle.
+    OneWorker,
+    /// An ordinary runtime with two workers.
+    TwoWorkers,
+}
+
+impl Runtime {
+    /// Returns the runtime of both sides. Only a side that has a core for itself may poll.
+    pub(crate) fn choose(cores: Option<Cores>, is_loaded: bool) -> Self {
+        match cores {
+            None => Self::TwoWorkers,
+            Some(cores) if is_loaded || cores.client == cores.server => Self::OneWorker,
+            Some(_) => Self::Polling,
+        }
+    }
+
+    /// Its name as an argument.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
 /// A client over any transport.
-pub(crate) type Client =
-    EchoClient<BoxCloneService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, Failure>>;
+pub(crate) type Client = EchoClient<
+    BoxCloneService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, io::Error>,
+>;
 
 /// A client, and the node that it needs.
 pub(crate) struct Connection {
@@ -64,14 +95,27 @@ impl Transport {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    /// Runs one side.
+    pub(crate) fn run<T>(
+        self,
+        runtime: Runtime,
+        side: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let workers = match runtime {
+            Runtime::Polling => return self.run_polling(side),
+            Runtime::OneWorker => 1,
+            Runtime::TwoWorkers => 2,
+        };
+        Builder::new_multi_thread().worker_threads(workers).enable_all().build()?.block_on(side)
+    }
+
     /// Runs one side in a runtime of one thread. The runtime of tonic's own transports polls rather than sleeps, as the
     /// pollers of Trunkline do while they have work.
-    pub(crate) fn run<T>(self, side: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+    fn run_polling<T>(self, side: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let is_polling = matches!(self, Self::Tcp | Self::Unix);
-        LocalSet::new().block_on(&runtime, async {
+        Builder::new_current_thread().enable_all().build()?.block_on(async {
             if is_polling {
-                spawn_local(async {
+                tokio::spawn(async {
                     loop {
                         yield_now().await;
                     }
@@ -133,7 +177,7 @@ impl Transport {
                 let node = Node::builder().listen("127.0.0.1:0").pollers(1).start_async().await?;
                 let channel = trunkline_tonic::Channel::new(&node, address);
                 let service = channel.map_response(|response| response.map(tonic::body::Body::new));
-                (BoxCloneService::new(service.map_err(Failure::from)), Some(node))
+                (BoxCloneService::new(service.map_err(io::Error::other)), Some(node))
             }
         };
         let client = EchoClient::new(service).max_decoding_message_size(usize::MAX);
@@ -143,8 +187,8 @@ impl Transport {
 
 fn boxed(
     channel: Channel,
-) -> BoxCloneService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, Failure> {
-    BoxCloneService::new(channel.map_err(Failure::from))
+) -> BoxCloneService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, io::Error> {
+    BoxCloneService::new(channel.map_err(io::Error::other))
 }
 
 async fn serve_node(service: trunkline::stub::Service) -> Result<(), Failure> {

@@ -20,7 +20,7 @@ fn all_transports_are_measured() {
     let rows = table.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |"));
     let rows = rows.map(|line| line.trim_matches('|').split('|').skip(1).collect::<Vec<_>>());
     let rows = rows.collect::<Vec<_>>();
-    assert_eq!(rows.len(), 7, "{table}");
+    assert_eq!(rows.len(), 28, "{table}");
     for cell in rows.iter().flatten() {
         let value = cell.replace(',', "").trim().parse::<f64>();
         assert!(value.is_ok_and(|value| value > 0.0), "{table}");
@@ -28,7 +28,7 @@ fn all_transports_are_measured() {
     assert!(rows.iter().all(|row| row.len() == 4), "{table}");
     assert_eq!(progress.lines().filter(|line| line.starts_with("repetition 1 of 1: ")).count(), 4);
     let saved: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
-    assert_eq!(saved["series"].as_array().unwrap().len(), 16);
+    assert_eq!(saved["series"].as_array().unwrap().len(), 24);
 }
 
 #[test]
