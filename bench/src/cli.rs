@@ -6,14 +6,17 @@ use crate::client::{Kind, MOST_THREADS};
 use crate::compare::Comparison;
 use crate::fair;
 use crate::html::Files;
+use crate::load::Helper;
 use crate::mixed::Mixed;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
 use crate::peer::Serve;
 use crate::pin::Pin;
 use crate::quantities::{rate, seconds};
+use crate::rest::Rest;
 use crate::scale::Scale;
 use crate::servers::Wanted;
+use crate::shared::Shared;
 use crate::sizes::{Outstanding, Sizes};
 use crate::streams::Streams;
 use clap::{Args, Parser, Subcommand};
@@ -45,6 +48,8 @@ use std::path::PathBuf;
 ///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, next to each of them alone
 ///   trunkline-bench burst --calls 200000            200,000 calls at once: successes, time and memory
 ///   trunkline-bench streams                         items of streams next to calls; open streams, a large upload
+///   trunkline-bench shared --pin off --neighbours 2 beside two busy loops; --quota 0.5 is half a core for each side
+///   trunkline-bench rest                            CPU time of idle and nearly idle clients and servers
 ///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
 ///   trunkline-bench latency --size 0..1M --html out.html   the results as a page with plots
 ///   trunkline-bench report *.json --html out.html   a page of several such files
@@ -97,6 +102,12 @@ pub(crate) enum Command {
     /// Measures between the nodes of several hosts.
     Run(Orders),
     Report(Files),
+    /// Calls beside busy loops or within a CPU quota, next to tonic and tarpc.
+    Shared(Shared),
+    /// CPU time, context switches and memory at low rates of calls and with idle sessions, next to tonic and tarpc.
+    Rest(Rest),
+    #[command(flatten)]
+    Helper(Helper),
     /// The server process; the program starts it itself.
     #[command(hide = true)]
     Serve(Serve),

@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
 // A doc comment would replace the description of the command.
-#[derive(Debug, Clone, Copy, PartialEq, Args)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Args)]
 pub(crate) struct Load {
     /// Busy loops that run beside the measurement, each in a process.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=256))]

@@ -19,6 +19,8 @@
 //! | `mixed` | sizes and kinds in a mix |
 //! | `burst` | many calls at once, and their memory |
 //! | `streams` | items of streams, and the memory of streams |
+//! | `shared`, `load` | busy loops and CPU quotas |
+//! | `rest`, `usage` | CPU time, context switches and memory of idle sides |
 //! | `compare`, `saved` | changes between the files of two runs |
 //! | `html`, `distribution` | a page with plots |
 //! | `pin`, `failure`, `whole_file`, `progress` | cores, exit codes, and files that are replaced as a whole |
@@ -42,6 +44,7 @@ mod figures;
 mod floors;
 mod html;
 mod in_process;
+mod load;
 mod machine;
 mod mixed;
 mod nodes;
@@ -55,11 +58,13 @@ mod progress;
 mod quantities;
 mod recorder;
 mod report;
+mod rest;
 mod run;
 mod saved;
 mod scale;
 mod servers;
 mod session;
+mod shared;
 mod side_by_side;
 mod sizes;
 mod spread;
@@ -67,6 +72,7 @@ mod stopwatch;
 mod streams;
 mod systems;
 mod table;
+mod usage;
 mod whole_file;
 mod worker;
 
@@ -107,6 +113,12 @@ fn main() -> ExitCode {
         Some(Command::Streams(streams)) => streams::measure(streams),
         Some(Command::Compare(files)) => compare::compare(files),
         Some(Command::Report(files)) => html::report(files),
+        Some(Command::Shared(shared)) => shared::measure(shared),
+        Some(Command::Rest(rest)) => rest::measure(rest),
+        Some(Command::Helper(helper)) => {
+            helper.run();
+            Ok(())
+        }
         Some(Command::Serve(serve)) => peer::serve(serve),
     };
     match done {

@@ -110,6 +110,11 @@ impl Peer {
         Err(Failure::ServerDied(format!("it did not start, {status}")))
     }
 
+    /// Returns the number of the process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).id()
+    }
+
     /// Returns how the process ended, if it has ended.
     pub(crate) fn death(&self) -> Option<Failure> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);

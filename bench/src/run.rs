@@ -149,6 +149,7 @@ impl<'a> Run<'a> {
             buffer: settings.buffer,
             verify: settings.verify,
             measured: Duration::from_secs_f64(settings.seconds),
+            is_mean: false,
         }
     }
 

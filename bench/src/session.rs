@@ -116,6 +116,14 @@ impl Session {
         &self.node
     }
 
+    /// Returns the number of the server process.
+    pub(crate) fn server_process(&self) -> Option<u32> {
+        match &self.server {
+            Server::Process(peer) => Some(peer.process()),
+            Server::Here { .. } => None,
+        }
+    }
+
     /// Returns how the server process ended, if it has ended.
     pub(crate) fn death(&self) -> Option<Failure> {
         match &self.server {

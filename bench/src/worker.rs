@@ -39,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) verify: bool,
     /// Duration of the measurement.
     pub(crate) measured: Duration,
+    /// True if the rate is a mean, not a median over slices.
+    pub(crate) is_mean: bool,
 }
 
 /// State that the workers of one measurement share.
@@ -54,7 +56,7 @@ pub(crate) struct Measurement {
 impl Measurement {
     /// Begins a measurement now.
     pub(crate) fn begin(plan: Plan) -> Self {
-        let recorder = Mutex::new(Recorder::new(nanoseconds(plan.measured)));
+        let recorder = Mutex::new(Recorder::new(nanoseconds(plan.measured)).mean(plan.is_mean));
         Self { plan, watch: Stopwatch::start(), recorder, next: AtomicU64::new(0) }
     }
 

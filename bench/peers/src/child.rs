@@ -29,6 +29,9 @@ impl Server {
         {
             command.args([name, &value.to_string()]);
         }
+        if let Some(workers) = exchange.workers {
+            command.args(["--workers", &workers.to_string()]);
+        }
         if let Some(core) = core {
             // A server runs on one core only.
             command.args(["--pin", &format!("{core},{core}")]);
@@ -42,6 +45,11 @@ impl Server {
         }
         let server = Self { child: Mutex::new(child), address: line.trim().to_owned() };
         if server.address.is_empty() { Err("the server has not started".to_owned()) } else { Ok(server) }
+    }
+
+    /// Returns the number of the process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).id()
     }
 
     /// Returns how the server ended, if it has ended.

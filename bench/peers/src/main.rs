@@ -13,6 +13,8 @@
 
 mod child;
 mod iceoryx_echo;
+#[path = "../../src/load.rs"]
+mod load;
 #[path = "../../src/pin.rs"]
 #[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod pin;
@@ -24,8 +26,11 @@ mod stopwatch;
 mod tarpc_echo;
 mod tokio_side;
 mod tonic_echo;
+#[path = "../../src/usage.rs"]
+mod usage;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use load::{Helper, Load, Neighbours, Quota};
 use recorder::Sample;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -46,6 +51,19 @@ enum Command {
     List,
     /// Measures one system, and prints the result as one line of JSON.
     Measure(Exchange),
+    /// Measures what one system uses at a rate of calls, and prints the result as one line of JSON.
+    Rest {
+        #[command(flatten)]
+        exchange: Exchange,
+        /// Calls per second.
+        #[arg(long)]
+        rate: f64,
+        /// Idle connections.
+        #[arg(long)]
+        sessions: u16,
+    },
+    #[command(flatten)]
+    Helper(Helper),
     /// The server process, which the program starts itself.
     #[command(hide = true)]
     Serve(Exchange),
@@ -71,6 +89,11 @@ struct Exchange {
     /// Cores of client and server.
     #[arg(long)]
     pin: Option<pin::Pin>,
+    #[command(flatten)]
+    load: Load,
+    /// Workers of the runtime, which then sleeps when idle, for the server.
+    #[arg(long, hide = true)]
+    workers: Option<usize>,
     /// A directory that both sides share, for the server.
     #[arg(long, hide = true)]
     folder: Option<PathBuf>,
@@ -113,6 +136,15 @@ impl Exchange {
         }
     }
 
+    /// Returns the workers of runtimes that sleep when idle; `None` if each side has a core for itself, and may poll.
+    fn sleeping_workers(&self) -> Option<usize> {
+        match self.cores() {
+            None => Some(2),
+            Some(cores) if self.load.is_any() || cores.client == cores.server => Some(1),
+            Some(_) => None,
+        }
+    }
+
     fn name(&self) -> String {
         self.system.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -125,7 +157,12 @@ fn main() -> ExitCode {
             names.for_each(|name| println!("{}", name.get_name()));
             Ok(())
         }
-        Command::Measure(exchange) => measure(&exchange),
+        Command::Measure(exchange) => measure(exchange),
+        Command::Rest { exchange, rate, sessions } => rest(exchange, rate, sessions),
+        Command::Helper(helper) => {
+            helper.run();
+            Ok(())
+        }
         Command::Serve(exchange) => serve(&exchange),
     };
     match done {
@@ -137,20 +174,59 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(exchange: &Exchange) -> Result<(), String> {
+fn measure(mut exchange: Exchange) -> Result<(), String> {
     let cores = exchange.cores();
-    let folder =
-        tempfile::tempdir().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
-    let server = child::Server::start(exchange, folder.path(), cores.map(|cores| cores.server))?;
+    exchange.workers = exchange.sleeping_workers();
+    let _neighbours = Neighbours::start(exchange.load.neighbours)?;
+    let quota = exchange.load.quota.map(Quota::start).transpose()?;
+    let (_folder, server) = start(&exchange)?;
+    quota.as_ref().map_or(Ok(()), |quota| quota.join_server(server.process()))?;
     cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
+    let address = &server.address;
     let sample = match exchange.system {
-        System::TonicTcp | System::TonicUnix => tonic_echo::measure(exchange, &server.address),
-        System::TarpcTcp | System::TarpcUnix => tarpc_echo::measure(exchange, &server.address),
-        System::Iceoryx2 => iceoryx_echo::measure(exchange, &server.address),
+        System::TonicTcp | System::TonicUnix => {
+            tokio_side::measure(&exchange, tonic_echo::connect(&exchange, address))
+        }
+        System::TarpcTcp | System::TarpcUnix => {
+            tokio_side::measure(&exchange, tarpc_echo::connect(&exchange, address))
+        }
+        System::Iceoryx2 => iceoryx_echo::measure(&exchange, address),
     };
     let Sample { times, per_s } = sample.map_err(|why| server.death().unwrap_or(why))?;
     let times = times.iter_recorded().map(|at| (at.value_iterated_to(), at.count_at_value())).collect();
-    let line = serde_json::to_string(&Line { times, per_s }).map_err(|error| error.to_string())?;
+    print(&Line { times, per_s })
+}
+
+fn rest(mut exchange: Exchange, rate: f64, sessions: u16) -> Result<(), String> {
+    exchange.workers = Some(2);
+    let (_folder, server) = start(&exchange)?;
+    let address = &server.address;
+    let usage = match exchange.system {
+        System::TonicTcp | System::TonicUnix => {
+            tokio_side::rest(&exchange, server.process(), rate, sessions, || {
+                tonic_echo::connect(&exchange, address)
+            })
+        }
+        System::TarpcTcp | System::TarpcUnix => {
+            tokio_side::rest(&exchange, server.process(), rate, sessions, || {
+                tarpc_echo::connect(&exchange, address)
+            })
+        }
+        System::Iceoryx2 => Err("iceoryx2 only polls here".to_owned()),
+    };
+    print(&usage.map_err(|why| server.death().unwrap_or(why))?)
+}
+
+fn start(exchange: &Exchange) -> Result<(tempfile::TempDir, child::Server), String> {
+    let folder =
+        tempfile::tempdir().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
+    let core = exchange.cores().map(|cores| cores.server);
+    let server = child::Server::start(exchange, folder.path(), core)?;
+    Ok((folder, server))
+}
+
+fn print(result: &impl Serialize) -> Result<(), String> {
+    let line = serde_json::to_string(result).map_err(|error| error.to_string())?;
     println!("{line}");
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! tarpc with its bincode transport.
 
-use crate::recorder::Sample;
 use crate::tokio_side::{self, Caller};
 use crate::{Exchange, System, child};
 use bytes::Bytes;
@@ -13,13 +12,12 @@ use tarpc::tokio_util::codec::length_delimited::LengthDelimitedCodec;
 use tarpc::{client, context, serde_transport};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::task::spawn_local;
 
 /// Maximum length of a frame, in bytes.
 const FRAME: usize = 65 << 20;
 
 #[tarpc::service]
-trait Echo {
+pub(crate) trait Echo {
     async fn call(payload: ByteBuf, reply: usize) -> ByteBuf;
 }
 
@@ -48,7 +46,7 @@ fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCode
 async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let transport = serde_transport::new(framed(stream), Bincode::default());
     let requests = BaseChannel::with_defaults(transport).execute(Mirror.serve());
-    requests.for_each(|request| async { drop(spawn_local(request)) }).await;
+    requests.for_each(|request| async { drop(tokio::spawn(request)) }).await;
 }
 
 /// Serves until the end of standard input.
@@ -61,39 +59,35 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
         if exchange.system == System::TarpcTcp {
             let listener = TcpListener::bind("127.0.0.1:0").await.map_err(named)?;
             child::announce(&listener.local_addr().map_err(named)?.to_string())?;
-            let (stream, _) = listener.accept().await.map_err(named)?;
-            stream.set_nodelay(true).map_err(named)?;
-            serve_one(stream).await;
-        } else {
-            let path = exchange.folder.clone().unwrap_or_default().join("tarpc");
-            let listener = UnixListener::bind(&path).map_err(named)?;
-            child::announce(&path.to_string_lossy())?;
-            serve_one(listener.accept().await.map_err(named)?.0).await;
+            loop {
+                let (stream, _) = listener.accept().await.map_err(named)?;
+                stream.set_nodelay(true).map_err(named)?;
+                tokio::spawn(serve_one(stream));
+            }
         }
-        Ok(())
+        let path = exchange.folder.clone().unwrap_or_default().join("tarpc");
+        let listener = UnixListener::bind(&path).map_err(named)?;
+        child::announce(&path.to_string_lossy())?;
+        loop {
+            tokio::spawn(serve_one(listener.accept().await.map_err(named)?.0));
+        }
     })
 }
 
-/// Measures calls to a server.
+/// Connects to a server.
 ///
 /// # Errors
-/// Fails with the reason if a call fails.
-pub(crate) fn measure(exchange: &Exchange, address: &str) -> Result<Sample, String> {
+/// Fails with the reason if it cannot be reached.
+pub(crate) async fn connect(exchange: &Exchange, address: &str) -> Result<EchoClient, String> {
     fn client(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> EchoClient {
         let transport = serde_transport::new(framed(stream), Bincode::default());
-        let client::NewClient { client, dispatch } = EchoClient::new(client::Config::default(), transport);
-        drop(spawn_local(dispatch));
-        client
+        EchoClient::new(client::Config::default(), transport).spawn()
     }
-    tokio_side::run(async {
-        let named = |error: std::io::Error| format!("cannot connect: {error}");
-        let client = if exchange.system == System::TarpcTcp {
-            let stream = TcpStream::connect(address).await.map_err(named)?;
-            stream.set_nodelay(true).map_err(named)?;
-            client(stream)
-        } else {
-            client(UnixStream::connect(address).await.map_err(named)?)
-        };
-        tokio_side::measure(client, exchange).await
-    })
+    let named = |error: std::io::Error| format!("cannot connect: {error}");
+    if exchange.system == System::TarpcTcp {
+        let stream = TcpStream::connect(address).await.map_err(named)?;
+        stream.set_nodelay(true).map_err(named)?;
+        return Ok(client(stream));
+    }
+    Ok(client(UnixStream::connect(address).await.map_err(named)?))
 }

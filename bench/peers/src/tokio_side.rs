@@ -1,40 +1,39 @@
-//! Parts common to systems on tokio: a single-threaded runtime that polls instead of sleeping, as our pollers do while
-//! they have work, and one task for each call under way.
+//! Parts common to systems on tokio: the runtime, and one task for each call under way.
+//!
+//! A side with a core for itself has a single-threaded runtime that polls instead of sleeping, as our pollers do while they have
+//! work. Otherwise the runtime is an ordinary one, which sleeps when idle.
 
 use crate::recorder::{Recorder, Sample};
 use crate::stopwatch::{Stopwatch, nanoseconds};
+use crate::usage::{self, Usage};
 use crate::{Exchange, child, pin};
 use bytes::Bytes;
-use std::cell::RefCell;
 use std::future::Future;
-use std::rc::Rc;
-use tokio::task::{LocalSet, spawn_local, yield_now};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
 
 /// Makes calls.
-pub(crate) trait Caller: Clone + 'static {
+pub(crate) trait Caller: Clone + Send + 'static {
     /// Sends a request, and returns the length of the reply.
-    fn call(&mut self, request: Bytes, reply: usize) -> impl Future<Output = Result<usize, String>>;
+    fn call(&mut self, request: Bytes, reply: usize) -> impl Future<Output = Result<usize, String>> + Send;
 }
 
-/// Runs one side until its future ends.
-///
-/// # Errors
-/// Returns errors of the runtime and of the future.
-pub(crate) fn run<T>(side: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start tokio: {error}"))?;
-    let local = LocalSet::new();
-    local.block_on(&runtime, async {
+fn runtime(exchange: &Exchange) -> Result<Runtime, String> {
+    let built = match exchange.workers {
+        Some(workers) => Builder::new_multi_thread().worker_threads(workers).enable_all().build(),
+        None => Builder::new_current_thread().enable_all().build(),
+    };
+    let runtime = built.map_err(|error| format!("cannot start tokio: {error}"))?;
+    if exchange.workers.is_none() {
         // While a task is ready, the runtime polls for events without waiting.
-        spawn_local(async {
+        runtime.spawn(async {
             loop {
                 yield_now().await;
             }
         });
-        side.await
-    })
+    }
+    Ok(runtime)
 }
 
 /// Serves on the side's core until the end of standard input.
@@ -48,7 +47,7 @@ pub(crate) fn serve(
     exchange.cores().map_or(Ok(()), |cores| pin::to(cores.server))?;
     let (ended, end) = futures::channel::oneshot::channel::<()>();
     child::at_end(|| drop(ended));
-    run(async {
+    runtime(exchange)?.block_on(async {
         tokio::select! {
             served = server => served,
             _end = end => Ok(()),
@@ -60,29 +59,64 @@ pub(crate) fn serve(
 ///
 /// # Errors
 /// Fails with the reason if a call fails.
-pub(crate) async fn measure(caller: impl Caller, exchange: &Exchange) -> Result<Sample, String> {
-    let recorder = Rc::new(RefCell::new(Recorder::new(nanoseconds(exchange.measured()))));
-    let (watch, request, reply) = (Stopwatch::start(), Bytes::from(vec![1; exchange.size]), exchange.reply);
-    let work = |mut caller, recorder: Rc<RefCell<Recorder>>, request: Bytes| async move {
-        loop {
-            let began_ns = watch.now_ns();
-            let ended = Caller::call(&mut caller, request.clone(), reply).await;
-            let mut recorder = recorder.borrow_mut();
-            match ended {
-                Ok(bytes) if bytes == reply => {}
-                Ok(bytes) => recorder.failed(format!("a reply has {bytes} bytes, not {reply}")),
-                Err(why) => recorder.failed(format!("a call failed: {why}")),
+pub(crate) fn measure<C: Caller>(
+    exchange: &Exchange,
+    connect: impl Future<Output = Result<C, String>>,
+) -> Result<Sample, String> {
+    runtime(exchange)?.block_on(async {
+        let caller = connect.await?;
+        let recorder = Recorder::new(nanoseconds(exchange.measured())).mean(exchange.load.is_any());
+        let (recorder, watch) = (Arc::new(Mutex::new(recorder)), Stopwatch::start());
+        let (request, reply) = (Bytes::from(vec![1; exchange.size]), exchange.reply);
+        let work = |mut caller: C, recorder: Arc<Mutex<Recorder>>, request: Bytes| async move {
+            loop {
+                let began_ns = watch.now_ns();
+                let ended = caller.call(request.clone(), reply).await;
+                let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+                match ended {
+                    Ok(bytes) if bytes == reply => {}
+                    Ok(bytes) => recorder.failed(format!("a reply has {bytes} bytes, not {reply}")),
+                    Err(why) => recorder.failed(format!("a call failed: {why}")),
+                }
+                if !recorder.ended(began_ns, watch.now_ns()) {
+                    return;
+                }
             }
-            if !recorder.ended(began_ns, watch.now_ns()) {
-                return;
-            }
+        };
+        let tasks = (0..exchange.outstanding)
+            .map(|_| tokio::spawn(work(caller.clone(), Arc::clone(&recorder), request.clone())))
+            .collect::<Vec<_>>();
+        for task in tasks {
+            task.await.map_err(|error| error.to_string())?;
         }
+        let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *recorder, Recorder::new(0)).finish()
+    })
+}
+
+/// Measures what both sides use at a rate of calls, with further connections that are idle.
+///
+/// # Errors
+/// Fails with the reason if a call fails.
+pub(crate) fn rest<C: Caller, F: Future<Output = Result<C, String>>>(
+    exchange: &Exchange,
+    server: u32,
+    rate: f64,
+    sessions: u16,
+    connect: impl Fn() -> F,
+) -> Result<Usage, String> {
+    let runtime = runtime(exchange)?;
+    let (request, reply) = (Bytes::from(vec![1; exchange.size]), exchange.reply);
+    let connected = || {
+        runtime.block_on(async {
+            let mut caller = connect().await?;
+            caller.call(request.clone(), reply).await?;
+            Ok::<_, String>(caller)
+        })
     };
-    let tasks = (0..exchange.outstanding)
-        .map(|_| spawn_local(work(caller.clone(), Rc::clone(&recorder), request.clone())))
-        .collect::<Vec<_>>();
-    for task in tasks {
-        task.await.map_err(|error| error.to_string())?;
-    }
-    recorder.replace(Recorder::new(0)).finish()
+    let _idle = (0..sessions).map(|_| connected()).collect::<Result<Vec<_>, _>>()?;
+    let mut caller = connected()?;
+    usage::measure(server, rate, exchange.measured(), || {
+        runtime.block_on(caller.call(request.clone(), reply)).map(drop)
+    })
 }

@@ -1,6 +1,5 @@
 //! gRPC by tonic: unary calls, with windows that hold the calls under way.
 
-use crate::recorder::Sample;
 use crate::tokio_side::{self, Caller};
 use crate::{Exchange, System, child};
 use bytes::Bytes;
@@ -78,30 +77,28 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     })
 }
 
-/// Measures calls to a server.
+/// Connects to a server.
 ///
 /// # Errors
-/// Fails with the reason if a call fails.
-pub(crate) fn measure(exchange: &Exchange, address: &str) -> Result<Sample, String> {
-    tokio_side::run(async {
-        let to = if exchange.system == System::TonicTcp { address } else { "localhost" };
-        let endpoint = Endpoint::from_shared(format!("http://{to}"))
-            .map_err(|error| error.to_string())?
-            .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOWS);
-        let connected = if exchange.system == System::TonicTcp {
-            endpoint.connect().await
-        } else {
-            let path = PathBuf::from(address);
-            endpoint
-                .connect_with_connector(tower::service_fn(move |_: Uri| {
-                    let path = path.clone();
-                    async { UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
-                }))
-                .await
-        };
-        let channel = connected.map_err(|error| format!("cannot connect: {error}"))?;
-        tokio_side::measure(EchoClient::new(channel).max_decoding_message_size(usize::MAX), exchange).await
-    })
+/// Fails with the reason if it cannot be reached.
+pub(crate) async fn connect(exchange: &Exchange, address: &str) -> Result<EchoClient<Channel>, String> {
+    let to = if exchange.system == System::TonicTcp { address } else { "localhost" };
+    let endpoint = Endpoint::from_shared(format!("http://{to}"))
+        .map_err(|error| error.to_string())?
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOWS);
+    let connected = if exchange.system == System::TonicTcp {
+        endpoint.connect().await
+    } else {
+        let path = PathBuf::from(address);
+        endpoint
+            .connect_with_connector(tower::service_fn(move |_: Uri| {
+                let path = path.clone();
+                async { UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
+            }))
+            .await
+    };
+    let channel = connected.map_err(|error| format!("cannot connect: {error}"))?;
+    Ok(EchoClient::new(channel).max_decoding_message_size(usize::MAX))
 }

@@ -33,6 +33,7 @@ impl Pair {
             buffer: Buffer::Reused,
             verify: false,
             measured,
+            is_mean: false,
         };
         let margin = plan(load.margin());
         Self {

@@ -216,6 +216,7 @@ impl Scale {
             buffer: Buffer::Reused,
             verify: false,
             measured: Duration::from_secs_f64(self.seconds),
+            is_mean: false,
         }));
         fleet.work(&measurement, self.outstanding)?;
         Ok(measurement.finish()?)

@@ -16,9 +16,12 @@ mod ucx;
 
 use crate::figures::Figures;
 use crate::floors::Shape;
+use crate::load::Load;
 use crate::pin::Cores;
 use crate::point::Measure;
 use std::path::Path;
+
+pub(crate) use program::Peer;
 
 /// One system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub(crate) struct System {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
-    Program(program::Peer),
+    Program(Peer),
     /// `ucx_perftest` with these transports.
     Ucx(&'static str),
     Libfabric,
@@ -43,7 +46,7 @@ impl System {
     /// # Errors
     /// Fails with the reason if the program cannot be built or run.
     pub(crate) fn all(named: Option<&Path>) -> Result<Vec<Self>, String> {
-        let mut all: Vec<_> = program::peers(named)?
+        let mut all: Vec<_> = Peer::all(named)?
             .into_iter()
             .map(|peer| Self { name: peer.name.clone(), way: Way::Program(peer) })
             .collect();
@@ -63,7 +66,7 @@ impl System {
     /// Fails with the reason if it cannot be measured.
     pub(crate) fn measure(&self, measure: Measure, shape: &Shape) -> Result<Figures, String> {
         match &self.way {
-            Way::Program(peer) => peer.measure(shape),
+            Way::Program(peer) => peer.measure(shape, Load::default()),
             Way::Ucx(transports) => ucx::measure(measure, shape, transports),
             Way::Libfabric => libfabric::measure(measure, shape),
             Way::Perftest => perftest::measure(measure, shape),

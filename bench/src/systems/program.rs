@@ -3,7 +3,9 @@
 use super::command::Running;
 use crate::figures::Figures;
 use crate::floors::Shape;
-use crate::recorder::histogram;
+use crate::load::Load;
+use crate::recorder::{Sample, histogram};
+use crate::usage::Usage;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +27,7 @@ pub(crate) struct Peer {
     program: PathBuf,
     /// Name of the system in the program's arguments.
     word: String,
-    pub(super) name: String,
+    pub(crate) name: String,
 }
 
 /// Output of the program.
@@ -33,26 +35,6 @@ pub(crate) struct Peer {
 struct Line {
     times: Vec<(u64, u64)>,
     per_s: f64,
-}
-
-/// Returns the systems that the program can measure.
-///
-/// # Errors
-/// Fails with the reason if the program cannot be built or run.
-pub(super) fn peers(named: Option<&Path>) -> Result<Vec<Peer>, String> {
-    let program = match named {
-        Some(named) => named.to_owned(),
-        None => built()?,
-    };
-    let listed = Command::new(&program).arg("list").output();
-    let listed = listed.map_err(|error| format!("--peers: cannot run {}: {error}", program.display()))?;
-    let words = String::from_utf8_lossy(&listed.stdout);
-    let peer = |word: &str| Peer { program: program.clone(), word: word.to_owned(), name: name(word) };
-    let peers = words.split_whitespace().map(peer).collect::<Vec<_>>();
-    if peers.is_empty() {
-        return Err(format!("--peers: {} lists no system; is it {PROGRAM}?", program.display()));
-    }
-    Ok(peers)
 }
 
 /// Returns the system's name in tables.
@@ -91,11 +73,35 @@ fn built() -> Result<PathBuf, String> {
 }
 
 impl Peer {
-    /// Measures the system.
+    /// Returns the systems that the program can measure.
+    ///
+    /// # Errors
+    /// Fails with the reason if the program cannot be built or run.
+    pub(crate) fn all(named: Option<&Path>) -> Result<Vec<Self>, String> {
+        let program = match named {
+            Some(named) => named.to_owned(),
+            None => built()?,
+        };
+        let listed = Command::new(&program).arg("list").output();
+        let listed = listed.map_err(|error| format!("--peers: cannot run {}: {error}", program.display()))?;
+        let words = String::from_utf8_lossy(&listed.stdout);
+        let peer = |word: &str| Self { program: program.clone(), word: word.to_owned(), name: name(word) };
+        let peers = words.split_whitespace().map(peer).collect::<Vec<_>>();
+        if peers.is_empty() {
+            return Err(format!("--peers: {} lists no system; is it {PROGRAM}?", program.display()));
+        }
+        Ok(peers)
+    }
+
+    pub(crate) fn is_over_tcp(&self) -> bool {
+        self.word.ends_with("-tcp")
+    }
+
+    /// Measures the system under a load.
     ///
     /// # Errors
     /// Fails with the reason if there is no result.
-    pub(super) fn measure(&self, shape: &Shape) -> Result<Figures, String> {
+    pub(crate) fn measure(&self, shape: &Shape, load: Load) -> Result<Figures, String> {
         let mut command = Command::new(&self.program);
         command.args(["measure", &self.word]);
         for (name, value) in
@@ -103,16 +109,45 @@ impl Peer {
         {
             command.args([name, &value.to_string()]);
         }
-        command.args(["--seconds", &shape.measured.as_secs_f64().to_string()]);
         let pin = shape.cores.map(|cores| format!("{},{}", cores.client, cores.server));
         command.args(["--pin", pin.as_deref().unwrap_or("off")]);
-        let limit = shape.measured * 2 + PATIENCE;
-        let is_result = |line: &str| line.starts_with('{').then(|| line.to_owned());
-        let mut running = Running::start(&mut command, None)?;
-        let line = running.first(limit, is_result)?;
-        running.end(ENDING);
-        figures(&line)
+        if load.neighbours > 0 {
+            command.args(["--neighbours", &load.neighbours.to_string()]);
+        }
+        if let Some(cores) = load.quota {
+            command.args(["--quota", &cores.to_string()]);
+        }
+        figures(&run(command, shape.measured)?)
     }
+
+    /// Measures what the system uses at a rate of calls, and with idle connections.
+    ///
+    /// # Errors
+    /// Fails with the reason if there is no result.
+    pub(crate) fn usage(
+        &self,
+        size: usize,
+        rate: u32,
+        idle_sessions: u16,
+        measured: Duration,
+    ) -> Result<Usage, String> {
+        let mut command = Command::new(&self.program);
+        let size = size.to_string();
+        command.args(["rest", &self.word, "--size", &size, "--reply", &size, "--pin", "off"]);
+        command.args(["--rate", &rate.to_string(), "--sessions", &idle_sessions.to_string()]);
+        let line = run(command, measured)?;
+        serde_json::from_str(&line).map_err(|error| format!("{PROGRAM} has printed no result: {error}"))
+    }
+}
+
+/// Runs the program, and returns the line with its result.
+fn run(mut command: Command, measured: Duration) -> Result<String, String> {
+    command.args(["--seconds", &measured.as_secs_f64().to_string()]);
+    let is_result = |line: &str| line.starts_with('{').then(|| line.to_owned());
+    let mut running = Running::start(&mut command, None)?;
+    let line = running.first(measured * 2 + PATIENCE, is_result)?;
+    running.end(ENDING);
+    Ok(line)
 }
 
 fn figures(line: &str) -> Result<Figures, String> {
@@ -125,7 +160,5 @@ fn figures(line: &str) -> Result<Figures, String> {
     for (time, count) in times {
         histogram.saturating_record_n(time, count);
     }
-    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
-    let at = |quantile| Some(histogram.value_at_quantile(quantile) as f64);
-    Ok(Figures { p50_ns: at(0.5), p99_ns: at(0.99), mean_ns: Some(histogram.mean()), per_s: Some(per_s) })
+    Ok(Figures::of(&Sample { times: histogram, per_s }))
 }
