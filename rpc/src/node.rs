@@ -350,6 +350,14 @@ impl NodeBuilder {
         self
     }
 
+    /// Sets the longest time that a poller polls after an event before it sleeps. The default is 400 µs, the maximum 1 s.
+    /// A poller polls only if the last gaps between events were shorter than that, and nobody else wants its core.
+    /// With zero it always sleeps, so that each event costs a wake-up by the system.
+    pub fn poll_for(mut self, longest: Duration) -> Self {
+        self.options = self.options.poll_for(longest);
+        self
+    }
+
     /// Allows listening on addresses other than loopback, although peers are not authenticated. The default is
     /// `false`.
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {

@@ -61,6 +61,9 @@ impl NodeOptions {
         if self.keepalive < Duration::from_millis(50) {
             return bad("keepalive (ms)", millis(self.keepalive), "choose 50 ms or more");
         }
+        if self.poll_for > Duration::from_secs(1) {
+            return bad("poll_for (ms)", millis(self.poll_for), "choose 1000 ms or less");
+        }
         if let Pinning::List(list) = &self.pinning {
             let usable = affinity::usable_cpus();
             if let Some(cpu) = list.iter().find(|cpu| !usable.contains(cpu)) {
@@ -218,6 +221,7 @@ mod tests {
             (new().stall_limit(Duration::ZERO), "stall_limit (ms) = 0"),
             (new().stall_limit(Duration::from_millis(5)), "stall_limit (ms) = 5"),
             (new().keepalive(Duration::ZERO), "keepalive (ms) = 0"),
+            (new().poll_for(Duration::from_secs(2)), "poll_for (ms) = 2000"),
             (new().ack_timeout(0), "ack_timeout = 0"),
             (new().ack_timeout(255), "ack_timeout = 255"),
             (new().pinning(Pinning::List(vec![usize::MAX])), "pinning ="),

@@ -73,7 +73,7 @@ impl Node {
         let mut parts = Vec::new();
         for (index, own) in (0..options.pollers).zip(pollers) {
             let cpu = affinity::cpu_for(&options.pinning, index, options.pollers, &cpus);
-            parts.push((make_parts(&runtime, PollerIndex(index), own, cpu.is_some())?, cpu));
+            parts.push((make_parts(&runtime, PollerIndex(index), own)?, cpu));
         }
         let (cm_sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
         let cm = CmHandle::new(waker);
@@ -90,6 +90,7 @@ impl Node {
             limits: Limits {
                 max_message_bytes: options.max_message_bytes,
                 keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
+                poll_for: options.poll_for,
                 ack_timeout: options.ack_timeout,
                 stall_ms: u64::try_from(options.stall_limit.as_millis()).unwrap_or(u64::MAX),
             },
@@ -367,12 +368,7 @@ fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
 }
 
 /// Creates the parts of one poller, except its upper half.
-fn make_parts(
-    runtime: &Runtime,
-    index: PollerIndex,
-    device: PollerDevice,
-    alone: bool,
-) -> Result<Parts, StartError> {
+fn make_parts(runtime: &Runtime, index: PollerIndex, device: PollerDevice) -> Result<Parts, StartError> {
     let (sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
-    Ok(Parts { index, handle: PollerHandle::new(index, waker), sleeper, device, alone })
+    Ok(Parts { index, handle: PollerHandle::new(index, waker), sleeper, device })
 }

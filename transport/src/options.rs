@@ -91,6 +91,7 @@ pub struct NodeOptions {
     pub(crate) srq_depth_limit: Option<u32>,
     pub(crate) pinning: Pinning,
     pub(crate) keepalive: Duration,
+    pub(crate) poll_for: Duration,
     pub(crate) ack_timeout: u8,
     pub(crate) allow_unauthenticated: bool,
 }
@@ -118,6 +119,7 @@ impl Default for NodeOptions {
             srq_depth_limit: None,
             pinning: Pinning::Off,
             keepalive: Duration::from_millis(500),
+            poll_for: Duration::from_micros(400),
             ack_timeout: 15,
             allow_unauthenticated: false,
         }
@@ -396,6 +398,15 @@ impl NodeOptions {
     #[must_use]
     pub fn pinning(mut self, pinning: Pinning) -> Self {
         self.pinning = pinning;
+        self
+    }
+
+    /// Sets the longest time that a poller polls after an event before it sleeps: 400 µs by default, at most 1 s. It
+    /// polls only if the last gaps between events were shorter than that, and nobody else wants its core. With
+    /// zero it always sleeps: an event then costs a wake-up by the system.
+    #[must_use]
+    pub fn poll_for(mut self, longest: Duration) -> Self {
+        self.poll_for = longest;
         self
     }
 

@@ -12,6 +12,7 @@ use crate::report::{SessionQps, Traffic};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::{Counter, Time};
 
@@ -45,6 +46,8 @@ impl Gauges {
 pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
     pub(crate) keepalive_ms: u64,
+    /// Longest time that a poller polls after an event.
+    pub(crate) poll_for: Duration,
     pub(crate) ack_timeout: u8,
     /// Time after which a peer that takes nothing loses its session.
     pub(crate) stall_ms: u64,

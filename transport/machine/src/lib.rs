@@ -10,7 +10,7 @@
 //! | `machine` | [`Machine`] and [`Turn`] |
 //! | `simulator`, `bell` | [`Simulator`]: the interface to a simulation; [`Bell`]: wakes a simulated machine |
 //! | `runtime` | [`Runtime`]: clock, randomness, and the start of machines |
-//! | `sleeper` | [`Sleeper`] and [`Waker`]: going to sleep without losing a wake-up |
+//! | `sleeper` | [`Sleeper`], [`Waker`] and [`WatchSet`]: going to sleep without losing a wake-up |
 //! | `thread` | a thread that drives a machine, and [`Running`], its handle |
 //!
 //! Nothing here knows what the machines do.
@@ -28,5 +28,5 @@ pub use bell::Bell;
 pub use machine::{Machine, MakeMachine, Turn};
 pub use runtime::Runtime;
 pub use simulator::Simulator;
-pub use sleeper::{Sleeper, Waker};
+pub use sleeper::{Sleeper, Waker, WatchSet};
 pub use thread::{NotJoined, Panicked, Running};

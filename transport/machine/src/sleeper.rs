@@ -8,8 +8,8 @@
 //!   awake()
 //! ```
 //!
-//! A [`Sleeper`] also watches descriptors, such as a completion channel's. In a simulation
-//! there are neither descriptors nor system calls: the machine asks its channels itself.
+//! A [`Sleeper`] also watches descriptors, such as a completion channel's, and a [`WatchSet`] of descriptors that
+//! changes. In a simulation there are neither descriptors nor system calls: the machine asks its channels itself.
 
 use crate::bell::Bell;
 use crate::simulator::Simulator;
@@ -17,8 +17,9 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 use trunkline_rings::doorbell::Doorbell;
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Time};
@@ -33,7 +34,7 @@ pub struct Sleeper {
 }
 
 enum SleeperHalf {
-    Thread { doorbell: Arc<ThreadBell>, poll: Poll, events: Events },
+    Thread { doorbell: Arc<ThreadBell>, poll: Poll, events: Events, changing: WatchSet },
     Simulated(Arc<Bell>),
 }
 
@@ -68,7 +69,8 @@ impl Sleeper {
                 drop(held);
                 let doorbell = Arc::new(ThreadBell { doorbell: Doorbell::new(), waker });
                 let waker = WakerHalf::Thread(Arc::clone(&doorbell));
-                (SleeperHalf::Thread { doorbell, poll, events: Events::with_capacity(8) }, waker)
+                let events = Events::with_capacity(8);
+                (SleeperHalf::Thread { doorbell, poll, events, changing: WatchSet::default() }, waker)
             }
         };
         Ok((Self { clock: clock.clone(), half }, Waker(waker)))
@@ -99,6 +101,14 @@ impl Sleeper {
         }
     }
 
+    /// Also wakes the machine when one of these descriptors becomes readable, edge-triggered, in place of those of
+    /// the last call. `fds` is called only if `version` has changed, and never in a simulation.
+    pub fn watch_set(&mut self, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
+        if let SleeperHalf::Thread { poll, changing, .. } = &mut self.half {
+            changing.update(poll, version, fds);
+        }
+    }
+
     /// Announces that the machine is about to sleep. It must look into all its queues once more after this, and
     /// then sleep or call [`Sleeper::awake`].
     pub fn announce(&self) {
@@ -122,8 +132,8 @@ impl Sleeper {
     /// The error of the system call.
     pub fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
         let timeout = until.map(|at| at - self.clock.now());
-        let SleeperHalf::Thread { poll, events, .. } = &mut self.half else { return Ok(()) };
-        match poll.poll(events, timeout) {
+        let SleeperHalf::Thread { poll, events, changing, .. } = &mut self.half else { return Ok(()) };
+        match poll.poll(events, changing.limit(timeout)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             outcome => outcome,
         }
@@ -134,6 +144,53 @@ impl Sleeper {
             SleeperHalf::Thread { doorbell, .. } => &doorbell.doorbell,
             SleeperHalf::Simulated(bell) => bell.doorbell(),
         }
+    }
+}
+
+/// The descriptors of one owner, which change, in a set to wait on.
+#[derive(Debug, Default)]
+pub struct WatchSet {
+    watched: Vec<RawFd>,
+    version: u64,
+    /// True if the system has no room to watch a descriptor.
+    is_incomplete: bool,
+}
+
+impl WatchSet {
+    /// Longest wait while a descriptor is not watched.
+    const INCOMPLETE: Duration = Duration::from_millis(1);
+
+    /// Watches these descriptors, edge-triggered, in place of those of the last call, if `version` has changed.
+    pub fn update(&mut self, poll: &Poll, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
+        if version == self.version && !self.is_incomplete {
+            return;
+        }
+        let was_incomplete = std::mem::take(&mut self.is_incomplete);
+        for fd in self.watched.drain(..) {
+            // The system has already removed a closed descriptor from the set.
+            let _closed = poll.registry().deregister(&mut SourceFd(&fd));
+        }
+        for fd in fds() {
+            match poll.registry().register(&mut SourceFd(&fd), WATCHED, Interest::READABLE) {
+                Ok(()) => self.watched.push(fd),
+                Err(error) => {
+                    if !was_incomplete && !self.is_incomplete {
+                        tracing::error!(%error, "a thread cannot watch a descriptor of its device; packets wait up to 1 ms");
+                    }
+                    self.is_incomplete = true;
+                }
+            }
+        }
+        self.version = version;
+    }
+
+    /// Returns the time to wait, which is short while a descriptor is not watched.
+    #[must_use]
+    pub fn limit(&self, timeout: Option<Duration>) -> Option<Duration> {
+        if !self.is_incomplete {
+            return timeout;
+        }
+        Some(timeout.map_or(Self::INCOMPLETE, |wanted| wanted.min(Self::INCOMPLETE)))
     }
 }
 

@@ -12,13 +12,17 @@
 //!           |   background_check |    | arm                  |
 //!           |                    v    +------------------+   |
 //!           +----------------- QUIET                     v   |
-//!                                |   background_check    BACKGROUND
-//!                                +---------------------> (arm from QUIET too)
+//!                ^               |   background_check    BACKGROUND
+//!                |               +---------------------> (arm from QUIET too)
+//!   background_check: awake                                  |
+//!                +------------ WATCHED <---------------------+
+//!                      (watch from any state)         watch: wake the background
 //! ```
 //!
-//! The background thread checks again some ticks after `Leave`, and sleeps without a tick after `TakeOver`. So
-//! pollers that just stop are relieved at the second check, pollers that call `arm` at once, and an idle
-//! program has no tick at all.
+//! The background thread checks again some ticks after `Leave` and `Watched`, and sleeps without a tick after
+//! `TakeOver`. So pollers that just stop are relieved at the second check, and pollers that call `arm` at once.
+//! A poller that calls `watch` sleeps on the card's own descriptors and keeps the duty. It stays in that
+//! state while it is awake for a few polls only, so that a wake-up costs no exchange of this word.
 
 use crossbeam_utils::CachePadded;
 
@@ -30,6 +34,8 @@ const POLLERS: u32 = 0;
 const QUIET: u32 = 1;
 /// The background thread does the work.
 const BACKGROUND: u32 = 2;
+/// A poller sleeps on the card's descriptors, or was woken by them a moment ago.
+const WATCHED: u32 = 3;
 
 /// Next task of the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub enum Duty {
     TakeOver,
     /// Leave the work to the pollers and check again after a tick.
     Leave,
+    /// Leave the work to a poller that sleeps on the card's descriptors, and check again later.
+    Watched,
 }
 
 /// Word of one card.
@@ -79,13 +87,26 @@ impl Handover {
         self.word.swap(BACKGROUND, Ordering::AcqRel) != BACKGROUND
     }
 
+    /// Poller: keeps the duty while it sleeps on the card's descriptors. Returns true if the caller must wake
+    /// the background thread, because both would watch them.
+    #[must_use = "the background thread watches the descriptors too unless woken when this is true"]
+    pub fn watch(&self) -> bool {
+        if self.word.load(Ordering::Relaxed) == WATCHED {
+            return false;
+        }
+        // SYNC: handover-word
+        self.word.swap(WATCHED, Ordering::AcqRel) == BACKGROUND
+    }
+
     /// Background thread: returns its duty, which it takes if no poller has polled since the last check.
-    pub fn background_check(&self) -> Duty {
+    /// `is_asleep` returns true while the poller that called [`Handover::watch`] sleeps.
+    pub fn background_check(&self, is_asleep: impl FnOnce() -> bool) -> Duty {
         // SYNC: handover-word
         let seen = self.word.load(Ordering::Acquire);
         let next = match seen {
             BACKGROUND => return Duty::TakeOver,
-            POLLERS => QUIET,
+            WATCHED if is_asleep() => return Duty::Watched,
+            POLLERS | WATCHED => QUIET,
             _ => BACKGROUND,
         };
         // If the exchange fails, a poller has just polled (leave) or armed (take over).

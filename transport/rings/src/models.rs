@@ -328,7 +328,7 @@ fn cell_is_reused_only_after_both_halves_are_done() {
 /// only when woken. Returns when the thread has the duty and `pollers_done`.
 fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
     loop {
-        if word.background_check() == Duty::Leave {
+        if word.background_check(|| false) == Duty::Leave {
             thread::yield_now();
             continue;
         }
@@ -361,7 +361,7 @@ fn hand_over_model(poll: fn(&Handover, &EventFd)) {
             event.write();
         }
         thread.join().unwrap();
-        assert_eq!(word.background_check(), Duty::TakeOver);
+        assert_eq!(word.background_check(|| false), Duty::TakeOver);
     });
 }
 
@@ -383,6 +383,19 @@ fn handover_relieves_pollers_that_arm() {
             event.write();
         }
         if word.arm() {
+            event.write();
+        }
+    });
+}
+
+/// A poller that slept on the card's descriptors and was woken may stop for good, too.
+#[test]
+fn handover_relieves_pollers_that_watched() {
+    hand_over_model(|word, event| {
+        if word.poller_entered() {
+            event.write();
+        }
+        if word.watch() {
             event.write();
         }
     });

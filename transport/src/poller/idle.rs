@@ -1,31 +1,38 @@
-//! When a poller yields, and when it goes to sleep.
+//! When a poller polls again, yields, or sleeps.
 //!
-//! A poller that spins on a shared core starves its neighbours. Unless it is known to have the core to
-//! itself, it yields after a few empty polls, at growing intervals, and soon sleeps. A poller alone on its
-//! core spins longer.
+//! Polling pays only if the next event comes soon and nobody else wants the core. Both are measured, never assumed:
+//!
+//! - A predictor, like one of branches, learns from the last gaps between events whether the next one is short.
+//! - A poll takes about a microsecond. If the clock jumps between two empty polls, another thread ran or the
+//!   cgroup's quota was used up: the core is shared. The poller then sleeps whenever it has no work, and tries
+//!   again after a while. It never yields to a stranger, because that gives away a whole slice of the
+//!   scheduler, usually 3 to 4 ms.
+//!
+//! On a core of its own the poller yields between polls, so that other threads of the program, which run for
+//! microseconds, need not wait for a slice to end.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Empty polls before a poller that shares its core yields.
+/// Empty polls before a poller yields.
 const POLLS_BEFORE_YIELD: u32 = 20;
-/// Minimum time before a poller that shares its core yields. Polls of shared memory finish before any answer
-/// can have come, and yielding to a busy program costs a time slice of that program, usually a millisecond.
-/// Each further yield follows after twice the time: a yield is a system call, and gives the core to every
-/// thread that is ready, so that the next one at once finds none.
+/// Minimum time before a poller yields. Polls of shared memory finish before any answer can have come. Each further
+/// yield follows after twice the time: a yield is a system call, and gives the core to every thread that is
+/// ready, so that the next one at once finds none.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
-/// Time without work after which a poller that shares its core sleeps. Another thread of the core, such as a
-/// tokio runtime, makes its next calls within this time, and waking the poller for each of them costs more
-/// than yielding. A yield to a program that never sleeps takes longer than this, so the poller sleeps after
-/// one.
-const SHARED_PATIENCE: Duration = Duration::from_micros(400);
-/// Time without work after which a poller with a core to itself sleeps.
-const ALONE_PATIENCE: Duration = Duration::from_millis(1);
-
 /// Time without work after which a poller sleeps that is transferring a large message. Packets keep arriving,
 /// and a poller that sleeps between them is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
+/// Time between two empty polls that shows another user of the core. Shorter ones are interrupts, and threads
+/// that run for microseconds.
+const JUMP: Duration = Duration::from_micros(500);
+/// Time of polling without a jump after which the core counts as the poller's own. A slice of the scheduler is
+/// shorter.
+const ALONE_AFTER: Duration = Duration::from_millis(10);
+/// Time until a poller on a shared core polls again, doubled after each failure.
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LAST_RETRY: Duration = Duration::from_secs(2);
 
 /// Action after an empty round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,33 +45,53 @@ pub(super) enum Rest {
     Sleep,
 }
 
-/// Counter of empty rounds, and the time of the first.
+/// Empty rounds of a poller, and what they have taught it.
 #[derive(Debug)]
 pub(super) struct Idle {
-    alone: bool,
+    /// Longest time of polling after an event.
+    poll_for: Duration,
     simulated: bool,
+    gaps: Gaps,
+    core: SharedCore,
+    gap: Option<Gap>,
+}
+
+/// The time since the last event.
+#[derive(Debug)]
+struct Gap {
+    since: Time,
+    /// True if the next event is expected within `poll_for`.
+    is_short: bool,
     empty: u32,
-    since: Option<Time>,
+    /// Time of the last empty round, unless the poller has slept since.
+    polled: Option<Time>,
     /// Time from the first empty round to the next yield.
     next_yield: Duration,
 }
 
 impl Idle {
-    pub(super) fn new(alone: bool) -> Self {
-        Self { alone, simulated: false, empty: 0, since: None, next_yield: TIME_BEFORE_YIELD }
+    /// Creates the state of a poller that polls for at most this long after an event.
+    pub(super) fn new(poll_for: Duration) -> Self {
+        Self {
+            poll_for,
+            simulated: false,
+            gaps: Gaps::default(),
+            core: SharedCore { state: Sharing::Unknown(Duration::ZERO), retry: FIRST_RETRY },
+            gap: None,
+        }
     }
 
     /// Creates the state of a simulated machine. It sleeps after the first empty round: virtual CPU time
     /// costs other machines nothing, and going to sleep is what the simulation must exercise.
     pub(super) fn simulated() -> Self {
-        Self { simulated: true, ..Self::new(false) }
+        Self { simulated: true, ..Self::new(Duration::ZERO) }
     }
 
-    /// Resets the count, after a round that did something or after sleep.
-    pub(super) fn reset(&mut self) {
-        self.empty = 0;
-        self.since = None;
-        self.next_yield = TIME_BEFORE_YIELD;
+    /// Notes an event: a round that began at `now` and did something.
+    pub(super) fn event(&mut self, now: Time) {
+        if let Some(gap) = self.gap.take() {
+            self.gaps.learn(now.saturating_duration_since(gap.since) <= self.poll_for);
+        }
     }
 
     /// Counts an empty round at `now`. Calls `transferring` only if the poller would otherwise sleep.
@@ -72,14 +99,23 @@ impl Idle {
         if self.simulated {
             return Rest::Sleep;
         }
-        self.empty = self.empty.saturating_add(1);
-        let since = *self.since.get_or_insert(now);
-        let patience = if self.alone { ALONE_PATIENCE } else { SHARED_PATIENCE };
-        let waited = now.saturating_duration_since(since);
-        if waited >= patience && (waited >= TRANSFER_PATIENCE || !transferring()) {
+        let is_short = self.gaps.is_next_short();
+        let first = Gap { since: now, is_short, empty: 0, polled: None, next_yield: TIME_BEFORE_YIELD };
+        let gap = self.gap.get_or_insert(first);
+        gap.empty = gap.empty.saturating_add(1);
+        if let Some(before) = gap.polled.replace(now) {
+            self.core.polled(now.saturating_duration_since(before), now);
+        }
+        let waited = now.saturating_duration_since(gap.since);
+        let sharing = self.core.at(now);
+        let is_over = !gap.is_short || waited >= self.poll_for;
+        if matches!(sharing, Sharing::Shared(_))
+            || is_over && (waited >= TRANSFER_PATIENCE || !transferring())
+        {
+            gap.polled = None;
             Rest::Sleep
-        } else if !self.alone && self.empty > POLLS_BEFORE_YIELD && waited >= self.next_yield {
-            self.next_yield = 2 * waited;
+        } else if sharing == Sharing::Alone && gap.empty > POLLS_BEFORE_YIELD && waited >= gap.next_yield {
+            gap.next_yield = 2 * waited;
             Rest::Yield
         } else {
             Rest::Spin
@@ -87,46 +123,227 @@ impl Idle {
     }
 }
 
+/// A predictor of gaps between events: a counter for each pattern of the last ones. Calls at a low rate, for
+/// example, are a long gap, one until the answer, and one until its acknowledgement, again and again.
+#[derive(Debug)]
+struct Gaps {
+    /// The last gaps, the latest in the lowest bit, set if it was short.
+    pattern: usize,
+    /// How often a short gap has followed the pattern lately: above 1 means that one is expected.
+    counters: [u8; 1 << Self::LENGTH],
+}
+
+impl Default for Gaps {
+    /// Expects short gaps, after which polling pays.
+    fn default() -> Self {
+        Self { pattern: 0, counters: [2; 1 << Self::LENGTH] }
+    }
+}
+
+impl Gaps {
+    /// Number of gaps in a pattern.
+    const LENGTH: u32 = 4;
+
+    fn is_next_short(&self) -> bool {
+        self.counters[self.pattern] > 1
+    }
+
+    fn learn(&mut self, is_short: bool) {
+        let counter = &mut self.counters[self.pattern];
+        *counter = if is_short { (*counter + 1).min(3) } else { counter.saturating_sub(1) };
+        self.pattern = (self.pattern << 1 | usize::from(is_short)) % self.counters.len();
+    }
+}
+
+/// Knowledge about other users of the core.
+#[derive(Debug)]
+struct SharedCore {
+    state: Sharing,
+    /// Time until the next attempt after the next jump.
+    retry: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// Not known yet; the time of polling without a jump.
+    Unknown(Duration),
+    /// No other thread wants the core for long.
+    Alone,
+    /// Another thread wants the core. Polling is tried again at this time.
+    Shared(Time),
+}
+
+impl SharedCore {
+    /// Notes the time between two empty polls.
+    fn polled(&mut self, between: Duration, now: Time) {
+        if between >= JUMP {
+            self.state = Sharing::Shared(now + self.retry);
+            self.retry = (2 * self.retry).min(LAST_RETRY);
+        } else if let Sharing::Unknown(without) = &mut self.state {
+            *without += between;
+            if *without >= ALONE_AFTER {
+                self.state = Sharing::Alone;
+                self.retry = FIRST_RETRY;
+            }
+        }
+    }
+
+    fn at(&mut self, now: Time) -> Sharing {
+        if matches!(self.state, Sharing::Shared(again) if again <= now) {
+            self.state = Sharing::Unknown(Duration::ZERO);
+        }
+        self.state
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_poller_that_shares_its_core_yields_then_sleeps() {
-        let start = Time(1_000_000);
-        let mut idle = Idle::new(false);
-        assert!((0..30).all(|_| idle.empty_round(start, || false) == Rest::Spin), "fast polls");
-        assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD, || false), Rest::Yield);
-        assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD * 3 / 2, || false), Rest::Spin);
-        assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD * 2, || false), Rest::Yield);
-        idle.reset();
-        idle.empty_round(start, || false);
-        assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD, || false), Rest::Spin, "slow polls");
-        assert_eq!(idle.empty_round(start + SHARED_PATIENCE, || false), Rest::Sleep);
-        idle.reset();
-        assert_eq!(idle.empty_round(start + SHARED_PATIENCE, || false), Rest::Spin);
+    const POLL_FOR: Duration = Duration::from_micros(400);
+    const POLL: Duration = Duration::from_micros(1);
+
+    /// A poller with a clock.
+    struct Run {
+        idle: Idle,
+        now: Time,
     }
 
-    #[test]
-    fn one_that_is_alone_spins_longer() {
-        let start = Time(1_000_000);
-        let mut idle = Idle::new(true);
-        assert!((0..1000).all(|_| idle.empty_round(start, || false) == Rest::Spin));
-        assert_eq!(idle.empty_round(start + SHARED_PATIENCE, || false), Rest::Spin);
-        assert_eq!(idle.empty_round(start + ALONE_PATIENCE, || false), Rest::Sleep);
-    }
-
-    #[test]
-    fn nobody_sleeps_in_the_middle_of_a_transfer_nor_waits_for_ever() {
-        let start = Time(1_000_000);
-        for alone in [false, true] {
-            let mut idle = Idle::new(alone);
-            for _ in 0..30 {
-                idle.empty_round(start, || true);
-            }
-            let rest = idle.empty_round(start + ALONE_PATIENCE, || true);
-            assert_eq!(rest, if alone { Rest::Spin } else { Rest::Yield });
-            assert_eq!(idle.empty_round(start + TRANSFER_PATIENCE, || true), Rest::Sleep);
+    impl Run {
+        fn new() -> Self {
+            Self { idle: Idle::new(POLL_FOR), now: Time(1_000_000) }
         }
+
+        /// Polls in vain until the poller does not spin, at most for `longest`.
+        fn poll(&mut self, longest: Duration) -> Option<Rest> {
+            let until = self.now + longest;
+            while self.now < until {
+                match self.idle.empty_round(self.now, || false) {
+                    Rest::Spin => self.now += POLL,
+                    other => return Some(other),
+                }
+            }
+            None
+        }
+
+        /// Waits for an event, polling as long as the poller does. Returns true if it slept.
+        fn gap(&mut self, length: Duration) -> bool {
+            let until = self.now + length;
+            let mut slept = false;
+            while self.now < until && !slept {
+                match self.idle.empty_round(self.now, || false) {
+                    Rest::Sleep => slept = true,
+                    Rest::Spin | Rest::Yield => self.now += POLL,
+                }
+            }
+            self.now = until;
+            self.idle.event(until);
+            slept
+        }
+
+        /// Polls until the core counts as the poller's own.
+        fn alone() -> Self {
+            let mut run = Self::new();
+            while run.idle.core.state != Sharing::Alone {
+                run.gap(Duration::from_micros(100));
+            }
+            run
+        }
+    }
+
+    #[test]
+    fn poller_with_short_gaps_polls_and_sleeps_when_none_follows() {
+        let mut run = Run::new();
+        assert!((0..100).all(|_| !run.gap(Duration::from_micros(300))));
+        let begin = run.now;
+        while run.poll(POLL_FOR * 2) == Some(Rest::Yield) {}
+        assert_eq!(run.now - begin, POLL_FOR);
+    }
+
+    #[test]
+    fn poller_with_long_gaps_sleeps_at_once() {
+        let mut run = Run::new();
+        for _ in 0..10 {
+            run.gap(Duration::from_millis(10));
+        }
+        assert_eq!(run.idle.empty_round(run.now, || false), Rest::Sleep);
+        run.now += Duration::from_millis(10);
+        run.idle.event(run.now);
+        for _ in 0..10 {
+            run.gap(Duration::from_micros(50));
+        }
+        assert!(!run.gap(Duration::from_micros(50)), "it polls again when gaps are short");
+    }
+
+    #[test]
+    fn pattern_of_a_call_and_its_answer_is_learnt() {
+        let mut run = Run::new();
+        let mut call = || {
+            let slept = [run.gap(Duration::from_millis(10)), run.gap(Duration::from_micros(50))];
+            let begin = run.now;
+            let rest = run.poll(POLL_FOR);
+            (slept, rest, run.now - begin)
+        };
+        for _ in 0..10 {
+            call();
+        }
+        for _ in 0..10 {
+            assert_eq!(call(), ([true, false], Some(Rest::Sleep), Duration::ZERO));
+        }
+    }
+
+    #[test]
+    fn yields_only_on_a_core_of_its_own() {
+        let mut run = Run::new();
+        run.gap(Duration::from_micros(50));
+        assert_eq!(run.poll(POLL_FOR / 2), None, "nothing is known of the core");
+        let mut run = Run::alone();
+        assert_eq!(run.poll(POLL_FOR), Some(Rest::Yield));
+        let begin = run.now;
+        run.now += POLL;
+        assert_eq!(run.poll(POLL_FOR), Some(Rest::Yield));
+        assert!(run.now - begin >= TIME_BEFORE_YIELD, "each after twice the time");
+    }
+
+    #[test]
+    fn poller_whose_core_is_taken_sleeps_and_tries_again_later() {
+        let mut run = Run::alone();
+        run.idle.empty_round(run.now, || false);
+        run.now += Duration::from_millis(4);
+        assert_eq!(run.idle.empty_round(run.now, || true), Rest::Sleep, "even during a transfer");
+        run.idle.event(run.now);
+        for (before, retry) in [(FIRST_RETRY, 2 * FIRST_RETRY), (2 * FIRST_RETRY, 4 * FIRST_RETRY)] {
+            let taken = run.now;
+            while run.gap(Duration::from_micros(50)) {
+                run.idle.gaps = Gaps::default();
+            }
+            assert!(run.now - taken >= before);
+            run.idle.empty_round(run.now, || false);
+            run.now += JUMP;
+            assert_eq!(run.idle.empty_round(run.now, || false), Rest::Sleep);
+            assert_eq!(run.idle.core.retry, 2 * retry, "each after twice the time");
+            run.idle.event(run.now);
+        }
+    }
+
+    #[test]
+    fn no_poller_sleeps_in_the_middle_of_a_transfer_nor_waits_for_ever() {
+        let mut run = Run::alone();
+        let begin = run.now;
+        let mut rests = Vec::new();
+        while rests.last() != Some(&Rest::Sleep) {
+            rests.push(run.idle.empty_round(run.now, || true));
+            run.now += POLL;
+        }
+        assert_eq!(run.now - begin, TRANSFER_PATIENCE + POLL);
+    }
+
+    #[test]
+    fn time_asleep_is_no_jump() {
+        let mut run = Run::alone();
+        for _ in 0..20 {
+            run.gap(Duration::from_millis(5));
+        }
+        assert_eq!(run.idle.core.state, Sharing::Alone);
     }
 }

@@ -5,18 +5,25 @@ use crate::buffer::ReceiveSlots;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use trunkline_machine::Sleeper;
+use trunkline_machine::{Sleeper, Waker};
 use trunkline_mutants::mutant;
 use trunkline_verbs::{
-    Completion, CompletionChannel, CompletionQueue, Notify, SharedReceiveQueue, Time, VerbsError,
+    Completion, CompletionChannel, CompletionQueue, DeviceWait, Notify, Prepared, SharedReceiveQueue, Time,
+    VerbsError,
 };
 
 /// The queues, which exist while there is a device, and the sleeper, which outlives them.
 #[derive(Debug)]
 pub(super) struct Queues {
     sleeper: Sleeper,
+    /// Wakes the poller.
+    waker: Waker,
+    /// False for some pollers of a simulation, which then sleep on their channel.
+    sleeps_on_device: bool,
     /// `None` while the device is away. Nothing is posted then, because there is no trunk.
     attached: Option<Attached>,
+    /// The device's own wait, if it has one.
+    wait: Option<Arc<dyn DeviceWait>>,
 }
 
 /// The poller's own objects on the device.
@@ -28,8 +35,8 @@ pub(super) struct Attached {
 }
 
 impl Queues {
-    pub(super) fn new(sleeper: Sleeper) -> Self {
-        Self { sleeper, attached: None }
+    pub(super) fn new(sleeper: Sleeper, waker: Waker, sleeps_on_device: bool) -> Self {
+        Self { sleeper, waker, sleeps_on_device, attached: None, wait: None }
     }
 
     /// Takes queues, and watches their completion channel.
@@ -38,12 +45,19 @@ impl Queues {
     /// When the completion channel cannot be waited for.
     pub(super) fn attach(&mut self, queues: Attached) -> io::Result<()> {
         let watched = self.sleeper.watch(|| queues.channel.as_fd());
+        if self.sleeps_on_device {
+            let waker = self.waker.clone();
+            self.wait = queues.cq.device_wait(Arc::new(move || waker.wake()));
+        }
         self.attached = Some(queues);
         watched
     }
 
     /// Releases the queues.
     pub(super) fn detach(&mut self) {
+        if self.wait.take().is_some() {
+            self.sleeper.watch_set(0, Vec::new);
+        }
         if let Some(Attached { channel, cq, srq }) = self.attached.take() {
             if let Err(error) = self.sleeper.unwatch(|| channel.as_fd()) {
                 tracing::debug!(%error, "ceasing to wait for a completion channel");
@@ -84,6 +98,24 @@ impl Queues {
         u32::try_from(posted).unwrap_or(count)
     }
 
+    /// Returns true if the poller sleeps on the device's own descriptors, see [`Queues::prepare`].
+    pub(super) fn has_wait(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    /// Prepares to sleep on the device's own descriptors. Returns `None` if work is ready, otherwise the time of the
+    /// device's next timer.
+    pub(super) fn prepare(&mut self) -> Option<Option<Time>> {
+        let Some(wait) = &self.wait else { return Some(None) };
+        match wait.prepare() {
+            Prepared::Ready => None,
+            Prepared::Sleep { until, version } => {
+                self.sleeper.watch_set(version, || wait.descriptors());
+                Some(until)
+            }
+        }
+    }
+
     /// Asks for an event at the next completion.
     ///
     /// # Errors
@@ -105,12 +137,22 @@ impl Queues {
 
     /// Returns true if something has come since the announcement.
     pub(super) fn is_woken(&self) -> bool {
-        self.sleeper.is_woken() || self.attached.as_ref().is_some_and(|attached| attached.channel.has_event())
+        self.sleeper.is_woken()
+            || self.attached.as_ref().is_some_and(|attached| attached.channel.has_event())
+            || self.wait.as_ref().is_some_and(|wait| wait.has_arrivals())
+    }
+
+    /// Returns true if the device has work that nothing wakes the poller for, in a simulation.
+    pub(super) fn is_due(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| wait.is_due())
     }
 
     /// Consumes the channel's events after waking.
     pub(super) fn awake(&self) {
         self.sleeper.awake();
+        if let Some(wait) = &self.wait {
+            wait.awake();
+        }
         if let Some(attached) = &self.attached {
             while attached.channel.next_event().is_some() {}
         }

@@ -4,6 +4,7 @@
 //! round: poll the CQ and the rings -> messages to the upper half -> commands -> messages that those led to
 //!        -> the upper half's own work -> flush sends -> timers
 //! nothing for a while: arm the CQ | poll once more, announce | look at every queue | sleep
+//!    or, on a device with its own wait:                announce | look at every queue, prepare the wait | sleep
 //! ```
 //!
 //! A round is one turn, and so is each step of going to sleep, because any other machine may run between two
@@ -55,8 +56,6 @@ pub(crate) struct Parts {
     pub(crate) handle: PollerHandle,
     pub(crate) sleeper: Sleeper,
     pub(crate) device: PollerDevice,
-    /// True if the poller has a CPU to itself.
-    pub(crate) alone: bool,
 }
 
 /// Parts that a poller shares with the rest of its node.
@@ -108,10 +107,13 @@ impl<U: Upper> Poller<U> {
     /// When the completion channel cannot be waited for.
     pub(crate) fn new(parts: Parts, node: OfNode, upper: U) -> io::Result<Self> {
         let OfNode { shared, alive } = node;
-        let Parts { index, handle, sleeper, device, alone } = parts;
-        let idle = if shared.runtime.is_simulated() { Idle::simulated() } else { Idle::new(alone) };
+        let Parts { index, handle, sleeper, device } = parts;
+        let idle =
+            if shared.runtime.is_simulated() { Idle::simulated() } else { Idle::new(shared.limits.poll_for) };
         let Parted { queues: attached, rooms, crossings } = part(device);
-        let mut queues = Queues::new(sleeper);
+        // A simulation exercises both ways to sleep.
+        let sleeps_on_device = !shared.runtime.is_simulated() || shared.runtime.random() % 4 > 0;
+        let mut queues = Queues::new(sleeper, handle.waker().clone(), sleeps_on_device);
         queues.attach(attached)?;
         let hash = PeerHash::new(&shared.runtime);
         let mut core = Core {
@@ -152,15 +154,15 @@ impl<U: Upper> Poller<U> {
         if self.core.is_finished() {
             return Turn::Done;
         }
+        let now = self.core.res.time.now();
         if self.worked {
-            self.idle.reset();
+            self.idle.event(now);
             return Turn::Again;
         }
-        match self.idle.empty_round(self.core.res.time.now(), || self.core.trunks.is_transferring()) {
+        match self.idle.empty_round(now, || self.core.trunks.is_transferring()) {
             Rest::Spin => Turn::Spin,
             Rest::Yield => Turn::Yield,
             Rest::Sleep => {
-                self.idle.reset();
                 self.stage = Stage::Arm;
                 Turn::Again
             }
@@ -268,6 +270,11 @@ impl<U: Upper> Poller<U> {
 
     /// Asks for an event at the next completion.
     fn arm(&mut self) -> Turn {
+        if self.core.queues.has_wait() {
+            self.core.queues.announce();
+            self.stage = Stage::LookAgain;
+            return Turn::Again;
+        }
         self.stage = Stage::Announce;
         if let Err(error) = self.core.queues.arm() {
             tracing::error!(%error, "arming the CQ");
@@ -295,7 +302,8 @@ impl<U: Upper> Poller<U> {
         if !mutant!(last_look_is_left_out) && self.is_brought_work() {
             return Turn::Again;
         }
-        Turn::Sleep([self.upper.next_timer(), self.core.next_timer()].into_iter().flatten().min())
+        let Some(device) = self.core.queues.prepare() else { return Turn::Again };
+        Turn::Sleep([self.upper.next_timer(), self.core.next_timer(), device].into_iter().flatten().min())
     }
 
     /// Returns true if any queue holds work from another thread.
@@ -371,7 +379,7 @@ impl<U: Upper> Machine for Poller<U> {
     }
 
     fn is_due(&self) -> bool {
-        self.is_brought_work()
+        self.is_brought_work() || (self.stage == Stage::Asleep && self.core.queues.is_due())
     }
 
     fn inspect(&self) -> Option<Box<dyn Any>> {

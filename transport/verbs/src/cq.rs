@@ -1,8 +1,9 @@
 //! Completion queues.
 
-use crate::{Completion, CompletionChannel, VerbsError};
+use crate::{Completion, CompletionChannel, Time, VerbsError};
 use std::any::Any;
 use std::fmt::Debug;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// The parameters for creating a CQ.
@@ -51,9 +52,56 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
     /// entries.
     fn resize(&self, capacity_cqe: u32) -> Result<(), VerbsError>;
 
+    /// Lets the thread that polls this CQ also sleep for the device: `wake` wakes that thread if it sleeps, from
+    /// any thread. Returns `None` if the device has no work for threads of the program, or if another thread
+    /// sleeps for this part of it. The thread then sleeps on the channel alone.
+    fn device_wait(&self, wake: Arc<dyn Fn() + Send + Sync>) -> Option<Arc<dyn DeviceWait>> {
+        let _ = wake;
+        None
+    }
+
     /// Destroys the CQ.
     ///
     /// # Errors
     /// [`VerbsError::Busy`] while an SRQ or a QP completes into it (contract D2, I3).
     fn destroy(&self) -> Result<(), VerbsError>;
+}
+
+/// The wait of a thread that does a software device's work itself and sleeps in between, so that no second
+/// thread of the device stands between a packet and the program.
+///
+/// To sleep: announce it to everyone who calls `wake`, call [`DeviceWait::prepare`], then wait on the
+/// [`DeviceWait::descriptors`] and on the CQ's channel, which completions of other threads make readable.
+/// After waking, call [`DeviceWait::awake`] and poll the CQ. Dropping the wait ends it.
+pub trait DeviceWait: Send + Sync + Debug {
+    /// Arms the CQ, does the device's pending work, and gives the calling thread the duty to wake for the
+    /// device.
+    fn prepare(&self) -> Prepared;
+
+    /// Returns the descriptors to wait on, edge-triggered. They belong to the device.
+    fn descriptors(&self) -> Vec<RawFd>;
+
+    /// Notes that the thread is awake.
+    fn awake(&self);
+
+    /// Returns true if a packet has arrived. A simulation calls this where a thread would sleep on the descriptors.
+    fn has_arrivals(&self) -> bool;
+
+    /// Returns true if the device has work that nothing wakes the thread for. Called by a simulation, like
+    /// [`DeviceWait::has_arrivals`].
+    fn is_due(&self) -> bool;
+}
+
+/// Result of [`DeviceWait::prepare`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prepared {
+    /// Work is ready: poll the CQ instead of sleeping.
+    Ready,
+    /// The thread may sleep.
+    Sleep {
+        /// Time of the device's next timer.
+        until: Option<Time>,
+        /// Number that changes with [`DeviceWait::descriptors`].
+        version: u64,
+    },
 }

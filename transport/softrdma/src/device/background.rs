@@ -4,10 +4,11 @@
 //! starts with the shard. It holds the shard's turn for one round of work, never while it sleeps. The machine
 //! of the first shard does control's work, too.
 //!
-//! | machine | it sleeps on | `watching` | `sleeps_until_ns` |
-//! |---|---|---|---|
-//! | leaves the work to pollers | the waker, one tick | false | 0: no deadline is missed by more than two ticks, 5 ms |
-//! | does the work | waker and descriptors | true | the shard's deadline when it fell asleep |
+//! | machine | it sleeps on | [`Watcher`] |
+//! |---|---|---|
+//! | leaves the work to a poller that is awake | the waker, one tick | nobody: no deadline is missed by more than two ticks |
+//! | leaves the work to a poller that sleeps for the shard | the waker, a tick that doubles | the poller |
+//! | does the work | waker and descriptors | the machine, until the shard's next deadline |
 //!
 //! In a simulation nothing waits on descriptors: a bell wakes the machine, and the simulation asks whether
 //! datagrams have arrived.
@@ -16,13 +17,14 @@
 use super::card::Card;
 use super::shard::Shard;
 use super::shard_lock::ShardLock;
+use super::wake_up::Watcher;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_machine::{Machine, Running, Sleeper, Turn};
+use trunkline_machine::{Machine, Running, Sleeper, Turn, WatchSet};
 use trunkline_rings::handover::Duty;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
@@ -31,8 +33,10 @@ use trunkline_verbs::descriptors::above_stdio;
 const TICK: Duration = Duration::from_millis(1);
 /// Tick that alternates with [`TICK`] while a thread polls: waking up takes the core from that thread.
 const LONG_TICK: Duration = Duration::from_millis(4);
+/// Longest tick, reached by doubling while a poller sleeps for the shard. A poller that wakes and then stops is
+/// relieved after at most two of them, within the retries of its peers.
+const LONGEST_TICK: Duration = Duration::from_millis(256);
 const WAKER: Token = Token(0);
-const LINK: Token = Token(1);
 
 /// A running background machine.
 #[derive(Debug)]
@@ -62,7 +66,6 @@ impl Background {
                 step: Step::Check,
                 until: None,
                 tick: LONG_TICK,
-                listens: false,
             }) as Box<dyn Machine>)
         });
         Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
@@ -99,8 +102,6 @@ struct ShardMachine {
     until: Option<Time>,
     /// Length of the last [`Step::Tick`]. Short and long ones alternate while a thread polls.
     tick: Duration,
-    /// True while other shards wake the machine for packets that they hand over.
-    listens: bool,
 }
 
 /// Step of the machine's cycle.
@@ -126,9 +127,6 @@ enum Rest {
 impl ShardMachine {
     /// Determines whether the machine or a poller does the work.
     fn check(&mut self) -> Turn {
-        if std::mem::take(&mut self.listens) {
-            self.card.shards().neighbours().ignore(self.lock.index);
-        }
         let progress = &self.lock.progress;
         if let Rest::Bell(sleeper) = &self.rest {
             // A bell that rings from here on ends the next sleep, as the count of an eventfd does.
@@ -137,10 +135,19 @@ impl ShardMachine {
         if progress.is_stopping() {
             return Turn::Done;
         }
-        match progress.check() {
+        let (duty, is_unwatched) = progress.check();
+        if is_unwatched {
+            self.card.ignore_neighbours(&self.lock);
+        }
+        match duty {
             Duty::Leave => {
                 self.step = Step::Tick;
                 self.tick = if self.tick == TICK { LONG_TICK } else { TICK };
+                Turn::Sleep(Some(self.card.now() + self.tick))
+            }
+            Duty::Watched => {
+                self.step = Step::Tick;
+                self.tick = (2 * self.tick).min(LONGEST_TICK);
                 Turn::Sleep(Some(self.card.now() + self.tick))
             }
             Duty::TakeOver => {
@@ -154,26 +161,22 @@ impl ShardMachine {
     /// Does the shard's work.
     fn work(&mut self) -> Turn {
         self.step = Step::Check;
-        let (more, mut shard) = self.card.work_and_stay(&self.lock);
+        let (more, mut shard) = self.card.work_and_stay(&self.lock, Shard::work_and_linger);
         if more {
             // Other threads wait for the shard, and its word is not fair.
             return Turn::Yield;
         }
         let progress = &self.lock.progress;
+        if !progress.has_handed_over() {
+            return Turn::Again;
+        }
         if let Rest::Descriptors(descriptors) = &mut self.rest {
-            descriptors.watch(&shard);
+            let link = shard.link();
+            descriptors.watched.update(&descriptors.full, link.descriptors_version(), || link.descriptors());
         }
-        progress.watches(shard.link().descriptors_version());
-        self.listens = true;
-        if shard.arm() || self.card.shards().neighbours().listen(self.lock.index) {
+        let Some(deadline) = self.card.fall_asleep(&self.lock, &mut shard, Watcher::Background) else {
             return Turn::Again;
-        }
-        let now = self.card.now();
-        let deadline = self.card.deadline(&self.lock, &shard, now);
-        if deadline.is_some_and(|when| when <= now) {
-            return Turn::Again;
-        }
-        progress.falls_asleep(deadline);
+        };
         self.step = Step::Sleep;
         self.until = deadline;
         Turn::Sleep(deadline)
@@ -206,16 +209,12 @@ impl Machine for ShardMachine {
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Returns true if the machine should not be asleep: it ticks although the work is its own, it sleeps
-    /// past the shard's next deadline, or another shard has handed over packets.
+    /// Returns true if the machine should not be asleep: it ticks although the work is its own, or the shard has
+    /// work that wakes nobody.
     fn is_due(&self) -> bool {
         match self.step {
             Step::Tick => self.lock.progress.has_handed_over(),
-            Step::Sleep => self.lock.shard.try_enter().is_some_and(|shard| {
-                let next = self.card.deadline(&self.lock, &shard, self.card.now());
-                self.card.shards().neighbours().has_packets(self.lock.index)
-                    || next.is_some_and(|next| self.until.is_none_or(|until| next < until))
-            }),
+            Step::Sleep => self.card.is_due(&self.lock, self.until),
             Step::Check | Step::Work => false,
         }
     }
@@ -229,10 +228,7 @@ struct Descriptors {
     /// The waker and the link.
     full: Poll,
     events: Events,
-    watched: Vec<RawFd>,
-    version: u64,
-    /// True if the system has no room to watch a descriptor. The link is then polled every tick.
-    is_incomplete: bool,
+    watched: WatchSet,
 }
 
 impl Descriptors {
@@ -241,40 +237,7 @@ impl Descriptors {
         for poll in [&quiet, &full] {
             poll.registry().register(&mut SourceFd(&waker), WAKER, Interest::READABLE)?;
         }
-        Ok(Self {
-            quiet,
-            full,
-            events: Events::with_capacity(16),
-            watched: Vec::new(),
-            version: 0,
-            is_incomplete: false,
-        })
-    }
-
-    /// Updates the watched descriptors if the link's have changed.
-    fn watch(&mut self, shard: &Shard) {
-        let version = shard.link().descriptors_version();
-        if version == self.version && !self.is_incomplete {
-            return;
-        }
-        let was_incomplete = std::mem::take(&mut self.is_incomplete);
-        let fds = shard.link().descriptors();
-        for fd in self.watched.drain(..) {
-            // The system has already removed a closed descriptor from the set.
-            let _closed = self.full.registry().deregister(&mut SourceFd(&fd));
-        }
-        for fd in fds {
-            match self.full.registry().register(&mut SourceFd(&fd), LINK, Interest::READABLE) {
-                Ok(()) => self.watched.push(fd),
-                Err(error) => {
-                    if !was_incomplete && !self.is_incomplete {
-                        tracing::error!(%error, "a shard cannot watch a descriptor of its link; packets wait for a tick");
-                    }
-                    self.is_incomplete = true;
-                }
-            }
-        }
-        self.version = version;
+        Ok(Self { quiet, full, events: Events::with_capacity(16), watched: WatchSet::default() })
     }
 
     /// Sleeps for a tick; returns true if the waker was written.
@@ -284,8 +247,7 @@ impl Descriptors {
 
     /// Sleeps until the waker is written or packets arrive; returns true if the waker was written.
     fn sleep(&mut self, timeout: Option<Duration>) -> bool {
-        let timeout =
-            if self.is_incomplete { Some(timeout.map_or(TICK, |wanted| wanted.min(TICK))) } else { timeout };
+        let timeout = self.watched.limit(timeout);
         sleep_on(&mut self.full, &mut self.events, timeout)
     }
 }

@@ -12,6 +12,7 @@ use super::shard::Shard;
 use super::shard_lock::ShardLock;
 use super::shards::Shards;
 use super::signal::lock;
+use super::wake_up::Watcher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use trunkline_machine::Runtime;
@@ -136,10 +137,14 @@ impl Card {
     }
 
     /// Waits for the shard and does its pending work. Returns true if more work is ready, and the turn.
-    pub(super) fn work_and_stay<'a>(&self, lock: &'a ShardLock) -> (bool, Turn<'a, Shard>) {
+    pub(super) fn work_and_stay<'a>(
+        &self,
+        lock: &'a ShardLock,
+        work: impl FnOnce(&mut Shard, Time) -> bool,
+    ) -> (bool, Turn<'a, Shard>) {
         let mut shard = lock.shard.enter();
         let now = self.now();
-        let mut more = shard.work(now);
+        let mut more = work(&mut shard, now);
         if self.wants_control(lock, &shard, now) {
             drop(shard);
             // Another thread holds control's lock, so the findings wait.
@@ -158,6 +163,45 @@ impl Card {
         let control = || Time(self.control_due_ns.load(Ordering::Acquire));
         let control = self.is_first(lock).then(control).filter(|due| *due != Time::MAX);
         shard.deadline(now).into_iter().chain(control).min()
+    }
+
+    /// Prepares the calling machine to sleep for a shard, in a turn of the shard. Returns `None` if it must not,
+    /// otherwise the time of the shard's next deadline.
+    pub(super) fn fall_asleep(
+        &self,
+        lock: &ShardLock,
+        shard: &mut Shard,
+        watcher: Watcher,
+    ) -> Option<Option<Time>> {
+        if shard.arm() || self.shards.neighbours().listen(lock.index) {
+            return None;
+        }
+        let now = self.now();
+        let deadline = self.deadline(lock, shard, now);
+        if deadline.is_some_and(|when| when <= now) {
+            return None;
+        }
+        lock.progress.falls_asleep(watcher, shard.link().descriptors_version(), deadline);
+        // Packets that another shard handed over before it saw the watcher.
+        if self.shards.neighbours().has_packets(lock.index) { None } else { Some(deadline) }
+    }
+
+    /// Stops notifications of packets from other shards, unless a machine sleeps for the shard.
+    pub(super) fn ignore_neighbours(&self, lock: &ShardLock) {
+        // Machines go to sleep in a turn. If another thread has the turn, one needless wake-up may follow.
+        let turn = lock.shard.try_enter();
+        if turn.is_some() && lock.progress.is_unwatched() {
+            self.shards.neighbours().ignore(lock.index);
+        }
+    }
+
+    /// Returns true if a shard has work that nobody wakes a machine for that sleeps until then. For simulations.
+    pub(super) fn is_due(&self, lock: &ShardLock, until: Option<Time>) -> bool {
+        lock.shard.try_enter().is_some_and(|shard| {
+            let next = self.deadline(lock, &shard, self.now());
+            self.shards.neighbours().has_packets(lock.index)
+                || next.is_some_and(|next| until.is_none_or(|until| next < until))
+        })
     }
 
     fn is_first(&self, lock: &ShardLock) -> bool {

@@ -70,6 +70,11 @@ impl Core {
         }))
     }
 
+    /// Returns control and the shards.
+    pub(super) fn card(&self) -> &Card {
+        &self.card
+    }
+
     /// Returns the runtime of the device's machines.
     pub(super) fn runtime(&self) -> &Runtime {
         self.card.runtime()

@@ -9,9 +9,10 @@ use super::cq_ring::CqRing;
 use super::directory::ShardIndex;
 use super::limits::MAX_CQE;
 use super::use_count::{Counted, UseCount};
+use super::wait::ShardWait;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use trunkline_verbs::{Completion, CompletionQueue, Notify, VerbsError};
+use trunkline_verbs::{Completion, CompletionQueue, DeviceWait, Notify, VerbsError};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -99,6 +100,11 @@ impl CompletionQueue for SoftCq {
         self.polls.store(0, Ordering::Relaxed);
         self.core.hand_over(self.home);
         Ok(())
+    }
+
+    fn device_wait(&self, wake: Arc<dyn Fn() + Send + Sync>) -> Option<Arc<dyn DeviceWait>> {
+        let (core, ring) = (Arc::clone(&self.core), Arc::clone(&self.ring));
+        ShardWait::new(core, self.home, ring, wake).map(|wait| Arc::new(wait) as Arc<dyn DeviceWait>)
     }
 
     fn capacity_cqe(&self) -> u32 {

@@ -184,6 +184,22 @@ impl CqRing {
         count
     }
 
+    /// Returns true if completions wait.
+    pub(super) fn has_any(&self) -> bool {
+        // SYNC: cq-waiting
+        self.waiting.load(Ordering::Acquire) > 0 || self.has_crossed()
+    }
+
+    /// Disarms the CQ, for a thread that is awake.
+    pub(super) fn disarm(&self) {
+        if self.is_armed() {
+            let mut state = lock(&self.state);
+            state.notify = None;
+            self.armed.store(false, Ordering::Relaxed);
+            self.crossing.ignore();
+        }
+    }
+
     /// Arms the CQ. A request for any completion is not weakened by a later request for solicited ones.
     pub(super) fn arm(&self, notify: Notify) -> Result<(), VerbsError> {
         if self.channel.is_none() {

@@ -64,6 +64,7 @@ mod srqs;
 mod tables;
 mod unknown_srq;
 mod use_count;
+mod wait;
 mod wake_up;
 mod xrcd;
 

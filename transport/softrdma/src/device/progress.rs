@@ -1,13 +1,14 @@
 //! The handover of a shard's work between the program's pollers and the shard's background machine.
 //!
-//! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick,
-//! of 1 or 4 ms, whether it still does, and packets do not wake the machine. When no thread has polled since
-//! the last check, or a program arms a CQ to go to sleep, the machine does the work ([`super::background`]).
-//! It must never take the shard's word: callers are in a turn.
+//! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick
+//! whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's own
+//! descriptors ([`super::wait`]) keeps the work. When no thread has polled since the last check, or a program
+//! arms a CQ to sleep on its channel, the machine does the work ([`super::background`]). It must never take the
+//! shard's word: callers are in a turn.
 #![forbid(unsafe_code)]
 
 use super::shard::Shard;
-use super::wake_up::WakeUp;
+use super::wake_up::{WakePoller, WakeUp, Watcher};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,12 +20,10 @@ use trunkline_verbs::Time;
 #[derive(Debug)]
 pub(super) struct Progress {
     handover: Handover,
-    /// True if the machine sleeps, or is about to, on the descriptors of an armed link. Set in a turn of the
-    /// shard.
-    watching: AtomicBool,
-    /// Time at which the sleeping machine wakes by itself.
+    /// Time at which the machine or poller that sleeps on an armed link wakes by itself. Valid while there is a
+    /// [`Watcher`], and written in a turn of the shard.
     sleeps_until_ns: AtomicU64,
-    /// Version of the link's descriptors that the machine watches.
+    /// Version of the link's descriptors that it watches.
     watched_version: AtomicU64,
     stopping: AtomicBool,
     /// True if this process is a child that has no background thread yet.
@@ -37,7 +36,6 @@ impl Progress {
     pub(super) fn new(waker: Arc<WakeUp>) -> Self {
         Self {
             handover: Handover::new(),
-            watching: AtomicBool::new(false),
             sleeps_until_ns: AtomicU64::new(0),
             watched_version: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -59,7 +57,8 @@ impl Progress {
 
     /// Resets the state for a new thread, which begins like the first one.
     pub(super) fn adopt(&self) {
-        self.watching.store(false, Ordering::Relaxed);
+        self.waker.watch(Watcher::Nobody);
+        self.waker.forget_poller();
         self.sleeps_until_ns.store(0, Ordering::Relaxed);
         self.watched_version.store(0, Ordering::Relaxed);
         let _nobody_sleeps_yet = self.handover.arm();
@@ -69,22 +68,43 @@ impl Progress {
     /// Records that a thread polls.
     pub(super) fn note_poll(&self) {
         if self.handover.poller_entered() {
-            self.waker.wake();
+            self.waker.wake_background();
         }
     }
 
-    /// Hands the work to the machine, since a poller goes to sleep.
+    /// Hands the work to the machine, since a thread of the program sleeps on a channel. A poller that sleeps for
+    /// the shard keeps the work.
     pub(super) fn hand_over(&self) {
-        if self.handover.arm() {
-            self.waker.wake();
+        if self.waker.is(Watcher::Poller) {
+            self.keep();
+        } else if self.handover.arm() {
+            self.waker.wake_background();
         }
     }
 
-    /// Wakes the machine if it must know of a change that a thread of the program made to the shard, in its
-    /// turn. `version` is the version of the link's descriptors, `deadline` the shard's next deadline.
-    pub(super) fn shard_changed(&self, version: u64, deadline: Option<Time>) {
-        let watched = self.watched_version.load(Ordering::Relaxed);
-        if self.watching.load(Ordering::Relaxed) && version != watched {
+    /// Sets the poller that may sleep for the shard. Returns false if there is one already.
+    pub(super) fn set_poller(&self, wake: WakePoller) -> bool {
+        self.waker.set_poller(wake)
+    }
+
+    /// Forgets the poller, and hands the work to the machine.
+    pub(super) fn forget_poller(&self) {
+        self.waker.forget_poller();
+        self.hand_over();
+    }
+
+    /// Keeps the work with a poller that sleeps for the shard.
+    fn keep(&self) {
+        if self.handover.watch() {
+            self.waker.wake_background();
+        }
+    }
+
+    /// Wakes the machine or poller that sleeps for the shard if it must know of a change that another thread made
+    /// to the shard, in its turn. `version` is the version of the link's descriptors, `deadline` the shard's next
+    /// deadline.
+    fn shard_changed(&self, version: u64, deadline: Option<Time>) {
+        if version != self.watched_version.load(Ordering::Relaxed) {
             self.waker.wake();
             return;
         }
@@ -102,7 +122,7 @@ impl Progress {
     /// than its work, in its turn. While the machine sleeps, no thread polls the rings that the operation has
     /// made active.
     pub(super) fn acted(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
-        if !self.watching.load(Ordering::Relaxed) {
+        if self.waker.is(Watcher::Nobody) {
             return;
         }
         if shard.has_found_more_in_memory() {
@@ -115,7 +135,7 @@ impl Progress {
     /// Wakes the machine if necessary after a poller has done the shard's work, in its turn. Receiving
     /// packets may have disarmed the link, on which a thread that sleeps on the descriptors relies.
     pub(super) fn worked(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
-        if !self.watching.load(Ordering::Relaxed) {
+        if self.waker.is(Watcher::Nobody) {
             return;
         }
         if !shard.stays_armed() && shard.arm() {
@@ -130,28 +150,38 @@ impl Progress {
         self.handover.is_background()
     }
 
-    /// Begins the machine's decision whether it does the work; from here on it does not watch.
-    pub(super) fn check(&self) -> Duty {
-        self.watching.store(false, Ordering::Relaxed);
-        self.sleeps_until_ns.store(0, Ordering::Relaxed);
-        self.handover.background_check()
+    /// Begins the machine's decision whether it does the work. From here on it does not watch; the flag is true if
+    /// neither does a poller.
+    pub(super) fn check(&self) -> (Duty, bool) {
+        let is_unwatched = self.waker.release(Watcher::Background);
+        (self.handover.background_check(|| self.waker.is(Watcher::Poller)), is_unwatched)
     }
 
-    /// Records the version of the descriptors that the machine watches.
-    pub(super) fn watches(&self, version: u64) {
+    /// Records that the machine or a poller, still in its turn, goes to sleep on an armed link, whose descriptors
+    /// have this version.
+    pub(super) fn falls_asleep(&self, watcher: Watcher, version: u64, until: Option<Time>) {
         self.watched_version.store(version, Ordering::Relaxed);
+        self.sleeps_until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
+        self.waker.watch(watcher);
+        if watcher == Watcher::Poller {
+            self.keep();
+        }
     }
 
-    /// Records that the machine, still in its turn, goes to sleep on an armed link.
-    pub(super) fn falls_asleep(&self, until: Option<Time>) {
-        self.sleeps_until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
-        self.watching.store(true, Ordering::Relaxed);
+    /// Records that the poller that slept for the shard is awake. Returns true if nobody sleeps for it now.
+    pub(super) fn poller_awake(&self) -> bool {
+        self.waker.release(Watcher::Poller)
+    }
+
+    /// Returns true if nobody sleeps for the shard.
+    pub(super) fn is_unwatched(&self) -> bool {
+        self.waker.is(Watcher::Nobody)
     }
 
     /// Tells the machine to end.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.waker.wake();
+        self.waker.wake_background();
     }
 
     /// Returns true if the machine should end.

@@ -159,7 +159,12 @@ impl Shard {
 
     /// Does pending work; returns true if more is ready at once.
     pub(super) fn work(&mut self, now: Time) -> bool {
-        self.work_with(now, true) || self.local.lingers(now)
+        self.work_with(now, true)
+    }
+
+    /// Does pending work, for the background machine; returns true if more is ready, or is expected soon.
+    pub(super) fn work_and_linger(&mut self, now: Time) -> bool {
+        self.work(now) || self.local.lingers(now)
     }
 
     fn work_with(&mut self, now: Time, polls_link: bool) -> bool {

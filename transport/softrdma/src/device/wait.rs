@@ -1,0 +1,89 @@
+//! The wait of a poller that sleeps for its shard.
+//!
+//! Owns the poller's part of the handover of work ([`super::progress`]): while it sleeps on the shard's
+//! descriptors, packets and deadlines wake it, and the background machine leaves the work to it. One poller per
+//! shard does so.
+#![forbid(unsafe_code)]
+
+use super::core::Core;
+use super::cq_ring::CqRing;
+use super::directory::ShardIndex;
+use super::shard::Shard;
+use super::wake_up::{WakePoller, Watcher};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use trunkline_verbs::{DeviceWait, Notify, Prepared, Time};
+
+/// The wait of one poller.
+#[derive(Debug)]
+pub(super) struct ShardWait {
+    core: Arc<Core>,
+    home: ShardIndex,
+    ring: Arc<CqRing>,
+    /// Time until which the poller sleeps, for simulations.
+    until_ns: AtomicU64,
+}
+
+impl ShardWait {
+    /// Creates the wait of the poller that `wake` wakes; `None` if the shard has one.
+    pub(super) fn new(
+        core: Arc<Core>,
+        home: ShardIndex,
+        ring: Arc<CqRing>,
+        wake: WakePoller,
+    ) -> Option<Self> {
+        let is_first = core.shard(home).progress.set_poller(wake);
+        is_first.then(|| Self { core, home, ring, until_ns: AtomicU64::new(0) })
+    }
+
+    fn try_prepare(&self) -> Option<(Option<Time>, u64)> {
+        self.ring.arm(Notify::Any).ok()?;
+        let (card, lock) = (self.core.card(), self.core.shard(self.home));
+        let (more, mut shard) = card.work_and_stay(lock, Shard::work);
+        // A completion since the arming has disarmed the CQ.
+        if more || !self.ring.is_armed() || self.ring.has_any() {
+            return None;
+        }
+        let until = card.fall_asleep(lock, &mut shard, Watcher::Poller)?;
+        self.until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
+        Some((until, shard.link().descriptors_version()))
+    }
+}
+
+impl DeviceWait for ShardWait {
+    fn prepare(&self) -> Prepared {
+        if let Some((until, version)) = self.try_prepare() {
+            return Prepared::Sleep { until, version };
+        }
+        self.awake();
+        Prepared::Ready
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        self.core.shard(self.home).shard.enter().link().descriptors()
+    }
+
+    fn awake(&self) {
+        self.ring.disarm();
+        let lock = self.core.shard(self.home);
+        if lock.progress.poller_awake() {
+            self.core.card().ignore_neighbours(lock);
+        }
+    }
+
+    fn has_arrivals(&self) -> bool {
+        self.core.shard(self.home).shard.try_enter().is_none_or(|shard| shard.link().has_arrivals())
+    }
+
+    fn is_due(&self) -> bool {
+        let until = Some(Time(self.until_ns.load(Ordering::Relaxed)));
+        self.core.card().is_due(self.core.shard(self.home), until)
+    }
+}
+
+impl Drop for ShardWait {
+    fn drop(&mut self) {
+        self.core.shard(self.home).progress.forget_poller();
+    }
+}
