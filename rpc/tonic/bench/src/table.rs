@@ -30,7 +30,7 @@ pub(crate) struct Report {
     /// Seconds of each measurement.
     seconds: f64,
     /// Cores of the client and of the server.
-    cores: Option<[usize; 2]>,
+    pub(crate) cores: Option<[usize; 2]>,
     /// Busy loops beside the measurement.
     neighbours: u32,
     /// CPU quota of each side, in cores.
