@@ -137,7 +137,7 @@ impl ShardMachine {
         }
         let (duty, is_unwatched) = progress.check();
         if is_unwatched {
-            self.card.ignore_neighbours(&self.lock);
+            self.card.woken(&self.lock);
         }
         match duty {
             Duty::Leave => {
@@ -171,8 +171,8 @@ impl ShardMachine {
             return Turn::Again;
         }
         if let Rest::Descriptors(descriptors) = &mut self.rest {
-            let link = shard.link();
-            descriptors.watched.update(&descriptors.full, link.descriptors_version(), || link.descriptors());
+            let version = shard.link().descriptors_version();
+            descriptors.watched.update(&descriptors.full, version, || shard.descriptors());
         }
         let Some(deadline) = self.card.fall_asleep(&self.lock, &mut shard, Watcher::Background) else {
             return Turn::Again;

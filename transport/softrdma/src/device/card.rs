@@ -127,13 +127,13 @@ impl Card {
         shard.poll(now);
         if self.wants_control(lock, &shard, now) {
             // Another thread may hold the shard afterwards.
-            lock.progress.worked(&mut shard, |shard| self.deadline(lock, shard, now));
+            lock.progress.worked(&mut shard, now, |shard| self.deadline(lock, shard, now));
             drop(shard);
             self.serve_control();
             let Some(again) = lock.shard.try_enter() else { return };
             shard = again;
         }
-        lock.progress.worked(&mut shard, |shard| self.deadline(lock, shard, now));
+        lock.progress.worked(&mut shard, now, |shard| self.deadline(lock, shard, now));
     }
 
     /// Waits for the shard and does its pending work. Returns true if more work is ready, and the turn.
@@ -173,10 +173,10 @@ impl Card {
         shard: &mut Shard,
         watcher: Watcher,
     ) -> Option<Option<Time>> {
-        if shard.arm() || self.shards.neighbours().listen(lock.index) {
+        let now = self.now();
+        if shard.arm(now) || self.shards.neighbours().listen(lock.index) {
             return None;
         }
-        let now = self.now();
         let deadline = self.deadline(lock, shard, now);
         if deadline.is_some_and(|when| when <= now) {
             return None;
@@ -186,11 +186,13 @@ impl Card {
         if self.shards.neighbours().has_packets(lock.index) { None } else { Some(deadline) }
     }
 
-    /// Stops notifications of packets from other shards, unless a machine sleeps for the shard.
-    pub(super) fn ignore_neighbours(&self, lock: &ShardLock) {
+    /// Looks for what has woken a machine that slept for the shard, and stops notifications of packets from other
+    /// shards, unless another machine sleeps for it.
+    pub(super) fn woken(&self, lock: &ShardLock) {
         // Machines go to sleep in a turn. If another thread has the turn, one needless wake-up may follow.
-        let turn = lock.shard.try_enter();
-        if turn.is_some() && lock.progress.is_unwatched() {
+        let Some(mut shard) = lock.shard.try_enter() else { return };
+        shard.woken(self.now());
+        if lock.progress.is_unwatched() {
             self.shards.neighbours().ignore(lock.index);
         }
     }

@@ -134,11 +134,11 @@ impl Progress {
 
     /// Wakes the machine if necessary after a poller has done the shard's work, in its turn. Receiving
     /// packets may have disarmed the link, on which a thread that sleeps on the descriptors relies.
-    pub(super) fn worked(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
+    pub(super) fn worked(&self, shard: &mut Shard, now: Time, deadline: impl FnOnce(&Shard) -> Option<Time>) {
         if self.waker.is(Watcher::Nobody) {
             return;
         }
-        if !shard.stays_armed() && shard.arm() {
+        if !shard.stays_armed() && shard.arm(now) {
             self.waker.wake();
         } else {
             self.shard_changed(shard.link().descriptors_version(), deadline(shard));

@@ -61,14 +61,14 @@ impl DeviceWait for ShardWait {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        self.core.shard(self.home).shard.enter().link().descriptors()
+        self.core.shard(self.home).shard.enter().descriptors()
     }
 
     fn awake(&self) {
         self.ring.disarm();
         let lock = self.core.shard(self.home);
         if lock.progress.poller_awake() {
-            self.core.card().ignore_neighbours(lock);
+            self.core.card().woken(lock);
         }
     }
 

@@ -9,6 +9,7 @@ use super::qp_table::QpTable;
 use super::resources::Resources;
 use crate::device::directory::ShardIndex;
 use crate::host::{AreaHandle, MemberId};
+use std::os::fd::RawFd;
 use trunkline_roce::engine::{Response, is_request};
 use trunkline_roce::wire::{Packet, QP1};
 use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, VerbsError};
@@ -91,8 +92,18 @@ impl Shard {
 
     /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings. Returns true
     /// if something is waiting already.
-    pub(in crate::device) fn arm(&mut self) -> bool {
-        self.link.arm() | self.local.park()
+    pub(in crate::device) fn arm(&mut self, now: Time) -> bool {
+        self.link.arm() | self.local.park() | self.local.look_at_rung(now)
+    }
+
+    /// Looks into the rings that a thread may have been woken for.
+    pub(in crate::device) fn woken(&mut self, now: Time) {
+        self.local.look_at_rung(now);
+    }
+
+    /// Returns the descriptors that a thread watches while it sleeps for the shard.
+    pub(in crate::device) fn descriptors(&self) -> Vec<RawFd> {
+        self.link.descriptors().into_iter().chain(self.local.descriptor()).collect()
     }
 
     /// Parks all rings before a machine sleeps. Returns true if something has arrived meanwhile.

@@ -3,10 +3,11 @@
 //! Owns the offers and their outcomes. QPs do not distinguish a mapped area from an unmapped one: they use
 //! the network until each side has mapped the area that the other offered.
 
+use super::bell::Bell;
 use super::choice::{Choice, PathPolicy};
 use super::message::{Ends, Message, Refusal, VERSION};
 use super::pair::{AREA_BYTES, Pair};
-use super::{AWAITED, Known, LocalPaths, Partner};
+use super::{AWAITED, Known, LocalPaths, MAX_BELLS, Partner};
 use crate::device::directory::MAX_SHARDS;
 use crate::device::shard::outbox::MemberOutbox;
 use crate::host::{AreaHandle, MemberId, OwnArea, PeerArea};
@@ -87,6 +88,12 @@ impl LocalPaths {
             }
             (Message::Refuse { reason }, None) => self.refused(from, reason, now),
             (Message::Wake, None) => self.woken(from, now),
+            (Message::Bell, handle) => {
+                let pair = self.partners.get(&from).and_then(|known| known.pair);
+                if let Some(pair) = pair.and_then(|index| self.pairs.get_mut(index)) {
+                    pair.bell = handle.and_then(Bell::take);
+                }
+            }
             (Message::End { area }, None) => {
                 let index = self.partners.get(&from).and_then(|known| known.pair);
                 if let Some(index) = index.filter(|index| self.pairs[*index].is_with(area)) {
@@ -125,7 +132,7 @@ impl LocalPaths {
         let pair = self.partners.get(&from).and_then(|known| known.pair);
         if let Some(index) = pair.filter(|index| !self.pairs[*index].has_other()) {
             // Both sides have offered at the same time.
-            self.attach(index, area, number, now);
+            self.attach(index, (area, number), outbox, now);
             return Ok(());
         }
         if let Some(index) = pair {
@@ -140,7 +147,7 @@ impl LocalPaths {
             return Err(Refusal::NoRoom);
         }
         let index = self.insert(Pair::new(from, own, own_number, now));
-        self.attach(index, area, number, now);
+        self.attach(index, (area, number), outbox, now);
         Ok(())
     }
 
@@ -161,7 +168,7 @@ impl LocalPaths {
             Err(why) => Err(*why),
         };
         match mapped {
-            Ok(area) => self.attach(index, area, number, now),
+            Ok(area) => self.attach(index, (area, number), outbox, now),
             Err(why) => self.end(index, why, outbox, now),
         }
     }
@@ -172,8 +179,20 @@ impl LocalPaths {
         pair.filter(|index| !self.pairs[*index].has_other() && self.pairs[*index].number() == offered)
     }
 
-    fn attach(&mut self, index: usize, area: PeerArea, number: u64, now: Time) {
+    fn attach(
+        &mut self,
+        index: usize,
+        (area, number): (PeerArea, u64),
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) {
         self.pairs[index].attach(area, number, now);
+        let given = self.pairs.iter().filter(|(_, pair)| pair.gave_bell).count();
+        let bell = self.bell.as_ref().filter(|_| given < MAX_BELLS).and_then(|bell| bell.handle().ok());
+        if let Some(handle) = bell {
+            self.pairs[index].gave_bell =
+                self.hand_over(self.pairs[index].partner(), handle, Message::Bell, outbox);
+        }
         self.has_answered(self.pairs[index].partner());
         self.activate(index);
         self.changed();

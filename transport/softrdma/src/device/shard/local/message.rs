@@ -10,11 +10,12 @@
 //! | 34 refuse | the sender does not share memory | version, reason |
 //! | 35 wake | there is a packet in a ring that the receiver parked | |
 //! | 36 end | the sender no longer reads the ring | number of the sender's area |
+//! | 37 bell, with an eventfd | writing to it wakes the sender, in place of a wake message | |
 
 use std::ops::RangeInclusive;
 
 /// Message kinds that are read here.
-pub(in crate::device::shard) const KINDS: RangeInclusive<u8> = 32..=36;
+pub(in crate::device::shard) const KINDS: RangeInclusive<u8> = 32..=37;
 
 /// Version of the area layout and of its content. Areas of another version are refused.
 pub(super) const VERSION: u32 = 3;
@@ -111,6 +112,7 @@ pub(super) enum Message {
     Refuse { reason: Refusal },
     Wake,
     End { area: u64 },
+    Bell,
 }
 
 impl Message {
@@ -139,6 +141,7 @@ impl Message {
                 out.extend_from_slice(&area.to_le_bytes());
                 36
             }
+            Self::Bell => 37,
         }
     }
 
@@ -159,6 +162,7 @@ impl Message {
             }
             35 => Self::Wake,
             36 => Self::End { area: take64(from)? },
+            37 => Self::Bell,
             _ => return None,
         };
         bytes.is_empty().then_some((ends, message))
@@ -188,6 +192,7 @@ mod tests {
             Message::Accept { version: 7, area: 1, offered: 2 },
             Message::Wake,
             Message::End { area: 9 },
+            Message::Bell,
         ];
         messages.extend(Refusal::ALL.map(|reason| Message::Refuse { reason }));
         let ends = Ends { from: 7, to: 31 };

@@ -10,6 +10,7 @@
 //! | part | what it owns |
 //! |---|---|
 //! | `pair` | two areas, a ring each way |
+//! | `bell` | the wake-up of a shard by its partners |
 //! | `handover` | the agreement of two members on a pair |
 //! | `message` | the messages of that agreement |
 //! | `choice` | the path policy, and a QP's chosen path |
@@ -23,10 +24,12 @@
 //!
 //! # Polling and parking
 //! Rings that received something lately are polled in each turn. The others are parked: one of them is polled
-//! per turn, and their senders wake this side by a message between members. That message arrives at the first
-//! shard; the thread that receives it there also runs the shard that it is for. All rings are parked before
-//! the card sleeps.
+//! per turn, and their senders wake this side by its bell, an eventfd. All rings are parked before a thread
+//! sleeps for the shard, and it looks once more into those whose senders have the bell. The other senders, beyond
+//! [`MAX_BELLS`] or without a descriptor left, wake this side by a message between members. That message arrives
+//! at the first shard; the thread that receives it there also runs the shard that it is for.
 
+mod bell;
 mod choice;
 mod handover;
 mod init;
@@ -43,12 +46,14 @@ pub(super) use pair::RingPayload;
 use super::outbox::MemberOutbox;
 use crate::device::directory::ShardIndex;
 use crate::host::{Areas, Host, MemberId, Targets};
+use bell::Bell;
 use init::Room;
 use message::Message;
 use pair::{Pair, Written};
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{Counter, QpNumber, Time};
@@ -65,6 +70,8 @@ const AGAIN_DOUBLINGS: u32 = 8;
 /// The descriptors of the offers wait at the peer, so at most [`AGAIN_DOUBLINGS`] offers are repeated between
 /// two answers.
 const ANSWER_NS: u64 = 1_000_000_000;
+/// Maximum number of pairs whose senders have the bell. All of their rings are looked into before each sleep.
+const MAX_BELLS: usize = 64;
 /// Time for which the background machine keeps polling after the last message, before it sleeps.
 const LINGER_NS: u64 = 50_000;
 
@@ -132,6 +139,8 @@ pub(in crate::device) struct LocalPaths {
     /// Buffer for one packet, received or about to be written.
     packet: Vec<u8>,
     lingers: bool,
+    /// Wakes the thread that sleeps for this shard. `None` in a simulation, which has no descriptors.
+    bell: Option<Bell>,
     counts: Counts,
 }
 
@@ -147,7 +156,10 @@ pub(super) enum Taken {
 impl LocalPaths {
     pub(super) fn new(init: LocalInit, of: ShardIndex) -> Self {
         let LocalInit { host, targets, policy, areas, room, first_number } = init;
+        // A simulated host has no directory.
         let lingers = host.as_ref().is_some_and(|host| host.directory().is_some());
+        let shares = lingers && areas.is_ok() && !matches!(policy, PathPolicy::Network(_));
+        let bell = if shares { Bell::new() } else { None };
         Self {
             shard: of.0,
             host,
@@ -166,6 +178,7 @@ impl LocalPaths {
             last_number: first_number >> 1,
             packet: Vec::new(),
             lingers,
+            bell,
             counts: Counts::default(),
         }
     }
@@ -576,7 +589,9 @@ impl LocalPaths {
         if pair.is_same() {
             let now = pair.heard();
             self.woken(pair.partner(), now);
-        } else if !self.send(pair.partner(), Message::Wake, outbox) {
+        } else if !pair.bell.as_ref().is_some_and(Bell::ring)
+            && !self.send(pair.partner(), Message::Wake, outbox)
+        {
             // The next packet wakes the other side, or this one when it is repeated.
             self.pairs[index].was_not_woken();
         }
@@ -601,6 +616,29 @@ impl LocalPaths {
         let Self { active, pairs, .. } = self;
         active.retain(|index| pairs.get_mut(*index).is_some_and(|pair| !pair.park()));
         !active.is_empty()
+    }
+
+    /// Looks into the parked rings whose senders have the bell. Returns true if something has arrived.
+    pub(super) fn look_at_rung(&mut self, now: Time) -> bool {
+        if self.bell.is_none() || !self.is_own_process() {
+            return false;
+        }
+        let Self { active, pairs, .. } = self;
+        let before = active.len();
+        for (index, pair) in pairs.iter_mut().filter(|(_, pair)| pair.gave_bell) {
+            if pair.is_parked_too_long() {
+                pair.unpark(now);
+                if !active.contains(&index) {
+                    active.push(index);
+                }
+            }
+        }
+        active.len() > before
+    }
+
+    /// Returns the descriptor that wakes the thread that sleeps for this shard.
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        self.bell.as_ref().map(Bell::descriptor)
     }
 
     /// Returns true if the machine should keep polling instead of sleeping.

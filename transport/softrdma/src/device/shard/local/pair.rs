@@ -10,6 +10,7 @@
 //! `attached` is the number of the peer's area that the owner has mapped. The peer may send from then on.
 
 use super::Partner;
+use super::bell::Bell;
 use crate::device::keys::{Found, Refused};
 use crate::host::{OwnArea, PeerArea};
 use std::cell::Cell;
@@ -70,6 +71,10 @@ pub(super) struct Pair {
     heard: Time,
     /// Number of bytes written and not yet published.
     unpublished: usize,
+    /// Wakes the peer, if it has handed its bell over.
+    pub(super) bell: Option<Bell>,
+    /// True if the peer has been sent this side's bell.
+    pub(super) gave_bell: bool,
     /// QPs that wait for room.
     pub(super) waiting: Vec<u32>,
     /// Time since which the peer has taken nothing out, and its position then. Set while QPs wait for room or
@@ -171,6 +176,8 @@ impl Pair {
             is_attached: false,
             heard: now,
             unpublished: 0,
+            bell: None,
+            gave_bell: false,
             waiting: Vec::new(),
             full: None,
             is_stalled: false,

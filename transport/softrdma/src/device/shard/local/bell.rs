@@ -1,0 +1,68 @@
+//! Wake-up of a shard by the members that share memory with it: one system call there, and none here.
+//!
+//! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of other
+//! shards' eventfds. Nothing is read from one, so a thread that wakes looks into all rings whose senders have
+//! the bell. A process of the same user that fills the counter of its own eventfd and makes it block can stop
+//! this one, as it can by a signal.
+#![forbid(unsafe_code)]
+
+use crate::device::signal::event_fd;
+use crate::host::AreaHandle;
+use std::fs::{File, read_link};
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// An eventfd of this shard, or of a peer's.
+#[derive(Debug)]
+pub(super) struct Bell(File);
+
+impl Bell {
+    /// Creates the bell of a shard; `None` if the system has no descriptor left. Messages wake the shard then.
+    pub(super) fn new() -> Option<Self> {
+        Some(Self(OwnedFd::from(event_fd().ok()?).into()))
+    }
+
+    /// Returns a handle by which another member rings the bell.
+    pub(super) fn handle(&self) -> io::Result<AreaHandle> {
+        Ok(AreaHandle::Descriptor(self.0.try_clone()?.into()))
+    }
+
+    /// Takes another member's bell. Returns `None` for a descriptor of another kind, to which writing might block.
+    pub(super) fn take(handle: AreaHandle) -> Option<Self> {
+        let AreaHandle::Descriptor(descriptor) = handle else { return None };
+        let kind = read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).ok()?;
+        (kind.as_os_str() == "anon_inode:[eventfd]").then(|| Self(descriptor.into()))
+    }
+
+    /// Wakes the shard. Returns false if the descriptor does not work.
+    pub(super) fn ring(&self) -> bool {
+        match (&self.0).write(&1_u64.to_ne_bytes()) {
+            Ok(_) => true,
+            // A full counter is readable already.
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Returns the descriptor to watch.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn only_an_eventfd_is_taken_as_a_bell() {
+        let own = Bell::new().unwrap();
+        let peer = Bell::take(own.handle().unwrap()).unwrap();
+        assert!(peer.ring());
+        let mut count = [0; 8];
+        assert_eq!(io::Read::read(&mut &own.0, &mut count).unwrap(), 8);
+        assert_eq!(u64::from_ne_bytes(count), 1);
+        let (socket, _other) = UnixStream::pair().unwrap();
+        assert!(Bell::take(AreaHandle::Descriptor(socket.into())).is_none());
+    }
+}
