@@ -148,7 +148,7 @@ impl<U: Upper> Poller<U> {
         // Trunks with bytes left to copy get their next turn at once.
         self.worked |= !self.core.res.copies.is_empty();
         self.shut_down();
-        self.core.timers();
+        self.core.timers(|| self.upper.awaited());
         if self.core.is_finished() {
             return Turn::Done;
         }
@@ -156,7 +156,10 @@ impl<U: Upper> Poller<U> {
             self.idle.reset();
             return Turn::Again;
         }
-        match self.idle.empty_round(self.core.res.time.now(), || self.core.trunks.is_transferring()) {
+        match self
+            .idle
+            .empty_round(self.core.res.time.now(), || self.core.trunks.is_transferring(&self.core.res))
+        {
             Rest::Spin => Turn::Spin,
             Rest::Yield => Turn::Yield,
             Rest::Sleep => {

@@ -1,10 +1,20 @@
 //! Timed work of a trunk: deadlines, keepalive, releasing credit, and retrying work that waits.
 #![forbid(unsafe_code)]
 
+use super::lane::Lane;
 use super::{Resources, Trunk};
+use crate::Awaited;
+use crate::shared::Limits;
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_verbs::Time;
+use trunkline_verbs::{QpPath, Time};
+
+/// Time of silence after which a stream without items is probed, in milliseconds.
+const ITEM_MS: u64 = 2000;
+/// Time of silence after which messages wait for a keepalive, in milliseconds.
+const SILENCE_MS: u64 = 1000;
+/// Part of an interval by which a keepalive may be early, to be sent with others.
+const EARLY_PART: u64 = 4;
 
 impl Trunk {
     /// Runs all timers of the trunk.
@@ -25,10 +35,26 @@ impl Trunk {
             }
         }
         self.expire_sinks(res);
-        self.probe(res);
         if self.is_waiting() {
             self.mark(res);
+            self.probe_soon(res);
         }
+    }
+
+    /// Adds the trunk to the poller's list of busy trunks, whose timers are checked.
+    #[inline]
+    pub(super) fn keep_busy(&mut self, res: &mut Resources) {
+        if self.rests {
+            self.rests = false;
+            res.busy.push(self.pipeline.slot());
+        }
+    }
+
+    /// Returns true if the trunk has no timer but its keepalive. It then leaves the list of busy trunks.
+    pub(crate) fn comes_to_rest(&mut self) -> bool {
+        let is_still = |lane: &Lane| lane.is_open() && lane.is_still();
+        self.rests = self.is_live() && self.is_open && self.is_quiet() && self.lanes.iter().all(is_still);
+        self.rests
     }
 
     /// Returns the time at which [`Trunk::timers`] has something to do. `retry` is the pause for work without a timer.
@@ -37,13 +63,11 @@ impl Trunk {
         if !self.is_live() {
             return Some(again);
         }
-        let keepalive = self.pipeline.is_idle().then_some(self.keepalive_due_ms);
         let of_lanes = self.lanes.iter().flat_map(|lane| {
             let release = lane.spender.release_due_ms().filter(|_| lane.may_announce_credit());
             [release.map(|ms| res.time.at_ms(ms)), lane.next_deadline()]
         });
-        let own = [keepalive.map(|ms| res.time.at_ms(ms)), self.is_waiting().then_some(again)];
-        of_lanes.chain(own).flatten().min()
+        of_lanes.flatten().chain(self.is_waiting().then_some(again)).min()
     }
 
     /// Returns a failure of one of the peer's pollers that has lasted too long.
@@ -55,20 +79,95 @@ impl Trunk {
 
     /// Notes that the peer was heard from.
     pub(super) fn heard(&mut self, res: &Resources) {
-        self.keepalive_due_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
+        self.heard_ms = res.time.now_ms();
     }
 
-    /// Stages a keepalive if the peer was silent for long.
-    fn probe(&mut self, res: &mut Resources) {
-        let due =
-            res.time.now_ms() >= self.keepalive_due_ms && !self.keepalive_out && self.pipeline.is_empty();
-        if due
-            && !mutant!(keepalive_is_not_sent)
+    /// Brings the next check for a keepalive forward, because the peer has acknowledged something whose
+    /// answer may be awaited, or because something waits.
+    pub(super) fn probe_soon(&mut self, res: &mut Resources) {
+        let soon_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
+        self.probe_ms = self.probe_ms.min(soon_ms);
+        res.probe_ms = res.probe_ms.min(soon_ms);
+    }
+
+    /// Returns the lower bound of the time of the next keepalive, in milliseconds of the poller.
+    pub(crate) fn probe_ms(&self) -> u64 {
+        self.probe_ms
+    }
+
+    /// Returns the interval of keepalives to a silent peer, in milliseconds; `None` if it is not probed.
+    fn probe_interval_ms(&self, res: &Resources, awaited: Awaited) -> Option<u64> {
+        let Limits { keepalive_ms: quick_ms, idle_keepalive_ms: idle_ms, .. } = res.shared.limits;
+        let has_begun = self.lanes.iter().all(Lane::is_open);
+        let needs = if !has_begun || self.is_transferring() || !self.sinks.is_empty() || self.is_waiting() {
+            Awaited::Reply
+        } else {
+            awaited
+        };
+        match needs {
+            Awaited::Reply => Some(quick_ms),
+            Awaited::Item => Some(ITEM_MS.clamp(quick_ms, idle_ms)),
+            Awaited::Interest => Some(idle_ms),
+            Awaited::Nothing => {
+                (self.is_accepted && !mutant!(idle_sessions_are_not_probed)).then_some(idle_ms)
+            }
+        }
+    }
+
+    /// Returns true if a keepalive is due, or will be within a quarter of its interval if `is_early`. Otherwise
+    /// notes the time of the next one. Work in flight needs no keepalive.
+    pub(crate) fn must_probe(&mut self, res: &Resources, awaited: Awaited, is_early: bool) -> bool {
+        let (now_ms, limits) = (res.time.now_ms(), &res.shared.limits);
+        if !self.is_live() || !self.pipeline.is_empty() {
+            self.probe_ms = now_ms.saturating_add(limits.keepalive_ms);
+            return false;
+        }
+        if self.probe_ms == 0 {
+            return true;
+        }
+        let Some(interval_ms) = self.probe_interval_ms(res, awaited) else {
+            self.probe_ms = now_ms.saturating_add(limits.idle_keepalive_ms);
+            return false;
+        };
+        self.probe_ms = self.heard_ms.saturating_add(interval_ms);
+        let slack_ms = if is_early { interval_ms / EARLY_PART } else { 0 };
+        self.probe_ms <= now_ms.saturating_add(slack_ms)
+    }
+
+    /// Stages a keepalive. Its acknowledgement counts as a sign of the peer.
+    pub(crate) fn probe(&mut self, res: &mut Resources) {
+        self.probe_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
+        if !mutant!(keepalive_is_not_sent)
             && let Some(lane) = self.lanes.first()
         {
             self.pipeline.stage_keepalive(&mut res.sends, lane.srq);
-            self.keepalive_out = true;
             self.mark(res);
+        }
+    }
+
+    /// Returns true if nothing was heard from the peer for so long that messages wait for the acknowledgement of
+    /// a keepalive. Otherwise those to a peer that has vanished would count as messages that may have arrived.
+    #[inline]
+    pub(super) fn is_silent(&self, res: &Resources) -> bool {
+        res.time.now_ms() > self.heard_ms + SILENCE_MS
+    }
+
+    /// Returns true if messages wait for a sign of the silent peer. The end of a process with which the device
+    /// shares memory is noticed at once.
+    #[cold]
+    pub(super) fn must_prove(&mut self, res: &Resources) -> bool {
+        let is_shared = self.pipeline.qp().path().is_some_and(|path| path.name == QpPath::MEMORY);
+        if is_shared {
+            self.heard(res);
+        }
+        !is_shared && !mutant!(messages_do_not_wait_for_silent_peers)
+    }
+
+    /// Sends the keepalive that queued messages wait for, unless the acknowledgement of other work will do.
+    #[cold]
+    pub(super) fn prove(&mut self, res: &mut Resources) {
+        if self.is_live() && self.pipeline.is_empty() && self.lanes.iter().any(|lane| !lane.is_empty()) {
+            self.probe(res);
         }
     }
 
