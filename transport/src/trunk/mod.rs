@@ -45,6 +45,7 @@ use crate::settings::Settings;
 use ending::Health;
 use lane::Lane;
 use pipeline::Pipeline;
+use timers::Silence;
 
 /// A trunk of one session.
 #[derive(Debug)]
@@ -72,12 +73,7 @@ pub(crate) struct Trunk {
     sinks: Sinks,
     /// Index of the lane that copies next.
     next_copy: usize,
-    /// Time at which the peer was last heard from, in milliseconds of the poller.
-    heard_ms: u64,
-    /// Lower bound of the time of the next keepalive, in milliseconds of the poller.
-    probe_ms: u64,
-    /// True if the peer has dialled the session.
-    is_accepted: bool,
+    silence: Silence,
     /// True if the trunk has no timer but its keepalive, and is not in the poller's list of busy trunks.
     rests: bool,
     /// True if the trunk is in the poller's list of trunks to stage and post.
@@ -126,11 +122,7 @@ impl Trunk {
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth).clamp(1, READS_OUT)),
             next_copy: 0,
-            heard_ms: res.time.now_ms(),
-            // The first keepalive is sent at once. A QP waits longer for its first answer than for later
-            // ones, and a peer that dies before it has sent anything must be detected as soon as others.
-            probe_ms: 0,
-            is_accepted: session.is_accepted,
+            silence: Silence::new(res.time.now_ms(), session.is_accepted),
             rests: true,
             marked: false,
         }

@@ -16,6 +16,54 @@ const SILENCE_MS: u64 = 1000;
 /// Part of an interval by which a keepalive may be early, to be sent with others.
 const EARLY_PART: u64 = 4;
 
+/// The silence of a peer, and when to check whether a keepalive is due. Times are in milliseconds of the poller.
+#[derive(Debug)]
+pub(super) struct Silence {
+    /// Time of the last message or acknowledgement.
+    heard_ms: u64,
+    /// Lower bound of the time of the next keepalive; 0 for the first one, which is sent at once.
+    check_ms: u64,
+    /// True if the peer has dialled the session.
+    is_accepted: bool,
+}
+
+impl Silence {
+    /// Creates the state of a session that came up. A QP waits longer for its first answer than for later
+    /// ones, and a peer that dies before it has sent anything must be detected as soon as others. So the first
+    /// keepalive is sent at once.
+    pub(super) fn new(now_ms: u64, is_accepted: bool) -> Self {
+        Self { heard_ms: now_ms, check_ms: 0, is_accepted }
+    }
+
+    /// Returns true if messages may have to wait for a sign of the peer.
+    #[inline]
+    fn is_long(&self, now_ms: u64) -> bool {
+        now_ms > self.heard_ms + SILENCE_MS
+    }
+
+    /// Returns true if a keepalive is due, or will be within a quarter of its interval if `is_early`. Notes
+    /// when to check again.
+    fn is_over(&mut self, now_ms: u64, limits: &Limits, awaited: Awaited, is_early: bool) -> bool {
+        if self.check_ms == 0 {
+            return true;
+        }
+        let (quick_ms, idle_ms) = (limits.keepalive_ms, limits.idle_keepalive_ms);
+        let interval_ms = match awaited {
+            Awaited::Reply => quick_ms,
+            Awaited::Item => ITEM_MS.clamp(quick_ms, idle_ms),
+            Awaited::Interest => idle_ms,
+            Awaited::Nothing if self.is_accepted && !mutant!(idle_sessions_are_not_probed) => idle_ms,
+            Awaited::Nothing => {
+                self.check_ms = now_ms.saturating_add(idle_ms);
+                return false;
+            }
+        };
+        self.check_ms = self.heard_ms.saturating_add(interval_ms);
+        let slack_ms = if is_early { interval_ms / EARLY_PART } else { 0 };
+        self.check_ms <= now_ms.saturating_add(slack_ms)
+    }
+}
+
 impl Trunk {
     /// Runs all timers of the trunk.
     pub(crate) fn timers(&mut self, res: &mut Resources) {
@@ -79,64 +127,39 @@ impl Trunk {
 
     /// Notes that the peer was heard from.
     pub(super) fn heard(&mut self, res: &Resources) {
-        self.heard_ms = res.time.now_ms();
+        self.silence.heard_ms = res.time.now_ms();
     }
 
     /// Brings the next check for a keepalive forward, because the peer has acknowledged something whose
     /// answer may be awaited, or because something waits.
     pub(super) fn probe_soon(&mut self, res: &mut Resources) {
         let soon_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
-        self.probe_ms = self.probe_ms.min(soon_ms);
+        self.silence.check_ms = self.silence.check_ms.min(soon_ms);
         res.probe_ms = res.probe_ms.min(soon_ms);
     }
 
     /// Returns the lower bound of the time of the next keepalive, in milliseconds of the poller.
     pub(crate) fn probe_ms(&self) -> u64 {
-        self.probe_ms
-    }
-
-    /// Returns the interval of keepalives to a silent peer, in milliseconds; `None` if it is not probed.
-    fn probe_interval_ms(&self, res: &Resources, awaited: Awaited) -> Option<u64> {
-        let Limits { keepalive_ms: quick_ms, idle_keepalive_ms: idle_ms, .. } = res.shared.limits;
-        let has_begun = self.lanes.iter().all(Lane::is_open);
-        let needs = if !has_begun || self.is_transferring() || !self.sinks.is_empty() || self.is_waiting() {
-            Awaited::Reply
-        } else {
-            awaited
-        };
-        match needs {
-            Awaited::Reply => Some(quick_ms),
-            Awaited::Item => Some(ITEM_MS.clamp(quick_ms, idle_ms)),
-            Awaited::Interest => Some(idle_ms),
-            Awaited::Nothing => {
-                (self.is_accepted && !mutant!(idle_sessions_are_not_probed)).then_some(idle_ms)
-            }
-        }
+        self.silence.check_ms
     }
 
     /// Returns true if a keepalive is due, or will be within a quarter of its interval if `is_early`. Otherwise
-    /// notes the time of the next one. Work in flight needs no keepalive.
+    /// notes when to check again. Work in flight needs no keepalive.
     pub(crate) fn must_probe(&mut self, res: &Resources, awaited: Awaited, is_early: bool) -> bool {
         let (now_ms, limits) = (res.time.now_ms(), &res.shared.limits);
         if !self.is_live() || !self.pipeline.is_empty() {
-            self.probe_ms = now_ms.saturating_add(limits.keepalive_ms);
+            self.silence.check_ms = now_ms.saturating_add(limits.keepalive_ms);
             return false;
         }
-        if self.probe_ms == 0 {
-            return true;
-        }
-        let Some(interval_ms) = self.probe_interval_ms(res, awaited) else {
-            self.probe_ms = now_ms.saturating_add(limits.idle_keepalive_ms);
-            return false;
-        };
-        self.probe_ms = self.heard_ms.saturating_add(interval_ms);
-        let slack_ms = if is_early { interval_ms / EARLY_PART } else { 0 };
-        self.probe_ms <= now_ms.saturating_add(slack_ms)
+        let has_begun = self.lanes.iter().all(Lane::is_open);
+        let is_waiting = !has_begun || self.is_transferring() || !self.sinks.is_empty() || self.is_waiting();
+        let awaited = if is_waiting { Awaited::Reply } else { awaited };
+        self.silence.is_over(now_ms, limits, awaited, is_early)
     }
 
     /// Stages a keepalive. Its acknowledgement counts as a sign of the peer.
     pub(crate) fn probe(&mut self, res: &mut Resources) {
-        self.probe_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
+        self.silence.check_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
         if !mutant!(keepalive_is_not_sent)
             && let Some(lane) = self.lanes.first()
         {
@@ -145,11 +168,11 @@ impl Trunk {
         }
     }
 
-    /// Returns true if nothing was heard from the peer for so long that messages wait for the acknowledgement of
-    /// a keepalive. Otherwise those to a peer that has vanished would count as messages that may have arrived.
+    /// Returns true if messages may have to wait for a sign of the peer. Otherwise those to a peer that has
+    /// vanished would count as messages that may have arrived.
     #[inline]
     pub(super) fn is_silent(&self, res: &Resources) -> bool {
-        res.time.now_ms() > self.heard_ms + SILENCE_MS
+        self.silence.is_long(res.time.now_ms())
     }
 
     /// Returns true if messages wait for a sign of the silent peer. The end of a process with which the device
@@ -175,5 +198,66 @@ impl Trunk {
     /// the poller's outstanding work requests.
     fn is_waiting(&self) -> bool {
         self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty() || !lane.has_begun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        max_message_bytes: 0,
+        keepalive_ms: 500,
+        idle_keepalive_ms: 10_000,
+        ack_timeout: 15,
+        stall_ms: 60_000,
+    };
+
+    /// Returns the silence after which a peer is probed, in milliseconds, up to a minute.
+    fn probed_after(is_accepted: bool, awaited: Awaited, is_early: bool) -> Option<u64> {
+        let mut silence = Silence { heard_ms: 7, check_ms: 7, is_accepted };
+        (0..60_000).find(|after| silence.is_over(7 + after, &LIMITS, awaited, is_early))
+    }
+
+    #[test]
+    fn the_interval_depends_on_what_is_awaited() {
+        for accepted in [false, true] {
+            assert_eq!(probed_after(accepted, Awaited::Reply, false), Some(500));
+            assert_eq!(probed_after(accepted, Awaited::Item, false), Some(2_000));
+            assert_eq!(probed_after(accepted, Awaited::Interest, false), Some(10_000));
+        }
+    }
+
+    #[test]
+    fn an_idle_session_is_probed_by_the_side_that_accepted_it() {
+        assert_eq!(probed_after(true, Awaited::Nothing, false), Some(10_000));
+        assert_eq!(probed_after(false, Awaited::Nothing, false), None);
+    }
+
+    #[test]
+    fn a_keepalive_may_be_a_quarter_of_its_interval_early() {
+        assert_eq!(probed_after(true, Awaited::Reply, true), Some(375));
+        assert_eq!(probed_after(true, Awaited::Nothing, true), Some(7_500));
+    }
+
+    #[test]
+    fn a_check_is_not_repeated_before_a_keepalive_can_be_due() {
+        let mut silence = Silence { heard_ms: 100, check_ms: 600, is_accepted: true };
+        assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false));
+        assert_eq!(silence.check_ms, 10_100);
+        silence.is_accepted = false;
+        assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false));
+        assert_eq!(silence.check_ms, 10_600, "something may be awaited by then");
+    }
+
+    #[test]
+    fn the_first_keepalive_is_sent_at_once() {
+        assert!(Silence::new(3, false).is_over(3, &LIMITS, Awaited::Nothing, false));
+    }
+
+    #[test]
+    fn a_second_of_silence_is_long() {
+        let silence = Silence::new(40, true);
+        assert!(!silence.is_long(1_040) && silence.is_long(1_041));
     }
 }
