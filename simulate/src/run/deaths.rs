@@ -1,6 +1,7 @@
 //! A node is killed while others have sessions with it: they are told soon, and its successor is reached at
 //! once.
 
+use super::away::RETURNS;
 use super::{QUIET, Run};
 use crate::client::Client;
 use crate::coverage::Kind;
@@ -25,8 +26,6 @@ const SILENCE: Duration = Duration::from_millis(1_100);
 const DEATH_IN_MEMORY: Duration = Duration::from_millis(50);
 /// Maximum time of a call to a node that vanished while idle.
 const VANISHED_IS_REPORTED: Duration = Duration::from_millis(1_300);
-/// Maximum time until a node that is back is reached.
-const RETURNS: Duration = Duration::from_secs(11);
 
 impl Run {
     /// Kills a node while another waits for it and nothing else happens: the caller is told soon. The node's

@@ -124,9 +124,6 @@ impl Trunk {
     fn post(&mut self, res: &mut Resources) -> Result<(), PostError> {
         self.pump(res);
         self.drop_late(res);
-        if self.is_silent(res) {
-            self.prove(res);
-        }
         // Work marked while staging is posted right here.
         self.marked = false;
         self.pipeline.flush(res, &self.lanes)

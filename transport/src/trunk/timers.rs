@@ -175,23 +175,19 @@ impl Trunk {
         self.silence.is_long(res.time.now_ms())
     }
 
-    /// Returns true if messages wait for a sign of the silent peer. The end of a process with which the device
-    /// shares memory is noticed at once.
+    /// Returns true if messages wait for a sign of the silent peer. Then sends a keepalive, unless the
+    /// acknowledgement of other work will do. The end of a process with which the device shares memory is
+    /// noticed at once.
     #[cold]
-    pub(super) fn must_prove(&mut self, res: &Resources) -> bool {
-        let is_shared = self.pipeline.qp().path().is_some_and(|path| path.name == QpPath::MEMORY);
-        if is_shared {
+    pub(super) fn must_prove(&mut self, res: &mut Resources) -> bool {
+        if self.pipeline.qp().path().is_some_and(|path| path.name == QpPath::MEMORY) {
             self.heard(res);
+            return false;
         }
-        !is_shared && !mutant!(messages_do_not_wait_for_silent_peers)
-    }
-
-    /// Sends the keepalive that queued messages wait for, unless the acknowledgement of other work will do.
-    #[cold]
-    pub(super) fn prove(&mut self, res: &mut Resources) {
-        if self.is_live() && self.pipeline.is_empty() && self.lanes.iter().any(|lane| !lane.is_empty()) {
+        if self.pipeline.is_empty() {
             self.probe(res);
         }
+        !mutant!(messages_do_not_wait_for_silent_peers)
     }
 
     /// Returns true if something waits for a resource that other trunks may release: memory, or room among
