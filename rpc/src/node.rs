@@ -426,6 +426,16 @@ impl NodeBuilder {
         self
     }
 
+    /// Sets the time of silence after which an idle session is probed by the node that accepted it. The default is
+    /// 10 s, the range 500 ms to 20 s.
+    ///
+    /// What a server holds for a client that vanished is freed about 1.3 s later. A client learns of the death of an
+    /// idle server from its next call. While a call waits for its reply, the peer is probed after 500 ms.
+    pub fn idle_keepalive(mut self, silence: Duration) -> Self {
+        self.options = self.options.idle_keepalive(silence);
+        self
+    }
+
     /// Limits how many handlers run concurrently. The default is 16,384 per peer and 65,536 in all, the range 1 to
     /// 4,294,967,295. A call beyond the limit is refused with `ResourceExhausted` and has not run.
     pub fn handler_limit(mut self, limit: Limit) -> Self {

@@ -22,6 +22,7 @@ use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
 use crate::status::Status;
 use crate::stream::Unsent;
 use crate::wakes::Collecting;
+use std::collections::BTreeMap;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
-    Carrier, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Screening, SendOutcome,
-    Token, Upper,
+    Awaited, Carrier, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Screening,
+    SendOutcome, Token, Upper,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -528,6 +529,13 @@ impl Upper for RpcPoller {
         let routes = [seeker, self.parked.next_timer(), self.unsent.next_timer()];
         let calls = [self.table.next_timer(), self.dispatch.next_deadline(), self.context.timers().next()];
         routes.into_iter().chain(calls).flatten().min()
+    }
+
+    fn awaited(&self) -> BTreeMap<PeerKey, Awaited> {
+        let mut awaited = BTreeMap::new();
+        self.table.awaited(&mut awaited);
+        self.dispatch.awaited(&mut awaited);
+        awaited
     }
 
     fn is_ready(&self) -> bool {

@@ -99,6 +99,7 @@ kinds! {
     SuccessorReached "successor reached after a stale session" false,
     CallWaited "call that waits for its server" false,
     CallRefusedWhileAway "call refused at once since its server is away" false,
+    VanishedPeerCalled "call to a node that vanished while idle" false,
     ServerFound "server found by a name" false,
     ReplicaDrained "server of a balanced channel shut down under load" true,
     ReplicaKilled "server of a balanced channel killed under load" true,

@@ -98,6 +98,14 @@ pub(crate) const ALL: &[Mutant] = &[
     Mutant { name: "hosts_have_no_limit", what: "budget: the peers of a host may use more than its limit" },
     Mutant { name: "keepalive_is_not_sent", what: "keepalive: a silent peer is not probed" },
     Mutant {
+        name: "idle_sessions_are_not_probed",
+        what: "keepalive: what is held for a client that vanished while idle is kept",
+    },
+    Mutant {
+        name: "messages_do_not_wait_for_silent_peers",
+        what: "keepalive: a message to a peer that has been silent for long leaves before a sign of it",
+    },
+    Mutant {
         name: "epoch_is_always_the_same",
         what: "session epoch: a restarted node looks like the one before",
     },

@@ -47,6 +47,8 @@
 //! | drained servers get no calls | a poller sends a call to a peer after that peer's DRAINED (`run/replicas.rs`) |
 //! | replicas stand in | a call on a balanced channel with time left fails while one server drains, or an idempotent one while one server is killed (`run/replicas.rs`) |
 //! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call that asked to wait ends other than by success or deadline (`run/away.rs`) |
+//! | vanished clients are forgotten | a node keeps a session with a client that died while idle for more than 30 s (`run/deaths.rs`) |
+//! | a silent peer proves that it lives | a call to a node that died more than 1 s after its last message or acknowledgement takes longer than 1.3 s, or may have run (`run/deaths.rs`) |
 //! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call that asked to wait is not made soon after any of the name's addresses answers (`run/moving.rs`) |
 //!
 //! # Resources

@@ -17,6 +17,8 @@ use trunkline_verbs::{VerbsError, headroom};
 
 /// Range of the depth of an SRQ, in receives.
 const SRQ_DEPTHS: RangeInclusive<u32> = 16..=16_384;
+/// Maximum interval of probes of an idle peer, so that what is held for a peer that vanished is freed within 30 s.
+const MAX_IDLE_KEEPALIVE: Duration = Duration::from_secs(20);
 /// Maximum number of addresses that a node listens on.
 const MAX_ADDRESSES: usize = 1024;
 /// Maximum of a limit in messages, calls, handlers or jobs, since their number fits in 32 bits.
@@ -63,6 +65,10 @@ impl NodeOptions {
         }
         if self.poll_for > Duration::from_secs(1) {
             return bad("poll_for (ms)", millis(self.poll_for), "choose 1000 ms or less");
+        }
+        if !(self.keepalive..=MAX_IDLE_KEEPALIVE).contains(&self.idle_keepalive) {
+            let remedy = "choose at least keepalive and at most 20000 ms";
+            return bad("idle_keepalive (ms)", millis(self.idle_keepalive), remedy);
         }
         if let Pinning::List(list) = &self.pinning {
             let usable = affinity::usable_cpus();
@@ -222,6 +228,8 @@ mod tests {
             (new().stall_limit(Duration::from_millis(5)), "stall_limit (ms) = 5"),
             (new().keepalive(Duration::ZERO), "keepalive (ms) = 0"),
             (new().poll_for(Duration::from_secs(2)), "poll_for (ms) = 2000"),
+            (new().idle_keepalive(Duration::from_millis(499)), "idle_keepalive (ms) = 499"),
+            (new().idle_keepalive(Duration::from_millis(20_001)), "idle_keepalive (ms) = 20001"),
             (new().ack_timeout(0), "ack_timeout = 0"),
             (new().ack_timeout(255), "ack_timeout = 255"),
             (new().pinning(Pinning::List(vec![usize::MAX])), "pinning ="),

@@ -98,7 +98,7 @@ pub use report::{
 pub use sizes::EAGER_BYTES;
 pub use status::{NodeStatus, PathStatus, PeerStatus};
 pub use upper::{
-    Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, Reach, Report, Screening,
-    SendError, SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper,
+    Awaited, Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, Reach, Report,
+    Screening, SendError, SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper,
 };
 pub use watch::Watch;

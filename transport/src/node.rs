@@ -91,6 +91,7 @@ impl Node {
                 max_message_bytes: options.max_message_bytes,
                 keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
                 poll_for: options.poll_for,
+                idle_keepalive_ms: u64::try_from(options.idle_keepalive.as_millis()).unwrap_or(u64::MAX),
                 ack_timeout: options.ack_timeout,
                 stall_ms: u64::try_from(options.stall_limit.as_millis()).unwrap_or(u64::MAX),
             },

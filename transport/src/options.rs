@@ -92,6 +92,7 @@ pub struct NodeOptions {
     pub(crate) pinning: Pinning,
     pub(crate) keepalive: Duration,
     pub(crate) poll_for: Duration,
+    pub(crate) idle_keepalive: Duration,
     pub(crate) ack_timeout: u8,
     pub(crate) allow_unauthenticated: bool,
 }
@@ -120,6 +121,7 @@ impl Default for NodeOptions {
             pinning: Pinning::Off,
             keepalive: Duration::from_millis(500),
             poll_for: Duration::from_micros(400),
+            idle_keepalive: Duration::from_secs(10),
             ack_timeout: 15,
             allow_unauthenticated: false,
         }
@@ -410,10 +412,20 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the time of silence after which a trunk is probed: 500 ms by default, at least 50 ms.
+    /// Sets the time of silence after which a peer is probed while anything waits for it: 500 ms by default,
+    /// at least 50 ms. A stream without items counts as waiting for 2 s at a time.
     #[must_use]
     pub fn keepalive(mut self, silence: Duration) -> Self {
         self.keepalive = silence;
+        self
+    }
+
+    /// Sets the time of silence after which an idle session is probed by the node that accepted it: 10 s by
+    /// default, at least [`NodeOptions::keepalive`], at most 20 s. What is held for a peer that vanished is
+    /// freed about 1.3 s later.
+    #[must_use]
+    pub fn idle_keepalive(mut self, silence: Duration) -> Self {
+        self.idle_keepalive = silence;
         self
     }
 

@@ -45,9 +45,12 @@ impl Gauges {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
+    /// Silence after which a peer is probed, in milliseconds, if anything waits for it.
     pub(crate) keepalive_ms: u64,
     /// Longest time that a poller polls after an event.
     pub(crate) poll_for: Duration,
+    /// Silence after which an idle peer is probed, in milliseconds.
+    pub(crate) idle_keepalive_ms: u64,
     pub(crate) ack_timeout: u8,
     /// Time after which a peer that takes nothing loses its session.
     pub(crate) stall_ms: u64,

@@ -11,7 +11,7 @@ use crate::buffer::Received;
 use crate::frame::FrameError;
 use crate::ledger::UpperLedger;
 use bytes::{Buf as _, Bytes};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -504,6 +504,20 @@ pub enum Screening {
     Refused,
 }
 
+/// What an upper half waits for from a peer. It decides how soon a silent peer is probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Awaited {
+    /// Nothing. Only the node that accepted the session probes the peer, at the idle interval.
+    #[default]
+    Nothing,
+    /// Nothing, but it holds state for the peer, such as a running handler. The peer is probed at the idle interval.
+    Interest,
+    /// An item of a stream, which may not come for long. The peer is probed after 2 s of silence.
+    Item,
+    /// A reply. The peer is probed after 500 ms of silence.
+    Reply,
+}
+
 /// Services of a poller for its upper half. Nothing here blocks.
 pub trait Carrier {
     /// Returns the time, read at the beginning of the poller's turn.
@@ -631,6 +645,11 @@ pub trait Upper: 'static {
 
     /// Returns the time at which it must run next even if nothing happens.
     fn next_timer(&self) -> Option<Time>;
+
+    /// Returns what it waits for from each peer. Called when a probe may be due.
+    fn awaited(&self) -> BTreeMap<PeerKey, Awaited> {
+        BTreeMap::new()
+    }
 
     /// Returns true if it has work that must not wait for a sleep. Called after the poller has announced that
     /// it goes to sleep.

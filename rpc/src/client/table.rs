@@ -35,8 +35,8 @@ use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap,
-    PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward,
+    Awaited, Body, Carrier, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey,
+    PeerMap, PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -664,6 +664,15 @@ impl Table {
             }
         }
         self.budget.leave(peer);
+    }
+
+    /// Adds what the calls in flight wait for, by peer.
+    pub(crate) fn awaited(&self, awaited: &mut BTreeMap<PeerKey, Awaited>) {
+        for (_, flight) in self.flights.iter().filter(|(_, flight)| !flight.one_way) {
+            let what = if flight.method.streams.any() { Awaited::Item } else { Awaited::Reply };
+            let known = awaited.entry(flight.peer).or_default();
+            *known = what.max(*known);
+        }
     }
 
     /// Returns the charged calls and those in flight.

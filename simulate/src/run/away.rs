@@ -19,7 +19,7 @@ const AT_ONCE: Duration = Duration::from_millis(10);
 /// Maximum time of a call that waits for one attempt: a handshake is given up after 5 s.
 const ATTEMPT: Duration = Duration::from_millis(5_100);
 /// Longest pause between two attempts, plus the attempt that follows.
-const RETURNS: Duration = Duration::from_secs(11);
+pub(super) const RETURNS: Duration = Duration::from_secs(11);
 /// Time limit of a call that waits for the node in vain. It is longer than an unanswered attempt.
 const SHORT: Duration = Duration::from_secs(3);
 /// Time limit of its calls, which no call reaches.

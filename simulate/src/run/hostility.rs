@@ -39,7 +39,7 @@ const NOTICED: Duration = Duration::from_secs(1);
 /// Rounds of calls by honest nodes while a peer is about to lose its session.
 const ROUNDS: u32 = 2;
 /// Maximum time until the death of the hostile peer is noticed and its resources are released.
-const FORGOTTEN: Duration = Duration::from_secs(10);
+const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// Returns the plan of a hostile peer's node, on a host after those of the others.
 pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {

@@ -21,6 +21,8 @@ pub(crate) struct SessionUp {
     pub(crate) srqs: Vec<SrqNumber>,
     /// Maximum number of outstanding READs on the INI.
     pub(crate) read_depth: u8,
+    /// True if the peer has dialled the session: this side probes it while it is idle.
+    pub(crate) is_accepted: bool,
 }
 
 /// A command to a poller.

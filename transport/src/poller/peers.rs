@@ -311,7 +311,15 @@ mod tests {
             receive_cq: Some(cq),
             ..QpInit::new(QpType::Rc)
         });
-        Box::new(SessionUp { peer, number, epoch: 1, qp: qp.unwrap(), srqs: Vec::new(), read_depth: 0 })
+        Box::new(SessionUp {
+            peer,
+            number,
+            epoch: 1,
+            qp: qp.unwrap(),
+            srqs: Vec::new(),
+            read_depth: 0,
+            is_accepted: false,
+        })
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl<U: Upper> Poller<U> {
         // Trunks with bytes left to copy get their next turn at once.
         self.worked |= !self.core.res.copies.is_empty();
         self.shut_down();
-        self.core.timers();
+        self.core.timers(|| self.upper.awaited());
         if self.core.is_finished() {
             return Turn::Done;
         }
@@ -159,7 +159,8 @@ impl<U: Upper> Poller<U> {
             self.idle.event(now);
             return Turn::Again;
         }
-        match self.idle.empty_round(now, || self.core.trunks.is_transferring()) {
+        let transferring = || self.core.trunks.is_transferring(&self.core.res);
+        match self.idle.empty_round(now, transferring) {
             Rest::Spin => Turn::Spin,
             Rest::Yield => Turn::Yield,
             Rest::Sleep => {

@@ -4,6 +4,8 @@
 use super::Core;
 use crate::command::CmCommand;
 use crate::frame::FrameError;
+use crate::{Awaited, PeerKey};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
@@ -14,8 +16,8 @@ const SCAN_MS: u64 = 5;
 const RETRY: Duration = Duration::from_millis(20);
 
 impl Core {
-    /// Runs all timers, if it is time to.
-    pub(super) fn timers(&mut self) {
+    /// Runs all timers, if it is time to. `awaited` returns what the upper half waits for.
+    pub(super) fn timers(&mut self, awaited: impl FnOnce() -> BTreeMap<PeerKey, Awaited>) {
         if self.res.time.now_ms() < self.scanned_ms + SCAN_MS {
             return;
         }
@@ -24,6 +26,7 @@ impl Core {
         self.expire_closing();
         self.peers.expire(&mut self.res);
         self.trunks.timers(&mut self.res);
+        self.trunks.probe(&mut self.res, awaited);
         for (peer, number, how) in self.trunks.stalled(&self.res) {
             self.misbehaved(peer, number, FrameError::Broken(how));
         }
@@ -34,7 +37,7 @@ impl Core {
                 self.misbehaved(peer, number, hoards);
             }
         }
-        for slot in self.trunks.dying() {
+        for slot in self.trunks.dying(&self.res) {
             self.free_if_over(slot);
         }
         self.drain();

@@ -1,10 +1,12 @@
 //! The trunks of a poller. Work request numbers name their places in the table.
 #![forbid(unsafe_code)]
 
-use crate::PeerKey;
 use crate::budget::Shares;
 use crate::trunk::{Cancelling, Resources, Trunk};
+use crate::{Awaited, PeerKey};
 use slab::Slab;
+use std::collections::BTreeMap;
+use std::mem;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
@@ -53,9 +55,8 @@ impl Trunks {
 
     /// Returns the sessions whose peers have taken nothing for too long, or sent no settings.
     pub(super) fn stalled(&self, res: &Resources) -> Vec<(PeerKey, u32, &'static str)> {
-        let stalled =
-            self.all().filter_map(|trunk| Some((trunk.peer(), trunk.number(), trunk.stalled(res)?)));
-        stalled.collect()
+        let stalled = |trunk: &Trunk| Some((trunk.peer(), trunk.number(), trunk.stalled(res)?));
+        self.busy(res).filter_map(|(_, trunk)| stalled(trunk)).collect()
     }
 
     /// Returns the places of all trunks.
@@ -64,8 +65,8 @@ impl Trunks {
     }
 
     /// Returns the places of the trunks that are being taken down.
-    pub(super) fn dying(&self) -> Vec<usize> {
-        self.0.iter().filter(|(_, trunk)| !trunk.is_live()).map(|(slot, _)| slot).collect()
+    pub(super) fn dying(&self, res: &Resources) -> Vec<usize> {
+        self.busy(res).filter(|(_, trunk)| !trunk.is_live()).map(|(slot, _)| slot).collect()
     }
 
     /// Removes cancelled messages that have not left.
@@ -75,17 +76,53 @@ impl Trunks {
         }
     }
 
-    /// Runs the timers of each trunk.
+    /// Iterates over the busy trunks and their places. All others rest: they have no timer but their keepalive.
+    fn busy<'a>(&'a self, res: &'a Resources) -> impl Iterator<Item = (usize, &'a Trunk)> {
+        res.busy.iter().filter_map(|&slot| Some((slot, self.0.get(slot)?)))
+    }
+
+    /// Runs the timers of each busy trunk.
     pub(super) fn timers(&mut self, res: &mut Resources) {
-        for (_, trunk) in &mut self.0 {
+        let mut busy = mem::take(&mut res.busy);
+        busy.retain(|&slot| {
+            let Some(trunk) = self.0.get_mut(slot) else { return false };
             trunk.timers(res);
+            !trunk.comes_to_rest()
+        });
+        busy.append(&mut res.busy);
+        res.busy = busy;
+    }
+
+    /// Sends keepalives to silent peers. Once one is due, those that will be due soon are sent with it, so that
+    /// the number of wake-ups does not grow with the number of sessions.
+    pub(super) fn probe(
+        &mut self,
+        res: &mut Resources,
+        awaited: impl FnOnce() -> BTreeMap<PeerKey, Awaited>,
+    ) {
+        let now_ms = res.time.now_ms();
+        if now_ms < res.probe_ms {
+            return;
         }
+        let awaited = awaited();
+        let of = |trunk: &Trunk| awaited.get(&trunk.peer()).copied().unwrap_or_default();
+        let mut is_any_due = false;
+        for (_, trunk) in self.0.iter_mut().filter(|(_, trunk)| trunk.probe_ms() <= now_ms) {
+            is_any_due |= trunk.must_probe(res, of(trunk), false);
+        }
+        for (_, trunk) in self.0.iter_mut().filter(|_| is_any_due) {
+            if trunk.must_probe(res, of(trunk), true) {
+                trunk.probe(res);
+            }
+        }
+        res.probe_ms = self.0.iter().map(|(_, trunk)| trunk.probe_ms()).min().unwrap_or(u64::MAX);
     }
 
     /// Returns the time at which [`Trunks::timers`] has something to do. `retry` is as for
     /// [`Trunk::next_timer`].
     pub(super) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
-        self.0.iter().filter_map(|(_, trunk)| trunk.next_timer(res, retry)).min()
+        let probe = (!self.is_empty()).then(|| res.time.at_ms(res.probe_ms));
+        self.busy(res).filter_map(|(_, trunk)| trunk.next_timer(res, retry)).chain(probe).min()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -104,7 +141,7 @@ impl Trunks {
     }
 
     /// Returns true if bytes of large messages are being sent or received.
-    pub(super) fn is_transferring(&self) -> bool {
-        self.0.iter().any(|(_, trunk)| trunk.is_transferring())
+    pub(super) fn is_transferring(&self, res: &Resources) -> bool {
+        self.busy(res).any(|(_, trunk)| trunk.is_transferring())
     }
 }

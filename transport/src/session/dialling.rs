@@ -114,6 +114,7 @@ impl CmMachine {
             peer.machine.fail(now, number, PeerDown::DeviceFailed, false, actions);
             return;
         };
+        let is_accepted = peer.machine.is_accepted();
         tracing::info!(peer = %key, pollers = welcome.srqs.len(), "session up");
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
             poller.command(Command::SessionUp(Box::new(SessionUp {
@@ -123,6 +124,7 @@ impl CmMachine {
                 qp,
                 srqs: welcome.srqs.clone(),
                 read_depth,
+                is_accepted,
             })));
         }
     }

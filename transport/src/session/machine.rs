@@ -98,6 +98,8 @@ struct Session {
     welcome: Option<Welcome>,
     /// The peer's session that our dials answer.
     echo: Option<SessionName>,
+    /// True if the peer has dialled it. After simultaneous connects that holds on both sides.
+    is_accepted: bool,
     /// True for each local poller whose INI is connected.
     answered: Vec<bool>,
     /// True if the INIs after the first were dialled.
@@ -194,6 +196,11 @@ impl Machine {
     /// Returns true if the current session is up.
     pub(crate) fn is_up(&self) -> bool {
         matches!(&self.state, State::Open(session) if session.up_since.is_some())
+    }
+
+    /// Returns true if the peer has dialled the current session.
+    pub(crate) fn is_accepted(&self) -> bool {
+        matches!(&self.state, State::Open(session) if session.is_accepted)
     }
 
     /// Returns the number of the peer's connections that belong to a session that is not up yet, including
@@ -295,6 +302,7 @@ impl Machine {
         }
         let State::Open(session) = &mut self.state else { return Err(Refusal::Nonsense) };
         session.remote = Some(hello.session);
+        session.is_accepted |= hello.echo.is_none();
         if !session.fits(hello.pollers) {
             return Err(Refusal::Nonsense);
         }
@@ -477,6 +485,7 @@ impl Machine {
             remote: echo,
             welcome: None,
             echo,
+            is_accepted: false,
             answered: vec![false; usize::from(self.pollers)],
             all_dialled: false,
             unproven: 0,

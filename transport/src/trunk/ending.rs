@@ -68,6 +68,7 @@ impl Trunk {
         }
         self.health = Health::Dying { since: res.time.now(), cause, closed: false, verdict: None };
         self.fail_unposted(res);
+        self.keep_busy(res);
         let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
         if let Err(error) = self.pipeline.qp().modify(&error) {
             tracing::debug!(%error, "moving a QP to ERR");
@@ -131,6 +132,7 @@ impl Trunk {
         res.shares.leave(self.peer);
         res.events.peer(self.peer, PeerEvent::Down { cause });
         res.marked.remove(self.pipeline.slot());
+        res.busy.retain(|&slot| slot != self.pipeline.slot());
     }
 
     /// Returns the outcome of a failed message on this trunk.

@@ -183,6 +183,11 @@ impl Lane {
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }
 
+    /// Returns true if no timer of the lane runs: nothing waits, and no credit is to be released.
+    pub(super) fn is_still(&self) -> bool {
+        self.is_empty() && self.requests_out == 0 && self.spender.release_due_ms().is_none()
+    }
+
     /// Returns the header bytes that are settled last, for frames to this poller, which has the given index.
     /// The credit positions in them count as announced.
     pub(super) fn settle(&self, grants: &mut Grants, index: usize) -> [u8; 4] {

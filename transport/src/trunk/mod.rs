@@ -45,6 +45,7 @@ use crate::settings::Settings;
 use ending::Health;
 use lane::Lane;
 use pipeline::Pipeline;
+use timers::Silence;
 
 /// A trunk of one session.
 #[derive(Debug)]
@@ -72,10 +73,9 @@ pub(crate) struct Trunk {
     sinks: Sinks,
     /// Index of the lane that copies next.
     next_copy: usize,
-    /// Time of the next keepalive to a silent peer, in milliseconds of the poller.
-    keepalive_due_ms: u64,
-    /// True if a keepalive is staged or in flight.
-    keepalive_out: bool,
+    silence: Silence,
+    /// True if the trunk has no timer but its keepalive, and is not in the poller's list of busy trunks.
+    rests: bool,
     /// True if the trunk is in the poller's list of trunks to stage and post.
     marked: bool,
 }
@@ -101,6 +101,7 @@ impl Trunk {
         pairs: impl Iterator<Item = (PollerIndex, GrantId)>,
     ) -> Self {
         let SessionUp { peer, number, srqs, .. } = session;
+        res.probe_ms = 0;
         let lane = |(srq, (poller, pair))| {
             let counters = res.shared.traffic.lane(peer, res.index, poller);
             Lane::new(srq, pair, counters, res.time.now_ms())
@@ -121,10 +122,8 @@ impl Trunk {
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth).clamp(1, READS_OUT)),
             next_copy: 0,
-            // The first keepalive is sent at once. A QP waits longer for its first answer than for later
-            // ones, and a peer that dies before it has sent anything must be detected as soon as others.
-            keepalive_due_ms: res.time.now_ms(),
-            keepalive_out: false,
+            silence: Silence::new(res.time.now_ms(), session.is_accepted),
+            rests: true,
             marked: false,
         }
     }
@@ -192,6 +191,7 @@ impl Trunk {
         if !self.marked {
             self.marked = true;
             res.marked.add(self.pipeline.slot());
+            self.keep_busy(res);
         }
     }
 }

@@ -37,7 +37,8 @@ impl Trunk {
         let now_ms = res.time.now_ms();
         let before = known.spender.available();
         known.spender.hear(header.grant).map_err(|violation| FrameError::Broken(violation.0))?;
-        if known.spender.available() > before {
+        let has_more = known.spender.available() > before;
+        if has_more {
             known.took(now_ms);
         }
         if header.kind == Kind::Credit {
@@ -45,6 +46,9 @@ impl Trunk {
         }
         if !known.is_empty() {
             self.mark(res);
+        }
+        if has_more {
+            self.keep_busy(res);
         }
         self.heard(res);
         Ok(true)

@@ -40,6 +40,10 @@ pub(crate) struct Resources {
     pub(crate) shares: Shares,
     pub(crate) events: Events,
     pub(crate) marked: Marked,
+    /// Places of the trunks that may have timers beside their keepalive, without duplicates.
+    pub(crate) busy: Vec<usize>,
+    /// Lower bound of the times of all keepalives, in milliseconds of the poller.
+    pub(crate) probe_ms: u64,
     pub(crate) copies: CopyTurns,
     pub(crate) heads: Heads,
     pub(crate) log: LogLimit,
@@ -69,6 +73,8 @@ impl Resources {
             shares,
             events,
             marked,
+            busy: Vec::new(),
+            probe_ms: u64::MAX,
             copies,
             heads: Heads::default(),
             log: LogLimit::default(),

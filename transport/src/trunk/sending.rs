@@ -160,9 +160,9 @@ impl Trunk {
             let Some(completed) = self.pipeline.pop_completed(&mut res.sends) else { break };
             self.completed(res, completed, index < succeeded);
         }
-        self.keepalive_out &= !self.pipeline.is_idle();
         if success {
             self.heard(res);
+            self.probe_soon(res);
         }
         self.mark(res);
     }
@@ -189,8 +189,11 @@ impl Trunk {
                 self.lanes[lane].credits_out = self.lanes[lane].credits_out.saturating_sub(1);
             }
             Record::Read { sink, bytes } => self.piece_read(res, sink, bytes, success),
-            Record::Keepalive => self.keepalive_out = false,
-            Record::Announcement(_) | Record::Fin | Record::Settings | Record::Nothing => {}
+            Record::Keepalive
+            | Record::Announcement(_)
+            | Record::Fin
+            | Record::Settings
+            | Record::Nothing => {}
         }
     }
 
@@ -373,8 +376,9 @@ impl Trunk {
         parts: &Parts<'_>,
         record: Record,
     ) -> Option<u64> {
+        let waits = self.is_silent(res) && self.must_prove(res);
         let known = &mut self.lanes[lane];
-        if !known.is_open() || known.spender.available() == 0 {
+        if waits || !known.is_open() || known.spender.available() == 0 {
             return None;
         }
         let record = (record, res.time.now());

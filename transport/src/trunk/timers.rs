@@ -1,10 +1,68 @@
 //! Timed work of a trunk: deadlines, keepalive, releasing credit, and retrying work that waits.
 #![forbid(unsafe_code)]
 
+use super::lane::Lane;
 use super::{Resources, Trunk};
+use crate::Awaited;
+use crate::shared::Limits;
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_verbs::Time;
+use trunkline_verbs::{QpPath, Time};
+
+/// Time of silence after which a stream without items is probed, in milliseconds.
+const ITEM_MS: u64 = 2000;
+/// Time of silence after which messages wait for a keepalive, in milliseconds.
+const SILENCE_MS: u64 = 1000;
+/// Part of an interval by which a keepalive may be early, to be sent with others.
+const EARLY_PART: u64 = 4;
+
+/// The silence of a peer, and when to check whether a keepalive is due. Times are in milliseconds of the poller.
+#[derive(Debug)]
+pub(super) struct Silence {
+    /// Time of the last message or acknowledgement.
+    heard_ms: u64,
+    /// Lower bound of the time of the next keepalive; 0 for the first one, which is sent at once.
+    check_ms: u64,
+    /// True if the peer has dialled the session.
+    is_accepted: bool,
+}
+
+impl Silence {
+    /// Creates the state of a session that came up. A QP waits longer for its first answer than for later
+    /// ones, and a peer that dies before it has sent anything must be detected as soon as others. So the first
+    /// keepalive is sent at once.
+    pub(super) fn new(now_ms: u64, is_accepted: bool) -> Self {
+        Self { heard_ms: now_ms, check_ms: 0, is_accepted }
+    }
+
+    /// Returns true if messages may have to wait for a sign of the peer.
+    #[inline]
+    fn is_long(&self, now_ms: u64) -> bool {
+        now_ms > self.heard_ms + SILENCE_MS
+    }
+
+    /// Returns true if a keepalive is due, or will be within a quarter of its interval if `is_early`. Notes
+    /// when to check again.
+    fn is_over(&mut self, now_ms: u64, limits: &Limits, awaited: Awaited, is_early: bool) -> bool {
+        if self.check_ms == 0 {
+            return true;
+        }
+        let (quick_ms, idle_ms) = (limits.keepalive_ms, limits.idle_keepalive_ms);
+        let interval_ms = match awaited {
+            Awaited::Reply => quick_ms,
+            Awaited::Item => ITEM_MS.clamp(quick_ms, idle_ms),
+            Awaited::Interest => idle_ms,
+            Awaited::Nothing if self.is_accepted && !mutant!(idle_sessions_are_not_probed) => idle_ms,
+            Awaited::Nothing => {
+                self.check_ms = now_ms.saturating_add(idle_ms);
+                return false;
+            }
+        };
+        self.check_ms = self.heard_ms.saturating_add(interval_ms);
+        let slack_ms = if is_early { interval_ms / EARLY_PART } else { 0 };
+        self.check_ms <= now_ms.saturating_add(slack_ms)
+    }
+}
 
 impl Trunk {
     /// Runs all timers of the trunk.
@@ -25,10 +83,26 @@ impl Trunk {
             }
         }
         self.expire_sinks(res);
-        self.probe(res);
         if self.is_waiting() {
             self.mark(res);
+            self.probe_soon(res);
         }
+    }
+
+    /// Adds the trunk to the poller's list of busy trunks, whose timers are checked.
+    #[inline]
+    pub(super) fn keep_busy(&mut self, res: &mut Resources) {
+        if self.rests {
+            self.rests = false;
+            res.busy.push(self.pipeline.slot());
+        }
+    }
+
+    /// Returns true if the trunk has no timer but its keepalive. It then leaves the list of busy trunks.
+    pub(crate) fn comes_to_rest(&mut self) -> bool {
+        let is_still = |lane: &Lane| lane.is_open() && lane.is_still();
+        self.rests = self.is_live() && self.is_open && self.is_quiet() && self.lanes.iter().all(is_still);
+        self.rests
     }
 
     /// Returns the time at which [`Trunk::timers`] has something to do. `retry` is the pause for work without a timer.
@@ -37,13 +111,11 @@ impl Trunk {
         if !self.is_live() {
             return Some(again);
         }
-        let keepalive = self.pipeline.is_idle().then_some(self.keepalive_due_ms);
         let of_lanes = self.lanes.iter().flat_map(|lane| {
             let release = lane.spender.release_due_ms().filter(|_| lane.may_announce_credit());
             [release.map(|ms| res.time.at_ms(ms)), lane.next_deadline()]
         });
-        let own = [keepalive.map(|ms| res.time.at_ms(ms)), self.is_waiting().then_some(again)];
-        of_lanes.chain(own).flatten().min()
+        of_lanes.flatten().chain(self.is_waiting().then_some(again)).min()
     }
 
     /// Returns a failure of one of the peer's pollers that has lasted too long.
@@ -55,26 +127,134 @@ impl Trunk {
 
     /// Notes that the peer was heard from.
     pub(super) fn heard(&mut self, res: &Resources) {
-        self.keepalive_due_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
+        self.silence.heard_ms = res.time.now_ms();
     }
 
-    /// Stages a keepalive if the peer was silent for long.
-    fn probe(&mut self, res: &mut Resources) {
-        let due =
-            res.time.now_ms() >= self.keepalive_due_ms && !self.keepalive_out && self.pipeline.is_empty();
-        if due
-            && !mutant!(keepalive_is_not_sent)
+    /// Brings the next check for a keepalive forward, because the peer has acknowledged something whose
+    /// answer may be awaited, or because something waits.
+    pub(super) fn probe_soon(&mut self, res: &mut Resources) {
+        let soon_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
+        self.silence.check_ms = self.silence.check_ms.min(soon_ms);
+        res.probe_ms = res.probe_ms.min(soon_ms);
+    }
+
+    /// Returns the lower bound of the time of the next keepalive, in milliseconds of the poller.
+    pub(crate) fn probe_ms(&self) -> u64 {
+        self.silence.check_ms
+    }
+
+    /// Returns true if a keepalive is due, or will be within a quarter of its interval if `is_early`. Otherwise
+    /// notes when to check again. Work in flight needs no keepalive.
+    pub(crate) fn must_probe(&mut self, res: &Resources, awaited: Awaited, is_early: bool) -> bool {
+        let (now_ms, limits) = (res.time.now_ms(), &res.shared.limits);
+        if !self.is_live() || !self.pipeline.is_empty() {
+            self.silence.check_ms = now_ms.saturating_add(limits.keepalive_ms);
+            return false;
+        }
+        let has_begun = self.lanes.iter().all(Lane::is_open);
+        let is_waiting = !has_begun || self.is_transferring() || !self.sinks.is_empty() || self.is_waiting();
+        let awaited = if is_waiting { Awaited::Reply } else { awaited };
+        self.silence.is_over(now_ms, limits, awaited, is_early)
+    }
+
+    /// Stages a keepalive. Its acknowledgement counts as a sign of the peer.
+    pub(crate) fn probe(&mut self, res: &mut Resources) {
+        self.silence.check_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
+        if !mutant!(keepalive_is_not_sent)
             && let Some(lane) = self.lanes.first()
         {
             self.pipeline.stage_keepalive(&mut res.sends, lane.srq);
-            self.keepalive_out = true;
             self.mark(res);
         }
+    }
+
+    /// Returns true if messages may have to wait for a sign of the peer. Otherwise those to a peer that has
+    /// vanished would count as messages that may have arrived.
+    #[inline]
+    pub(super) fn is_silent(&self, res: &Resources) -> bool {
+        self.silence.is_long(res.time.now_ms())
+    }
+
+    /// Returns true if messages wait for a sign of the silent peer. Then sends a keepalive, unless the
+    /// acknowledgement of other work will do. The end of a process with which the device shares memory is
+    /// noticed at once.
+    #[cold]
+    pub(super) fn must_prove(&mut self, res: &mut Resources) -> bool {
+        if self.pipeline.qp().path().is_some_and(|path| path.name == QpPath::MEMORY) {
+            self.heard(res);
+            return false;
+        }
+        if self.pipeline.is_empty() {
+            self.probe(res);
+        }
+        !mutant!(messages_do_not_wait_for_silent_peers)
     }
 
     /// Returns true if something waits for a resource that other trunks may release: memory, or room among
     /// the poller's outstanding work requests.
     fn is_waiting(&self) -> bool {
         self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty() || !lane.has_begun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        max_message_bytes: 0,
+        keepalive_ms: 500,
+        idle_keepalive_ms: 10_000,
+        poll_for: Duration::ZERO,
+        ack_timeout: 15,
+        stall_ms: 60_000,
+    };
+
+    /// Returns the silence after which a peer is probed, in milliseconds, up to a minute.
+    fn probed_after(is_accepted: bool, awaited: Awaited, is_early: bool) -> Option<u64> {
+        let mut silence = Silence { heard_ms: 7, check_ms: 7, is_accepted };
+        (0..60_000).find(|after| silence.is_over(7 + after, &LIMITS, awaited, is_early))
+    }
+
+    #[test]
+    fn the_interval_depends_on_what_is_awaited() {
+        for accepted in [false, true] {
+            assert_eq!(probed_after(accepted, Awaited::Reply, false), Some(500));
+            assert_eq!(probed_after(accepted, Awaited::Item, false), Some(2_000));
+            assert_eq!(probed_after(accepted, Awaited::Interest, false), Some(10_000));
+        }
+    }
+
+    #[test]
+    fn an_idle_session_is_probed_by_the_side_that_accepted_it() {
+        assert_eq!(probed_after(true, Awaited::Nothing, false), Some(10_000));
+        assert_eq!(probed_after(false, Awaited::Nothing, false), None);
+    }
+
+    #[test]
+    fn a_keepalive_may_be_a_quarter_of_its_interval_early() {
+        assert_eq!(probed_after(true, Awaited::Reply, true), Some(375));
+        assert_eq!(probed_after(true, Awaited::Nothing, true), Some(7_500));
+    }
+
+    #[test]
+    fn a_check_is_not_repeated_before_a_keepalive_can_be_due() {
+        let mut silence = Silence { heard_ms: 100, check_ms: 600, is_accepted: true };
+        assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false));
+        assert_eq!(silence.check_ms, 10_100);
+        silence.is_accepted = false;
+        assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false));
+        assert_eq!(silence.check_ms, 10_600, "something may be awaited by then");
+    }
+
+    #[test]
+    fn the_first_keepalive_is_sent_at_once() {
+        assert!(Silence::new(3, false).is_over(3, &LIMITS, Awaited::Nothing, false));
+    }
+
+    #[test]
+    fn a_second_of_silence_is_long() {
+        let silence = Silence::new(40, true);
+        assert!(!silence.is_long(1_040) && silence.is_long(1_041));
     }
 }

@@ -181,8 +181,9 @@ fn an_answer_does_not_reach_the_incarnation_after_the_one_that_asked() {
 
 #[test]
 fn an_idle_session_stays_up() {
-    let server = TestNode::start(over_udp().keepalive(Duration::from_millis(50)), 1);
-    let mut client = TestNode::start(over_udp().keepalive(Duration::from_millis(50)), 1);
+    let interval = Duration::from_millis(50);
+    let server = TestNode::start(over_udp().keepalive(interval).idle_keepalive(interval), 1);
+    let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
     let sent = |node: &TestNode| {
         let counters = node.report().counters;
@@ -191,10 +192,10 @@ fn an_idle_session_stays_up() {
         sent.map(|counter| counter.value).reduce(|one, other| one + other)
     };
     // Several rounds of keepalive pass, and the same session still answers.
-    match sent(&client) {
+    match sent(&server) {
         Some(before) => {
             let deadline = Instant::now() + LIMIT;
-            while sent(&client) < Some(before + 10) {
+            while sent(&server) < Some(before + 10) {
                 assert!(Instant::now() < deadline, "no keepalive was sent");
                 std::thread::yield_now();
             }

@@ -3,7 +3,7 @@
 /// The path that a QP's packets take now, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QpPath {
-    /// Name of the path: `shm` for memory shared with the peer's process, [`QpPath::NONE`] if the device is
+    /// Name of the path: [`QpPath::MEMORY`] for memory shared with the peer's process, [`QpPath::NONE`] if the device is
     /// limited to shared memory and cannot use it here, else the device's link, such as `udp`.
     pub name: &'static str,
     /// Reason why it is not shared memory; empty where that does not apply.
@@ -11,6 +11,8 @@ pub struct QpPath {
 }
 
 impl QpPath {
+    /// Name of memory shared with the peer's process. The device notices at once when that process ends.
+    pub const MEMORY: &str = "shm";
     /// Name of the path of a QP without one: everything it sends is lost.
     pub const NONE: &str = "none";
 }

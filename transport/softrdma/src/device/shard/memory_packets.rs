@@ -131,7 +131,7 @@ impl Shard {
         Some(match self.qps.get(number)?.why_not_memory() {
             Some(why) if self.local.must_use_memory() => QpPath { name: QpPath::NONE, why },
             Some(why) => QpPath { name: self.link.name(), why },
-            None => QpPath { name: "shm", why: "" },
+            None => QpPath { name: QpPath::MEMORY, why: "" },
         })
     }
 
