@@ -26,6 +26,7 @@ use trunkline_verbs::{Clock, Time};
 
 const WAKER: Token = Token(0);
 const WATCHED: Token = Token(1);
+const CHANGING: Token = Token(2);
 
 /// The machine's half.
 pub struct Sleeper {
@@ -83,9 +84,7 @@ impl Sleeper {
     /// The error of the system call.
     pub fn watch<'a>(&self, fd: impl FnOnce() -> BorrowedFd<'a>) -> io::Result<()> {
         match &self.half {
-            SleeperHalf::Thread { poll, .. } => {
-                poll.registry().register(&mut SourceFd(&fd().as_raw_fd()), WATCHED, Interest::READABLE)
-            }
+            SleeperHalf::Thread { .. } => self.watch_raw(fd().as_raw_fd()),
             SleeperHalf::Simulated(_) => Ok(()),
         }
     }
@@ -98,6 +97,27 @@ impl Sleeper {
         match &self.half {
             SleeperHalf::Thread { poll, .. } => poll.registry().deregister(&mut SourceFd(&fd().as_raw_fd())),
             SleeperHalf::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// Like [`Sleeper::watch`], for a descriptor that stays open until [`Sleeper::unwatch_raw`].
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn watch_raw(&self, fd: RawFd) -> io::Result<()> {
+        match &self.half {
+            SleeperHalf::Thread { poll, .. } => {
+                poll.registry().register(&mut SourceFd(&fd), WATCHED, Interest::READABLE)
+            }
+            SleeperHalf::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// Stops watching a descriptor.
+    pub fn unwatch_raw(&self, fd: RawFd) {
+        if let SleeperHalf::Thread { poll, .. } = &self.half {
+            // It fails if the descriptor was closed, and then it is not watched either.
+            let _closed = poll.registry().deregister(&mut SourceFd(&fd));
         }
     }
 
@@ -126,16 +146,18 @@ impl Sleeper {
         !self.doorbell().is_sleeping()
     }
 
-    /// Blocks until the machine is woken, a watched descriptor is readable, or the time has come.
+    /// Blocks until the machine is woken, a watched descriptor is readable, or the time has come. Returns true
+    /// unless none of the [`Sleeper::watch_set`] was readable.
     ///
     /// # Errors
     /// The error of the system call.
-    pub fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
+    pub fn sleep(&mut self, until: Option<Time>) -> io::Result<bool> {
         let timeout = until.map(|at| at - self.clock.now());
-        let SleeperHalf::Thread { poll, events, changing, .. } = &mut self.half else { return Ok(()) };
+        let SleeperHalf::Thread { poll, events, changing, .. } = &mut self.half else { return Ok(true) };
         match poll.poll(events, changing.limit(timeout)) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            outcome => outcome,
+            Ok(()) => Ok(changing.is_incomplete || events.iter().any(|event| event.token() == CHANGING)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
         }
     }
 
@@ -171,7 +193,7 @@ impl WatchSet {
             let _closed = poll.registry().deregister(&mut SourceFd(&fd));
         }
         for fd in fds() {
-            match poll.registry().register(&mut SourceFd(&fd), WATCHED, Interest::READABLE) {
+            match poll.registry().register(&mut SourceFd(&fd), CHANGING, Interest::READABLE) {
                 Ok(()) => self.watched.push(fd),
                 Err(error) => {
                     if !was_incomplete && !self.is_incomplete {

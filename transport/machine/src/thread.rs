@@ -144,7 +144,7 @@ mod tests {
         }
 
         fn sleep(&mut self, until: Option<Time>) {
-            self.sleeper.sleep(until).unwrap();
+            let _by_descriptors = self.sleeper.sleep(until).unwrap();
             self.sleeper.awake();
         }
 

@@ -17,7 +17,7 @@ use crate::cell::{self, Closed};
 use crate::doorbell::Doorbell;
 use crate::handover::{Duty, Handover};
 use crate::published::Published;
-use crate::shared::{Consumer, Mine, Producer, Theirs, Word};
+use crate::shared::{Consumer, Mine, Producer, Theirs, Wanted, Word};
 use crate::spsc;
 
 fn model(run: impl Fn() + Send + Sync + 'static) {
@@ -513,7 +513,7 @@ fn a_shared_ring_delivers_each_message_whole_and_in_order() {
                     thread::yield_now();
                 }
                 ring.push(&*mine, &message.to_le_bytes(), 0, &[]);
-                let _nobody_sleeps = ring.publish(&*mine, &*theirs);
+                let _nobody_sleeps = ring.publish(&*mine, &*theirs, true);
             }
         });
         let (mut ring, mut message) = (Consumer::new(16), Vec::new());
@@ -531,7 +531,13 @@ fn a_shared_ring_delivers_each_message_whole_and_in_order() {
 
 #[test]
 fn a_parked_shared_ring_is_woken() {
-    model(|| {
+    for (is_urgent, wanted) in [(true, Wanted::All), (false, Wanted::All), (true, Wanted::Urgent)] {
+        wakes_a_parked_shared_ring(is_urgent, wanted);
+    }
+}
+
+fn wakes_a_parked_shared_ring(is_urgent: bool, wanted: Wanted) {
+    model(move || {
         let (sender, receiver) = (Arc::new(Side::default()), Arc::new(Side::default()));
         let wake = Arc::new(EventFd::default());
         let theirs = (Arc::clone(&sender), Arc::clone(&receiver), Arc::clone(&wake));
@@ -540,13 +546,13 @@ fn a_parked_shared_ring_is_woken() {
             let mut ring = Producer::new(16);
             assert_eq!(ring.has_room(&*theirs, 0), Ok(true));
             ring.push(&*mine, &[], 0, &[]);
-            if ring.publish(&*mine, &*theirs) {
+            if ring.publish(&*mine, &*theirs, is_urgent) {
                 wake.write();
             }
         });
         let (mut ring, mut message) = (Consumer::new(16), Vec::new());
         while ring.pop(&*sender, 8, &mut message) != Ok(true) {
-            if ring.park(&*receiver, &*sender) {
+            if ring.park(&*receiver, &*sender, wanted) {
                 wake.wait();
                 ring.unpark(&*receiver);
             }

@@ -12,10 +12,11 @@
 //! ```
 //!
 //! # Parking
-//! A receiver that stops polling parks the ring: it makes `parked` odd, and polls once more. A sender that has
-//! published a message reads the word afterwards. If the word is odd, and the receiver was not yet woken for
-//! this value, the sender wakes it. The two full fences rule out that the receiver misses the message while the
-//! sender misses the word.
+//! A receiver that stops polling parks the ring: it sets the low bits of `parked`, and polls once more. A sender
+//! that has published a message reads the word afterwards. If the bits are set, and the receiver was not yet woken
+//! for this value, the sender wakes it. The two full fences rule out that the receiver misses the message while
+//! the sender misses the word. A receiver that waits only for urgent messages says so by the second bit, and
+//! finds the others when it polls again.
 
 use crate::sync::{Ordering, fence};
 use std::ops::Range;
@@ -30,9 +31,24 @@ pub enum Word {
     Produced,
     /// Number of bytes that the receiver has taken out.
     Consumed,
-    /// Odd while the receiver does not poll.
+    /// The receiver's [`Wanted`] in the low two bits, above a count that changes each time.
     Parked,
 }
+
+/// Messages for which a receiver that does not poll wants to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// All messages.
+    All = 1,
+    /// Messages that are published as urgent.
+    Urgent = 3,
+}
+
+/// Bits of [`Word::Parked`] that are set while the receiver does not poll.
+const PARKED: u64 = 1;
+const URGENT_ONLY: u64 = 2;
+/// Unit of the count in [`Word::Parked`].
+const PARKED_STEP: u64 = 4;
 
 /// Memory of this side, which the peer reads.
 pub trait Mine {
@@ -169,9 +185,10 @@ impl Producer {
         self.written.count.wrapping_add(footprint(length) as u64)
     }
 
-    /// Publishes the appended messages. Returns true if the caller must wake the receiver.
+    /// Publishes the appended messages, of which one is urgent or none. Returns true if the caller must wake the
+    /// receiver.
     #[must_use = "a receiver that parked the ring does not look"]
-    pub fn publish(&mut self, mine: &impl Mine, theirs: &impl Theirs) -> bool {
+    pub fn publish(&mut self, mine: &impl Mine, theirs: &impl Theirs, is_urgent: bool) -> bool {
         if self.published == self.written.count {
             return false;
         }
@@ -180,14 +197,16 @@ impl Producer {
         mine.store(Word::Produced, self.published);
         // SYNC: shared-parked-fence
         fence(Ordering::SeqCst);
-        self.finds_parked(theirs)
+        self.finds_parked(theirs, is_urgent)
     }
 
-    /// Returns true if the receiver has parked the ring and was not woken since. It then counts as woken.
-    fn finds_parked(&mut self, theirs: &impl Theirs) -> bool {
+    /// Returns true if the receiver has parked the ring for such a message and was not woken since. It then counts
+    /// as woken.
+    fn finds_parked(&mut self, theirs: &impl Theirs, is_urgent: bool) -> bool {
         // SYNC: shared-parked
         let parked = theirs.load(Word::Parked);
-        let sleeps = parked % 2 == 1 && parked != self.woken;
+        let is_wanted = is_urgent || parked & URGENT_ONLY == 0;
+        let sleeps = parked & PARKED != 0 && is_wanted && parked != self.woken;
         if sleeps {
             self.woken = parked;
         }
@@ -297,14 +316,15 @@ impl Consumer {
         }
     }
 
-    /// Parks the ring until the sender wakes this side. Returns false if a message, or nonsense, has arrived
-    /// meanwhile; the ring is then not parked.
+    /// Parks the ring until the sender wakes this side for a message of this kind. Returns false if a message of
+    /// any kind, or nonsense, has arrived meanwhile; the ring is then not parked. A ring that is parked already
+    /// may be parked for more messages than before.
     #[must_use = "the ring is not parked when this is false"]
-    pub fn park(&mut self, mine: &impl Mine, theirs: &impl Theirs) -> bool {
-        if self.is_parked() {
+    pub fn park(&mut self, mine: &impl Mine, theirs: &impl Theirs, wanted: Wanted) -> bool {
+        if self.is_parked() && (wanted == Wanted::Urgent || self.parked & URGENT_ONLY == 0) {
             return true;
         }
-        self.parked = self.parked.wrapping_add(1);
+        self.count_parked(wanted as u64);
         // SYNC: shared-parked
         mine.store(Word::Parked, self.parked);
         // SYNC: shared-parked-fence
@@ -319,15 +339,19 @@ impl Consumer {
     /// Resumes polling.
     pub fn unpark(&mut self, mine: &impl Mine) {
         if self.is_parked() {
-            self.parked = self.parked.wrapping_add(1);
+            self.count_parked(0);
             // SYNC: shared-parked
             mine.store(Word::Parked, self.parked);
         }
     }
 
+    fn count_parked(&mut self, bits: u64) {
+        self.parked = (self.parked & !(PARKED_STEP - 1)).wrapping_add(PARKED_STEP) | bits;
+    }
+
     /// Returns true if the ring is parked.
     #[must_use]
     pub fn is_parked(&self) -> bool {
-        self.parked % 2 == 1
+        self.parked & PARKED != 0
     }
 }

@@ -3,10 +3,9 @@
 //! Polling pays only if the next event comes soon and nobody else wants the core. Both are measured, never assumed:
 //!
 //! - A predictor, like one of branches, learns from the last gaps between events whether the next one is short.
-//! - A poll takes about a microsecond. If the clock jumps between two empty polls, another thread ran or the
-//!   cgroup's quota was used up: the core is shared. The poller then sleeps whenever it has no work, and tries
-//!   again after a while. It never yields to a stranger, because that gives away a whole slice of the
-//!   scheduler, usually 3 to 4 ms.
+//! - If a round takes long without using as much CPU time, another thread ran for long or the cgroup's quota was
+//!   used up: the core is shared. The poller then sleeps whenever it has no work, and tries again after a while.
+//!   It never yields to a stranger, because that gives away a whole slice of the scheduler, usually 3 to 4 ms.
 //!
 //! On a core of its own the poller yields between polls, so that other threads of the program, which run for
 //! microseconds, need not wait for a slice to end.
@@ -24,11 +23,13 @@ const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
 /// Time without work after which a poller sleeps that is transferring a large message. Packets keep arriving,
 /// and a poller that sleeps between them is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
-/// Time between two empty polls that shows another user of the core. Shorter ones are interrupts, and threads
-/// that run for microseconds.
-const JUMP: Duration = Duration::from_micros(500);
-/// Time of polling without a jump after which the core counts as the poller's own. A slice of the scheduler is
-/// shorter.
+/// Time taken from a round that shows another user of the core. Interrupts, and threads that run for microseconds,
+/// take less.
+const TAKEN: Duration = Duration::from_micros(500);
+/// Interval at which the poller reads its CPU time, a system call.
+const CPU_INTERVAL: Duration = Duration::from_millis(5);
+/// Time of polling from which nothing was taken, after which the core counts as the poller's own. A slice of the
+/// scheduler is shorter.
 const ALONE_AFTER: Duration = Duration::from_millis(10);
 /// Time until a poller on a shared core polls again, doubled after each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -63,8 +64,6 @@ struct Gap {
     /// True if the next event is expected within `poll_for`.
     is_short: bool,
     empty: u32,
-    /// Time of the last empty round, unless the poller has slept since.
-    polled: Option<Time>,
     /// Time from the first empty round to the next yield.
     next_yield: Duration,
 }
@@ -76,7 +75,13 @@ impl Idle {
             poll_for,
             simulated: false,
             gaps: Gaps::default(),
-            core: SharedCore { state: Sharing::Unknown(Duration::ZERO), retry: FIRST_RETRY },
+            core: SharedCore {
+                state: Sharing::Unknown(Duration::ZERO),
+                retry: FIRST_RETRY,
+                round: None,
+                slept_since: None,
+                read: None,
+            },
             gap: None,
         }
     }
@@ -85,6 +90,12 @@ impl Idle {
     /// costs other machines nothing, and going to sleep is what the simulation must exercise.
     pub(super) fn simulated() -> Self {
         Self { simulated: true, ..Self::new(Duration::ZERO) }
+    }
+
+    /// Notes the beginning of a round. `cpu_time` returns the CPU time that the poller has used.
+    #[inline]
+    pub(super) fn round(&mut self, now: Time, cpu_time: impl FnOnce() -> Option<Duration>) {
+        self.core.round(now, self.gap.is_some(), cpu_time);
     }
 
     /// Notes an event: a round that began at `now` and did something.
@@ -100,19 +111,16 @@ impl Idle {
             return Rest::Sleep;
         }
         let is_short = self.gaps.is_next_short();
-        let first = Gap { since: now, is_short, empty: 0, polled: None, next_yield: TIME_BEFORE_YIELD };
+        let first = Gap { since: now, is_short, empty: 0, next_yield: TIME_BEFORE_YIELD };
         let gap = self.gap.get_or_insert(first);
         gap.empty = gap.empty.saturating_add(1);
-        if let Some(before) = gap.polled.replace(now) {
-            self.core.polled(now.saturating_duration_since(before), now);
-        }
         let waited = now.saturating_duration_since(gap.since);
         let sharing = self.core.at(now);
         let is_over = !gap.is_short || waited >= self.poll_for;
         if matches!(sharing, Sharing::Shared(_))
             || is_over && (waited >= TRANSFER_PATIENCE || !transferring())
         {
-            gap.polled = None;
+            self.core.sleeps(now);
             Rest::Sleep
         } else if sharing == Sharing::Alone && gap.empty > POLLS_BEFORE_YIELD && waited >= gap.next_yield {
             gap.next_yield = 2 * waited;
@@ -159,13 +167,27 @@ impl Gaps {
 #[derive(Debug)]
 struct SharedCore {
     state: Sharing,
-    /// Time until the next attempt after the next jump.
+    /// Time until the next attempt after the core is found to be shared again.
     retry: Duration,
+    /// Beginning of the last round, unless the poller has slept since.
+    round: Option<Time>,
+    slept_since: Option<Time>,
+    /// The last reading of the CPU time.
+    read: Option<Reading>,
+}
+
+/// A reading of the CPU time.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at: Time,
+    cpu_time: Duration,
+    /// Time asleep since.
+    slept: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sharing {
-    /// Not known yet; the time of polling without a jump.
+    /// Not known yet; the time of polling from which nothing was taken.
     Unknown(Duration),
     /// No other thread wants the core for long.
     Alone,
@@ -174,18 +196,47 @@ enum Sharing {
 }
 
 impl SharedCore {
-    /// Notes the time between two empty polls.
-    fn polled(&mut self, between: Duration, now: Time) {
-        if between >= JUMP {
-            self.state = Sharing::Shared(now + self.retry);
-            self.retry = (2 * self.retry).min(LAST_RETRY);
-        } else if let Sharing::Unknown(without) = &mut self.state {
-            *without += between;
+    /// Notes the beginning of a round. `polls` is true if the last one was empty.
+    #[inline]
+    fn round(&mut self, now: Time, polls: bool, cpu_time: impl FnOnce() -> Option<Duration>) {
+        if let Some(since) = self.slept_since.take()
+            && let Some(read) = &mut self.read
+        {
+            read.slept += now.saturating_duration_since(since);
+        }
+        let took =
+            self.round.replace(now).map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
+        let is_old = self.read.is_none_or(|read| now.saturating_duration_since(read.at) >= CPU_INTERVAL);
+        if took >= TAKEN || is_old {
+            self.read_cpu_time(now, took, cpu_time());
+        }
+        if polls && let Sharing::Unknown(without) = &mut self.state {
+            *without += took;
             if *without >= ALONE_AFTER {
                 self.state = Sharing::Alone;
                 self.retry = FIRST_RETRY;
             }
         }
+    }
+
+    /// Compares the CPU time used since the last reading with the time that has passed. The last round took `took`.
+    #[cold]
+    fn read_cpu_time(&mut self, now: Time, took: Duration, cpu_time: Option<Duration>) {
+        let Some(cpu_time) = cpu_time else { return };
+        let before = self.read.replace(Reading { at: now, cpu_time, slept: Duration::ZERO });
+        let Some(before) = before else { return };
+        let awake = now.saturating_duration_since(before.at).saturating_sub(before.slept);
+        let taken = awake.saturating_sub(cpu_time.saturating_sub(before.cpu_time));
+        // Short waits since the last reading do not count, only those of this round.
+        if took >= TAKEN && taken >= TAKEN.max(took / 2) {
+            self.state = Sharing::Shared(now + self.retry);
+            self.retry = (2 * self.retry).min(LAST_RETRY);
+        }
+    }
+
+    fn sleeps(&mut self, now: Time) {
+        self.round = None;
+        self.slept_since = Some(now);
     }
 
     fn at(&mut self, now: Time) -> Sharing {
@@ -207,19 +258,36 @@ mod tests {
     struct Run {
         idle: Idle,
         now: Time,
+        cpu_time: Duration,
     }
 
     impl Run {
         fn new() -> Self {
-            Self { idle: Idle::new(POLL_FOR), now: Time(1_000_000) }
+            Self { idle: Idle::new(POLL_FOR), now: Time(1_000_000), cpu_time: Duration::ZERO }
+        }
+
+        /// Uses the CPU for this long.
+        fn run(&mut self, length: Duration) {
+            self.now += length;
+            self.cpu_time += length;
+        }
+
+        fn empty_round(&mut self, is_transferring: bool) -> Rest {
+            self.idle.round(self.now, || Some(self.cpu_time));
+            self.idle.empty_round(self.now, || is_transferring)
+        }
+
+        fn event(&mut self) {
+            self.idle.round(self.now, || Some(self.cpu_time));
+            self.idle.event(self.now);
         }
 
         /// Polls in vain until the poller does not spin, at most for `longest`.
         fn poll(&mut self, longest: Duration) -> Option<Rest> {
             let until = self.now + longest;
             while self.now < until {
-                match self.idle.empty_round(self.now, || false) {
-                    Rest::Spin => self.now += POLL,
+                match self.empty_round(false) {
+                    Rest::Spin => self.run(POLL),
                     other => return Some(other),
                 }
             }
@@ -231,13 +299,13 @@ mod tests {
             let until = self.now + length;
             let mut slept = false;
             while self.now < until && !slept {
-                match self.idle.empty_round(self.now, || false) {
+                match self.empty_round(false) {
                     Rest::Sleep => slept = true,
-                    Rest::Spin | Rest::Yield => self.now += POLL,
+                    Rest::Spin | Rest::Yield => self.run(POLL),
                 }
             }
             self.now = until;
-            self.idle.event(until);
+            self.event();
             slept
         }
 
@@ -266,9 +334,9 @@ mod tests {
         for _ in 0..10 {
             run.gap(Duration::from_millis(10));
         }
-        assert_eq!(run.idle.empty_round(run.now, || false), Rest::Sleep);
+        assert_eq!(run.empty_round(false), Rest::Sleep);
         run.now += Duration::from_millis(10);
-        run.idle.event(run.now);
+        run.event();
         for _ in 0..10 {
             run.gap(Duration::from_micros(50));
         }
@@ -300,7 +368,7 @@ mod tests {
         let mut run = Run::alone();
         assert_eq!(run.poll(POLL_FOR), Some(Rest::Yield));
         let begin = run.now;
-        run.now += POLL;
+        run.run(POLL);
         assert_eq!(run.poll(POLL_FOR), Some(Rest::Yield));
         assert!(run.now - begin >= TIME_BEFORE_YIELD, "each after twice the time");
     }
@@ -308,38 +376,61 @@ mod tests {
     #[test]
     fn poller_whose_core_is_taken_sleeps_and_tries_again_later() {
         let mut run = Run::alone();
-        run.idle.empty_round(run.now, || false);
+        run.empty_round(false);
         run.now += Duration::from_millis(4);
-        assert_eq!(run.idle.empty_round(run.now, || true), Rest::Sleep, "even during a transfer");
-        run.idle.event(run.now);
-        for (before, retry) in [(FIRST_RETRY, 2 * FIRST_RETRY), (2 * FIRST_RETRY, 4 * FIRST_RETRY)] {
+        assert_eq!(run.empty_round(true), Rest::Sleep, "even during a transfer");
+        run.event();
+        for retry in [FIRST_RETRY, 2 * FIRST_RETRY] {
             let taken = run.now;
             while run.gap(Duration::from_micros(50)) {
                 run.idle.gaps = Gaps::default();
             }
-            assert!(run.now - taken >= before);
-            run.idle.empty_round(run.now, || false);
-            run.now += JUMP;
-            assert_eq!(run.idle.empty_round(run.now, || false), Rest::Sleep);
-            assert_eq!(run.idle.core.retry, 2 * retry, "each after twice the time");
-            run.idle.event(run.now);
+            assert!(run.now - taken >= retry);
+            run.empty_round(false);
+            run.now += TAKEN;
+            assert_eq!(run.empty_round(false), Rest::Sleep);
+            assert_eq!(run.idle.core.retry, 4 * retry, "each after twice the time");
+            run.event();
         }
+    }
+
+    #[test]
+    fn core_taken_from_a_round_with_work_is_shared_and_a_long_handler_takes_none() {
+        let mut run = Run::alone();
+        run.run(Duration::from_millis(4));
+        run.event();
+        assert_eq!(run.idle.core.state, Sharing::Alone);
+        run.run(POLL);
+        run.now += Duration::from_millis(4);
+        run.event();
+        assert_eq!(run.empty_round(false), Rest::Sleep);
+    }
+
+    #[test]
+    fn short_waits_of_a_shared_program_take_no_core() {
+        let mut run = Run::alone();
+        for _ in 0..10_000 {
+            run.run(Duration::from_micros(10));
+            run.now += Duration::from_micros(20);
+            run.event();
+        }
+        assert_eq!(run.idle.core.state, Sharing::Alone);
     }
 
     #[test]
     fn no_poller_sleeps_in_the_middle_of_a_transfer_nor_waits_for_ever() {
         let mut run = Run::alone();
         let begin = run.now;
-        let mut rests = Vec::new();
-        while rests.last() != Some(&Rest::Sleep) {
-            rests.push(run.idle.empty_round(run.now, || true));
-            run.now += POLL;
+        let mut rest = Rest::Spin;
+        while rest != Rest::Sleep {
+            rest = run.empty_round(true);
+            run.run(POLL);
         }
         assert_eq!(run.now - begin, TRANSFER_PATIENCE + POLL);
     }
 
     #[test]
-    fn time_asleep_is_no_jump() {
+    fn time_asleep_is_not_taken() {
         let mut run = Run::alone();
         for _ in 0..20 {
             run.gap(Duration::from_millis(5));

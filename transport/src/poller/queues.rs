@@ -24,6 +24,8 @@ pub(super) struct Queues {
     attached: Option<Attached>,
     /// The device's own wait, if it has one.
     wait: Option<Arc<dyn DeviceWait>>,
+    /// True unless none of the device's descriptors has ended the last sleep.
+    is_woken_by_device: bool,
 }
 
 /// The poller's own objects on the device.
@@ -36,7 +38,7 @@ pub(super) struct Attached {
 
 impl Queues {
     pub(super) fn new(sleeper: Sleeper, waker: Waker, sleeps_on_device: bool) -> Self {
-        Self { sleeper, waker, sleeps_on_device, attached: None, wait: None }
+        Self { sleeper, waker, sleeps_on_device, attached: None, wait: None, is_woken_by_device: true }
     }
 
     /// Takes queues, and watches their completion channel.
@@ -49,14 +51,19 @@ impl Queues {
             let waker = self.waker.clone();
             self.wait = queues.cq.device_wait(Arc::new(move || waker.wake()));
         }
+        let bell = self.wait.as_ref().and_then(|wait| wait.bell());
+        let watched = watched.and(bell.map_or(Ok(()), |bell| self.sleeper.watch_raw(bell)));
         self.attached = Some(queues);
         watched
     }
 
     /// Releases the queues.
     pub(super) fn detach(&mut self) {
-        if self.wait.take().is_some() {
+        if let Some(wait) = self.wait.take() {
             self.sleeper.watch_set(0, Vec::new);
+            if let Some(bell) = wait.bell() {
+                self.sleeper.unwatch_raw(bell);
+            }
         }
         if let Some(Attached { channel, cq, srq }) = self.attached.take() {
             if let Err(error) = self.sleeper.unwatch(|| channel.as_fd()) {
@@ -105,9 +112,10 @@ impl Queues {
 
     /// Prepares to sleep on the device's own descriptors. Returns `None` if work is ready, otherwise the time of the
     /// device's next timer.
-    pub(super) fn prepare(&mut self) -> Option<Option<Time>> {
+    pub(super) fn prepare(&mut self, awaits_acknowledgement: bool) -> Option<Option<Time>> {
         let Some(wait) = &self.wait else { return Some(None) };
-        match wait.prepare() {
+        self.is_woken_by_device = true;
+        match wait.prepare(awaits_acknowledgement) {
             Prepared::Ready => None,
             Prepared::Sleep { until, version } => {
                 self.sleeper.watch_set(version, || wait.descriptors());
@@ -132,7 +140,8 @@ impl Queues {
 
     /// Sleeps until woken, or until the given time.
     pub(super) fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
-        self.sleeper.sleep(until)
+        self.is_woken_by_device = self.sleeper.sleep(until)?;
+        Ok(())
     }
 
     /// Returns true if something has come since the announcement.
@@ -151,7 +160,7 @@ impl Queues {
     pub(super) fn awake(&self) {
         self.sleeper.awake();
         if let Some(wait) = &self.wait {
-            wait.awake();
+            wait.awake(self.is_woken_by_device);
         }
         if let Some(attached) = &self.attached {
             while attached.channel.next_event().is_some() {}

@@ -137,6 +137,8 @@ impl<U: Upper> Poller<U> {
     /// Runs a round, or the rest of one.
     fn round(&mut self) -> Turn {
         self.core.res.tick();
+        let clock = self.core.res.shared.runtime.clock();
+        self.idle.round(self.core.res.time.now(), || clock.thread_cpu_time());
         if self.stage == Stage::Poll {
             self.worked = self.poll_completions();
             self.worked |= self.core.take_crossed();
@@ -303,7 +305,8 @@ impl<U: Upper> Poller<U> {
         if !mutant!(last_look_is_left_out) && self.is_brought_work() {
             return Turn::Again;
         }
-        let Some(device) = self.core.queues.prepare() else { return Turn::Again };
+        let awaits_acknowledgement = self.core.awaits_acknowledgement();
+        let Some(device) = self.core.queues.prepare(awaits_acknowledgement) else { return Turn::Again };
         Turn::Sleep([self.upper.next_timer(), self.core.next_timer(), device].into_iter().flatten().min())
     }
 
@@ -422,6 +425,11 @@ impl Core {
     /// Returns true if the upper half was charged time in this turn, in a simulation.
     pub(super) fn is_charged(&self) -> bool {
         self.res.shared.runtime.clock().is_charged()
+    }
+
+    /// Returns true if the poller waits for the acknowledgement of something that it has sent.
+    fn awaits_acknowledgement(&self) -> bool {
+        self.shutdown.has_begun() || self.trunks.await_acknowledgement(&self.res)
     }
 
     /// Returns true if there is work for the next round.

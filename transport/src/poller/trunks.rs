@@ -144,4 +144,9 @@ impl Trunks {
     pub(super) fn is_transferring(&self, res: &Resources) -> bool {
         self.busy(res).any(|(_, trunk)| trunk.is_transferring())
     }
+
+    /// Returns true if a trunk waits for the acknowledgement of something that it has sent.
+    pub(super) fn await_acknowledgement(&self, res: &Resources) -> bool {
+        self.busy(res).any(|(_, trunk)| trunk.awaits_acknowledgement())
+    }
 }

@@ -186,6 +186,12 @@ impl Trunk {
         self.sinks.is_reading() || !self.sources.is_empty()
     }
 
+    /// Returns true if it waits for the acknowledgement of something that it has sent. Requests and replies do not:
+    /// their peers answer, or the device reports that they have failed.
+    pub(crate) fn awaits_acknowledgement(&self) -> bool {
+        !self.is_live() || !self.is_open || self.is_waiting() || self.pipeline.awaits_acknowledgement()
+    }
+
     /// Adds the trunk to the poller's list of trunks to stage and post.
     fn mark(&mut self, res: &mut Resources) {
         if !self.marked {

@@ -242,6 +242,21 @@ impl Pipeline {
         self.work.is_empty()
     }
 
+    /// Returns true if a completion of posted work is awaited: it is reported, lets further work follow, or proves
+    /// that the peer lives.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.posted > SEND_QUEUE_DEPTH / 4
+            || self.work.range(..self.posted).any(|Work { what, record }| {
+                let is_told = matches!(what, What::Frame(frame) if frame.is_told);
+                is_told
+                    || match record {
+                        Record::Message(receipt) => receipt.report == Report::Always,
+                        Record::Credit { .. } | Record::Read { .. } | Record::Keepalive => true,
+                        Record::Announcement(_) | Record::Fin | Record::Settings | Record::Nothing => false,
+                    }
+            })
+    }
+
     /// Returns the number of items that the device has.
     pub(super) fn in_flight(&self) -> usize {
         self.posted

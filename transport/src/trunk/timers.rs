@@ -192,7 +192,7 @@ impl Trunk {
 
     /// Returns true if something waits for a resource that other trunks may release: memory, or room among
     /// the poller's outstanding work requests.
-    fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty() || !lane.has_begun)
     }
 }

@@ -75,14 +75,19 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
 /// After waking, call [`DeviceWait::awake`] and poll the CQ. Dropping the wait ends it.
 pub trait DeviceWait: Send + Sync + Debug {
     /// Arms the CQ, does the device's pending work, and gives the calling thread the duty to wake for the
-    /// device.
-    fn prepare(&self) -> Prepared;
+    /// device. Unless the thread awaits the completion of something that it has sent, it need not wake for
+    /// acknowledgements: it then finds them later.
+    fn prepare(&self, awaits_acknowledgement: bool) -> Prepared;
 
     /// Returns the descriptors to wait on, edge-triggered. They belong to the device.
     fn descriptors(&self) -> Vec<RawFd>;
 
-    /// Notes that the thread is awake.
-    fn awake(&self);
+    /// Returns a further descriptor, which never changes.
+    fn bell(&self) -> Option<RawFd>;
+
+    /// Notes that the thread is awake. `by_device` is true unless it waited and none of the `descriptors` was
+    /// readable.
+    fn awake(&self, by_device: bool);
 
     /// Returns true if a packet has arrived. A simulation calls this where a thread would sleep on the descriptors.
     fn has_arrivals(&self) -> bool;

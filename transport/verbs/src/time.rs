@@ -98,8 +98,17 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Time {
         match &self.0 {
-            Source::Monotonic => monotonic(),
+            Source::Monotonic => read(ClockId::CLOCK_MONOTONIC),
             Source::Virtual(clock) => clock.now(),
+        }
+    }
+
+    /// Returns the CPU time that the calling thread has used: a system call. `None` for a simulated clock.
+    #[must_use]
+    pub fn thread_cpu_time(&self) -> Option<Duration> {
+        match &self.0 {
+            Source::Monotonic => Some(read(ClockId::CLOCK_THREAD_CPUTIME_ID) - Time(0)),
+            Source::Virtual(_) => None,
         }
     }
 
@@ -123,10 +132,10 @@ impl Clock {
     }
 }
 
-fn monotonic() -> Time {
-    // CLOCK_MONOTONIC exists on every Linux, and its reading is neither negative nor beyond 584 years.
-    #[expect(clippy::disallowed_methods, reason = "the one reader of the system's clock")]
-    let Ok(now) = clock_gettime(ClockId::CLOCK_MONOTONIC) else { return Time(0) };
+fn read(clock: ClockId) -> Time {
+    // The clocks that are read here exist on every Linux, and are neither negative nor beyond 584 years.
+    #[expect(clippy::disallowed_methods, reason = "the one reader of the system's clocks")]
+    let Ok(now) = clock_gettime(clock) else { return Time(0) };
     let (seconds, nanoseconds) = (now.tv_sec().unsigned_abs(), now.tv_nsec().unsigned_abs());
     Time(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
 }

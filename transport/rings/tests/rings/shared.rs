@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Word};
+use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Wanted, Word};
 
 const CAPACITY: usize = 256;
 const LONGEST: usize = 120;
@@ -46,10 +46,10 @@ impl Theirs for Side {
 enum Step {
     /// A message, and the range of it that is written before the rest.
     Push(Vec<u8>, [Index; 2]),
-    Publish,
+    Publish(bool),
     Pop,
     Release,
-    Park,
+    Park(Wanted),
     Unpark,
 }
 
@@ -57,10 +57,10 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (vec(any::<u8>(), 0..=LONGEST), any::<[Index; 2]>())
             .prop_map(|(message, written)| Step::Push(message, written)),
-        3 => Just(Step::Publish),
+        3 => any::<bool>().prop_map(Step::Publish),
         4 => Just(Step::Pop),
         2 => Just(Step::Release),
-        1 => Just(Step::Park),
+        1 => any::<bool>().prop_map(|all| Step::Park(if all { Wanted::All } else { Wanted::Urgent })),
         1 => Just(Step::Unpark),
     ]
 }
@@ -72,7 +72,8 @@ proptest! {
         let (sender, receiver) = (Side::default(), Side::default());
         let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
         let (mut pushed, mut published) = (VecDeque::new(), VecDeque::new());
-        let (mut is_woken, mut out) = (true, Vec::new());
+        // The messages for which a sleeper that was not woken wants to be woken, and whether an urgent one came.
+        let (mut sleeps_for, mut has_urgent, mut out) = (None, false, Vec::new());
         for step in steps {
             match step {
                 Step::Push(message, written) => {
@@ -91,8 +92,11 @@ proptest! {
                         pushed.iter().chain(&published).map(|message| 8 + message.len().next_multiple_of(8)).sum();
                     prop_assert!(bytes <= CAPACITY);
                 }
-                Step::Publish => {
-                    is_woken |= producer.publish(&sender, &receiver);
+                Step::Publish(is_urgent) => {
+                    has_urgent |= is_urgent && !pushed.is_empty();
+                    if producer.publish(&sender, &receiver, is_urgent) {
+                        sleeps_for = None;
+                    }
                     published.append(&mut pushed);
                 }
                 Step::Pop => {
@@ -100,20 +104,28 @@ proptest! {
                     prop_assert_eq!(popped, published.pop_front());
                 }
                 Step::Release => consumer.release(&receiver),
-                Step::Park => {
+                Step::Park(wanted) => {
                     let was_parked = consumer.is_parked();
-                    let parks = consumer.park(&receiver, &sender);
+                    let parks = consumer.park(&receiver, &sender, wanted);
                     if !was_parked {
                         prop_assert_eq!(parks, published.is_empty());
-                        is_woken = !parks;
+                        (sleeps_for, has_urgent) = (parks.then_some(wanted), false);
+                    } else if sleeps_for == Some(Wanted::Urgent) && wanted == Wanted::All {
+                        prop_assert_eq!(parks, published.is_empty());
+                        sleeps_for = parks.then_some(wanted);
                     }
                 }
                 Step::Unpark => {
                     consumer.unpark(&receiver);
-                    is_woken = true;
+                    sleeps_for = None;
                 }
             }
-            prop_assert!(is_woken || published.is_empty(), "a sleeper is left with a message");
+            let is_left = match sleeps_for {
+                None => false,
+                Some(Wanted::All) => !published.is_empty(),
+                Some(Wanted::Urgent) => has_urgent,
+            };
+            prop_assert!(!is_left, "a sleeper is left with a message");
         }
     }
 
@@ -136,11 +148,11 @@ proptest! {
                 prop_assert!(out.len() <= LONGEST);
             }
             consumer.release(&mine);
-            let _ = consumer.park(&mine, &theirs);
+            let _ = consumer.park(&mine, &theirs, Wanted::All);
             if producer.has_room(&theirs, 40) == Ok(true) {
                 producer.push(&mine, &[1; 40], 0, &[]);
             }
-            let _ = producer.publish(&mine, &theirs);
+            let _ = producer.publish(&mine, &theirs, true);
         }
     }
 }
@@ -174,15 +186,35 @@ fn positions_that_no_honest_side_has_are_nonsense() {
 fn a_receiver_whose_wake_up_was_lost_is_woken_by_the_next_message() {
     let (sender, receiver) = (Side::default(), Side::default());
     let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
-    assert!(consumer.park(&receiver, &sender));
+    assert!(consumer.park(&receiver, &sender, Wanted::All));
     let send = |producer: &mut Producer| {
         assert_eq!(producer.has_room(&receiver, 8), Ok(true));
         producer.push(&sender, &[1; 8], 0, &[]);
-        producer.publish(&sender, &receiver)
+        producer.publish(&sender, &receiver, true)
     };
     assert!(send(&mut producer));
     assert!(!send(&mut producer), "it was woken");
     producer.was_not_woken();
     assert!(send(&mut producer), "it was not");
     assert!(!send(&mut producer));
+}
+
+#[test]
+fn a_receiver_that_waits_for_urgent_messages_is_woken_for_no_other() {
+    let (sender, receiver) = (Side::default(), Side::default());
+    let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
+    let mut send = |is_urgent| {
+        assert_eq!(producer.has_room(&receiver, 8), Ok(true));
+        producer.push(&sender, &[1; 8], 0, &[]);
+        producer.publish(&sender, &receiver, is_urgent)
+    };
+    assert!(consumer.park(&receiver, &sender, Wanted::Urgent));
+    assert!(!send(false));
+    assert!(consumer.park(&receiver, &sender, Wanted::Urgent), "it still waits for urgent ones only");
+    assert!(!consumer.park(&receiver, &sender, Wanted::All), "a message is there");
+    assert!(!send(true), "it polls");
+    let mut out = Vec::new();
+    while consumer.pop(&sender, 8, &mut out) == Ok(true) {}
+    assert!(consumer.park(&receiver, &sender, Wanted::Urgent));
+    assert!(!send(false) && send(true) && !send(true));
 }

@@ -26,7 +26,7 @@ pub use mad::{
     Attribute, MAD_BYTES, MAD_DATA_BYTES, MAD_HEADER_BYTES, Mad, MadHeader, QP1, QP1_QKEY, mad_packet,
 };
 pub use opcode::{Opcode, Operation, Service};
-pub use packet::{Packet, emit_pad, pad_for};
+pub use packet::{Packet, emit_pad, is_positive_acknowledge, pad_for};
 
 /// UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;

@@ -2,7 +2,7 @@
 
 use super::layout::{BTH_LENGTH, Headers};
 use super::view::PacketView;
-use super::{Aeth, AtomicEth, Bth, Deth, Opcode, Reth, WireError};
+use super::{Aeth, AtomicEth, Bth, Deth, Opcode, Operation, Reth, Syndrome, WireError};
 use trunkline_verbs::{IoAddress, PKEY_DEFAULT, Psn, QpNumber, Rkey, SrqNumber};
 
 /// A parsed packet: the headers that its opcode has, and the payload without pad. Headers that the
@@ -251,6 +251,14 @@ pub fn emit_pad(pad: u8, out: &mut Vec<u8>) {
 const fn with_top(top: u8, number: u32) -> [u8; 4] {
     let [_, a, b, c] = number.to_be_bytes();
     [top, a, b, c]
+}
+
+/// Returns true if a packet, BTH first, only acknowledges: it is no response to a READ or an atomic, and no NAK.
+#[must_use]
+pub fn is_positive_acknowledge(packet: &[u8]) -> bool {
+    let (opcode, syndrome) = (packet.first(), packet.get(BTH_LENGTH));
+    opcode.is_some_and(|opcode| Opcode(*opcode).operation() == Operation::ACKNOWLEDGE)
+        && syndrome.is_some_and(|syndrome| matches!(Syndrome::new(*syndrome), Syndrome::Ack { .. }))
 }
 
 #[cfg(test)]

@@ -26,13 +26,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::{Machine, Running, Sleeper, Turn, WatchSet};
 use trunkline_rings::handover::Duty;
+use trunkline_rings::shared::Wanted;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Minimum time without a poll after which the background machine takes over.
-const TICK: Duration = Duration::from_millis(1);
-/// Tick that alternates with [`TICK`] while a thread polls: waking up takes the core from that thread.
-const LONG_TICK: Duration = Duration::from_millis(4);
+/// Minimum time without a poll after which the background machine takes over. A thread that waits for its core is
+/// not relieved within a slice of the scheduler, usually 4 ms.
+const TICK: Duration = Duration::from_millis(8);
 /// Longest tick, reached by doubling while a poller sleeps for the shard. A poller that wakes and then stops is
 /// relieved after at most two of them, within the retries of its peers.
 const LONGEST_TICK: Duration = Duration::from_millis(256);
@@ -65,7 +65,7 @@ impl Background {
                 rest,
                 step: Step::Check,
                 until: None,
-                tick: LONG_TICK,
+                tick: TICK,
             }) as Box<dyn Machine>)
         });
         Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
@@ -100,7 +100,7 @@ struct ShardMachine {
     step: Step,
     /// Time at which the machine wakes by itself from its last [`Step::Sleep`].
     until: Option<Time>,
-    /// Length of the last [`Step::Tick`]. Short and long ones alternate while a thread polls.
+    /// Length of the last [`Step::Tick`].
     tick: Duration,
 }
 
@@ -137,12 +137,12 @@ impl ShardMachine {
         }
         let (duty, is_unwatched) = progress.check();
         if is_unwatched {
-            self.card.woken(&self.lock);
+            self.card.woken(&self.lock, true);
         }
         match duty {
             Duty::Leave => {
                 self.step = Step::Tick;
-                self.tick = if self.tick == TICK { LONG_TICK } else { TICK };
+                self.tick = TICK;
                 Turn::Sleep(Some(self.card.now() + self.tick))
             }
             Duty::Watched => {
@@ -152,7 +152,7 @@ impl ShardMachine {
             }
             Duty::TakeOver => {
                 self.step = Step::Work;
-                self.tick = LONG_TICK;
+                self.tick = TICK;
                 Turn::Again
             }
         }
@@ -172,9 +172,12 @@ impl ShardMachine {
         }
         if let Rest::Descriptors(descriptors) = &mut self.rest {
             let version = shard.link().descriptors_version();
-            descriptors.watched.update(&descriptors.full, version, || shard.descriptors());
+            let all = || shard.link().descriptors().into_iter().chain(shard.bell()).collect();
+            descriptors.watched.update(&descriptors.full, version, all);
         }
-        let Some(deadline) = self.card.fall_asleep(&self.lock, &mut shard, Watcher::Background) else {
+        let Some(deadline) =
+            self.card.fall_asleep(&self.lock, &mut shard, (Watcher::Background, Wanted::All))
+        else {
             return Turn::Again;
         };
         self.step = Step::Sleep;

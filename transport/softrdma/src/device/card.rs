@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use trunkline_machine::Runtime;
 use trunkline_rings::owned::Turn;
+use trunkline_rings::shared::Wanted;
 use trunkline_verbs::{Time, VerbsError};
 
 /// Control, and its access to the shards, for one operation.
@@ -171,10 +172,10 @@ impl Card {
         &self,
         lock: &ShardLock,
         shard: &mut Shard,
-        watcher: Watcher,
+        (watcher, wanted): (Watcher, Wanted),
     ) -> Option<Option<Time>> {
         let now = self.now();
-        if shard.arm(now) || self.shards.neighbours().listen(lock.index) {
+        if shard.arm(wanted, now) || self.shards.neighbours().listen(lock.index) {
             return None;
         }
         let deadline = self.deadline(lock, shard, now);
@@ -188,10 +189,10 @@ impl Card {
 
     /// Looks for what has woken a machine that slept for the shard, and stops notifications of packets from other
     /// shards, unless another machine sleeps for it.
-    pub(super) fn woken(&self, lock: &ShardLock) {
+    pub(super) fn woken(&self, lock: &ShardLock, by_link: bool) {
         // Machines go to sleep in a turn. If another thread has the turn, one needless wake-up may follow.
         let Some(mut shard) = lock.shard.try_enter() else { return };
-        shard.woken(self.now());
+        shard.woken(by_link, self.now());
         if lock.progress.is_unwatched() {
             self.shards.neighbours().ignore(lock.index);
         }

@@ -138,7 +138,7 @@ impl Progress {
         if self.waker.is(Watcher::Nobody) {
             return;
         }
-        if !shard.stays_armed() && shard.arm(now) {
+        if !shard.stays_armed() && shard.arm_again(now) {
             self.waker.wake();
         } else {
             self.shard_changed(shard.link().descriptors_version(), deadline(shard));

@@ -13,6 +13,7 @@ use super::wake_up::{WakePoller, Watcher};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use trunkline_rings::shared::Wanted;
 use trunkline_verbs::{DeviceWait, Notify, Prepared, Time};
 
 /// The wait of one poller.
@@ -37,38 +38,43 @@ impl ShardWait {
         is_first.then(|| Self { core, home, ring, until_ns: AtomicU64::new(0) })
     }
 
-    fn try_prepare(&self) -> Option<(Option<Time>, u64)> {
+    fn try_prepare(&self, wanted: Wanted) -> Option<(Option<Time>, u64)> {
         self.ring.arm(Notify::Any).ok()?;
         let (card, lock) = (self.core.card(), self.core.shard(self.home));
-        let (more, mut shard) = card.work_and_stay(lock, Shard::work);
+        let (more, mut shard) = card.work_and_stay(lock, Shard::work_before_sleep);
         // A completion since the arming has disarmed the CQ.
         if more || !self.ring.is_armed() || self.ring.has_any() {
             return None;
         }
-        let until = card.fall_asleep(lock, &mut shard, Watcher::Poller)?;
+        let until = card.fall_asleep(lock, &mut shard, (Watcher::Poller, wanted))?;
         self.until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
         Some((until, shard.link().descriptors_version()))
     }
 }
 
 impl DeviceWait for ShardWait {
-    fn prepare(&self) -> Prepared {
-        if let Some((until, version)) = self.try_prepare() {
+    fn prepare(&self, awaits_acknowledgement: bool) -> Prepared {
+        let wanted = if awaits_acknowledgement { Wanted::All } else { Wanted::Urgent };
+        if let Some((until, version)) = self.try_prepare(wanted) {
             return Prepared::Sleep { until, version };
         }
-        self.awake();
+        self.awake(true);
         Prepared::Ready
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        self.core.shard(self.home).shard.enter().descriptors()
+        self.core.shard(self.home).shard.enter().link().descriptors()
     }
 
-    fn awake(&self) {
+    fn bell(&self) -> Option<RawFd> {
+        self.core.shard(self.home).shard.enter().bell()
+    }
+
+    fn awake(&self, by_device: bool) {
         self.ring.disarm();
         let lock = self.core.shard(self.home);
         if lock.progress.poller_awake() {
-            self.core.card().woken(lock);
+            self.core.card().woken(lock, by_device);
         }
     }
 

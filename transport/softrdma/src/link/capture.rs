@@ -372,6 +372,10 @@ impl Link for CapturedLink {
         self.inner.stays_armed()
     }
 
+    fn is_drained(&self) -> bool {
+        self.inner.is_drained()
+    }
+
     fn has_arrivals(&self) -> bool {
         self.inner.has_arrivals()
     }

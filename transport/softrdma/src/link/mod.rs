@@ -134,6 +134,11 @@ pub trait Link: Send + Debug {
         false
     }
 
+    /// Returns true if the link itself holds no datagram that was taken off a descriptor.
+    fn is_drained(&self) -> bool {
+        true
+    }
+
     /// Returns true if datagrams wait, armed or not. A simulation calls this where a thread would sleep on
     /// [`Link::fds`].
     fn has_arrivals(&self) -> bool {

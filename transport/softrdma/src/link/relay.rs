@@ -201,6 +201,11 @@ impl Relay {
         readable
     }
 
+    /// Returns true if nothing that was taken off the sockets waits here.
+    pub(super) fn is_drained(&self) -> bool {
+        self.at == self.arrived.len() && self.members.is_drained()
+    }
+
     /// Like [`Relay::is_readable`], but does not affect the next `take`.
     pub(super) fn has_arrivals(&self) -> bool {
         self.at < self.arrived.len() || self.members.has_arrivals()

@@ -29,6 +29,8 @@ pub(super) struct Retry {
     /// Last time something was acknowledged or the oldest packet was sent.
     activity: Time,
     probe_doublings: u32,
+    /// True while packets take a path that loses none.
+    is_lossless: bool,
     /// True if the next `poll_transmit` must send a probe.
     pub(super) probe_due: bool,
     /// The packet that was probed, until it is acknowledged.
@@ -96,6 +98,11 @@ impl Retry {
 }
 
 impl Requester {
+    /// Sets whether packets take a path that loses none, so that no probe looks for losses. The ACK timeout stays.
+    pub fn set_lossless(&mut self, is_lossless: bool) {
+        self.retry.is_lossless = is_lossless;
+    }
+
     /// Handles the timers that have expired at `now`. Pass in the packets that have arrived first: an answer
     /// that waits in a socket is better than a timeout.
     pub fn handle_timeout(&mut self, now: Time) {
@@ -140,7 +147,8 @@ impl Requester {
     /// Returns the time of the probe for the oldest packet; `None` if that packet is about to be sent anyway.
     fn probe_deadline(&self) -> Option<Time> {
         let tuning = &self.tuning;
-        if tuning.probe_floor_ns == 0 || self.retry.probe_due || self.cursor.psn == self.una {
+        let probes = tuning.probe_floor_ns > 0 && !self.retry.is_lossless;
+        if !probes || self.retry.probe_due || self.cursor.psn == self.una {
             return None;
         }
         let wait =

@@ -40,6 +40,11 @@ pub(in crate::device) struct LinkEndpoint {
     polled: Time,
     /// Time at which something was sent or has arrived last.
     used: Time,
+    /// True if nothing waited at the last [`LinkEndpoint::arm`], and the thread that sleeps for the shard knows that
+    /// no descriptor has been readable since: what arrives later wakes it, because it watches edge-triggered.
+    is_watched: bool,
+    /// True until the first poll after such a sleep.
+    rests: bool,
 }
 
 impl LinkEndpoint {
@@ -53,6 +58,8 @@ impl LinkEndpoint {
             descriptors_changed: 1,
             polled: Time(0),
             used: Time(0),
+            is_watched: false,
+            rests: false,
         }
     }
 
@@ -67,6 +74,7 @@ impl LinkEndpoint {
             self.link.open(address)?;
             self.opened.push(address);
             self.descriptors_changed += 1;
+            self.is_watched = false;
         }
         Ok(())
     }
@@ -94,6 +102,23 @@ impl LinkEndpoint {
     pub(in crate::device) fn mtu_of(&self, address: IpAddr) -> Mtu {
         let bytes = self.link.mtu(address).unwrap_or(DEFAULT_MTU_BYTES);
         Mtu::for_link(bytes).unwrap_or(Mtu::Mtu256)
+    }
+
+    /// Returns true if a thread that is about to sleep has to poll the link first.
+    pub(super) fn must_poll(&self) -> bool {
+        !self.is_watched || !self.link.is_drained()
+    }
+
+    /// Notes that the thread that slept for the shard is awake. `by_link` is true unless it knows that no descriptor
+    /// has woken it.
+    pub(in crate::device) fn woken(&mut self, by_link: bool) {
+        self.is_watched &= !by_link;
+        self.rests = self.is_watched;
+    }
+
+    /// Returns true once after a sleep during which nothing has arrived here.
+    pub(super) fn take_rest(&mut self) -> bool {
+        std::mem::take(&mut self.rests) && self.link.is_drained()
     }
 
     /// Returns true if the link should be polled although packets come through memory.
@@ -171,7 +196,12 @@ impl LinkEndpoint {
     /// Notifies the link that a thread is about to sleep on its descriptors. Returns true if something
     /// already waits.
     pub(in crate::device) fn arm(&mut self) -> bool {
-        self.link.arm()
+        if !self.must_poll() {
+            return false;
+        }
+        let is_waiting = self.link.arm();
+        self.is_watched = !is_waiting && self.link.stays_armed();
+        is_waiting
     }
 
     /// Returns true if datagrams wait at the link.
@@ -203,6 +233,7 @@ impl LinkEndpoint {
     pub(super) fn cut(&mut self) {
         self.link = Box::new(NoLink::after(&*self.link));
         self.descriptors_changed += 1;
+        self.is_watched = false;
         self.outgoing.batch.clear();
     }
 }

@@ -10,6 +10,7 @@ use super::resources::Resources;
 use crate::device::directory::ShardIndex;
 use crate::host::{AreaHandle, MemberId};
 use std::os::fd::RawFd;
+use trunkline_rings::shared::Wanted;
 use trunkline_roce::engine::{Response, is_request};
 use trunkline_roce::wire::{Packet, QP1};
 use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, VerbsError};
@@ -92,23 +93,31 @@ impl Shard {
 
     /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings. Returns true
     /// if something is waiting already.
-    pub(in crate::device) fn arm(&mut self, now: Time) -> bool {
-        self.link.arm() | self.local.park() | self.local.look_at_rung(now)
+    pub(in crate::device) fn arm(&mut self, wanted: Wanted, now: Time) -> bool {
+        self.link.arm() | self.local.park(wanted) | self.local.look_at_rung(now)
     }
 
-    /// Looks into the rings that a thread may have been woken for.
-    pub(in crate::device) fn woken(&mut self, now: Time) {
+    /// Like [`Shard::arm`], after another thread's work, for the thread that sleeps.
+    pub(in crate::device) fn arm_again(&mut self, now: Time) -> bool {
+        self.link.arm() | self.local.park_again() | self.local.look_at_rung(now)
+    }
+
+    /// Looks into the rings that a thread may have been woken for. `by_link` is true unless the thread knows that no
+    /// descriptor of the link has woken it.
+    pub(in crate::device) fn woken(&mut self, by_link: bool, now: Time) {
+        self.link.woken(by_link);
         self.local.look_at_rung(now);
     }
 
-    /// Returns the descriptors that a thread watches while it sleeps for the shard.
-    pub(in crate::device) fn descriptors(&self) -> Vec<RawFd> {
-        self.link.descriptors().into_iter().chain(self.local.descriptor()).collect()
+    /// Returns the descriptor by which members that share memory wake the thread that sleeps for the shard.
+    pub(in crate::device) fn bell(&self) -> Option<RawFd> {
+        self.local.descriptor()
     }
 
-    /// Parks all rings before a machine sleeps. Returns true if something has arrived meanwhile.
+    /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if something has
+    /// arrived meanwhile.
     pub(in crate::device) fn has_found_more_in_memory(&mut self) -> bool {
-        self.local.park()
+        self.local.park_again()
     }
 
     /// Returns the destination shard of another member's message, if the message is about shared memory.

@@ -153,18 +153,20 @@ impl Shard {
     /// Does pending work, for a thread that polls: while packets come through memory, the link is polled less
     /// often.
     pub(super) fn poll(&mut self, now: Time) {
-        let polls_link = !self.local.is_active() || self.link.is_due(now);
+        let rests = self.link.take_rest();
+        let polls_link = !rests && (!self.local.is_active() || self.link.is_due(now));
         self.work_with(now, polls_link);
     }
 
-    /// Does pending work; returns true if more is ready at once.
-    pub(super) fn work(&mut self, now: Time) -> bool {
-        self.work_with(now, true)
+    /// Does pending work, for a poller that is about to sleep; returns true if more is ready at once.
+    pub(super) fn work_before_sleep(&mut self, now: Time) -> bool {
+        let polls_link = self.link.must_poll();
+        self.work_with(now, polls_link)
     }
 
     /// Does pending work, for the background machine; returns true if more is ready, or is expected soon.
     pub(super) fn work_and_linger(&mut self, now: Time) -> bool {
-        self.work(now) || self.local.lingers(now)
+        self.work_with(now, true) || self.local.lingers(now)
     }
 
     fn work_with(&mut self, now: Time, polls_link: bool) -> bool {

@@ -248,6 +248,11 @@ impl Connections {
         None
     }
 
+    /// Returns true if neither a loss nor a socket that was readable waits here.
+    pub(super) fn is_drained(&self) -> bool {
+        self.lost.is_empty() && self.readable.is_empty()
+    }
+
     /// Returns true if a socket is readable.
     pub(super) fn is_readable(&self) -> bool {
         !self.lost.is_empty()

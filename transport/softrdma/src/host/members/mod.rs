@@ -251,6 +251,14 @@ impl Members {
         }
     }
 
+    /// Returns true if nothing that was taken off the sockets waits here.
+    pub(crate) fn is_drained(&self) -> bool {
+        match &self.lock().way {
+            Way::Sockets(connections) => connections.is_drained(),
+            Way::Memory(inbox) => !inbox.has_arrivals(),
+        }
+    }
+
     /// Returns true if [`Members::receive`] may return something.
     pub(crate) fn has_arrivals(&self) -> bool {
         match &self.lock().way {

@@ -263,6 +263,10 @@ impl Link for FaultyLink {
         self.inner.stays_armed()
     }
 
+    fn is_drained(&self) -> bool {
+        self.inner.is_drained()
+    }
+
     fn has_arrivals(&self) -> bool {
         self.inner.has_arrivals()
     }

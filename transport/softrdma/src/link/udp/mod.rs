@@ -210,6 +210,10 @@ impl Link for UdpLink {
         true
     }
 
+    fn is_drained(&self) -> bool {
+        self.relay.as_ref().is_none_or(Relay::is_drained)
+    }
+
     fn has_arrivals(&self) -> bool {
         self.relay.as_ref().is_some_and(Relay::has_arrivals)
             || self.ports.all().iter().any(|bound| bound.socket.is_readable())

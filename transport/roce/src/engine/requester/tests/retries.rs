@@ -90,6 +90,19 @@ fn probes_are_early_double_and_cost_no_retry() {
     assert_eq!(rig.now.0, 4 * TIMEOUT, "probes must not put off death, nor hasten it");
 }
 
+#[test]
+fn a_path_that_loses_nothing_is_not_probed_and_its_peer_may_still_die() {
+    let mut rig = Rig::new();
+    rig.requester.set_lossless(true);
+    rig.send(1);
+    assert_eq!(rig.psns(), [100]);
+    assert_eq!(rig.wait(), TIMEOUT);
+    assert_eq!((rig.requester.counters().probes, rig.requester.counters().timeouts), (0, 1));
+    rig.requester.set_lossless(false);
+    assert_eq!(rig.psns(), [100]);
+    assert_eq!(rig.wait(), MS);
+}
+
 /// A peer that takes 3.5 ms each time is probed less and less often, until a message was answered without a
 /// probe and measured.
 #[test]

@@ -478,7 +478,7 @@ mod tests {
         let offered = scene.local.last_number;
         let (theirs, area) = Areas::new(&scene.other).unwrap().make(AREA_BYTES).unwrap();
         let accept = Message::Accept { version: VERSION, area: THEIRS, offered };
-        assert!(scene.receive(0, accept, Some(area)) && !scene.local.park());
+        assert!(scene.receive(0, accept, Some(area)) && !scene.local.park_again());
         let look = |scene: &mut Scene| {
             for _ in 0..scene.local.pairs.capacity() {
                 scene.local.look(&mut scene.outbox, now);

@@ -25,7 +25,8 @@
 //! # Polling and parking
 //! Rings that received something lately are polled in each turn. The others are parked: one of them is polled
 //! per turn, and their senders wake this side by its bell, an eventfd. All rings are parked before a thread
-//! sleeps for the shard, and it looks once more into those whose senders have the bell. The other senders, beyond
+//! sleeps for the shard, and it looks once more into those whose senders have the bell. A poller that waits for no
+//! acknowledgement is not woken for one: it finds it with the next packet or timer. The other senders, beyond
 //! [`MAX_BELLS`] or without a descriptor left, wake this side by a message between members. That message arrives
 //! at the first shard; the thread that receives it there also runs the shard that it is for.
 
@@ -56,6 +57,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use trunkline_mutants::mutant;
+use trunkline_rings::shared::Wanted;
 use trunkline_verbs::{Counter, QpNumber, Time};
 
 /// Time without messages after which a ring is parked.
@@ -141,6 +143,8 @@ pub(in crate::device) struct LocalPaths {
     lingers: bool,
     /// Wakes the thread that sleeps for this shard. `None` in a simulation, which has no descriptors.
     bell: Option<Bell>,
+    /// Packets for which the thread that slept last wanted to be woken.
+    wanted: Wanted,
     counts: Counts,
 }
 
@@ -179,6 +183,7 @@ impl LocalPaths {
             packet: Vec::new(),
             lingers,
             bell,
+            wanted: Wanted::All,
             counts: Counts::default(),
         }
     }
@@ -601,21 +606,37 @@ impl LocalPaths {
     pub(super) fn park_idle(&mut self, now: Time) {
         let Self { active, pairs, .. } = self;
         active.retain(|index| {
-            pairs.get_mut(*index).is_some_and(|pair| now.since(pair.heard()) < IDLE_NS || !pair.park())
+            pairs
+                .get_mut(*index)
+                .is_some_and(|pair| now.since(pair.heard()) < IDLE_NS || !pair.park(Wanted::All))
         });
     }
 
-    /// Parks all rings before the card sleeps. Returns true if something has arrived meanwhile.
-    pub(super) fn park(&mut self) -> bool {
-        if self.active.is_empty() {
+    /// Parks all rings before a thread sleeps that wants to be woken for these packets. Returns true if something has
+    /// arrived meanwhile.
+    pub(super) fn park(&mut self, wanted: Wanted) -> bool {
+        let was_less = std::mem::replace(&mut self.wanted, wanted) == Wanted::Urgent && wanted == Wanted::All;
+        if self.active.is_empty() && !was_less {
             return false;
         }
         if !self.is_own_process() {
             return true;
         }
         let Self { active, pairs, .. } = self;
-        active.retain(|index| pairs.get_mut(*index).is_some_and(|pair| !pair.park()));
+        if was_less {
+            // Rings that are parked for urgent packets only.
+            active.extend(pairs.iter().map(|(index, _)| index));
+            active.sort_unstable();
+            active.dedup();
+        }
+        active.retain(|index| pairs.get_mut(*index).is_some_and(|pair| !pair.park(wanted)));
         !active.is_empty()
+    }
+
+    /// Parks all rings again after another thread's work, for the thread that sleeps. Returns true if something has
+    /// arrived meanwhile.
+    pub(super) fn park_again(&mut self) -> bool {
+        self.park(self.wanted)
     }
 
     /// Looks into the parked rings whose senders have the bell. Returns true if something has arrived.

@@ -15,9 +15,9 @@ use crate::device::keys::{Found, Refused};
 use crate::host::{OwnArea, PeerArea};
 use std::cell::Cell;
 use trunkline_mutants::mutant;
-use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Word};
+use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Wanted, Word};
 use trunkline_roce::engine::JOINED_BYTES;
-use trunkline_roce::wire::HEADERS_LENGTH_MAX;
+use trunkline_roce::wire::{HEADERS_LENGTH_MAX, is_positive_acknowledge};
 use trunkline_verbs::Time;
 
 /// Size of an area, in bytes. Each side of a pair allocates one.
@@ -71,6 +71,8 @@ pub(super) struct Pair {
     heard: Time,
     /// Number of bytes written and not yet published.
     unpublished: usize,
+    /// True if a packet among them is not an acknowledgement.
+    is_urgent: bool,
     /// Wakes the peer, if it has handed its bell over.
     pub(super) bell: Option<Bell>,
     /// True if the peer has been sent this side's bell.
@@ -176,6 +178,7 @@ impl Pair {
             is_attached: false,
             heard: now,
             unpublished: 0,
+            is_urgent: false,
             bell: None,
             gave_bell: false,
             waiting: Vec::new(),
@@ -265,6 +268,7 @@ impl Pair {
         }
         self.producer.push(&Own(&self.own), head, length, tail);
         self.unpublished += whole;
+        self.is_urgent |= !is_positive_acknowledge(packet);
         self.unpublished >= PUBLISH_AT_BYTES && self.publish()
     }
 
@@ -272,7 +276,8 @@ impl Pair {
     #[must_use = "a receiver that parked the ring does not look"]
     pub(super) fn publish(&mut self) -> bool {
         self.unpublished = 0;
-        self.producer.publish(&Own(&self.own), &Shown(&self.other, &self.own))
+        let is_urgent = std::mem::take(&mut self.is_urgent);
+        self.producer.publish(&Own(&self.own), &Shown(&self.other, &self.own), is_urgent)
     }
 
     /// Notes that the message that wakes the peer could not be sent. The next publication asks for it again.
@@ -294,10 +299,10 @@ impl Pair {
         self.consumer.release(&Own(&self.own));
     }
 
-    /// Parks the ring until the peer wakes this side. Returns false if something has arrived meanwhile; the
-    /// ring is then not parked.
-    pub(super) fn park(&mut self) -> bool {
-        self.consumer.park(&Own(&self.own), &Shown(&self.other, &self.own))
+    /// Parks the ring until the peer wakes this side for such a packet. Returns false if something has arrived
+    /// meanwhile; the ring is then not parked.
+    pub(super) fn park(&mut self, wanted: Wanted) -> bool {
+        self.consumer.park(&Own(&self.own), &Shown(&self.other, &self.own), wanted)
     }
 
     /// Returns true if the ring is parked although something has arrived.

@@ -39,6 +39,9 @@ impl Qp {
         let (used, pair) = (self.path.choice.is_used, self.path.choice.pair);
         let choice = local.choose(self.attributes.destination_qp, route.destination().ip(), outbox, now);
         self.path = QpPath { epoch: local.epoch(), choice };
+        if let Some(requester) = &mut self.requester {
+            requester.set_lossless(choice.is_used && choice.pair.is_some());
+        }
         if (used, pair) != (choice.is_used, choice.pair)
             && (used || choice.is_used)
             && let Some(requester) = &mut self.requester
@@ -62,6 +65,9 @@ impl Qp {
     /// Forgets the path of a QP that is connected with another peer, or with none.
     pub(super) fn forget_path(&mut self) {
         self.path = QpPath::default();
+        if let Some(requester) = &mut self.requester {
+            requester.set_lossless(false);
+        }
     }
 
     /// Returns true if the peer's packets come through this pair. If another pair was chosen, the QP chooses
