@@ -461,7 +461,8 @@ mod tests {
         let (qp, packet) = (trunkline_verbs::QpNumber::new(17), [0; 1000]);
         let mut produced = 0;
         while scene.local.has_room(index, qp, &mut scene.outbox, now) {
-            scene.local.push(index, &packet, Written::default(), &mut scene.outbox);
+            scene.local.push(index, &packet, Written::default());
+            scene.local.publish(index, &mut scene.outbox);
             produced += 1008;
         }
         assert!(scene.local.waits_for_room() && scene.local.look(&mut scene.outbox, now).is_empty());

@@ -552,13 +552,11 @@ impl LocalPaths {
         }
     }
 
-    /// Writes a packet. The caller has checked that there is room.
-    pub(super) fn push(&mut self, index: usize, packet: &[u8], payload: Written, outbox: &mut MemberOutbox) {
+    /// Writes a packet. The caller has checked that there is room, and calls [`LocalPaths::publish`] afterwards.
+    pub(super) fn push(&mut self, index: usize, packet: &[u8], payload: Written) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         self.counts.sent += 1;
-        if pair.push(packet, payload) {
-            self.wake(index, outbox);
-        }
+        pair.push(packet, payload);
     }
 
     /// Returns the destination of the next packet's payload in a ring. [`LocalPaths::has_room`] must have found room.
@@ -572,7 +570,7 @@ impl LocalPaths {
         let has_room = self.is_own_process()
             && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));
         if has_room {
-            self.push(index, packet, Written::default(), outbox);
+            self.push(index, packet, Written::default());
             self.publish(index, outbox);
         }
         has_room

@@ -73,6 +73,8 @@ pub(super) struct Pair {
     unpublished: usize,
     /// True if a packet among them is not an acknowledgement.
     is_urgent: bool,
+    /// True if the receiver is to be woken for packets that are published already.
+    must_wake: bool,
     /// Wakes the peer, if it has handed its bell over.
     pub(super) bell: Option<Bell>,
     /// True if the peer has been sent this side's bell.
@@ -179,6 +181,7 @@ impl Pair {
             heard: now,
             unpublished: 0,
             is_urgent: false,
+            must_wake: false,
             bell: None,
             gave_bell: false,
             waiting: Vec::new(),
@@ -258,9 +261,9 @@ impl Pair {
         RingPayload { pair: self, written: Cell::default() }
     }
 
-    /// Writes a packet around the payload that is in the ring already. [`Pair::has_room`] must have found room. Returns
-    /// true if the receiver must be woken.
-    pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) -> bool {
+    /// Writes a packet around the payload that is in the ring already. [`Pair::has_room`] must have found room. A
+    /// receiver that polls sees it before [`Pair::publish`] if much was written.
+    pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) {
         let (head, tail) = packet.split_at(at.min(packet.len()));
         let whole = packet.len() + length;
         if mutant!(record_is_published_before_its_bytes) {
@@ -269,15 +272,22 @@ impl Pair {
         self.producer.push(&Own(&self.own), head, length, tail);
         self.unpublished += whole;
         self.is_urgent |= !is_positive_acknowledge(packet);
-        self.unpublished >= PUBLISH_AT_BYTES && self.publish()
+        if self.unpublished >= PUBLISH_AT_BYTES {
+            self.publish_written();
+        }
     }
 
-    /// Publishes the written packets. Returns true if the receiver must be woken.
+    /// Publishes the written packets. Returns true if the receiver must be woken for them or earlier ones.
     #[must_use = "a receiver that parked the ring does not look"]
     pub(super) fn publish(&mut self) -> bool {
+        self.publish_written();
+        std::mem::take(&mut self.must_wake)
+    }
+
+    fn publish_written(&mut self) {
         self.unpublished = 0;
         let is_urgent = std::mem::take(&mut self.is_urgent);
-        self.producer.publish(&Own(&self.own), &Shown(&self.other, &self.own), is_urgent)
+        self.must_wake |= self.producer.publish(&Own(&self.own), &Shown(&self.other, &self.own), is_urgent);
     }
 
     /// Notes that the message that wakes the peer could not be sent. The next publication asks for it again.

@@ -109,7 +109,7 @@ impl Qp {
                 break;
             }
             let written = payload.written();
-            local.push(pair, &packet, written, &mut resources.outbox);
+            local.push(pair, &packet, written);
             sent += 1;
         }
         local.return_packet(packet);
