@@ -13,7 +13,7 @@ use crate::payload::Buffer;
 use crate::peer::Serve;
 use crate::pin::Pin;
 use crate::quantities::{rate, seconds};
-use crate::rest::Rest;
+use crate::rest::{IdleNodes, Rest};
 use crate::scale::Scale;
 use crate::servers::Wanted;
 use crate::shared::Shared;
@@ -111,6 +111,9 @@ pub(crate) enum Command {
     /// The server process; the program starts it itself.
     #[command(hide = true)]
     Serve(Serve),
+    /// Idle nodes of `rest`.
+    #[command(hide = true)]
+    IdleNodes(IdleNodes),
     /// The server process of `scale`.
     #[command(hide = true)]
     ServeFleet(ServeFleet),

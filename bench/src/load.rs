@@ -6,7 +6,7 @@
 
 use clap::{Args, Subcommand};
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -82,20 +82,34 @@ impl Helper {
             }
         }
     }
+}
 
-    fn start(arguments: impl IntoIterator<Item = PathBuf>) -> Result<Running, String> {
+/// A child process of this program, which ends when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts this program with these arguments.
+    ///
+    /// # Errors
+    /// Fails if the process does not start.
+    pub(crate) fn start(arguments: impl IntoIterator<Item = PathBuf>) -> Result<Self, String> {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut command = Command::new(program);
         // Ctrl-C reaches the parent only, so that groups are removed after it.
-        command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
-        command.spawn().map(Running).map_err(|error| format!("cannot start a child process: {error}"))
+        command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().map(Self).map_err(|error| format!("cannot start a child process: {error}"))
+    }
+
+    /// Returns the next line that the process prints; `None` if it has ended.
+    pub(crate) fn read_line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let mut reader = BufReader::new(self.0.stdout.as_mut()?);
+        reader.read_line(&mut line).ok()?;
+        line.strip_suffix('\n').map(str::to_owned)
     }
 }
-
-/// A child process, which ends when this value is dropped.
-#[derive(Debug)]
-struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -116,7 +130,7 @@ impl Neighbours {
     /// # Errors
     /// Fails if a process does not start.
     pub(crate) fn start(count: u32) -> Result<Self, String> {
-        let loops = (0..count).map(|_| Helper::start(["spin".into()]));
+        let loops = (0..count).map(|_| Running::start(["spin".into()]));
         Ok(Self { _loops: loops.collect::<Result<_, _>>()? })
     }
 }
@@ -152,7 +166,7 @@ impl Quota {
         let group = |side: &str| parent.join(format!("trunkline-bench-{}-{side}", std::process::id()));
         let (client, server) = (group("client"), group("server"));
         // Started first: it removes the groups even if the next steps fail.
-        let remover = Helper::start(["remove-groups".into(), client.clone(), server.clone()])?;
+        let remover = Running::start(["remove-groups".into(), client.clone(), server.clone()])?;
         for group in [&client, &server] {
             fs::create_dir(group).map_err(|error| format!("cannot create {}: {error}", group.display()))?;
             limit(group, cores)?;

@@ -115,6 +115,7 @@ fn main() -> ExitCode {
         Some(Command::Report(files)) => html::report(files),
         Some(Command::Shared(shared)) => shared::measure(shared),
         Some(Command::Rest(rest)) => rest::measure(rest),
+        Some(Command::IdleNodes(nodes)) => nodes.run(),
         Some(Command::Helper(helper)) => {
             helper.run();
             Ok(())

@@ -1,11 +1,12 @@
 //! `rest`: processor time, context switches and memory at low rates of calls, and with idle sessions.
 //!
-//! Nothing is pinned, and all runtimes sleep. A caller is a thread that blocks. Idle sessions belong to further nodes, or to
-//! further connections of other systems, in the client process.
+//! Nothing is pinned, and all runtimes sleep. A caller is a thread that blocks. Idle sessions belong to nodes in further
+//! processes, or to further connections of other systems in the client process.
 
 use crate::client::Kind;
 use crate::echo::EchoClient;
 use crate::failure::Failure;
+use crate::load::Running;
 use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
 use crate::progress;
@@ -17,6 +18,7 @@ use crate::whole_file;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,6 +27,10 @@ use trunkline_testkit::{fresh_ip, output};
 
 /// Payload bytes in each direction.
 const SIZE: usize = 64;
+/// Idle nodes of a process, which has some twenty descriptors for each.
+const NODES_OF_PROCESS: u16 = 40;
+/// Line of a child process whose sessions are up.
+const READY: &str = "ready";
 
 /// Rates, sessions and settings.
 #[derive(Debug, Clone, Args)]
@@ -132,27 +138,62 @@ impl Rest {
         };
         let session = Session::start(link, &self.nodes, Kind::Thread, None)?;
         let server = session.server_process().ok_or_else(|| "the server has no process".to_owned())?;
+        let address = session.client().server();
+        let parts = (0..idle_sessions).step_by(NODES_OF_PROCESS.into());
         let idle =
-            (0..idle_sessions).map(|_| idle(link, session.client().server())).collect::<Result<Vec<_>, _>>();
-        let idle = idle.map_err(|why| session.death().unwrap_or(Failure::Unmeasured(why)))?;
+            parts.map(|from| IdleNodes::start(link, address, (idle_sessions - from).min(NODES_OF_PROCESS)));
+        let idle = idle.collect::<Result<Vec<_>, _>>();
+        let _idle = idle.map_err(|why| session.death().unwrap_or(Failure::Unmeasured(why)))?;
         let (client, payload) = (session.client().sendable(), Bytes::from(vec![1; SIZE]));
         let measured = usage::measure(server, rate.into(), time, || {
             block_on(client.echo(payload.clone()))
                 .map(drop)
                 .map_err(|status| format!("a call failed: {status}"))
         });
-        idle.iter().for_each(Node::shutdown);
         Ok(measured.map_err(|why| session.death().unwrap_or(Failure::Unmeasured(why)))?)
     }
 }
 
-/// Starts a node with a session to the server.
-fn idle(link: LinkFlag, server: SocketAddr) -> Result<Node, String> {
-    let node = link.builder().listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(1).start();
-    let node = node.map_err(|error| error.to_string())?;
-    let client = EchoClient::connect(&node, server).map_err(|status| status.to_string())?;
-    block_on(client.echo(Bytes::new())).map_err(|status| format!("an idle session failed: {status}"))?;
-    Ok(node)
+/// Nodes with a session each, in a child process that [`IdleNodes::start`] starts.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct IdleNodes {
+    server: SocketAddr,
+    count: u16,
+    #[arg(long, value_enum)]
+    link: LinkFlag,
+}
+
+impl IdleNodes {
+    /// Starts the process, and returns it once all sessions are up.
+    fn start(link: LinkFlag, server: SocketAddr, count: u16) -> Result<Running, String> {
+        let arguments = ["idle-nodes", &server.to_string(), &count.to_string(), "--link", link.name()];
+        let mut running = Running::start(arguments.map(PathBuf::from))?;
+        running
+            .read_line()
+            .filter(|line| line == READY)
+            .map(|_| running)
+            .ok_or_else(|| "idle sessions failed".to_owned())
+    }
+
+    /// Runs in the child process until the end of standard input.
+    ///
+    /// # Errors
+    /// Fails with the reason if a session does not come up.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let nodes = (0..self.count).map(|_| self.node()).collect::<Result<Vec<_>, _>>()?;
+        output::out(READY)?;
+        let _end = std::io::stdin().read_to_end(&mut Vec::new());
+        nodes.iter().for_each(Node::shutdown);
+        Ok(())
+    }
+
+    fn node(self) -> Result<Node, String> {
+        let node = self.link.builder().listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(1).start();
+        let node = node.map_err(|error| error.to_string())?;
+        let client = EchoClient::connect(&node, self.server).map_err(|status| status.to_string())?;
+        block_on(client.echo(Bytes::new())).map_err(|status| format!("an idle session failed: {status}"))?;
+        Ok(node)
+    }
 }
 
 impl System {

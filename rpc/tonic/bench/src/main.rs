@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 #[path = "../../../../bench/src/load.rs"]
+#[allow(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod load;
 #[path = "../../../../bench/src/machine.rs"]
 #[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
