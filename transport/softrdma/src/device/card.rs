@@ -175,7 +175,7 @@ impl Card {
         (watcher, wanted): (Watcher, Wanted),
     ) -> Option<Option<Time>> {
         let now = self.now();
-        if shard.arm(wanted, now) || self.shards.neighbours().listen(lock.index) {
+        if shard.arm(watcher, wanted, now) || self.shards.neighbours().listen(lock.index) {
             return None;
         }
         let deadline = self.deadline(lock, shard, now);

@@ -168,9 +168,9 @@ impl Progress {
         }
     }
 
-    /// Records that the poller that slept for the shard is awake. Returns true if nobody sleeps for it now.
-    pub(super) fn poller_awake(&self) -> bool {
-        self.waker.release(Watcher::Poller)
+    /// Records that the poller that slept for the shard is awake.
+    pub(super) fn poller_awake(&self) {
+        self.waker.release(Watcher::Poller);
     }
 
     /// Returns true if nobody sleeps for the shard.

@@ -73,9 +73,8 @@ impl DeviceWait for ShardWait {
     fn awake(&self, by_device: bool) {
         self.ring.disarm();
         let lock = self.core.shard(self.home);
-        if lock.progress.poller_awake() {
-            self.core.card().woken(lock, by_device);
-        }
+        lock.progress.poller_awake();
+        self.core.card().woken(lock, by_device);
     }
 
     fn has_arrivals(&self) -> bool {

@@ -40,8 +40,8 @@ pub(in crate::device) struct LinkEndpoint {
     polled: Time,
     /// Time at which something was sent or has arrived last.
     used: Time,
-    /// True if nothing waited at the last [`LinkEndpoint::arm`], and the thread that sleeps for the shard knows that
-    /// no descriptor has been readable since: what arrives later wakes it, because it watches edge-triggered.
+    /// True if nothing waited when the shard's poller went to sleep last, and it knows that no descriptor has been
+    /// readable since: what arrives later wakes it, because it watches edge-triggered.
     is_watched: bool,
     /// True until the first poll after such a sleep.
     rests: bool,
@@ -196,6 +196,11 @@ impl LinkEndpoint {
     /// Notifies the link that a thread is about to sleep on its descriptors. Returns true if something
     /// already waits.
     pub(in crate::device) fn arm(&mut self) -> bool {
+        self.link.arm()
+    }
+
+    /// Like [`LinkEndpoint::arm`], for the shard's poller.
+    pub(super) fn arm_poller(&mut self) -> bool {
         if !self.must_poll() {
             return false;
         }

@@ -8,6 +8,7 @@ use super::local::{Ends, KINDS, LocalPaths, Taken};
 use super::qp_table::QpTable;
 use super::resources::Resources;
 use crate::device::directory::ShardIndex;
+use crate::device::wake_up::Watcher;
 use crate::host::{AreaHandle, MemberId};
 use std::os::fd::RawFd;
 use trunkline_rings::shared::Wanted;
@@ -93,8 +94,9 @@ impl Shard {
 
     /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings. Returns true
     /// if something is waiting already.
-    pub(in crate::device) fn arm(&mut self, wanted: Wanted, now: Time) -> bool {
-        self.link.arm() | self.local.park(wanted) | self.local.look_at_rung(now)
+    pub(in crate::device) fn arm(&mut self, watcher: Watcher, wanted: Wanted, now: Time) -> bool {
+        let waits = if watcher == Watcher::Poller { self.link.arm_poller() } else { self.link.arm() };
+        waits | self.local.park(wanted) | self.local.look_at_rung(now)
     }
 
     /// Like [`Shard::arm`], after another thread's work, for the thread that sleeps.
