@@ -190,8 +190,8 @@ impl Card {
     /// Looks for what has woken a machine that slept for the shard, and stops notifications of packets from other
     /// shards, unless another machine sleeps for it.
     pub(super) fn woken(&self, lock: &ShardLock, by_link: bool) {
-        // Machines go to sleep in a turn. If another thread has the turn, one needless wake-up may follow.
-        let Some(mut shard) = lock.shard.try_enter() else { return };
+        // Waits for the turn: an edge of a descriptor that is not noted here is never seen again.
+        let mut shard = lock.shard.enter();
         shard.woken(by_link, self.now());
         if lock.progress.is_unwatched() {
             self.shards.neighbours().ignore(lock.index);

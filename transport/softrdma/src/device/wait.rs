@@ -92,3 +92,41 @@ impl Drop for ShardWait {
         self.core.shard(self.home).progress.forget_poller();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SoftDevice, SoftOptions};
+    use std::net::IpAddr;
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+    use trunkline_verbs::{CqInit, Device, Prepared};
+
+    /// The edge of a descriptor is reported once. If it were forgotten, packets would wait for the next one.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "another real thread has the turn")]
+    fn a_poller_that_packets_woke_notes_it_although_another_thread_has_the_turn() {
+        let address = IpAddr::from(trunkline_testkit::fresh_ip());
+        let options = SoftOptions { addresses: vec![address], ..SoftOptions::default() };
+        let device = SoftDevice::open(options).unwrap();
+        let channel = device.create_completion_channel().unwrap();
+        let cq = CqInit { capacity_cqe: 16, channel: Some(channel), ..CqInit::default() };
+        let cq = device.create_cq(cq).unwrap();
+        let wait = cq.device_wait(Arc::new(|| ())).unwrap();
+        assert!(cq.device_wait(Arc::new(|| ())).is_none(), "one poller sleeps for a shard");
+        while wait.prepare(true) == Prepared::Ready {}
+        let lock = Arc::clone(device.core().shards().next().unwrap());
+        let must_poll = || lock.shard.enter().link().must_poll();
+        assert!(!must_poll(), "nothing has arrived");
+        let turn = lock.shard.enter();
+        thread::scope(|scope| {
+            let woken = scope.spawn(|| wait.awake(true));
+            // Time for a poller that does not wait for the turn.
+            (0..20)
+                .take_while(|_| !woken.is_finished())
+                .for_each(|_| thread::sleep(Duration::from_millis(1)));
+            drop(turn);
+        });
+        assert!(must_poll());
+    }
+}

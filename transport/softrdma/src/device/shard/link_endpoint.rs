@@ -105,7 +105,7 @@ impl LinkEndpoint {
     }
 
     /// Returns true if a thread that is about to sleep has to poll the link first.
-    pub(super) fn must_poll(&self) -> bool {
+    pub(in crate::device) fn must_poll(&self) -> bool {
         !self.is_watched || !self.link.is_drained()
     }
 
