@@ -429,7 +429,7 @@ impl NodeBuilder {
     /// Sets the time of silence after which an idle session is probed by the node that accepted it. The default is
     /// 10 s, the range 500 ms to 20 s.
     ///
-    /// What a server holds for a client that vanished is freed about 1.3 s later. A client learns of the death of an
+    /// State that a server holds for a client that vanished is freed about 1.3 s later. A client learns of the death of an
     /// idle server from its next call. While a call waits for its reply, the peer is probed after 500 ms.
     pub fn idle_keepalive(mut self, silence: Duration) -> Self {
         self.options = self.options.idle_keepalive(silence);

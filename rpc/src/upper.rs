@@ -534,7 +534,10 @@ impl Upper for RpcPoller {
     fn awaited(&self) -> BTreeMap<PeerKey, Awaited> {
         let mut awaited = BTreeMap::new();
         self.table.awaited(&mut awaited);
-        self.dispatch.awaited(&mut awaited);
+        for (peer, streams) in self.dispatch.callers() {
+            let known = awaited.entry(peer).or_default();
+            *known = (*known).max(if streams { Awaited::Item } else { Awaited::Interest });
+        }
         awaited
     }
 

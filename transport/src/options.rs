@@ -421,7 +421,7 @@ impl NodeOptions {
     }
 
     /// Sets the time of silence after which an idle session is probed by the node that accepted it: 10 s by
-    /// default, at least [`NodeOptions::keepalive`], at most 20 s. What is held for a peer that vanished is
+    /// default, at least [`NodeOptions::keepalive`], at most 20 s. State held for a peer that vanished is
     /// freed about 1.3 s later.
     #[must_use]
     pub fn idle_keepalive(mut self, silence: Duration) -> Self {

@@ -504,7 +504,7 @@ pub enum Screening {
     Refused,
 }
 
-/// What an upper half waits for from a peer. It decides how soon a silent peer is probed.
+/// The kind of message that an upper half awaits from a peer. It decides how soon a silent peer is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Awaited {
     /// Nothing. Only the node that accepted the session probes the peer, at the idle interval.

@@ -35,8 +35,8 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Awaited, Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, LogLimit, Message, Origin, Outgoing,
-    PeerKey, PollerIndex, Report, Screening, SendError, SessionNumber, Toward,
+    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, LogLimit, Message, Origin, Outgoing, PeerKey,
+    PollerIndex, Report, Screening, SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -615,15 +615,6 @@ impl Dispatch {
     /// Returns the number of running handlers and of replies that wait for room.
     pub(crate) fn len(&self) -> usize {
         self.running.len() + self.replies.len()
-    }
-
-    /// Adds what the running handlers wait for, by peer.
-    pub(crate) fn awaited(&self, awaited: &mut BTreeMap<PeerKey, Awaited>) {
-        for caller in self.running.values().map(|running| &running.caller) {
-            let what = if caller.streams.has_client_items() { Awaited::Item } else { Awaited::Interest };
-            let known = awaited.entry(caller.key.peer).or_default();
-            *known = what.max(*known);
-        }
     }
 
     /// Returns the ledgers of running handlers, of their arguments and of waiting replies. `bytes` are the bytes of streams

@@ -7,7 +7,7 @@
 //!   used up: the core is shared. The poller then sleeps whenever it has no work, and tries again after a while.
 //!   It never yields to a stranger, because that gives away a whole slice of the scheduler, usually 3 to 4 ms.
 //!
-//! On a core of its own the poller yields between polls, so that other threads of the program, which run for
+//! If nobody else wants the core, the poller yields between polls, so that other threads of the program, which run for
 //! microseconds, need not wait for a slice to end.
 #![forbid(unsafe_code)]
 
@@ -137,7 +137,7 @@ impl Idle {
 struct Gaps {
     /// The last gaps, the latest in the lowest bit, set if it was short.
     pattern: usize,
-    /// How often a short gap has followed the pattern lately: above 1 means that one is expected.
+    /// Saturating counts of short gaps after each pattern: above 1 means that one is expected.
     counters: [u8; 1 << Self::LENGTH],
 }
 

@@ -10,10 +10,16 @@ use crate::status::{Code, Status};
 use crate::stream::{Address, Misuse, Stream, first_charge};
 use std::rc::Rc;
 use std::sync::Arc;
-use trunkline_transport::{Carrier, Origin, Toward};
+use trunkline_transport::{Carrier, Origin, PeerKey, Toward};
 use trunkline_verbs::Time;
 
 impl Dispatch {
+    /// Returns the callers of the running handlers: peer, and true if it streams items.
+    pub(crate) fn callers(&self) -> impl Iterator<Item = (PeerKey, bool)> {
+        let callers = self.running.values().map(|running| &running.caller);
+        callers.map(|caller| (caller.key.peer, caller.streams.has_client_items()))
+    }
+
     /// Charges a peer with the stream of its call, if that has one.
     #[inline]
     pub(super) fn admit_stream(&mut self, now: Time, caller: &Caller) -> Result<(), Status> {

@@ -253,7 +253,7 @@ const fn with_top(top: u8, number: u32) -> [u8; 4] {
     [top, a, b, c]
 }
 
-/// Returns true if a packet, BTH first, only acknowledges: it is no response to a READ or an atomic, and no NAK.
+/// Returns true if a packet, BTH first, only acknowledges, without data of a READ or an atomic.
 #[must_use]
 pub fn is_positive_acknowledge(packet: &[u8]) -> bool {
     let (opcode, syndrome) = (packet.first(), packet.get(BTH_LENGTH));

@@ -2,8 +2,7 @@
 //!
 //! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of other
 //! shards' eventfds. Nothing is read from one, so a thread that wakes looks into all rings whose senders have
-//! the bell. A process of the same user that fills the counter of its own eventfd and makes it block can stop
-//! this one, as it can by a signal.
+//! the bell. A process of the same user can stop this one by an eventfd that blocks, as it can by a signal.
 #![forbid(unsafe_code)]
 
 use crate::device::signal::event_fd;
