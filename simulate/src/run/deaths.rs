@@ -129,7 +129,7 @@ impl Run {
         let noted = Rc::clone(&ended);
         self.scheduler.tasks.add(client.process, async move {
             let status = client.number_of(address, DEATH_IS_REPORTED).await;
-            if !status.as_ref().is_some_and(|status| !status.may_have_run()) {
+            if status.as_ref().is_none_or(trunkline::Status::may_have_run) {
                 client.oracle.fail(format!("a call to a node that had vanished ended with {status:?}"));
             }
             noted.set(true);

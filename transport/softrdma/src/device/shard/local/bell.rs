@@ -35,9 +35,9 @@ impl Bell {
 
     /// Wakes the shard. Returns false if the descriptor does not work.
     pub(super) fn ring(&self) -> bool {
-        match (&self.0).write(&1_u64.to_ne_bytes()) {
-            Ok(_) => true,
-            // A full counter is readable already.
+        // An eventfd takes all eight bytes or none. A full counter is readable already.
+        match (&self.0).write_all(&1_u64.to_ne_bytes()) {
+            Ok(()) => true,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         }
     }
