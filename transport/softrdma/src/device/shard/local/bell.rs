@@ -13,9 +13,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// An eventfd of this shard, or of a peer's.
 #[derive(Debug)]
-pub(super) struct Bell(File);
+pub(super) struct ShardBell(File);
 
-impl Bell {
+impl ShardBell {
     /// Creates the bell of a shard; `None` if the system has no descriptor left. Messages wake the shard then.
     pub(super) fn new() -> Option<Self> {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))
@@ -55,13 +55,13 @@ mod tests {
 
     #[test]
     fn only_an_eventfd_is_taken_as_a_bell() {
-        let own = Bell::new().unwrap();
-        let peer = Bell::take(own.handle().unwrap()).unwrap();
+        let own = ShardBell::new().unwrap();
+        let peer = ShardBell::take(own.handle().unwrap()).unwrap();
         assert!(peer.ring());
         let mut count = [0; 8];
         assert_eq!(io::Read::read(&mut &own.0, &mut count).unwrap(), 8);
         assert_eq!(u64::from_ne_bytes(count), 1);
         let (socket, _other) = UnixStream::pair().unwrap();
-        assert!(Bell::take(AreaHandle::Descriptor(socket.into())).is_none());
+        assert!(ShardBell::take(AreaHandle::Descriptor(socket.into())).is_none());
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the offers and their outcomes. QPs do not distinguish a mapped area from an unmapped one: they use
 //! the network until each side has mapped the area that the other offered.
 
-use super::bell::Bell;
+use super::bell::ShardBell;
 use super::choice::{Choice, PathPolicy};
 use super::message::{Ends, Message, Refusal, VERSION};
 use super::pair::{AREA_BYTES, Pair};
@@ -91,7 +91,7 @@ impl LocalPaths {
             (Message::Bell, handle) => {
                 let pair = self.partners.get(&from).and_then(|known| known.pair);
                 if let Some(pair) = pair.and_then(|index| self.pairs.get_mut(index)) {
-                    pair.bell = handle.and_then(Bell::take);
+                    pair.bell = handle.and_then(ShardBell::take);
                 }
             }
             (Message::End { area }, None) => {

@@ -47,7 +47,7 @@ pub(super) use pair::RingPayload;
 use super::outbox::MemberOutbox;
 use crate::device::directory::ShardIndex;
 use crate::host::{Areas, Host, MemberId, Targets};
-use bell::Bell;
+use bell::ShardBell;
 use init::Room;
 use message::Message;
 use pair::{Pair, Written};
@@ -142,7 +142,7 @@ pub(in crate::device) struct LocalPaths {
     packet: Vec<u8>,
     lingers: bool,
     /// Wakes the thread that sleeps for this shard. `None` in a simulation, which has no descriptors.
-    bell: Option<Bell>,
+    bell: Option<ShardBell>,
     /// Packets for which the thread that slept last wanted to be woken.
     wanted: Wanted,
     counts: Counts,
@@ -163,7 +163,7 @@ impl LocalPaths {
         // A simulated host has no directory.
         let lingers = host.as_ref().is_some_and(|host| host.directory().is_some());
         let shares = lingers && areas.is_ok() && !matches!(policy, PathPolicy::Network(_));
-        let bell = if shares { Bell::new() } else { None };
+        let bell = if shares { ShardBell::new() } else { None };
         Self {
             shard: of.0,
             host,
@@ -592,7 +592,7 @@ impl LocalPaths {
         if pair.is_same() {
             let now = pair.heard();
             self.woken(pair.partner(), now);
-        } else if !pair.bell.as_ref().is_some_and(Bell::ring)
+        } else if !pair.bell.as_ref().is_some_and(ShardBell::ring)
             && !self.send(pair.partner(), Message::Wake, outbox)
         {
             // The next packet wakes the other side, or this one when it is repeated.
@@ -657,7 +657,7 @@ impl LocalPaths {
 
     /// Returns the descriptor that wakes the thread that sleeps for this shard.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
-        self.bell.as_ref().map(Bell::descriptor)
+        self.bell.as_ref().map(ShardBell::descriptor)
     }
 
     /// Returns true if the machine should keep polling instead of sleeping.

@@ -10,7 +10,7 @@
 //! `attached` is the number of the peer's area that the owner has mapped. The peer may send from then on.
 
 use super::Partner;
-use super::bell::Bell;
+use super::bell::ShardBell;
 use crate::device::keys::{Found, Refused};
 use crate::host::{OwnArea, PeerArea};
 use std::cell::Cell;
@@ -76,7 +76,7 @@ pub(super) struct Pair {
     /// True if the receiver is to be woken for packets that are published already.
     must_wake: bool,
     /// Wakes the peer, if it has handed its bell over.
-    pub(super) bell: Option<Bell>,
+    pub(super) bell: Option<ShardBell>,
     /// True if the peer has been sent this side's bell.
     pub(super) gave_bell: bool,
     /// QPs that wait for room.
