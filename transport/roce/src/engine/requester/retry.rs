@@ -4,6 +4,8 @@ use super::{Requester, Tuning};
 use crate::engine::{Time, rtt::RoundTrip};
 use trunkline_verbs::{CompletionStatus, Psn, QpAttributes, QpState};
 
+/// Factor of the shortest wait before a probe on a path that rarely loses packets.
+const RARE_LOSS_FACTOR: u64 = 16;
 /// Maximum number of times that a probe's wait is doubled.
 const PROBE_DOUBLINGS_MAX: u32 = 8;
 
@@ -29,8 +31,8 @@ pub(super) struct Retry {
     /// Last time something was acknowledged or the oldest packet was sent.
     activity: Time,
     probe_doublings: u32,
-    /// True while packets take a path that loses none.
-    is_lossless: bool,
+    /// True while packets take a path on which they are lost only when it ends.
+    is_loss_rare: bool,
     /// True if the next `poll_transmit` must send a probe.
     pub(super) probe_due: bool,
     /// The packet that was probed, until it is acknowledged.
@@ -98,9 +100,10 @@ impl Retry {
 }
 
 impl Requester {
-    /// Sets whether packets take a path that loses none, so that no probe looks for losses. The ACK timeout stays.
-    pub fn set_lossless(&mut self, is_lossless: bool) {
-        self.retry.is_lossless = is_lossless;
+    /// Sets whether packets take a path on which they are lost only when it ends. Probes for losses then wait 16
+    /// times as long.
+    pub fn set_loss_rare(&mut self, is_rare: bool) {
+        self.retry.is_loss_rare = is_rare;
     }
 
     /// Handles the timers that have expired at `now`. Pass in the packets that have arrived first: an answer
@@ -147,12 +150,12 @@ impl Requester {
     /// Returns the time of the probe for the oldest packet; `None` if that packet is about to be sent anyway.
     fn probe_deadline(&self) -> Option<Time> {
         let tuning = &self.tuning;
-        let probes = tuning.probe_floor_ns > 0 && !self.retry.is_lossless;
-        if !probes || self.retry.probe_due || self.cursor.psn == self.una {
+        if tuning.probe_floor_ns == 0 || self.retry.probe_due || self.cursor.psn == self.una {
             return None;
         }
-        let wait =
-            self.retry.probe_wait_ns(tuning.probe_floor_ns, tuning.probe_round_trips, &self.round_trip);
+        let factor = if self.retry.is_loss_rare { RARE_LOSS_FACTOR } else { 1 };
+        let floor_ns = tuning.probe_floor_ns.saturating_mul(factor);
+        let wait = self.retry.probe_wait_ns(floor_ns, tuning.probe_round_trips, &self.round_trip);
         Some(self.retry.activity.plus_ns(wait))
     }
 

@@ -40,7 +40,7 @@ impl Qp {
         let choice = local.choose(self.attributes.destination_qp, route.destination().ip(), outbox, now);
         self.path = QpPath { epoch: local.epoch(), choice };
         if let Some(requester) = &mut self.requester {
-            requester.set_lossless(choice.is_used && choice.pair.is_some());
+            requester.set_loss_rare(choice.is_used && choice.pair.is_some());
         }
         if (used, pair) != (choice.is_used, choice.pair)
             && (used || choice.is_used)
@@ -66,7 +66,7 @@ impl Qp {
     pub(super) fn forget_path(&mut self) {
         self.path = QpPath::default();
         if let Some(requester) = &mut self.requester {
-            requester.set_lossless(false);
+            requester.set_loss_rare(false);
         }
     }
 
