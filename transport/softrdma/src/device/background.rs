@@ -162,13 +162,11 @@ impl ShardMachine {
     fn work(&mut self) -> Turn {
         self.step = Step::Check;
         let (more, mut shard) = self.card.work_and_stay(&self.lock, Shard::work_and_linger);
-        if more {
+        if more || !self.lock.progress.has_handed_over() {
+            // A poller may have gone to sleep for the shard since the last check.
+            self.card.worked(&self.lock, &mut shard, self.card.now());
             // Other threads wait for the shard, and its word is not fair.
-            return Turn::Yield;
-        }
-        let progress = &self.lock.progress;
-        if !progress.has_handed_over() {
-            return Turn::Again;
+            return if more { Turn::Yield } else { Turn::Again };
         }
         if let Rest::Descriptors(descriptors) = &mut self.rest {
             let version = shard.link().descriptors_version();

@@ -128,13 +128,18 @@ impl Card {
         shard.poll(now);
         if self.wants_control(lock, &shard, now) {
             // Another thread may hold the shard afterwards.
-            lock.progress.worked(&mut shard, now, |shard| self.deadline(lock, shard, now));
+            self.worked(lock, &mut shard, now);
             drop(shard);
             self.serve_control();
             let Some(again) = lock.shard.try_enter() else { return };
             shard = again;
         }
-        lock.progress.worked(&mut shard, now, |shard| self.deadline(lock, shard, now));
+        self.worked(lock, &mut shard, now);
+    }
+
+    /// Wakes the machine that sleeps for a shard if necessary, after another thread has done its work, in the same turn.
+    pub(super) fn worked(&self, lock: &ShardLock, shard: &mut Shard, now: Time) {
+        lock.progress.worked(shard, now, |shard| self.deadline(lock, shard, now));
     }
 
     /// Waits for the shard and does its pending work. Returns true if more work is ready, and the turn.
