@@ -85,6 +85,7 @@ impl Carrier for Core {
         if message.session.is_some_and(is_over) {
             return Err(SendError::SessionOver);
         }
+        self.res.sent_ms = self.res.time.now_ms();
         let has_trunk = trunk.is_some();
         if let Some(trunk) = trunk.filter(|trunk| trunk.is_open()) {
             let session = SessionNumber(trunk.number());

@@ -26,6 +26,8 @@ pub(super) struct Queues {
     wait: Option<Arc<dyn DeviceWait>>,
     /// True unless none of the device's descriptors has ended the last sleep.
     is_woken_by_device: bool,
+    /// True if the poller does not wait for its sockets.
+    naps: bool,
 }
 
 /// The poller's own objects on the device.
@@ -38,7 +40,15 @@ pub(super) struct Attached {
 
 impl Queues {
     pub(super) fn new(sleeper: Sleeper, waker: Waker, sleeps_on_device: bool) -> Self {
-        Self { sleeper, waker, sleeps_on_device, attached: None, wait: None, is_woken_by_device: true }
+        Self {
+            sleeper,
+            waker,
+            sleeps_on_device,
+            attached: None,
+            wait: None,
+            is_woken_by_device: true,
+            naps: false,
+        }
     }
 
     /// Takes queues, and watches their completion channel.
@@ -111,12 +121,17 @@ impl Queues {
     }
 
     /// Prepares to sleep on the device's own descriptors. Returns `None` if work is ready, otherwise the time of the
-    /// device's next timer.
-    pub(super) fn prepare(&mut self, awaits_acknowledgement: bool) -> Option<Option<Time>> {
+    /// device's next timer. If `naps` is true, packets from sockets do not end the sleep.
+    pub(super) fn prepare(&mut self, awaits_acknowledgement: bool, naps: bool) -> Option<Option<Time>> {
         let Some(wait) = &self.wait else { return Some(None) };
         self.is_woken_by_device = true;
+        self.naps = naps;
         match wait.prepare(awaits_acknowledgement) {
             Prepared::Ready => None,
+            Prepared::Sleep { until, .. } if naps => {
+                self.sleeper.watch_set(0, Vec::new);
+                Some(until)
+            }
             Prepared::Sleep { until, version } => {
                 self.sleeper.watch_set(version, || wait.descriptors());
                 Some(until)
@@ -140,7 +155,7 @@ impl Queues {
 
     /// Sleeps until woken, or until the given time.
     pub(super) fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
-        self.is_woken_by_device = self.sleeper.sleep(until)?;
+        self.is_woken_by_device = self.sleeper.sleep(until)? || self.naps;
         Ok(())
     }
 

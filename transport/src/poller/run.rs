@@ -306,8 +306,12 @@ impl<U: Upper> Poller<U> {
             return Turn::Again;
         }
         let awaits_acknowledgement = self.core.awaits_acknowledgement();
-        let Some(device) = self.core.queues.prepare(awaits_acknowledgement) else { return Turn::Again };
-        Turn::Sleep([self.upper.next_timer(), self.core.next_timer(), device].into_iter().flatten().min())
+        let nap = if awaits_acknowledgement { self.core.nap() } else { None };
+        let Some(device) = self.core.queues.prepare(awaits_acknowledgement, nap.is_some()) else {
+            return Turn::Again;
+        };
+        let timers = [self.upper.next_timer(), self.core.next_timer(), nap.or(device)];
+        Turn::Sleep(timers.into_iter().flatten().min())
     }
 
     /// Returns true if any queue holds work from another thread.

@@ -12,6 +12,10 @@ use trunkline_verbs::Time;
 
 /// Interval at which a busy poller checks its timers.
 const SCAN_MS: u64 = 5;
+/// Time for which a poller leaves the acknowledgements of keepalives in its sockets.
+const NAP: Duration = Duration::from_millis(10);
+/// Time without a message to send after which a poller may do so, in milliseconds.
+const REST_MS: u64 = 1000;
 /// Pause before a poller looks again at work without a timer, such as waiting for memory.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -55,6 +59,14 @@ impl Core {
         let next = [own, of_trunks, self.peers.next_deadline()].into_iter().flatten().min();
         // Timers are not checked before that.
         next.map(|next| next.max(self.res.time.at_ms(self.scanned_ms + SCAN_MS)))
+    }
+
+    /// Returns the time until which the poller leaves packets and deadlines to its device, because all
+    /// that it waits for are the acknowledgements of many keepalives, which would each wake it.
+    pub(super) fn nap(&self) -> Option<Time> {
+        let now_ms = self.res.time.now_ms();
+        let rests = now_ms < self.res.nap_until_ms && now_ms > self.res.sent_ms + REST_MS;
+        rests.then(|| self.res.time.now() + NAP)
     }
 
     /// Returns true if the poller has nothing left to do.

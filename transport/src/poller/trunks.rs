@@ -10,6 +10,11 @@ use std::mem;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
+/// Number of keepalives sent at once whose acknowledgements do not wake the poller one by one.
+const MANY_KEEPALIVES: u32 = 8;
+/// Time in which all peers that are alive acknowledge keepalives, in milliseconds.
+const ACKNOWLEDGED_MS: u64 = 500;
+
 /// All trunks, including those that are being taken down.
 #[derive(Debug, Default)]
 pub(super) struct Trunks(Slab<Trunk>);
@@ -110,10 +115,15 @@ impl Trunks {
         for (_, trunk) in self.0.iter_mut().filter(|(_, trunk)| trunk.probe_ms() <= now_ms) {
             is_any_due |= trunk.must_probe(res, of(trunk), false);
         }
+        let mut probed = 0;
         for (_, trunk) in self.0.iter_mut().filter(|_| is_any_due) {
             if trunk.must_probe(res, of(trunk), true) {
                 trunk.probe(res);
+                probed += 1;
             }
+        }
+        if probed >= MANY_KEEPALIVES && !awaited.values().any(|&awaited| awaited == Awaited::Reply) {
+            res.nap_until_ms = now_ms + ACKNOWLEDGED_MS;
         }
         res.probe_ms = self.0.iter().map(|(_, trunk)| trunk.probe_ms()).min().unwrap_or(u64::MAX);
     }

@@ -44,6 +44,10 @@ pub(crate) struct Resources {
     pub(crate) busy: Vec<usize>,
     /// Lower bound of the times of all keepalives, in milliseconds of the poller.
     pub(crate) probe_ms: u64,
+    /// Time until which only acknowledgements of keepalives are expected, in milliseconds of the poller.
+    pub(crate) nap_until_ms: u64,
+    /// Time of the last message that the upper half sent, in milliseconds of the poller.
+    pub(crate) sent_ms: u64,
     pub(crate) copies: CopyTurns,
     pub(crate) heads: Heads,
     pub(crate) log: LogLimit,
@@ -75,6 +79,8 @@ impl Resources {
             marked,
             busy: Vec::new(),
             probe_ms: u64::MAX,
+            nap_until_ms: 0,
+            sent_ms: 0,
             copies,
             heads: Heads::default(),
             log: LogLimit::default(),

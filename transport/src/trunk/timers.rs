@@ -14,7 +14,7 @@ const ITEM_MS: u64 = 2000;
 /// Time of silence after which messages wait for a keepalive, in milliseconds.
 const SILENCE_MS: u64 = 1000;
 /// Part of an interval by which a keepalive may be early, to be sent with others.
-const EARLY_PART: u64 = 4;
+const EARLY_PART: u64 = 2;
 
 /// The silence of a peer, and when to check whether a keepalive is due. Times are in milliseconds of the poller.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Silence {
         now_ms > self.heard_ms + SILENCE_MS
     }
 
-    /// Returns true if a keepalive is due, or will be within a quarter of its interval if `is_early`. Notes
+    /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Notes
     /// when to check again.
     fn is_over(&mut self, now_ms: u64, limits: &Limits, awaited: Awaited, is_early: bool) -> bool {
         if self.check_ms == 0 {
@@ -143,7 +143,7 @@ impl Trunk {
         self.silence.check_ms
     }
 
-    /// Returns true if a keepalive is due, or will be within a quarter of its interval if `is_early`. Otherwise
+    /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Otherwise
     /// notes when to check again. Work in flight needs no keepalive.
     pub(crate) fn must_probe(&mut self, res: &Resources, awaited: Awaited, is_early: bool) -> bool {
         let (now_ms, limits) = (res.time.now_ms(), &res.shared.limits);
@@ -232,9 +232,9 @@ mod tests {
     }
 
     #[test]
-    fn a_keepalive_may_be_a_quarter_of_its_interval_early() {
-        assert_eq!(probed_after(true, Awaited::Reply, true), Some(375));
-        assert_eq!(probed_after(true, Awaited::Nothing, true), Some(7_500));
+    fn keepalive_may_be_half_of_its_interval_early() {
+        assert_eq!(probed_after(true, Awaited::Reply, true), Some(250));
+        assert_eq!(probed_after(true, Awaited::Nothing, true), Some(5_000));
     }
 
     #[test]
