@@ -285,7 +285,7 @@ impl Channel {
             return (Err(not_started()), options, EndHooks::default(), inherited);
         };
         let limits = (self.timeout, inherited);
-        self.interceptors.admit(options, method, limits, started.most_metadata, &started.clock)
+        self.interceptors.admit(options, method, limits, &started.clock)
     }
 
     /// Makes a call of a channel that is balanced or has interceptors, if these allow it, with their changes.

@@ -175,10 +175,9 @@ impl ClientInterceptors {
         mut options: CallOptions,
         method: &'static MethodName,
         (of_client, inherited): (Option<Duration>, Inherited),
-        most_metadata: usize,
         clock: &Clock,
     ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
-        options.continue_trace(most_metadata, inherited);
+        options.continue_trace(inherited);
         let mut call = ClientCall::new(method, options, (of_client, inherited), clock.now());
         let admitted = self.run(&mut call);
         let (options, hooks) = call.into_parts(clock.now());

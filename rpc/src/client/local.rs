@@ -216,13 +216,7 @@ impl LocalChannel {
         inherited: Inherited,
     ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
         let limits = (self.timeout, inherited);
-        self.interceptors.admit(
-            options.clone(),
-            method,
-            limits,
-            self.link.routes().most_metadata(),
-            &self.clock,
-        )
+        self.interceptors.admit(options.clone(), method, limits, &self.clock)
     }
 
     /// Makes a call if the interceptors allow it, with their changes.

@@ -138,7 +138,8 @@ impl CallOptions {
     /// [`Context::metadata`](crate::Context::metadata).
     ///
     /// A call with more metadata than [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) allows fails
-    /// with [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) and has not run.
+    /// with [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) and has not run. Its `tracestate` and then its
+    /// `traceparent` are left out first.
     #[must_use]
     pub fn metadata(mut self, metadata: Metadata) -> Self {
         self.metadata = metadata;
@@ -166,27 +167,34 @@ impl CallOptions {
     #[cold]
     #[inline(never)]
     fn put(&self, into: &mut Encoded, most: usize, inherited: Inherited) -> Result<u32, Status> {
-        let block = self.metadata.block();
-        check_metadata(block.len(), most)?;
-        into.buffer().extend_from_slice(block);
-        let trace = self.trace(most, inherited);
+        let trace = self.trace(inherited);
+        let size = self.metadata.size() + trace.size();
+        if size > most {
+            let mut all = self.metadata.clone();
+            all.extend(&trace);
+            all.drop_trace_beyond(most);
+            check_metadata(all.size(), most)?;
+            into.buffer().extend_from_slice(all.block());
+            return Ok(u32::try_from(all.size()).unwrap_or(u32::MAX));
+        }
+        into.buffer().extend_from_slice(self.metadata.block());
         into.buffer().extend_from_slice(trace.block());
-        Ok(u32::try_from(block.len() + trace.size()).unwrap_or(u32::MAX))
+        Ok(u32::try_from(size).unwrap_or(u32::MAX))
     }
 
-    /// Returns the trace of the calling handler as metadata, unless the options have one or there is no room for it.
-    fn trace(&self, most: usize, inherited: Inherited) -> Metadata {
+    /// Returns the trace of the calling handler as metadata, unless the options have one.
+    fn trace(&self, inherited: Inherited) -> Metadata {
         let mut metadata = Metadata::new();
         if inherited.is_traced && !self.metadata.has_trace() {
             let trace = Context::current().and_then(|context| context.trace());
             trace.inspect(|trace| trace.put_into(&mut metadata));
         }
-        if self.metadata.size() + metadata.size() > most { Metadata::new() } else { metadata }
+        metadata
     }
 
     /// Adds the trace of the calling handler to the metadata, so that interceptors see it.
-    pub(super) fn continue_trace(&mut self, most: usize, inherited: Inherited) {
-        let trace = self.trace(most, inherited);
+    pub(super) fn continue_trace(&mut self, inherited: Inherited) {
+        let trace = self.trace(inherited);
         self.metadata.extend(&trace);
     }
 

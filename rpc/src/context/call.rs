@@ -139,8 +139,9 @@ impl Context {
     /// there is none, or a malformed one.
     ///
     /// Calls that the handler makes continue it: they have the same two keys, unless their options have a
-    /// `traceparent`, or there is no room for them within
-    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes).
+    /// `traceparent`. The state is bounded as in [`TraceContext::of`]. If the metadata of such a call exceeds
+    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) at its client or its server, the state is left
+    /// out, and then the rest of the trace.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         TraceContext::of(self.metadata())

@@ -15,6 +15,7 @@ mod trace;
 pub use error::MetadataError;
 pub use response::ResponseMetadata;
 pub(crate) use response::{MetadataBytes, ReplyMetadata};
+pub(crate) use trace::MOST_TRACE_BYTES;
 pub use trace::TraceContext;
 
 use std::fmt;

@@ -2,14 +2,28 @@
 //!
 //! It travels in the metadata keys `traceparent` and `tracestate`. Parsing accepts later versions of the format, and
 //! writes version 0. Nothing here creates identifiers.
+//!
+//! A peer chooses the trace, and the calls of a handler carry it. It therefore takes at most [`MOST_TRACE_BYTES`] in
+//! them, and gives way to all other metadata.
 
-use super::Metadata;
+use super::{Metadata, PREFIX};
 use std::fmt;
 
 const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
 /// Length of a `traceparent` of version 0, in bytes.
 const PARENT_BYTES: usize = 55;
+/// Maximum length of a `tracestate` that is passed on (Trace Context §3.3.1.5).
+const MOST_STATE: usize = 512;
+/// Maximum number of entries in a `tracestate` (Trace Context §3.3.1.1).
+const MOST_ENTRIES: usize = 32;
+/// Entries longer than this are dropped first (Trace Context §3.3.1.5).
+const LONG_ENTRY: usize = 128;
+/// Maximum length of the key of an entry, and of its value.
+const MOST_PART: usize = 256;
+/// Maximum size of a trace that a call inherits, in the metadata of its request.
+pub(crate) const MOST_TRACE_BYTES: usize =
+    2 * PREFIX + PARENT.len() + PARENT_BYTES + STATE.len() + MOST_STATE;
 /// Flag of a trace that its caller may have recorded.
 const SAMPLED: u8 = 1;
 
@@ -45,6 +59,9 @@ impl TraceContext {
     }
 
     /// Returns the trace context in metadata; `None` if there is none, or a malformed one.
+    ///
+    /// Its state has at most 512 bytes. A longer one loses entries of more than 128 bytes first, and then others, each from
+    /// the end. A malformed one, or one of more than 32 entries, is left out.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Option<Self> {
         let mut parents = metadata.get_all(PARENT);
@@ -52,8 +69,7 @@ impl TraceContext {
         if parents.next().is_some() {
             return None;
         }
-        let states = metadata.get_all(STATE).filter(|state| !state.is_empty());
-        Some(trace.with_state(states.collect::<Vec<_>>().join(",")))
+        Some(trace.with_state(bounded_state(metadata.get_all(STATE)).unwrap_or_default()))
     }
 
     /// Parses a `traceparent`: version, trace, span and flags.
@@ -117,6 +133,34 @@ impl TraceContext {
     }
 }
 
+/// Returns the entries of all `tracestate` values that fit; `None` if one is malformed or there are too many.
+fn bounded_state<'m>(states: impl Iterator<Item = &'m str>) -> Option<String> {
+    let entries = states.flat_map(|state| state.split(',')).map(|entry| entry.trim_matches(' '));
+    let mut kept = Vec::new();
+    for entry in entries.filter(|entry| !entry.is_empty()) {
+        if kept.len() == MOST_ENTRIES || !is_state_entry(entry) {
+            return None;
+        }
+        kept.push(entry);
+    }
+    let length = |kept: &[&str]| kept.iter().map(|entry| entry.len() + 1).sum::<usize>().saturating_sub(1);
+    while length(&kept) > MOST_STATE {
+        let long = kept.iter().rposition(|entry| entry.len() > LONG_ENTRY);
+        kept.remove(long.unwrap_or(kept.len() - 1));
+    }
+    Some(kept.join(","))
+}
+
+/// Returns true if the text, which has no spaces around it, is `key=value` (Trace Context §3.3.1.3).
+fn is_state_entry(entry: &str) -> bool {
+    let Some((key, value)) = entry.split_once('=') else { return false };
+    let is_key = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'*' | b'/' | b'@');
+    let is_value = |c: u8| matches!(c, b' '..=b'~') && c != b',' && c != b'=';
+    let begins = key.bytes().next().is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let lengths = (1..=MOST_PART).contains(&key.len()) && (1..=MOST_PART).contains(&value.len());
+    begins && lengths && key.bytes().all(is_key) && value.bytes().all(is_value)
+}
+
 /// Writes the `traceparent`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,6 +172,15 @@ impl Metadata {
     /// Returns true if there is a `traceparent`, well-formed or not.
     pub(crate) fn has_trace(&self) -> bool {
         self.get(PARENT).is_some()
+    }
+
+    /// Drops the `tracestate` if the metadata exceeds this size, and then the `traceparent`: a peer may have chosen them.
+    pub(crate) fn drop_trace_beyond(&mut self, most: usize) {
+        for key in [STATE, PARENT] {
+            if self.size() > most {
+                self.remove(key);
+            }
+        }
     }
 }
 
@@ -161,6 +214,34 @@ mod tests {
         TraceContext::new(1, 2, false).unwrap().put_into(&mut metadata);
         let expected = "00-00000000000000000000000000000001-0000000000000002-00";
         assert_eq!((metadata.get(PARENT), metadata.get(STATE)), (Some(expected), None));
+    }
+
+    #[test]
+    fn state_is_bounded_by_whole_entries() {
+        let long = |key: &str| format!("{key}={}", "v".repeat(127));
+        let short = |key: &str| format!("{key}={}", "v".repeat(98));
+        let [a, b, c, d, e, f] = ["a", "b", "c", "d", "e", "f"].map(short);
+        let longest = format!("{}={}", "k".repeat(255), "v".repeat(256));
+        let kept = |states: &[&str]| of(&[PARENT_00], states).unwrap().state().to_owned();
+        assert_eq!(kept(&[&longest]), longest, "512 bytes");
+        assert_eq!(kept(&[&longest, "z=1"]), "z=1");
+        // Five of 100 bytes fit with their commas.
+        assert_eq!(kept(&[&[&*a, &b, &c, &d, &e, &f].join(",")]), [&*a, &b, &c, &d, &e].join(","));
+        let (x, y) = (long("x"), long("y"));
+        assert_eq!(
+            kept(&[&[&*x, &a, &b, &y, &c].join(",")]),
+            [&*x, &a, &b, &c].join(","),
+            "the last long one"
+        );
+        assert_eq!(kept(&[&[&*x, &a, &b, &y].join(" , "), &c, &d]), [&*a, &b, &c, &d].join(","));
+        let entries = |count: usize| (0..count).map(|n| format!("k{n}=1")).collect::<Vec<_>>().join(",");
+        assert_eq!(kept(&[&entries(32)]), entries(32));
+        let too_long = [format!("k={}", "v".repeat(257)), format!("{}=1", "k".repeat(257))];
+        for bad in
+            ["a", "=1", "a=", "A=1", "_a=1", "a b=1", "a=1=2", &entries(33), &too_long[0], &too_long[1]]
+        {
+            assert_eq!(kept(&["ok=1", bad]), "", "{bad}");
+        }
     }
 
     #[test]

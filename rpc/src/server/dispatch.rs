@@ -4,6 +4,7 @@ use super::authorize::{Authorizers, RefusalLog};
 use super::limits::MethodLimits;
 use super::method::{Method, Outcome};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
+use super::request::parse_metadata;
 use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
 use crate::budgets::check_metadata;
 use crate::call::LocalQueue;
@@ -450,11 +451,7 @@ impl Dispatch {
     fn parse_metadata(&self, size: u32, message: &[u8], encoded: usize) -> Result<Metadata, Status> {
         let [range, _] = MetadataBytes::of_request(size).before(encoded);
         let block = message.get(range).unwrap_or_default();
-        check_metadata(block.len(), self.most_metadata)?;
-        Metadata::parse(block).map_err(|error| {
-            let text = format!("the request's metadata is refused: {error}");
-            Status::not_run(Code::InvalidArgument, text).because(Reason::BadArguments)
-        })
+        parse_metadata(block, self.most_metadata)
     }
 
     /// Replies to a call whose handler has ended in its first poll.

@@ -6,6 +6,7 @@ use crate::call::LocalQueue;
 use crate::codec::{DecodeArguments, DecodeValue, EncodeValue};
 use crate::context::Context;
 use crate::frame::Encoded;
+use crate::metadata::{MOST_TRACE_BYTES, Metadata};
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{ItemBuffer, SendItemsError, Stream, Streaming, send_from_handler};
@@ -16,6 +17,21 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Body, Message};
+
+/// Parses the metadata of a request. A trace that exceeds the limit is left out: a caller of the caller may have
+/// chosen it, and must not make this call fail.
+pub(super) fn parse_metadata(block: &[u8], most: usize) -> Result<Metadata, Status> {
+    if block.len().saturating_sub(MOST_TRACE_BYTES) > most {
+        check_metadata(block.len(), most)?;
+    }
+    let mut metadata = Metadata::parse(block).map_err(|error| {
+        let text = format!("the request's metadata is refused: {error}");
+        Status::not_run(Code::InvalidArgument, text).because(Reason::BadArguments)
+    })?;
+    metadata.drop_trace_beyond(most);
+    check_metadata(metadata.size(), most)?;
+    Ok(metadata)
+}
 
 /// A request whose handler has not started.
 pub struct Request {

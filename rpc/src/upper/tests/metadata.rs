@@ -4,7 +4,7 @@ use super::{LONG, PORT, call, frame, reply, request, server, status};
 use crate::budgets::Limits;
 use crate::fake::{ECHO, HANG, Rig};
 use crate::frame::{By, Header, RequestHeader};
-use crate::metadata::{Metadata, MetadataBytes};
+use crate::metadata::{Metadata, MetadataBytes, TraceContext};
 use crate::reason::Reason;
 use crate::status::Code;
 use trunkline_transport::{Limit, PeerDown, PeerEvent, Upper as _};
@@ -65,6 +65,24 @@ fn metadata_of_a_request_is_bounded_checked_and_charged() {
     assert_eq!(refusal(&mut rig), (Code::ResourceExhausted, Reason::Overloaded));
     rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
     assert_eq!((rig.poller.sizes().1, charged(&rig)), (0, 0));
+}
+
+#[test]
+fn a_trace_beyond_the_limit_of_a_request_is_left_out() {
+    let mut rig = Rig::new();
+    let trace = TraceContext::new(1, 2, true).unwrap().with_state(format!("k={}", "v".repeat(256)));
+    let with_trace = |size| {
+        let mut all = metadata(size);
+        trace.put_into(&mut all);
+        all
+    };
+    for (call, size, kept) in [(1, 8192, 8192), (2, 8192 - 69, 8192)] {
+        let before = charged(&rig);
+        rig.message(server(), hang(call, with_trace(size).block()));
+        assert_eq!(charged(&rig) - before, kept, "{size}");
+    }
+    rig.message(server(), hang(3, with_trace(8193).block()));
+    assert_eq!(refusal(&mut rig), (Code::ResourceExhausted, Reason::TooLarge));
 }
 
 #[test]
