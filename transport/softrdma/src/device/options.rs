@@ -112,7 +112,8 @@ pub struct SoftOptions {
     pub max_shards: Option<usize>,
     /// Directory in which devices on UDP meet the devices of other processes. It belongs to this user alone,
     /// has mode 0700, and is created if it does not exist. `None` means `TRUNKLINE_RUNTIME_DIR`, else
-    /// `trunkline` in `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
+    /// `trunkline` in `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files, or
+    /// `trunkline-UID-RANDOM` if another user has taken that name.
     pub runtime_directory: Option<PathBuf>,
     /// Slot that holds the device; `None` for a slot that is never emptied.
     pub slot: Option<Slot>,

@@ -12,14 +12,15 @@ use trunkline_verbs::{VerbsError, WILDCARD_TAKEN};
 pub enum HostError {
     /// Other users may write to the directory, or it is not a directory.
     #[error(
-        "the runtime directory {path:?} {fault}; it must be a directory of this user with mode 0700: \
-         remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
+        "the runtime directory {path:?} {fault}; it must be a directory of this user with mode 0700: {remedy}"
     )]
     Unsafe {
         /// The directory.
         path: PathBuf,
         /// The fault.
         fault: &'static str,
+        /// The remedy.
+        remedy: &'static str,
     },
     /// The directory does not exist. Only functions that create nothing return this.
     #[error("the runtime directory {path:?} does not exist: no node of this user has used it; {origin}")]

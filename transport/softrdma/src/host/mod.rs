@@ -44,6 +44,7 @@
 mod area;
 mod area_ffi;
 mod away;
+mod default_dir;
 mod domains;
 mod error;
 mod folder_lock;

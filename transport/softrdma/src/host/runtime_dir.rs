@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::HostError;
+use super::default_dir::DefaultDirectory;
 use std::fmt;
 use std::fs::{DirBuilder, Metadata, Permissions};
 use std::io::ErrorKind;
@@ -18,6 +19,9 @@ pub(super) const FORMAT: u32 = 8;
 
 /// Permissions of the directories.
 const PRIVATE: u32 = 0o700;
+
+/// Fault of a file that belongs to another user.
+const OF_ANOTHER_USER: &str = "belongs to another user";
 
 /// Name of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,9 +68,12 @@ impl fmt::Display for FolderName {
 /// `named` is a directory that the program chose. Otherwise it is taken from the environment:
 /// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, or the directory for temporary files.
 pub(super) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostError> {
-    let Root { path, .. } = Root::choose(named);
-    private_directory(&path)?;
-    let folder = path.join(FolderName::of_this_thread().to_string());
+    let name = FolderName::of_this_thread().to_string();
+    let path = match Root::choose(named) {
+        Root::Set { path, .. } => private_directory(&path).map(|()| path)?,
+        Root::Default(directory) => directory.choose(&name)?,
+    };
+    let folder = path.join(name);
     private_directory(&folder)?;
     Ok(folder)
 }
@@ -77,52 +84,67 @@ pub(super) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostErro
 /// # Errors
 /// [`HostError::Absent`] if the directory does not exist.
 pub(super) fn existing_folder(named: Option<&Path>) -> Result<Option<PathBuf>, HostError> {
-    let Root { path, origin } = Root::choose(named);
-    if !is_private_directory(&path)? {
-        return Err(HostError::Absent { path, origin });
-    }
+    let path = match Root::choose(named) {
+        Root::Set { path, .. } if is_private_directory(&path)? => path,
+        Root::Set { path, origin } => return Err(HostError::Absent { path, origin }),
+        Root::Default(directory) => directory.existing()?.ok_or_else(|| HostError::Absent {
+            path: directory.plain_path(),
+            origin: "it is the default, and TRUNKLINE_RUNTIME_DIR sets another",
+        })?,
+    };
     let folder = path.join(FolderName::of_this_thread().to_string());
     Ok(is_private_directory(&folder)?.then_some(folder))
 }
 
-/// The chosen directory.
+/// The choice of the runtime directory.
 #[derive(Debug)]
-struct Root {
-    path: PathBuf,
-    /// The setting that chose it, for errors.
-    origin: &'static str,
+enum Root {
+    /// A directory that a setting names.
+    Set {
+        path: PathBuf,
+        /// The setting, for errors.
+        origin: &'static str,
+    },
+    /// A directory among temporary files, whose name may have a suffix.
+    Default(DefaultDirectory),
 }
 
 impl Root {
     fn choose(named: Option<&Path>) -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(path) = named {
-            Self { path: path.to_owned(), origin: "the program chose it" }
+            Self::Set { path: path.to_owned(), origin: "the program chose it" }
         } else if let Some(path) = set("TRUNKLINE_RUNTIME_DIR") {
-            Self { path, origin: "TRUNKLINE_RUNTIME_DIR sets it" }
+            Self::Set { path, origin: "TRUNKLINE_RUNTIME_DIR sets it" }
         } else if let Some(directory) = set("XDG_RUNTIME_DIR") {
             let origin = "XDG_RUNTIME_DIR sets it, and TRUNKLINE_RUNTIME_DIR sets another";
-            Self { path: directory.join("trunkline"), origin }
+            Self::Set { path: directory.join("trunkline"), origin }
         } else {
-            let path = std::env::temp_dir().join(format!("trunkline-{}", nix::unistd::geteuid()));
-            Self { path, origin: "it is the default, and TRUNKLINE_RUNTIME_DIR sets another" }
+            Self::Default(DefaultDirectory::new(std::env::temp_dir()))
         }
     }
 }
 
 /// Creates the directory, or checks that only this user can write to it.
 pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
-    let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
-    match DirBuilder::new().mode(PRIVATE).create(path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(failed("create the runtime directory")(error));
-        }
-        _ => {}
-    }
+    create_private(path)?;
     match is_private_directory(path)? {
         true => Ok(()),
         // It was removed since.
-        false => Err(failed("examine")(ErrorKind::NotFound.into())),
+        false => {
+            let source = ErrorKind::NotFound.into();
+            Err(HostError::Os { doing: "examine", path: path.to_owned(), source })
+        }
+    }
+}
+
+/// Creates the directory unless there is something of that name.
+pub(super) fn create_private(path: &Path) -> Result<(), HostError> {
+    match DirBuilder::new().mode(PRIVATE).create(path) {
+        Err(source) if source.kind() != ErrorKind::AlreadyExists => {
+            Err(HostError::Os { doing: "create the runtime directory", path: path.to_owned(), source })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -134,7 +156,12 @@ pub(super) fn is_private_directory(path: &Path) -> Result<bool, HostError> {
         found => found.map_err(failed("examine"))?,
     };
     if let Some(fault) = fault(&found) {
-        return Err(HostError::Unsafe { path: path.to_owned(), fault });
+        let remedy = if fault == OF_ANOTHER_USER {
+            "run as that user, or name another one in TRUNKLINE_RUNTIME_DIR"
+        } else {
+            "remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
+        };
+        return Err(HostError::Unsafe { path: path.to_owned(), fault, remedy });
     }
     // The umask of the process that made the directory may have removed its user's permissions. Any process
     // that finds it so restores them: its maker may not have done so yet, or may have died.
@@ -145,13 +172,15 @@ pub(super) fn is_private_directory(path: &Path) -> Result<bool, HostError> {
     Ok(true)
 }
 
-fn fault(found: &Metadata) -> Option<&'static str> {
-    if found.file_type().is_symlink() {
+/// Returns the reason why a file cannot serve; `None` for a directory of this user to which only it can write.
+pub(super) fn fault(found: &Metadata) -> Option<&'static str> {
+    // Another user's file first, of any kind: this user may be unable to remove it.
+    if found.uid() != nix::unistd::geteuid().as_raw() {
+        Some(OF_ANOTHER_USER)
+    } else if found.file_type().is_symlink() {
         Some("is a symbolic link")
     } else if !found.is_dir() {
         Some("is not a directory")
-    } else if found.uid() != nix::unistd::geteuid().as_raw() {
-        Some("belongs to another user")
     } else if found.mode() & 0o077 != 0 {
         Some("is open to other users")
     } else {
@@ -246,5 +275,13 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         assert!(refusal(&file).contains("not a directory"));
         assert!(refusal(&folder.path().join("a/b")).contains("cannot create"));
+        // A user cannot remove the directory of another one.
+        if nix::unistd::geteuid().is_root() {
+            nix::unistd::chown(&open, Some(nix::unistd::Uid::from_raw(65534)), None).unwrap();
+            let text = refusal(&open);
+            assert!(text.contains("belongs to another user") && !text.contains("remove it"), "{text}");
+        } else {
+            println!("skipped: only root can create the files of another user");
+        }
     }
 }

@@ -33,13 +33,19 @@ fn play() {
         },
         Some("umask") => open_under_a_umask(),
         Some("watch") => watch_after_the_user_has_changed(),
-        Some("hold") => {
-            let (_device, id) = open(SoftOptions::default(), addresses()[0]).unwrap();
-            print_line(&format!("PORT {}", id.local_address().port()));
-            while Input::open().wait().is_some() {}
-        }
+        Some("hold") => hold(),
+        Some("hold as another user") => match setuid(Uid::from_raw(65534)) {
+            Ok(()) => hold(),
+            Err(errno) => print_line(&format!("PORT skipped: this process may not change its user: {errno}")),
+        },
         _ => {}
     }
+}
+
+fn hold() {
+    let (_device, id) = open(SoftOptions::default(), addresses()[0]).unwrap();
+    print_line(&format!("PORT {}", id.local_address().port()));
+    while Input::open().wait().is_some() {}
 }
 
 /// Opens a device under a umask. The kernel ignores permissions for root, but not for other users.
@@ -143,6 +149,29 @@ fn a_holder_that_has_changed_its_user_serves_members_that_come_later() {
     post(&*ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
     let outcomes = [near.completion().status, far.completion().status];
     assert_eq!(outcomes, [CompletionStatus::Success; 2]);
+}
+
+#[test]
+fn processes_meet_although_another_user_has_taken_the_default_directory() {
+    let (host, address) = (Host::new(), common::address());
+    let parent = host.path("tmp");
+    fs::create_dir(&parent).unwrap();
+    // Only the user of this process may remove the entry.
+    fs::set_permissions(&parent, Permissions::from_mode(0o1777)).unwrap();
+    fs::set_permissions(host.path("."), Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(parent.join("trunkline-65534")).unwrap();
+    let address = address.to_string();
+    let default =
+        [("TRUNKLINE_RUNTIME_DIR", ""), ("XDG_RUNTIME_DIR", ""), ("TMPDIR", parent.to_str().unwrap())];
+    let variables =
+        [default[0], default[1], default[2], (ADDRESSES[0], &*address), (ADDRESSES[1], &*address)];
+    let start = || host.start("hold as another user", &mut same_test(module_path!(), "play"), &variables);
+    // Two processes share an address only in one runtime directory.
+    let mut holders = [start(), start()];
+    for holder in &mut holders {
+        println!("port {}", holder.after("PORT ").unwrap());
+    }
+    drop(holders);
 }
 
 #[test]
