@@ -5,7 +5,7 @@
 use crate::reason::Reason;
 use crate::start_error::StartError;
 use crate::status::{Code, Status};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use trunkline_transport::budget::{Budget, Share};
 use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
 use trunkline_transport::footprint::{Footprint, MESSAGE_BYTES};
@@ -23,6 +23,9 @@ pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
 const LEAST_DECODED: usize = 64 << 10;
 /// Bytes of decoded arguments that are not charged, per handler.
 const UNCHARGED_BYTES: usize = 1024;
+
+/// A share of the budget of decoded arguments, for charges from any thread.
+pub(crate) type SharedMemory = Arc<Mutex<Share>>;
 
 /// The limits of a node.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +99,8 @@ pub(crate) struct Budgets {
     calls: Arc<Budget>,
     decoded: Arc<Budget>,
     waiting_replies: Arc<Budget>,
+    /// Share of the decoded arguments that belongs to no poller.
+    pub(crate) memory: SharedMemory,
     /// Maximum size of one decoded reply, in bytes.
     pub(crate) most_decoded: usize,
     /// Maximum size of one call's metadata in each direction, in bytes.
@@ -105,11 +110,13 @@ pub(crate) struct Budgets {
 impl Budgets {
     /// Creates the budgets of a node with this number of pollers.
     pub(crate) fn new(limits: Limits, pollers: u16) -> Self {
+        let decoded = Budget::new(ARGUMENTS, limits.decoded, pollers.saturating_add(1));
         Self {
             handlers: Budget::new("running handlers", limits.handlers, pollers),
             calls: Budget::new("calls under way", limits.calls, pollers),
-            decoded: Budget::new(ARGUMENTS, limits.decoded, pollers),
             waiting_replies: Budget::new("bytes of replies that wait", limits.waiting_replies, pollers),
+            memory: Arc::new(Mutex::new(Share::new(&decoded, pollers))),
+            decoded,
             most_decoded: limits.decoded.per_peer,
             most_metadata: limits.metadata,
         }

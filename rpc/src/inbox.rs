@@ -4,6 +4,7 @@
 //! ones until the list is empty, so that no call overtakes another of its thread; other work is refused.
 //! Nothing here waits.
 
+use crate::budgets::SharedMemory;
 use crate::call::{Entry, Opening, Outcome, Submission};
 use crate::context::Spawn;
 use crate::counted::CountedMethods;
@@ -77,6 +78,8 @@ pub(crate) struct Inbox {
     wakes: Arc<Wakes>,
     /// Memory that one decoded item of a stream may take, in bytes.
     most_decoded: OnceLock<usize>,
+    /// The node's share of the memory of decoded arguments that any thread may charge.
+    memory: OnceLock<SharedMemory>,
     lifecycle: Arc<Lifecycle>,
     occupant: Occupant,
     /// Counters of the methods that the poller serves, and of those that it calls.
@@ -105,6 +108,7 @@ impl Inbox {
             handle: OnceLock::new(),
             wakes: Arc::default(),
             most_decoded: OnceLock::new(),
+            memory: OnceLock::new(),
             lifecycle,
             occupant: Occupant::default(),
             served: CountedMethods::new("server"),
@@ -157,9 +161,10 @@ impl Inbox {
         self.wake();
     }
 
-    /// Sets the memory that one decoded item of a stream may take, in bytes.
-    pub(crate) fn set_most_decoded(&self, bytes: usize) {
-        let _ = self.most_decoded.set(bytes);
+    /// Sets the memory that one decoded item of a stream may take, in bytes, and the share that any thread may charge.
+    pub(crate) fn set_memory(&self, most_decoded: usize, memory: SharedMemory) {
+        let _ = self.most_decoded.set(most_decoded);
+        let _ = self.memory.set(memory);
     }
 
     /// Wakes the poller if it sleeps.
@@ -305,6 +310,10 @@ impl Owner for Inbox {
 
     fn most_decoded(&self) -> usize {
         self.most_decoded.get().copied().unwrap_or_default()
+    }
+
+    fn memory(&self) -> Option<&SharedMemory> {
+        self.memory.get()
     }
 
     fn is_forked(&self) -> bool {

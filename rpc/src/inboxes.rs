@@ -3,6 +3,7 @@
 //! A node's builder creates the list, its channels share it, and the start of the node fills it. Inboxes wake their
 //! pollers themselves.
 
+use crate::budgets::SharedMemory;
 use crate::inbox::{Inbox, Work};
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
@@ -78,6 +79,10 @@ impl Owner for Inboxes {
 
     fn most_decoded(&self) -> usize {
         0
+    }
+
+    fn memory(&self) -> Option<&SharedMemory> {
+        None
     }
 
     fn is_forked(&self) -> bool {

@@ -80,6 +80,7 @@ mod occupant;
 mod on_poller;
 #[cfg(feature = "opentelemetry")]
 mod otel;
+mod peer_memory;
 mod pool;
 #[cfg(feature = "metrics")]
 mod published;

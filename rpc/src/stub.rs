@@ -16,6 +16,7 @@ pub use crate::method_shapes::{MethodShapes, ShapeList};
 pub use crate::name::{MethodName, ServiceName, Streams, trace};
 pub use crate::named::{Borrowed, Named, NotNamed, require};
 pub use crate::not_made::Cause;
+pub use crate::peer_memory::PeerMemory;
 pub use crate::pool::{Pool, Ticket};
 pub use crate::server::{EncodedError, Failure, Methods, Replier, Reply, Request, Service, Writer};
 pub use crate::stream::ItemBuffer;

@@ -89,7 +89,7 @@ impl RpcPoller {
         let dispatch =
             Dispatch::new(services, numbers, (&context, &Pool::new(pool.clone())), shares, most, &inbox)?;
         drop(entered);
-        inbox.set_most_decoded(budgets.most_decoded);
+        inbox.set_memory(budgets.most_decoded, Arc::clone(&budgets.memory));
         let memory = Rc::clone(dispatch.memory());
         let table = Table::new(budgets.calls(index), budgets.most_decoded, most, memory, &inbox);
         Ok(Self {

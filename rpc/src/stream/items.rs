@@ -1,5 +1,6 @@
 //! The reader of a stream.
 
+use super::Owner;
 use super::Window;
 use super::buffer::{Item, ReceivedItems};
 use super::state::{Read, Stream};
@@ -16,6 +17,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use trunkline_transport::PeerKey;
 
 /// A stream of received items: the response of a call in a client, the caller's items in a handler.
 ///
@@ -173,6 +175,14 @@ impl<T> Streaming<T> {
         match &self.0 {
             Kind::Received(reader) if reader.is_over => self.metadata().trailing,
             _ => Metadata::new(),
+        }
+    }
+
+    /// Returns the poller of the stream and the peer that writes it.
+    pub(crate) fn peer(&self) -> Option<(Arc<dyn Owner>, PeerKey)> {
+        match &self.0 {
+            Kind::Received(reader) => reader.stream.peer(),
+            Kind::Local(_) => None,
         }
     }
 

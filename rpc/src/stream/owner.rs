@@ -1,6 +1,7 @@
 //! The poller and the call of a stream, as its reader and its writer see them. Traits, because both belong to the layer above.
 
 use super::state::Stream;
+use crate::budgets::SharedMemory;
 use crate::metadata::ReplyMetadata;
 use crate::status::Status;
 use std::fmt;
@@ -19,6 +20,9 @@ pub(crate) trait Owner: fmt::Debug + Send + Sync {
 
     /// Returns the memory that one decoded item may take, in bytes.
     fn most_decoded(&self) -> usize;
+
+    /// Returns the share of the budget of decoded arguments that any thread may charge; `None` before its node has started.
+    fn memory(&self) -> Option<&SharedMemory>;
 
     /// Returns true in a forked child, which has no pollers.
     fn is_forked(&self) -> bool;

@@ -306,6 +306,12 @@ impl Stream {
         self.report(state);
     }
 
+    /// Returns its poller and its peer; `None` until its request has left, and in a forked child.
+    pub(super) fn peer(&self) -> Option<(Arc<dyn Owner>, PeerKey)> {
+        let peer = self.lock_in_program()?.address?.peer;
+        Some((Arc::clone(&self.owner), peer))
+    }
+
     /// Returns the memory that one decoded item may take, in bytes.
     pub(super) fn most_decoded(&self) -> usize {
         self.owner.most_decoded()
@@ -951,6 +957,10 @@ mod tests {
 
         fn most_decoded(&self) -> usize {
             0
+        }
+
+        fn memory(&self) -> Option<&crate::budgets::SharedMemory> {
+            None
         }
 
         fn is_forked(&self) -> bool {

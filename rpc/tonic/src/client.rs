@@ -1,9 +1,11 @@
 //! The client's side: a tower service that carries a request over a stream.
 
 use crate::exchange::{ExchangeClient, MAX_PIECE, MAX_WHOLE, next_piece};
+use crate::messages::Messages;
 use crate::paths::now;
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame};
 use std::fmt;
 use std::pin::Pin;
@@ -14,6 +16,7 @@ use tokio::runtime::Handle;
 use tonic::Status;
 use tower_service::Service;
 use trunkline::stream::{Receiver, Sender};
+use trunkline::stub::PeerMemory;
 use trunkline::{CallOptions, Node, Reason, Stream, Streaming, Target};
 
 /// Key of the path in the metadata of a request. Interceptors of servers see it.
@@ -127,7 +130,8 @@ fn response(
     failed: Option<Receiver<Status>>,
 ) -> Result<http::Response<ResponseBody>, Status> {
     let headers = headers::from_metadata(&pieces.initial_metadata())?;
-    let mut response = http::Response::new(ResponseBody { pieces: Some(pieces), failed });
+    let messages = Messages::new(&headers, None, PeerMemory::of_writer(&pieces));
+    let mut response = http::Response::new(ResponseBody { pieces: Some(pieces), messages, failed });
     *response.headers_mut() = headers;
     Ok(response)
 }
@@ -207,6 +211,7 @@ impl Stream for RequestBody {
 pub struct ResponseBody {
     /// `None` after the end.
     pieces: Option<Streaming<Bytes>>,
+    messages: Messages,
     /// `None` if the request's body has been sent.
     failed: Option<Receiver<Status>>,
 }
@@ -214,7 +219,7 @@ pub struct ResponseBody {
 /// An empty body, which tonic's `with_interceptor` needs for calls that its interceptor refuses.
 impl Default for ResponseBody {
     fn default() -> Self {
-        Self { pieces: None, failed: None }
+        Self { pieces: None, messages: Messages::new(&HeaderMap::new(), None, None), failed: None }
     }
 }
 
@@ -224,9 +229,12 @@ impl ResponseBody {
             return Poll::Ready(Some(Err(status)));
         }
         let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
-        Poll::Ready(match ready!(Pin::new(&mut *pieces).poll_next(task)) {
-            Some(Ok(piece)) => Some(Ok(Frame::data(piece))),
-            Some(Err(status)) => Some(Err(grpc_status(&status))),
+        let next = |task: &mut Context<'_>| {
+            Pin::new(&mut *pieces).poll_next(task).map_err(|status| grpc_status(&status))
+        };
+        Poll::Ready(match ready!(self.messages.poll_frame(task, next)) {
+            Some(Ok(frame)) => Some(Ok(Frame::data(frame))),
+            Some(Err(status)) => Some(Err(status)),
             None => {
                 let trailers = pieces.trailing_metadata();
                 // A response without a body has its status in the headers.

@@ -26,6 +26,7 @@ mod client;
 mod exchange;
 mod headers;
 mod limits;
+mod messages;
 mod paths;
 mod server;
 mod spawner;

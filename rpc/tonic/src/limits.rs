@@ -1,18 +1,13 @@
 //! Limits of services and methods, by their gRPC path.
 //!
 //! A call counts from the start of its handler until that is dropped, which in a runtime may be after the end of the call.
-//! An interceptor refuses calls while a limit is reached, before others see them. The size of a message is in the five bytes
-//! before it: a message beyond its limit is refused before it has arrived.
+//! An interceptor refuses calls while a limit is reached, before others see them.
 
-use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use trunkline::report::LimitReport;
 use trunkline::{Code, Status};
-
-/// Bytes before a message: a flag and the size.
-const PREFIX: usize = 5;
 
 /// The limits of a server.
 #[derive(Default)]
@@ -113,10 +108,9 @@ impl Limits {
         })
     }
 
-    /// Returns the size that messages of a request may have.
-    pub(crate) fn message_sizes(&self, path: &str) -> Option<MessageSizes> {
-        let most = self.of(path).filter_map(|limit| limit.message_bytes).min()?;
-        Some(MessageSizes { most, prefix: [0; PREFIX], filled: 0, left: 0 })
+    /// Returns the size that messages of a request may have; `None` without a limit.
+    pub(crate) fn message_bytes(&self, path: &str) -> Option<usize> {
+        self.of(path).filter_map(|limit| limit.message_bytes).min()
     }
 }
 
@@ -141,56 +135,6 @@ impl RunningCalls {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Reads the sizes of messages in the pieces of a body.
-pub(crate) struct MessageSizes {
-    most: usize,
-    /// The bytes before a message, of which `filled` have arrived.
-    prefix: [u8; PREFIX],
-    filled: usize,
-    /// Bytes of the present message that have not arrived.
-    left: usize,
-}
-
-impl MessageSizes {
-    /// Takes the next piece of the body.
-    ///
-    /// # Errors
-    /// Returns a status if a message is larger than the limit.
-    pub(crate) fn check(&mut self, piece: &Bytes) -> Result<(), tonic::Status> {
-        // Stays true from the first message beyond the limit on, so that no part of the message passes.
-        if self.left > self.most {
-            return Err(self.refuse());
-        }
-        let mut rest = &piece[..];
-        while !rest.is_empty() {
-            let of_message = self.left.min(rest.len());
-            self.left -= of_message;
-            rest = &rest[of_message..];
-            if self.left > 0 {
-                break;
-            }
-            let of_prefix = rest.len().min(PREFIX - self.filled);
-            self.prefix[self.filled..self.filled + of_prefix].copy_from_slice(&rest[..of_prefix]);
-            self.filled += of_prefix;
-            rest = &rest[of_prefix..];
-            if self.filled == PREFIX {
-                self.filled = 0;
-                let [_, size @ ..] = self.prefix;
-                self.left = usize::try_from(u32::from_be_bytes(size)).unwrap_or(usize::MAX);
-                if self.left > self.most {
-                    return Err(self.refuse());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn refuse(&self) -> tonic::Status {
-        let text = format!("a message of {} bytes; the limit of its method is {}", self.left, self.most);
-        tonic::Status::resource_exhausted(text)
     }
 }
 
@@ -234,32 +178,5 @@ mod tests {
         assert!(limits.check().unwrap_err().contains("choose 1 or more"));
         limits.set_calls("/a.B", 1);
         assert_eq!(limits.check(), Ok(()));
-    }
-
-    #[test]
-    fn sizes_are_found_however_a_body_is_cut() {
-        let mut limits = Limits::default();
-        limits.set_message_bytes("/a.B", 3);
-        limits.set_message_bytes("/a.B/C", 4);
-        let body = |sizes: &[u8]| {
-            let messages =
-                sizes.iter().map(|size| [&[0, 0, 0, 0, *size][..], &[9; 9][..(*size).into()]].concat());
-            messages.flatten().collect::<Vec<u8>>()
-        };
-        for cut in 1..=12 {
-            let pass = |body: &[u8]| {
-                let mut sizes = limits.message_sizes("/a.B/C").unwrap();
-                body.chunks(cut).try_for_each(|piece| sizes.check(&Bytes::copy_from_slice(piece)))
-            };
-            assert!(pass(&body(&[3, 0, 0, 2, 3])).is_ok(), "{cut}");
-            assert_eq!(pass(&body(&[3, 0, 4])).unwrap_err().code(), tonic::Code::ResourceExhausted, "{cut}");
-        }
-        assert!(limits.message_sizes("/a.C/C").is_none());
-        // A reader that continues after the error gets no part of the message.
-        let mut sizes = limits.message_sizes("/a.B/C").unwrap();
-        let [prefix, message] = [&[0, 0, 0, 0, 4][..], &[9; 4]].map(Bytes::copy_from_slice);
-        for piece in [&prefix, &message, &prefix] {
-            assert_eq!(sizes.check(piece).unwrap_err().code(), tonic::Code::ResourceExhausted);
-        }
     }
 }

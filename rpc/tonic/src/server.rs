@@ -2,7 +2,8 @@
 
 use crate::client::PATH;
 use crate::exchange::{Exchange, ExchangeServer, next_piece};
-use crate::limits::{Limits, MessageSizes, Permits};
+use crate::limits::{Limits, Permits};
+use crate::messages::Messages;
 use crate::paths::{CountedCall, Paths, PollerPaths, ResponseStatus};
 use crate::spawner::{Spawned, Spawner};
 use crate::{grpc_status, headers, timeout};
@@ -19,6 +20,7 @@ use tonic::service::Routes;
 use tonic::transport::server::TcpConnectInfo;
 use tower_service::Service;
 use trunkline::stream::{Receiver, Sender, channel};
+use trunkline::stub::PeerMemory;
 use trunkline::{Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
 /// Pieces of a response that wait for their poller.
@@ -200,15 +202,17 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     if uri.path() != path {
         return Err(malformed());
     }
-    let sizes = limits.message_sizes(path);
+    let most = limits.message_bytes(path);
     metadata.remove(PATH);
     // A peer's own value bounds nothing.
     metadata.remove(timeout::GRPC_TIMEOUT);
-    let mut request = http::Request::new(RequestBody { pieces: body, sizes });
+    let headers = headers::from_metadata(&metadata).map_err(|status| not_grpc(&status))?;
+    let messages = Messages::new(&headers, most, PeerMemory::of_caller(cx));
+    let mut request = http::Request::new(RequestBody { pieces: body, messages });
     *request.method_mut() = http::Method::POST;
     *request.version_mut() = http::Version::HTTP_2;
     *request.uri_mut() = uri;
-    *request.headers_mut() = headers::from_metadata(&metadata).map_err(|status| not_grpc(&status))?;
+    *request.headers_mut() = headers;
     if let Some(left) = cx.time_left() {
         // Digits and a letter.
         if let Ok(value) = HeaderValue::try_from(timeout::format(left)) {
@@ -375,8 +379,7 @@ impl Stream for TaskResponse {
 /// The body of a request.
 struct RequestBody {
     pieces: Pieces,
-    /// `None` if its messages have no limit.
-    sizes: Option<MessageSizes>,
+    messages: Messages,
 }
 
 enum Pieces {
@@ -400,14 +403,14 @@ impl Body for RequestBody {
     type Error = tonic::Status;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        let Some(piece) = ready!(self.pieces.poll_next(context)) else { return Poll::Ready(None) };
-        Poll::Ready(Some(piece.map_err(|status| grpc_status(&status)).and_then(|piece| {
-            self.sizes.as_mut().map_or(Ok(()), |sizes| sizes.check(&piece))?;
-            Ok(Frame::data(piece))
-        })))
+        let Self { pieces, messages } = self.get_mut();
+        let next = |context: &mut std::task::Context<'_>| {
+            pieces.poll_next(context).map_err(|status| grpc_status(&status))
+        };
+        messages.poll_frame(context, next).map_ok(Frame::data)
     }
 }
 

@@ -1,0 +1,185 @@
+//! Buffers of tonic that a peer makes grow are charged to its budget, and refused beyond it.
+
+use bytes::Bytes;
+use http_body::Frame;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt as _;
+use tonic::codec::CompressionEncoding::Gzip;
+use tonic::{Code, Status};
+use tower_service::Service as _;
+use trunkline::{InProcessNetwork, Limit, Node};
+use trunkline_tonic::{Channel, Server};
+use trunkline_tonic_interop::messages::{Empty, InputRequest, OutputRequest, ResponseParameters, zeros};
+use trunkline_tonic_interop::{Interop, TestServiceClient, routes};
+
+const MIB: usize = 1 << 20;
+/// Zeros that are one MiB with what is around them in a message, in about 1 KB of gzip.
+const ZEROS: i32 = (1 << 20) - 64;
+/// The budget of each peer: seven MiB, and windows.
+const BUDGET: Limit = Limit { per_peer: 8 * MIB, in_all: 64 * MIB };
+const STREAMS: usize = 20;
+
+type Serve = fn(Server) -> trunkline::stub::Service;
+
+const SERVED: [Serve; 2] = [|server| server.runtime(Handle::current()), Server::on_pollers];
+
+async fn node(network: &InProcessNetwork) -> Node {
+    let node = Node::builder().in_process(network).decoded_bytes(BUDGET);
+    node.start_async().await.unwrap()
+}
+
+async fn serve(network: &InProcessNetwork, service: Interop, serve: Serve) -> Node {
+    let node = Node::builder().in_process(network).decoded_bytes(BUDGET).tokio(Handle::current());
+    node.serve(serve(Server::new(routes(service)))).start_async().await.unwrap()
+}
+
+/// Returns the bytes of decoded arguments that a node has charged.
+fn charged(node: &Node) -> usize {
+    let budgets = node.report().budgets;
+    let decoded = budgets.iter().find(|budget| budget.name == "bytes of decoded arguments").unwrap();
+    usize::try_from(decoded.used).unwrap()
+}
+
+async fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let wait = async {
+        while !is_true() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
+}
+
+/// Waits until each of the calls either has been refused by the budget of a node or is charged a MiB there. Returns the
+/// number of those that are charged.
+async fn held(node: &Node, calls: &mut JoinSet<Status>) -> usize {
+    let all = calls.len();
+    let mut refused = 0;
+    until("all are charged or refused", || {
+        while let Some(status) = calls.try_join_next() {
+            let status = status.unwrap();
+            assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+            assert!(status.message().contains("budget of bytes of decoded arguments"), "{status}");
+            refused += 1;
+        }
+        refused + charged(node) / MIB == all
+    })
+    .await;
+    all - refused
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_streams_are_charged_for_what_their_requests_inflate_to() {
+    for of_server in SERVED {
+        let network = InProcessNetwork::new();
+        let server = serve(&network, Interop::default(), of_server).await;
+        let [peer, other] = [node(&network).await, node(&network).await];
+        let client = |node| TestServiceClient::new(Channel::new(node, server.local_address()));
+        let mut calls = JoinSet::new();
+        for _ in 0..STREAMS {
+            let mut client = client(&peer).send_compressed(Gzip);
+            let requests = tokio_stream::once(InputRequest { payload: zeros(ZEROS) });
+            let requests = requests.chain(tokio_stream::pending());
+            calls.spawn(async move { client.streaming_input_call(requests).await.unwrap_err() });
+        }
+        assert_eq!(held(&server, &mut calls).await, 7);
+        // Neither this peer's small calls nor those of others suffer.
+        for node in [&peer, &other] {
+            client(node).empty_call(Empty {}).await.unwrap();
+        }
+        calls.shutdown().await;
+        until("the charges are released", || charged(&server) == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_streams_are_charged_for_what_their_responses_inflate_to() {
+    let network = InProcessNetwork::new();
+    let server = serve(&network, Interop::default(), Server::on_pollers).await;
+    let node = node(&network).await;
+    let mut calls = JoinSet::new();
+    for _ in 0..STREAMS {
+        let channel = Channel::new(&node, server.local_address());
+        let mut client = TestServiceClient::new(channel).accept_compressed(Gzip);
+        let response_parameters = vec![ResponseParameters { size: ZEROS, interval_us: 0 }];
+        let request = OutputRequest { response_parameters, ..OutputRequest::default() };
+        let requests = tokio_stream::once(request).chain(tokio_stream::pending());
+        calls.spawn(async move {
+            let mut responses = client.full_duplex_call(requests).await.unwrap().into_inner();
+            loop {
+                if let Err(status) = responses.message().await {
+                    return status;
+                }
+            }
+        });
+    }
+    assert_eq!(held(&node, &mut calls).await, 7);
+    calls.shutdown().await;
+    until("the charges are released", || charged(&node) == 0).await;
+}
+
+/// A body that announces a message of a MiB and never sends it.
+struct Announced(Option<Bytes>);
+
+impl http_body::Body for Announced {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.0.take().map_or(Poll::Pending, |frame| Poll::Ready(Some(Ok(Frame::data(frame)))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn announced_length_of_an_incomplete_message_is_charged() {
+    for encoding in ["identity", "gzip"] {
+        let network = InProcessNetwork::new();
+        let server = serve(&network, Interop::default(), Server::on_pollers).await;
+        let node = node(&network).await;
+        let mut calls = JoinSet::new();
+        for _ in 0..STREAMS {
+            let mut channel = Channel::new(&node, server.local_address());
+            // A gzip message has two buffers.
+            let prefix: [u8; 5] = if encoding == "gzip" { [1, 0, 4, 0, 0] } else { [0, 0, 16, 0, 0] };
+            let body = Announced(Some(Bytes::copy_from_slice(&prefix)));
+            let request = http::Request::post("/grpc.testing.TestService/StreamingInputCall")
+                .header("grpc-encoding", encoding)
+                .body(tonic::body::Body::new(body))
+                .unwrap();
+            calls.spawn(async move {
+                let response = channel.call(request).await.unwrap();
+                Status::from_header_map(response.headers()).unwrap()
+            });
+        }
+        assert_eq!(held(&server, &mut calls).await, 7, "{encoding}");
+        calls.shutdown().await;
+        until("the charges are released", || charged(&server) == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_idle_plain_streams_open_on_one_channel() {
+    const OPEN: usize = 5000;
+    let (network, service) = (InProcessNetwork::new(), Interop::default());
+    let server = Server::new(routes(service.clone())).on_pollers();
+    let server = Node::builder().in_process(&network).tokio(Handle::current()).serve(server);
+    let server = server.start_async().await.unwrap();
+    let node = Node::builder().in_process(&network).start_async().await.unwrap();
+    let client = TestServiceClient::new(Channel::new(&node, server.local_address()));
+    let mut streams = Vec::new();
+    for _ in 0..OPEN {
+        let response_parameters = vec![ResponseParameters { size: 1000, interval_us: 0 }];
+        let request = OutputRequest { response_parameters, ..OutputRequest::default() };
+        let requests = tokio_stream::once(request).chain(tokio_stream::pending());
+        let mut responses = client.clone().full_duplex_call(requests).await.unwrap().into_inner();
+        assert!(responses.message().await.unwrap().is_some());
+        streams.push(responses);
+    }
+    assert_eq!(service.running(), OPEN);
+}

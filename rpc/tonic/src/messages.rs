@@ -1,0 +1,398 @@
+//! The messages in a body, and what tonic's decoder holds of them.
+//!
+//! tonic assembles each message in a buffer, and inflates compressed ones into another. Both grow to the largest message of
+//! their stream and stay until its end. A peer that announces or compresses messages decides how much that is, so it is
+//! charged before tonic sees the bytes: for the buffer what the five bytes before a message announce, and for the other one
+//! what a message inflates to. To find that out it is inflated here as well, when all of it has arrived, without keeping the
+//! result.
+
+use bytes::Bytes;
+use flate2::bufread::{GzDecoder, ZlibDecoder};
+use http::HeaderMap;
+use std::fmt;
+use std::io::{Cursor, Read};
+use std::task::{Context, Poll, ready};
+use tonic::Status;
+use trunkline::stub::PeerMemory;
+
+/// Bytes before a message: a flag and the size.
+const PREFIX: usize = 5;
+/// Largest message that passes together with others, in bytes. tonic reserves room for the whole message when it reads the
+/// prefix, so larger ones follow their prefix separately, or the buffer would be twice as large.
+const SMALL: usize = 4096;
+/// First capacity of tonic's buffer, and unit in which it sizes the other one, in bytes.
+const TONIC_BUFFER: usize = 8 << 10;
+/// Bytes inflated before other tasks get their turn.
+const TURN: usize = 256 << 10;
+
+/// Compression of the messages with the flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    /// tonic refuses messages with the flag.
+    Identity,
+    Gzip,
+    Deflate,
+    /// A compression whose output cannot be measured here.
+    Other,
+}
+
+/// Capacities of the buffers that hold messages, in bytes.
+#[derive(Debug, Default)]
+struct Held {
+    buffer: usize,
+    /// A compressed message that is kept here until it is complete.
+    compressed: usize,
+    inflated: usize,
+}
+
+/// A compressed message that is being measured.
+struct Inflating {
+    message: Bytes,
+    reader: Box<dyn Read + Send + Sync>,
+    bytes: usize,
+}
+
+/// Cuts the pieces of a body into frames for tonic.
+pub(crate) struct Messages {
+    /// Largest message, in bytes as it travels; `None` without a limit.
+    most: Option<usize>,
+    encoding: Encoding,
+    /// `None` if the peer is this program.
+    memory: Option<PeerMemory>,
+    held: Held,
+    /// The bytes before the present message, of which `filled` have arrived.
+    prefix: [u8; PREFIX],
+    filled: usize,
+    /// Bytes of the present message that have not arrived.
+    left: usize,
+    /// The part of the last piece that has not been cut.
+    rest: Bytes,
+    /// The present message, if it is compressed.
+    compressed: Vec<u8>,
+    inflating: Option<Inflating>,
+    /// A measured message to pass on.
+    measured: Bytes,
+    /// The refusal of a message. No part of it passes, nor of those that follow.
+    refused: Option<Status>,
+}
+
+impl Messages {
+    /// Creates the reader of a body with these headers.
+    pub(crate) fn new(headers: &HeaderMap, most: Option<usize>, memory: Option<PeerMemory>) -> Self {
+        let encoding = match headers.get("grpc-encoding").map(http::HeaderValue::as_bytes) {
+            None | Some(b"identity") => Encoding::Identity,
+            Some(b"gzip") => Encoding::Gzip,
+            Some(b"deflate") => Encoding::Deflate,
+            Some(_) => Encoding::Other,
+        };
+        Self {
+            most,
+            encoding,
+            memory,
+            held: Held { buffer: TONIC_BUFFER, ..Held::default() },
+            prefix: [0; PREFIX],
+            filled: 0,
+            left: 0,
+            rest: Bytes::new(),
+            compressed: Vec::new(),
+            inflating: None,
+            measured: Bytes::new(),
+            refused: None,
+        }
+    }
+
+    /// Returns the next frame of the body, from the pieces that `next` returns. Polls `next` again after its end.
+    pub(crate) fn poll_frame(
+        &mut self,
+        task: &mut Context<'_>,
+        mut next: impl FnMut(&mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>>,
+    ) -> Poll<Option<Result<Bytes, Status>>> {
+        if let Some(status) = &self.refused {
+            return Poll::Ready(Some(Err(status.clone())));
+        }
+        loop {
+            if let Err(status) = ready!(self.poll_inflated(task)) {
+                return Poll::Ready(Some(Err(self.refuse(status))));
+            }
+            if self.inflating.is_none() && self.measured.is_empty() && self.rest.is_empty() {
+                match ready!(next(task)) {
+                    Some(Ok(piece)) => self.rest = piece,
+                    // tonic reports the incomplete message.
+                    None if !self.compressed.is_empty() => {
+                        return Poll::Ready(Some(Ok(std::mem::take(&mut self.compressed).into())));
+                    }
+                    end => return Poll::Ready(end),
+                }
+            }
+            match self.cut() {
+                Ok(frame) if frame.is_empty() => {}
+                Ok(frame) => return Poll::Ready(Some(Ok(frame))),
+                Err(status) => return Poll::Ready(Some(Err(self.refuse(status)))),
+            }
+        }
+    }
+
+    fn refuse(&mut self, status: Status) -> Status {
+        (self.rest, self.compressed, self.inflating) = (Bytes::new(), Vec::new(), None);
+        self.refused.insert(status).clone()
+    }
+
+    /// Takes the next frame: small messages, or a part of one message. It is empty if that part is kept.
+    fn cut(&mut self) -> Result<Bytes, Status> {
+        if !self.measured.is_empty() {
+            let is_begun = self.measured.len() + PREFIX <= self.held.compressed;
+            let frame = self.measured.split_to(if is_begun { self.measured.len() } else { PREFIX });
+            if self.measured.is_empty() {
+                self.held.compressed = 0;
+                self.charge()?;
+            }
+            return Ok(frame);
+        }
+        if self.filled == 0 {
+            let (bytes, largest) = self.small_messages()?;
+            if bytes > 0 {
+                grow(&mut self.held.buffer, bytes);
+                grow(&mut self.held.buffer, bytes + largest);
+                self.charge()?;
+                return Ok(self.rest.split_to(bytes));
+            }
+        }
+        let part = if self.filled < PREFIX {
+            let part = self.rest.split_to(self.rest.len().min(PREFIX - self.filled));
+            self.prefix[self.filled..self.filled + part.len()].copy_from_slice(&part);
+            self.filled += part.len();
+            if self.filled == PREFIX {
+                self.begin()?;
+            }
+            part
+        } else {
+            let part = self.rest.split_to(self.rest.len().min(self.left));
+            self.left -= part.len();
+            part
+        };
+        let is_complete = self.filled == PREFIX && self.left == 0;
+        if is_complete {
+            self.filled = 0;
+        }
+        if !self.is_compressed() {
+            return Ok(part);
+        }
+        self.compressed.extend_from_slice(&part);
+        if is_complete {
+            self.inflate();
+        }
+        Ok(Bytes::new())
+    }
+
+    /// Returns the bytes of the small complete messages at the front, and the size of the largest.
+    fn small_messages(&self) -> Result<(usize, usize), Status> {
+        let (mut bytes, mut largest) = (0, 0);
+        while let Some(prefix) = self.rest[bytes..].first_chunk::<PREFIX>() {
+            let (flag, size) = (prefix[0], size(prefix));
+            if flag == 1 || size > SMALL || self.rest.len() - bytes < PREFIX + size {
+                break;
+            }
+            self.check(size)?;
+            bytes += PREFIX + size;
+            largest = largest.max(size);
+        }
+        Ok((bytes, largest))
+    }
+
+    /// Handles the prefix of a message that follows in parts.
+    fn begin(&mut self) -> Result<(), Status> {
+        self.left = size(&self.prefix);
+        self.check(self.left)?;
+        grow(&mut self.held.buffer, PREFIX.saturating_add(self.left));
+        if !self.is_compressed() {
+            return self.charge();
+        }
+        if self.encoding == Encoding::Other {
+            return Err(Status::unimplemented("messages over Trunkline are compressed with gzip or deflate"));
+        }
+        self.held.compressed = PREFIX.saturating_add(self.left);
+        grow(&mut self.held.inflated, (self.left / (TONIC_BUFFER / 2) + 1).saturating_mul(TONIC_BUFFER));
+        self.charge()?;
+        self.compressed.reserve_exact(PREFIX + self.left);
+        Ok(())
+    }
+
+    /// Returns true if the message whose prefix has begun is compressed.
+    fn is_compressed(&self) -> bool {
+        self.prefix[0] == 1 && self.encoding != Encoding::Identity
+    }
+
+    /// Begins to measure the present message.
+    fn inflate(&mut self) {
+        let message = Bytes::from(std::mem::take(&mut self.compressed));
+        let body = Cursor::new(message.slice(PREFIX..));
+        let reader: Box<dyn Read + Send + Sync> = match self.encoding {
+            Encoding::Deflate => Box::new(ZlibDecoder::new(body)),
+            _ => Box::new(GzDecoder::new(body)),
+        };
+        self.inflating = Some(Inflating { message, reader, bytes: 0 });
+    }
+
+    /// Measures a compressed message. Ready if there is none.
+    fn poll_inflated(&mut self, task: &Context<'_>) -> Poll<Result<(), Status>> {
+        let Some(inflating) = &mut self.inflating else { return Poll::Ready(Ok(())) };
+        let mut scratch = [0; TONIC_BUFFER];
+        let mut inflated = 0;
+        while inflated < TURN {
+            match inflating.reader.read(&mut scratch) {
+                // tonic reports a malformed message, and has then inflated the same part of it.
+                Ok(0) | Err(_) => {
+                    self.measured = std::mem::take(&mut inflating.message);
+                    self.inflating = None;
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(bytes) => {
+                    inflated += bytes;
+                    inflating.bytes += bytes;
+                    grow(&mut self.held.inflated, inflating.bytes);
+                    charge(&mut self.memory, &self.held)?;
+                }
+            }
+        }
+        task.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn charge(&mut self) -> Result<(), Status> {
+        charge(&mut self.memory, &self.held)
+    }
+
+    /// Refuses a message above the limit of its method.
+    fn check(&self, size: usize) -> Result<(), Status> {
+        match self.most {
+            Some(most) if size > most => {
+                let text = format!("a message of {size} bytes; the limit of its method is {most}");
+                Err(Status::resource_exhausted(text))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Messages").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
+/// Returns the size of the message that follows a prefix.
+fn size([_, size @ ..]: &[u8; PREFIX]) -> usize {
+    usize::try_from(u32::from_be_bytes(*size)).unwrap_or(usize::MAX)
+}
+
+/// Grows a capacity as the buffers of tonic do.
+fn grow(capacity: &mut usize, bytes: usize) {
+    if bytes > *capacity {
+        *capacity = bytes.max(capacity.saturating_mul(2));
+    }
+}
+
+/// Charges the peer for the buffers, except for the first capacity that each body has.
+fn charge(memory: &mut Option<PeerMemory>, held: &Held) -> Result<(), Status> {
+    let Some(memory) = memory else { return Ok(()) };
+    let bytes = (held.buffer - TONIC_BUFFER).saturating_add(held.compressed).saturating_add(held.inflated);
+    memory.resize(bytes).map_err(|status| crate::grpc_status(&status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use std::collections::VecDeque;
+    use std::io::Write;
+    use std::task::Waker;
+
+    fn messages(encoding: &'static str, most: Option<usize>) -> Messages {
+        let headers = HeaderMap::from_iter([(
+            http::HeaderName::from_static("grpc-encoding"),
+            HeaderValue::from_static(encoding),
+        )]);
+        Messages::new(&headers, most, None)
+    }
+
+    fn message(flag: u8, body: &[u8]) -> Vec<u8> {
+        [&[flag][..], &u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
+    }
+
+    /// Passes a body in pieces of `cut` bytes. Returns the frames.
+    fn pass(messages: &mut Messages, body: &[u8], cut: usize) -> Result<Vec<Bytes>, Status> {
+        let mut pieces = body.chunks(cut).map(Bytes::copy_from_slice).collect::<VecDeque<_>>();
+        let mut next = |_: &mut Context<'_>| Poll::Ready(pieces.pop_front().map(Ok));
+        let task = &mut Context::from_waker(Waker::noop());
+        let mut frames = Vec::new();
+        loop {
+            match messages.poll_frame(task, &mut next) {
+                Poll::Ready(Some(frame)) => frames.push(frame?),
+                Poll::Ready(None) => return Ok(frames),
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_found_however_a_body_is_cut() {
+        let body =
+            |sizes: &[usize]| sizes.iter().flat_map(|size| message(0, &vec![9; *size])).collect::<Vec<_>>();
+        for cut in 1..=12 {
+            let accepted = body(&[3, 0, 0, 2, 3]);
+            let frames = pass(&mut messages("identity", Some(3)), &accepted, cut).unwrap();
+            assert_eq!(frames.concat(), accepted, "{cut}");
+            let mut refusing = messages("identity", Some(3));
+            // A reader that continues after the error gets no part of the message.
+            for _ in 0..2 {
+                let refused = pass(&mut refusing, &body(&[3, 0, 4]), cut).unwrap_err();
+                assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_messages_share_a_frame_and_large_ones_follow_their_prefix() {
+        let small = [message(0, &[1; 10]), message(0, &[2; SMALL])].concat();
+        let body = [&small[..], &message(0, &[3; SMALL + 1]), &message(0, &[])].concat();
+        let mut messages = messages("identity", None);
+        let frames = pass(&mut messages, &body, body.len()).unwrap();
+        let sizes = frames.iter().map(Bytes::len).collect::<Vec<_>>();
+        assert_eq!(sizes, [small.len(), PREFIX, SMALL + 1, PREFIX]);
+        assert_eq!(messages.held.buffer, 2 * TONIC_BUFFER);
+    }
+
+    #[test]
+    fn compressed_messages_are_measured_and_pass_unchanged() {
+        let zeros = vec![0; 1_000_000];
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        gzip.write_all(&zeros).unwrap();
+        let mut deflate = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        deflate.write_all(&zeros).unwrap();
+        let [gzip, deflate] = [gzip.finish().unwrap(), deflate.finish().unwrap()];
+        for (encoding, compressed, held) in
+            [("gzip", &gzip, 1 << 20), ("deflate", &deflate, 1 << 20), ("gzip", &deflate, TONIC_BUFFER)]
+        {
+            let plain = message(0, &[7; 10]);
+            let body = [&plain[..], &message(1, compressed), &plain].concat();
+            // The end may also come early.
+            for (end, held) in [(body.len(), held), (plain.len() + 100, TONIC_BUFFER)] {
+                for cut in [1, 7, 1000, body.len()] {
+                    let mut messages = messages(encoding, None);
+                    let frames = pass(&mut messages, &body[..end], cut).unwrap();
+                    assert_eq!(frames.concat(), body[..end], "{encoding} {cut}");
+                    assert_eq!(messages.held.inflated, held, "{encoding} {cut}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn messages_that_cannot_be_measured_are_refused() {
+        let body = message(1, &[1; 10]);
+        let refused = pass(&mut messages("zstd", None), &body, body.len()).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unimplemented);
+        // tonic has the status for a compressed message without a compression.
+        assert!(pass(&mut messages("identity", None), &body, body.len()).is_ok());
+    }
+}
