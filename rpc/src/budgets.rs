@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use trunkline_transport::budget::{Budget, Share};
 use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
 use trunkline_transport::footprint::{Footprint, MESSAGE_BYTES};
-use trunkline_transport::{BudgetReport, Limit, PollerIndex};
+use trunkline_transport::{BudgetReport, Limit, PeerHosts, PollerIndex};
 
 /// Name of the setting that limits decoded values, for refusals.
 pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
@@ -108,13 +108,14 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Creates the budgets of a node with this number of pollers.
-    pub(crate) fn new(limits: Limits, pollers: u16) -> Self {
-        let decoded = Budget::new(ARGUMENTS, limits.decoded, pollers.saturating_add(1));
+    /// Creates the budgets of a node with this number of pollers, whose peers are at these hosts.
+    pub(crate) fn new(limits: Limits, pollers: u16, hosts: &Arc<PeerHosts>) -> Self {
+        let budget = |name, limit| Budget::new(name, limit, pollers, hosts);
+        let decoded = Budget::new(ARGUMENTS, limits.decoded, pollers.saturating_add(1), hosts);
         Self {
-            handlers: Budget::new("running handlers", limits.handlers, pollers),
-            calls: Budget::new("calls under way", limits.calls, pollers),
-            waiting_replies: Budget::new("bytes of replies that wait", limits.waiting_replies, pollers),
+            handlers: budget("running handlers", limits.handlers),
+            calls: budget("calls under way", limits.calls),
+            waiting_replies: budget("bytes of replies that wait", limits.waiting_replies),
             memory: Arc::new(Mutex::new(Share::new(&decoded, pollers))),
             decoded,
             most_decoded: limits.decoded.per_peer,

@@ -394,7 +394,7 @@ impl Rig {
         limits: Limits,
         pool: Option<Arc<SharedPool>>,
     ) -> Self {
-        let budgets = Budgets::new(limits, 1);
+        let budgets = Budgets::new(limits, 1, &Arc::default());
         let numbers = MethodNumbers::default();
         let inbox = Arc::new(Inbox::new(Lifecycle::new(1)));
         let inboxes = Arc::<Inboxes>::default();

@@ -585,7 +585,9 @@ impl NodeBuilder {
             service.report_limits(&mut limits);
         }
         let rows = services.iter().flat_map(Service::rows).collect();
-        let (budgets, authorizers) = (Budgets::new(self.limits, self.pollers), self.authorizers);
+        let (hosts, authorizers) = (Arc::default(), self.authorizers);
+        let budgets = Budgets::new(self.limits, self.pollers, &hosts);
+        options = options.peer_hosts(&hosts);
         let lifecycle = Lifecycle::new(self.pollers);
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
         let (inboxes, routes) = (self.inboxes, self.routes);
@@ -593,10 +595,9 @@ impl NodeBuilder {
         let runtime = options.machines().clone();
         routes.open(runtime.clone(), clock.clone(), self.limits.metadata);
         let (numbers, foreign) = (MethodNumbers::default(), self.foreign.of_this_process());
-        let pool = services
-            .iter()
-            .any(Service::is_pooled)
-            .then(|| PoolThreads::new(self.pool, self.pollers, &lifecycle, (&runtime, foreign.clone())));
+        let pool = services.iter().any(Service::is_pooled).then(|| {
+            PoolThreads::new(self.pool, self.pollers, &lifecycle, (&runtime, foreign.clone()), &hosts)
+        });
         let pool = pool.transpose()?.map(Box::new);
         let shared_pool = pool.as_ref().map(|pool| Arc::clone(pool.pool()));
         let watchdog = Watchdog::new(Arc::clone(&inboxes), self.hold_limit);

@@ -58,6 +58,7 @@ mod no_nic;
 mod node;
 mod options;
 mod peer_hash;
+mod peer_host;
 mod peer_key;
 mod peer_map;
 mod poller;
@@ -89,6 +90,7 @@ pub use log_limit::LogLimit;
 pub use no_nic::NoNic;
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
+pub use peer_host::PeerHosts;
 pub use peer_key::PeerKey;
 pub use peer_map::PeerMap;
 pub use report::{

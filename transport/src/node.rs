@@ -77,7 +77,8 @@ impl Node {
         }
         let (cm_sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
         let cm = CmHandle::new(waker);
-        let sources = BlockPool::new(Access::REMOTE_READ, options.rendezvous(), runtime.clone());
+        let hosts = options.peer_hosts.clone().unwrap_or_default();
+        let sources = BlockPool::new(Access::REMOTE_READ, options.rendezvous(), runtime.clone(), &hosts);
         let shared = Arc::new(NodeShared {
             epochs: if mutant!(epoch_is_always_the_same) {
                 Epochs::constant()
@@ -101,7 +102,8 @@ impl Node {
             sinks: sources.sibling(Access::LOCAL_WRITE, options.rendezvous()),
             buffers: sources.sibling(Access::REMOTE_READ, UNLIMITED),
             sources,
-            budgets: NodeBudgets::new(options.budgets, options.pollers),
+            budgets: NodeBudgets::new(options.budgets, options.pollers, &hosts),
+            hosts,
             registry: Arc::new(Registry::default()),
             traffic: Traffic::default(),
             session_qps: SessionQps::default(),

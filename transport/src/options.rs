@@ -3,7 +3,7 @@
 
 use crate::budget::NodeLimits;
 use crate::sizes::HEAD_ROOM;
-use crate::{Connections, DeviceError, InProcessNetwork, Limit, StartError, Watch};
+use crate::{Connections, DeviceError, InProcessNetwork, Limit, PeerHosts, StartError, Watch};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -80,6 +80,7 @@ pub struct NodeOptions {
     pub(crate) path: Option<PathChoice>,
     pub(crate) runtime: Runtime,
     pub(crate) watch: Option<Arc<dyn Watch>>,
+    pub(crate) peer_hosts: Option<Arc<PeerHosts>>,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
     /// `None` for half of `rendezvous_bytes`, or the largest message if that is more.
@@ -111,6 +112,7 @@ impl Default for NodeOptions {
             path: None,
             runtime: Runtime::threads(),
             watch: None,
+            peer_hosts: None,
             max_message_bytes: (64 << 20) + (64 << 10),
             rendezvous_bytes: 256 << 20,
             rendezvous_bytes_per_peer: None,
@@ -276,6 +278,14 @@ impl NodeOptions {
     #[must_use]
     pub fn watch(mut self, watch: Arc<dyn Watch>) -> Self {
         self.watch = Some(watch);
+        self
+    }
+
+    /// Sets the hosts of the node's peers, for budgets of an upper half. The node fills them; no other node may
+    /// have them.
+    #[must_use]
+    pub fn peer_hosts(mut self, hosts: &Arc<PeerHosts>) -> Self {
+        self.peer_hosts = Some(Arc::clone(hosts));
         self
     }
 

@@ -2,13 +2,13 @@
 //! CM machine, and the current device.
 #![forbid(unsafe_code)]
 
-use crate::BudgetReport;
 use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
 use crate::epochs::Epochs;
 use crate::incarnation::DeviceShared;
 use crate::report::{SessionQps, Traffic};
+use crate::{BudgetReport, PeerHosts};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -172,6 +172,7 @@ pub(crate) struct NodeShared {
     pub(crate) buffers: Arc<BlockPool>,
     /// Budgets for other resources that peers may make the node hold.
     pub(crate) budgets: NodeBudgets,
+    pub(crate) hosts: Arc<PeerHosts>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) traffic: Traffic,
     pub(crate) session_qps: SessionQps,
@@ -186,6 +187,7 @@ impl NodeShared {
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.open(Arc::clone(&device.pd));
         }
+        self.hosts.open(&device.device);
         self.device.set(Arc::clone(device));
     }
 

@@ -19,7 +19,7 @@ use trunkline_machine::Waker;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::{Budget, Share};
 use trunkline_transport::histogram::HistogramWriter;
-use trunkline_transport::{BudgetReport, Limit, MethodReport, PeerKey};
+use trunkline_transport::{BudgetReport, Limit, MethodReport, PeerHosts, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
 /// Name of the queue's setting, for refusals.
@@ -138,8 +138,9 @@ impl SharedPool {
         pollers: u16,
         lifecycle: &Arc<Lifecycle>,
         (clock, foreign): (Clock, Foreign),
+        hosts: &Arc<PeerHosts>,
     ) -> Arc<Self> {
-        let budget = Budget::new("jobs that wait for a worker", queued, 1);
+        let budget = Budget::new("jobs that wait for a worker", queued, 1, hosts);
         let state = State {
             queue: BTreeMap::new(),
             next: 0,

@@ -8,6 +8,7 @@ use crate::start_error::StartError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Waker};
+use trunkline_transport::PeerHosts;
 use trunkline_transport::check::MAX_COUNT;
 use trunkline_verbs::{Clock, Time};
 
@@ -37,9 +38,10 @@ impl PoolThreads {
         pollers: u16,
         lifecycle: &Arc<Lifecycle>,
         (runtime, foreign): (&Runtime, Foreign),
+        hosts: &Arc<PeerHosts>,
     ) -> Result<Self, StartError> {
         let clock = runtime.clock().clone();
-        let pool = SharedPool::new(settings.queued, pollers, lifecycle, (clock.clone(), foreign));
+        let pool = SharedPool::new(settings.queued, pollers, lifecycle, (clock.clone(), foreign), hosts);
         let workers = Self::workers(settings, runtime);
         let parts = (0..workers).map(|_| runtime.sleeper()).collect::<Result<Vec<_>, _>>();
         let parts = parts.map_err(|cause| StartError::os("make an event queue", cause))?;

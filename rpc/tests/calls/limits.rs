@@ -3,9 +3,15 @@
 use crate::common::{LIMIT, node, until};
 use crate::gate::Gate;
 use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Waker};
-use trunkline::{Code, Node, Origin, Reason, Status, block_on};
+use trunkline::{Code, Limit, Node, NodeBuilder, Origin, ProviderChoice, Reason, Status, block_on};
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::Hub;
+use trunkline_testkit::{Folder, fresh_address};
+use trunkline_transport::NodeOptions;
 
 #[trunkline::service]
 trait Desk {
@@ -99,4 +105,52 @@ fn a_call_that_is_given_up_makes_room_in_the_limit_of_its_service() {
     drop(held);
     drop(caller);
     until("no call runs", || (server.report().limits[0].running == 0).then_some(()));
+}
+
+/// Limit of handlers: 6 for one host.
+const HANDLERS: Limit = Limit { per_peer: 3, in_all: 12 };
+
+fn soft(device: SoftOptions, address: SocketAddr) -> NodeBuilder {
+    Node::builder()
+        .transport(NodeOptions::new().device(device))
+        .provider(ProviderChoice::Soft)
+        .allow_unauthenticated(true)
+        .listen(address)
+}
+
+/// Starts a server and callers. Checks that the first three callers are one host, and the last one is not.
+fn three_callers_are_one_host(server: NodeBuilder, callers: [NodeBuilder; 4]) {
+    let gate = Gate::default();
+    let server = server.handler_limit(HANDLERS).serve(desk(&gate)).start().unwrap();
+    let callers = callers.map(|caller| caller.start().unwrap());
+    let clients = callers.each_ref().map(|caller| clients(caller, &server, 3));
+    let [one, two, three, other] = &clients;
+    let all = [&one[..], two, other].concat();
+    let _held = hold(&all, &gate);
+    let text = refusal(block_on(three[0].quick(1)));
+    assert!(text.contains("one host's budget of running handlers (6)"), "{text}");
+}
+
+#[test]
+fn addresses_of_this_host_that_another_registry_has_are_one_host() {
+    let [own, others] = [(); 2].map(|()| Folder::new().unwrap());
+    let at = |folder: &Folder| {
+        let runtime_directory = Some(folder.join("run"));
+        soft(SoftOptions { runtime_directory, ..SoftOptions::from_env().unwrap() }, fresh_address())
+    };
+    three_callers_are_one_host(at(&own), [at(&others), at(&others), at(&others), at(&own)]);
+}
+
+#[test]
+fn addresses_of_an_ipv6_network_are_one_host() {
+    let hub = Hub::new();
+    let at = |address: &str| {
+        let ip: IpAddr = address.parse().unwrap();
+        let link = LinkChoice::InProcess(Arc::clone(&hub));
+        soft(SoftOptions { addresses: vec![ip], link, ..SoftOptions::default() }, (ip, 7471).into())
+    };
+    three_callers_are_one_host(
+        at("fd00:0:0:2::1"),
+        [at("fd00::1"), at("fd00::2"), at("fd00::ffff:0:0:3"), at("fd00:0:0:1::1")],
+    );
 }

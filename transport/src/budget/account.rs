@@ -3,8 +3,8 @@
 
 use super::{BudgetReport, Limit};
 use crate::PeerKey;
+use crate::peer_host::{PeerHost, PeerHosts};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_mutants::mutant;
@@ -99,14 +99,15 @@ pub struct Budget {
     pub(super) general: Account,
     pub(super) set_aside: Account,
     peers: Mutex<BTreeMap<PeerKey, Arc<Account>>>,
-    hosts: Mutex<BTreeMap<IpAddr, Arc<HostAccounts>>>,
+    hosts: Mutex<BTreeMap<PeerHost, Arc<HostAccounts>>>,
+    pub(super) peer_hosts: Arc<PeerHosts>,
     pub(super) published: Box<[Arc<Published>]>,
 }
 
 impl Budget {
-    /// Creates a budget that this number of pollers share.
+    /// Creates a budget that this number of pollers share, of a node whose peers are at these hosts.
     #[must_use]
-    pub fn new(name: &'static str, limit: Limit, pollers: u16) -> Arc<Self> {
+    pub fn new(name: &'static str, limit: Limit, pollers: u16, peer_hosts: &Arc<PeerHosts>) -> Arc<Self> {
         // A poller keeps up to two portions that it does not use.
         let portion = |limit: usize| limit / (2 * UNUSED_PART * usize::from(pollers.max(1)));
         let whole = Levels { per_peer: limit.per_peer, per_host: limit.per_host(), in_all: limit.in_all };
@@ -119,6 +120,7 @@ impl Budget {
             set_aside: Account::default(),
             peers: Mutex::default(),
             hosts: Mutex::default(),
+            peer_hosts: Arc::clone(peer_hosts),
             published: (0..pollers).map(|_| Arc::default()).collect(),
         })
     }
@@ -148,7 +150,7 @@ impl Budget {
     }
 
     /// Returns the accounts of a host. They are the same for all pollers.
-    pub(super) fn host(&self, host: IpAddr) -> Arc<HostAccounts> {
+    pub(super) fn host(&self, host: PeerHost) -> Arc<HostAccounts> {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(hosts.entry(host).or_default())
     }
@@ -159,7 +161,7 @@ impl Budget {
     }
 
     /// Drops a poller's reference to the accounts of a host.
-    pub(super) fn give_up_host(&self, host: IpAddr, accounts: Arc<HostAccounts>) {
+    pub(super) fn give_up_host(&self, host: PeerHost, accounts: Arc<HostAccounts>) {
         give_up(&self.hosts, host, accounts);
     }
 }

@@ -5,10 +5,10 @@
 use super::Budget;
 use super::account::{Account, HostAccounts};
 use super::reservation::Reservation;
+use crate::peer_host::PeerHost;
 use crate::{PeerKey, PeerMap};
 use slab::Slab;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A peer's part of one budget.
@@ -44,6 +44,7 @@ impl<const N: usize> OfPeer<N> {
 
 #[derive(Debug)]
 pub(super) struct OfHost<const N: usize> {
+    host: PeerHost,
     pub(super) of: [ByHost; N],
     /// Number of peers of the host that have an entry.
     peers: usize,
@@ -87,7 +88,7 @@ impl ByHost {
 pub(super) struct Entries<const N: usize> {
     peers: PeerMap<OfPeer<N>>,
     hosts: Slab<OfHost<N>>,
-    places: BTreeMap<IpAddr, usize>,
+    places: BTreeMap<PeerHost, usize>,
 }
 
 impl<const N: usize> Default for Entries<N> {
@@ -119,20 +120,22 @@ impl<const N: usize> Entries<N> {
         budgets: &[Arc<Budget>; N],
         peer: PeerKey,
     ) -> (&mut OfPeer<N>, &mut OfHost<N>) {
-        let host = peer.host();
         let Self { peers, hosts, places } = self;
-        let by_host = |budget: &Arc<Budget>| ByHost {
-            accounts: budget.host(host),
-            reservation: Reservation::default(),
-            set_aside: 0,
-        };
+        // A peer that has charges stays with its host.
+        let place = peers.get(peer).map(|of_peer| of_peer.host).unwrap_or_else(|| {
+            let host = budgets[0].peer_hosts.of(peer);
+            let by_host = |budget: &Arc<Budget>| ByHost {
+                accounts: budget.host(host),
+                reservation: Reservation::default(),
+                set_aside: 0,
+            };
+            let made = || OfHost { host, of: budgets.each_ref().map(by_host), peers: 0 };
+            *places.entry(host).or_insert_with(|| hosts.insert(made()))
+        });
         let by_peer = |budget: &Arc<Budget>| ByPeer {
             account: budget.account(peer),
             reservation: Reservation::default(),
         };
-        let place = *places
-            .entry(host)
-            .or_insert_with(|| hosts.insert(OfHost { of: budgets.each_ref().map(by_host), peers: 0 }));
         let of_host = &mut hosts[place];
         let of_peer = peers.get_or_insert_with(peer, || {
             of_host.peers += 1;
@@ -165,14 +168,13 @@ impl<const N: usize> Entries<N> {
         if of_host.peers > 0 {
             return [0; N];
         }
-        self.places.remove(&peer.host());
+        let OfHost { host, of, .. } = self.hosts.remove(host);
+        self.places.remove(&host);
         let mut set_aside = [0; N];
-        for ((budget, mut of), set_aside) in
-            budgets.iter().zip(self.hosts.remove(host).of).zip(&mut set_aside)
-        {
+        for ((budget, mut of), set_aside) in budgets.iter().zip(of).zip(&mut set_aside) {
             *set_aside = of.put_back_set_aside(of.set_aside, budget);
             of.accounts.all.release(of.reservation.reserved());
-            budget.give_up_host(peer.host(), of.accounts);
+            budget.give_up_host(host, of.accounts);
         }
         set_aside
     }

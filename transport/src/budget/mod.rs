@@ -13,7 +13,8 @@
 //!
 //! A limit is never exceeded. Pollers may reserve at most an eighth of it without using it.
 //!
-//! A peer is an address with a port, and the owner of an address has all its ports: hence the limit per host.
+//! A peer is an address with a port, and the owner of an address has all its ports: hence the limit per host,
+//! see [`PeerHosts`](crate::PeerHosts).
 //! An eighth of the total limit is set aside, and each host may use only a little of that. So hosts that fill
 //! the rest leave some to every other host, until there are many of them:
 //!
@@ -55,8 +56,9 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Returns the maximum for all peers of one host, which is an IP address: half of `in_all`, or `per_peer` if
-    /// that is more.
+    /// Returns the maximum for all peers of one host: half of `in_all`, or `per_peer` if that is more. A host is
+    /// an IPv4 address or an IPv6 /64. All addresses of this machine that are not used by processes of this
+    /// user are one host.
     #[must_use]
     pub fn per_host(self) -> usize {
         self.per_peer.max(self.in_all / 2)

@@ -3,7 +3,7 @@
 
 use super::share::Room;
 use super::{Budget, BudgetLedger, BudgetReport, Exhausted, Leaves, Limit, Share};
-use crate::PeerKey;
+use crate::{PeerHosts, PeerKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use trunkline_mutants::mutant;
@@ -43,8 +43,8 @@ pub(crate) struct NodeBudgets {
 
 impl NodeBudgets {
     /// Creates the budgets of a node with the given number of pollers.
-    pub(crate) fn new(limits: NodeLimits, pollers: u16) -> Self {
-        let budget = |name, limit| Budget::new(name, limit, pollers);
+    pub(crate) fn new(limits: NodeLimits, pollers: u16, hosts: &Arc<PeerHosts>) -> Self {
+        let budget = |name, limit| Budget::new(name, limit, pollers, hosts);
         Self {
             messages: budget("queued messages", limits.queued_messages),
             bytes: budget("queued bytes", limits.queued_bytes),

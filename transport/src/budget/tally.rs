@@ -3,8 +3,9 @@
 
 use super::{BudgetReport, Limit};
 use crate::PeerKey;
+use crate::peer_host::{PeerHost, PeerHosts};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct OfHost {
@@ -20,25 +21,37 @@ pub(crate) struct Tally {
     used: usize,
     /// Units in use of the part that is set aside.
     set_aside: usize,
-    peers: BTreeMap<PeerKey, usize>,
-    hosts: BTreeMap<IpAddr, OfHost>,
+    /// Units in use by each peer, and its host.
+    peers: BTreeMap<PeerKey, (PeerHost, usize)>,
+    hosts: BTreeMap<PeerHost, OfHost>,
+    peer_hosts: Arc<PeerHosts>,
     refused_to_peer: u64,
     refused_to_host: u64,
     refused_to_all: u64,
 }
 
 impl Tally {
-    pub(crate) fn new(limit: Limit) -> Self {
+    pub(crate) fn new(limit: Limit, peer_hosts: &Arc<PeerHosts>) -> Self {
         Self {
             limit,
             used: 0,
             set_aside: 0,
             peers: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            peer_hosts: Arc::clone(peer_hosts),
             refused_to_peer: 0,
             refused_to_host: 0,
             refused_to_all: 0,
         }
+    }
+
+    /// Creates another tally of the same node.
+    pub(crate) fn sibling(&self, limit: Limit) -> Self {
+        Self::new(limit, &self.peer_hosts)
+    }
+
+    pub(crate) fn limit(&self) -> Limit {
+        self.limit
     }
 
     /// Returns the units in use.
@@ -55,8 +68,8 @@ impl Tally {
             self.refused_to_all += u64::from(!is_allowed);
             return is_allowed;
         };
-        let of_peer = self.peers.get(&peer).copied().unwrap_or_default();
-        let mut of_host = self.hosts.get(&peer.host()).copied().unwrap_or_default();
+        let (host, of_peer) = self.peers.get(&peer).copied().unwrap_or_else(|| (self.peer_hosts.of(peer), 0));
+        let mut of_host = self.hosts.get(&host).copied().unwrap_or_default();
         if of_peer.saturating_add(units) > limit.per_peer {
             self.refused_to_peer += 1;
             return false;
@@ -78,8 +91,8 @@ impl Tally {
         }
         of_host.used += units;
         self.used += units;
-        self.peers.insert(peer, of_peer + units);
-        self.hosts.insert(peer.host(), of_host);
+        self.peers.insert(peer, (host, of_peer + units));
+        self.hosts.insert(host, of_host);
         true
     }
 
@@ -87,19 +100,19 @@ impl Tally {
     pub(crate) fn discharge(&mut self, units: usize, peer: Option<PeerKey>) {
         self.used -= units;
         let Some(peer) = peer else { return };
-        if let Some(of_peer) = self.peers.get_mut(&peer) {
-            *of_peer -= units;
-            if *of_peer == 0 {
-                self.peers.remove(&peer);
-            }
+        let Some((host, of_peer)) = self.peers.get_mut(&peer) else { return };
+        let host = *host;
+        *of_peer -= units;
+        if *of_peer == 0 {
+            self.peers.remove(&peer);
         }
-        if let Some(of_host) = self.hosts.get_mut(&peer.host()) {
+        if let Some(of_host) = self.hosts.get_mut(&host) {
             let set_aside = of_host.set_aside.min(units);
             of_host.set_aside -= set_aside;
             self.set_aside -= set_aside;
             of_host.used -= units;
             if of_host.used == 0 {
-                self.hosts.remove(&peer.host());
+                self.hosts.remove(&host);
             }
         }
     }

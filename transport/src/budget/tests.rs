@@ -4,6 +4,7 @@ use crate::PeerKey;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 const A: PeerKey = peer(1, 1);
 const B: PeerKey = peer(2, 1);
@@ -12,13 +13,17 @@ const fn peer(host: u8, port: u16) -> PeerKey {
     PeerKey::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)), port))
 }
 
+fn budget(name: &'static str, limit: Limit, pollers: u16) -> Arc<Budget> {
+    Budget::new(name, limit, pollers, &Arc::default())
+}
+
 fn taken(share: &mut Share, peer: PeerKey) -> usize {
     (0..).take_while(|_| share.take(peer, 1).is_ok()).count()
 }
 
 #[test]
 fn a_peer_at_its_limit_leaves_the_rest_to_others() {
-    let budget = Budget::new("things", Limit { per_peer: 4, in_all: 6 }, 1);
+    let budget = budget("things", Limit { per_peer: 4, in_all: 6 }, 1);
     let mut share = Share::new(&budget, 0);
     assert_eq!(taken(&mut share, A), 4);
     assert_eq!(share.take(A, 1), Err(Exhausted::Peer { name: "things", limit: 4 }));
@@ -37,7 +42,7 @@ fn a_peer_at_its_limit_leaves_the_rest_to_others() {
 #[test]
 fn a_limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
     for (limit, pollers) in [(1, 1), (7, 3), (1000, 1), (1000, 4), (65_536, 32)] {
-        let budget = Budget::new("things", Limit { per_peer: limit, in_all: limit }, pollers);
+        let budget = budget("things", Limit { per_peer: limit, in_all: limit }, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
         // Each poller uses some units and returns them, and so keeps a portion.
         for share in &mut shares {
@@ -61,7 +66,7 @@ proptest! {
         steps in proptest::collection::vec((0..8_u8, 0..2_usize, 0..2_usize, 1..60_usize), 1..120),
     ) {
         let limit = Limit { per_peer, in_all: per_peer * 3 / 2 };
-        let [budget, plain_budget] = [(); 2].map(|()| Budget::new("things", limit, 1));
+        let [budget, plain_budget] = [(); 2].map(|()| budget("things", limit, 1));
         let (mut share, mut plain) = (Share::new(&budget, 0), Share::new(&plain_budget, 0));
         let mut used = [[0; 2]; 2];
         for (what, which, leaves, times) in steps {
@@ -96,7 +101,7 @@ proptest! {
 
 #[test]
 fn nothing_is_left_of_a_peer_that_is_down() {
-    let budget = Budget::new("bytes", Limit { per_peer: 100, in_all: 100 }, 2);
+    let budget = budget("bytes", Limit { per_peer: 100, in_all: 100 }, 2);
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     shares[0].take(A, 60).unwrap();
     shares[1].take(A, 30).unwrap();
@@ -134,7 +139,7 @@ const CUT_UP: Limit = Limit { per_peer: 256, in_all: 1024 };
 #[test]
 fn a_host_at_its_limit_leaves_half_to_others() {
     for pollers in [1, 3] {
-        let budget = Budget::new("things", CUT_UP, pollers);
+        let budget = budget("things", CUT_UP, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
         // The ports of one address are one host, on every poller.
         let mut of_ports = |port: u16| taken(&mut shares[usize::from(port % pollers)], peer(1, port));
@@ -157,7 +162,7 @@ fn a_host_at_its_limit_leaves_half_to_others() {
 
 #[test]
 fn hosts_that_use_up_a_budget_leave_some_to_each_that_uses_little() {
-    let budget = Budget::new("things", CUT_UP, 1);
+    let budget = budget("things", CUT_UP, 1);
     let mut share = Share::new(&budget, 0);
     let general =
         [taken(&mut share, peer(1, 1)), taken(&mut share, peer(1, 2)), taken(&mut share, peer(2, 1))];
@@ -181,7 +186,7 @@ fn hosts_that_use_up_a_budget_leave_some_to_each_that_uses_little() {
 
 #[test]
 fn what_a_peer_has_left_counts_when_it_is_back() {
-    let budget = Budget::new("things", Limit { per_peer: 4, in_all: 64 }, 2);
+    let budget = budget("things", Limit { per_peer: 4, in_all: 64 }, 2);
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     assert_eq!(taken(&mut shares[0], A), 4);
     shares.iter_mut().for_each(|share| share.leave(A));
@@ -195,7 +200,7 @@ fn what_a_peer_has_left_counts_when_it_is_back() {
 #[test]
 fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     let limits = NodeLimits { queued_messages: CUT_UP, ..NodeLimits::default() };
-    let mut shares = Shares::new(&NodeBudgets::new(limits, 1), 0);
+    let mut shares = Shares::new(&NodeBudgets::new(limits, 1, &Arc::default()), 0);
     let mut fill = |peer| (0..).take_while(|_| shares.queue(peer, 1, Leaves::Nothing).is_ok()).count();
     assert_eq!([1, 2, 3, 4].map(|host| fill(peer(host, 1))), [256, 256, 256, 128 + 16]);
     let all = Exhausted::All { name: "queued messages", limit: 1024 };
@@ -213,7 +218,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
 /// Two replies of the largest size, which their peer READs, leave room by default for replies to small calls.
 #[test]
 fn large_replies_do_not_keep_small_calls_out() {
-    let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1), 0);
+    let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1, &Arc::default()), 0);
     for _ in 0..2 {
         shares.queue(A, 60 << 20, Leaves::Nothing).unwrap();
     }
@@ -225,7 +230,7 @@ fn large_replies_do_not_keep_small_calls_out() {
 
 #[test]
 fn a_pool_counts_peers_and_hosts_by_the_same_limits() {
-    let mut tally = Tally::new(CUT_UP);
+    let mut tally = Tally::new(CUT_UP, &Arc::default());
     let fill = |tally: &mut Tally, peer| (0..).take_while(|_| tally.charge(1, Some(peer))).count();
     assert_eq!([1, 2, 3].map(|port| fill(&mut tally, peer(1, port))), [256, 256, 0]);
     assert_eq!([2, 3].map(|host| fill(&mut tally, peer(host, 1))), [256, 128 + 16]);
@@ -247,7 +252,7 @@ fn a_pool_counts_peers_and_hosts_by_the_same_limits() {
 
 #[test]
 fn what_a_use_leaves_is_there_for_others() {
-    let budget = Budget::new("things", Limit { per_peer: 8, in_all: 16 }, 1);
+    let budget = budget("things", Limit { per_peer: 8, in_all: 16 }, 1);
     let mut share = Share::new(&budget, 0);
     let taken =
         |share: &mut Share, leaves| (0..).take_while(|_| share.take_leaving(A, 1, leaves).is_ok()).count();
@@ -264,7 +269,7 @@ fn what_a_use_leaves_is_there_for_others() {
 #[test]
 fn what_others_have_reserved_is_left_all_the_same() {
     // Large enough for portions: the poller keeps some of the units that it has put back.
-    let budget = Budget::new("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
+    let budget = budget("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
     let mut share = Share::new(&budget, 0);
     assert_eq!(taken(&mut share, A), 1024);
     share.put_back(A, 100);
@@ -280,7 +285,7 @@ fn what_others_have_reserved_is_left_all_the_same() {
 #[test]
 fn a_peer_that_takes_again_is_not_leaving_any_more() {
     for peer in [A, A.at(0)] {
-        let budget = Budget::new("things", CUT_UP, 2);
+        let budget = budget("things", CUT_UP, 2);
         let [mut share, mut other] = [0, 1].map(|poller| Share::new(&budget, poller));
         share.take(peer, 58).unwrap();
         share.leave(peer);
@@ -335,7 +340,7 @@ proptest! {
     fn what_is_only_counted_is_as_by_the_rules(
         steps in proptest::collection::vec((0..2_usize, 0..6_usize, step()), 1..300),
     ) {
-        let budgets = [Budget::new("things", CUT_UP, 2), Budget::new("things", CUT_UP, 2)];
+        let budgets = [budget("things", CUT_UP, 2), budget("things", CUT_UP, 2)];
         let mut shares = budgets.each_ref().map(|budget| [0, 1].map(|poller| Share::new(budget, poller)));
         let mut taken = BTreeMap::<_, usize>::new();
         for (poller, number, step) in steps {
@@ -360,7 +365,7 @@ proptest! {
 fn of_budgets_that_are_used_together_all_is_taken_or_nothing() {
     let few = Limit { per_peer: 3, in_all: 3 };
     for peer in [A, A.at(0)] {
-        let budgets = [Budget::new("things", CUT_UP, 1), Budget::new("bytes", few, 1)];
+        let budgets = [budget("things", CUT_UP, 1), budget("bytes", few, 1)];
         let used = || budgets.each_ref().map(|budget| budget.report().used);
         let mut share = Share::of(budgets.each_ref(), 0);
         share.take_each(peer, [1, 2], Leaves::Nothing).unwrap();

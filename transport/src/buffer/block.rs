@@ -11,7 +11,7 @@
 
 use crate::budget::Tally;
 use crate::ledger::MemoryLedger;
-use crate::{BudgetReport, Limit, PeerKey};
+use crate::{BudgetReport, Limit, PeerHosts, PeerKey};
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -123,23 +123,29 @@ pub(crate) struct BlockPool {
 
 impl BlockPool {
     /// Creates a pool that is empty before [`BlockPool::open`].
-    pub(crate) fn new(access: Access, limit: Limit, runtime: Runtime) -> Arc<Self> {
-        Self::with(access, limit, runtime, Waiting::default())
+    pub(crate) fn new(
+        access: Access,
+        limit: Limit,
+        runtime: Runtime,
+        peer_hosts: &Arc<PeerHosts>,
+    ) -> Arc<Self> {
+        Self::with(access, Tally::new(limit, peer_hosts), runtime, Waiting::default())
     }
 
     /// Creates another pool of the same node.
     pub(crate) fn sibling(&self, access: Access, limit: Limit) -> Arc<Self> {
-        Self::with(access, limit, self.runtime.clone(), Arc::clone(&self.waiting))
+        let tally = self.lock().in_use.sibling(limit);
+        Self::with(access, tally, self.runtime.clone(), Arc::clone(&self.waiting))
     }
 
-    fn with(access: Access, limit: Limit, runtime: Runtime, waiting: Waiting) -> Arc<Self> {
+    fn with(access: Access, in_use: Tally, runtime: Runtime, waiting: Waiting) -> Arc<Self> {
         // A block kept by one pool is not available to the others.
-        let kept_bytes = if headroom::is_limited() { 0 } else { KEPT_BYTES.min(limit.in_all / 2) };
+        let kept_bytes = if headroom::is_limited() { 0 } else { KEPT_BYTES.min(in_use.limit().in_all / 2) };
         let state = State {
             pd: None,
             generation: 0,
             regions: Slab::new(),
-            in_use: Tally::new(limit),
+            in_use,
             cached_bytes: 0,
             cached: BTreeMap::new(),
         };
@@ -457,7 +463,7 @@ pub(super) fn pool() -> (Arc<BlockPool>, Arc<trunkline_softrdma::device::SoftDev
     let addresses = vec!["127.0.0.1".parse().unwrap()];
     let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
     let limit = Limit { per_peer: 1 << 20, in_all: 1 << 20 };
-    let pool = BlockPool::new(Access::REMOTE_READ, limit, Runtime::default());
+    let pool = BlockPool::new(Access::REMOTE_READ, limit, Runtime::default(), &Arc::default());
     pool.open(device.alloc_pd().unwrap());
     (pool, device)
 }

@@ -42,6 +42,10 @@ impl CmMachine {
     ) -> Result<(), Refusal> {
         let key = admitted.peer;
         let now = self.now();
+        if self.peers.get(key).is_some() {
+            // The address may have another owner than before.
+            self.shared.hosts.learn(key);
+        }
         let peer = self.peer(key);
         peer.source = Some(admitted.local);
         let mut actions = Vec::new();

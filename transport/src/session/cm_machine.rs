@@ -276,7 +276,10 @@ impl CmMachine {
         let shared = &self.shared;
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
         let numbers = &self.numbers;
-        self.peers.add(key, || Machine::new(shared.epochs.of(key.address()), pollers, numbers.clone()))
+        self.peers.add(key, || {
+            let machine = Machine::new(shared.epochs.of(key.address()), pollers, numbers.clone());
+            (machine, shared.hosts.learn(key))
+        })
     }
 
     /// Feeds a peer's machine, and performs its actions.
@@ -390,6 +393,9 @@ impl CmMachine {
     pub(super) fn forget(&mut self, key: PeerKey) {
         if self.peers.remove(key).is_none() {
             return;
+        }
+        if !self.peers.has_any_at(key.host()) {
+            self.shared.hosts.forget(key.host());
         }
         self.shared.traffic.forget(key);
         self.tell(|| Command::Forget { peer: key });

@@ -5,8 +5,9 @@
 use super::machine::Machine;
 use super::private_data::Cookie;
 use crate::PeerKey;
+use crate::peer_host::PeerHost;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
@@ -26,6 +27,8 @@ pub(super) const HALF_OPEN: u32 = 8_192;
 #[derive(Debug)]
 pub(super) struct PeerSession {
     pub(super) machine: Machine,
+    /// Host that its half-open connections count for.
+    host: PeerHost,
     /// True if a poller knows it by its address.
     pub(super) named: bool,
     /// Our address on connections with it, once known.
@@ -44,7 +47,7 @@ pub(super) struct Peers {
     known: BTreeMap<PeerKey, PeerSession>,
     timers: BTreeSet<(Time, PeerKey)>,
     /// Number of connections in sessions that are not up yet, by host and in total.
-    half_open: HashMap<IpAddr, u32>,
+    half_open: HashMap<PeerHost, u32>,
     all_half_open: u32,
 }
 
@@ -72,15 +75,23 @@ impl Peers {
     }
 
     /// Returns the peer with this key, inserted if missing.
-    pub(super) fn add(&mut self, key: PeerKey, machine: impl FnOnce() -> Machine) -> &mut PeerSession {
-        self.known.entry(key).or_insert_with(|| PeerSession {
-            machine: machine(),
-            named: false,
-            source: None,
-            cookie: None,
-            forget_at: None,
-            timer: None,
-            half_open: 0,
+    pub(super) fn add(
+        &mut self,
+        key: PeerKey,
+        make: impl FnOnce() -> (Machine, PeerHost),
+    ) -> &mut PeerSession {
+        self.known.entry(key).or_insert_with(|| {
+            let (machine, host) = make();
+            PeerSession {
+                machine,
+                host,
+                named: false,
+                source: None,
+                cookie: None,
+                forget_at: None,
+                timer: None,
+                half_open: 0,
+            }
         })
     }
 
@@ -96,10 +107,10 @@ impl Peers {
         let timer = [peer.machine.next_timer(), peer.forget_at].into_iter().flatten().min();
         // A peer that our own program named is not limited.
         let half_open = if peer.named { 0 } else { peer.machine.half_open() };
-        let (old_timer, old) = (peer.timer, peer.half_open);
+        let (old_timer, old, host) = (peer.timer, peer.half_open, peer.host);
         (peer.timer, peer.half_open) = (timer, half_open);
         self.time(key, old_timer, timer);
-        self.count(key.host(), old, half_open);
+        self.count(host, old, half_open);
     }
 
     /// Returns the peers whose timers have expired, and those to remove. The former must be settled again.
@@ -122,8 +133,14 @@ impl Peers {
     pub(super) fn remove(&mut self, key: PeerKey) -> Option<PeerSession> {
         let peer = self.known.remove(&key)?;
         self.time(key, peer.timer, None);
-        self.count(key.host(), peer.half_open, 0);
+        self.count(peer.host, peer.half_open, 0);
         Some(peer)
+    }
+
+    /// Returns true if a peer at this address is known.
+    pub(super) fn has_any_at(&self, address: IpAddr) -> bool {
+        let key = |port| PeerKey::new(SocketAddr::new(address, port));
+        self.known.range(key(0)..=key(u16::MAX)).next().is_some()
     }
 
     /// Returns the idle peer that is to be forgotten first.
@@ -139,7 +156,7 @@ impl Peers {
 
     /// Returns true if the half-open sessions of a host, or of all hosts, have reached their maximum number
     /// of connections. They end when the peer does not complete them in time.
-    pub(super) fn is_crowded(&self, host: IpAddr) -> bool {
+    pub(super) fn is_crowded(&self, host: PeerHost) -> bool {
         if mutant!(half_made_sessions_have_no_bound) {
             return false;
         }
@@ -159,7 +176,7 @@ impl Peers {
         }
     }
 
-    fn count(&mut self, host: IpAddr, old: u32, new: u32) {
+    fn count(&mut self, host: PeerHost, old: u32, new: u32) {
         if old == new {
             return;
         }
@@ -178,7 +195,6 @@ mod tests {
     use super::super::private_data::{Hello, SessionName};
     use super::*;
     use crate::connections::ConnectionKind;
-    use std::net::SocketAddr;
     use std::num::NonZeroU16;
 
     /// Number of pollers of each peer.
@@ -187,6 +203,10 @@ mod tests {
     fn address(host: u64, port: u64) -> SocketAddr {
         let [high, low] = u16::try_from(host).unwrap().to_be_bytes();
         SocketAddr::from(([10, 0, high, low], u16::try_from(port).unwrap()))
+    }
+
+    fn host(number: u64) -> PeerHost {
+        PeerHost::Address(address(number, 0).ip())
     }
 
     /// Adds a peer whose first poller has dialled us, and which does not answer.
@@ -198,7 +218,7 @@ mod tests {
         let pollers = POLLERS;
         let hello =
             Hello { listener_port, session, echo: None, poller: 0, pollers, connections, cookie: None };
-        let machine = || Machine::new(9, 1, Numbers::default());
+        let machine = || (Machine::new(9, 1, Numbers::default()), PeerHost::Address(key.host()));
         let peer = peers.add(key, machine);
         peer.machine.request(now, &hello, &mut Vec::new()).unwrap();
         peers.settle(key, now);
@@ -228,15 +248,15 @@ mod tests {
     fn half_open_sessions_of_a_host_are_bounded_until_they_are_given_up() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         for key in 0..8 {
-            assert!(!peers.is_crowded(address(1, 0).ip()), "{key}");
+            assert!(!peers.is_crowded(host(1)), "{key}");
             half_make(&mut peers, key, 1, now);
         }
         let second = PeerKey::new(address(1, 1));
-        assert!(peers.is_crowded(address(1, 0).ip()), "with those that it has announced");
-        assert!(!peers.is_crowded(address(2, 0).ip()), "others are not concerned");
+        assert!(peers.is_crowded(host(1)), "with those that it has announced");
+        assert!(!peers.is_crowded(host(2)), "others are not concerned");
         peers.get_mut(second).unwrap().named = true;
         peers.settle(second, now);
-        assert!(!peers.is_crowded(address(1, 0).ip()), "whom we named does not count");
+        assert!(!peers.is_crowded(host(1)), "whom we named does not count");
 
         let later = peers.next_timer().unwrap();
         assert_eq!(tick(&mut peers, later).len(), 7, "and the strangers are forgotten at once");
@@ -249,12 +269,12 @@ mod tests {
         let last = u64::from(HALF_OPEN) / u64::from(POLLERS) - 1;
         let mut made = Vec::new();
         for key in 0..=last {
-            assert!(!peers.is_crowded(address(1000, 0).ip()), "{key}");
+            assert!(!peers.is_crowded(host(1000)), "{key}");
             made.push(half_make(&mut peers, key, key % 40, now));
         }
-        assert!(peers.is_crowded(address(1000, 0).ip()));
+        assert!(peers.is_crowded(host(1000)));
         peers.remove(made.pop().unwrap()).unwrap();
-        assert!(!peers.is_crowded(address(1000, 0).ip()));
+        assert!(!peers.is_crowded(host(1000)));
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl CmMachine {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::Unproven(self.cookies.make(peer.host(), &hello)));
         }
-        if is_stranger && self.peers.is_crowded(peer.host()) {
+        if is_stranger && self.peers.is_crowded(self.shared.hosts.of(peer)) {
             return Err(Refusal::Crowded);
         }
         if !is_known && self.peers.len() >= MAX_PEERS {

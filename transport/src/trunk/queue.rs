@@ -228,6 +228,7 @@ mod tests {
     use super::*;
     use crate::budget::{Counted, NodeBudgets, NodeLimits};
     use crate::{Leaves, Report};
+    use std::sync::Arc;
 
     fn message(token: u64, deadline: Option<u64>) -> Outbound {
         Outbound {
@@ -247,7 +248,7 @@ mod tests {
     #[test]
     fn only_the_messages_that_are_given_up_leave_the_queue_and_are_discharged() {
         let (peer, limits) = (PeerKey::numbered(1), NodeLimits::default());
-        let mut shares = Shares::new(&NodeBudgets::new(limits, 1), 0);
+        let mut shares = Shares::new(&NodeBudgets::new(limits, 1, &Arc::default()), 0);
         let mut queue = MessageQueue::default();
         for token in 0..10 {
             shares.queue(peer, 0, Leaves::Nothing).expect("there is room");

@@ -8,6 +8,7 @@ use crate::{
 };
 use std::any::Any;
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -90,6 +91,17 @@ pub struct PortAttributes {
     pub gid_table_length: u16,
 }
 
+/// The owner of an IP address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressOwner {
+    /// A process of this user on this host.
+    ThisUser,
+    /// This host. Any of its users may send from the address.
+    ThisHost,
+    /// Another host.
+    OtherHost,
+}
+
 /// An opened device.
 pub trait Device: Any + Send + Sync + Debug {
     /// Properties and limits.
@@ -103,6 +115,12 @@ pub trait Device: Any + Send + Sync + Debug {
 
     /// Returns the used entries of port 1's GID table, in the order of their index.
     fn gid_table(&self) -> Vec<GidEntry>;
+
+    /// Returns the owner of an address, as far as the device knows it. The answer may need system calls.
+    fn address_owner(&self, address: IpAddr) -> AddressOwner {
+        let is_own = self.gid_table().iter().any(|entry| entry.gid.ip() == address);
+        if is_own { AddressOwner::ThisHost } else { AddressOwner::OtherHost }
+    }
 
     /// Allocates a protection domain.
     ///

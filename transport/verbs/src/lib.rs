@@ -59,7 +59,7 @@ pub use cm::{
 pub use completion::{Completion, CompletionFlags, CompletionOpcode, CompletionStatus};
 pub use counters::Counter;
 pub use cq::{CompletionQueue, CqInit, DeviceWait, Notify, Prepared};
-pub use device::{Device, DeviceAttributes, DeviceCapabilities, PortAttributes, PortState};
+pub use device::{AddressOwner, Device, DeviceAttributes, DeviceCapabilities, PortAttributes, PortState};
 pub use error::{PostError, VerbsError, WILDCARD_TAKEN};
 pub use gid::{Gid, GidEntry, GidKind};
 pub use io_address::IoAddress;

@@ -18,7 +18,8 @@ use trunkline_verbs::Clock;
 fn rig() -> (Rig, Arc<SharedPool>, Arc<Lifecycle>) {
     let lifecycle = Lifecycle::new(1);
     let queued = Limit { per_peer: 2, in_all: 4 };
-    let pool = SharedPool::new(queued, 1, &lifecycle, (Clock::monotonic(), Foreign::default()));
+    let around = (Clock::monotonic(), Foreign::default());
+    let pool = SharedPool::new(queued, 1, &lifecycle, around, &Arc::default());
     (Rig::with(Limits::default(), Some(Arc::clone(&pool))), pool, lifecycle)
 }
 

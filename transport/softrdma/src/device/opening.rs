@@ -39,6 +39,7 @@ pub(super) struct Opened {
     pub(super) core: Arc<Core>,
     pub(super) attributes: DeviceAttributes,
     pub(super) port: PortAttributes,
+    pub(super) host: Option<Arc<Host>>,
 }
 
 /// Opens a device.
@@ -97,8 +98,8 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     });
     let shards = Shards::new(shard, neighbours, tables, most_shards);
     let card = Card::new(control, shards, runtime);
-    let core =
-        Core::start(card, maker, sleeper, events, host).map_err(os("start the card's background thread"))?;
+    let core = Core::start(card, maker, sleeper, events, host.clone())
+        .map_err(os("start the card's background thread"))?;
     if slot.is_some_and(|slot| !slot.fill(&core)) {
         return Err(OpenError::Removed);
     }
@@ -109,7 +110,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         max_message_bytes: MAX_MESSAGE,
         gid_table_length: 256,
     };
-    Ok(Opened { core, attributes, port })
+    Ok(Opened { core, attributes, port, host })
 }
 
 fn os(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {

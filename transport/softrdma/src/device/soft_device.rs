@@ -6,6 +6,7 @@
 use super::channel::SoftCompletionChannel;
 use super::cm_channel::SoftCmChannel;
 use super::cm_id::{SoftCmId, own_channel};
+use super::control::is_of_this_host;
 use super::core::Core;
 use super::cq::SoftCq;
 use super::directory::ShardIndex;
@@ -20,13 +21,14 @@ use super::shard::{QpParts, ReceiveSide};
 use super::srq::SoftSrq;
 use super::use_count::UseGuard;
 use super::xrcd::SoftXrcd;
+use crate::host::Host;
 use std::any::Any;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use trunkline_verbs::{
-    AsyncEvent, Clock, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter,
-    CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry,
+    AddressOwner, AsyncEvent, Clock, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager,
+    Counter, CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry,
     PortAttributes, PortSpace, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair,
     SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
@@ -40,6 +42,8 @@ pub struct SoftDevice {
     core: Arc<Core>,
     attributes: DeviceAttributes,
     port: PortAttributes,
+    /// Registry of the devices of this user.
+    host: Option<Arc<Host>>,
 }
 
 impl SoftDevice {
@@ -50,8 +54,8 @@ impl SoftDevice {
     /// # Errors
     /// [`OpenError`] with the cause and a remedy.
     pub fn open(options: SoftOptions) -> Result<Arc<Self>, OpenError> {
-        let Opened { core, attributes, port } = opening::open(options)?;
-        Ok(Arc::new(Self { core, attributes, port }))
+        let Opened { core, attributes, port, host } = opening::open(options)?;
+        Ok(Arc::new(Self { core, attributes, port, host }))
     }
 
     /// Passes every asynchronous event to `listener` from now on, in place of the queue of
@@ -219,6 +223,17 @@ impl Device for SoftDevice {
 
     fn gid_table(&self) -> Vec<GidEntry> {
         self.core.control().gids().entries()
+    }
+
+    fn address_owner(&self, address: IpAddr) -> AddressOwner {
+        match &self.host {
+            Some(host) if host.is_address_of_the_living(address) => AddressOwner::ThisUser,
+            // Each host of a simulation has one user.
+            Some(_) if !self.core.runtime().is_simulated() && is_of_this_host(address) => {
+                AddressOwner::ThisHost
+            }
+            _ => AddressOwner::OtherHost,
+        }
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {

@@ -134,6 +134,13 @@ impl Host {
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
+    /// Returns true if a living member has a port at an address. No other user can send from that address and
+    /// be taken for a member.
+    pub(crate) fn is_address_of_the_living(&self, address: IpAddr) -> bool {
+        let [high, low] = Place::new(address, false).words();
+        self.records(&PORTS).any(|record| record.words[..2] == [high, low] && self.is_alive(record.owner))
+    }
+
     /// Returns the addresses at which living members have ports, with the number of these members.
     pub(super) fn addresses_in_use(&self) -> BTreeMap<IpAddr, usize> {
         let mut owners: BTreeMap<IpAddr, BTreeSet<u64>> = BTreeMap::new();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{PathChoice, SoftDevice, SoftOptions};
 use trunkline_testkit::{is_in_network_namespace, wait_until};
 use trunkline_verbs::{
-    CmChannel, CmEventKind, CmId, Device, EndpointRequest, EndpointSide, Mtu, PortSpace, QpType,
+    AddressOwner, CmChannel, CmEventKind, CmId, Device, EndpointRequest, EndpointSide, Mtu, PortSpace, QpType,
 };
 
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
@@ -39,6 +39,44 @@ fn path_mtus(near: &Node, far: &Node) -> [Mtu; 2] {
     let joined = join(near, far);
     exchange(&*joined.ini, near, far, 300_000);
     [joined.ini, joined.tgt].map(|qp| qp.query().unwrap().path_mtu)
+}
+
+#[test]
+fn addresses_belong_to_this_user_while_a_member_has_them() {
+    if !is_inside("addresses_belong_to_this_user_while_a_member_has_them") {
+        return;
+    }
+    ip("link set near up");
+    ip("link set far up");
+    ip(&format!("addr add {NEAR}/24 dev near"));
+    // Any program may send from an address of a local route.
+    ip("route add local 10.8.0.0/24 dev lo");
+    let listen = |node: &Node, address| {
+        let manager = node.device.connection_manager();
+        let channel = manager.create_channel().unwrap();
+        let side = EndpointSide::Passive { local: SocketAddr::new(address, 7471) };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+        let listener = manager.create_endpoint(&request, &channel).unwrap();
+        listener.listen(1).unwrap();
+        (listener, channel)
+    };
+    let near = at(NEAR);
+    let _near = listen(&near, NEAR);
+    let owner = |address: &str| near.device.address_owner(address.parse().unwrap());
+    assert_eq!(owner("10.9.0.1"), AddressOwner::ThisUser);
+    for address in ["127.0.0.1", "127.9.9.9", "::1", "10.8.0.7"] {
+        assert_eq!(owner(address), AddressOwner::ThisHost, "{address}");
+    }
+    for address in ["10.9.0.2", "10.9.1.1", "fd00::1"] {
+        assert_eq!(owner(address), AddressOwner::OtherHost, "{address}");
+    }
+    ip(&format!("addr add {FAR}/24 dev far"));
+    assert_eq!(owner("10.9.1.1"), AddressOwner::ThisHost);
+    let far = at(FAR);
+    let listening = listen(&far, FAR);
+    assert_eq!(owner("10.9.1.1"), AddressOwner::ThisUser);
+    drop((listening, far));
+    assert_eq!(owner("10.9.1.1"), AddressOwner::ThisHost);
 }
 
 #[test]

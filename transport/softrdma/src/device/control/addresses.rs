@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use trunkline_roce::wire::ROCE_PORT;
 use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError};
@@ -338,6 +339,13 @@ fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> 
     // Connecting a UDP socket asks for the route and sends nothing.
     socket.connect(remote)?;
     socket.local_addr().map(|address| address.ip())
+}
+
+/// Returns true if any user of this host may send from the address. The host delivers to itself what is sent to
+/// such an address, and the source is the same; a loopback address is not always listed.
+pub(in crate::device) fn is_of_this_host(address: IpAddr) -> bool {
+    let routed = || route_source(SocketAddr::new(address, ROCE_PORT), None);
+    address.is_loopback() || routed().is_ok_and(|source| source == address)
 }
 
 /// Returns true if the host's routing refuses packets from a loopback address to a peer on another host.

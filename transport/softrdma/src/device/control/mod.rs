@@ -35,6 +35,7 @@ mod removal;
 mod resolve;
 mod service;
 
+pub(super) use addresses::is_of_this_host;
 pub(super) use connections::Connections;
 pub(super) use endpoint::{PendingCmEvent, PendingCmEventKind};
 pub(super) use qps::Qps;

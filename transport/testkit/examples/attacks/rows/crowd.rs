@@ -2,7 +2,7 @@
 
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
-use crate::honest::{Pair, Setup};
+use crate::honest::{ANOTHER, Pair, Setup, open_to_all, runtime_of_another};
 use crate::{Outcome, Plan};
 use std::process::Command;
 use std::time::Duration;
@@ -14,6 +14,12 @@ const HELD: u64 = 70_000;
 const HOLDERS: u64 = 2;
 /// Maximum memory of the attacked node in MiB.
 const CEILING_MIB: u64 = 512;
+/// Number of addresses of the other user, and of held calls from each: more than a peer's handlers.
+const ADDRESSES: u64 = 10;
+const HELD_FROM_EACH: u64 = 17_000;
+/// Number of calls that a process of the node's user holds beside them: more than the part set aside for one
+/// host.
+const HELD_BESIDE: u64 = 2000;
 /// Number of calls whose arguments are kept, number of concurrent ones, and number of empty texts in each: a
 /// message of 15 KB that takes 360 KB of memory.
 const KEPT: u64 = 6000;
@@ -51,6 +57,43 @@ pub(crate) fn handlers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     findings.claim(outcome.is_ok(), "newcomer-is-served", &format!("{outcome:?}"));
     let [resident, _] = pair.server.process.resident_kib()?;
     findings.claim(resident >> 10 <= CEILING_MIB, "memory", &format!("{} MiB", resident >> 10));
+    Ok(())
+}
+
+/// Attacks with calls that never end, by another user at several addresses of this host.
+pub(crate) fn other_user(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    if !nix::unistd::geteuid().is_root() {
+        findings.skip("only root can start nodes of another user");
+        return Ok(());
+    }
+    let mut pair = Pair::start(plan, false)?;
+    let server = pair.server.address;
+    let (folder, runtime) = (Folder::new()?, runtime_of_another()?);
+    open_to_all(&folder)?;
+    let before = pair.client.tally()?;
+    let mut hostile = Vec::new();
+    for _ in 0..ADDRESSES {
+        let setup = Setup::new(&folder, plan).runtime(runtime.path()).within(&ANOTHER);
+        let Ok(mut party) = setup.start() else {
+            findings.skip("another user cannot run this program, or reach its folders");
+            return Ok(());
+        };
+        // The first calls after its handlers are used up are refused.
+        let _joined = party.first(server);
+        for _ in 0..HELD_FROM_EACH / 1000 {
+            party.process.ask(&format!("hold {server} 1000"))?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        hostile.push(party);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    nothing_lost(findings, &before, &pair.client.tally()?);
+    let mut newcomer = Setup::new(&pair.folder, plan).start()?;
+    for _ in 0..HELD_BESIDE / 1000 {
+        newcomer.process.ask(&format!("hold {server} 1000"))?;
+    }
+    let outcome = newcomer.first(server);
+    findings.claim(outcome.is_ok(), "newcomer-is-served", &format!("{outcome:?}"));
     Ok(())
 }
 

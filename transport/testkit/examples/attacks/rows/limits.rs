@@ -1,7 +1,7 @@
 //! Limits of the operating system: descriptors, memory, threads.
 
 use crate::findings::Findings;
-use crate::honest::Setup;
+use crate::honest::{ANOTHER, Setup, open_to_all, runtime_of_another};
 use crate::{Outcome, Plan};
 use std::path::Path;
 use std::process::Command;
@@ -85,30 +85,23 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         judge(findings, "threads", &Setup::new(&folder, plan).within(&["prlimit", "--nproc=1"]))?;
         return Ok(());
     }
-    let runtime = Folder::new()?;
-    std::os::unix::fs::chown(runtime.path(), Some(64_123), None)?;
+    let runtime = runtime_of_another()?;
     threads_of_another(plan, runtime.path(), findings)
 }
 
 /// Checks the limit on threads as another user, since it does not apply to root. A user without processes may
 /// have one thread, the main one.
 fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Findings) -> Outcome<()> {
-    const USER: [&str; 3] = ["setpriv", "--reuid=64123", "--clear-groups"];
     let folder = Folder::new()?;
     open_to_all(&folder)?;
     let setup = || Setup::new(&folder, plan).runtime(runtime);
     // If it does not serve without the limit, the cause is something else.
-    if setup().within(&USER).spawn()?.find(BOUND, |line| line.starts_with("READY")).is_none() {
+    if setup().within(&ANOTHER).spawn()?.find(BOUND, |line| line.starts_with("READY")).is_none() {
         findings.skip("threads are not limited: another user cannot run this program, or reach its folders");
         return Ok(());
     }
-    let limited = [&USER[..], &["prlimit", "--nproc=1"]].concat();
+    let limited = [&ANOTHER[..], &["prlimit", "--nproc=1"]].concat();
     judge(findings, "threads", &setup().within(&limited))
-}
-
-fn open_to_all(folder: &Folder) -> Outcome<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    Ok(std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?)
 }
 
 /// Checks that a node serves or ends with an error: never by a signal, silently or in a busy loop.

@@ -76,6 +76,11 @@ pub(crate) const ALL: &[Row] = &[
         run: crowd::handlers,
     },
     Row {
+        name: "other-user",
+        about: "another user of the host occupies the handlers of a node, from ten addresses",
+        run: crowd::other_user,
+    },
+    Row {
         name: "decoded",
         about: "a peer whose calls never end has arguments that take 24 times their bytes in memory",
         run: crowd::decoded,
