@@ -6,6 +6,7 @@
 use crate::client::Kind;
 use crate::echo::EchoClient;
 use crate::failure::Failure;
+use crate::feed::FeedClient;
 use crate::load::Running;
 use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
@@ -21,14 +22,18 @@ use std::fmt::Write as _;
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
-use trunkline::{Bytes, Node, block_on};
+use trunkline::stream::{Sender, channel};
+use trunkline::{Bytes, Node, Streaming, block_on};
 use trunkline_testkit::{fresh_ip, output};
 
 /// Payload bytes in each direction.
 const SIZE: usize = 64;
 /// Idle nodes of a process, which has some twenty descriptors for each.
 const NODES_OF_PROCESS: u16 = 40;
+/// Time after which idle sessions are probed together: more than the longest interval.
+const SETTLING: Duration = Duration::from_secs(12);
 /// Line of a child process whose sessions are up.
 const READY: &str = "ready";
 
@@ -43,6 +48,9 @@ pub(crate) struct Rest {
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "100,1000",
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     sessions: Vec<u16>,
+    /// Open a stream without items in each idle session.
+    #[arg(long)]
+    streams: bool,
     /// Paths of the packets, each measured: `udp`, `shm`.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,udp")]
     link: Vec<LinkFlag>,
@@ -141,9 +149,12 @@ impl Rest {
         let address = session.client().server();
         let parts = (0..idle_sessions).step_by(NODES_OF_PROCESS.into());
         let idle =
-            parts.map(|from| IdleNodes::start(link, address, (idle_sessions - from).min(NODES_OF_PROCESS)));
+            parts.map(|from| self.idle_nodes(link, address, (idle_sessions - from).min(NODES_OF_PROCESS)));
         let idle = idle.collect::<Result<Vec<_>, _>>();
         let _idle = idle.map_err(|why| session.death().unwrap_or(Failure::Unmeasured(why)))?;
+        if idle_sessions > 0 {
+            thread::sleep(SETTLING);
+        }
         let (client, payload) = (session.client().sendable(), Bytes::from(vec![1; SIZE]));
         let measured = usage::measure(server, rate.into(), time, || {
             block_on(client.echo(payload.clone()))
@@ -151,6 +162,10 @@ impl Rest {
                 .map_err(|status| format!("a call failed: {status}"))
         });
         measured.map_err(|why| session.death().unwrap_or(Failure::Unmeasured(why)))
+    }
+
+    fn idle_nodes(&self, link: LinkFlag, server: SocketAddr, count: u16) -> Result<Running, String> {
+        IdleNodes { server, count, link, streams: self.streams }.start()
     }
 }
 
@@ -161,12 +176,19 @@ pub(crate) struct IdleNodes {
     count: u16,
     #[arg(long, value_enum)]
     link: LinkFlag,
+    #[arg(long)]
+    streams: bool,
 }
+
+/// A node with a session, and the two ends of its stream.
+type IdleNode = (Node, Option<(Sender<Bytes>, Streaming<Bytes>)>);
 
 impl IdleNodes {
     /// Starts the process, and returns it once all sessions are up.
-    fn start(link: LinkFlag, server: SocketAddr, count: u16) -> Result<Running, String> {
+    fn start(self) -> Result<Running, String> {
+        let Self { server, count, link, streams } = self;
         let arguments = ["idle-nodes", &server.to_string(), &count.to_string(), "--link", link.name()];
+        let arguments = arguments.into_iter().chain(streams.then_some("--streams"));
         let mut running = Running::start(arguments.map(PathBuf::from))?;
         running
             .read_line()
@@ -183,16 +205,23 @@ impl IdleNodes {
         let nodes = (0..self.count).map(|_| self.node()).collect::<Result<Vec<_>, _>>()?;
         output::out(READY)?;
         let _end = std::io::stdin().read_to_end(&mut Vec::new());
-        nodes.iter().for_each(Node::shutdown);
+        nodes.iter().for_each(|(node, _)| node.shutdown());
         Ok(())
     }
 
-    fn node(self) -> Result<Node, String> {
+    fn node(self) -> Result<IdleNode, String> {
         let node = self.link.builder().listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(1).start();
         let node = node.map_err(|error| error.to_string())?;
         let client = EchoClient::connect(&node, self.server).map_err(|status| status.to_string())?;
         block_on(client.echo(Bytes::new())).map_err(|status| format!("an idle session failed: {status}"))?;
-        Ok(node)
+        if !self.streams {
+            return Ok((node, None));
+        }
+        let feed = FeedClient::connect(&node, self.server).map_err(|status| status.to_string())?;
+        let (sender, items) = channel(1);
+        let answers =
+            block_on(feed.chat(items)).map_err(|status| format!("an idle stream failed: {status}"))?;
+        Ok((node, Some((sender, answers))))
     }
 }
 
