@@ -38,6 +38,9 @@ use trunkline_verbs::{Clock, Time};
 /// Maximum number of calls taken from each queue in one turn, so that messages do not wait for long.
 const TURN: usize = 256;
 
+/// Maximum number of tasks polled from each queue in one turn, for the same reason.
+const POLLS: usize = 128;
+
 /// Polls of tasks between two reads of the clock.
 const LOOK_EVERY: usize = 4;
 
@@ -275,9 +278,12 @@ impl RpcPoller {
 
     fn run_ready(&mut self, carrier: &mut dyn Carrier) -> bool {
         // Tasks that are woken meanwhile wait for the next turn.
-        let count = self.ready.len();
+        let count = self.ready.len().min(POLLS);
         let mut woken = mem::take(&mut self.woken);
         self.ready.take_woken(&mut woken);
+        if woken.len() > POLLS {
+            self.ready.put_back(woken.drain(POLLS..));
+        }
         for _ in 0..count {
             let Some(task) = self.ready.pop() else { break };
             self.poll(carrier, task);

@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use trunkline_transport::ledger::{Granting, MemoryLedger, PollerLedger, Spending, UpperLedger};
+use trunkline_transport::ledger::{
+    Granting, MemoryLedger, PollerLedger, ROUND_MESSAGES, Spending, TURN_MESSAGES, UpperLedger,
+};
 use trunkline_verbs::QpNumber;
 
 /// Differences of positions from this on count as negative.
@@ -21,6 +23,7 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     let mut grants = BTreeMap::new();
     for ledger in ledgers {
         within_depth(ledger)?;
+        turns_are_short(ledger)?;
         for granting in &ledger.granting {
             grants.insert((ledger.node.ip(), granting.target, ledger.poller), *granting);
         }
@@ -134,6 +137,20 @@ fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
         return Err(format!(
             "{bytes} bytes of early frames are kept {}, {shared} of these in memory of others",
             at()
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the frames of a peer did not wait for more than a turn of each other waiting peer, and one round of peers
+/// that do not wait.
+fn turns_are_short(ledger: &PollerLedger) -> Result<(), String> {
+    let (messages, peers) = ledger.longest_wait;
+    let most = u64::from(TURN_MESSAGES) * (peers as u64 + 1) + u64::from(ROUND_MESSAGES);
+    if messages > most {
+        return Err(format!(
+            "{messages} messages were handled between two turns of a peer, of {peers} that waited, at poller {} of {}",
+            ledger.poller, ledger.node
         ));
     }
     Ok(())

@@ -96,6 +96,7 @@ pub(crate) const ALL: &[Mutant] = &[
     Mutant { name: "another_peer_is_charged", what: "budget: what a peer uses is charged to another" },
     Mutant { name: "budgets_have_no_limit", what: "budget: a peer may use more than its limit" },
     Mutant { name: "hosts_have_no_limit", what: "budget: the peers of a host may use more than its limit" },
+    Mutant { name: "peers_take_no_turns", what: "turns: a peer's frames wait until another has no more" },
     Mutant { name: "keepalive_is_not_sent", what: "keepalive: a silent peer is not probed" },
     Mutant {
         name: "idle_sessions_are_not_probed",

@@ -192,31 +192,48 @@ pub(crate) fn bundle(messages: u16) -> [u8; HEADER] {
     [BUNDLE, 0, low, high, 0, 0, 0, 0]
 }
 
-/// Returns the ranges of the messages in a bundle, for a frame that [`Header::parse`] accepted. Messages that
-/// were given up are left out.
-///
-/// # Errors
-/// An item is an error if the bundle is malformed.
-pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<Range<usize>, FrameError>> {
-    let (mut at, mut left) = (HEADER, count);
-    std::iter::from_fn(move || {
+/// Place in a bundle, from which its messages follow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bundle {
+    at: usize,
+    left: u16,
+}
+
+impl Bundle {
+    /// Returns the first place in a bundle of `count` messages.
+    pub(crate) fn new(count: u16) -> Self {
+        Self { at: HEADER, left: count }
+    }
+
+    /// Returns the range of the next message in a frame that [`Header::parse`] accepted. Messages that were given up are
+    /// left out. After an error, or the last message, returns `None`.
+    ///
+    /// # Errors
+    /// Returns an error if the bundle is malformed.
+    pub(crate) fn next(&mut self, frame: &[u8]) -> Option<Result<Range<usize>, FrameError>> {
         loop {
-            if at == frame.len() && left == 0 {
+            if self.at == frame.len() && self.left == 0 {
                 return None;
             }
-            let message = match bundled_message(&frame[at..]) {
-                Some(length) if left > 0 => at..at + length,
+            let message = match bundled_message(&frame[self.at..]) {
+                Some(length) if self.left > 0 => self.at..self.at + length,
                 _ => {
-                    (at, left) = (frame.len(), 0);
+                    *self = Self { at: frame.len(), left: 0 };
                     return Some(Err(FrameError::Broken("bundle whose messages do not fit it")));
                 }
             };
-            (at, left) = (message.end, left - 1);
+            *self = Self { at: message.end, left: self.left - 1 };
             if frame[message.start] >= 0x10 {
                 return Some(Ok(message));
             }
         }
-    })
+    }
+}
+
+/// Returns the ranges of the messages in a bundle, as [`Bundle::next`] does.
+pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<Range<usize>, FrameError>> {
+    let mut bundle = Bundle::new(count);
+    std::iter::from_fn(move || bundle.next(frame))
 }
 
 /// Returns the size of the first of these bundled messages, in bytes, if it is valid.

@@ -8,6 +8,7 @@
 
 use crate::PeerKey;
 pub use crate::budget::BudgetLedger;
+pub use crate::sizes::{ROUND_MESSAGES, TURN_MESSAGES};
 use std::net::SocketAddr;
 use trunkline_verbs::QpNumber;
 
@@ -39,6 +40,8 @@ pub struct PollerLedger {
     pub memory: [MemoryLedger; 3],
     /// The poller's share of budgets. The upper half has others.
     pub budgets: Vec<BudgetLedger>,
+    /// Largest number of messages handled between two turns of a waiting peer, and the number of waiting peers then.
+    pub longest_wait: (u64, usize),
     /// Open work of the upper half.
     pub upper: UpperLedger,
 }

@@ -21,3 +21,8 @@ pub(crate) const LEAST_FRAME: u32 = 2048;
 pub(crate) const BATCH: usize = 64;
 /// Send-queue depth of an INI, in work requests.
 pub(crate) const SEND_QUEUE_DEPTH: usize = 512;
+
+/// Maximum number of messages in a peer's turn.
+pub const TURN_MESSAGES: u32 = 16;
+/// Number of messages after which a poller's round ends.
+pub const ROUND_MESSAGES: u32 = 64;

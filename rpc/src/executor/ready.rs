@@ -66,6 +66,11 @@ impl Ready {
         self.queue.len()
     }
 
+    /// Appends tasks that are to be polled in a later turn.
+    pub(crate) fn put_back(&self, tasks: impl Iterator<Item = TaskId>) {
+        tasks.for_each(|task| self.queue.push(task));
+    }
+
     /// Takes the tasks that were woken in this turn, in exchange for an empty list.
     pub(crate) fn take_woken(&self, list: &mut Vec<TaskId>) {
         HERE.with(|here| mem::swap(&mut *here.woken.borrow_mut(), list));

@@ -15,6 +15,12 @@ const HELD: Duration = Duration::from_millis(200);
 const BEYOND: usize = 2;
 /// Calls that keep texts. The last one exceeds the memory of one peer.
 const KEEPING: usize = 3;
+/// Calls that one caller makes at once, and calls of another, one after the other.
+const FLOOD: usize = 300;
+const BESIDE: usize = 6;
+/// Number of times that a handler blocks their poller, and the time of each, in microseconds.
+const BLOCKS: usize = 5;
+const BLOCKED_US: u64 = 300;
 
 /// A peer that holds all handlers that it may, and the peers that must be served meanwhile.
 struct Greed {
@@ -30,7 +36,7 @@ impl Run {
     pub(super) fn one_is_greedy(&mut self) -> bool {
         let honest = Some(self.nodes.len() - 1).filter(|honest| *honest != 1);
         let greed = Greed { server: 0, greedy: vec![1], allowed: HANDLERS.per_peer, honest };
-        self.hold(&greed) && self.one_keeps_memory()
+        self.hold(&greed) && self.one_keeps_memory() && self.one_floods()
     }
 
     /// Does the same with several callers of one host and one of another host, if the run has them.
@@ -128,6 +134,42 @@ impl Run {
         true
     }
 
+    /// Makes many calls by one caller at once, while another makes one after the other. The ledgers tell how long its
+    /// messages waited for their turn.
+    fn one_floods(&mut self) -> bool {
+        let (server, greedy, honest) = (0, 1, self.nodes.len() - 1);
+        let address = self.nodes[server].address;
+        let began = self.scheduler.now();
+        let Some(client) = self.client(greedy) else { return self.fail("a node is not running") };
+        let blocker = client.clone();
+        self.scheduler.tasks.add(client.process, async move {
+            for _ in 0..BLOCKS {
+                // Many others arrive while the poller is busy.
+                let outcome = blocker.block_at(address, TRY, BLOCKED_US).await;
+                if let Some(status) = outcome.filter(|status| !is_overload(status)) {
+                    blocker.oracle.fail(format!("a call that blocks its poller failed: {status}"));
+                }
+            }
+        });
+        for (caller, tasks, calls) in [(greedy, FLOOD, BESIDE), (honest, 1, BESIDE)] {
+            let Some(client) = self.client(caller) else { return self.fail("a node is not running") };
+            for _ in 0..tasks {
+                let client = client.clone();
+                self.scheduler.tasks.add(client.process, async move {
+                    for _ in 0..calls {
+                        match client.late_echo_of(address, TRY, (20, 20), 0).await {
+                            Some(status) if caller != greedy || !is_overload(&status) => {
+                                client.oracle.fail(format!("a call beside many others failed: {status}"));
+                            }
+                            _ => {}
+                        }
+                    }
+                });
+            }
+        }
+        self.ends_within(server, began + TRY + QUIET)
+    }
+
     /// Checks that all calls and handlers end by the time limit.
     fn ends_within(&mut self, server: usize, limit: Time) -> bool {
         if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0)
@@ -146,6 +188,11 @@ fn is_refusal(status: &Status) -> bool {
         && ["one peer's", "one host's"]
             .iter()
             .any(|whose| status.message().contains(&format!("{whose} budget of running handlers")))
+}
+
+/// Returns true for the failures of calls that are more than a small node handles in time.
+fn is_overload(status: &Status) -> bool {
+    matches!(status.code(), Code::ResourceExhausted | Code::DeadlineExceeded)
 }
 
 fn is_out_of_memory(status: &Status) -> bool {

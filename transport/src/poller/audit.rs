@@ -33,6 +33,7 @@ impl Core {
             outstanding_wr: res.sends.outstanding(),
             memory: [&res.shared.sources, &res.shared.sinks, &res.shared.buffers].map(|pool| pool.ledger()),
             budgets: res.shares.ledger(counted),
+            longest_wait: self.turns.longest_wait(),
             upper,
         }
     }

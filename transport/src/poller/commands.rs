@@ -76,7 +76,7 @@ impl Core {
             Command::SessionUp(session) => self.session_up(session),
             Command::SessionClosed { peer, number, cause } => {
                 self.inbox.is_closing = true;
-                self.take_arrived();
+                self.take_arrived(peer);
                 self.inbox.is_closing = false;
                 self.session_closed(peer, number, cause);
             }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::Core;
+use super::turns::Waiting;
 use crate::PeerKey;
 use crate::buffer::Received;
 use crate::crossings::Crossing;
@@ -74,7 +75,7 @@ impl Core {
             self.commands_amid_completions();
         }
         if is_of_session(self) {
-            self.take_late_frame(target, frame);
+            self.turns.wait(peer, Waiting::Frame(target, frame));
         } else if !self.targets.knows(target) {
             self.keep_unannounced(target, frame);
         }
@@ -119,6 +120,7 @@ impl Core {
         match crossing {
             Crossing::Frame { target, peer, number, frame } => {
                 if self.targets.get(target).is_some_and(|known| known.session() == (peer, number)) {
+                    self.take_line(peer);
                     self.take_late_frame(target, frame);
                 }
             }

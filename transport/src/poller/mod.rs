@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `run.rs`, `idle.rs` | its turns; when to yield, when to sleep |
 //! | `sends.rs` | posting for all trunks, send completions, announcing credit |
-//! | `receives.rs` | from completions to frames, and reposting |
+//! | `receives.rs`, `turns.rs` | from completions to frames, and reposting; turns of peers |
 //! | `commands.rs` | commands of other machines |
 //! | `sessions.rs` | sessions coming up and going down |
 //! | `depth.rs` | making the SRQ deeper for many peers |
@@ -39,6 +39,7 @@ mod shutdown;
 mod targets;
 mod timers;
 mod trunks;
+mod turns;
 
 pub(crate) use run::{OfNode, Parts, Poller};
 
@@ -53,6 +54,7 @@ use receives::Batch;
 use shutdown::Shutdown;
 use targets::Targets;
 use trunks::Trunks;
+use turns::Turns;
 
 /// A poller without its upper half, which borrows it as a [`crate::Carrier`]. It moves things between its
 /// parts, each of which guards its own state.
@@ -67,6 +69,7 @@ pub(crate) struct Core {
     targets: Targets,
     /// Sessions that are ending and wait for frames from other pollers.
     closings: Closings,
+    turns: Turns,
     inbox: Inbox,
     batch: Batch,
     shutdown: Shutdown,

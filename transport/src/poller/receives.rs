@@ -6,10 +6,12 @@
 
 use super::Core;
 use super::targets::Target;
+use super::turns::{Part, Waiting};
 use crate::buffer::{ReceiveSlots, Received};
-use crate::frame::{self, FrameError, Kind};
+use crate::frame::{Bundle, FrameError, Kind};
 use crate::sizes::BATCH;
-use crate::{Message, Origin};
+use crate::{Message, Origin, PeerKey};
+use bytes::Bytes;
 use std::mem;
 use trunkline_verbs::{Completion, QpNumber};
 
@@ -28,6 +30,12 @@ pub(super) trait Take {
 
     /// Called after the last message of a frame.
     fn frame_ends(&mut self, core: &mut Core);
+
+    /// Returns true if a frame must wait. `is_before_turn` is true if its peer has had its turn, or others have.
+    fn must_wait(&self, peer: PeerKey, is_before_turn: bool) -> bool;
+
+    /// Returns true if peers take turns.
+    fn takes_turns(&self) -> bool;
 }
 
 /// Queues messages for the upper half.
@@ -40,6 +48,34 @@ impl Take for Queue {
     }
 
     fn frame_ends(&mut self, _: &mut Core) {}
+
+    fn must_wait(&self, _: PeerKey, _: bool) -> bool {
+        false
+    }
+
+    fn takes_turns(&self) -> bool {
+        false
+    }
+}
+
+/// Queues the messages of one peer, whose session ends.
+#[derive(Debug)]
+struct QueueLast(PeerKey);
+
+impl Take for QueueLast {
+    fn message(&mut self, core: &mut Core, from: Origin, message: Message) {
+        Queue.message(core, from, message);
+    }
+
+    fn frame_ends(&mut self, _: &mut Core) {}
+
+    fn must_wait(&self, peer: PeerKey, _: bool) -> bool {
+        peer != self.0
+    }
+
+    fn takes_turns(&self) -> bool {
+        false
+    }
 }
 
 impl Batch {
@@ -50,14 +86,15 @@ impl Batch {
 }
 
 impl Core {
-    /// Takes completions, up to a few batches, and hands each message to `take`. Returns true if there were
-    /// any.
+    /// Takes completions, up to a few batches, and hands each message to `take`, in turns of their peers. Returns true
+    /// if there were any.
     pub(super) fn poll_completions(&mut self, take: &mut impl Take) -> bool {
+        self.turns.begin_round(self.res.time.now());
         if self.res.receives.is_missing_any() {
             // An SRQ that has run empty completes nothing, so slots that were returned are posted here.
             self.queues.repost(self.res.receives.slots(), 0);
         }
-        let mut worked = false;
+        let mut worked = self.take_turns(take, self.turns.peers());
         for _ in 0..4 {
             let count = self.poll_batch(take);
             worked |= count > 0;
@@ -65,18 +102,66 @@ impl Core {
                 break;
             }
         }
-        worked
+        worked | self.take_turns(take, usize::MAX)
     }
 
-    /// Takes everything in the CQ now. Frames from a destroyed TGT are among it, and their sender believes
-    /// that they arrived.
-    pub(super) fn take_arrived(&mut self) {
+    /// Takes everything in the CQ now, because a session of this peer ends. Frames from a destroyed TGT are among it, and
+    /// their sender believes that they arrived.
+    pub(super) fn take_arrived(&mut self, peer: PeerKey) {
+        self.take_line(peer);
         for _ in 0..=self.queues.capacity_cqe() / BATCH {
-            if self.poll_batch(&mut Queue) < BATCH {
+            if self.poll_batch(&mut QueueLast(peer)) < BATCH {
                 break;
             }
         }
         self.take_crossed();
+    }
+
+    /// Gives peers whose frames wait up to this number of turns, until the round is over. Returns true if there were any.
+    fn take_turns(&mut self, take: &mut impl Take, turns: usize) -> bool {
+        let mut worked = false;
+        for _ in 0..turns {
+            let is_over = worked && self.turns.is_round_over(self.res.shared.runtime.clock());
+            if is_over || self.is_charged() {
+                break;
+            }
+            let Some(peer) = self.turns.begin_turn() else { break };
+            while let Some(frame) = self.turns.next(peer) {
+                self.take_waiting(frame, take);
+            }
+            self.turns.end_turn(peer);
+            worked = true;
+        }
+        if worked {
+            self.res.grants.grant(self.res.time.now_ms());
+        }
+        worked
+    }
+
+    /// Queues the messages in a peer's waiting frames.
+    pub(super) fn take_line(&mut self, peer: PeerKey) {
+        if self.turns.has_line(peer) {
+            while let Some(frame) = self.turns.take(peer) {
+                self.take_waiting(frame, &mut Queue);
+            }
+            self.turns.end_turn(peer);
+        }
+    }
+
+    fn take_waiting(&mut self, frame: Waiting, take: &mut impl Take) {
+        match frame {
+            Waiting::Frame(target, frame) => self.frame_received(target, frame, take),
+            Waiting::Bundle(part, bytes, bundle) => {
+                let (peer, number) = (part.from.peer, part.from.session.0);
+                if let Err(error) = self.bundle_received(part, &bytes, bundle, take) {
+                    self.targets
+                        .of_session((peer, number))
+                        .iter()
+                        .for_each(|(_, qp)| self.targets.ignore(*qp));
+                    self.misbehaved(peer, number, error);
+                }
+            }
+        }
     }
 
     fn poll_batch(&mut self, take: &mut impl Take) -> usize {
@@ -118,7 +203,28 @@ impl Core {
     fn place(&mut self, target: QpNumber, frame: Received, take: &mut impl Take) {
         match self.crossings.other(&frame) {
             Some(poller) => self.cross(poller, target, frame),
-            None => self.frame_received(target, frame, take),
+            None => self.arrived(target, frame, take),
+        }
+    }
+
+    /// Takes a frame for us, or lets it wait for its peer's turn.
+    fn arrived(&mut self, qp: QpNumber, frame: Received, take: &mut impl Take) {
+        let Some(place) = self.target_place(qp) else { return self.keep_unannounced(qp, frame) };
+        let round = self.turns.round();
+        let Some(target) = self.targets.at(place) else { return };
+        let (peer, left) = (target.session().0, target.turn_left(round));
+        let is_before_turn = left == 0
+            || self.turns.has_line(peer)
+            || self.turns.is_round_over(self.res.shared.runtime.clock());
+        if take.must_wait(peer, is_before_turn) {
+            let frame = self.res.receives.keep(frame);
+            return self.turns.wait(peer, Waiting::Frame(qp, frame));
+        }
+        self.turns.give(left);
+        self.frame_received(qp, frame, take);
+        let left = self.turns.left();
+        if let Some(target) = self.targets.at(place) {
+            target.set_turn_left(round, left);
         }
     }
 
@@ -169,17 +275,21 @@ impl Core {
                     let from = trunk.origin(lane);
                     self.targets.note_credit(qp);
                     let message = self.res.receives.message(frame);
+                    self.turns.count();
                     take.message(self, from, message);
                     return take.frame_ends(self);
                 }
                 is_settings = header.kind == Kind::Settings;
                 match heard {
                     Ok(true) if header.kind == Kind::Bundle => {
-                        let of = (slot.unwrap_or_default(), lane, header.word);
-                        let from = trunk.origin(lane);
-                        self.bundle_received(of, from, frame, take)
+                        let part = Part { from: trunk.origin(lane), trunk: slot.unwrap_or_default(), lane };
+                        let bytes = self.res.receives.bundle(frame);
+                        self.bundle_received(part, &bytes, Bundle::new(header.word), take)
                     }
-                    heard => heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame)),
+                    heard => {
+                        self.turns.count();
+                        heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))
+                    }
                 }
             }
             (Ok(header), ..) => self.keep_early(qp, header.kind, frame),
@@ -195,31 +305,34 @@ impl Core {
         }
     }
 
-    /// Hands on the `count` messages of a bundle.
+    /// Hands on the remaining messages of a bundle, as far as the turn of its peer allows.
     fn bundle_received(
         &mut self,
-        (trunk, lane, count): (usize, usize, u16),
-        from: Origin,
-        bundle: Received,
+        part: Part,
+        bytes: &Bytes,
+        mut bundle: Bundle,
         take: &mut impl Take,
     ) -> Result<(), FrameError> {
-        let bundle = self.res.receives.bundle(bundle);
-        let mut result = Ok(());
-        for message in frame::bundled(&bundle, count) {
-            let message = match message {
-                Ok(message) => Message::from(bundle.slice(message)),
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
+        while !take.takes_turns() || self.turns.left() > 0 {
+            let Some(message) = bundle.next(bytes) else {
+                take.frame_ends(self);
+                return Ok(());
             };
+            let message = Message::from(bytes.slice(message.inspect_err(|_| take.frame_ends(self))?));
             // A message may end the session; the remaining ones were received before that.
-            let Some(trunk) = self.trunks.get(trunk) else { break };
-            trunk.count_received(lane);
-            take.message(self, from, message);
+            let Some(trunk) = self
+                .trunks
+                .get(part.trunk)
+                .filter(|trunk| trunk.peer() == part.from.peer && trunk.number() == part.from.session.0)
+            else {
+                return Ok(());
+            };
+            trunk.count_received(part.lane);
+            self.turns.count();
+            take.message(self, part.from, message);
         }
-        take.frame_ends(self);
-        result
+        self.turns.put_back(part.from.peer, Waiting::Bundle(part, bytes.clone(), bundle));
+        Ok(())
     }
 
     /// Keeps a frame of a peer that saw the session come up before we did.

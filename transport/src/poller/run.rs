@@ -26,6 +26,7 @@ use super::receives::{Batch, Queue, Take};
 use super::shutdown::Shutdown;
 use super::targets::Targets;
 use super::trunks::Trunks;
+use super::turns::Turns;
 use crate::command::{CmCommand, Command, PollerHandle};
 use crate::frame::ANNOUNCEMENT;
 use crate::incarnation::PollerDevice;
@@ -33,7 +34,7 @@ use crate::log_limit::LogLimit;
 use crate::peer_hash::PeerHash;
 use crate::shared::{Alive, NodeShared};
 use crate::trunk::{Event, Resources, Trunk};
-use crate::{Carrier as _, Message, Origin, PollerIndex, Screening, Upper};
+use crate::{Carrier as _, Message, Origin, PeerKey, PollerIndex, Screening, Upper};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -124,6 +125,7 @@ impl<U: Upper> Poller<U> {
             peers: Peers::new(hash),
             targets: Targets::default(),
             closings: Closings::default(),
+            turns: Turns::default(),
             inbox: Inbox::new(handle),
             batch: Batch::default(),
             shutdown: Shutdown::default(),
@@ -359,6 +361,14 @@ impl<U: Upper> Take for Deliver<'_, U> {
             core.flush_marked();
         }
     }
+
+    fn must_wait(&self, _: PeerKey, is_before_turn: bool) -> bool {
+        is_before_turn
+    }
+
+    fn takes_turns(&self) -> bool {
+        true
+    }
 }
 
 impl<U: Upper> Machine for Poller<U> {
@@ -438,6 +448,9 @@ impl Core {
 
     /// Returns true if there is work for the next round.
     fn has_work(&self) -> bool {
-        !self.res.events.is_empty() || !self.res.marked.is_empty() || self.crossings.has_any()
+        !self.res.events.is_empty()
+            || !self.res.marked.is_empty()
+            || !self.turns.is_empty()
+            || self.crossings.has_any()
     }
 }

@@ -11,6 +11,7 @@ use crate::PeerKey;
 use crate::buffer::Received;
 use crate::credit::{GrantId, Grants};
 use crate::frame::{FrameError, Header, Kind};
+use crate::sizes::TURN_MESSAGES;
 use crate::trunk::Resources;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ pub(super) struct Target {
     pair: Option<GrantId>,
     /// Frame that arrived before the command that reports the session up.
     early: Option<Received>,
+    /// Last round in which its messages were handled as they came, and the number left to it then.
+    turn: (u32, u32),
     /// True if the peer broke the rules: its messages are ignored until the TGT is destroyed.
     broken: bool,
 }
@@ -45,7 +48,17 @@ impl Target {
     /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: a peer
     /// that leaves many sessions half-open must not take credit from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
-        Self { peer, number, poller, home, trunk: None, pair: None, early: None, broken: false }
+        let turn = (0, TURN_MESSAGES);
+        Self { peer, number, poller, home, trunk: None, pair: None, early: None, turn, broken: false }
+    }
+
+    /// Returns the number of messages that it may have handled as they come, in this round.
+    pub(super) fn turn_left(&self, round: u32) -> u32 {
+        if self.turn.0 == round { self.turn.1 } else { TURN_MESSAGES }
+    }
+
+    pub(super) fn set_turn_left(&mut self, round: u32, left: u32) {
+        self.turn = (round, left);
     }
 
     /// Charges the base credit to the SRQ's depth, unless that was done before. Called when the session is

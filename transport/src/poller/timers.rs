@@ -76,7 +76,7 @@ impl Core {
 
     /// Returns true if no message is in flight, and no event waits for the upper half.
     pub(super) fn is_quiet(&self) -> bool {
-        self.trunks.is_quiet() && self.peers.is_quiet() && self.res.events.is_empty()
+        self.trunks.is_quiet() && self.peers.is_quiet() && self.res.events.is_empty() && self.turns.is_empty()
     }
 
     /// Notifies the CM machine, once, that nothing is in progress or that time is up.

@@ -1,0 +1,181 @@
+//! Turns of peers: one that sends much delays the messages of others only by its turn.
+//!
+//! The device completes receives in the order of their arrival, so a peer that uses all its credit could put thousands
+//! of messages before the next one of another peer. In each round a peer therefore has its first messages handled as
+//! they come. Further frames wait here, in a line for each peer, and the lines take turns. A round ends after
+//! [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late either.
+//!
+//! Waiting frames have used their credit, which their peer gets back when they are handled: that bounds the lines. A
+//! session ends after its line was emptied.
+#![forbid(unsafe_code)]
+
+use crate::buffer::Received;
+use crate::frame::Bundle;
+use crate::sizes::{ROUND_MESSAGES, TURN_MESSAGES};
+use crate::{Origin, PeerKey};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_verbs::{Clock, QpNumber, Time};
+
+/// Time after which a round ends.
+const ROUND_TIME: Duration = Duration::from_micros(200);
+
+/// A frame that waits for its peer's turn, or the rest of one.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// A frame, and the TGT that it came through.
+    Frame(QpNumber, Received),
+    /// Bytes of a bundle, with the place of the messages that remain.
+    Bundle(Part, Bytes, Bundle),
+}
+
+/// Origin of a bundle's messages, and where they are counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) from: Origin,
+    /// Place of the trunk.
+    pub(super) trunk: usize,
+    pub(super) lane: usize,
+}
+
+#[derive(Debug)]
+struct Line {
+    frames: VecDeque<Waiting>,
+    /// Number of all handled messages when the line's last turn ended, or when the line began.
+    since: u64,
+}
+
+/// The lines of all peers, and the progress of the round.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    lines: BTreeMap<PeerKey, Line>,
+    /// Peers with a line, the next one first.
+    order: VecDeque<PeerKey>,
+    round: u32,
+    /// Number of messages handled, in all rounds and before this round.
+    handled: u64,
+    handled_before: u64,
+    /// End of the round.
+    until: Time,
+    /// Number of messages left to the peer that has its turn.
+    left: u32,
+    /// Largest number of messages handled between two turns of a waiting peer, by the number of lines.
+    longest_wait: (u64, usize),
+}
+
+impl Turns {
+    /// Begins a round.
+    pub(super) fn begin_round(&mut self, now: Time) {
+        self.round = self.round.wrapping_add(1);
+        self.handled_before = self.handled;
+        self.until = now + ROUND_TIME;
+    }
+
+    /// Returns true if nothing waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Returns true if the round has handled enough.
+    pub(super) fn is_round_over(&self, clock: &Clock) -> bool {
+        let handled = self.handled - self.handled_before;
+        handled >= u64::from(ROUND_MESSAGES)
+            || handled >= u64::from(TURN_MESSAGES) && clock.now() >= self.until
+    }
+
+    /// Returns the number of the round.
+    pub(super) fn round(&self) -> u32 {
+        self.round
+    }
+
+    /// Returns true if a peer's frames wait.
+    pub(super) fn has_line(&self, peer: PeerKey) -> bool {
+        !self.is_empty() && self.lines.contains_key(&peer)
+    }
+
+    /// Sets the number of messages left to the peer that has its turn.
+    pub(super) fn give(&mut self, messages: u32) {
+        self.left = messages;
+    }
+
+    /// Returns the number of messages left to the peer that has its turn.
+    pub(super) fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Counts a message of the peer that has its turn.
+    #[inline]
+    pub(super) fn count(&mut self) {
+        self.handled += 1;
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// Appends a frame to its peer's line.
+    pub(super) fn wait(&mut self, peer: PeerKey, frame: Waiting) {
+        self.line(peer).frames.push_back(frame);
+    }
+
+    /// Puts the rest of a frame back to the front of its peer's line.
+    pub(super) fn put_back(&mut self, peer: PeerKey, frame: Waiting) {
+        self.line(peer).frames.push_front(frame);
+    }
+
+    fn line(&mut self, peer: PeerKey) -> &mut Line {
+        let (order, since) = (&mut self.order, self.handled);
+        self.lines.entry(peer).or_insert_with(|| {
+            order.push_back(peer);
+            Line { frames: VecDeque::new(), since }
+        })
+    }
+
+    /// Begins the next turn. Returns its peer; `None` if nothing waits.
+    pub(super) fn begin_turn(&mut self) -> Option<PeerKey> {
+        let peer = *self.order.front()?;
+        self.left = if mutant!(peers_take_no_turns) { u32::MAX } else { TURN_MESSAGES };
+        if let Some(line) = self.lines.get(&peer) {
+            let waited = self.handled - line.since;
+            self.longest_wait = self.longest_wait.max((waited, self.order.len()));
+        }
+        Some(peer)
+    }
+
+    /// Takes the next frame of a peer, unless its turn is over.
+    pub(super) fn next(&mut self, peer: PeerKey) -> Option<Waiting> {
+        if self.left == 0 { None } else { self.take(peer) }
+    }
+
+    /// Takes the next frame of a peer.
+    pub(super) fn take(&mut self, peer: PeerKey) -> Option<Waiting> {
+        self.lines.get_mut(&peer)?.frames.pop_front()
+    }
+
+    /// Ends a peer's turn. A peer whose frames still wait has its next turn after all others.
+    pub(super) fn end_turn(&mut self, peer: PeerKey) {
+        let Some(line) = self.lines.get_mut(&peer) else { return };
+        line.since = self.handled;
+        let is_over = line.frames.is_empty();
+        if is_over {
+            self.lines.remove(&peer);
+        }
+        if let Some(place) = self.order.iter().position(|waiting| *waiting == peer) {
+            self.order.remove(place);
+        }
+        if !is_over {
+            self.order.push_back(peer);
+        }
+    }
+
+    /// Returns the number of waiting peers.
+    pub(super) fn peers(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Returns the largest number of messages handled between two turns of a waiting peer, and the number of waiting
+    /// peers then.
+    pub(super) fn longest_wait(&self) -> (u64, usize) {
+        self.longest_wait
+    }
+}
