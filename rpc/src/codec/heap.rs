@@ -24,7 +24,7 @@ const OPTION: &str = "core::option::Option<";
 const COUNTS: usize = 2 * size_of::<usize>();
 
 /// Returns the heap memory of an allocation of `bytes` bytes, as glibc rounds it.
-pub(super) fn block(bytes: usize) -> usize {
+pub(crate) fn block(bytes: usize) -> usize {
     match bytes {
         0 => 0,
         // Rust allocates no more than this.

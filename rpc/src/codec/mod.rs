@@ -20,7 +20,7 @@ mod coding;
 mod evolution;
 mod growth;
 mod guarded;
-mod heap;
+pub(crate) mod heap;
 mod limits;
 #[cfg(feature = "message-pack")]
 mod message_pack;

@@ -55,13 +55,13 @@ const NS_PER_US: u64 = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) peer: PeerKey,
-    session: SessionNumber,
-    poller: PollerIndex,
-    call: u64,
+    pub(super) session: SessionNumber,
+    pub(super) poller: PollerIndex,
+    pub(super) call: u64,
 }
 
 impl Key {
-    fn new(from: Origin, call: u64) -> Self {
+    pub(super) fn new(from: Origin, call: u64) -> Self {
         Self { peer: from.peer, session: from.session, poller: from.poller, call }
     }
 }
@@ -87,7 +87,7 @@ pub(super) struct Caller {
 
 impl Caller {
     /// Returns the caller of a one-way call, as far as a frame to it needs.
-    fn of_one_way(key: Key) -> Self {
+    pub(super) fn of_one_way(key: Key) -> Self {
         Self {
             key,
             deadline: None,
@@ -153,7 +153,7 @@ pub(crate) struct Dispatch {
     most_metadata: usize,
     /// Call whose handler is being polled.
     current: Rc<CurrentCall>,
-    /// Large replies without room.
+    /// Replies without room.
     replies: WaitingReplies,
     /// Peers with a call whose handler has begun, and that had no reply.
     unanswered: BTreeSet<PeerKey>,
@@ -572,7 +572,7 @@ impl Dispatch {
         }
         self.budget.leave(peer);
         self.arguments.leave(peer);
-        self.replies.down(peer);
+        self.replies.down(peer, now);
         self.unanswered.remove(&peer);
     }
 
@@ -774,19 +774,16 @@ impl Dispatch {
         self.replies.add(reply, carrier.now()).map_err(SendError::QueueFull)
     }
 
-    /// Sends waiting replies while there is room. Returns true if a round has begun.
+    /// Sends waiting replies while there is room, up to the limit of a turn. Returns true if a turn has begun.
     pub(crate) fn send_waiting(&mut self, carrier: &mut dyn Carrier) -> bool {
-        if self.replies.is_empty() {
+        let now = carrier.now();
+        if !self.replies.begin_turn(now) {
             return false;
         }
-        self.unanswered.extend(self.replies.late(carrier.now()));
-        if !self.replies.begin_round(carrier.now()) {
-            return false;
-        }
-        while let Some(mut reply) = self.replies.next() {
+        while let Some(mut reply) = self.replies.next(now) {
             let caller = reply.caller;
             match self.send(carrier, &caller, &reply.header, &mut reply.parts) {
-                Err(SendError::QueueFull(_)) => self.replies.put_back(reply),
+                Err(SendError::QueueFull(full)) => self.replies.put_back(reply, now, full),
                 sent => {
                     self.replies.left(&reply);
                     if let Err(error) = sent {
@@ -795,7 +792,7 @@ impl Dispatch {
                 }
             }
         }
-        self.replies.end_round();
+        self.unanswered.extend(self.replies.take_late());
         true
     }
 

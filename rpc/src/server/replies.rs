@@ -1,20 +1,36 @@
-//! Large replies wait here for room in the queue of messages, behind others to the same peer.
+//! Replies wait here for room in the queue of messages, behind others to the same peer.
 //!
-//! The dispatcher owns them. Only large replies wait, so they delay no small one, and those to a peer leave in the
-//! order in which their handlers ended. They have a separate budget, so that a peer that does not READ its replies
-//! makes the node hold no more of them. It looks for room in rounds, every [`PAUSE`] while any waits.
+//! The dispatcher owns them. Only large replies wait, and those that end a stream without a deadline. Those to a peer
+//! leave in the order in which their handlers ended. They have a separate budget, so that a peer that does not READ its
+//! replies makes the node hold no more of them.
+//!
+//! A peer's replies and their indexes are one [`Line`]. A line is visited when its time has come: to look for room, with
+//! a pause that doubles while the peer has none, and at the first deadline in it. A turn takes at most [`TURN`] replies
+//! from all lines, and frees at most as many of lost peers. A reply is charged what it costs until it is freed.
 
 use super::dispatch::{Caller, Key};
+use crate::codec::heap::block;
 use crate::frame::{Encoded, Header};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 use std::time::Duration;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
-use trunkline_transport::{Body, EAGER_BYTES, Exhausted, PeerKey};
+use trunkline_transport::{Body, EAGER_BYTES, Exhausted, PeerKey, PollerIndex, SessionNumber};
 use trunkline_verbs::Time;
 
-/// Time between two rounds.
+/// Time until the first look for room, and the longest time between two.
 const PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+
+/// Maximum number of replies taken from lines in one turn, and of replies of lost peers freed in it.
+const TURN: usize = 256;
+
+/// Maximum number of replies taken in one visit, so that peers take turns.
+const VISIT: usize = 16;
+
+/// Memory of the counts of shared bytes.
+const COUNTS: usize = 64;
 
 /// The encoded part of a reply, and its body.
 pub(super) type Parts = (Encoded, Body);
@@ -24,6 +40,23 @@ pub(super) type Parts = (Encoded, Body);
 pub(super) fn is_large((encoded, body): &Parts) -> bool {
     encoded.len() + body.len() > EAGER_BYTES
 }
+
+/// Returns the heap memory of a B-tree's node with elements of type `T`, and of one with children. A node of the
+/// standard library has room for eleven elements.
+fn nodes<T>() -> (usize, usize) {
+    let bytes = 11 * size_of::<T>() + 2 * size_of::<usize>();
+    (block(bytes), block(bytes + 12 * size_of::<usize>()))
+}
+
+/// Returns the maximum heap memory of a B-tree per element of type `T`, without the root.
+fn in_tree<T>() -> usize {
+    let (leaf, parent) = nodes::<T>();
+    // Each node has at least five elements, and there are at least five leaves per parent.
+    (5 * leaf + parent).div_ceil(6 * 5)
+}
+
+/// The key of a reply's caller within its line.
+type CallerKey = (SessionNumber, PollerIndex, u64);
 
 /// A reply that waits.
 #[derive(Debug)]
@@ -39,32 +72,129 @@ pub(super) struct WaitingReply {
 
 impl WaitingReply {
     pub(super) fn new(caller: Caller, header: Header, parts: Parts) -> Self {
-        // The memory of a small one is mostly that around it.
-        let around = if is_large(&parts) { parts.0.len() } else { parts.0.capacity() + size_of::<Self>() };
-        let bytes = around + parts.1.len();
+        let (encoded, body) = &parts;
+        let shared = if body.is_empty() { 0 } else { block(body.len()) + COUNTS };
+        let indexed = in_tree::<(u64, Box<Self>)>() + in_tree::<(CallerKey, u64)>();
+        let of_deadline = caller.deadline.map_or(0, |_| in_tree::<(Time, u64)>());
+        let bytes = block(size_of::<Self>()) + block(encoded.capacity()) + shared + indexed + of_deadline;
         Self { caller, header, parts, bytes, place: 0 }
     }
 
     fn peer(&self) -> PeerKey {
         self.caller.key.peer
     }
+
+    fn caller_key(&self) -> CallerKey {
+        let Key { session, poller, call, .. } = self.caller.key;
+        (session, poller, call)
+    }
+}
+
+/// The waiting replies to one peer.
+#[derive(Debug)]
+struct Line {
+    /// Replies in order.
+    replies: BTreeMap<u64, Box<WaitingReply>>,
+    /// Positions of replies by caller. A peer that uses a number twice has several.
+    by_caller: BTreeSet<(CallerKey, u64)>,
+    /// Positions of replies by deadline.
+    by_deadline: BTreeSet<(Time, u64)>,
+    /// Time of the next look for room.
+    next_try: Time,
+    /// Time from a look without room to the next one.
+    pause: Duration,
+    /// Time of the last visit.
+    visited: Time,
+    /// Number of its last reply that was taken and not put back. Among lines that are due, the lowest is first.
+    served: u64,
+    /// Its position in the lines that are due.
+    due: Option<(Time, u64)>,
+}
+
+impl Line {
+    fn new(next_try: Time) -> Self {
+        Self {
+            replies: BTreeMap::new(),
+            by_caller: BTreeSet::new(),
+            by_deadline: BTreeSet::new(),
+            next_try,
+            pause: PAUSE,
+            visited: Time::default(),
+            served: 0,
+            due: None,
+        }
+    }
+
+    /// Returns the maximum heap memory of a line without the parts that its replies are charged for.
+    fn cost() -> usize {
+        let roots =
+            [nodes::<(u64, Box<WaitingReply>)>(), nodes::<(CallerKey, u64)>(), nodes::<(Time, u64)>()];
+        let roots = roots.into_iter().map(|(_, root)| root).sum::<usize>();
+        in_tree::<(PeerKey, Self)>() + in_tree::<(Time, u64, PeerKey)>() + roots
+    }
+
+    fn bytes(&self) -> usize {
+        Self::cost() + self.replies.values().map(|reply| reply.bytes).sum::<usize>()
+    }
+
+    /// Adds a reply to the indexes.
+    fn index(&mut self, reply: &WaitingReply) {
+        self.by_caller.insert((reply.caller_key(), reply.place));
+        self.by_deadline.extend(reply.caller.deadline.map(|deadline| (deadline, reply.place)));
+    }
+
+    /// Removes a reply from the indexes.
+    fn unindex(&mut self, reply: &WaitingReply) {
+        self.by_caller.remove(&(reply.caller_key(), reply.place));
+        if let Some(deadline) = reply.caller.deadline {
+            self.by_deadline.remove(&(deadline, reply.place));
+        }
+    }
+
+    /// Removes a reply.
+    fn remove(&mut self, place: u64) -> Option<Box<WaitingReply>> {
+        let reply = self.replies.remove(&place)?;
+        self.unindex(&reply);
+        Some(reply)
+    }
+
+    /// Removes the reply with the first deadline, if that has passed.
+    fn remove_late(&mut self, now: Time) -> Option<Box<WaitingReply>> {
+        let (_, place) = *self.by_deadline.first().filter(|(deadline, _)| *deadline <= now)?;
+        self.remove(place)
+    }
+
+    /// Returns the time of the next visit. Deadlines that one visit leaves wait for the others' visits.
+    fn next_visit(&self) -> Time {
+        let late = self.by_deadline.first().map(|(deadline, _)| (*deadline).max(self.visited));
+        late.map_or(self.next_try, |late| late.min(self.next_try))
+    }
 }
 
 /// The waiting replies of one poller.
 #[derive(Debug)]
 pub(super) struct WaitingReplies {
-    /// Budget of their bytes.
+    /// Budget of the bytes of replies and lines.
     budget: Share,
-    /// Waiting replies by peer, in order. No line is empty between two rounds.
-    lines: BTreeMap<PeerKey, BTreeMap<u64, WaitingReply>>,
-    /// Positions of replies in their peer's line, by caller. A peer that uses a number twice has several.
-    by_caller: BTreeSet<(Key, u64)>,
+    /// Lines by peer. None is empty between two turns.
+    lines: BTreeMap<PeerKey, Line>,
+    /// Peers by the time of the next visit.
+    due: BTreeSet<(Time, u64, PeerKey)>,
+    /// Number of replies in `lines`.
+    waiting: usize,
     /// Position of the next reply.
     next_place: u64,
-    /// Peers that still have a turn in this round.
-    turns: VecDeque<PeerKey>,
-    rounds: usize,
-    next_round: Option<Time>,
+    /// Peer that is visited, and the number of replies that this visit may still take.
+    visit: Option<(PeerKey, usize)>,
+    /// Number of replies that this turn may still take.
+    left_in_turn: usize,
+    /// Number of replies that were taken and not put back.
+    served: u64,
+    /// Peers whose callers this turn found late.
+    late: Vec<PeerKey>,
+    /// Lines of lost peers, and the time since which the first one waits to be freed.
+    lost: VecDeque<(PeerKey, Line)>,
+    lost_since: Time,
 }
 
 impl WaitingReplies {
@@ -72,16 +202,20 @@ impl WaitingReplies {
         Self {
             budget,
             lines: BTreeMap::new(),
-            by_caller: BTreeSet::new(),
+            due: BTreeSet::new(),
+            waiting: 0,
             next_place: 0,
-            turns: VecDeque::new(),
-            rounds: 0,
-            next_round: None,
+            visit: None,
+            left_in_turn: 0,
+            served: 0,
+            late: Vec::new(),
+            lost: VecDeque::new(),
+            lost_since: Time::default(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_caller.len()
+        self.waiting
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -93,138 +227,401 @@ impl WaitingReplies {
         self.lines.contains_key(&peer)
     }
 
-    /// Returns the time of the next round.
+    /// Returns the time of the next turn with work.
     pub(super) fn next_timer(&self) -> Option<Time> {
-        self.next_round
+        let lost = (!self.lost.is_empty()).then_some(self.lost_since);
+        self.due.first().map(|(at, ..)| *at).into_iter().chain(lost).min()
     }
 
     /// Adds a waiting reply, behind all others to its peer.
     ///
     /// # Errors
     /// Returns the exceeded limit. The reply is then dropped.
-    pub(super) fn add(&mut self, reply: WaitingReply, now: Time) -> Result<(), Exhausted> {
-        self.budget.take(reply.peer(), reply.bytes)?;
-        let place = self.next_place;
+    pub(super) fn add(&mut self, mut reply: WaitingReply, now: Time) -> Result<(), Exhausted> {
+        let peer = reply.peer();
+        let of_line = if self.has_any_to(peer) { 0 } else { Line::cost() };
+        self.budget.take(peer, of_line + reply.bytes)?;
+        reply.place = self.next_place;
         self.next_place += 1;
-        self.insert(WaitingReply { place, ..reply });
-        self.next_round.get_or_insert(now + PAUSE);
+        self.waiting += 1;
+        let line = self.lines.entry(peer).or_insert_with(|| Line::new(now + PAUSE));
+        line.index(&reply);
+        line.replies.insert(reply.place, Box::new(reply));
+        self.schedule(peer);
         Ok(())
     }
 
-    /// Returns the peers of replies that the next round drops, if it is time for one: a turn in between must not look at
-    /// all replies.
-    pub(super) fn late(&self, now: Time) -> impl Iterator<Item = PeerKey> {
-        let is_late =
-            move |reply: &&WaitingReply| reply.caller.deadline.is_some_and(|deadline| deadline <= now);
-        let is_round = self.next_round.is_some_and(|due| due <= now);
-        let lines = is_round.then(|| self.lines.values());
-        lines.into_iter().flatten().flat_map(BTreeMap::values).filter(is_late).map(WaitingReply::peer)
-    }
-
-    /// Begins a round if it is time for one: drops replies whose caller no longer waits, and gives the others a
-    /// turn.
-    pub(super) fn begin_round(&mut self, now: Time) -> bool {
-        if self.next_round.is_none_or(|due| due > now) {
+    /// Begins a turn if there is work: frees a part of the replies to lost peers.
+    pub(super) fn begin_turn(&mut self, now: Time) -> bool {
+        if self.next_timer().is_none_or(|due| due > now) {
             return false;
         }
-        self.remove(|reply| reply.caller.deadline.is_some_and(|deadline| deadline <= now));
-        self.next_round = (!self.is_empty()).then_some(now + PAUSE);
-        self.turns = self.lines.keys().copied().collect();
-        if !self.turns.is_empty() {
-            // All lines may wait for the limit in all, so each round begins with another one.
-            self.rounds = self.rounds.wrapping_add(1);
-            self.turns.rotate_left(self.rounds % self.turns.len());
-        }
+        self.free(TURN);
+        self.left_in_turn = TURN;
         true
     }
 
-    /// Takes the next reply in turn.
-    pub(super) fn next(&mut self) -> Option<WaitingReply> {
+    /// Takes the next reply of a peer that may have room. Drops those of late callers on the way. The reply is put
+    /// back, or it leaves, before the next one is taken.
+    pub(super) fn next(&mut self, now: Time) -> Option<Box<WaitingReply>> {
         loop {
-            let peer = *self.turns.front()?;
-            if let Some((place, reply)) = self.lines.get_mut(&peer).and_then(BTreeMap::pop_first) {
-                self.by_caller.remove(&(reply.caller.key, place));
-                return Some(reply);
+            let (peer, left) = match self.visit {
+                Some(visit) => visit,
+                None if self.left_in_turn == 0 => return None,
+                None => {
+                    let &(_, _, peer) = self.due.first().filter(|(at, ..)| *at <= now)?;
+                    (peer, VISIT)
+                }
+            };
+            self.visit = Some((peer, left.saturating_sub(1)));
+            let may_take = left.min(self.left_in_turn) > 0;
+            let line = self.lines.get_mut(&peer).filter(|_| may_take);
+            let Some(line) = line.filter(|line| !line.replies.is_empty()) else {
+                self.end_visit(peer, now);
+                continue;
+            };
+            if let Some(reply) = line.remove_late(now) {
+                self.left_in_turn -= 1;
+                self.served += 1;
+                line.served = self.served;
+                self.release(&reply);
+                if self.late.last() != Some(&peer) {
+                    self.late.push(peer);
+                }
+                continue;
             }
-            self.lines.remove(&peer);
-            self.turns.pop_front();
+            if line.next_try > now {
+                self.end_visit(peer, now);
+                continue;
+            }
+            self.left_in_turn -= 1;
+            return line.replies.pop_first().map(|(_, reply)| reply);
         }
     }
 
-    /// Puts back a reply that has no room. Its peer has no further turn in this round.
-    pub(super) fn put_back(&mut self, reply: WaitingReply) {
-        self.turns.pop_front();
-        self.insert(reply);
+    /// Puts back a reply that has no room, and ends the visit of its peer. The pause doubles only if the peer is at its
+    /// limit, since other peers may make room at any time.
+    pub(super) fn put_back(&mut self, reply: Box<WaitingReply>, now: Time, full: Exhausted) {
+        let peer = reply.peer();
+        let Some(line) = self.lines.get_mut(&peer) else { return };
+        line.replies.insert(reply.place, reply);
+        line.next_try = now + line.pause;
+        if matches!(full, Exhausted::Peer { .. }) {
+            line.pause = (line.pause * 2).min(LONGEST_PAUSE);
+        }
+        self.end_visit(peer, now);
     }
 
-    fn insert(&mut self, reply: WaitingReply) {
-        self.by_caller.insert((reply.caller.key, reply.place));
-        self.lines.entry(reply.peer()).or_default().insert(reply.place, reply);
-    }
-
-    /// Releases the charge of a taken reply that was sent, or never will be.
+    /// Removes a taken reply that was sent, or never will be.
     pub(super) fn left(&mut self, reply: &WaitingReply) {
+        if let Some(line) = self.lines.get_mut(&reply.peer()) {
+            line.unindex(reply);
+            line.pause = PAUSE;
+            self.served += 1;
+            line.served = self.served;
+        }
+        self.release(reply);
+    }
+
+    /// Returns the peers whose callers the last turn found late.
+    pub(super) fn take_late(&mut self) -> Vec<PeerKey> {
+        mem::take(&mut self.late)
+    }
+
+    /// Ends the visit of a peer. The next one comes after those of others that are due.
+    fn end_visit(&mut self, peer: PeerKey, now: Time) {
+        self.visit = None;
+        if let Some(line) = self.lines.get_mut(&peer) {
+            (line.visited, line.next_try) = (now, line.next_try.max(now));
+        }
+        self.schedule(peer);
+    }
+
+    /// Updates the time of a peer's next visit, or removes its line if that is empty.
+    fn schedule(&mut self, peer: PeerKey) {
+        let Some(line) = self.lines.get_mut(&peer) else { return };
+        let due = (!line.replies.is_empty()).then(|| (line.next_visit(), line.served));
+        if line.due == due {
+            return;
+        }
+        if let Some((at, served)) = line.due {
+            self.due.remove(&(at, served, peer));
+        }
+        line.due = due;
+        if let Some((at, served)) = due {
+            self.due.insert((at, served, peer));
+        } else {
+            self.lines.remove(&peer);
+            self.budget.put_back(peer, Line::cost());
+        }
+    }
+
+    /// Releases the charge of a removed reply.
+    fn release(&mut self, reply: &WaitingReply) {
+        self.waiting -= 1;
         self.budget.put_back(reply.peer(), reply.bytes);
     }
 
-    /// Ends a round.
-    pub(super) fn end_round(&mut self) {
-        if self.is_empty() {
-            self.next_round = None;
-        }
-    }
-
-    /// Drops the reply of a caller that no longer waits, without examining others.
+    /// Drops the replies of a caller that no longer waits, without examining others. A caller that used its number more
+    /// often than a turn has room for keeps the rest.
     pub(super) fn cancel(&mut self, caller: Key) {
-        let places = self.by_caller.range((caller, 0)..=(caller, u64::MAX));
-        let places = places.map(|(_, place)| *place).collect::<Vec<_>>();
         let Some(line) = self.lines.get_mut(&caller.peer) else { return };
-        for place in places {
-            self.by_caller.remove(&(caller, place));
-            if let Some(reply) = line.remove(&place) {
-                self.budget.put_back(caller.peer, reply.bytes);
-            }
-        }
-        if line.is_empty() {
-            self.lines.remove(&caller.peer);
-        }
-        self.end_round();
+        let key = (caller.session, caller.poller, caller.call);
+        let places = line.by_caller.range((key, 0)..=(key, u64::MAX)).take(TURN);
+        let places = places.map(|(_, place)| *place).collect::<Vec<_>>();
+        let removed = places.into_iter().filter_map(|place| line.remove(place)).collect::<Vec<_>>();
+        removed.iter().for_each(|reply| self.release(reply));
+        self.schedule(caller.peer);
     }
 
     /// Drops all replies.
     pub(super) fn close(&mut self) {
-        self.remove(|_| true);
+        for peer in self.lines.keys().copied().collect::<Vec<_>>() {
+            self.down(peer, Time::default());
+        }
+        self.free(usize::MAX);
     }
 
-    /// Drops the replies that match.
-    fn remove(&mut self, which: impl Fn(&WaitingReply) -> bool) {
-        let (budget, by_caller) = (&mut self.budget, &mut self.by_caller);
-        self.lines.retain(|peer, line| {
-            line.retain(|place, reply| {
-                let stays = !which(reply);
-                if !stays {
-                    budget.put_back(*peer, reply.bytes);
-                    by_caller.remove(&(reply.caller.key, *place));
-                }
-                stays
-            });
-            !line.is_empty()
-        });
-        self.end_round();
-    }
-
-    /// Drops the replies to a peer that is down.
-    pub(super) fn down(&mut self, peer: PeerKey) {
-        self.remove(|reply| reply.peer() == peer);
+    /// Drops the replies to a peer that is down. Later turns free them.
+    pub(super) fn down(&mut self, peer: PeerKey, now: Time) {
+        if let Some(line) = self.lines.remove(&peer) {
+            if let Some((at, served)) = line.due {
+                self.due.remove(&(at, served, peer));
+            }
+            self.waiting -= line.replies.len();
+            if self.lost.is_empty() {
+                self.lost_since = now;
+            }
+            self.lost.push_back((peer, line));
+        }
         self.budget.leave(peer);
     }
 
-    /// Returns the charged bytes and the waiting ones.
+    /// Frees at most as many replies to lost peers.
+    fn free(&mut self, mut most: usize) {
+        while let Some((peer, line)) = self.lost.front_mut() {
+            while most > 0
+                && let Some((_, reply)) = line.replies.pop_first()
+            {
+                // Their order does not matter any more.
+                line.by_caller.pop_first();
+                line.by_deadline.pop_first();
+                self.budget.put_back(*peer, reply.bytes);
+                most -= 1;
+            }
+            if !line.replies.is_empty() {
+                return;
+            }
+            self.budget.put_back(*peer, Line::cost());
+            self.lost.pop_front();
+        }
+    }
+
+    /// Returns the charged bytes, and those of the replies and lines.
     pub(super) fn ledger(&self) -> BudgetLedger {
-        let counted = self.lines.iter().map(|(peer, line)| {
-            let of_line = line.values().map(|reply| reply.bytes);
-            (*peer, of_line.sum())
+        let mut counted = BTreeMap::<PeerKey, usize>::new();
+        let lost = self.lost.iter().map(|(peer, line)| (peer, line));
+        for (peer, line) in self.lines.iter().chain(lost) {
+            *counted.entry(*peer).or_default() += line.bytes();
+        }
+        self.budget.ledger(counted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budgets::{Budgets, Limits};
+    use crate::frame::By;
+    use crate::metadata::MetadataBytes;
+    use std::sync::Arc;
+    use trunkline_testkit::{CountingAllocator, runs_alone};
+    use trunkline_transport::{Limit, Origin};
+
+    #[global_allocator]
+    static HEAP: CountingAllocator = CountingAllocator::new();
+
+    const OF_PEER: Exhausted = Exhausted::Peer { name: "queued bytes", limit: 1 };
+    const OF_ALL: Exhausted = Exhausted::All { name: "queued bytes", limit: 1 };
+
+    fn replies() -> WaitingReplies {
+        let limit = Limit { per_peer: 64 << 20, in_all: 256 << 20 };
+        let limits = Limits { waiting_replies: limit, ..Limits::default() };
+        WaitingReplies::new(Budgets::new(limits, 1, &Arc::default()).waiting_replies(PollerIndex(0)))
+    }
+
+    fn peer(number: u8) -> PeerKey {
+        PeerKey::new(([127, 44, 0, number], 1).into())
+    }
+
+    /// Adds a small reply to a peer.
+    fn add(replies: &mut WaitingReplies, peer: PeerKey, call: u64, deadline: Option<Time>, now: Time) {
+        let origin = Origin { peer, poller: PollerIndex(0), session: SessionNumber(1) };
+        let mut caller = Caller::of_one_way(Key::new(origin, call));
+        caller.deadline = deadline;
+        let metadata = MetadataBytes::default();
+        let header = Header::Reply { call, code: 0, by: By::Handler, number: None, metadata };
+        let mut encoded = Encoded::default();
+        encoded.buffer().extend([0x5a; 20]);
+        replies.add(WaitingReply::new(caller, header, (encoded, Body::new())), now).expect("there is room");
+    }
+
+    /// Runs a turn in which some peers have room. Returns the peers of the replies that it looked at.
+    fn turn(replies: &mut WaitingReplies, now: Time, full: Exhausted, room: &[PeerKey]) -> Vec<PeerKey> {
+        let mut seen = Vec::new();
+        replies.begin_turn(now);
+        while let Some(reply) = replies.next(now) {
+            seen.push(reply.peer());
+            if room.contains(&reply.peer()) {
+                replies.left(&reply);
+            } else {
+                replies.put_back(reply, now, full);
+            }
+        }
+        seen
+    }
+
+    fn ms(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    #[test]
+    fn round_visits_only_peers_with_room() {
+        let (mut replies, full, other) = (replies(), peer(1), peer(2));
+        (0..1000).for_each(|call| add(&mut replies, full, call, None, ms(0)));
+        let mut looked = Vec::new();
+        for at in 1..=300 {
+            add(&mut replies, other, at, None, ms(at - 1));
+            let seen = turn(&mut replies, ms(at), OF_PEER, &[other]);
+            assert_eq!(seen.iter().filter(|peer| **peer == other).count(), 1);
+            looked.extend(seen.contains(&full).then_some(at));
+            assert!(seen.len() <= 2, "one reply is enough to find that the peer has no room");
+        }
+        assert_eq!(looked, [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]);
+        assert_eq!(replies.next_timer(), Some(ms(320)));
+        let looks = |replies: &mut WaitingReplies, at| turn(replies, ms(at), OF_PEER, &[]).len();
+        assert_eq!((looks(&mut replies, 319), looks(&mut replies, 320)), (0, 1));
+        replies.begin_turn(ms(384));
+        let reply = replies.next(ms(384)).expect("its time has come");
+        replies.left(&reply);
+        let reply = replies.next(ms(384)).expect("there may be room for more");
+        replies.put_back(reply, ms(384), OF_PEER);
+        assert_eq!(replies.next_timer(), Some(ms(385)), "the peer takes replies again");
+    }
+
+    /// The limit of all peers leaves room to the peer that has waited longest.
+    #[test]
+    fn room_of_all_goes_to_peers_in_turn() {
+        let (mut replies, mut served) = (replies(), Vec::new());
+        let peers = [peer(1), peer(2), peer(3)];
+        (0..30).for_each(|call| peers.iter().for_each(|peer| add(&mut replies, *peer, call, None, ms(0))));
+        for at in 1..=9 {
+            replies.begin_turn(ms(at));
+            let first = replies.next(ms(at)).expect("a peer looks for room each time");
+            served.push(first.peer());
+            replies.left(&first);
+            while let Some(reply) = replies.next(ms(at)) {
+                replies.put_back(reply, ms(at), OF_ALL);
+            }
+        }
+        assert_eq!(served, peers.repeat(3));
+    }
+
+    #[test]
+    fn turn_is_bounded_and_shared() {
+        let (mut replies, peers) = (replies(), [peer(1), peer(2)]);
+        (0..2000).for_each(|call| add(&mut replies, peers[usize::from(call >= 1000)], call, None, ms(0)));
+        let seen = turn(&mut replies, ms(1), OF_PEER, &peers);
+        assert_eq!(seen.len(), TURN);
+        assert!(seen.chunk_by(|one, next| one == next).all(|visit| visit.len() == VISIT));
+        assert!(replies.next_timer() <= Some(ms(1)), "the rest has the next turn");
+    }
+
+    #[test]
+    fn late_replies_are_found_without_others() {
+        let (mut replies, full) = (replies(), peer(1));
+        (0..1000).for_each(|call| add(&mut replies, full, call, None, ms(0)));
+        add(&mut replies, full, 1000, Some(Time(2_500_000)), ms(0));
+        (1..=2).for_each(|at| _ = turn(&mut replies, ms(at), OF_PEER, &[]));
+        assert_eq!(replies.next_timer(), Some(Time(2_500_000)));
+        assert_eq!(turn(&mut replies, Time(2_500_000), OF_PEER, &[]), []);
+        assert_eq!((replies.left_in_turn, replies.len()), (TURN - 1, 1000));
+        assert_eq!((replies.take_late(), replies.next_timer()), (vec![full], Some(ms(4))));
+    }
+
+    /// Another peer is served between the visits.
+    #[test]
+    fn late_replies_are_dropped_in_parts() {
+        let (mut replies, late, other) = (replies(), peer(1), peer(2));
+        (0..1000).for_each(|call| add(&mut replies, late, call, Some(ms(1)), ms(0)));
+        (0..20).for_each(|call| add(&mut replies, other, call, None, ms(0)));
+        assert_eq!(turn(&mut replies, ms(1), OF_PEER, &[other]).len(), 20);
+        assert_eq!(replies.len(), 1020 - TURN);
+        let turns = (0..).find(|_| {
+            turn(&mut replies, ms(1), OF_PEER, &[]);
+            replies.next_timer().is_none()
         });
-        self.budget.ledger(counted.collect())
+        assert_eq!((turns, replies.len()), (Some(2), 0));
+    }
+
+    #[test]
+    fn line_of_a_lost_peer_is_freed_in_parts() {
+        let (mut replies, lost, other) = (replies(), peer(1), peer(2));
+        (0..1000).for_each(|call| add(&mut replies, lost, call, Some(ms(9)), ms(0)));
+        add(&mut replies, other, 1, None, ms(0));
+        replies.down(lost, Time(1));
+        assert_eq!((replies.len(), replies.has_any_to(lost)), (1, false));
+        for freed in [256, 512, 768, 1000] {
+            assert_eq!(replies.next_timer(), Some(Time(1)), "the poller goes on");
+            assert!(replies.begin_turn(Time(2)));
+            let left = replies.lost.front().map_or(0, |(_, line)| line.replies.len());
+            assert_eq!(left, 1000 - freed);
+            let ledger = replies.ledger();
+            assert_eq!(ledger.used, ledger.counted, "what is not freed is charged");
+        }
+        assert_eq!(replies.ledger().used.into_keys().collect::<Vec<_>>(), [other]);
+        assert_eq!(replies.next_timer(), Some(ms(1)));
+    }
+
+    #[test]
+    fn cancellation_takes_at_most_one_turns_replies() {
+        let (mut replies, peer) = (replies(), peer(1));
+        (0..1000).for_each(|_| add(&mut replies, peer, 7, None, ms(0)));
+        let origin = Origin { peer, poller: PollerIndex(0), session: SessionNumber(1) };
+        replies.cancel(Key::new(origin, 7));
+        assert_eq!(replies.len(), 1000 - TURN);
+    }
+
+    #[test]
+    fn charge_covers_the_memory_of_an_entry() {
+        if !runs_alone(module_path!(), "charge_covers_the_memory_of_an_entry") {
+            return;
+        }
+        // Peers with few and with many replies; some have been removed from the middle.
+        for (peers, calls, deadline) in
+            [(200, 1, None), (200, 1, Some(ms(9))), (1, 50_000, None), (3, 9000, Some(ms(9)))]
+        {
+            let mut replies = replies();
+            let idle = HEAP.in_use_bytes();
+            for call in 0..calls {
+                (0..peers).for_each(|of| add(&mut replies, peer(of), call, deadline, ms(0)));
+            }
+            let held = |replies: &WaitingReplies| {
+                let memory = HEAP.in_use_bytes() - idle;
+                let charged = replies.ledger().used.into_values().sum::<usize>();
+                (memory, charged)
+            };
+            let (memory, charged) = held(&replies);
+            // The budget has a table of peers as well.
+            let table = 512 * usize::from(peers);
+            assert!(5 * (memory - table.min(memory)) <= 6 * charged, "{memory} bytes for {charged} charged");
+            assert!(charged <= 2 * memory, "{memory} bytes for {charged} charged");
+            for call in (0..calls).filter(|call| call % 2 == 0) {
+                let origin = Origin { peer: peer(0), poller: PollerIndex(0), session: SessionNumber(1) };
+                replies.cancel(Key::new(origin, call));
+            }
+            let (memory, charged) = held(&replies);
+            assert!(5 * (memory - table.min(memory)) <= 6 * charged, "{memory} bytes for {charged} charged");
+        }
     }
 }

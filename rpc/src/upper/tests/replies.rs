@@ -14,6 +14,8 @@ use trunkline_verbs::VerbsError;
 
 const MS: Duration = Duration::from_millis(1);
 const LARGE: usize = 100 << 10;
+/// Maximum charge of two replies beyond their bytes.
+const OVERHEAD: usize = 4 << 10;
 
 /// Creates a node whose replies to one peer may wait up to `per_peer` bytes, and whose queue has no room for large ones.
 fn rig(per_peer: usize) -> Rig {
@@ -64,7 +66,7 @@ fn replies_wait_for_room_and_leave_in_order() {
 
 #[test]
 fn no_more_bytes_wait_than_may() {
-    let mut rig = rig(2 * LARGE + 1000);
+    let mut rig = rig(2 * LARGE + OVERHEAD);
     (1..=3).for_each(|call| ask(&mut rig, call, LARGE));
     let refused = sent(&mut rig).pop().expect("one is refused").1;
     let Header::Reply { call: 3, by: By::Node { reason, ran: true }, .. } = refused else {
@@ -75,7 +77,8 @@ fn no_more_bytes_wait_than_may() {
     let of_replies = ledger.budgets.iter().find(|budget| budget.name == "bytes of replies that wait");
     let of_replies = of_replies.expect("it is kept");
     assert_eq!(of_replies.used, of_replies.counted);
-    assert_eq!(of_replies.used.values().sum::<usize>(), 2 * LARGE);
+    let used = of_replies.used.values().sum::<usize>();
+    assert!((2 * LARGE..=2 * LARGE + OVERHEAD).contains(&used), "{used}");
 }
 
 /// A peer that uses a number twice has both replies dropped, and the others leave in their order.
