@@ -1,15 +1,17 @@
-//! The messages in a body, and what tonic's decoder holds of them.
+//! tonic's decoder holds more than has arrived: it reserves room for a message when it has read the prefix, inflates compressed
+//! messages into a second buffer, and keeps the capacity of both until the end of the stream.
 //!
-//! tonic assembles each message in a buffer, and inflates compressed ones into another. Both grow to the largest message of
-//! their stream and stay until its end. A peer that announces or compresses messages decides how much that is, so it is
-//! charged before tonic sees the bytes: for the buffer what the five bytes before a message announce, and for the other one
-//! what a message inflates to. To find that out it is inflated here as well, when all of it has arrived, without keeping the
-//! result.
+//! Bodies pass through here, and the peer is charged before tonic sees the bytes. A prefix announces the size of the first
+//! buffer. For the second one, a message of gzip or deflate is kept until it is complete, and inflated once without keeping the
+//! result. Messages of other encodings cannot be measured: from the first one on, the peer is charged for the largest message
+//! that tonic inflates by default.
+//!
+//! Invariant: the charge is at least what both buffers hold, less the first 8 KiB. With unmeasured messages this is true only
+//! while the service keeps tonic's default `max_decoding_message_size`.
 
 use bytes::Bytes;
 use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
-use std::fmt;
 use std::io::{Cursor, Read};
 use std::task::{Context, Poll, ready};
 use tonic::Status;
@@ -24,6 +26,8 @@ const SMALL: usize = 4096;
 const TONIC_BUFFER: usize = 8 << 10;
 /// Bytes inflated before other tasks get their turn.
 const TURN: usize = 256 << 10;
+/// Largest message that tonic inflates by default, in bytes.
+const TONIC_MAX_INFLATED: usize = 4 << 20;
 
 /// Compression of the messages with the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,15 +36,15 @@ enum Encoding {
     Identity,
     Gzip,
     Deflate,
-    /// A compression whose output cannot be measured here.
-    Other,
+    /// Another compression, such as zstd.
+    Unmeasured,
 }
 
 /// Capacities of the buffers that hold messages, in bytes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Held {
     buffer: usize,
-    /// A compressed message that is kept here until it is complete.
+    /// The compressed message that is kept here.
     compressed: usize,
     inflated: usize,
 }
@@ -67,7 +71,7 @@ pub(crate) struct Messages {
     left: usize,
     /// The part of the last piece that has not been cut.
     rest: Bytes,
-    /// The present message, if it is compressed.
+    /// The present message without its prefix, if it is measured.
     compressed: Vec<u8>,
     inflating: Option<Inflating>,
     /// A measured message to pass on.
@@ -83,7 +87,7 @@ impl Messages {
             None | Some(b"identity") => Encoding::Identity,
             Some(b"gzip") => Encoding::Gzip,
             Some(b"deflate") => Encoding::Deflate,
-            Some(_) => Encoding::Other,
+            Some(_) => Encoding::Unmeasured,
         };
         Self {
             most,
@@ -133,20 +137,16 @@ impl Messages {
     }
 
     fn refuse(&mut self, status: Status) -> Status {
-        (self.rest, self.compressed, self.inflating) = (Bytes::new(), Vec::new(), None);
+        (self.rest, self.compressed) = (Bytes::new(), Vec::new());
         self.refused.insert(status).clone()
     }
 
     /// Takes the next frame: small messages, or a part of one message. It is empty if that part is kept.
     fn cut(&mut self) -> Result<Bytes, Status> {
         if !self.measured.is_empty() {
-            let is_begun = self.measured.len() + PREFIX <= self.held.compressed;
-            let frame = self.measured.split_to(if is_begun { self.measured.len() } else { PREFIX });
-            if self.measured.is_empty() {
-                self.held.compressed = 0;
-                self.charge()?;
-            }
-            return Ok(frame);
+            self.held.compressed = 0;
+            self.charge()?;
+            return Ok(std::mem::take(&mut self.measured));
         }
         if self.filled == 0 {
             let (bytes, largest) = self.small_messages()?;
@@ -157,28 +157,25 @@ impl Messages {
                 return Ok(self.rest.split_to(bytes));
             }
         }
-        let part = if self.filled < PREFIX {
+        if self.filled < PREFIX {
             let part = self.rest.split_to(self.rest.len().min(PREFIX - self.filled));
             self.prefix[self.filled..self.filled + part.len()].copy_from_slice(&part);
             self.filled += part.len();
             if self.filled == PREFIX {
                 self.begin()?;
             }
-            part
-        } else {
-            let part = self.rest.split_to(self.rest.len().min(self.left));
-            self.left -= part.len();
-            part
-        };
-        let is_complete = self.filled == PREFIX && self.left == 0;
-        if is_complete {
+            return Ok(part);
+        }
+        let part = self.rest.split_to(self.rest.len().min(self.left));
+        self.left -= part.len();
+        if self.left == 0 {
             self.filled = 0;
         }
-        if !self.is_compressed() {
+        if !self.is_measured() {
             return Ok(part);
         }
         self.compressed.extend_from_slice(&part);
-        if is_complete {
+        if self.left == 0 {
             self.inflate();
         }
         Ok(Bytes::new())
@@ -204,28 +201,30 @@ impl Messages {
         self.left = size(&self.prefix);
         self.check(self.left)?;
         grow(&mut self.held.buffer, PREFIX.saturating_add(self.left));
-        if !self.is_compressed() {
-            return self.charge();
+        if self.is_measured() {
+            self.held.compressed = self.left;
+            let first = (self.left / (TONIC_BUFFER / 2) + 1).saturating_mul(TONIC_BUFFER);
+            grow(&mut self.held.inflated, first);
+        } else if self.prefix[0] == 1 && self.encoding == Encoding::Unmeasured {
+            self.held.inflated = TONIC_MAX_INFLATED;
         }
-        if self.encoding == Encoding::Other {
-            return Err(Status::unimplemented("messages over Trunkline are compressed with gzip or deflate"));
-        }
-        self.held.compressed = PREFIX.saturating_add(self.left);
-        grow(&mut self.held.inflated, (self.left / (TONIC_BUFFER / 2) + 1).saturating_mul(TONIC_BUFFER));
         self.charge()?;
-        self.compressed.reserve_exact(PREFIX + self.left);
+        self.compressed.reserve_exact(self.held.compressed);
+        if self.left == 0 {
+            self.filled = 0;
+        }
         Ok(())
     }
 
-    /// Returns true if the message whose prefix has begun is compressed.
-    fn is_compressed(&self) -> bool {
-        self.prefix[0] == 1 && self.encoding != Encoding::Identity
+    /// Returns true if the message whose prefix has begun is kept until it is complete, to be measured.
+    fn is_measured(&self) -> bool {
+        self.prefix[0] == 1 && matches!(self.encoding, Encoding::Gzip | Encoding::Deflate)
     }
 
     /// Begins to measure the present message.
     fn inflate(&mut self) {
         let message = Bytes::from(std::mem::take(&mut self.compressed));
-        let body = Cursor::new(message.slice(PREFIX..));
+        let body = Cursor::new(message.clone());
         let reader: Box<dyn Read + Send + Sync> = match self.encoding {
             Encoding::Deflate => Box::new(ZlibDecoder::new(body)),
             _ => Box::new(GzDecoder::new(body)),
@@ -235,31 +234,35 @@ impl Messages {
 
     /// Measures a compressed message. Ready if there is none.
     fn poll_inflated(&mut self, task: &Context<'_>) -> Poll<Result<(), Status>> {
-        let Some(inflating) = &mut self.inflating else { return Poll::Ready(Ok(())) };
+        let Some(mut inflating) = self.inflating.take() else { return Poll::Ready(Ok(())) };
         let mut scratch = [0; TONIC_BUFFER];
         let mut inflated = 0;
         while inflated < TURN {
             match inflating.reader.read(&mut scratch) {
                 // tonic reports a malformed message, and has then inflated the same part of it.
                 Ok(0) | Err(_) => {
-                    self.measured = std::mem::take(&mut inflating.message);
-                    self.inflating = None;
+                    self.measured = inflating.message;
                     return Poll::Ready(Ok(()));
                 }
                 Ok(bytes) => {
                     inflated += bytes;
                     inflating.bytes += bytes;
                     grow(&mut self.held.inflated, inflating.bytes);
-                    charge(&mut self.memory, &self.held)?;
+                    self.charge()?;
                 }
             }
         }
+        self.inflating = Some(inflating);
         task.waker().wake_by_ref();
         Poll::Pending
     }
 
+    /// Charges the peer for the buffers, except for the first capacity that each body has.
     fn charge(&mut self) -> Result<(), Status> {
-        charge(&mut self.memory, &self.held)
+        let (Some(memory), held) = (&mut self.memory, &self.held) else { return Ok(()) };
+        let bytes =
+            (held.buffer - TONIC_BUFFER).saturating_add(held.compressed).saturating_add(held.inflated);
+        memory.resize(bytes).map_err(|status| crate::grpc_status(&status))
     }
 
     /// Refuses a message above the limit of its method.
@@ -274,12 +277,6 @@ impl Messages {
     }
 }
 
-impl fmt::Debug for Messages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Messages").field("held", &self.held).finish_non_exhaustive()
-    }
-}
-
 /// Returns the size of the message that follows a prefix.
 fn size([_, size @ ..]: &[u8; PREFIX]) -> usize {
     usize::try_from(u32::from_be_bytes(*size)).unwrap_or(usize::MAX)
@@ -290,13 +287,6 @@ fn grow(capacity: &mut usize, bytes: usize) {
     if bytes > *capacity {
         *capacity = bytes.max(capacity.saturating_mul(2));
     }
-}
-
-/// Charges the peer for the buffers, except for the first capacity that each body has.
-fn charge(memory: &mut Option<PeerMemory>, held: &Held) -> Result<(), Status> {
-    let Some(memory) = memory else { return Ok(()) };
-    let bytes = (held.buffer - TONIC_BUFFER).saturating_add(held.compressed).saturating_add(held.inflated);
-    memory.resize(bytes).map_err(|status| crate::grpc_status(&status))
 }
 
 #[cfg(test)]
@@ -388,11 +378,21 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_cannot_be_measured_are_refused() {
-        let body = message(1, &[1; 10]);
-        let refused = pass(&mut messages("zstd", None), &body, body.len()).unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::Unimplemented);
-        // tonic has the status for a compressed message without a compression.
-        assert!(pass(&mut messages("identity", None), &body, body.len()).is_ok());
+    fn messages_that_cannot_be_measured_pass_at_the_largest_charge() {
+        let plain = message(0, &[7; 10]);
+        for (encoding, flag, bytes, held) in [
+            ("zstd", 0, 10, 0),
+            ("zstd", 1, 10_000, TONIC_MAX_INFLATED),
+            // tonic refuses a compressed message without a compression.
+            ("identity", 1, 10, 0),
+        ] {
+            let body = [&plain[..], &message(flag, &vec![1; bytes]), &plain].concat();
+            for cut in [1, 7, body.len()] {
+                let mut messages = messages(encoding, None);
+                let frames = pass(&mut messages, &body, cut).unwrap();
+                assert_eq!(frames.concat(), body, "{encoding} {cut}");
+                assert_eq!(messages.held.inflated, held, "{encoding} {cut}");
+            }
+        }
     }
 }
