@@ -184,7 +184,7 @@ impl Handler {
             let _permits = permits;
             forward(exchange, sender).await
         };
-        let task = spawner.spawn(cx.scope(task))?;
+        let task = spawner.spawn(cx.peer().map(|peer| peer.address()), cx.scope(task))?;
         let mut response = TaskResponse { pieces, task: Some(task) };
         // The first piece is empty: the headers are set.
         poll_fn(|task| Pin::new(&mut response).poll_next(task)).await.transpose()?;

@@ -1,12 +1,18 @@
 //! Exchanges become tasks of a runtime whose thread may share a core with the poller.
 //!
 //! A spawn from another thread wakes the runtime, and the kernel often runs its thread at once: two switches of threads for
-//! each exchange. So the exchanges of a poller's turn wait for its end, and one task of the runtime spawns them all.
+//! each exchange. So the exchanges of a poller's turn wait for its end, and one task of the runtime spawns them.
+//!
+//! A runtime polls its tasks in the order in which they are spawned. A peer with thousands of calls would delay those of others,
+//! so exchanges wait in a queue per peer, and peers take turns. They are spawned in batches: the runtime has polled each exchange
+//! of a batch before the next batch is spawned.
 //!
 //! The end of a call returns the budget of its handler. Its exchange ends when the runtime drops it, which a busy runtime does
 //! later, so these exchanges have a limit of their own.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,19 +20,21 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::{JoinError, JoinHandle, unconstrained, yield_now};
 use trunkline::stub::after_turn;
 use trunkline::{Code, Status};
 
 /// Exchanges of one poller whose calls have ended, and that the runtime has not dropped. Further calls are refused.
 const MOST_ENDED: usize = 16_384;
+/// Exchanges that one poller spawns before the runtime has polled them.
+const BATCH: usize = 32;
 
 /// An exchange. Its response goes elsewhere.
 type Exchange = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// Spawns exchanges of a poller in a runtime. Their number is bounded by the node's limits on handlers and by [`MOST_ENDED`].
 pub(crate) struct Spawner {
-    queue: UnboundedSender<(Exchange, oneshot::Sender<Task>)>,
+    queue: UnboundedSender<Waiting>,
     /// Shared by the exchanges that have not been dropped.
     exchanges: Arc<()>,
     /// Shared by the calls that wait for one.
@@ -36,17 +44,18 @@ pub(crate) struct Spawner {
 impl Spawner {
     pub(crate) fn new(runtime: &Handle) -> Self {
         let (queue, exchanges) = unbounded_channel();
-        // The task ends with the spawner, or with the runtime.
-        runtime.spawn(spawn_all(exchanges));
+        // The task ends with the spawner, or with the runtime. It sees all that wait before it takes one.
+        runtime.spawn(unconstrained(spawn_all(exchanges)));
         Self { queue, exchanges: Arc::default(), calls: Arc::default() }
     }
 
-    /// Spawns an exchange. Dropping the result aborts it.
+    /// Spawns an exchange of a peer. Dropping the result aborts it.
     ///
     /// # Errors
     /// Returns a status if the runtime has ended, or if it has yet to drop too many exchanges whose calls have ended.
     pub(crate) fn spawn(
         &self,
+        peer: Option<SocketAddr>,
         exchange: impl Future<Output = Result<(), Status>> + Send + 'static,
     ) -> Result<Spawned, Status> {
         if self.ended_calls() >= MOST_ENDED {
@@ -59,7 +68,7 @@ impl Spawner {
             let _counted = counted;
             exchange.await
         };
-        let _refused = self.queue.send((Box::pin(exchange), spawned));
+        let _refused = self.queue.send(Waiting { peer, exchange: Box::pin(exchange), spawned });
         // An exchange that is sent while the runtime ends may stay in the queue.
         if self.queue.is_closed() {
             return Err(ended());
@@ -73,24 +82,90 @@ impl Spawner {
     }
 }
 
-async fn spawn_all(mut exchanges: UnboundedReceiver<(Exchange, oneshot::Sender<Task>)>) {
+/// An exchange that has not been spawned.
+struct Waiting {
+    /// `None` if the caller has no address.
+    peer: Option<SocketAddr>,
+    exchange: Exchange,
+    spawned: oneshot::Sender<Task>,
+}
+
+/// A queue for each peer with exchanges that wait.
+#[derive(Default)]
+struct PeerQueues {
+    queues: BTreeMap<Option<SocketAddr>, VecDeque<Waiting>>,
+    /// The peers, in the order of their turns.
+    turns: VecDeque<Option<SocketAddr>>,
+}
+
+impl PeerQueues {
+    fn push(&mut self, waiting: Waiting) {
+        let queue = self.queues.entry(waiting.peer).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(waiting.peer);
+        }
+        queue.push_back(waiting);
+    }
+
+    /// Takes the first exchange of the peer whose turn it is.
+    fn pop(&mut self) -> Option<Waiting> {
+        let peer = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&peer)?;
+        let waiting = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&peer);
+        } else {
+            self.turns.push_back(peer);
+        }
+        waiting
+    }
+}
+
+async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
     let mut waker = Waker::noop().clone();
     let mut plain = waker.clone();
+    let mut queues = PeerQueues::default();
     let mut next = |task: &mut Context<'_>| {
         if !plain.will_wake(task.waker()) {
             plain.clone_from(task.waker());
             waker = after_turn(task.waker().clone());
         }
-        exchanges.poll_recv(&mut Context::from_waker(&waker))
+        let is_open = loop {
+            match exchanges.poll_recv(&mut Context::from_waker(&waker)) {
+                Poll::Ready(Some(waiting)) => queues.push(waiting),
+                Poll::Ready(None) => break false,
+                Poll::Pending => break true,
+            }
+        };
+        match queues.pop() {
+            None if is_open => Poll::Pending,
+            waiting => Poll::Ready(waiting),
+        }
     };
-    while let Some((exchange, spawned)) = poll_fn(&mut next).await {
+    // Shared by the exchanges that the runtime has not polled.
+    let unpolled = Arc::new(());
+    let mut taken = 0;
+    while let Some(Waiting { exchange, spawned, .. }) = poll_fn(&mut next).await {
         if spawned.is_closed() {
             // Its call has ended meanwhile. A panic must not end the spawner.
             let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
-            continue;
+        } else {
+            let counted = Arc::clone(&unpolled);
+            let exchange = async move {
+                drop(counted);
+                exchange.await
+            };
+            // A task that is no longer wanted is aborted.
+            let _ended = spawned.send(Task(tokio::spawn(exchange)));
         }
-        // A task that is no longer wanted is aborted.
-        let _ended = spawned.send(Task(tokio::spawn(exchange)));
+        taken += 1;
+        if taken == BATCH {
+            taken = 0;
+            yield_now().await;
+            while Arc::strong_count(&unpolled) > 1 {
+                yield_now().await;
+            }
+        }
     }
 }
 
@@ -144,6 +219,7 @@ fn ended() -> Status {
 mod tests {
     use super::*;
     use std::future::{pending, ready};
+    use std::sync::Mutex;
     use tokio::runtime::{Builder, Runtime};
 
     /// Creates a runtime that runs tasks only in `block_on`.
@@ -159,17 +235,17 @@ mod tests {
     fn exchanges_that_outlive_their_calls_have_a_limit() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
-        let running = (0..10).map(|_| spawner.spawn(pending()).unwrap()).collect::<Vec<_>>();
+        let running = (0..10).map(|_| spawner.spawn(None, pending()).unwrap()).collect::<Vec<_>>();
         for _ in 0..MOST_ENDED {
-            drop(spawner.spawn(pending()).unwrap());
+            drop(spawner.spawn(None, pending()).unwrap());
         }
-        assert_eq!(spawner.spawn(ready(Ok(()))).err().unwrap().code(), Code::ResourceExhausted);
+        assert_eq!(spawner.spawn(None, ready(Ok(()))).err().unwrap().code(), Code::ResourceExhausted);
         // The running exchanges keep waiting. The runtime drops the others.
         runtime.block_on(async {
             while spawner.ended_calls() > 0 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(outcome(spawner.spawn(ready(Ok(()))).unwrap()).await, Ok(()));
+            assert_eq!(outcome(spawner.spawn(None, ready(Ok(()))).unwrap()).await, Ok(()));
             // A task that has been spawned counts until it has been dropped.
             drop(running);
             assert_eq!(spawner.ended_calls(), 10);
@@ -183,11 +259,11 @@ mod tests {
     fn exchanges_end_with_their_runtime() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
-        let runs = spawner.spawn(pending()).unwrap();
+        let runs = spawner.spawn(None, pending()).unwrap();
         runtime.block_on(tokio::task::yield_now());
-        let waits = spawner.spawn(pending()).unwrap();
+        let waits = spawner.spawn(None, pending()).unwrap();
         drop(runtime);
-        let late = spawner.spawn(pending());
+        let late = spawner.spawn(None, pending());
         let other = stopped();
         for (name, spawned) in [("runs", Ok(runs)), ("waits", Ok(waits)), ("late", late)] {
             let status = match spawned {
@@ -211,15 +287,15 @@ mod tests {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let panics = PanicsInDrop;
-        drop(spawner.spawn(async move {
+        drop(spawner.spawn(None, async move {
             let _panics = panics;
             Ok(())
         }));
-        let panics = spawner.spawn(async { panic!("a panic in a handler") }).unwrap();
-        let fine = spawner.spawn(ready(Ok(()))).unwrap();
+        let panics = spawner.spawn(None, async { panic!("a panic in a handler") }).unwrap();
+        let fine = spawner.spawn(None, ready(Ok(()))).unwrap();
         assert_eq!(runtime.block_on(outcome(fine)), Ok(()));
         assert_eq!(runtime.block_on(outcome(panics)).unwrap_err().code(), Code::Internal);
-        assert_eq!(runtime.block_on(outcome(spawner.spawn(ready(Ok(()))).unwrap())), Ok(()));
+        assert_eq!(runtime.block_on(outcome(spawner.spawn(None, ready(Ok(()))).unwrap())), Ok(()));
     }
 
     #[test]
@@ -228,11 +304,44 @@ mod tests {
         let spawner = Spawner::new(runtime.handle());
         let started = Arc::new(());
         let seen = Arc::clone(&started);
-        drop(spawner.spawn(async move {
+        drop(spawner.spawn(None, async move {
             std::mem::forget(seen);
             Ok(())
         }));
-        assert_eq!(runtime.block_on(outcome(spawner.spawn(ready(Ok(()))).unwrap())), Ok(()));
+        assert_eq!(runtime.block_on(outcome(spawner.spawn(None, ready(Ok(()))).unwrap())), Ok(()));
         assert_eq!(Arc::strong_count(&started), 1);
+    }
+
+    #[test]
+    fn a_peer_with_thousands_of_exchanges_does_not_delay_the_exchange_of_another() {
+        let (runtime, order) = (stopped(), Arc::new(Mutex::new(Vec::new())));
+        let spawner = Arc::new(Spawner::new(runtime.handle()));
+        let [busy, other] = [1, 2].map(|port| Some(SocketAddr::from(([127, 0, 0, 1], port))));
+        let runs = |peer| {
+            let order = Arc::clone(&order);
+            async move {
+                order.lock().unwrap().push(peer);
+                Ok(())
+            }
+        };
+        // The other peer's call arrives once the runtime has begun.
+        let (first, arriving, from) = (runs(busy), runs(other), Arc::clone(&spawner));
+        let (call, arrived) = oneshot::channel();
+        let begins = spawner.spawn(busy, async move {
+            let _ = call.send(from.spawn(other, arriving)?);
+            first.await
+        });
+        let calls = (1..10_000).map(|_| spawner.spawn(busy, runs(busy)).unwrap()).collect::<Vec<_>>();
+        runtime.block_on(async {
+            outcome(begins.unwrap()).await.unwrap();
+            outcome(arrived.await.unwrap()).await.unwrap();
+            for call in calls {
+                outcome(call).await.unwrap();
+            }
+        });
+        let order = order.lock().unwrap();
+        assert_eq!(order.len(), 10_001);
+        let before = order.iter().position(|peer| *peer == other).unwrap();
+        assert!(before <= 2 * BATCH, "{before} exchanges of the busy peer ran before the other one's");
     }
 }
