@@ -88,6 +88,7 @@ attack claimed-restart restart
 attack lockout lockout
 attack amplifier amplify
 attack handlers handlers
+attack other-user other-user
 attack decoded-arguments decoded
 attack hostile-peers hostile
 attack many-pollers pollers
