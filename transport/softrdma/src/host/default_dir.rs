@@ -192,8 +192,13 @@ mod tests {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+    use trunkline_testkit::wait_until;
 
     const INSIDE: &str = "net-1.1";
+    /// Lists the locks of files, and the processes that wait for them.
+    const LOCKS: &str = "/proc/locks";
+    const BOUND: Duration = Duration::from_secs(60);
 
     fn directory(folder: &Folder) -> DefaultDirectory {
         DefaultDirectory::new(folder.path().to_owned())
@@ -276,6 +281,40 @@ mod tests {
         assert_eq!(directory.existing().unwrap(), Some(directory.plain_path()));
         assert_eq!(directory.choose(INSIDE).unwrap(), directory.plain_path());
         assert!(directory.plain_path().join(INSIDE).is_dir());
+    }
+
+    /// Returns true if a thread waits for the lock of this directory.
+    fn is_awaited(locks: &str, directory: &Private) -> bool {
+        let inode = format!(":{} ", directory.inode);
+        locks.lines().any(|lock| lock.contains("-> FLOCK") && lock.contains(&inode))
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the locks of real threads are tested")]
+    fn a_process_waits_while_another_one_chooses_and_finds_its_choice() {
+        let Ok(_) = fs::read_to_string(LOCKS) else {
+            println!("skipped: {LOCKS} does not show who waits for a lock");
+            return;
+        };
+        let folder = Folder::new("default-late");
+        let (directory, plain) = (directory(&folder), directory(&folder).plain_path());
+        create_private(&folder.path().join(format!("{}-1", directory.name))).unwrap();
+        let listed = directory.list().unwrap();
+        std::thread::scope(|scope| {
+            let choosing = listed[0].lock().unwrap();
+            let late = scope.spawn(|| directory.choose(INSIDE));
+            let is_over = || {
+                let awaited = is_awaited(&fs::read_to_string(LOCKS).unwrap(), &listed[0]);
+                (awaited || late.is_finished()).then_some(())
+            };
+            wait_until("the other process waits, or has chosen", BOUND, is_over);
+            assert!(!late.is_finished(), "it has not waited");
+            // The plain name has become free.
+            create_private(&plain).unwrap();
+            fs::create_dir(plain.join(INSIDE)).unwrap();
+            drop(choosing);
+            assert_eq!(late.join().unwrap().unwrap(), plain, "it has not listed them again");
+        });
     }
 
     /// The processes are threads here: a lock belongs to an open file.
