@@ -8,6 +8,8 @@ use crate::frame::Encoded;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
 use crate::lifecycle::Lifecycle;
+#[cfg(test)]
+use crate::metadata::Metadata;
 use crate::name::{MethodName, ServiceName, Streams};
 use crate::pool::SharedPool;
 #[cfg(test)]
@@ -467,6 +469,22 @@ impl Rig {
         order: Option<Turn>,
     ) -> Getter<Outcome> {
         self.push(Submission { order, ..self.submission(port, ECHO, limit, entry) })
+    }
+
+    /// Submits a call of `echo` with metadata and encoded arguments of this many bytes.
+    #[cfg(test)]
+    pub(crate) fn submit_with_metadata(
+        &self,
+        port: u16,
+        metadata: &Metadata,
+        arguments: usize,
+    ) -> Getter<Outcome> {
+        let mut call = self.submission(port, ECHO, Duration::from_secs(1), Entry::Tries);
+        call.encoded.clear();
+        call.encoded.buffer().extend_from_slice(metadata.block());
+        call.encoded.buffer().extend(std::iter::repeat_n(7, arguments));
+        call.metadata = u32::try_from(metadata.size()).unwrap();
+        self.push(call)
     }
 
     /// Creates a call of `echo` by this link.

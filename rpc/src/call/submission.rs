@@ -2,12 +2,13 @@
 
 use super::{Answer, Entry};
 use crate::frame::Encoded;
+use crate::metadata::Metadata;
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::route_id::RouteId;
 use crate::status::{Code, Status};
 use std::mem;
-use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, Turn};
+use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, SendError, Turn};
 use trunkline_verbs::Time;
 
 /// A call that is submitted to a poller, from any thread or from a task of the poller itself.
@@ -59,6 +60,22 @@ impl Submission {
             answer: self.answer.take(),
             ..*self
         }
+    }
+
+    /// Drops the trace of a request that is too large, because a caller of the caller may have chosen it. Returns true if
+    /// there was one.
+    pub(crate) fn drops_trace(&mut self, error: SendError) -> bool {
+        let SendError::TooLarge { bytes, limit } = error else { return false };
+        let size = usize::try_from(self.metadata).unwrap_or(usize::MAX);
+        let block = self.encoded.part().get(..size).unwrap_or_default();
+        let Ok(mut metadata) = Metadata::parse(block) else { return false };
+        metadata.drop_trace_beyond(size.saturating_sub(bytes.saturating_sub(limit)));
+        let is_smaller = metadata.size() < size;
+        if is_smaller {
+            self.encoded.replace_metadata(size, metadata.block());
+            self.metadata = u32::try_from(metadata.size()).unwrap_or(u32::MAX);
+        }
+        is_smaller
     }
 }
 

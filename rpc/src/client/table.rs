@@ -197,10 +197,7 @@ impl Table {
             self.count_refusal(call.method, Code::Cancelled);
             return true;
         }
-        let refusal = self.refusal(call, now);
-        let is_refused = refusal.is_some();
-        refusal.into_iter().for_each(|status| self.end_with(call, status));
-        is_refused
+        self.refusal(call, now).map(|status| self.end_with(call, status)).is_some()
     }
 
     /// Returns the status of a call that may not begin.
@@ -262,6 +259,9 @@ impl Table {
             self.budget.put_back_one(peer, pending.entry.leaves_calls());
             if let SendError::QueueFull(exhausted) = error {
                 return Err(NoRoom::Queue(exhausted));
+            }
+            if pending.drops_trace(error) {
+                return self.attempt(carrier, peer, pending, leaves);
             }
             self.waiting.there_is_room();
             let status =

@@ -39,7 +39,12 @@ impl Encoded {
 
     /// Inserts bytes before the part.
     pub(crate) fn prepend(&mut self, bytes: &[u8]) {
-        self.buffer().splice(LONGEST..LONGEST, bytes.iter().copied());
+        self.replace_metadata(0, bytes);
+    }
+
+    /// Replaces the metadata of this size.
+    pub(crate) fn replace_metadata(&mut self, size: usize, metadata: &[u8]) {
+        self.buffer().splice(LONGEST..LONGEST + size, metadata.iter().copied());
     }
 
     /// Returns the capacity of the buffer, in bytes.

@@ -2,11 +2,12 @@
 
 use super::{LONG, PORT, call, frame, reply, request, server, status};
 use crate::budgets::Limits;
-use crate::fake::{ECHO, HANG, Rig};
+use crate::fake::{ECHO, HANG, LIMIT, Rig};
 use crate::frame::{By, Header, RequestHeader};
 use crate::metadata::{Metadata, MetadataBytes, TraceContext};
 use crate::reason::Reason;
 use crate::status::Code;
+use bytes::Bytes;
 use trunkline_transport::{Limit, PeerDown, PeerEvent, Upper as _};
 
 /// Returns metadata of this size, in bytes.
@@ -83,6 +84,42 @@ fn a_trace_beyond_the_limit_of_a_request_is_left_out() {
     }
     rig.message(server(), hang(3, with_trace(8193).block()));
     assert_eq!(refusal(&mut rig), (Code::ResourceExhausted, Reason::TooLarge));
+}
+
+#[test]
+fn a_trace_is_left_out_of_a_request_that_is_too_large() {
+    let mut all = metadata(100);
+    TraceContext::new(1, 2, true).unwrap().with_state("k=1".to_owned()).put_into(&mut all);
+    let (mut without_state, none) = (all.clone(), metadata(100));
+    without_state.remove("tracestate");
+    for with_body in [false, true] {
+        let mut rig = Rig::new();
+        let mut attempt = |arguments: usize| {
+            rig.body = if with_body { vec![8; 1000].into() } else { Bytes::new() };
+            let mut getter = rig.submit_with_metadata(PORT, &all, arguments - rig.body.len());
+            rig.run();
+            let Some(given) = rig.carrier.given.pop() else { return Err(status(&mut getter)) };
+            let (Header::Request(header), encoded) = Header::parse(&given.bytes).unwrap() else { panic!() };
+            let [range, _] = MetadataBytes::of_request(header.metadata).before(encoded.start);
+            assert_eq!(given.bytes.len() - encoded.start, arguments);
+            Ok((given.bytes.len(), Metadata::parse(&given.bytes[range]).unwrap()))
+        };
+        let others = attempt(5000).unwrap().0 - 5000;
+        let full = LIMIT - others;
+        let kept = |metadata: &Metadata| LIMIT - all.size() + metadata.size();
+        for (excess, expected) in [
+            (0, &all),
+            (1, &without_state),
+            (all.size() - without_state.size(), &without_state),
+            (all.size() - without_state.size() + 1, &none),
+            (all.size() - none.size(), &none),
+        ] {
+            let (bytes, metadata) = attempt(full + excess).unwrap();
+            assert_eq!((bytes, metadata.block()), (kept(expected) + excess, expected.block()), "{excess}");
+        }
+        let refused = attempt(full + all.size() - none.size() + 1).unwrap_err();
+        assert_eq!((refused.reason(), refused.may_have_run()), (Some(Reason::TooLarge), false), "{refused}");
+    }
 }
 
 #[test]
