@@ -89,6 +89,8 @@ attack lockout lockout
 attack amplifier amplify
 attack handlers handlers
 attack other-user other-user
+attack short-streams short-streams
+attack unanswered-streams unanswered-streams
 attack decoded-arguments decoded
 attack hostile-peers hostile
 attack many-pollers pollers

@@ -64,6 +64,8 @@ pub(crate) struct FakeCarrier {
     pub(crate) holds_messages: bool,
     /// The error with which it refuses messages.
     pub(crate) refusal: Option<SendError>,
+    /// Number of refused messages.
+    pub(crate) refused: usize,
     /// True if its queue has no room for large messages.
     pub(crate) is_full_of_large: bool,
     /// Number of large messages that it takes nevertheless.
@@ -91,6 +93,7 @@ impl FakeCarrier {
             searches: 0,
             holds_messages: false,
             refusal: None,
+            refused: 0,
             is_full_of_large: false,
             room_for_large: 0,
             refuses_large: None,
@@ -158,6 +161,7 @@ impl Carrier for FakeCarrier {
     fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError> {
         let bytes = message.head.len() + message.body.len();
         if let Some(error) = self.refusal {
+            self.refused += 1;
             return Err(error);
         }
         if let Some(error) = self.refuses_large.filter(|_| bytes > EAGER_BYTES) {

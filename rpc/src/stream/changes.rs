@@ -1,6 +1,7 @@
 //! Streams that their poller has to process, reported by readers and writers on any thread.
 
 use super::state::{Flushed, Stream};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +10,12 @@ use std::time::Duration;
 use trunkline_transport::{Carrier, PeerKey};
 use trunkline_verbs::Time;
 
-/// Time until a full queue of messages is tried again.
+/// Time until a peer without room is tried again, doubled each time that it still has none.
 const PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// Maximum number of a peer's streams that are tried in a round, and that are tried in vain.
+const TRIES: usize = 256;
+const FAILURES: usize = 16;
 
 /// Changes the charge of a peer from one number of bytes to another. Returns false if it may not use them.
 pub(super) type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
@@ -58,13 +63,24 @@ impl fmt::Debug for Changes {
 }
 
 /// The streams of one poller that wait for room in the queue of messages. The poller owns it.
+///
+/// Those of a peer wait in a line. As long as the peer has no room, few of them are looked at, and seldom: a peer may have
+/// many streams and take nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
-    waiting: Vec<Arc<Stream>>,
+    lines: BTreeMap<PeerKey, Line>,
     next_round: Option<Time>,
     /// Reused to avoid an allocation per flush.
     list: Vec<Arc<Stream>>,
     scratch: Vec<u8>,
+}
+
+/// The streams of a peer without room.
+#[derive(Debug)]
+struct Line {
+    streams: VecDeque<Arc<Stream>>,
+    due: Time,
+    pause: Duration,
 }
 
 impl Unsent {
@@ -75,33 +91,55 @@ impl Unsent {
         if !changes.any() && !is_round {
             return false;
         }
-        let mut list = mem::take(&mut self.list);
         if is_round {
-            self.next_round = None;
-            list.append(&mut self.waiting);
+            self.flush_lines(now, carrier, charge);
         }
-        let waited = list.len();
-        if waited == 0 {
-            changes.take(&mut list);
-        } else {
-            let mut changed = Vec::new();
-            changes.take(&mut changed);
-            list.append(&mut changed);
-        }
+        let mut list = mem::take(&mut self.list);
+        changes.take(&mut list);
         for stream in list.drain(..) {
-            if stream.flush(carrier, charge, &mut self.scratch) == Flushed::NoRoom {
-                self.waiting.push(stream);
-                self.next_round.get_or_insert(now + PAUSE);
+            let line = if self.lines.is_empty() { None } else { stream.destination() };
+            if let Some(line) = line.and_then(|peer| self.lines.get_mut(&peer)) {
+                line.streams.push_back(stream);
+            } else if let Flushed::NoRoom(peer) = stream.flush(carrier, charge, &mut self.scratch) {
+                let line = Line { streams: VecDeque::from([stream]), due: now + PAUSE, pause: PAUSE };
+                self.lines.insert(peer, line);
             }
         }
         self.list = list;
+        self.next_round = self.lines.values().map(|line| line.due).min();
         true
+    }
+
+    /// Tries the lines whose time has come.
+    fn flush_lines(&mut self, now: Time, carrier: &mut dyn Carrier, charge: Charge<'_>) {
+        let scratch = &mut self.scratch;
+        self.lines.retain(|_, line| {
+            if line.due > now {
+                return true;
+            }
+            let (mut tried, mut failed) = (0, 0);
+            while tried < TRIES && failed < FAILURES {
+                let Some(stream) = line.streams.pop_front() else { return false };
+                tried += 1;
+                if let Flushed::NoRoom(_) = stream.flush(carrier, charge, scratch) {
+                    line.streams.push_back(stream);
+                    failed += 1;
+                    // All of them were tried.
+                    if failed >= line.streams.len() {
+                        break;
+                    }
+                }
+            }
+            line.pause = if tried > failed { PAUSE } else { (2 * line.pause).min(LONGEST_PAUSE) };
+            line.due = if failed == 0 { now } else { now + line.pause };
+            true
+        });
     }
 
     /// Returns the number of streams that wait.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+        self.lines.values().map(|line| line.streams.len()).sum()
     }
 
     /// Returns the time of the next `flush`.

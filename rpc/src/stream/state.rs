@@ -70,8 +70,8 @@ impl From<Misuse> for Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flushed {
     All,
-    /// The queue of messages is full.
-    NoRoom,
+    /// The queue of messages to this peer is full.
+    NoRoom(PeerKey),
 }
 
 /// The next step of a writer.
@@ -470,6 +470,11 @@ impl Stream {
         state.is_dropped || state.aborted.is_some()
     }
 
+    /// Returns the peer that its frames go to, once they may leave.
+    pub(super) fn destination(&self) -> Option<PeerKey> {
+        self.lock().address.map(|address| address.peer)
+    }
+
     /// Sends pending frames.
     pub(super) fn flush(
         &self,
@@ -495,7 +500,7 @@ impl Stream {
             Err(SendError::QueueFull(_)) => {
                 // Its poller processes it in the next round, whatever is reported until then.
                 state.is_reported = true;
-                Flushed::NoRoom
+                Flushed::NoRoom(address.peer)
             }
             // The end of the session ends the call.
             Err(SendError::SessionOver | SendError::NoPeer | SendError::BackingOff { .. }) => Flushed::All,

@@ -379,6 +379,35 @@ fn a_stream_waits_for_room_once_however_often_it_changes() {
 }
 
 #[test]
+fn streams_of_peer_without_room_are_tried_few_at_a_time_and_seldom() {
+    const STREAMS: usize = 100;
+    let mut rig = Rig::new();
+    let calls = || 0..STREAMS as u64;
+    for call in calls() {
+        let header = Header::Request(RequestHeader { call, ..request(GATHER, CALL) });
+        rig.message(server(), frame(header, &[], &[200]));
+        rig.run();
+    }
+    rig.carrier.refusal = Some(full());
+    // The handlers consume more than half of their windows, and so have credit to grant.
+    for (call, number) in calls().flat_map(|call| (0..40).map(move |number| (call, number))) {
+        rig.message(server(), stream(call, true, data(number), b"item"));
+    }
+    rig.run();
+    assert_eq!((rig.poller.unsent.len(), rig.carrier.refused), (STREAMS, 1), "one is tried");
+    for _ in 0..100 {
+        rig.carrier.wait(Duration::from_millis(1));
+        rig.run();
+    }
+    // After 1, 3, 7, 15, 31 and 63 ms.
+    assert_eq!((rig.poller.unsent.len(), rig.carrier.refused), (STREAMS, 1 + 6 * 16));
+    rig.carrier.refusal = None;
+    rig.carrier.wait(Duration::from_millis(64));
+    rig.run();
+    assert_eq!((rig.poller.unsent.len(), rig.poller.next_timer()), (0, None));
+}
+
+#[test]
 fn streams_are_refused_beyond_the_budget_of_their_peer() {
     let limit = Limit { per_peer: 64 << 10, in_all: 1 << 20 };
     let mut rig = Rig::with_limits(Limits { decoded: limit, ..Limits::default() });

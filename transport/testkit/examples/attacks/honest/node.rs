@@ -9,6 +9,9 @@
 //! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, each with this number of empty texts as arguments |
 //! | `count SERVER TEXTS` | `COUNT failed=`: outcome of a call with this number of empty texts |
 //! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: further calls, each with these bytes both ways |
+//! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls` or opens `streams` until `calm` |
+//! | `calm` | `CALM` |
+//! | `open SERVER COUNT` | `OPEN under_way=`: opens streams without a deadline |
 //! | `lend SERVER BYTES` | `LEND failed= beside=`: outcome of a call with a slice of a registered buffer, and number of bytes beside the slice in the reply |
 //! | `load SERVER` | `LOAD`: calls are made from now on |
 //! | `tally` | `TALLY` with the numbers of the load |
@@ -23,10 +26,13 @@ use clap::Args;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use tracing_subscriber::filter::LevelFilter;
-use trunkline::{Bytes, Connections, Node, PollerIndex, ProviderChoice, Status, block_on};
+use trunkline::{
+    Bytes, Connections, Node, PollerContext, PollerIndex, ProviderChoice, Status, Streaming, block_on,
+};
 use trunkline_softrdma::device::{LinkChoice, LinkFactory, SoftOptions};
 use trunkline_testkit::{Hostility, Input, bytes_of, print_line};
 use trunkline_transport::NodeOptions;
@@ -91,7 +97,13 @@ pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
         .serve(HonestServer::new(Handler))
         .start()?;
     print_line(&format!("READY {}", node.local_address()));
-    let mut driven = Driven { node, pollers: arguments.pollers, tally: Arc::default(), held: Vec::new() };
+    let mut driven = Driven {
+        node,
+        pollers: arguments.pollers,
+        tally: Arc::default(),
+        rushes: Arc::default(),
+        held: Vec::new(),
+    };
     let input = Input::open();
     while let Some(line) = input.wait() {
         driven.obey(&line)?;
@@ -104,6 +116,7 @@ struct Driven {
     node: Node,
     pollers: u16,
     tally: Arc<Tally>,
+    rushes: Arc<AtomicBool>,
     held: Vec<Held>,
 }
 
@@ -160,6 +173,29 @@ impl Driven {
                 self.held.retain_mut(is_pending);
                 print_line(&format!("FLOOD under_way={}", self.held.len()));
             }
+            ["rush", server, what, count] => {
+                let (server, opens) = (server.parse()?, *what == "streams");
+                self.rushes.store(true, Ordering::Relaxed);
+                for _ in 0..count.parse::<usize>()? {
+                    let rushes = Arc::clone(&self.rushes);
+                    let rushing = move |context| rush(context, server, opens, rushes);
+                    // The task goes on without its handle.
+                    drop(self.node.run_on(PollerIndex(0), rushing));
+                }
+                print_line("RUSH");
+            }
+            ["calm"] => {
+                self.rushes.store(false, Ordering::Relaxed);
+                print_line("CALM");
+            }
+            ["open", server, count] => {
+                let client = HonestClient::connect(&self.node, *server)?;
+                for _ in 0..count.parse::<usize>()? {
+                    let client = client.clone();
+                    keep(&mut self.held, Box::pin(async move { client.one().await.map(drop) }));
+                }
+                print_line(&format!("OPEN under_way={}", self.held.len()));
+            }
             ["lend", server, bytes] => {
                 let (failed, beside) = lend(&self.node, server.parse()?, bytes.parse()?)?;
                 print_line(&format!("LEND failed={} beside={beside}", u8::from(failed)));
@@ -183,6 +219,23 @@ impl Driven {
         }
         Ok(())
     }
+}
+
+/// Makes calls or opens streams of one item, until it is told to stop.
+async fn rush(context: PollerContext, server: SocketAddr, opens: bool, goes_on: Arc<AtomicBool>) {
+    let Ok(client) = HonestLocal::connect(&context, server) else { return };
+    while goes_on.load(Ordering::Relaxed) {
+        let outcome = if opens { read(client.one().await).await } else { client.echo(1).await.map(drop) };
+        if outcome.is_err() {
+            trunkline::yield_now().await;
+        }
+    }
+}
+
+async fn read(items: Result<Streaming<u64>, Status>) -> Result<(), Status> {
+    let mut items = items?;
+    while items.message().await?.is_some() {}
+    Ok(())
 }
 
 /// Polls a call, and keeps it if it is under way after that.

@@ -1,6 +1,7 @@
 //! The service of the honest nodes.
 
-use trunkline::{Bytes, Status};
+use trunkline::stream::channel;
+use trunkline::{Bytes, Status, Stream};
 
 /// Service that honest nodes offer each other.
 #[trunkline::service(name = "trunkline.attacks.Honest", version = 1)]
@@ -16,6 +17,9 @@ pub(crate) trait Honest {
 
     /// Keeps the texts until its deadline or the end of its caller.
     async fn keep(&self, texts: Vec<String>) -> Result<(), Status>;
+
+    /// Sends one item.
+    async fn one(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
 
     /// Runs until its deadline or the end of its caller.
     async fn hold(&self) -> Result<(), Status>;
@@ -41,6 +45,12 @@ impl Honest for Handler {
     async fn keep(&self, texts: Vec<String>) -> Result<(), Status> {
         let _texts = texts;
         std::future::pending().await
+    }
+
+    async fn one(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
+        let (sender, items) = channel(1);
+        let _room = sender.try_send(Ok(1));
+        Ok(items)
     }
 
     async fn hold(&self) -> Result<(), Status> {

@@ -11,6 +11,7 @@ mod hostile;
 mod keys;
 mod limits;
 mod requests;
+mod turns;
 
 use crate::findings::Findings;
 use crate::{Outcome, Plan};
@@ -74,6 +75,16 @@ pub(crate) const ALL: &[Row] = &[
         name: "handlers",
         about: "a peer whose calls never end occupies the handlers of a node",
         run: crowd::handlers,
+    },
+    Row {
+        name: "short-streams",
+        about: "a peer opens as many streams of one item as it can",
+        run: turns::short_streams,
+    },
+    Row {
+        name: "unanswered-streams",
+        about: "a peer that takes no replies opens 460,000 streams",
+        run: turns::unanswered_streams,
     },
     Row {
         name: "other-user",

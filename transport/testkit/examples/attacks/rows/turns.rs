@@ -1,0 +1,109 @@
+//! Peers that keep a poller busy without breaking a rule, beside a caller that makes one call at a time.
+
+use super::flooded::nothing_lost;
+use crate::findings::Findings;
+use crate::honest::{Pair, Setup};
+use crate::{Outcome, Plan};
+use std::time::Duration;
+
+/// Number of rounds, each of which measures the caller alone, beside a busy honest peer, and beside the attacker.
+const ROUNDS: usize = 5;
+/// Time of each measurement.
+const COUNTED: Duration = Duration::from_secs(1);
+/// Concurrent calls or streams of a busy peer.
+const CONCURRENT: usize = 256;
+/// Streams that a peer opens that takes no replies.
+const OPENS: u64 = 460_000;
+/// Part of the calls beside a busy honest peer that must be made beside an attacker.
+const PART: f64 = 0.5;
+/// Time by which the median round trip may exceed the one of the caller alone, in microseconds.
+const MORE_US: u64 = 500;
+/// Memory of the attacked node while a peer takes no replies, in MiB: the budget of replies that wait, a fifth, and a node
+/// without peers.
+const CEILING_MIB: u64 = 128 * 6 / 5 + 64;
+
+/// Number of small calls in the counted time, and the median of their durations in microseconds.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    calls: u64,
+    p50_us: u64,
+}
+
+/// Attacks with streams of one item, as many as the peer can open.
+pub(crate) fn short_streams(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let mut pair = Pair::start(plan, false)?;
+    let server = pair.server.address;
+    let before = pair.client.tally()?;
+    let mut busy = Setup::new(&pair.folder, plan).start()?;
+    busy.first(server)?;
+    let (mut alone, mut honest, mut attacked) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        alone.push(counted(&mut pair)?);
+        for (what, measured) in [("calls", &mut honest), ("streams", &mut attacked)] {
+            busy.process.ask(&format!("rush {server} {what} {CONCURRENT}"))?;
+            measured.push(counted(&mut pair)?);
+            busy.process.ask("calm")?;
+        }
+    }
+    judge(plan, findings, [alone, honest, attacked].map(median));
+    nothing_lost(findings, &before, &pair.client.tally()?);
+    Ok(())
+}
+
+/// Attacks with streams of a peer that takes no replies.
+pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let mut pair = Pair::start(plan, false)?;
+    let server = pair.server.address;
+    let before = pair.client.tally()?;
+    let alone = counted(&mut pair)?;
+    let mut busy = Setup::new(&pair.folder, plan).start()?;
+    busy.first(server)?;
+    busy.process.ask(&format!("rush {server} calls {CONCURRENT}"))?;
+    let honest = counted(&mut pair)?;
+    busy.process.ask("calm")?;
+    let mut hostile = Setup::new(&pair.folder, plan).hostile("stingy").start()?;
+    hostile.process.ask(&format!("open {server} {OPENS}"))?;
+    let attacked = (0..ROUNDS).map(|_| counted(&mut pair)).collect::<Outcome<Vec<_>>>()?;
+    judge(plan, findings, [alone, honest, median(attacked)]);
+    let most = pair.server.most_mib()?;
+    findings.claim(most <= CEILING_MIB, "memory", &format!("{most} MiB at most"));
+    drop(hostile);
+    let ended = counted(&mut pair)?;
+    findings.note("after-its-end", &format!("{} calls, median {} us", ended.calls, ended.p50_us));
+    nothing_lost(findings, &before, &pair.client.tally()?);
+    let newcomer = Setup::new(&pair.folder, plan).start()?.first(server);
+    findings.claim(newcomer.is_ok(), "newcomer-is-served", &format!("{newcomer:?}"));
+    Ok(())
+}
+
+/// Compares the caller alone, beside a busy honest peer, and beside the attacker.
+fn judge(plan: &Plan, findings: &mut Findings, [alone, honest, attacked]: [Measured; 3]) {
+    let ratio = attacked.calls as f64 / honest.calls.max(1) as f64;
+    let calls = format!("{attacked:?}, beside an honest peer {honest:?}: x{ratio:.2}");
+    let times = format!("median {} us, alone {} us", attacked.p50_us, alone.p50_us);
+    // A comparison of times means little on a busy machine.
+    if plan.strict {
+        findings.claim(ratio >= PART, "throughput", &calls);
+        findings.claim(attacked.p50_us <= alone.p50_us + MORE_US, "latency", &times);
+    } else {
+        findings.note("throughput", &calls);
+        findings.note("latency", &times);
+    }
+}
+
+fn counted(pair: &mut Pair) -> Outcome<Measured> {
+    let before = pair.client.tally()?["small"];
+    std::thread::sleep(COUNTED);
+    let after = pair.client.tally()?;
+    Ok(Measured { calls: after["small"] - before, p50_us: after["p50_us"] })
+}
+
+/// Returns the medians of both numbers.
+fn median(mut all: Vec<Measured>) -> Measured {
+    let middle = all.len() / 2;
+    let mut at = |number: fn(&Measured) -> u64| {
+        all.sort_unstable_by_key(number);
+        number(&all[middle])
+    };
+    Measured { calls: at(|measured| measured.calls), p50_us: at(|measured| measured.p50_us) }
+}
