@@ -67,7 +67,7 @@ impl NodeOptions {
             return bad("poll_for (ms)", millis(self.poll_for), "choose 1000 ms or less");
         }
         if !(self.keepalive..=MAX_IDLE_KEEPALIVE).contains(&self.idle_keepalive) {
-            let remedy = "choose at least keepalive and at most 20000 ms";
+            let remedy = "choose 500 to 20000 ms, or at least the transport's keepalive if that was set";
             return bad("idle_keepalive (ms)", millis(self.idle_keepalive), remedy);
         }
         if let Pinning::List(list) = &self.pinning {
