@@ -268,6 +268,11 @@ impl Grantor {
         into.append(&mut self.granted);
     }
 
+    /// Returns the outstanding credits that a pair's spender knows of.
+    pub(crate) fn known(&self, id: PairId) -> u32 {
+        self.pairs.get(id.0).map_or(0, Pair::known)
+    }
+
     /// Returns the position for a frame to the pair's spender. It counts as sent.
     pub(crate) fn tell(&mut self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get_mut(id.0) else { return START.wrapping_add(BASE) };

@@ -74,6 +74,11 @@ impl Grants {
         grantor.hear(id.pair, now_ms, want, released)
     }
 
+    /// Returns the outstanding credits that the pair's spender knows of.
+    pub(crate) fn known(&self, id: GrantId) -> u32 {
+        self.by_home.get(id.home).map_or(0, |grantor| grantor.known(id.pair))
+    }
+
     /// Grants free credit.
     pub(crate) fn grant(&mut self, now_ms: u64) {
         for grantor in &mut self.by_home {

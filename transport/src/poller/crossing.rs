@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 use super::Core;
-use super::turns::Waiting;
 use crate::PeerKey;
 use crate::buffer::Received;
 use crate::crossings::Crossing;
@@ -75,7 +74,7 @@ impl Core {
             self.commands_amid_completions();
         }
         if is_of_session(self) {
-            self.turns.wait(peer, Waiting::Frame(target, frame));
+            self.wait(target, frame);
         } else if !self.targets.knows(target) {
             self.keep_unannounced(target, frame);
         }

@@ -150,7 +150,12 @@ impl Core {
 
     fn take_waiting(&mut self, frame: Waiting, take: &mut impl Take) {
         match frame {
-            Waiting::Frame(target, frame) => self.frame_received(target, frame, take),
+            Waiting::Frame { target, frame, uses_credit } => {
+                if let Some(known) = self.targets.place(target).and_then(|place| self.targets.at(place)) {
+                    known.waits_no_more(uses_credit);
+                }
+                self.frame_received(target, frame, take);
+            }
             Waiting::Bundle(part, bytes, bundle) => {
                 let (peer, number) = (part.from.peer, part.from.session.0);
                 if let Err(error) = self.bundle_received(part, &bytes, bundle, take) {
@@ -211,14 +216,13 @@ impl Core {
     fn arrived(&mut self, qp: QpNumber, frame: Received, take: &mut impl Take) {
         let Some(place) = self.target_place(qp) else { return self.keep_unannounced(qp, frame) };
         let round = self.turns.round();
-        let Some(target) = self.targets.at(place) else { return };
+        let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else { return };
         let (peer, left) = (target.session().0, target.turn_left(round));
         let is_before_turn = left == 0
             || self.turns.has_line(peer)
             || self.turns.is_round_over(self.res.shared.runtime.clock());
-        if take.must_wait(peer, is_before_turn) {
-            let frame = self.res.receives.keep(frame);
-            return self.turns.wait(peer, Waiting::Frame(qp, frame));
+        if target.pair().is_some() && take.must_wait(peer, is_before_turn) {
+            return self.wait(qp, frame);
         }
         self.turns.give(left);
         self.frame_received(qp, frame, take);
@@ -226,6 +230,21 @@ impl Core {
         if let Some(target) = self.targets.at(place) {
             target.set_turn_left(round, left);
         }
+    }
+
+    /// Lets a frame wait in its peer's line. Its credit is checked here: lines are bounded even if a peer has none.
+    /// A session that is not up has no line.
+    pub(super) fn wait(&mut self, qp: QpNumber, frame: Received) {
+        let Some(target) = self.targets.get_mut(qp).filter(|target| !target.is_broken()) else { return };
+        let Some(pair) = target.pair() else { return self.take_late_frame(qp, frame) };
+        let uses_credit = Target::parse(&self.res, &frame).map_or(true, |header| header.released().is_none());
+        let (peer, number) = target.session();
+        if let Err(error) = target.waits(uses_credit, self.res.grants.known(pair)) {
+            target.ignore();
+            return self.misbehaved(peer, number, error);
+        }
+        let frame = self.res.receives.keep(frame);
+        self.turns.wait(peer, Waiting::Frame { target: qp, frame, uses_credit });
     }
 
     /// Takes a kept frame that came through a TGT earlier. Its messages are queued.

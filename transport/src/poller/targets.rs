@@ -23,6 +23,10 @@ use trunkline_verbs::QpNumber;
 /// it gets by ours.
 const UNANNOUNCED: usize = 8;
 
+/// Number of frames of a target that use no credit and may wait for their peer's turn. Those of an honest peer grant
+/// credit, and each grants at least as much as the peer knows to be left.
+const UNCREDITED: u32 = 64;
+
 /// A TGT that may receive messages for us.
 #[derive(Debug)]
 pub(super) struct Target {
@@ -40,6 +44,8 @@ pub(super) struct Target {
     early: Option<Received>,
     /// Last round in which its messages were handled as they came, and the number left to it then.
     turn: (u32, u32),
+    /// Number of its frames that wait for their peer's turn: those that use credit, and all others.
+    waiting: (u32, u32),
     /// True if the peer broke the rules: its messages are ignored until the TGT is destroyed.
     broken: bool,
 }
@@ -49,7 +55,44 @@ impl Target {
     /// that leaves many sessions half-open must not take credit from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
         let turn = (0, TURN_MESSAGES);
-        Self { peer, number, poller, home, trunk: None, pair: None, early: None, turn, broken: false }
+        let waiting = (0, 0);
+        Self {
+            peer,
+            number,
+            poller,
+            home,
+            trunk: None,
+            pair: None,
+            early: None,
+            turn,
+            waiting,
+            broken: false,
+        }
+    }
+
+    /// Counts a frame that waits. `known` is the credit of the frames that were not handled yet.
+    ///
+    /// # Errors
+    /// When more frames wait than there was credit for.
+    pub(super) fn waits(&mut self, uses_credit: bool, known: u32) -> Result<(), FrameError> {
+        let (credited, others) = &mut self.waiting;
+        let (count, most, violation) = if uses_credit {
+            (credited, known, "sent beyond its credit")
+        } else {
+            (others, UNCREDITED, "floods us with credit frames")
+        };
+        if *count >= most {
+            return Err(FrameError::Broken(violation));
+        }
+        *count += 1;
+        Ok(())
+    }
+
+    /// Uncounts a frame that has waited.
+    pub(super) fn waits_no_more(&mut self, used_credit: bool) {
+        let (credited, others) = &mut self.waiting;
+        let count = if used_credit { credited } else { others };
+        *count = count.saturating_sub(1);
     }
 
     /// Returns the number of messages that it may have handled as they come, in this round.

@@ -5,8 +5,9 @@
 //! they come. Further frames wait here, in a line for each peer, and the lines take turns. A round ends after
 //! [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late either.
 //!
-//! Waiting frames have used their credit, which their peer gets back when they are handled: that bounds the lines. A
-//! session ends after its line was emptied.
+//! Waiting frames have used their credit, which their peer gets back when they are handled. That bounds the lines, since a
+//! peer that sends beyond its credit loses its session before such a frame waits. A session ends after its line was
+//! emptied.
 #![forbid(unsafe_code)]
 
 use crate::buffer::Received;
@@ -25,8 +26,8 @@ const ROUND_TIME: Duration = Duration::from_micros(200);
 /// A frame that waits for its peer's turn, or the rest of one.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    /// A frame, and the TGT that it came through.
-    Frame(QpNumber, Received),
+    /// A frame, the TGT that it came through, and whether it uses credit.
+    Frame { target: QpNumber, frame: Received, uses_credit: bool },
     /// Bytes of a bundle, with the place of the messages that remain.
     Bundle(Part, Bytes, Bundle),
 }

@@ -244,6 +244,11 @@ impl RawPeer {
         };
         self.ini.post_send(&[request]).unwrap();
         self.sending.set(self.sending.get() + 1);
+        self.finish_sends();
+    }
+
+    /// Waits until all sends are acknowledged.
+    fn finish_sends(&self) {
         let until = Instant::now() + LIMIT;
         while self.sending.get() > 0 {
             assert!(Instant::now() < until, "a send does not complete");
@@ -279,12 +284,16 @@ impl RawPeer {
         }
     }
 
+    /// Returns the credit that is left.
+    fn left(&self) -> u16 {
+        self.granted.get().wrapping_sub(GRANT - 1).wrapping_sub(self.used.get())
+    }
+
     /// Sends as an honest peer may: when the needed `credit` is granted and there is room. Returns false once
     /// the session has ended.
     fn send_politely(&self, frame: &[u8], credit: u16) -> bool {
         let until = Instant::now() + LIMIT;
         loop {
-            let left = self.granted.get().wrapping_sub(GRANT - 1).wrapping_sub(self.used.get());
             let ended = self
                 .channel
                 .next_event()
@@ -293,7 +302,7 @@ impl RawPeer {
             if self.broken.get() {
                 return false;
             }
-            if left >= credit && self.sending.get() < SENDS {
+            if self.left() >= credit && self.sending.get() < SENDS {
                 self.used.set(self.used.get() + credit);
                 self.send(frame);
                 return true;
@@ -494,6 +503,41 @@ fn announcements_of_a_session_that_ends_are_forgotten() {
     let key = client.connect(0, node.address);
     client.send(0, key, &[ECHO], Bytes::from(vec![1; 100_000]), 1);
     assert_eq!(client.message().1.len(), 100_001);
+}
+
+/// Keeps the first poller busy until a value is sent.
+fn keep_busy(node: &TestNode) -> mpsc::Sender<()> {
+    let ((busy, begun), (release, wait)) = (mpsc::sync_channel(0), mpsc::channel());
+    node.job(0, Job::Wait(begun));
+    node.job(0, Job::Wait(wait));
+    busy.send(()).unwrap();
+    release
+}
+
+/// Frames wait for their peer's turn only within its credit. Others would be kept without a bound.
+#[test]
+fn frame_beyond_the_credit_does_not_wait() {
+    const CREDIT: u16 = 100;
+    let mut node = TestNode::start(over_udp(), 1);
+    let peer = RawPeer::connect(node.address);
+    let key = node.up();
+    // It claims that more messages wait.
+    let eager = with(message(b"hello"), 6, &[u8::MAX]);
+    while peer.left() < CREDIT {
+        assert!(peer.send_politely(&eager, 1));
+    }
+    (0..peer.used.get()).for_each(|_| _ = node.message());
+    let release = keep_busy(&node);
+    // More than one peer's credit, in one round's completions but for a few.
+    for _ in 0..300 {
+        assert!(peer.send_politely(&eager, 0));
+    }
+    peer.finish_sends();
+    release.send(()).unwrap();
+    assert_eq!(node.down(key), PeerDown::Misbehaved("sent beyond its credit"));
+    let mut handled = 0;
+    node.take_passed(|event| handled += u16::from(matches!(event, common::Happened::Message(..))));
+    assert!(handled < CREDIT / 2, "{handled} were handled before");
 }
 
 /// A busy poller does not read what others pass on to it, and the ring to it is bounded.
