@@ -99,6 +99,10 @@ impl Core {
         let peer = self.peers.add(peer);
         self.peers.returned(peer);
         let home = self.crossings.home_of(poller);
+        if let Some((before, _)) = self.targets.get(target).map(Target::session) {
+            // Its frames may not be taken for those of the new QP.
+            self.take_line(before);
+        }
         let old = self.targets.add(target, Target::new((peer, number), poller, home));
         // The old QP is destroyed, or its number would not have been reused, but its target is not closed
         // here yet.

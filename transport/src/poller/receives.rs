@@ -94,7 +94,8 @@ impl Core {
             // An SRQ that has run empty completes nothing, so slots that were returned are posted here.
             self.queues.repost(self.res.receives.slots(), 0);
         }
-        let mut worked = self.take_turns(take, self.turns.peers());
+        let mut worked =
+            if take.takes_turns() { self.take_turns(take, self.turns.peers()) } else { self.take_lines() };
         for _ in 0..4 {
             let count = self.poll_batch(take);
             worked |= count > 0;
@@ -134,6 +135,16 @@ impl Core {
         }
         if worked {
             self.res.grants.grant(self.res.time.now_ms());
+        }
+        worked
+    }
+
+    /// Queues the messages in all waiting frames, before later ones. Returns true if there were any.
+    fn take_lines(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(peer) = self.turns.first() {
+            self.take_line(peer);
+            worked = true;
         }
         worked
     }

@@ -169,6 +169,11 @@ impl Turns {
         }
     }
 
+    /// Returns the first of the waiting peers.
+    pub(super) fn first(&self) -> Option<PeerKey> {
+        self.order.front().copied()
+    }
+
     /// Returns the number of waiting peers.
     pub(super) fn peers(&self) -> usize {
         self.order.len()

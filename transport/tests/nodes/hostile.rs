@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
-use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_softrdma::device::{Slot, SoftDevice, SoftOptions};
 use trunkline_testkit::wait_until;
 use trunkline_transport::{Connections, PeerDown, PeerEvent};
 use trunkline_verbs::{
@@ -538,6 +538,38 @@ fn frame_beyond_the_credit_does_not_wait() {
     let mut handled = 0;
     node.take_passed(|event| handled += u16::from(matches!(event, common::Happened::Message(..))));
     assert!(handled < CREDIT / 2, "{handled} were handled before");
+}
+
+/// A poller that was busy takes more from its CQ in two rounds than it handles, and the device goes between them.
+#[test]
+fn waiting_messages_of_a_removed_device_keep_their_order() {
+    const SENT: u16 = 310;
+    let slot = Slot::new();
+    let device = SoftOptions { slot: Some(slot.clone()), ..SoftOptions::default() };
+    let mut node = TestNode::start(over_udp().srq_depth(2048).device(device), 1);
+    let peer = RawPeer::connect(node.address);
+    let key = node.up();
+    let eager = |number: u16| with(message(&number.to_be_bytes()), 6, &[u8::MAX]);
+    while peer.left() < SENT {
+        assert!(peer.send_politely(&eager(0), 1));
+    }
+    (0..peer.used.get()).for_each(|_| _ = node.message());
+    let release = keep_busy(&node);
+    for number in 0..SENT {
+        assert!(peer.send_politely(&eager(number), 1));
+    }
+    peer.finish_sends();
+    slot.remove();
+    wait_until("the removal is known", LIMIT, || node.report().removed_since.map(drop));
+    release.send(()).unwrap();
+    assert_eq!(node.down(key), PeerDown::DeviceRemoved);
+    let mut numbers = Vec::new();
+    node.take_passed(|event| {
+        if let common::Happened::Message(_, bytes) = event {
+            numbers.push(u16::from_be_bytes(bytes[..2].try_into().unwrap()));
+        }
+    });
+    assert!(numbers.iter().copied().eq(0..SENT), "{numbers:?}");
 }
 
 /// A busy poller does not read what others pass on to it, and the ring to it is bounded.
