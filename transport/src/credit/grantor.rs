@@ -59,10 +59,12 @@ struct Pair {
     told: u32,
     /// Number of messages that wait at the spender.
     want: u32,
+    /// Number of received messages that were not heard yet.
+    waiting: u32,
     heard_ms: u64,
     active: bool,
     needy: bool,
-    /// Minimum number of credits that the spender had since the last sweep.
+    /// Minimum number of credits that the spender had not used since the last sweep.
     least: u32,
     /// Time for which it has held more than it used while others lacked credit.
     hoarding_ms: u64,
@@ -77,6 +79,11 @@ impl Pair {
     /// if it guesses.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
+    }
+
+    /// Returns the known credits that no received message has used.
+    fn unused(&self) -> u32 {
+        self.known().saturating_sub(self.waiting)
     }
 }
 
@@ -159,6 +166,7 @@ impl Grantor {
             consumed: START,
             told: START.wrapping_add(BASE),
             want: 0,
+            waiting: 0,
             heard_ms: now_ms,
             active: false,
             needy: false,
@@ -204,7 +212,7 @@ impl Grantor {
         }
         pair.released = pair.released.wrapping_add(newly_released);
         pair.consumed = pair.consumed.wrapping_add(used);
-        pair.least = pair.least.min(pair.known());
+        pair.least = pair.least.min(pair.unused());
         // A spender that releases credit needs no more, whatever waits there. Credit that it was not told of
         // yet is withdrawn.
         let is_idle = newly_released > 0;
@@ -233,6 +241,24 @@ impl Grantor {
         pair.want = if is_idle { 0 } else { u32::from(want) };
         self.mark(id);
         Ok(())
+    }
+
+    /// Counts a received message that waits before it is heard.
+    pub(crate) fn wait(&mut self, id: PairId) -> Result<(), CreditViolation> {
+        let Some(pair) = self.pairs.get_mut(id.0) else { return Ok(()) };
+        if pair.unused() == 0 {
+            return Err(CreditViolation("sent beyond its credit"));
+        }
+        pair.waiting += 1;
+        pair.least = pair.least.min(pair.unused());
+        Ok(())
+    }
+
+    /// Uncounts a message that has waited and is about to be heard.
+    pub(crate) fn waited(&mut self, id: PairId) {
+        if let Some(pair) = self.pairs.get_mut(id.0) {
+            pair.waiting = pair.waiting.saturating_sub(1);
+        }
     }
 
     /// Grants free credit. Call it after the receives of a batch were reposted.
@@ -266,11 +292,6 @@ impl Grantor {
     /// Appends the targets of the pairs that were granted credit. A pair may appear twice.
     pub(crate) fn take_granted(&mut self, into: &mut Vec<QpNumber>) {
         into.append(&mut self.granted);
-    }
-
-    /// Returns the outstanding credits that a pair's spender knows of.
-    pub(crate) fn known(&self, id: PairId) -> u32 {
-        self.pairs.get(id.0).map_or(0, Pair::known)
     }
 
     /// Returns the position for a frame to the pair's spender. It counts as sent.
@@ -347,7 +368,7 @@ impl Grantor {
                 pair.hoarding_ms = 0;
                 self.hoarding.push((PairId(place), pair.target));
             }
-            pair.least = pair.known();
+            pair.least = pair.unused();
             if pair.active && now_ms.saturating_sub(pair.heard_ms) >= ACTIVE_MS {
                 pair.active = false;
                 self.active -= 1;

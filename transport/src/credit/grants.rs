@@ -74,9 +74,16 @@ impl Grants {
         grantor.hear(id.pair, now_ms, want, released)
     }
 
-    /// Returns the outstanding credits that the pair's spender knows of.
-    pub(crate) fn known(&self, id: GrantId) -> u32 {
-        self.by_home.get(id.home).map_or(0, |grantor| grantor.known(id.pair))
+    /// Counts a received message that waits; see [`Grantor::wait`].
+    pub(crate) fn wait(&mut self, id: GrantId) -> Result<(), CreditViolation> {
+        self.by_home.get_mut(id.home).map_or(Ok(()), |grantor| grantor.wait(id.pair))
+    }
+
+    /// Uncounts a message that has waited.
+    pub(crate) fn waited(&mut self, id: GrantId) {
+        if let Some(grantor) = self.by_home.get_mut(id.home) {
+            grantor.waited(id.pair);
+        }
     }
 
     /// Grants free credit.

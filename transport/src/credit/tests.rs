@@ -405,6 +405,32 @@ fn who_keeps_unused_credit_that_others_lack_is_found() {
     assert!(!found.is_empty() && found.iter().all(|target| target.get() < 4), "{found:?}");
 }
 
+/// Two peers send all the time to a poller that is slower, and idle pairs hold the rest of the credit.
+#[test]
+fn credit_of_messages_that_wait_here_is_in_use() {
+    let mut world = World::new(512, 60);
+    for _ in 0..4000 {
+        world.now += 5;
+        for index in 0..2 {
+            world.pairs[index].backlog = 1000;
+            let sent = world.send(index, 1000);
+            let id = world.pairs[index].id;
+            (0..sent).for_each(|_| world.grantor.wait(id).unwrap());
+            for _ in 0..16.min(world.pairs[index].there.len()) {
+                world.grantor.waited(id);
+                world.arrive(index);
+            }
+            // A reply carries the position.
+            let grant = on_wire(world.grantor.tell(id));
+            world.pairs[index].back.push_back(grant);
+            while !world.pairs[index].back.is_empty() {
+                world.learn(index);
+            }
+        }
+        assert_eq!(world.grantor.take_hoarding().count(), 0, "after {} ms", world.now);
+    }
+}
+
 #[test]
 fn who_keeps_credit_that_nobody_lacks_may() {
     let mut world = World::of_peers(256, [1, 1, 3]);

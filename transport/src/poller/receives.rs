@@ -163,7 +163,7 @@ impl Core {
         match frame {
             Waiting::Frame { target, frame, uses_credit } => {
                 if let Some(known) = self.targets.place(target).and_then(|place| self.targets.at(place)) {
-                    known.waits_no_more(uses_credit);
+                    known.waited(&mut self.res.grants, uses_credit);
                 }
                 self.frame_received(target, frame, take);
             }
@@ -247,10 +247,12 @@ impl Core {
     /// A session that is not up has no line.
     pub(super) fn wait(&mut self, qp: QpNumber, frame: Received) {
         let Some(target) = self.targets.get_mut(qp).filter(|target| !target.is_broken()) else { return };
-        let Some(pair) = target.pair() else { return self.take_late_frame(qp, frame) };
+        if target.pair().is_none() {
+            return self.take_late_frame(qp, frame);
+        }
         let uses_credit = Target::parse(&self.res, &frame).map_or(true, |header| header.released().is_none());
         let (peer, number) = target.session();
-        if let Err(error) = target.waits(uses_credit, self.res.grants.known(pair)) {
+        if let Err(error) = target.wait(&mut self.res.grants, uses_credit) {
             target.ignore();
             return self.misbehaved(peer, number, error);
         }

@@ -44,8 +44,8 @@ pub(super) struct Target {
     early: Option<Received>,
     /// Last round in which its messages were handled as they came, and the number left to it then.
     turn: (u32, u32),
-    /// Number of its frames that wait for their peer's turn: those that use credit, and all others.
-    waiting: (u32, u32),
+    /// Number of its frames that wait for their peer's turn and use no credit.
+    uncredited: u32,
     /// True if the peer broke the rules: its messages are ignored until the TGT is destroyed.
     broken: bool,
 }
@@ -55,7 +55,6 @@ impl Target {
     /// that leaves many sessions half-open must not take credit from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
         let turn = (0, TURN_MESSAGES);
-        let waiting = (0, 0);
         Self {
             peer,
             number,
@@ -65,34 +64,34 @@ impl Target {
             pair: None,
             early: None,
             turn,
-            waiting,
+            uncredited: 0,
             broken: false,
         }
     }
 
-    /// Counts a frame that waits. `known` is the credit of the frames that were not handled yet.
+    /// Counts a frame that waits.
     ///
     /// # Errors
-    /// When more frames wait than there was credit for.
-    pub(super) fn waits(&mut self, uses_credit: bool, known: u32) -> Result<(), FrameError> {
-        let (credited, others) = &mut self.waiting;
-        let (count, most, violation) = if uses_credit {
-            (credited, known, "sent beyond its credit")
-        } else {
-            (others, UNCREDITED, "floods us with credit frames")
-        };
-        if *count >= most {
-            return Err(FrameError::Broken(violation));
+    /// When more frames wait than the peer may send.
+    pub(super) fn wait(&mut self, grants: &mut Grants, uses_credit: bool) -> Result<(), FrameError> {
+        if uses_credit {
+            let waits = self.pair.map_or(Ok(()), |pair| grants.wait(pair));
+            return waits.map_err(|violation| FrameError::Broken(violation.0));
         }
-        *count += 1;
+        if self.uncredited >= UNCREDITED {
+            return Err(FrameError::Broken("floods us with credit frames"));
+        }
+        self.uncredited += 1;
         Ok(())
     }
 
     /// Uncounts a frame that has waited.
-    pub(super) fn waits_no_more(&mut self, used_credit: bool) {
-        let (credited, others) = &mut self.waiting;
-        let count = if used_credit { credited } else { others };
-        *count = count.saturating_sub(1);
+    pub(super) fn waited(&mut self, grants: &mut Grants, used_credit: bool) {
+        if !used_credit {
+            self.uncredited = self.uncredited.saturating_sub(1);
+        } else if let Some(pair) = self.pair {
+            grants.waited(pair);
+        }
     }
 
     /// Returns the number of messages that it may have handled as they come, in this round.
