@@ -153,6 +153,7 @@ impl Core {
     /// Closes the targets of a session for which no more frames will come.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
         self.take_line(peer);
+        self.turns.forget(peer);
         for (_, qp) in self.targets.of_session((peer, number)) {
             if let Some(pair) = self.targets.remove(qp) {
                 self.res.grants.close(pair);

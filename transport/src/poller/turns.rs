@@ -22,6 +22,8 @@ use trunkline_verbs::{Clock, QpNumber, Time};
 
 /// Time after which a round ends.
 const ROUND_TIME: Duration = Duration::from_micros(200);
+/// Capacity, in frames, that an empty list keeps.
+const KEPT: usize = 256;
 
 /// A frame that waits for its peer's turn, or the rest of one.
 #[derive(Debug)]
@@ -41,9 +43,11 @@ pub(super) struct Part {
     pub(super) lane: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Line {
     frames: VecDeque<Waiting>,
+    /// True until its frames were handled, and the turn in which the last of them was handled has ended.
+    is_in_order: bool,
     /// Number of all handled messages when the line's last turn ended, or when the line began.
     since: u64,
 }
@@ -51,6 +55,7 @@ struct Line {
 /// The lines of all peers, and the progress of the round.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
+    /// Lines by peer, also empty ones until [`Turns::forget`], so that they need no allocation each time.
     lines: BTreeMap<PeerKey, Line>,
     /// Peers with a line, the next one first.
     order: VecDeque<PeerKey>,
@@ -94,7 +99,7 @@ impl Turns {
 
     /// Returns true if a peer's frames wait.
     pub(super) fn has_line(&self, peer: PeerKey) -> bool {
-        !self.is_empty() && self.lines.contains_key(&peer)
+        !self.is_empty() && self.lines.get(&peer).is_some_and(|line| line.is_in_order)
     }
 
     /// Sets the number of messages left to the peer that has its turn.
@@ -125,11 +130,13 @@ impl Turns {
     }
 
     fn line(&mut self, peer: PeerKey) -> &mut Line {
-        let (order, since) = (&mut self.order, self.handled);
-        self.lines.entry(peer).or_insert_with(|| {
-            order.push_back(peer);
-            Line { frames: VecDeque::new(), since }
-        })
+        let since = self.handled;
+        let line = self.lines.entry(peer).or_default();
+        if !line.is_in_order {
+            (line.is_in_order, line.since) = (true, since);
+            self.order.push_back(peer);
+        }
+        line
     }
 
     /// Begins the next turn. Returns its peer; `None` if nothing waits.
@@ -157,15 +164,23 @@ impl Turns {
     pub(super) fn end_turn(&mut self, peer: PeerKey) {
         let Some(line) = self.lines.get_mut(&peer) else { return };
         line.since = self.handled;
-        let is_over = line.frames.is_empty();
-        if is_over {
-            self.lines.remove(&peer);
+        let waits = !line.frames.is_empty();
+        line.is_in_order = waits;
+        if !waits && line.frames.capacity() > KEPT {
+            line.frames = VecDeque::new();
         }
         if let Some(place) = self.order.iter().position(|waiting| *waiting == peer) {
             self.order.remove(place);
         }
-        if !is_over {
+        if waits {
             self.order.push_back(peer);
+        }
+    }
+
+    /// Removes a peer's empty line.
+    pub(super) fn forget(&mut self, peer: PeerKey) {
+        if !self.has_line(peer) {
+            self.lines.remove(&peer);
         }
     }
 
