@@ -31,6 +31,10 @@ const CPU_INTERVAL: Duration = Duration::from_millis(5);
 /// Time of polling from which nothing was taken, after which the core counts as the poller's own. A slice of the
 /// scheduler is shorter.
 const ALONE_AFTER: Duration = Duration::from_millis(10);
+/// Time of polling, with yields, after which the next retry comes early again.
+const SURELY_ALONE_AFTER: Duration = Duration::from_millis(20);
+/// Longest time of polling after an event when polling is tried again, since a peer may wait for this core.
+const CAUTIOUS_POLL: Duration = Duration::from_micros(50);
 /// Time until a poller on a shared core polls again, doubled after each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_secs(2);
@@ -116,13 +120,18 @@ impl Idle {
         gap.empty = gap.empty.saturating_add(1);
         let waited = now.saturating_duration_since(gap.since);
         let sharing = self.core.at(now);
-        let is_over = !gap.is_short || waited >= self.poll_for;
+        let is_retry = matches!(sharing, Sharing::Unknown(_)) && self.core.retry > FIRST_RETRY;
+        let poll_for = if is_retry { self.poll_for.min(CAUTIOUS_POLL) } else { self.poll_for };
+        let is_over = !gap.is_short || waited >= poll_for;
         if matches!(sharing, Sharing::Shared(_))
             || is_over && (waited >= TRANSFER_PATIENCE || !transferring())
         {
             self.core.sleeps(now);
             Rest::Sleep
-        } else if sharing == Sharing::Alone && gap.empty > POLLS_BEFORE_YIELD && waited >= gap.next_yield {
+        } else if matches!(sharing, Sharing::Alone(_))
+            && gap.empty > POLLS_BEFORE_YIELD
+            && waited >= gap.next_yield
+        {
             gap.next_yield = 2 * waited;
             Rest::Yield
         } else {
@@ -189,8 +198,8 @@ struct Reading {
 enum Sharing {
     /// Not known yet; the time of polling from which nothing was taken.
     Unknown(Duration),
-    /// No other thread wants the core for long.
-    Alone,
+    /// No other thread wants the core for long; the time of polling that showed this.
+    Alone(Duration),
     /// Another thread wants the core. Polling is tried again at this time.
     Shared(Time),
 }
@@ -210,12 +219,20 @@ impl SharedCore {
         if took >= TAKEN || is_old {
             self.read_cpu_time(now, took, cpu_time());
         }
-        if polls && let Sharing::Unknown(without) = &mut self.state {
-            *without += took;
-            if *without >= ALONE_AFTER {
-                self.state = Sharing::Alone;
-                self.retry = FIRST_RETRY;
+        match &mut self.state {
+            Sharing::Unknown(without) if polls => {
+                *without += took;
+                if *without >= ALONE_AFTER {
+                    self.state = Sharing::Alone(*without);
+                }
             }
+            Sharing::Alone(without) if polls && *without < SURELY_ALONE_AFTER => {
+                *without += took;
+                if *without >= SURELY_ALONE_AFTER {
+                    self.retry = FIRST_RETRY;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -312,7 +329,7 @@ mod tests {
         /// Polls until the core counts as the poller's own.
         fn alone() -> Self {
             let mut run = Self::new();
-            while run.idle.core.state != Sharing::Alone {
+            while !matches!(run.idle.core.state, Sharing::Alone(_)) {
                 run.gap(Duration::from_micros(100));
             }
             run
@@ -386,6 +403,10 @@ mod tests {
                 run.idle.gaps = Gaps::default();
             }
             assert!(run.now - taken >= retry);
+            let begin = run.now;
+            assert_eq!(run.poll(POLL_FOR), Some(Rest::Sleep));
+            assert_eq!(run.now - begin, CAUTIOUS_POLL);
+            run.event();
             run.empty_round(false);
             run.now += TAKEN;
             assert_eq!(run.empty_round(false), Rest::Sleep);
@@ -395,11 +416,32 @@ mod tests {
     }
 
     #[test]
+    fn retries_come_early_again_only_if_yields_cost_nothing() {
+        let mut run = Run::alone();
+        for (more, retry) in [(0, 2), (20, 4), (0, 2)] {
+            run.empty_round(false);
+            run.now += TAKEN;
+            assert_eq!(run.empty_round(false), Rest::Sleep);
+            assert_eq!(run.idle.core.retry, retry * FIRST_RETRY);
+            run.now += run.idle.core.retry;
+            run.event();
+            run.idle.gaps = Gaps::default();
+            while !matches!(run.idle.core.state, Sharing::Alone(_)) {
+                run.gap(CAUTIOUS_POLL / 2);
+            }
+            let until = run.now + Duration::from_millis(more);
+            while run.now < until {
+                run.gap(CAUTIOUS_POLL / 2);
+            }
+        }
+    }
+
+    #[test]
     fn core_taken_from_a_round_with_work_is_shared_and_a_long_handler_takes_none() {
         let mut run = Run::alone();
         run.run(Duration::from_millis(4));
         run.event();
-        assert_eq!(run.idle.core.state, Sharing::Alone);
+        assert!(matches!(run.idle.core.state, Sharing::Alone(_)));
         run.run(POLL);
         run.now += Duration::from_millis(4);
         run.event();
@@ -414,7 +456,7 @@ mod tests {
             run.now += Duration::from_micros(20);
             run.event();
         }
-        assert_eq!(run.idle.core.state, Sharing::Alone);
+        assert!(matches!(run.idle.core.state, Sharing::Alone(_)));
     }
 
     #[test]
@@ -435,6 +477,6 @@ mod tests {
         for _ in 0..20 {
             run.gap(Duration::from_millis(5));
         }
-        assert_eq!(run.idle.core.state, Sharing::Alone);
+        assert!(matches!(run.idle.core.state, Sharing::Alone(_)));
     }
 }
