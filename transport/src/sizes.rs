@@ -25,4 +25,4 @@ pub(crate) const SEND_QUEUE_DEPTH: usize = 512;
 /// Maximum number of messages in a peer's turn.
 pub const TURN_MESSAGES: u32 = 16;
 /// Number of messages after which a poller's round ends.
-pub const ROUND_MESSAGES: u32 = 64;
+pub const ROUND_MESSAGES: u32 = 32;

@@ -103,6 +103,7 @@ impl Core {
                 break;
             }
         }
+        self.turns.polled();
         worked | self.take_turns(take, usize::MAX)
     }
 
@@ -345,7 +346,8 @@ impl Core {
         mut bundle: Bundle,
         take: &mut impl Take,
     ) -> Result<(), FrameError> {
-        while !take.takes_turns() || self.turns.left() > 0 {
+        let peer = part.from.peer;
+        while !take.takes_turns() || self.turns.goes_on(peer, self.res.shared.runtime.clock()) {
             let Some(message) = bundle.next(bytes) else {
                 take.frame_ends(self);
                 return Ok(());
@@ -363,7 +365,7 @@ impl Core {
             self.turns.count();
             take.message(self, part.from, message);
         }
-        self.turns.put_back(part.from.peer, Waiting::Bundle(part, bytes.clone(), bundle));
+        self.turns.put_back(peer, Waiting::Bundle(part, bytes.clone(), bundle));
         Ok(())
     }
 

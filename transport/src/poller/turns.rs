@@ -21,7 +21,7 @@ use trunkline_mutants::mutant;
 use trunkline_verbs::{Clock, QpNumber, Time};
 
 /// Time after which a round ends.
-const ROUND_TIME: Duration = Duration::from_micros(200);
+const ROUND_TIME: Duration = Duration::from_micros(100);
 /// Capacity, in frames, that an empty list keeps.
 const KEPT: usize = 256;
 
@@ -65,6 +65,8 @@ pub(super) struct Turns {
     handled_before: u64,
     /// End of the round.
     until: Time,
+    /// True if the round has taken the completions, so that no other peer's frame comes before its end.
+    has_polled: bool,
     /// Number of messages left to the peer that has its turn.
     left: u32,
     /// Largest number of messages handled between two turns of a waiting peer, by the number of lines.
@@ -77,6 +79,7 @@ impl Turns {
         self.round = self.round.wrapping_add(1);
         self.handled_before = self.handled;
         self.until = now + ROUND_TIME;
+        self.has_polled = false;
     }
 
     /// Returns true if nothing waits.
@@ -110,6 +113,25 @@ impl Turns {
     /// Returns the number of messages left to the peer that has its turn.
     pub(super) fn left(&self) -> u32 {
         self.left
+    }
+
+    /// Returns true if the peer that has its turn may go on: it has messages left, or gets more because no other peer
+    /// waits and the round is not over.
+    #[inline]
+    pub(super) fn goes_on(&mut self, peer: PeerKey, clock: &Clock) -> bool {
+        if self.left > 0 {
+            return true;
+        }
+        let is_alone = self.has_polled && self.order.len() == 1 && self.order[0] == peer;
+        if is_alone && !self.is_round_over(clock) {
+            self.left = TURN_MESSAGES;
+        }
+        self.left > 0
+    }
+
+    /// Notes that the round has taken the completions.
+    pub(super) fn polled(&mut self) {
+        self.has_polled = true;
     }
 
     /// Counts a message of the peer that has its turn.
