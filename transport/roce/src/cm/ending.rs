@@ -3,6 +3,7 @@
 use super::active::check_private;
 use super::config::{DOUBT_EVERY_NS, wire_time_ns};
 use super::connection::{Addresses, Connection, RemoteKey, State};
+use super::machine::Transmit;
 use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, message};
 use crate::wire::cm::{Answered, CmMessage, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
 use std::cmp::Ordering;
@@ -134,6 +135,26 @@ impl CmMachine {
                 self.finish(now, id, true);
             }
             State::ReqSent | State::Timewait => {}
+        }
+    }
+
+    /// Ends a request to an address where nothing receives, as found by the device. The effect is the same as if a
+    /// CM had answered that nothing listens there. Returns false if the request has ended.
+    pub fn refuse(&mut self, request: &Transmit) -> bool {
+        match CmMessage::parse(&request.mad) {
+            CmMessage::Req(req) => {
+                let id = ConnectionId(req.local_id);
+                let is_asking =
+                    self.table.get(id).is_some_and(|connection| connection.state == State::ReqSent);
+                if is_asking {
+                    let private = vec![0; REJ_PRIVATE_BYTES];
+                    self.report(Event::Rejected(id, RejectReason::INVALID_SERVICE_ID, private));
+                    self.remove(id);
+                }
+                is_asking
+            }
+            CmMessage::SidrReq(req) => self.refuse_question(ConnectionId(req.request_id)),
+            _ => false,
         }
     }
 

@@ -22,6 +22,14 @@ pub struct Transmit {
     pub mad: Mad,
 }
 
+impl Transmit {
+    /// Returns true if it asks for a connection, or for a QP.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        matches!(CmMessage::parse(&self.mad), CmMessage::Req(_) | CmMessage::SidrReq(_))
+    }
+}
+
 /// Maximum number of messages that wait to be fetched. Further ones are dropped, as a network would.
 const TRANSMIT_QUEUE: usize = 8_192;
 

@@ -114,6 +114,18 @@ impl CmMachine {
         true
     }
 
+    /// Ends a question of this side as refused. Returns false if it has ended.
+    pub(super) fn refuse_question(&mut self, id: ConnectionId) -> bool {
+        let question = self.questions.get(id);
+        let is_asking = question.is_some_and(|question| matches!(question.stage, Stage::Asked { .. }));
+        if is_asking {
+            self.questions.remove(&mut self.listeners, id);
+            let private = vec![0; SIDR_REP_PRIVATE_BYTES];
+            self.report_question(Event::ServiceRefused(id, SidrStatus::UNSUPPORTED, private));
+        }
+        is_asking
+    }
+
     pub(super) fn handle_sidr_req(&mut self, now: u64, at: Addresses, transaction: u64, req: &SidrReq) {
         if req.request_id == 0 {
             self.counters.count(CmDrop::Malformed);

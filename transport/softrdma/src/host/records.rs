@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 const MEMBER: u64 = (1 << 48) - 1;
+/// Number of places of a table up to which new records leave those of dead members alone.
+const KEPT: usize = 256;
 
 /// A record whose member is in its slot, checked without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,15 +57,18 @@ impl Host {
         same.then_some(Record { index, tag, owner, words })
     }
 
-    /// Writes a record of this member into the first free place.
+    /// Writes a record of this member into the first free place. The records of dead members are overwritten last,
+    /// since they show what these members held, until the table has grown to [`KEPT`] places.
     pub(super) fn put(
         &self,
         _locked: &Locked<'_>,
         table: &'static Table,
         words: [u64; 3],
     ) -> Result<Record, HostError> {
+        let is_empty =
+            |index: &usize| self.registry.word64(table.record(*index)).load(Ordering::Relaxed) & MEMBER == 0;
         let free = || (0..table.capacity).find(|index| self.record(table, *index).is_none());
-        let index = match free() {
+        let index = match (0..KEPT.min(table.capacity)).find(is_empty).or_else(free) {
             Some(index) => index,
             None => {
                 self.sweep();

@@ -1,6 +1,7 @@
 //! Owner of UDP port 4791 at an address, as reported by the kernel in `/proc`.
 //!
-//! Used only for the texts of errors and warnings: the result may be out of date when it is read. It opens only
+//! Used for the texts of errors and warnings, and to refuse a request to an address where nothing receives: the
+//! result may be out of date when it is read. It opens only
 //! the descriptor links and the environment of the other process, and it never waits.
 #![forbid(unsafe_code)]
 
@@ -69,16 +70,15 @@ impl PortOwner {
         status.split(|byte| *byte == b'\n').any(|line| line.starts_with(b"State:\tT")).then_some(pid)
     }
 
+    /// Returns true if no socket receives at the port of this address; false if `/proc` cannot be read.
+    pub(crate) fn is_free(address: IpAddr) -> bool {
+        receiving_at(address).is_some_and(|sockets| sockets.is_empty())
+    }
+
     /// Returns the owner of the port at this address; `None` if the port is free, or `/proc` cannot be read.
     #[must_use]
     pub fn find(address: IpAddr) -> Option<Self> {
-        let mut sockets = sockets_at(address)?;
-        if address.is_ipv4() {
-            // A socket of both families has the IPv4 port, too.
-            let any = fs::read_to_string("/proc/net/udp6").unwrap_or_default();
-            sockets.extend(sockets_of(&any, Ipv6Addr::UNSPECIFIED.into()));
-        }
-        let socket = sockets.into_iter().next()?;
+        let socket = receiving_at(address)?.into_iter().next()?;
         let who = if socket.inode == 0 {
             Owner::Kernel
         } else {
@@ -123,6 +123,17 @@ struct Listed {
     uid: u32,
     /// Inode of the socket; 0 for a socket of the kernel itself.
     inode: u64,
+}
+
+/// Returns the sockets that receive at the port of this address.
+fn receiving_at(address: IpAddr) -> Option<Vec<Listed>> {
+    let mut sockets = sockets_at(address)?;
+    if address.is_ipv4() {
+        // A socket of both families has the IPv4 port, too.
+        let any = fs::read_to_string("/proc/net/udp6").unwrap_or_default();
+        sockets.extend(sockets_of(&any, Ipv6Addr::UNSPECIFIED.into()));
+    }
+    Some(sockets)
 }
 
 /// Returns the sockets of the address's family that have the port there, or at every address.

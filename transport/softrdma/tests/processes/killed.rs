@@ -10,14 +10,15 @@ use crate::common::host::{Host, part};
 use crate::common::node::{BOUND, Node, next_event, next_request, post_to};
 use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_softrdma::device::{PathChoice, SoftOptions};
+use trunkline_softrdma::link::ROCE_PORT;
 use trunkline_testkit::{Process, print_line, same_test};
 use trunkline_verbs::{
     CmChannel, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide,
-    PortSpace, QpState, QpType, QueuePair, SendData, SendOperation, SrqNumber,
+    PortSpace, QpState, QpType, QueuePair, RejectReason, SendData, SendOperation, SrqNumber,
 };
 
 const PEER: &str = "TRUNKLINE_TEST_CONNECTED_PEER";
@@ -68,6 +69,8 @@ fn peer() {
 /// A peer, the connections to it, and the connection that it has made.
 struct Peer {
     process: Process,
+    /// Address of its listener.
+    remote: SocketAddr,
     srq: SrqNumber,
     channel: Arc<dyn CmChannel>,
     made: Vec<(Arc<dyn CmId>, Arc<dyn QueuePair>)>,
@@ -97,7 +100,7 @@ impl Peer {
             })
             .collect();
         let srq = SrqNumber::new(srq.parse().unwrap());
-        Self { process, srq, channel, made, of_peer: (id, tgt), from_peer, _listener: listener }
+        Self { process, remote, srq, channel, made, of_peer: (id, tgt), from_peer, _listener: listener }
     }
 
     /// Waits until each connection has ended once.
@@ -140,6 +143,51 @@ fn a_killed_process_disconnects_its_peers_over_udp() {
 #[test]
 fn a_killed_process_disconnects_its_peers_with_shared_memory() {
     peer_is_killed(PathChoice::Auto, "auto");
+}
+
+/// Returns true if an address refuses a request as one where nothing listens; false if nobody answers.
+fn refuses(channel: &dyn CmChannel) -> bool {
+    match next_event(channel).kind {
+        CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => true,
+        CmEventKind::Unreachable => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Otherwise the next call of a client waits until all repetitions of its request are unanswered.
+#[test]
+fn a_request_to_the_address_of_a_killed_process_is_refused() {
+    let host = Host::new();
+    let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
+    let mut peer = Peer::start(&host, &node, "auto", 1);
+    let (remote, [before, after]) = (peer.remote, [(); 2].map(|()| node.cm_channel()));
+    // The first one has left when its peer dies.
+    peer.process.signal(Signal::SIGSTOP);
+    let _asked = ask(&node, remote, &before);
+    peer.process.kill().unwrap();
+    peer.is_disconnected();
+    assert!(refuses(&*before));
+    // A member that joins later does not take the place of the dead holder's record.
+    let later = Node::open(options(&host, PathChoice::Auto), 1 << 16);
+    let _listener = later.listen(SocketAddr::new(later.address, 0), &later.cm_channel()).unwrap();
+    let _asked = ask(&node, remote, &after);
+    assert!(refuses(&*after));
+    let side = EndpointSide::Active { remote, source: None };
+    let request = EndpointRequest { side, port_space: PortSpace::Udp, qp_type: QpType::Rc };
+    let service = node.device.connection_manager().create_endpoint(&request, &after).unwrap();
+    service.connect(&ConnectParameters::default()).unwrap();
+    assert!(matches!(next_event(&*after).kind, CmEventKind::ServiceRefused(_)));
+    // A program that is no member, such as one of another user.
+    let other = UdpSocket::bind((remote.ip(), ROCE_PORT)).unwrap();
+    let _asked = ask(&node, remote, &after);
+    assert!(!refuses(&*after));
+    drop(other);
+    let options = SoftOptions { addresses: vec![remote.ip()], ..options(&host, PathChoice::Auto) };
+    let successor = Node::open(options, 1 << 16);
+    let requests = successor.cm_channel();
+    let _listener = successor.listen(remote, &requests).unwrap();
+    let _asked = ask(&node, remote, &after);
+    let _request = next_request(&*requests);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::device::gid_table::GidTable;
 use crate::device::random::Random;
 use crate::device::reach::Reach;
 use crate::device::shard::Route;
-use crate::host::{Host, ServiceClaim};
+use crate::host::{Host, PortHolder, ServiceClaim};
 use crate::link::PortOwner;
 use std::collections::BTreeSet;
 use std::io;
@@ -233,6 +233,16 @@ impl Addresses {
         };
         let remote = if is_here { SocketAddr::new(own, remote.port()) } else { remote };
         Ok((own, remote))
+    }
+
+    /// Returns true if nothing receives at an address: the member that held its port 4791 has died, and no
+    /// program of the host has the port now.
+    pub(super) fn is_abandoned(&self, address: IpAddr) -> bool {
+        let Some(host) = &self.host else { return false };
+        host.port_holder(address) == PortHolder::Dead
+            && !host.is_address_of_the_living(address)
+            // The address may have moved to another host, or the port to another user or runtime directory.
+            && (!self.asks_host || (is_of_this_host(address) && PortOwner::is_free(address)))
     }
 
     /// Returns the source address of the host's routing, if it chooses one. Fails for a link-local peer, and

@@ -30,8 +30,13 @@ impl Control {
         if self.connections.next_timeout().is_some_and(|when| when <= now) {
             self.connections.machine().handle_timeout(now.0);
         }
-        while let Some(event) = self.connections.machine().poll_event() {
-            self.handle_cm_event(shards, event, now);
+        loop {
+            while let Some(event) = self.connections.machine().poll_event() {
+                self.handle_cm_event(shards, event, now);
+            }
+            if !self.gather_cm(shards) {
+                break;
+            }
         }
         while let Some(OtherKind { peer, asked, listening }) = self.connections.machine().poll_other_kind() {
             tracing::warn!(
@@ -42,15 +47,25 @@ impl Control {
                  sides need the same"
             );
         }
-        self.gather_cm(shards);
     }
 
-    /// Passes the machine's messages to the shard, which sends them.
-    pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>) {
+    /// Passes the machine's messages to the shard, which sends them. Refuses requests to addresses where nothing
+    /// receives, also when they are repeated. Returns true if events of refused requests wait.
+    pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>) -> bool {
+        let mut refused = false;
         while let Some(transmit) = self.connections.machine().poll_transmit() {
+            if transmit.is_request()
+                && self.qps.addresses().is_abandoned(transmit.to)
+                && self.connections.machine().refuse(&transmit)
+            {
+                tracing::debug!(peer = %transmit.to, "a request is refused: the process at this address has died");
+                refused = true;
+                continue;
+            }
             let psn = self.connections.take_psn();
             shards.first().push_mad(transmit.from, transmit.to, psn, &transmit.mad);
         }
+        refused
     }
 
     fn handle_cm_event(&mut self, shards: &mut Reach<'_>, event: Event, now: Time) {
