@@ -9,7 +9,10 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 use trunkline_softrdma::device::PathChoice;
-use trunkline_verbs::{CompletionStatus, Lkey, QpType, QueuePair, SendData, SendOperation, Sge};
+use trunkline_verbs::{
+    Completion, CompletionQueue, CompletionStatus, CqInit, Device, Lkey, QpInit, QpType, QueueCapacities,
+    QueuePair, SendData, SendOperation, Sge,
+};
 
 pub(super) const HOST: [u8; 4] = [10, 0, 0, 1];
 /// Offsets of outgoing and incoming data in a node's memory.
@@ -312,7 +315,7 @@ fn peer_dies(seed: u64, stores: u64) -> bool {
             operate(&mut world, &aside, (&one, &bystander), number);
         }
         world.until("its memory is released", || {
-            one.node.cq.poll(&mut [trunkline_verbs::Completion::default()]);
+            one.node.cq.poll(&mut [Completion::default()]);
             (one.node.counter("shm_peers") == 1).then_some(())
         });
     }
@@ -326,4 +329,64 @@ fn a_process_killed_between_any_two_stores_harms_its_own_connections_only() {
         deaths += u32::from(peer_dies(11 + stores, stores));
     }
     assert!(deaths > 40, "{deaths}");
+}
+
+/// A connection to another process whose sender completes in the second shard of its device, while the first learns
+/// of deaths.
+fn way_of_second_shard(from: &Node, to: &Node) -> (Way, Arc<dyn CompletionQueue>) {
+    let init = CqInit { capacity_cqe: 256, group: 1, ..CqInit::default() };
+    let cq = from.device.create_cq(init).unwrap();
+    let mut init = QpInit::new(QpType::XrcIni);
+    (init.pd, init.send_cq) = (Some(Arc::clone(&from.pd)), Some(Arc::clone(&cq)));
+    init.capacities = QueueCapacities { max_send_wr: 16, max_send_sge: 2, ..QueueCapacities::default() };
+    let (ini, tgt) = (from.device.create_qp(init).unwrap(), to.qp(QpType::XrcTgt));
+    bring_up_with(&*tgt, from.address, ini.number());
+    bring_up_with(&*ini, to.address, tgt.number());
+    (Way { ini, tgt }, cq)
+}
+
+/// Makes a process acknowledge a message and end, by its death or by a word, before its peer looks.
+fn acknowledges_and_ends(seed: u64, dies: bool) {
+    let mut world = World::new(seed);
+    let host = world.host(HOST);
+    let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
+    let (way, cq) = way_of_second_shard(&one.node, &two.node);
+    let sent = || {
+        let mut some = [Completion::default()];
+        (cq.poll(&mut some) > 0).then(|| some[0].status)
+    };
+    let mut through_memory = 0;
+    for number in 0..30 {
+        two.node.receive(number, IN, 64);
+        way.post(&one.node, &two.node, SendOperation::Send, 64);
+        if number == 29 {
+            break;
+        }
+        assert_eq!(world.completion(&two.node).status, CompletionStatus::Success);
+        assert_eq!(world.until("an acknowledgement", sent), CompletionStatus::Success);
+        through_memory = one.node.counter("shm_packets_sent");
+    }
+    assert!(through_memory > 0);
+    // Only the receiver runs.
+    let arrived = (0..10_000).find_map(|_| world.next_completion(&two.node));
+    assert_eq!(arrived.unwrap().status, CompletionStatus::Success);
+    let Way { ini, tgt } = way;
+    if dies {
+        world.kill(&two);
+    } else {
+        drop((tgt, two));
+    }
+    for _ in 0..2000 {
+        world.turn();
+    }
+    assert_eq!(world.until("the last acknowledgement", sent), CompletionStatus::Success, "{seed} {dies}");
+    drop(ini);
+}
+
+#[test]
+fn an_acknowledgement_that_a_process_left_in_memory_is_taken_after_its_end() {
+    for seed in 0..60 {
+        acknowledges_and_ends(seed, true);
+        acknowledges_and_ends(seed, false);
+    }
 }

@@ -4,7 +4,7 @@
 //! that does not come from the process of its QP's peer is dropped. Bytes that no device writes end the ring.
 
 use super::Shard;
-use super::local::{Ends, KINDS, LocalPaths, Taken};
+use super::local::{Ends, KINDS, LocalPaths, RING_BYTES, Taken};
 use super::qp_table::QpTable;
 use super::resources::Resources;
 use crate::device::directory::ShardIndex;
@@ -47,17 +47,9 @@ impl Shard {
             let (mut count, mut bytes) = (0, 0);
             while count < PACKETS_IN_TURN
                 && bytes < BYTES_IN_TURN
-                && local.take(pair, &mut resources.outbox, now) == Taken::Packet
+                && let Some(length) = receive_one(local, (qps, resources), pair, now)
             {
-                let packet = local.lend_packet();
-                bytes += packet.len();
-                let is_sound = handle(local, (qps, resources), (pair, &packet), now);
-                local.return_packet(packet);
-                if !is_sound {
-                    local.is_nonsense(pair, &mut resources.outbox, now);
-                    break;
-                }
-                local.release(pair);
+                bytes += length;
                 count += 1;
             }
             more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
@@ -77,14 +69,33 @@ impl Shard {
         now: Time,
     ) -> bool {
         KINDS.contains(&message.0) && {
+            if let Some(pair) = self.local.ended_by(from, message) {
+                self.receive_last(pair, now);
+            }
             self.local.handle(from, message, area, &mut self.resources.outbox, now);
             true
         }
     }
 
-    /// Handles the end of the connection with a member.
+    /// Handles the end of the connection with a member, after the packets that it has left in shared memory.
     pub(in crate::device) fn member_gone(&mut self, member: MemberId, now: Time) {
+        for pair in self.local.pairs_with(member) {
+            self.receive_last(pair, now);
+        }
         self.local.member_gone(member, now);
+    }
+
+    /// Handles the packets in the ring of a pair that is about to end: among them may be acknowledgements that
+    /// nobody repeats.
+    fn receive_last(&mut self, pair: usize, now: Time) {
+        let Self { local, qps, resources, .. } = self;
+        let mut bytes = 0;
+        // A member that lives may write more meanwhile.
+        while bytes < RING_BYTES
+            && let Some(length) = receive_one(local, (qps, resources), pair, now)
+        {
+            bytes += length;
+        }
     }
 
     /// Releases the memory shared with other processes, and tells them. Called when the device is removed.
@@ -172,6 +183,29 @@ impl Shard {
         qp.report(resources);
         qps.schedule(number);
     }
+}
+
+/// Handles the next packet of a ring. Returns its length, or `None` if there is none or the pair has ended.
+#[inline]
+fn receive_one(
+    local: &mut LocalPaths,
+    (qps, resources): (&mut QpTable, &mut Resources),
+    pair: usize,
+    now: Time,
+) -> Option<usize> {
+    if local.take(pair, &mut resources.outbox, now) != Taken::Packet {
+        return None;
+    }
+    let packet = local.lend_packet();
+    let length = packet.len();
+    let is_sound = handle(local, (qps, resources), (pair, &packet), now);
+    local.return_packet(packet);
+    if !is_sound {
+        local.is_nonsense(pair, &mut resources.outbox, now);
+        return None;
+    }
+    local.release(pair);
+    Some(length)
 }
 
 /// Handles a packet out of a ring. Returns false if no device can have written it.

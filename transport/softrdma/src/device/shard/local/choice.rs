@@ -18,6 +18,8 @@ pub(in crate::device) enum PathPolicy {
 pub(in crate::device::shard) struct Choice {
     /// The pair through which the peer's packets may arrive.
     pub(in crate::device::shard) pair: Option<usize>,
+    /// Number of this side's area of the pair, which no other pair has.
+    pub(super) area: u64,
     /// True if the QP also sends through the pair.
     pub(in crate::device::shard) is_used: bool,
     /// Reason why the pair is not used.
@@ -29,7 +31,7 @@ pub(in crate::device::shard) struct Choice {
 impl Choice {
     /// Chooses the network, for the given reason.
     pub(super) fn network(why: &'static str) -> Self {
-        Self { pair: None, is_used: false, why, is_final: false }
+        Self { pair: None, area: 0, is_used: false, why, is_final: false }
     }
 }
 

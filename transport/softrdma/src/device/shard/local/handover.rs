@@ -109,6 +109,25 @@ impl LocalPaths {
         true
     }
 
+    /// Returns the pair that a message of another member ends: the peer writes nothing more into its ring.
+    pub(in crate::device::shard) fn ended_by(
+        &mut self,
+        member: MemberId,
+        (kind, bytes): (u8, &[u8]),
+    ) -> Option<usize> {
+        // A child of a fork forgets the shared memory.
+        self.is_own_process();
+        let (ends, message) = Message::read(kind, bytes)?;
+        let from = Partner { member, shard: ends.from };
+        let index = self.partners.get(&from).and_then(|known| known.pair)?;
+        let is_ended = match message {
+            Message::End { area } => self.pairs[index].is_with(area),
+            Message::Offer { .. } => self.pairs[index].has_other(),
+            _ => false,
+        };
+        is_ended.then_some(index)
+    }
+
     /// Handles the offer of an area.
     fn accept(
         &mut self,
@@ -372,11 +391,35 @@ mod tests {
         let choice = scene.local.choose(
             trunkline_verbs::QpNumber::new(17),
             [127, 0, 0, 1].into(),
+            Choice::network(""),
             &mut scene.outbox,
             Time::default(),
         );
         assert_eq!(choice.why, Refusal::Forked.ours());
         assert_eq!(scene.outbox.waiting_for_tests().count(), count);
+    }
+
+    /// Nobody has the numbers of a member that left, but its last packets are in the pair.
+    #[test]
+    fn the_pair_of_a_member_that_left_is_chosen_until_it_is_dropped() {
+        let mut scene = scene("left");
+        let partner = scene.partner();
+        scene.local.offer(partner, &mut scene.outbox, Time::default());
+        let accept = Message::Accept { version: VERSION, area: THEIRS, offered: scene.local.last_number };
+        let area = scene.offered_area();
+        assert!(scene.receive(0, accept, Some(area)));
+        let before = scene.choose(partner);
+        let again = |scene: &mut Scene| {
+            let number = trunkline_verbs::QpNumber::new(17);
+            let outbox = &mut scene.outbox;
+            scene.local.choose(number, [127, 0, 0, 1].into(), before, outbox, Time::default())
+        };
+        assert!(before.pair.is_some());
+        assert_eq!(again(&mut scene), before);
+        scene.local.member_gone(partner.member, Time::default());
+        scene.local.offer(partner, &mut scene.outbox, Time::default());
+        assert_eq!(scene.known().pair, before.pair, "another pair in its place");
+        assert_eq!(again(&mut scene).why, "the peer is not a process of this user on this host");
     }
 
     #[test]

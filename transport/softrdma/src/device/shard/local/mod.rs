@@ -42,7 +42,7 @@ pub(super) use choice::{Choice, QpPath};
 pub(in crate::device) use init::LocalInit;
 pub(in crate::device) use message::Refusal;
 pub(super) use message::{Ends, KINDS};
-pub(super) use pair::RingPayload;
+pub(super) use pair::{RING_BYTES, RingPayload};
 
 use super::outbox::MemberOutbox;
 use crate::device::directory::ShardIndex;
@@ -223,11 +223,14 @@ impl LocalPaths {
         Some(Partner { member, shard })
     }
 
-    /// Chooses the path to the QP of this number at an address.
+    /// Chooses the path to the QP of this number at an address. `before` is the last choice for this peer: the
+    /// numbers and ports of a member that has died belong to nobody, but its last packets are in the pair until
+    /// the pair is dropped.
     pub(super) fn choose(
         &mut self,
         peer: QpNumber,
         at: IpAddr,
+        before: Choice,
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> Choice {
@@ -237,6 +240,11 @@ impl LocalPaths {
             return Choice::network(reason.ours());
         }
         let Some(partner) = self.partner_of(peer, at) else {
+            let is_there =
+                |index: &usize| self.pairs.get(*index).is_some_and(|pair| pair.number() == before.area);
+            if let Some(index) = before.pair.filter(is_there) {
+                return self.choose_pair(index);
+            }
             return Choice::network("the peer is not a process of this user on this host");
         };
         self.choose_partner(partner, outbox, now)
@@ -259,7 +267,13 @@ impl LocalPaths {
         let why =
             if pair.is_stalled() { "the peer has stopped taking what is in shared memory" } else { AWAITED };
         let pair_index = pair.has_other().then_some(index);
-        Choice { pair: pair_index, is_used: pair.is_attached() && !pair.is_stalled(), why, is_final: false }
+        Choice {
+            pair: pair_index,
+            area: pair.number(),
+            is_used: pair.is_attached() && !pair.is_stalled(),
+            why,
+            is_final: false,
+        }
     }
 
     /// Fails for an address whose peers cannot be reached through memory, if the device must use memory.
@@ -349,6 +363,14 @@ impl LocalPaths {
             self.changed();
         }
         Some(pair)
+    }
+
+    /// Returns the pairs with a member whose areas are mapped.
+    pub(super) fn pairs_with(&mut self, member: MemberId) -> Vec<usize> {
+        // They are not mapped in a child of a fork, which forgets them here.
+        self.is_own_process();
+        let with = |(_, pair): &(usize, &Pair)| pair.partner().member == member && pair.has_other();
+        self.pairs.iter().filter(with).map(|(index, _)| index).collect()
     }
 
     /// Drops the pairs with a member that died or left, or that messages do not reach although it lives. An

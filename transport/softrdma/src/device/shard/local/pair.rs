@@ -24,7 +24,8 @@ use trunkline_verbs::Time;
 pub(super) const AREA_BYTES: usize = 128 << 10;
 /// Offset of the ring.
 const RING_AT: usize = 4096;
-const RING_BYTES: usize = AREA_BYTES - RING_AT;
+/// Size of the ring, in bytes.
+pub(in crate::device::shard) const RING_BYTES: usize = AREA_BYTES - RING_AT;
 pub(super) const ATTACHED: usize = 256;
 
 /// Length of the longest packet: headers, payload, and pad.

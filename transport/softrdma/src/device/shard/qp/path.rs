@@ -37,7 +37,13 @@ impl Qp {
     fn choose_again(&mut self, local: &mut LocalPaths, outbox: &mut MemberOutbox, now: Time) {
         let Some(route) = &self.route else { return };
         let (used, pair) = (self.path.choice.is_used, self.path.choice.pair);
-        let choice = local.choose(self.attributes.destination_qp, route.destination().ip(), outbox, now);
+        let choice = local.choose(
+            self.attributes.destination_qp,
+            route.destination().ip(),
+            self.path.choice,
+            outbox,
+            now,
+        );
         self.path = QpPath { epoch: local.epoch(), choice };
         if let Some(requester) = &mut self.requester {
             requester.set_loss_rare(choice.is_used && choice.pair.is_some());
