@@ -207,6 +207,15 @@ impl Host {
         current(&self.registry, slot)
     }
 
+    /// Returns true if a member is in its slot, or may have been there before.
+    pub(super) fn has_joined(&self, member: MemberId) -> bool {
+        let last = self.registry.word64(LAST_GENERATION).load(Ordering::Acquire);
+        match self.current(member.slot) {
+            Some(current) => member.generation <= current.generation,
+            None => usize::from(member.slot) < SLOTS && u64::from(member.generation) <= last,
+        }
+    }
+
     /// Returns true if a member is in its slot, without a system call: it may have died a moment ago.
     pub(crate) fn is_member(&self, member: MemberId) -> bool {
         self.current(member.slot) == Some(member)

@@ -103,6 +103,8 @@ pub(super) struct Connections {
     /// Keys of readable sockets, each read in turn until it is empty.
     readable: VecDeque<u64>,
     lost: VecDeque<MemberId>,
+    /// Members that take no more messages, and whose own connections may still wait at the listener.
+    ending: Vec<MemberId>,
     /// Buffer for one message, with one more byte that shows that a message is too long.
     buffer: Vec<u8>,
     counts: Counts,
@@ -138,6 +140,7 @@ impl Connections {
             unnamed: VecDeque::new(),
             readable: VecDeque::new(),
             lost: VecDeque::new(),
+            ending: Vec::new(),
             buffer: vec![0; 1 + MAX_MESSAGE_BYTES + 1],
             counts: Counts::default(),
             listener,
@@ -209,7 +212,7 @@ impl Connections {
     pub(super) fn watch(&mut self, to: MemberId) -> bool {
         match self.connection_to(to) {
             Err(Undelivered::Gone) => {
-                self.lose(to);
+                self.end_after_last_messages(to);
                 true
             }
             connection => connection.is_ok(),
@@ -410,6 +413,7 @@ impl Connections {
                     self.pause(&error);
                 }
                 // With any other error, no connection is waiting.
+                self.end_those_ending();
                 return;
             }
         };
@@ -473,8 +477,8 @@ impl Connections {
     /// Handles a hello.
     fn name(&mut self, key: usize, length: usize) {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
-        let known = from.filter(|from| self.host.current(from.slot) == Some(*from));
-        let Some(from) = known else {
+        // The messages of a member that has left meanwhile are read, and then its end.
+        let Some(from) = from.filter(|from| self.host.has_joined(*from)) else {
             self.counts.nonsense();
             self.end(key);
             return;
@@ -485,7 +489,7 @@ impl Connections {
         }
         // The member has made a new connection, so it sends nothing more on the old one.
         if let Some(old) = self.from.insert(from, key) {
-            self.connections.try_remove(old);
+            self.empty(old);
             if self.to.get(&from) == Some(&old) {
                 self.to.remove(&from);
             }
@@ -497,18 +501,44 @@ impl Connections {
         let Some(connection) = self.connections.try_remove(key) else { return };
         match connection.peer {
             Peer::Unnamed => self.unnamed.retain(|unnamed| *unnamed != key),
-            Peer::From(member) => self.lose(member),
+            Peer::From(member) if self.from.get(&member) == Some(&key) => self.lose(member),
+            // The member has made a newer one.
+            Peer::From(_) => {}
             Peer::To(member) => {
                 self.to.remove(&member);
-                // A member that exits sends its last messages before its sockets close, in any order.
-                let last = self.from.get(&member).copied();
-                match last.and_then(|key| Some((key, self.connections.get_mut(key)?))) {
-                    Some((key, last)) => {
-                        last.ends_when_empty = true;
-                        self.readable.push_back(key as u64);
-                    }
-                    None => self.lose(member),
-                }
+                self.end_after_last_messages(member);
+            }
+        }
+    }
+
+    /// Reports the end of a member that takes no more messages, after the messages that it has sent. A member that
+    /// exits sends its last messages before its sockets close, in any order, and its connection may not have been
+    /// accepted yet.
+    fn end_after_last_messages(&mut self, member: MemberId) {
+        match self.from.get(&member).copied() {
+            Some(key) => self.empty(key),
+            None => {
+                self.ending.push(member);
+                self.readable.push_back(LISTENER);
+            }
+        }
+    }
+
+    /// Ends a connection once it is empty.
+    fn empty(&mut self, key: usize) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.ends_when_empty = true;
+            self.readable.push_back(key as u64);
+        }
+    }
+
+    /// Ends the connections of the members in `ending` once they are empty. All connections that these members
+    /// made have been accepted, and their hellos read.
+    fn end_those_ending(&mut self) {
+        for member in std::mem::take(&mut self.ending) {
+            match self.from.get(&member).copied() {
+                Some(key) => self.empty(key),
+                None => self.lose(member),
             }
         }
     }

@@ -151,13 +151,61 @@ fn the_last_messages_of_a_member_arrive_before_its_end() {
     assert_eq!(lost(&mut a), Some(gone));
 }
 
+/// A member may end before this side accepts the connection.
+#[test]
+fn messages_of_a_member_that_left_before_its_connection_was_accepted_arrive_before_its_end() {
+    // Perhaps this side has a connection to the member, or begins to watch it afterwards.
+    for (is_connected, is_watched) in [(false, false), (true, false), (false, true)] {
+        let runtime = Runtime::new("local");
+        let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+        let gone = me(&b);
+        if is_connected {
+            a.send(gone, 1, &[b"x"]).unwrap();
+            assert!(next(&mut b).is_some());
+        }
+        b.send(me(&a), 2, &[b"first"]).unwrap();
+        b.send(me(&a), 3, &[b"last"]).unwrap();
+        drop(b);
+        if is_watched {
+            assert!(a.watch(gone));
+        }
+        assert_eq!(next(&mut a), Some((gone, 2, b"first".to_vec())));
+        assert_eq!(next(&mut a), Some((gone, 3, b"last".to_vec())));
+        assert_eq!((lost(&mut a), lost(&mut a)), (Some(gone), None));
+        assert_eq!(a.connections.len(), 0);
+    }
+}
+
+#[test]
+fn messages_on_an_earlier_connection_of_a_member_arrive() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let of_b = me(&b);
+    b.send(me(&a), 1, &[b"first"]).unwrap();
+    assert!(next(&mut a).is_some());
+    b.send(me(&a), 2, &[b"second"]).unwrap();
+    let newer = b.folder.connect(me(&a).slot).unwrap();
+    socket::send(&newer, &[IoSlice::new(&hello(of_b, me(&a)))]).unwrap();
+    socket::send(&newer, &[IoSlice::new(b"\x03third")]).unwrap();
+    // The newer connection is read first.
+    a.readable.clear();
+    a.readable.push_back(LISTENER);
+    let mut kinds = [next(&mut a), next(&mut a)].map(|message| message.unwrap().1);
+    kinds.sort_unstable();
+    assert_eq!(kinds, [2, 3]);
+    assert_eq!(lost(&mut a), None);
+    assert_eq!(a.connections.len(), 1);
+    drop(newer);
+    assert_eq!(lost(&mut a), Some(of_b));
+}
+
 #[test]
 fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
     let runtime = Runtime::new("local");
     let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
     let (of_a, of_b) = (me(&a), me(&b));
     let stranger = MemberId { slot: of_a.slot, generation: of_a.generation.wrapping_add(1) };
-    let absent = MemberId { slot: 1023, generation: 1 };
+    let absent = MemberId { slot: 1023, generation: u32::MAX };
     let hellos = [
         b"hello".to_vec(),
         vec![0; HELLO_BYTES],
