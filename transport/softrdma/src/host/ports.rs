@@ -214,6 +214,8 @@ struct Left {
     until: Time,
     /// Batch of packets during or before which the end was noticed.
     noticed: u64,
+    /// True if the owner died without a word.
+    by_death: bool,
 }
 
 impl MemberPorts {
@@ -291,6 +293,10 @@ impl MemberPorts {
             let [high, low] = place.words();
             for port in at.ports {
                 let words = [high, low, port.number.into()];
+                // The owner has marked its record before it exited.
+                let is_marked =
+                    self.host.was_left(&PORTS, |record| *record == [high, low, words[2] | IS_ENDING]);
+                let port = if is_marked { port.without_death() } else { port };
                 // The record of a member that died still exists.
                 let has_died = self.host.was_left(&PORTS, |record| *record == words);
                 let port = port.ended(has_died, moment);
@@ -334,8 +340,13 @@ impl Port {
 
     fn ended(self, by_death: bool, moment: Moment) -> Self {
         let wait = if by_death { Duration::ZERO } else { LAST_PACKETS_FOR };
-        let left = Left { until: moment.now + wait, noticed: moment.batch };
+        let left = Left { until: moment.now + wait, noticed: moment.batch, by_death };
         Self { left: self.left.or(Some(left)), ..self }
+    }
+
+    /// Takes back that the owner died without a word: it may exit during a batch, after its records were read.
+    fn without_death(self) -> Self {
+        Self { left: self.left.filter(|left| !left.by_death), ..self }
     }
 
     fn is_gone(&self, now: Time) -> bool {
@@ -451,6 +462,24 @@ mod tests {
         view.drained();
         assert_eq!(view.source(from, at(2)), Source::Stranger);
         assert_eq!(one.port_holder(from.ip()), PortHolder::Dead);
+    }
+
+    #[test]
+    fn the_last_packets_of_a_process_that_exits_during_a_batch_are_taken() {
+        let folder = Folder::new("exit-in-batch");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
+        two.record_port(from).unwrap();
+        one.record_port("127.0.0.1:40001".parse().unwrap()).unwrap();
+        let mut view = MemberPorts::new(Arc::clone(&one));
+        view.follow(at(0));
+        two.ports_end();
+        drop(two);
+        assert_eq!(view.source(from, at(0)), Source::Member);
+        assert_eq!(view.source(from, at(99)), Source::Member);
+        assert_ne!(view.source(from, at(100)), Source::Member, "for a limited time");
     }
 
     #[test]
