@@ -60,7 +60,7 @@ impl Bincode {
     }
 
     /// Compares a value with the value that its bytes decode to. Returns false if the type's own code refuses the bytes
-    /// before all are read, so that the rest stays unknown.
+    /// before all are read, so that the rest stays unknown. A type that refuses unread bytes is only sent.
     ///
     /// # Errors
     /// Returns why the type cannot be sent by this codec.
@@ -76,8 +76,8 @@ impl Bincode {
         };
         let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
         let decode = AssertUnwindSafe(|| Self::decode_or_error::<T>(bytes, &limits));
-        // A type that is only sent may panic here. It will not do better with another value.
-        let Ok(decoded) = catch_unwind(decode) else { return Ok(true) };
+        // A type that is only sent may panic here.
+        let Ok(decoded) = catch_unwind(decode) else { return Ok(lists.are_empty()) };
         match decoded {
             Ok(value) => {
                 Self::encode_noting(&value, &again, &mut Vec::new())?;
@@ -96,7 +96,7 @@ impl Bincode {
                     matches!(error, Undecoded::Decoder(Error::OtherString(_) | Error::LimitExceeded));
                 let text = malformed(error, &limits, whole).to_string();
                 match (is_of_type, is_unsupported) {
-                    (true, _) => Ok(sent.are_read(&lists)),
+                    (true, _) => Ok(sent.are_read(&lists) || lists.are_empty()),
                     (_, true) => Err(text),
                     _ => Err(format!("`{whole}` is not decoded as it is encoded, {text}: {REMEDY}")),
                 }
@@ -174,7 +174,9 @@ impl<T: Serialize + DeserializeOwned> CodecFor<T> for Bincode {
         Self::encode_noting(value, &shapes, into)?;
         if !shapes.are_checked() {
             let is_known = Self::check(value, &into[start..])?;
-            if is_known { shapes.set_checked() } else { shapes.set_refused() }
+            if is_known {
+                shapes.set_checked();
+            }
         }
         Ok(())
     }

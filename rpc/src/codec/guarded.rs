@@ -23,6 +23,9 @@ pub(super) struct Place<'s> {
     stack: Encoded,
     type_name: &'static str,
     part: Part,
+    /// The field that the value is in, and that field within the one around it.
+    field: Part,
+    context: Part,
     shapes: &'s Shapes,
     /// True directly within a `Some`, under a codec that encodes all empty values alike.
     is_in_some: bool,
@@ -53,10 +56,25 @@ impl<'s> Place<'s> {
         Self {
             stack: Encoded::of(value),
             type_name: type_name::<T>(),
-            part: Part::of::<T>(),
+            part: Part::of::<T>().within(self.context),
             is_in_some: false,
             ..self
         }
+    }
+
+    /// Returns the place as this field of the type here, which a value of any type is in.
+    #[inline]
+    fn as_field(self, field: Part) -> Self {
+        Self { field, context: field.within(self.field), ..self }
+    }
+
+    /// Notes a value without parts, if it is encoded by the code of a type that may choose another kind next time.
+    #[inline]
+    fn leaf(self, kind: Kind, is_own: impl Fn(&'static str) -> bool) {
+        if !is_own(self.type_name) {
+            self.shapes.look_up(self.part, Shape::Leaf(kind));
+        }
+        self.shapes.add(kind);
     }
 
     /// Returns the place of the value in a `Some` or a newtype struct here.
@@ -74,10 +92,13 @@ impl<'s> Place<'s> {
     /// Notes a collection. Refuses one of unknown length, where the codec needs one.
     #[inline]
     fn elements<E: Error>(self, length: Option<usize>, kind: Kind) -> Result<(), E> {
-        if length != Some(0) {
-            self.note(Shape::Elements);
+        match length {
+            Some(0) => self.leaf(kind, is_collection),
+            _ => {
+                self.note(Shape::Elements(kind));
+                self.shapes.add(kind);
+            }
         }
-        self.shapes.add(kind);
         if length.is_none() && self.shapes.are_positional() {
             Err(unsized_error(self.type_name))
         } else {
@@ -113,6 +134,33 @@ fn unsized_error<E: Error>(type_name: &str) -> E {
     ))
 }
 
+/// Returns the name without the reference that serde's collections add to the type of an element.
+#[inline]
+fn without_reference(name: &'static str) -> &'static str {
+    name.strip_prefix('&').unwrap_or(name)
+}
+
+/// Returns true if the type is an option.
+#[inline]
+fn is_option(name: &'static str) -> bool {
+    without_reference(name).starts_with("core::option::Option<")
+}
+
+/// Returns true if the type is a collection of the standard library, whose elements have one type.
+#[inline]
+fn is_collection(name: &'static str) -> bool {
+    let name = without_reference(name);
+    ["alloc::vec::Vec<", "alloc::boxed::Box<[", "alloc::collections::", "std::collections::", "["]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+/// Returns true if the type is a tuple or an array.
+#[inline]
+fn is_tuple(name: &'static str) -> bool {
+    without_reference(name).starts_with(['(', '['])
+}
+
 /// A value that is encoded within these limits.
 pub(super) struct Guarded<'v, 's, T: ?Sized> {
     value: &'v T,
@@ -128,6 +176,8 @@ impl<'v, 's, T: ?Sized> Guarded<'v, 's, T> {
             stack: Encoded::of(value),
             type_name: type_name::<T>(),
             part: Part::of::<T>(),
+            field: Part::of::<T>(),
+            context: Part::of::<T>(),
             shapes,
             is_in_some: false,
         };
@@ -149,11 +199,11 @@ struct Guard<'s, S> {
 }
 
 macro_rules! pass_on {
-    ($($name:ident: $ty:ty, $kind:ident;)*) => {
+    ($($name:ident: $ty:ty, $kind:ident = $($own:literal)|*;)*) => {
         $(
             #[inline]
             fn $name(self, value: $ty) -> Result<S::Ok, S::Error> {
-                self.place.shapes.add(Kind::$kind);
+                self.place.leaf(Kind::$kind, |name| matches!(without_reference(name), $($own)|*));
                 self.inner.$name(value)
             }
         )*
@@ -172,33 +222,40 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
     type SerializeStructVariant = Fields<'s, S::SerializeStructVariant>;
 
     pass_on! {
-        serialize_bool: bool, Bool; serialize_i8: i8, I8; serialize_i16: i16, I16; serialize_i32: i32, I32;
-        serialize_i64: i64, I64; serialize_i128: i128, I128; serialize_u8: u8, U8; serialize_u16: u16, U16;
-        serialize_u32: u32, U32; serialize_u64: u64, U64; serialize_u128: u128, U128; serialize_f32: f32, F32;
-        serialize_f64: f64, F64; serialize_char: char, Char; serialize_str: &str, Bytes; serialize_bytes: &[u8], Bytes;
+        serialize_bool: bool, Bool = "bool"; serialize_i8: i8, I8 = "i8"; serialize_i16: i16, I16 = "i16";
+        serialize_i32: i32, I32 = "i32"; serialize_i64: i64, I64 = "i64" | "isize"; serialize_i128: i128, I128 = "i128";
+        serialize_u8: u8, U8 = "u8"; serialize_u16: u16, U16 = "u16"; serialize_u32: u32, U32 = "u32";
+        serialize_u64: u64, U64 = "u64" | "usize"; serialize_u128: u128, U128 = "u128"; serialize_f32: f32, F32 = "f32";
+        serialize_f64: f64, F64 = "f64"; serialize_char: char, Char = "char";
+        serialize_str: &str, Bytes = "str" | "alloc::string::String";
+        serialize_bytes: &[u8], Bytes = "bytes::bytes::Bytes" | "bytes::bytes_mut::BytesMut";
     }
 
     #[inline]
     fn serialize_unit_struct(self, name: &'static str) -> Result<S::Ok, S::Error> {
+        self.place.shapes.look_up(self.place.part, Shape::Unit);
         self.inner.serialize_unit_struct(name)
     }
 
     #[inline]
     fn serialize_unit(self) -> Result<S::Ok, S::Error> {
         self.place.empty()?;
+        if without_reference(self.place.type_name) != "()" {
+            self.place.shapes.look_up(self.place.part, Shape::Unit);
+        }
         self.inner.serialize_unit()
     }
 
     #[inline]
     fn serialize_none(self) -> Result<S::Ok, S::Error> {
         self.place.empty()?;
-        self.place.shapes.add(Kind::Option);
+        self.place.leaf(Kind::Option, is_option);
         self.inner.serialize_none()
     }
 
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        self.place.note(Shape::Some);
+        self.place.shapes.note(self.place.part.and::<T>(), Shape::Some);
         self.place.shapes.add(Kind::Option);
         let place = self.place.below()?.within(value, true);
         self.inner.serialize_some(&Guarded { value, place })
@@ -222,8 +279,9 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         name: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.place.note(Shape::Newtype(name));
-        let place = self.place.below()?.within(value, self.place.is_in_some);
+        self.place.shapes.note(self.place.part.and::<T>(), Shape::Newtype(name));
+        let field = Part::of_type(self.place.type_name).named(name);
+        let place = self.place.below()?.as_field(field).within(value, self.place.is_in_some);
         self.inner.serialize_newtype_struct(name, &Guarded { value, place })
     }
 
@@ -235,9 +293,11 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.place.note(Shape::Variant { name, index, variant, length: Some(1) });
+        let shape = Shape::Variant { name, index, variant, length: Some(1) };
+        self.place.shapes.note(self.place.part.and::<T>(), shape);
         self.place.shapes.add(Kind::Enum);
-        let place = self.place.below()?.of(value);
+        let field = Part::of_type(self.place.type_name).named(variant);
+        let place = self.place.below()?.as_field(field).of(value);
         self.inner.serialize_newtype_variant(name, index, variant, &Guarded { value, place })
     }
 
@@ -245,13 +305,14 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
     fn serialize_seq(self, length: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
         self.place.elements(length, Kind::List)?;
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_seq(length)?, place, position: 0 })
+        Ok(Parts::elements(self.inner.serialize_seq(length)?, place))
     }
 
     #[inline]
     fn serialize_tuple(self, length: usize) -> Result<Self::SerializeTuple, S::Error> {
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_tuple(length)?, place, position: 0 })
+        let shape = (!is_tuple(place.type_name)).then_some(Shape::Parts(length));
+        Ok(Parts::fields(self.inner.serialize_tuple(length)?, place, shape, ""))
     }
 
     #[inline]
@@ -260,9 +321,10 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         name: &'static str,
         length: usize,
     ) -> Result<Self::SerializeTupleStruct, S::Error> {
-        self.place.note(Shape::Tuple(name, length));
+        let shape = Shape::Tuple(name, length);
+        self.place.shapes.record(shape);
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_tuple_struct(name, length)?, place, position: 0 })
+        Ok(Parts::fields(self.inner.serialize_tuple_struct(name, length)?, place, Some(shape), name))
     }
 
     #[inline]
@@ -273,29 +335,26 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         variant: &'static str,
         length: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
-        self.place.note(Shape::Variant { name, index, variant, length: Some(length) });
+        let shape = Shape::Variant { name, index, variant, length: Some(length) };
+        self.place.shapes.record(shape);
         self.place.shapes.add(Kind::Enum);
         let place = self.place.below()?;
-        Ok(Parts {
-            inner: self.inner.serialize_tuple_variant(name, index, variant, length)?,
-            place,
-            position: 0,
-        })
+        let inner = self.inner.serialize_tuple_variant(name, index, variant, length)?;
+        Ok(Parts::fields(inner, place, Some(shape), variant))
     }
 
     #[inline]
     fn serialize_map(self, length: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
         self.place.elements(length, Kind::Map)?;
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_map(length)?, place, position: 0 })
+        Ok(Parts::elements(self.inner.serialize_map(length)?, place))
     }
 
     #[inline]
     fn serialize_struct(self, name: &'static str, length: usize) -> Result<Self::SerializeStruct, S::Error> {
-        self.place.note(Shape::Struct(name));
         let place = self.place.below()?;
         let inner = self.inner.serialize_struct(name, length)?;
-        Ok(Fields::open(inner, place, (name, None), length))
+        Ok(Fields::open(inner, place, Shape::Struct, (name, None), length))
     }
 
     #[inline]
@@ -306,16 +365,17 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         variant: &'static str,
         length: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
-        self.place.note(Shape::Variant { name, index, variant, length: None });
+        let shape = Shape::Variant { name, index, variant, length: None };
+        self.place.shapes.record(shape);
         self.place.shapes.add(Kind::Enum);
         let place = self.place.below()?;
         let inner = self.inner.serialize_struct_variant(name, index, variant, length)?;
-        Ok(Fields::open(inner, place, (name, Some(variant)), length))
+        Ok(Fields::open(inner, place, shape, (name, Some(variant)), length))
     }
 
     #[inline]
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        self.place.shapes.add(Kind::Bytes);
+        self.place.leaf(Kind::Bytes, |_| false);
         self.inner.collect_str(value)
     }
 
@@ -324,27 +384,83 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
     }
 }
 
+/// Number of elements of a collection whose positions are told apart.
+const POSITIONS: usize = 16;
+
 /// The parts of a value, without names.
 struct Parts<'s, S> {
     inner: S,
     place: Place<'s>,
-    /// Number of fields so far, if the parts are fields.
+    /// The shape of fields, to be looked up with their types.
+    shape: Option<Shape>,
+    /// True if the parts are elements that may have several types.
+    is_mixed: bool,
+    /// Number of parts so far.
     position: usize,
+    /// The types of all fields.
+    types: Part,
+    /// The types of the last element, or of the last key and the last value.
+    last: [Part; 2],
+    /// The struct or variant that has the fields.
+    owner: Part,
 }
 
 impl<'s, S> Parts<'s, S> {
+    /// Creates the elements of a collection.
+    #[inline]
+    fn elements(inner: S, place: Place<'s>) -> Self {
+        let is_mixed = place.shapes.are_positional() && !is_collection(place.type_name);
+        let none = Part::of_type("");
+        let last = [none, none];
+        Self { inner, place, shape: None, is_mixed, position: 0, types: none, last, owner: none }
+    }
+
+    /// Creates fields. `name` belongs to the struct or the variant.
+    #[inline]
+    fn fields(inner: S, place: Place<'s>, shape: Option<Shape>, name: &'static str) -> Self {
+        let owner = Part::of_type(place.type_name).named(name);
+        let (types, last) = (place.part, [owner, owner]);
+        Self { inner, place, shape, is_mixed: false, position: 0, types, last, owner }
+    }
+
     /// Returns the place of an element.
     #[inline]
     fn element<T: ?Sized>(&mut self, value: &T) -> Place<'s> {
-        self.place.of(value)
+        self.entry(value, 0)
+    }
+
+    /// Returns the place of a key, which is part 0 of its entry, or of a value, which is part 1.
+    #[inline]
+    fn entry<T: ?Sized>(&mut self, value: &T, part: usize) -> Place<'s> {
+        let place = self.place.of(value);
+        if self.is_mixed {
+            let element = Part::of::<T>();
+            if self.last[part] != element {
+                self.last[part] = element;
+                let element = element.at(self.position.min(POSITIONS)).at(part);
+                self.place.shapes.look_up(element.within(self.place.part), Shape::Parts(0));
+            }
+            self.position += 1;
+        }
+        place
     }
 
     /// Returns the place of the next field.
     #[inline]
     fn field<T: ?Sized>(&mut self, value: &T) -> Place<'s> {
-        let place = self.place.of(value);
+        if self.shape.is_some() {
+            self.types = self.types.and::<T>();
+        }
         self.position += 1;
-        Place { part: place.part.at(self.position), ..place }
+        self.place.as_field(self.owner.at(self.position.min(POSITIONS))).of(value)
+    }
+
+    /// Looks up the fields.
+    #[inline]
+    fn close(&self) {
+        if let Some(shape) = self.shape {
+            self.place.shapes.look_up(self.types, shape);
+        }
     }
 }
 
@@ -363,6 +479,7 @@ macro_rules! parts {
 
                 #[inline]
                 fn end(self) -> Result<S::Ok, S::Error> {
+                    self.close();
                     self.inner.end()
                 }
             }
@@ -372,7 +489,7 @@ macro_rules! parts {
 
 parts! {
     SerializeSeq serialize_element element;
-    SerializeTuple serialize_element element;
+    SerializeTuple serialize_element field;
     SerializeTupleStruct serialize_field field;
     SerializeTupleVariant serialize_field field;
 }
@@ -383,12 +500,14 @@ impl<S: SerializeMap> SerializeMap for Parts<'_, S> {
 
     #[inline]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-        self.inner.serialize_key(&Guarded { value, place: self.place.of(value) })
+        let place = self.entry(value, 0);
+        self.inner.serialize_key(&Guarded { value, place })
     }
 
     #[inline]
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-        self.inner.serialize_value(&Guarded { value, place: self.place.of(value) })
+        let place = self.entry(value, 1);
+        self.inner.serialize_value(&Guarded { value, place })
     }
 
     #[inline]
@@ -402,6 +521,9 @@ struct Fields<'s, S> {
     inner: S,
     place: Place<'s>,
     owner: FieldsOf,
+    shape: Shape,
+    /// The names and types of all fields.
+    types: Part,
     /// Number of fields that the type has announced.
     announced: usize,
     /// Number of fields so far.
@@ -410,20 +532,26 @@ struct Fields<'s, S> {
 
 impl<'s, S> Fields<'s, S> {
     #[inline]
-    fn open(inner: S, place: Place<'s>, owner: FieldsOf, announced: usize) -> Self {
+    fn open(inner: S, place: Place<'s>, shape: Shape, owner: FieldsOf, announced: usize) -> Self {
         place.shapes.open(owner);
-        Self { inner, place, owner, announced, written: 0 }
+        Self { inner, place, owner, shape, types: place.part, announced, written: 0 }
     }
 
+    /// Returns the place of the next field.
     #[inline]
-    fn note_field(&mut self, field: &'static str) {
+    fn field<T: ?Sized>(&mut self, field: &'static str, value: &T) -> Place<'s> {
         self.place.shapes.field(field);
+        self.types = self.types.and_field::<T>(field);
         self.written += 1;
+        let (name, variant) = self.owner;
+        let owner = Part::of_type(self.place.type_name).named(variant.unwrap_or(name));
+        self.place.as_field(owner.named(field)).of(value)
     }
 
     #[inline]
     fn close<E: Error>(&self) -> Result<(), E> {
         self.place.shapes.close();
+        self.place.shapes.look_up(self.types, self.shape);
         if self.written == self.announced || !self.place.shapes.are_positional() {
             Ok(())
         } else {
@@ -451,9 +579,7 @@ macro_rules! fields {
                     field: &'static str,
                     value: &T,
                 ) -> Result<(), S::Error> {
-                    self.note_field(field);
-                    let place = self.place.of(value);
-                    let place = Place { part: place.part.named(field), ..place };
+                    let place = self.field(field, value);
                     self.inner.serialize_field(field, &Guarded { value, place })
                 }
 

@@ -14,6 +14,8 @@ mod arguments;
 mod attributes;
 mod bincode;
 mod bounded;
+#[cfg(test)]
+mod chosen;
 mod codec_for;
 mod coding;
 #[cfg(test)]

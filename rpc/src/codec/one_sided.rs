@@ -336,22 +336,3 @@ fn a_type_that_is_never_decoded_is_not_tried_for_ever() {
     }
     assert!((1..=2).contains(&DECODED.get()), "decoded {} times", DECODED.get());
 }
-
-#[test]
-fn a_value_that_its_own_code_refuses_hides_no_fault_of_the_next() {
-    fn not_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
-        let number = u8::deserialize(deserializer)?;
-        if number == 0 { Err(serde::de::Error::custom("it is zero")) } else { Ok(number) }
-    }
-    #[derive(Debug, Serialize, Deserialize)]
-    struct Wrong {
-        #[serde(deserialize_with = "not_zero")]
-        number: u8,
-        #[serde(default, skip_serializing)]
-        secret: u8,
-        last: u8,
-    }
-    let wrong = |number| (Wrong { number, secret: 0, last: 1 }, vec![0_u8]);
-    assert!(sent::<Bincode, _>(&wrong(0)).is_err());
-    refused(&wrong(1), &["`secret`", "`Wrong`"]);
-}

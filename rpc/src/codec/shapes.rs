@@ -2,8 +2,9 @@
 //! them. Names would tell; a positional codec has none, and decodes other values without an error.
 //!
 //! The first time that a struct or a variant is encoded as part of a type, the bytes are decoded again. The kinds of
-//! all values are compared, and the names of their decoded fields and variants. Later it costs one look-up in a table. A codec with
-//! names has only structs and variants with unnamed fields compared.
+//! all values are compared, and the names of their decoded fields and variants. Later it costs one look-up in a table. So does
+//! every value of a type whose own code chooses the encoding: one value says nothing about the next. A codec
+//! with names has only structs and variants with unnamed fields compared.
 
 use std::any::type_name;
 use std::cell::RefCell;
@@ -46,12 +47,9 @@ fn set_checked(hash: u64) {
     let _ = entries(hash).any(is_set);
 }
 
-/// Makes the hash of a shape that the type's own code has refused once.
-const REFUSED: u64 = 0x5555_5555_5555_5554;
-
 /// Encoding of a value without parts, or of the first bytes of a value with parts. Structs and tuples add no bytes to
 /// those of their parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Bool,
     I8,
@@ -86,12 +84,18 @@ impl fmt::Display for Kind {
 pub(super) enum Shape {
     /// The value itself, which its own code may encode as any other type.
     Whole,
-    Struct(&'static str),
+    /// A value of this kind without parts, encoded by the code of another type.
+    Leaf(Kind),
+    /// A value without bytes.
+    Unit,
+    Struct,
     Newtype(&'static str),
     /// The value of an `Option`.
     Some,
     /// The elements of a list or a map.
-    Elements,
+    Elements(Kind),
+    /// Parts without names, and their number.
+    Parts(usize),
     /// A struct without names of fields, and their number.
     Tuple(&'static str, usize),
     /// `length` is the number of fields; `None` if they have names.
@@ -108,11 +112,14 @@ impl Shape {
     #[inline]
     fn hash(self, whole: usize, part: Part) -> u64 {
         let number = match self {
-            Self::Struct(_) => 0,
+            Self::Struct => 0,
             Self::Whole => 1 << 61,
             Self::Newtype(_) => 1 << 62,
             Self::Some => 2 << 62,
-            Self::Elements => 3 << 62,
+            Self::Elements(kind) => (3 << 62) | kind as u64,
+            Self::Leaf(kind) => (5 << 61) | kind as u64,
+            Self::Unit => 6 << 60,
+            Self::Parts(length) => (7 << 60) ^ length as u64,
             Self::Tuple(_, length) => (length as u64 + 1) << 32,
             Self::Variant { index, length, .. } => {
                 (length.map_or(0, |length| length as u64 + 1) << 33) | (u64::from(index) + 1)
@@ -123,16 +130,40 @@ impl Shape {
     }
 }
 
-/// A part of a value: its type, and its field where it has one. The type name alone does not tell apart two fields that
-/// have a `serialize_with`.
-#[derive(Debug, Clone, Copy)]
+/// A part of a value: its type, and the fields that it is in. The type name alone does not tell apart two fields that
+/// have a `serialize_with`, or two structs that have a field of one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part(u64);
 
 impl Part {
     /// Returns the part of this type.
     #[inline]
     pub(super) fn of<T: ?Sized>() -> Self {
-        Self(type_name::<T>().as_ptr().addr() as u64)
+        Self::of_type(type_name::<T>())
+    }
+
+    /// Returns the part of the type with this name.
+    #[inline]
+    pub(super) fn of_type(name: &'static str) -> Self {
+        Self(name.as_ptr().addr() as u64)
+    }
+
+    /// Returns the part within another one.
+    #[inline]
+    pub(super) fn within(self, outer: Self) -> Self {
+        Self(outer.0.wrapping_mul(ODD) ^ self.0)
+    }
+
+    /// Returns the part with another part of this type after those that it has.
+    #[inline]
+    pub(super) fn and<T: ?Sized>(self) -> Self {
+        Self((self.0 ^ Self::of::<T>().0).wrapping_mul(ODD))
+    }
+
+    /// Returns the part with a field of this name and type after those that it has.
+    #[inline]
+    pub(super) fn and_field<T: ?Sized>(self, field: &'static str) -> Self {
+        Self((self.0 ^ Self::of::<T>().0.rotate_left(32) ^ field.as_ptr().addr() as u64).wrapping_mul(ODD))
     }
 
     /// Returns the part as this field.
@@ -253,23 +284,42 @@ impl Shapes {
     /// Notes a shape that is encoded in a value of the type `part`.
     #[inline]
     pub(super) fn note(&self, part: Part, shape: Shape) {
-        if !self.is_positional && !matches!(shape, Shape::Tuple(..) | Shape::Variant { length: Some(_), .. })
+        self.record(shape);
+        self.look_up(part, shape);
+    }
+
+    /// Records a shape. Its parts follow.
+    #[inline]
+    pub(super) fn record(&self, shape: Shape) {
+        if let Some(record) = &self.record
+            && self.compares(shape)
         {
-            return;
-        }
-        let hash = shape.hash(self.whole, part);
-        if !is_checked(hash) || self.record.is_some() {
-            self.note_unchecked(hash, shape);
+            record.borrow_mut().note(shape);
         }
     }
 
+    /// Looks up whether a shape has been checked in a value of the type `part`.
+    #[inline]
+    pub(super) fn look_up(&self, part: Part, shape: Shape) {
+        if self.compares(shape) {
+            let hash = shape.hash(self.whole, part);
+            if !is_checked(hash) {
+                self.add_unchecked(hash);
+            }
+        }
+    }
+
+    /// Returns true if the decoder could mistake the shape for another one.
+    #[inline]
+    fn compares(&self, shape: Shape) -> bool {
+        self.is_positional || matches!(shape, Shape::Tuple(..) | Shape::Variant { length: Some(_), .. })
+    }
+
     #[cold]
-    fn note_unchecked(&self, hash: u64, shape: Shape) {
+    fn add_unchecked(&self, hash: u64) {
         let mut unchecked = self.unchecked.borrow_mut();
-        match &self.record {
-            Some(record) => record.borrow_mut().note(shape),
-            None if unchecked.last() == Some(&hash) => {}
-            None => unchecked.push(hash),
+        if unchecked.last() != Some(&hash) {
+            unchecked.push(hash);
         }
     }
 
@@ -318,14 +368,6 @@ impl Shapes {
     /// Remembers that the shapes of the value have been checked.
     pub(super) fn set_checked(self) {
         self.unchecked.into_inner().into_iter().for_each(set_checked);
-    }
-
-    /// Remembers that the type's own code has refused the value. The second time, it counts as a check: the type may
-    /// only be sent.
-    pub(super) fn set_refused(self) {
-        for hash in self.unchecked.into_inner() {
-            set_checked(if is_checked(hash ^ REFUSED) { hash } else { hash ^ REFUSED });
-        }
     }
 
     /// Returns true if the decoder, which has these `lists`, has read all that was encoded, and as the same kinds.
@@ -405,6 +447,11 @@ enum FieldsRead {
 }
 
 impl Lists {
+    /// Returns true if the decoder has read no value.
+    pub(super) fn are_empty(&self) -> bool {
+        self.kinds.borrow().is_empty()
+    }
+
     /// Adds a value of this kind.
     #[cold]
     pub(super) fn add(&self, kind: Kind) {

@@ -1,0 +1,313 @@
+//! Tests of types whose own code chooses how a value is encoded. With the default codec each value arrives as sent or is
+//! refused by name, whatever was sent before.
+
+use super::{Bincode, CodecFor, Unlimited};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::ser::{SerializeMap as _, SerializeStruct as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+/// Sends a value and returns what arrives.
+fn sent<T: Serialize + DeserializeOwned>(value: &T) -> Result<T, String> {
+    let mut bytes = Vec::new();
+    Bincode::encode(value, &mut bytes)?;
+    super::decode::<Bincode, T>(&bytes, &Unlimited).map_err(|error| error.to_string())
+}
+
+/// Asserts that encoding refuses the value, each time, with these words.
+fn refused<T: Serialize + DeserializeOwned>(value: &T, words: &[&str]) {
+    for _ in 0..3 {
+        let error = Bincode::encode(value, &mut Vec::new()).unwrap_err();
+        assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+    }
+}
+
+const KINDS: u8 = 24;
+
+/// A value that is encoded as the kind with its number, and decoded as the kind `READ`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Chosen<const READ: u8>(u8);
+
+impl<const READ: u8> Serialize for Chosen<READ> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            0 => true.serialize(serializer),
+            1 => 5_i8.serialize(serializer),
+            2 => 5_i16.serialize(serializer),
+            3 => 5_i32.serialize(serializer),
+            4 => 5_i64.serialize(serializer),
+            5 => 5_i128.serialize(serializer),
+            6 => 5_u8.serialize(serializer),
+            7 => 5_u16.serialize(serializer),
+            8 => 5_u32.serialize(serializer),
+            9 => 5_u64.serialize(serializer),
+            10 => 5_u128.serialize(serializer),
+            11 => 5_f32.serialize(serializer),
+            12 => 5_f64.serialize(serializer),
+            13 => 'a'.serialize(serializer),
+            14 => "a".serialize(serializer),
+            15 => ().serialize(serializer),
+            16 => None::<u8>.serialize(serializer),
+            17 => [1_u8].as_slice().serialize(serializer),
+            18 => [1_u16].as_slice().serialize(serializer),
+            19 => BTreeMap::from([(1_u8, 1_u8)]).serialize(serializer),
+            20 => serializer.serialize_unit_variant("Chosen", 0, "Only"),
+            21 => [0_u8; 0].as_slice().serialize(serializer),
+            22 => (1_u8, 1_u16).serialize(serializer),
+            _ => Some(1_u16).serialize(serializer),
+        }
+    }
+}
+
+impl<'de, const READ: u8> Deserialize<'de> for Chosen<READ> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename = "Chosen")]
+        enum Variants {
+            Only,
+        }
+        match READ {
+            0 => bool::deserialize(deserializer).map(drop),
+            1 => i8::deserialize(deserializer).map(drop),
+            2 => i16::deserialize(deserializer).map(drop),
+            3 => i32::deserialize(deserializer).map(drop),
+            4 => i64::deserialize(deserializer).map(drop),
+            5 => i128::deserialize(deserializer).map(drop),
+            6 => u8::deserialize(deserializer).map(drop),
+            7 => u16::deserialize(deserializer).map(drop),
+            8 => u32::deserialize(deserializer).map(drop),
+            9 => u64::deserialize(deserializer).map(drop),
+            10 => u128::deserialize(deserializer).map(drop),
+            11 => f32::deserialize(deserializer).map(drop),
+            12 => f64::deserialize(deserializer).map(drop),
+            13 => char::deserialize(deserializer).map(drop),
+            14 => String::deserialize(deserializer).map(drop),
+            15 => <()>::deserialize(deserializer),
+            16 => Option::<u8>::deserialize(deserializer).map(drop),
+            17 | 21 => Vec::<u8>::deserialize(deserializer).map(drop),
+            18 => Vec::<u16>::deserialize(deserializer).map(drop),
+            19 => BTreeMap::<u8, u8>::deserialize(deserializer).map(drop),
+            20 => Variants::deserialize(deserializer).map(|Variants::Only| ()),
+            22 => <(u8, u16)>::deserialize(deserializer).map(drop),
+            _ => Option::<u16>::deserialize(deserializer).map(drop),
+        }?;
+        Ok(Self(READ))
+    }
+}
+
+/// Returns true if the encodings of two kinds are those of one type.
+fn are_of_one_type(read: u8, written: u8) -> bool {
+    read == written || matches!((read, written), (17 | 18, 21) | (21, 17) | (23, 16))
+}
+
+/// Sends a value of each kind in the place that `wrap` makes, after one that is decoded as it is encoded.
+fn judge<const READ: u8, T>(wrap: impl Fn(Chosen<READ>) -> T)
+where
+    T: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    for written in 0..KINDS {
+        let good = wrap(Chosen(READ));
+        assert_eq!(sent(&good).as_ref(), Ok(&good));
+        let value = wrap(Chosen(written));
+        if are_of_one_type(READ, written) {
+            assert_eq!(sent(&value).as_ref(), Ok(&good), "{written}");
+        } else {
+            let error =
+                Bincode::encode(&value, &mut Vec::new()).expect_err(&format!("{value:?}, read as {READ}"));
+            assert!(error.contains("MessagePack"), "{written} as {READ}: {error}");
+        }
+    }
+}
+
+fn judge_everywhere<const READ: u8>() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Named<T> {
+        first: u8,
+        chosen: T,
+        last: u8,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Newtype<T>(T);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct Transparent<T>(T);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Variant<T> {
+        Newtype(T),
+        Tuple(u8, T),
+        Named { chosen: T },
+    }
+    judge(|chosen: Chosen<READ>| Newtype(Transparent(chosen)));
+    judge(|chosen: Chosen<READ>| Named { first: 1, chosen, last: 2 });
+    judge(|chosen: Chosen<READ>| (1_u8, [chosen], 2_u8));
+    judge(|chosen: Chosen<READ>| vec![Chosen(READ), chosen]);
+    judge(|chosen: Chosen<READ>| BTreeMap::from([(1_u8, chosen)]));
+    judge(|chosen: Chosen<READ>| BTreeMap::from([(chosen, 1_u8)]));
+    judge(|chosen: Chosen<READ>| Err::<u8, _>(Variant::Newtype(chosen)));
+    judge(|chosen: Chosen<READ>| vec![Variant::Tuple(1, chosen)]);
+    judge(|chosen: Chosen<READ>| Variant::Named { chosen });
+}
+
+#[test]
+fn a_type_that_chooses_its_encoding_is_compared_at_each_choice() {
+    macro_rules! judge_all {
+        ($($read:literal)*) => {
+            $(
+                judge(|chosen: Chosen<$read>| chosen);
+                judge(|chosen: Chosen<$read>| vec![Some(Box::new(chosen))]);
+            )*
+        };
+    }
+    judge_all!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
+}
+
+#[test]
+fn a_type_that_chooses_its_encoding_is_compared_wherever_it_is() {
+    judge_everywhere::<4>();
+    judge_everywhere::<6>();
+    judge_everywhere::<14>();
+    judge_everywhere::<15>();
+    judge_everywhere::<23>();
+}
+
+#[test]
+fn a_negative_number_does_not_hide_the_encoding_of_a_positive_one() {
+    #[derive(Debug, PartialEq)]
+    struct Balance(i64);
+    impl Serialize for Balance {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            match u64::try_from(self.0) {
+                Ok(number) => serializer.serialize_u64(number),
+                Err(_) => serializer.serialize_i64(self.0),
+            }
+        }
+    }
+    impl<'de> Deserialize<'de> for Balance {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            i64::deserialize(deserializer).map(Self)
+        }
+    }
+    assert_eq!(sent(&Balance(-7)), Ok(Balance(-7)));
+    refused(&Balance(5), &["Balance", "u64", "i64"]);
+    assert_eq!(sent(&Balance(-8)), Ok(Balance(-8)));
+}
+
+#[test]
+fn parts_of_a_type_that_chooses_them_are_compared_at_each_choice() {
+    /// Encoded by its number; decoded as the first of each form.
+    #[derive(Debug, PartialEq)]
+    struct Fields(u8);
+    impl Serialize for Fields {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let two = |serializer: S, names: [&'static str; 2]| {
+                let mut fields = serializer.serialize_struct("Fields", 2)?;
+                fields.serialize_field(names[0], &1_u8)?;
+                fields.serialize_field(names[1], &1_u8)?;
+                fields.end()
+            };
+            match self.0 {
+                0 => two(serializer, ["left", "right"]),
+                1 => two(serializer, ["right", "left"]),
+                2 => {
+                    let mut fields = serializer.serialize_struct("Fields", 1)?;
+                    fields.serialize_field("left", &1_u8)?;
+                    fields.end()
+                }
+                3 => {
+                    let mut fields = serializer.serialize_struct("Fields", 2)?;
+                    fields.serialize_field("left", &1_u8)?;
+                    fields.serialize_field("right", &1_u16)?;
+                    fields.end()
+                }
+                4 => (1_u8, 1_i8).serialize(serializer),
+                5 => {
+                    let mut map = serializer.serialize_map(Some(1))?;
+                    map.serialize_entry(&1_u8, &1_u8)?;
+                    map.end()
+                }
+                _ => serializer.serialize_newtype_variant("Fields", 0, "Fields", &1_u8),
+            }
+        }
+    }
+    impl<'de> Deserialize<'de> for Fields {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            #[derive(Deserialize)]
+            #[serde(rename = "Fields")]
+            #[allow(dead_code, reason = "only their names and types matter")]
+            struct Read {
+                left: u8,
+                right: u8,
+            }
+            Read::deserialize(deserializer).map(|_| Self(0))
+        }
+    }
+    assert_eq!(sent(&(Fields(0), 1_u8)), Ok((Fields(0), 1)));
+    for number in 1..7 {
+        refused(&(Fields(number), 1_u8), &["Fields", "MessagePack"]);
+    }
+    /// Elements of several types, decoded as one.
+    #[derive(Debug, PartialEq)]
+    struct Mixed(bool);
+    impl Serialize for Mixed {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            use serde::ser::SerializeSeq as _;
+            let mut elements = serializer.serialize_seq(Some(2))?;
+            elements.serialize_element(&1_u8)?;
+            if self.0 {
+                elements.serialize_element(&1_u16)?
+            } else {
+                elements.serialize_element(&1_u8)?
+            }
+            elements.end()
+        }
+    }
+    impl<'de> Deserialize<'de> for Mixed {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            Vec::<u8>::deserialize(deserializer).map(|_| Self(false))
+        }
+    }
+    assert_eq!(sent(&Mixed(false)), Ok(Mixed(false)));
+    refused(&Mixed(true), &["Mixed", "u16", "u8"]);
+}
+
+fn from_u16<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    let number = Option::<u16>::deserialize(deserializer)?;
+    number.map(u8::try_from).transpose().map_err(D::Error::custom)
+}
+
+#[test]
+fn fields_of_one_name_and_type_are_compared_in_each_struct() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Plain {
+        number: Option<u8>,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Wrong {
+        #[serde(deserialize_with = "from_u16")]
+        number: Option<u8>,
+    }
+    let both = |number| (Plain { number: Some(5) }, Wrong { number });
+    assert_eq!(sent(&both(None)), Ok(both(None)));
+    refused(&both(Some(5)), &["`number`", "`Wrong`", "u8", "u16"]);
+}
+
+#[test]
+fn values_that_their_own_code_refuses_hide_no_fault_of_the_next() {
+    fn below_ten<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+        let number = u8::deserialize(deserializer)?;
+        assert!(number < 100, "refused by a panic");
+        if number < 10 { Ok(number) } else { Err(D::Error::custom("too large")) }
+    }
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Wrong {
+        #[serde(deserialize_with = "below_ten")]
+        number: u8,
+        #[serde(deserialize_with = "from_u16")]
+        last: Option<u8>,
+    }
+    for number in [10, 10, 10, 100, 100] {
+        let _ = Bincode::encode(&Wrong { number, last: Some(5) }, &mut Vec::new());
+    }
+    refused(&Wrong { number: 1, last: Some(5) }, &["`last`", "`Wrong`"]);
+}
