@@ -17,9 +17,10 @@ use tonic::Status;
 use tower_service::Service;
 use trunkline::stream::{Receiver, Sender};
 use trunkline::stub::PeerMemory;
-use trunkline::{CallOptions, Node, Reason, Stream, Streaming, Target};
+use trunkline::{CallOptions, Metadata, Node, Reason, Stream, Streaming, Target};
 
-/// Key of the path in the metadata of a request. Interceptors of servers see it.
+/// Key of the path in the metadata of a request. The first value is the path, and interceptors of servers see it. Values after
+/// it are the caller's own metadata.
 pub(crate) const PATH: &str = "grpc-path";
 
 /// A connection to gRPC services, for clients that tonic generates. Clones share it.
@@ -78,9 +79,10 @@ async fn exchange(
         options = options.timeout(left);
         limit = Some(left);
     }
-    let mut metadata = headers::to_metadata(&parts.headers)?;
+    let mut metadata = Metadata::new();
     let added = metadata.append_reserved(PATH, parts.uri.path().as_bytes());
     added.map_err(|error| Status::internal(error.to_string()))?;
+    metadata.extend(&headers::to_metadata(&parts.headers)?);
     let mut options = options.metadata(metadata);
 
     let most = most_whole.load(Ordering::Relaxed);

@@ -195,7 +195,7 @@ impl Handler {
 /// Returns the request of a call.
 fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Request<RequestBody>, Status> {
     let malformed = || Status::invalid_argument("expected the path of a gRPC method in grpc-path");
-    let mut metadata = cx.metadata().clone();
+    let metadata = cx.metadata();
     let path = metadata.get(PATH).ok_or_else(malformed)?;
     let uri = http::Uri::try_from(path).map_err(|_| malformed())?;
     // Routes see no more and no less than interceptors do.
@@ -203,10 +203,15 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
         return Err(malformed());
     }
     let most = limits.message_bytes(path);
-    metadata.remove(PATH);
+    let mut headers = headers::from_metadata(metadata).map_err(|status| not_grpc(&status))?;
+    // Only the first value is the path.
+    let others = headers.get_all(PATH).iter().skip(1).cloned().collect::<Vec<_>>();
+    headers.remove(PATH);
+    for value in others {
+        headers.append(PATH, value);
+    }
     // A peer's own value bounds nothing.
-    metadata.remove(timeout::GRPC_TIMEOUT);
-    let headers = headers::from_metadata(&metadata).map_err(|status| not_grpc(&status))?;
+    headers.remove(timeout::GRPC_TIMEOUT);
     let messages = Messages::new(&headers, most, PeerMemory::of_caller(cx));
     let mut request = http::Request::new(RequestBody { pieces: body, messages });
     *request.method_mut() = http::Method::POST;
@@ -437,6 +442,19 @@ mod tests {
             );
             assert_eq!(request.is_ok(), is_accepted, "{path}");
         }
+    }
+
+    #[test]
+    fn a_path_in_the_metadata_of_a_caller_stays_metadata() {
+        let mut metadata = trunkline::Metadata::new();
+        for path in ["/greeter.Greeter/Greet", "/greeter.Greeter/Delete", "other"] {
+            metadata.append_reserved(PATH, path.as_bytes()).unwrap();
+        }
+        let cx = Context::detached_with(metadata);
+        let request = request_of(&cx, Pieces::Whole(Bytes::new()), &Limits::default()).unwrap();
+        assert_eq!(request.uri().path(), "/greeter.Greeter/Greet");
+        let others = request.headers().get_all(PATH).iter().collect::<Vec<_>>();
+        assert_eq!(others, ["/greeter.Greeter/Delete", "other"]);
     }
 
     #[test]

@@ -155,6 +155,7 @@ cases![
     unimplemented_service,
     custom_metadata,
     values_of_a_key_keep_their_order,
+    metadata_never_steers_a_call,
     messages_over_a_limit_are_refused,
     health,
     reflection,
@@ -302,21 +303,22 @@ async fn expect_status(fixture: &Fixture, message: &str) {
 }
 
 /// Calls a method that the generated client does not have.
-async fn call(fixture: &Fixture, path: &'static str) -> Status {
+async fn call(fixture: &Fixture, request: Request<Empty>, path: &'static str) -> Status {
     let mut client = tonic::client::Grpc::new(fixture.transport.clone());
     client.ready().await.unwrap();
     let codec = tonic_prost::ProstCodec::<Empty, Empty>::default();
     let path = http::uri::PathAndQuery::from_static(path);
-    client.unary(Request::new(Empty {}), path, codec).await.unwrap_err()
+    client.unary(request, path, codec).await.unwrap_err()
 }
 
 async fn unimplemented_method(fixture: &Fixture) {
-    let status = call(fixture, "/grpc.testing.TestService/UnimplementedCall").await;
+    let status = call(fixture, Request::new(Empty {}), "/grpc.testing.TestService/UnimplementedCall").await;
     assert_eq!(status.code(), Code::Unimplemented);
 }
 
 async fn unimplemented_service(fixture: &Fixture) {
-    let status = call(fixture, "/grpc.testing.UnimplementedService/UnimplementedCall").await;
+    let status =
+        call(fixture, Request::new(Empty {}), "/grpc.testing.UnimplementedService/UnimplementedCall").await;
     assert_eq!(status.code(), Code::Unimplemented);
 }
 
@@ -343,6 +345,25 @@ async fn values_of_a_key_keep_their_order(fixture: &Fixture) {
     assert_eq!(tags.collect::<Vec<_>>(), ["blue", "", "round"]);
     let tags = response.metadata().get_all_bin("tag-bin").iter().map(|tag| tag.to_bytes().unwrap());
     assert_eq!(tags.collect::<Vec<_>>(), ["blue", "", "round"]);
+}
+
+async fn metadata_never_steers_a_call(fixture: &Fixture) {
+    let other = "/grpc.testing.TestService/EmptyCall";
+    for key in
+        ["grpc-path", "grpc-method", "trunkline-path", "trunkline-order", "path", "x-http-method-override"]
+    {
+        let mut request = Request::new(SimpleRequest { response_size: 9, ..SimpleRequest::default() });
+        request.metadata_mut().insert(key, other.parse().unwrap());
+        let response = fixture.client().unary_call(request).await.unwrap().into_inner();
+        assert_eq!(size_of(response.payload.as_ref()), 9, "{key}");
+        if fixture.is_trunkline() {
+            // An interceptor refuses the path of the call.
+            let mut request = Request::new(Empty {});
+            request.metadata_mut().insert(key, other.parse().unwrap());
+            let status = call(fixture, request, "/grpc.testing.TestService/Forbidden").await;
+            assert_eq!(status.code(), Code::PermissionDenied, "{key}");
+        }
+    }
 }
 
 async fn messages_over_a_limit_are_refused(fixture: &Fixture) {
@@ -657,7 +678,7 @@ async fn reports_have_calls_and_limits_by_path() {
         client.unary_call(request).await.unwrap_err();
         // Paths of strangers have no rows.
         for path in ["/grpc.testing.TestService/UnimplementedCall", "/made.Up/Call"] {
-            assert_eq!(call(&fixture, path).await.code(), Code::Unimplemented);
+            assert_eq!(call(&fixture, Request::new(Empty {}), path).await.code(), Code::Unimplemented);
         }
         let ended = client.full_duplex_call(tokio_stream::empty::<OutputRequest>()).await.unwrap();
         assert_eq!(ended.into_inner().message().await.unwrap(), None);
@@ -698,7 +719,7 @@ async fn failures_have_their_codes() {
     let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
     let status = fixture.client().unary_call(request).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Internal, "the handler panicked"));
-    let status = call(&fixture, "/grpc.testing.TestService/Forbidden").await;
+    let status = call(&fixture, Request::new(Empty {}), "/grpc.testing.TestService/Forbidden").await;
     assert_eq!(status.code(), Code::PermissionDenied);
     fixture.client().empty_call(Empty {}).await.unwrap();
 
