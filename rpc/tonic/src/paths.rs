@@ -155,10 +155,12 @@ impl Default for ResponseStatus {
 }
 
 impl ResponseStatus {
-    /// Takes the status from headers or trailers.
-    pub(crate) fn set_from(&self, headers: &HeaderMap) {
-        let code = headers.get("grpc-status").and_then(|code| code.to_str().ok()?.parse().ok());
+    /// Takes the status from headers or trailers. Returns true if they have one.
+    pub(crate) fn set_from(&self, headers: &HeaderMap) -> bool {
+        let Some(value) = headers.get("grpc-status") else { return false };
+        let code = value.to_str().ok().and_then(|code| code.parse().ok());
         code.into_iter().for_each(|code| self.0.store(code, Ordering::Relaxed));
+        true
     }
 }
 

@@ -8,7 +8,7 @@ use crate::paths::{CountedCall, Paths, PollerPaths, ResponseStatus};
 use crate::spawner::{Spawned, Spawner};
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use http_body::{Body, Frame};
 use std::fmt;
 use std::future::poll_fn;
@@ -21,7 +21,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tower_service::Service;
 use trunkline::stream::{Receiver, Sender, channel};
 use trunkline::stub::PeerMemory;
-use trunkline::{Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
+use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
 /// Pieces of a response that wait for their poller.
 const WAITING_PIECES: usize = 4;
@@ -248,16 +248,33 @@ async fn respond(
         Err(never) => match never {},
     };
     let (parts, body) = response.into_parts();
-    if parts.status != http::StatusCode::OK {
-        return Err(Status::unknown(format!("the service answered with the HTTP status {}", parts.status)));
-    }
     // A response without a body has its status in the headers.
-    status.set_from(&parts.headers);
-    // Metadata that an interceptor has set is kept.
-    let mut initial = cx.initial_metadata();
-    initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
-    cx.set_initial_metadata(initial);
-    Ok(BodyPieces { body: Some(body), frame: Bytes::new(), cx, status })
+    let has_status = status.set_from(&parts.headers);
+    let of_http = parts.status;
+    if has_status || of_http == StatusCode::OK {
+        // Metadata that an interceptor has set is kept.
+        let mut initial = cx.initial_metadata();
+        initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
+        cx.set_initial_metadata(initial);
+    }
+    Ok(BodyPieces { body: Some(body), frame: Bytes::new(), cx, status, has_status, of_http })
+}
+
+/// Returns the status of a response without `grpc-status` (gRPC: http-grpc-status-mapping.md).
+#[cold]
+fn inferred(of_http: StatusCode) -> Status {
+    let code = match of_http {
+        StatusCode::BAD_REQUEST => Code::Internal,
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
+        StatusCode::NOT_FOUND => Code::Unimplemented,
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Status::new(code, format!("the service answered with the HTTP status {of_http} and without grpc-status"))
 }
 
 /// The pieces of a response's body. Its trailers are set at its end.
@@ -268,6 +285,9 @@ struct BodyPieces {
     frame: Bytes,
     cx: Context,
     status: ResponseStatus,
+    /// True if the headers have a status of gRPC.
+    has_status: bool,
+    of_http: StatusCode,
 }
 
 impl BodyPieces {
@@ -275,14 +295,24 @@ impl BodyPieces {
     fn poll_data(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let trailers = match ready!(Pin::new(body).poll_frame(context)) {
-            None => return Poll::Ready(None),
+            None if self.has_status => return Poll::Ready(None),
+            None => return Poll::Ready(Some(Err(inferred(self.of_http)))),
             Some(Err(status)) => return Poll::Ready(Some(Err(not_grpc(&status)))),
             Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) => return Poll::Ready(Some(Ok(data))),
+                Ok(data) if self.has_status || self.of_http == StatusCode::OK => {
+                    return Poll::Ready(Some(Ok(data)));
+                }
+                Ok(_) => {
+                    // A page of HTTP. The status may still be in the trailers.
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Err(frame) => frame.into_trailers().unwrap_or_default(),
             },
         };
-        self.status.set_from(&trailers);
+        if !self.status.set_from(&trailers) && !self.has_status {
+            return Poll::Ready(Some(Err(inferred(self.of_http))));
+        }
         Poll::Ready(headers::to_metadata(&trailers).map_or_else(
             |status| Some(Err(not_grpc(&status))),
             |trailers| {

@@ -12,5 +12,5 @@ mod generated {
 }
 
 pub use generated::test_service_client::TestServiceClient;
-pub use service::{ECHO_INITIAL, ECHO_TRAILING, Interop, REFUSED, REQUEST_ENCODING, routes};
+pub use service::{ECHO_INITIAL, ECHO_TRAILING, HTTP_STATUS, Interop, REFUSED, REQUEST_ENCODING, routes};
 pub use transport::Transport;

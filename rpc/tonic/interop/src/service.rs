@@ -6,7 +6,7 @@ use crate::messages::{
     SimpleResponse, size_of, zeros,
 };
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -23,6 +23,9 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tower_service::Service;
 
+/// Header with the HTTP status of a response from a layer, and in what follows it the other parts: `headers` or `trailers` for a
+/// status of gRPC, `page` for a body.
+pub const HTTP_STATUS: &str = "http-status";
 /// Header that comes back at the start of a response.
 pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
 /// Header that comes back in the trailers.
@@ -215,6 +218,10 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if let Some(value) = request.headers().get(HTTP_STATUS) {
+            let response = of_http(value.to_str().unwrap_or_default());
+            return Box::pin(async move { Ok(response) });
+        }
         let initial = request.headers().get(ECHO_INITIAL).cloned();
         let trailing = request.headers().get(ECHO_TRAILING).cloned();
         let encoding = request.headers().get("grpc-encoding").cloned();
@@ -253,5 +260,36 @@ impl http_body::Body for EchoBody {
             trailers.insert(ECHO_TRAILING, self.trailing.clone());
         }
         Poll::Ready(frame)
+    }
+}
+
+/// Returns a response without a handler.
+fn of_http(text: &str) -> http::Response<Body> {
+    let (status, parts) = text.split_once(' ').unwrap_or((text, ""));
+    let not_found =
+        HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from_static("5"))]);
+    let page = parts.contains("page").then(|| Frame::data(Bytes::from("<html>")));
+    let trailers = parts.contains("trailers").then(|| Frame::trailers(not_found.clone()));
+    let mut response = http::Response::new(Body::new(Page([page, trailers])));
+    *response.status_mut() = status.parse().unwrap_or_default();
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    if parts.contains("headers") {
+        response.headers_mut().extend(not_found);
+    }
+    response
+}
+
+/// A body of these frames.
+struct Page([Option<Frame<Bytes>>; 2]);
+
+impl http_body::Body for Page {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Poll::Ready(self.0.iter_mut().find_map(Option::take).map(Ok))
     }
 }

@@ -14,7 +14,8 @@ use trunkline_tonic_interop::messages::{
     EchoStatus, Empty, InputRequest, OutputRequest, ResponseParameters, SimpleRequest, size_of, zeros,
 };
 use trunkline_tonic_interop::{
-    ECHO_INITIAL, ECHO_TRAILING, Interop, REFUSED, REQUEST_ENCODING, TestServiceClient, Transport, routes,
+    ECHO_INITIAL, ECHO_TRAILING, HTTP_STATUS, Interop, REFUSED, REQUEST_ENCODING, TestServiceClient,
+    Transport, routes,
 };
 
 const REQUEST_SIZES: [i32; 4] = [27_182, 8, 1_828, 45_904];
@@ -161,6 +162,7 @@ cases![
     reflection,
     gzip,
     layers,
+    http_statuses_are_mapped,
     interceptors,
 ];
 
@@ -436,6 +438,48 @@ async fn layers(fixture: &Fixture) {
     let response = TestServiceClient::new(transport).empty_call(Empty {}).await.unwrap();
     assert_eq!(response.metadata().get("tag").unwrap(), "of a layer");
     assert_eq!(response.metadata().get("layer").unwrap(), "passed");
+}
+
+/// The table of gRPC's http-grpc-status-mapping.md.
+async fn http_statuses_are_mapped(fixture: &Fixture) {
+    let ask = async |response: &str| {
+        let mut request = Request::new(Empty {});
+        request.metadata_mut().insert(HTTP_STATUS, response.parse().unwrap());
+        let status = fixture.client().empty_call(request).await.unwrap_err().code();
+        let mut request = Request::new(OutputRequest::default());
+        request.metadata_mut().insert(HTTP_STATUS, response.parse().unwrap());
+        let of_stream = match fixture.client().streaming_output_call(request).await {
+            Ok(stream) => stream.into_inner().message().await.unwrap_err(),
+            Err(status) => status,
+        };
+        assert_eq!(of_stream.code(), status, "{response}");
+        status
+    };
+    for (http, code) in [
+        ("400", Code::Internal),
+        ("401", Code::Unauthenticated),
+        ("403", Code::PermissionDenied),
+        ("404", Code::Unimplemented),
+        ("429", Code::Unavailable),
+        ("502", Code::Unavailable),
+        ("503", Code::Unavailable),
+        ("504", Code::Unavailable),
+        ("200", Code::Unknown),
+        ("302", Code::Unknown),
+        ("409", Code::Unknown),
+        ("500", Code::Unknown),
+    ] {
+        assert_eq!(ask(http).await, code, "{http}");
+        // A status of gRPC counts, wherever it is.
+        for place in ["headers", "trailers"] {
+            assert_eq!(ask(&format!("{http} {place}")).await, Code::NotFound, "{http} {place}");
+        }
+        // tonic over HTTP/2 reads the page as a message.
+        if fixture.is_trunkline() && http != "200" {
+            assert_eq!(ask(&format!("{http} page")).await, code, "{http} with a page");
+            assert_eq!(ask(&format!("{http} page trailers")).await, Code::NotFound, "{http} with a page");
+        }
+    }
 }
 
 async fn interceptors(fixture: &Fixture) {
