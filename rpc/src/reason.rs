@@ -66,11 +66,13 @@ pub enum Reason {
     OtherCodec,
     /// A type that the method sends has other fields or variants at the server.
     OtherShape,
+    /// The sender that feeds a stream was dropped before it finished.
+    SenderDropped,
 }
 
 impl Reason {
     /// All reasons in the order of their numbers in replies, which begin with 1.
-    const NUMBERED: [Self; 18] = [
+    const NUMBERED: [Self; 19] = [
         Self::NoService,
         Self::NoMethod,
         Self::OtherSchema,
@@ -89,6 +91,7 @@ impl Reason {
         Self::Misuse,
         Self::OtherCodec,
         Self::OtherShape,
+        Self::SenderDropped,
     ];
 
     /// Returns the reason's number in a reply.
@@ -109,9 +112,9 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_number() {
-        for number in 1..=18 {
+        for number in 1..=19 {
             assert_eq!(Reason::from_number(number).map(Reason::number), Some(number));
         }
-        assert_eq!((Reason::from_number(0), Reason::from_number(19)), (None, None));
+        assert_eq!((Reason::from_number(0), Reason::from_number(20)), (None, None));
     }
 }

@@ -233,6 +233,7 @@ impl Context {
     ///             {
     ///                 tick += 1;
     ///             }
+    ///             sender.finish();
     ///         });
     ///         Ok(ticks)
     ///     }

@@ -1,9 +1,20 @@
 //! A bounded channel whose receiver is a stream, for handlers and callers that feed a stream from other code.
+//!
+//! A sender that panics, returns early or is aborted must not look like one that has sent all its items. So only
+//! [`Sender::finish`] ends the stream, and a dropped sender is an error. The items of a stream can be of any type, so
+//! `poll_next` cannot return that error: it reports it to the [`Watch`] that polls the stream, however many adapters lie
+//! between the two, and returns `None`. Invariant: a reader without a `Watch` never gets this `None`.
 
+use crate::reason::Reason;
+use crate::status::{Code, Status};
 use async_channel::{Receiver as Source, Sender as Sink};
 use futures_core::Stream;
+use std::cell::Cell;
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 /// Creates a channel for at most `items` items at a time, at least one.
@@ -24,9 +35,11 @@ use std::task::{Context, Poll};
 ///         for number in 0..to {
 ///             // Fails once the caller has gone.
 ///             if trunkline::block_on(sender.send(Ok(number))).is_err() {
-///                 break;
+///                 return;
 ///             }
 ///         }
+///         // Without this, the caller gets an error after the last item.
+///         sender.finish();
 ///     });
 ///     Ok(receiver)
 /// }
@@ -34,43 +47,68 @@ use std::task::{Context, Poll};
 /// ```
 #[must_use]
 pub fn channel<T>(items: usize) -> (Sender<T>, Receiver<T>) {
-    let (sender, receiver) = async_channel::bounded(items.max(1));
-    (Sender(sender), Receiver(Box::pin(receiver)))
+    let (sink, source) = async_channel::bounded(items.max(1));
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let sender = Sender { sink, is_cut: Arc::clone(&is_cut), is_finished: false };
+    (sender, Receiver { source: Box::pin(source), is_cut })
 }
 
-/// The sending end of a [`channel`]. The stream ends when all clones are dropped.
-pub struct Sender<T>(Sink<T>);
+/// The sending end of a [`channel`]. The stream ends once each clone has called [`Sender::finish`].
+///
+/// A clone that is dropped without it closes the channel: the reader gets the items that were sent, then an `Internal`
+/// with [`Reason::SenderDropped`]. A panic, an aborted task or an early return can therefore not pass for the end.
+pub struct Sender<T> {
+    sink: Sink<T>,
+    /// True once a clone was dropped before it finished.
+    is_cut: Arc<AtomicBool>,
+    is_finished: bool,
+}
 
 impl<T> Sender<T> {
     /// Sends an item. Waits until the channel has room.
     ///
     /// # Errors
-    /// Returns the item if the receiver was dropped.
+    /// Returns the item if the receiver, or a clone that had not finished, was dropped.
     pub async fn send(&self, item: T) -> Result<(), Closed<T>> {
-        self.0.send(item).await.map_err(|error| Closed(error.0))
+        self.sink.send(item).await.map_err(|error| Closed(error.0))
     }
 
     /// Sends an item if there is room.
     ///
     /// # Errors
-    /// Returns the item if the channel is full, or if the receiver was dropped.
+    /// Returns the item if the channel is full, or if the receiver, or a clone that had not finished, was dropped.
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
-        self.0.try_send(item).map_err(|error| match error {
+        self.sink.try_send(item).map_err(|error| match error {
             async_channel::TrySendError::Full(item) => TrySendError::Full(item),
             async_channel::TrySendError::Closed(item) => TrySendError::Closed(item),
         })
     }
 
-    /// Returns true if the receiver was dropped.
+    /// Returns true if the receiver, or a clone that had not finished, was dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.0.is_closed()
+        self.sink.is_closed()
+    }
+
+    /// Declares that this sender has sent all its items. The stream ends when every clone has.
+    pub fn finish(mut self) {
+        self.is_finished = true;
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // SYNC: cut
+            self.is_cut.store(true, Ordering::Release);
+            self.sink.close();
+        }
     }
 }
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { sink: self.sink.clone(), is_cut: Arc::clone(&self.is_cut), is_finished: false }
     }
 }
 
@@ -81,25 +119,127 @@ impl<T> fmt::Debug for Sender<T> {
 }
 
 /// The receiving end of a [`channel`].
-pub struct Receiver<T>(Pin<Box<Source<T>>>);
+///
+/// It is a stream of the items. Return it from a handler, pass it to a method that takes items, or to
+/// [`Streaming::from_stream`](super::Streaming::from_stream), also within adapters such as `map`: if a sender is dropped
+/// before it has finished, the reader at the other end gets a status. Code that reads the items itself uses
+/// [`Receiver::recv`].
+///
+/// # Panics
+/// Reading it as a stream in any other way panics when a sender was dropped before it finished: `None` would look like the
+/// end of the items.
+pub struct Receiver<T> {
+    source: Pin<Box<Source<T>>>,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl<T> Receiver<T> {
+    /// Returns the next item, or `None` if all senders have finished.
+    ///
+    /// # Errors
+    /// `Internal` with [`Reason::SenderDropped`] if a sender was dropped before it finished.
+    pub async fn recv(&mut self) -> Result<Option<T>, Status> {
+        poll_fn(|task| self.poll_recv(task)).await
+    }
+
+    /// Polls for the next item. See [`Receiver::recv`].
+    ///
+    /// # Errors
+    /// `Internal` with [`Reason::SenderDropped`] if a sender was dropped before it finished.
+    pub fn poll_recv(&mut self, task: &mut Context<'_>) -> Poll<Result<Option<T>, Status>> {
+        self.source.as_mut().poll_next(task).map(|item| match item {
+            // SYNC: cut
+            None if self.is_cut.load(Ordering::Acquire) => Err(sender_dropped()),
+            item => Ok(item),
+        })
+    }
+}
 
 impl<T> Stream for Receiver<T> {
     type Item = T;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<T>> {
-        self.0.as_mut().poll_next(task)
+        self.poll_recv(task).map(|item| {
+            item.unwrap_or_else(|status| {
+                let is_watched = WATCHED.get().is_some();
+                assert!(is_watched, "{}: read it with Receiver::recv", status.message());
+                WATCHED.set(Some(true));
+                None
+            })
+        })
     }
 }
 
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").field("waiting", &self.0.len()).finish()
+        f.debug_struct("Receiver").field("waiting", &self.source.len()).finish_non_exhaustive()
     }
 }
 
-/// The error of [`Sender::send`]: the receiver was dropped. It returns the item.
+thread_local! {
+    /// `None` unless a stream is polled under [`watched`]; true once a receiver in it was cut off.
+    static WATCHED: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Restores the outer watch, also after a panic.
+struct Outer(Option<bool>);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        WATCHED.set(self.0);
+    }
+}
+
+/// Polls a stream. Also returns a status if a receiver that it polled has lost a sender that had not finished.
+pub(super) fn watched<R>(poll: impl FnOnce() -> R) -> (R, Option<Status>) {
+    let _outer = Outer(WATCHED.replace(Some(false)));
+    let polled = poll();
+    (polled, (WATCHED.get() == Some(true)).then(sender_dropped))
+}
+
+/// The end of a polled stream that may read a [`Receiver`]: a dropped sender is an error, after the items before it.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct Watch {
+    dropped: Option<Status>,
+    is_over: bool,
+}
+
+impl Watch {
+    /// Returns what `poll` returns, or the status of a sender that was dropped before it finished.
+    pub fn poll<T>(&mut self, poll: impl FnOnce() -> Poll<Option<T>>) -> Poll<Option<Result<T, Status>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        if self.dropped.is_none() {
+            let (polled, dropped) = watched(poll);
+            match polled {
+                Poll::Ready(Some(item)) => {
+                    self.dropped = dropped;
+                    return Poll::Ready(Some(Ok(item)));
+                }
+                polled if dropped.is_none() => return polled.map(|_| None),
+                _ => self.dropped = dropped,
+            }
+        }
+        Poll::Ready(self.dropped().map(Err))
+    }
+
+    /// Ends the stream if a sender was dropped in the last poll. Returns the status.
+    pub fn dropped(&mut self) -> Option<Status> {
+        self.is_over |= self.dropped.is_some();
+        self.dropped.take()
+    }
+}
+
+fn sender_dropped() -> Status {
+    let text = "the sender of the stream was dropped before it finished";
+    Status::ran(Code::Internal, text).because(Reason::SenderDropped)
+}
+
+/// The error of [`Sender::send`]: the channel is closed. It returns the item.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the receiver of the channel is gone")]
+#[error("the channel is closed")]
 pub struct Closed<T>(pub T);
 
 impl<T> fmt::Debug for Closed<T> {
@@ -114,8 +254,8 @@ pub enum TrySendError<T> {
     /// The channel is full.
     #[error("the channel has no room")]
     Full(T),
-    /// The receiver was dropped.
-    #[error("the receiver of the channel is gone")]
+    /// The receiver, or a clone of the sender that had not finished, was dropped.
+    #[error("the channel is closed")]
     Closed(T),
 }
 
@@ -125,5 +265,92 @@ impl<T> fmt::Debug for TrySendError<T> {
             Self::Full(_) => "Full(..)",
             Self::Closed(_) => "Closed(..)",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Streaming;
+    use std::task::Waker;
+
+    fn poll<T>(receiver: &mut Receiver<T>) -> Poll<Result<Option<T>, Reason>> {
+        let polled = receiver.poll_recv(&mut Context::from_waker(Waker::noop()));
+        polled.map_err(|status| status.reason().unwrap())
+    }
+
+    #[test]
+    fn channel_ends_once_each_sender_has_finished_and_is_closed_by_one_that_has_not() {
+        let (sender, mut receiver) = channel(4);
+        let other = sender.clone();
+        sender.try_send(1).unwrap();
+        sender.finish();
+        other.try_send(2).unwrap();
+        assert_eq!(
+            [poll(&mut receiver), poll(&mut receiver)],
+            [1, 2].map(|item| Poll::Ready(Ok(Some(item))))
+        );
+        assert_eq!(poll(&mut receiver), Poll::Pending);
+        other.finish();
+        assert_eq!(poll(&mut receiver), Poll::Ready(Ok(None)));
+
+        let (sender, mut receiver) = channel(4);
+        sender.try_send(1).unwrap();
+        drop(sender.clone());
+        assert_eq!(sender.try_send(2), Err(TrySendError::Closed(2)));
+        sender.finish();
+        assert_eq!(poll(&mut receiver), Poll::Ready(Ok(Some(1))));
+        assert_eq!(poll(&mut receiver), Poll::Ready(Err(Reason::SenderDropped)));
+    }
+
+    /// The items of two channels, the second after the first.
+    struct Chain(Receiver<Result<u8, Status>>, Receiver<Result<u8, Status>>);
+
+    impl Stream for Chain {
+        type Item = Result<u8, Status>;
+
+        fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            match Pin::new(&mut self.0).poll_next(task) {
+                Poll::Ready(None) => Pin::new(&mut self.1).poll_next(task),
+                item => item,
+            }
+        }
+    }
+
+    #[test]
+    fn dropped_sender_within_an_adapter_is_an_error_whatever_the_adapter_returns() {
+        for (items, is_finished) in [(0, true), (0, false), (2, true), (2, false)] {
+            let (dropped, first) = channel(1);
+            drop(dropped);
+            let (sender, second) = channel(4);
+            (0..items).for_each(|item| sender.try_send(Ok(item)).unwrap());
+            let _open = if is_finished {
+                sender.finish();
+                None
+            } else {
+                Some(sender)
+            };
+            let mut stream = Streaming::from_stream(Chain(first, second));
+            let mut next = || {
+                let mut message = std::pin::pin!(stream.message());
+                message.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            };
+            if items > 0 {
+                assert_eq!(next(), Poll::Ready(Ok(Some(0))));
+            }
+            let Poll::Ready(Err(status)) = next() else { panic!("{items} items, {is_finished}") };
+            assert_eq!(status.reason(), Some(Reason::SenderDropped));
+            assert_eq!(next(), Poll::Ready(Ok(None)));
+        }
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "the sender of the stream was dropped before it finished: read it with Receiver::recv"
+    )]
+    fn stream_of_a_dropped_sender_panics_where_no_one_would_get_the_error() {
+        let (sender, mut receiver) = channel::<u8>(1);
+        drop(sender);
+        let _end = Pin::new(&mut receiver).poll_next(&mut Context::from_waker(Waker::noop()));
     }
 }

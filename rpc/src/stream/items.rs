@@ -3,6 +3,7 @@
 use super::Owner;
 use super::Window;
 use super::buffer::{Item, ReceivedItems};
+use super::channel::Watch;
 use super::state::{Read, Stream};
 use crate::codec::{DecodeError, DecodeValue, Limits};
 use crate::metadata::{Metadata, ReplyMetadata};
@@ -12,6 +13,7 @@ use crate::response::Most;
 use crate::status::{Code, Status};
 use bytes::Bytes;
 use std::cell::Cell;
+use std::convert::identity;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -24,8 +26,9 @@ use trunkline_transport::PeerKey;
 /// It implements [`Stream`](futures_core::Stream). [`Streaming::message`] needs no trait. Both may be used on any thread
 /// and any executor.
 ///
-/// The stream ends with `None` only if its writer has finished. A lost session, a deadline, a cancellation or a panic is an
-/// `Err`, which says how many items were delivered; `None` follows it.
+/// The stream ends with `None` only if its writer has finished. A lost session, a deadline, a cancellation, a panic or a
+/// [`Sender`](super::Sender) that was dropped before it finished is an `Err`, which says how many items were delivered;
+/// `None` follows it. The `None` of any other stream that the writer returns or passes counts as its end.
 ///
 /// The writer waits while the reader takes no items: its window is 16 KiB and 64 items at first, and at most 1 MiB and
 /// 4096 items, or four items if these are larger, up to 4 MiB. Dropping the stream in a client cancels the call. Dropping
@@ -50,9 +53,10 @@ use trunkline_transport::PeerKey;
 ///         trunkline::spawn(async move {
 ///             for number in 0..to {
 ///                 if sender.send(Ok(number)).await.is_err() {
-///                     break; // the client has gone
+///                     return; // the client has gone
 ///                 }
 ///             }
+///             sender.finish();
 ///         });
 ///         Ok(receiver)
 ///     }
@@ -86,7 +90,7 @@ use trunkline_transport::PeerKey;
 /// let sum = client.sum(receiver);
 /// block_on(sender.send(3))?;
 /// block_on(sender.send(4))?;
-/// drop(sender);
+/// sender.finish();
 /// assert_eq!(block_on(sum)?, 7);
 ///
 /// // In both directions.
@@ -94,13 +98,15 @@ use trunkline_transport::PeerKey;
 /// let mut echo = block_on(client.echo(receiver))?;
 /// block_on(sender.send(5))?;
 /// assert_eq!(block_on(echo.message())?, Some(5));
+/// sender.finish();
+/// assert_eq!(block_on(echo.message())?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Streaming<T>(Kind<T>);
 
 enum Kind<T> {
     Received(Reader<T>),
-    Local(Pin<Box<dyn futures_core::Stream<Item = Result<T, Status>> + Send>>),
+    Local(Pin<Box<dyn futures_core::Stream<Item = Result<T, Status>> + Send>>, Watch),
 }
 
 struct Reader<T> {
@@ -130,13 +136,13 @@ impl<T> Streaming<T> {
     /// # use std::task::{Context, Poll};
     /// let (sender, receiver) = trunkline::stream::channel::<Result<u32, Status>>(4);
     /// sender.try_send(Ok(7)).unwrap();
-    /// drop(sender);
+    /// sender.finish();
     /// let mut items = Streaming::from_stream(receiver);
     /// assert_eq!(block_on(items.message()), Ok(Some(7)));
     /// assert_eq!(block_on(items.message()), Ok(None));
     /// ```
     pub fn from_stream(items: impl futures_core::Stream<Item = Result<T, Status>> + Send + 'static) -> Self {
-        Self(Kind::Local(Box::pin(items)))
+        Self(Kind::Local(Box::pin(items), Watch::default()))
     }
 
     pub(crate) fn coded<D: DecodeValue<Value = T>>(stream: Arc<Stream>) -> Self {
@@ -182,21 +188,23 @@ impl<T> Streaming<T> {
     pub(crate) fn peer(&self) -> Option<(Arc<dyn Owner>, PeerKey)> {
         match &self.0 {
             Kind::Received(reader) => reader.stream.peer(),
-            Kind::Local(_) => None,
+            Kind::Local(..) => None,
         }
     }
 
     fn metadata(&self) -> ReplyMetadata {
         match &self.0 {
             Kind::Received(reader) => reader.stream.metadata(),
-            Kind::Local(_) => ReplyMetadata::default(),
+            Kind::Local(..) => ReplyMetadata::default(),
         }
     }
 
     fn poll(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
         match &mut self.0 {
             Kind::Received(reader) => reader.poll(task),
-            Kind::Local(items) => items.as_mut().poll_next(task),
+            Kind::Local(items, watch) => watch
+                .poll(|| items.as_mut().poll_next(task))
+                .map(|item| item.map(|item| item.and_then(identity))),
         }
     }
 }

@@ -23,6 +23,8 @@ mod writer;
 #[doc(hidden)]
 pub use buffer::ItemBuffer;
 pub(crate) use changes::{Changes, Unsent};
+#[doc(hidden)]
+pub use channel::Watch;
 pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
 pub use items::Streaming;
 pub(crate) use owner::{CallEnd, Owner};

@@ -1,6 +1,7 @@
 //! The writer of a stream: sends the items of the program's stream while the reader's window has room.
 
 use super::buffer::ItemBuffer;
+use super::channel::watched;
 use super::state::{Room, Stream};
 use crate::metadata::Metadata;
 use crate::reason::Reason;
@@ -105,15 +106,20 @@ where
             // The items before an error have left.
             return Poll::Ready(ended);
         }
-        while window.is_open() && this.ended.is_none() {
-            match this.source.as_mut().poll_next(task) {
-                Poll::Ready(Some(item)) => match (this.put)(item, &mut this.items) {
-                    Ok(()) => window.spend(this.items.take_added()),
-                    Err(failure) => this.ended = Some(Err(failure)),
-                },
-                Poll::Ready(None) => this.ended = Some(Ok(())),
-                Poll::Pending => break,
+        let ((), dropped) = watched(|| {
+            while window.is_open() && this.ended.is_none() {
+                match this.source.as_mut().poll_next(task) {
+                    Poll::Ready(Some(item)) => match (this.put)(item, &mut this.items) {
+                        Ok(()) => window.spend(this.items.take_added()),
+                        Err(failure) => this.ended = Some(Err(failure)),
+                    },
+                    Poll::Ready(None) => this.ended = Some(Ok(())),
+                    Poll::Pending => break,
+                }
             }
+        });
+        if let Some(status) = dropped.filter(|_| !matches!(this.ended, Some(Err(_)))) {
+            this.ended = Some(Err(SendItemsError::Item(status)));
         }
         let is_finished = matches!(this.ended, Some(Ok(())));
         if this.items.is_empty() && matches!(this.ended, Some(Err(_))) {

@@ -262,6 +262,7 @@ impl Endless for UntilDrain {
             while !cx.is_draining() && sender.send(Ok(number)).await.is_ok() {
                 number += 1;
             }
+            sender.finish();
         });
         Ok(numbers)
     }

@@ -58,4 +58,5 @@ mod threads;
 mod timers;
 mod traces;
 mod truth;
+mod unfinished;
 mod values;

@@ -97,6 +97,7 @@ impl Tags for Echo {
         cx.set_initial_metadata(sized(bytes as usize));
         let (items, sent) = channel(1);
         items.try_send(Ok(1)).map_err(|_| Status::internal("no room"))?;
+        items.finish();
         Ok(sent)
     }
 

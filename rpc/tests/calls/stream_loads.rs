@@ -104,7 +104,7 @@ fn a_thousand_open_streams_all_exchange() {
         }
     }
     for (sender, mut answers) in streams {
-        drop(sender);
+        sender.finish();
         assert_eq!(block_on(answers.message()), Ok(None));
     }
     until("nothing is left", || server.report().budgets.iter().all(|budget| budget.used == 0).then_some(()));

@@ -339,6 +339,7 @@ fn streams_work_on_tokio_and_are_fed_from_there() {
             for number in 0..100 {
                 sender.send(format!("{number}")).await.unwrap();
             }
+            sender.finish();
         });
         let mut answers = client.chat(says).await.unwrap();
         let mut count = 0;

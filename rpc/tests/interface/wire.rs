@@ -227,7 +227,7 @@ mod tests {
             block_on(sender.send(item.clone())).unwrap();
             assert_eq!(block_on(echoed.message()).unwrap(), Some(item));
         }
-        drop(sender);
+        sender.finish();
         assert_eq!(block_on(echoed.message()).unwrap(), None);
         let report = wait_until("all messages are counted", Duration::from_secs(60), || {
             let report = client.report();

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 use tonic::Status;
 use tower_service::Service;
-use trunkline::stream::{Receiver, Sender};
+use trunkline::stream::{Receiver, Sender, Watch};
 use trunkline::stub::PeerMemory;
 use trunkline::{CallOptions, Metadata, Node, Reason, Stream, Streaming, Target};
 
@@ -87,7 +87,9 @@ async fn exchange(
 
     let most = most_whole.load(Ordering::Relaxed);
     let mut refused = None;
-    let taken = std::future::poll_fn(|task| Poll::Ready(take_ready(&mut body, most, task))).await?;
+    let mut watch = Watch::default();
+    let taken =
+        std::future::poll_fn(|task| Poll::Ready(take_ready(&mut body, &mut watch, most, task))).await?;
     let frames = match taken {
         Ready::Whole(whole) => {
             let started = limit.filter(|_| whole.len() > MAX_PIECE).map(|limit| (now(), limit));
@@ -107,7 +109,8 @@ async fn exchange(
     };
     let calls = client.with(&options);
     let (errors, mut failed) = trunkline::stream::channel(1);
-    let body = RequestBody { body, runtime: Handle::try_current().ok(), frames, errors };
+    let runtime = Handle::try_current().ok();
+    let body = RequestBody { body, watch, runtime, frames, errors, has_failed: false };
     let mut opening = std::pin::pin!(calls.call(body));
     let pieces = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
         Some(status) => Poll::Ready(Err(status)),
@@ -147,10 +150,15 @@ enum Ready {
 }
 
 /// Takes the available part of a body: all of it, if it has one frame of at most `most` bytes.
-fn take_ready(body: &mut tonic::body::Body, most: usize, task: &mut Context<'_>) -> Result<Ready, Status> {
+fn take_ready(
+    body: &mut tonic::body::Body,
+    watch: &mut Watch,
+    most: usize,
+    task: &mut Context<'_>,
+) -> Result<Ready, Status> {
     let mut frames = [Bytes::new(), Bytes::new()];
     for at in 0..frames.len() {
-        match Pin::new(&mut *body).poll_frame(task) {
+        match poll_body(body, watch, task) {
             Poll::Ready(None) => {
                 // A body must not be polled after its end.
                 *body = tonic::body::Body::empty();
@@ -168,10 +176,21 @@ fn take_ready(body: &mut tonic::body::Body, most: usize, task: &mut Context<'_>)
     Ok(Ready::Begun(frames))
 }
 
+/// Polls the next frame of a request's body. A sender of its items that was dropped before it finished is an error.
+fn poll_body(
+    body: &mut tonic::body::Body,
+    watch: &mut Watch,
+    task: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    let frame = watch.poll(|| Pin::new(body).poll_frame(task));
+    frame.map(|frame| frame.map(|frame| frame.map_err(|status| grpc_status(&status)).and_then(|frame| frame)))
+}
+
 /// Returns the error of the request's body, if there was one.
 fn poll_failed(failed: &mut Receiver<Status>, task: &mut Context<'_>) -> Option<Status> {
-    match Pin::new(failed).poll_next(task) {
-        Poll::Ready(status) => status,
+    match failed.poll_recv(task) {
+        // The body drops its sender with or without an error.
+        Poll::Ready(sent) => sent.ok().flatten(),
         Poll::Pending => None,
     }
 }
@@ -179,10 +198,12 @@ fn poll_failed(failed: &mut Receiver<Status>, task: &mut Context<'_>) -> Option<
 /// The items of a request. Trunkline's threads poll them, in the runtime that the call was made in.
 struct RequestBody {
     body: tonic::body::Body,
+    watch: Watch,
     runtime: Option<Handle>,
     /// The parts of the last frames that have not been sent.
     frames: [Bytes; 2],
     errors: Sender<Status>,
+    has_failed: bool,
 }
 
 impl Stream for RequestBody {
@@ -195,14 +216,17 @@ impl Stream for RequestBody {
             if let Some(piece) = this.frames.iter_mut().find_map(next_piece) {
                 return Poll::Ready(Some(piece));
             }
-            match ready!(Pin::new(&mut this.body).poll_frame(task)) {
+            if this.has_failed {
+                // The end of the items would be a half-close. The caller cancels the call instead.
+                return Poll::Pending;
+            }
+            match ready!(poll_body(&mut this.body, &mut this.watch, task)) {
                 None => return Poll::Ready(None),
                 // Requests of gRPC have no trailers.
                 Some(Ok(frame)) => this.frames[0] = frame.into_data().unwrap_or_default(),
                 Some(Err(status)) => {
-                    // The end of the items would be a half-close. The caller cancels the call instead.
                     let _ = this.errors.try_send(status);
-                    return Poll::Pending;
+                    this.has_failed = true;
                 }
             }
         }
@@ -308,7 +332,7 @@ mod tests {
             (vec![Some(1), Some(2), Some(3)], None, vec![1, 2, 3]),
         ] {
             let mut body = tonic::body::Body::new(Frames(frames.clone().into()));
-            match take_ready(&mut body, MAX_WHOLE, task).unwrap() {
+            match take_ready(&mut body, &mut Watch::default(), MAX_WHOLE, task).unwrap() {
                 Ready::Whole(taken) => assert_eq!(Some(taken.len()), whole, "{frames:?}"),
                 Ready::Begun(taken) => {
                     assert_eq!(whole, None, "{frames:?}");

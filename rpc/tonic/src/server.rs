@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tonic::service::Routes;
 use tonic::transport::server::TcpConnectInfo;
 use tower_service::Service;
-use trunkline::stream::{Receiver, Sender, channel};
+use trunkline::stream::{Receiver, Sender, Watch, channel};
 use trunkline::stub::PeerMemory;
 use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
@@ -257,7 +257,7 @@ async fn respond(
         initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
         cx.set_initial_metadata(initial);
     }
-    Ok(BodyPieces { body: Some(body), frame: Bytes::new(), cx, status, has_status, of_http })
+    Ok(BodyPieces { body: Some(body), watch: Watch::default(), frame: Bytes::new(), cx, status, has_status, of_http })
 }
 
 /// Returns the status of a response without `grpc-status` (gRPC: http-grpc-status-mapping.md).
@@ -281,6 +281,7 @@ fn inferred(of_http: StatusCode) -> Status {
 struct BodyPieces {
     /// `None` after its end.
     body: Option<tonic::body::Body>,
+    watch: Watch,
     /// The part of the last frame that has not been sent.
     frame: Bytes,
     cx: Context,
@@ -294,11 +295,12 @@ impl BodyPieces {
     /// Returns the next frame of data; `None` at the end.
     fn poll_data(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let trailers = match ready!(Pin::new(body).poll_frame(context)) {
+        let trailers = match ready!(self.watch.poll(|| Pin::new(body).poll_frame(context))) {
             None if self.has_status => return Poll::Ready(None),
             None => return Poll::Ready(Some(Err(inferred(self.of_http)))),
-            Some(Err(status)) => return Poll::Ready(Some(Err(not_grpc(&status)))),
-            Some(Ok(frame)) => match frame.into_data() {
+            Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+            Some(Ok(Err(status))) => return Poll::Ready(Some(Err(not_grpc(&status)))),
+            Some(Ok(Ok(frame))) => match frame.into_data() {
                 Ok(data) if self.has_status || self.of_http == StatusCode::OK => {
                     return Poll::Ready(Some(Ok(data)));
                 }
@@ -307,7 +309,11 @@ impl BodyPieces {
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Err(frame) => frame.into_trailers().unwrap_or_default(),
+                // tonic ends a body with the trailers of a success in the poll in which its items end.
+                Err(frame) => match self.watch.dropped() {
+                    Some(status) => return Poll::Ready(Some(Err(status))),
+                    None => frame.into_trailers().unwrap_or_default(),
+                },
             },
         };
         if !self.status.set_from(&trailers) && !self.has_status {
@@ -354,6 +360,7 @@ async fn forward(
     while let Some(piece) = poll_fn(|task| Pin::new(&mut body).poll_next(task)).await {
         send(&pieces, piece?).await?;
     }
+    pieces.finish();
     Ok(())
 }
 
@@ -401,7 +408,8 @@ impl Stream for TaskResponse {
     type Item = Result<Bytes, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(piece) = ready!(Pin::new(&mut self.pieces).poll_next(context)) {
+        // The outcome of the task says why it dropped its sender.
+        if let Ok(Some(piece)) = ready!(self.pieces.poll_recv(context)) {
             return Poll::Ready(Some(Ok(piece)));
         }
         let Some(task) = &mut self.task else { return Poll::Ready(None) };
@@ -433,6 +441,15 @@ impl Pieces {
     }
 }
 
+/// Returns the status for a request that has not arrived whole. tonic takes `CANCELLED` for the end of a request, so a task
+/// that still reads one would not notice. Over HTTP/2 a lost connection is `UNKNOWN`.
+fn cut_off(mut status: tonic::Status) -> tonic::Status {
+    if status.code() == tonic::Code::Cancelled {
+        status = tonic::Status::unknown(status.message());
+    }
+    status
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = tonic::Status;
@@ -443,7 +460,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
         let Self { pieces, messages } = self.get_mut();
         let next = |context: &mut std::task::Context<'_>| {
-            pieces.poll_next(context).map_err(|status| grpc_status(&status))
+            pieces.poll_next(context).map_err(|status| cut_off(grpc_status(&status)))
         };
         messages.poll_frame(context, next).map_ok(Frame::data)
     }

@@ -88,7 +88,7 @@ fn publish(client: &FeedClient, topic: &str) -> Result<(), Box<dyn Error>> {
             break;
         }
     }
-    drop(sender);
+    sender.finish();
     println!("published {}", block_on(published)?);
     Ok(())
 }
@@ -98,7 +98,7 @@ fn upload(client: &FeedClient, path: &Path) -> Result<(), Box<dyn Error>> {
     let bar = ProgressBar::new(file.metadata()?.len());
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (sender, chunks) = channel(AHEAD);
-    let reader = std::thread::spawn(move || read(file, &sender));
+    let reader = std::thread::spawn(move || read(file, sender));
     let mut progress = block_on(client.upload(name, chunks))?;
     let mut received = Summary { bytes: 0, chunks: 0 };
     while let Some(summary) = block_on(progress.message())? {
@@ -111,12 +111,13 @@ fn upload(client: &FeedClient, path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends the chunks of a file until the file or the receiver ends.
-fn read(file: File, chunks: &Sender<Bytes>) -> std::io::Result<()> {
+/// Sends the chunks of a file until the file or the receiver ends. An error drops the sender, which ends the call.
+fn read(file: File, chunks: Sender<Bytes>) -> std::io::Result<()> {
     loop {
         let mut chunk = Vec::new();
         (&file).take(CHUNK as u64).read_to_end(&mut chunk)?;
         if chunk.is_empty() || block_on(chunks.send(chunk.into())).is_err() {
+            chunks.finish();
             return Ok(());
         }
     }

@@ -5,11 +5,10 @@ use std::error::Error;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use trunkline::stream::{Receiver, Sender, TrySendError, channel};
+use trunkline::stream::{Receiver, Sender, channel};
 use trunkline::{Bytes, DeviceFlags, Node, Status, Stream, Streaming};
 use trunkline_example_feed::{Event, Feed, FeedServer, Summary};
 
@@ -33,26 +32,17 @@ const MOST_WAITING: usize = 1024;
 struct Watcher {
     prefix: String,
     events: Sender<Event>,
-    /// True once the watcher was too slow.
-    is_behind: Arc<AtomicBool>,
 }
 
-/// The stream of a watcher. The end of the channel is an error for a watcher that was too slow.
-struct Watched {
-    events: Receiver<Event>,
-    is_behind: Arc<AtomicBool>,
-}
+/// The stream of a watcher. Its sender is dropped if the watcher is too slow.
+struct Watched(Receiver<Event>);
 
 impl Stream for Watched {
     type Item = Result<Event, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let event = std::task::ready!(Pin::new(&mut self.events).poll_next(task));
-        let is_behind = event.is_none() && self.is_behind.swap(false, Ordering::Relaxed);
-        Poll::Ready(match event {
-            None if is_behind => Some(Err(Status::resource_exhausted("too slow for the events"))),
-            event => event.map(Ok),
-        })
+        let event = std::task::ready!(self.0.poll_recv(task));
+        Poll::Ready(event.map_err(|_| Status::resource_exhausted("too slow for the events")).transpose())
     }
 }
 
@@ -66,15 +56,13 @@ impl Hub {
     }
 
     /// Sends an event to all watchers of its topic, and drops those that are gone or too slow: dropping the
-    /// sender ends the stream.
+    /// sender ends the stream with an error.
     fn publish(&self, event: &Event) {
         self.watchers().retain(|watcher| {
             if !event.topic.starts_with(&watcher.prefix) {
                 return !watcher.events.is_closed();
             }
-            let sent = watcher.events.try_send(event.clone());
-            watcher.is_behind.store(matches!(sent, Err(TrySendError::Full(_))), Ordering::Relaxed);
-            sent.is_ok()
+            watcher.events.try_send(event.clone()).is_ok()
         });
     }
 }
@@ -82,9 +70,8 @@ impl Hub {
 impl Feed for Hub {
     async fn watch(&self, prefix: String) -> Result<impl Stream<Item = Result<Event, Status>>, Status> {
         let (sender, events) = channel(MOST_WAITING);
-        let is_behind = Arc::new(AtomicBool::new(false));
-        self.watchers().push(Watcher { prefix, events: sender, is_behind: Arc::clone(&is_behind) });
-        Ok(Watched { events, is_behind })
+        self.watchers().push(Watcher { prefix, events: sender });
+        Ok(Watched(events))
     }
 
     async fn publish(&self, mut events: Streaming<Event>) -> Result<u64, Status> {
@@ -143,7 +130,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     signals.forever().next();
     // Ends the watchers' streams, so that they see the end and not an error.
-    hub.watchers().clear();
+    hub.watchers().drain(..).for_each(|watcher| watcher.events.finish());
     node.shutdown();
     Ok(())
 }

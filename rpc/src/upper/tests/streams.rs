@@ -938,7 +938,7 @@ fn a_callers_items_follow_its_request_once_that_has_left() {
     rig.sent(token, SendOutcome::Delivered);
     (0..3).for_each(|_| rig.run());
     assert_eq!(parts(&mut rig), [(data(0), 3)]);
-    drop(sender);
+    sender.finish();
     (0..3).for_each(|_| rig.run());
     assert_eq!(parts(&mut rig), [(StreamPart::End { items: 1 }, 8)]);
     rig.message(server(), super::reply(token));

@@ -95,7 +95,7 @@ async fn send_file(feed: &FeedClient, file: &[u8]) -> Result<u64, Status> {
             break;
         }
     }
-    drop(sender); // the end of the stream
+    sender.finish(); // the end of the stream; without it the call fails
     upload.await
 }
 
@@ -117,12 +117,12 @@ fn the_feed_streams_in_three_shapes() -> Outcome {
     let mut answers = block_on(feed.chat(heard))?;
     block_on(says.send("good day".to_owned()))?;
     assert_eq!(block_on(answers.message())?.as_deref(), Some("good day"));
-    drop(says);
+    says.finish();
     assert_eq!(block_on(answers.message())?, None);
     let following = std::thread::spawn(move || block_on(follow(&feed, "a")));
     let sender = until("somebody watches", || hub.0.lock().unwrap().remove("a")?.pop());
     block_on(sender.send(Ok(Event { text: "first".into() })))?;
-    drop(sender);
+    sender.finish();
     assert_eq!(following.join().unwrap(), Ok(()));
     Ok(())
 }
@@ -750,6 +750,7 @@ impl Ticker for Metronome {
                 }
                 tick += 1;
             }
+            sender.finish();
         });
         Ok(ticks)
     }

@@ -10,8 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_stream::Stream;
@@ -40,6 +40,7 @@ pub const REFUSED: &str = "refused";
 #[derive(Debug, Clone, Default)]
 pub struct Interop {
     running: Arc<AtomicUsize>,
+    uploads: Arc<Mutex<Vec<Result<usize, Code>>>>,
 }
 
 impl Interop {
@@ -47,6 +48,12 @@ impl Interop {
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.load(Ordering::SeqCst)
+    }
+
+    /// Returns how the streams of `streaming_input_call` have ended: the bytes, or the code of an error.
+    #[must_use]
+    pub fn uploads(&self) -> Vec<Result<usize, Code>> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn enter(&self) -> Running {
@@ -126,12 +133,24 @@ impl TestService for Interop {
         &self,
         request: Request<Streaming<InputRequest>>,
     ) -> Result<Response<InputResponse>, Status> {
-        let _running = self.enter();
+        let (running, uploads) = (self.enter(), Arc::clone(&self.uploads));
         let mut requests = request.into_inner();
-        let mut size = 0;
-        while let Some(request) = requests.message().await? {
-            size += size_of(request.payload.as_ref());
-        }
+        let read = async move {
+            let mut size = 0;
+            while let Some(request) = requests.message().await? {
+                size += size_of(request.payload.as_ref());
+            }
+            Ok::<_, Status>(size)
+        };
+        // The task outlives a call that ends early.
+        let task = tokio::spawn(async move {
+            let size = read.await;
+            let ended = size.as_ref().map(|size| *size).map_err(Status::code);
+            uploads.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
+            drop(running);
+            size
+        });
+        let size = task.await.map_err(|error| Status::internal(error.to_string()))??;
         let size = i32::try_from(size).map_err(|_| Status::out_of_range("too much"))?;
         Ok(Response::new(InputResponse { aggregated_payload_size: size }))
     }
@@ -160,6 +179,7 @@ fn responses(
             while let Some(request) = requests.next().await {
                 let request = request?;
                 for parameters in request.response_parameters {
+                    assert!(parameters.size >= 0, "a feeder that panics");
                     let interval = u64::try_from(parameters.interval_us).unwrap_or_default();
                     tokio::time::sleep(Duration::from_micros(interval)).await;
                     let response = OutputResponse { payload: zeros(parameters.size) };
@@ -172,6 +192,7 @@ fn responses(
         if let Err(status) = answer.await {
             let _ = sender.send(Err(status)).await;
         }
+        sender.finish();
     });
     Box::pin(Answers { receiver, task })
 }

@@ -218,7 +218,7 @@ async fn ping_pong(fixture: &Fixture) {
         let response = responses.message().await.unwrap().unwrap();
         assert_eq!(size_of(response.payload.as_ref()), usize::try_from(response_size).unwrap());
     }
-    drop(sender);
+    sender.finish();
     assert_eq!(responses.message().await.unwrap(), None);
 }
 
@@ -772,6 +772,60 @@ async fn failures_have_their_codes() {
     fixture.nodes.pop().unwrap().shutdown_async().await;
     assert_eq!(responses.message().await.unwrap_err().code(), Code::Unavailable);
     fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn senders_that_are_dropped_are_errors_in_both_directions() {
+    let dropped = "the sender of the stream was dropped before it finished";
+    for fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
+        let mut client = fixture.client();
+        let failed = |status: Status| {
+            assert_eq!(status.code(), Code::Internal, "{status:?}");
+            assert!(status.message().contains(dropped), "{status:?}");
+        };
+        // Dropped before the call, and after the first exchange.
+        let (sender, requests) = trunkline::stream::channel(1);
+        sender.try_send(InputRequest { payload: zeros(1) }).unwrap();
+        drop(sender);
+        failed(client.streaming_input_call(requests).await.unwrap_err());
+        let (sender, requests) = trunkline::stream::channel(1);
+        let mut responses = client.full_duplex_call(requests).await.unwrap().into_inner();
+        sender.send(ask(1, 1)).await.unwrap();
+        responses.message().await.unwrap().unwrap();
+        drop(sender);
+        failed(responses.message().await.unwrap_err());
+        // The service's feeder panics after the first response.
+        let request = OutputRequest {
+            response_parameters: vec![parameters(1), parameters(-1)],
+            ..OutputRequest::default()
+        };
+        let mut responses = client.streaming_output_call(request).await.unwrap().into_inner();
+        responses.message().await.unwrap().unwrap();
+        failed(responses.message().await.unwrap_err());
+        fixture.end().await;
+    }
+}
+
+/// tonic reports `CANCELLED` to a handler as the end of the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_that_reads_an_upload_gets_an_error_when_its_caller_dies() {
+    for mut fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
+        for dies in [false, true] {
+            let mut client = fixture.client();
+            let requests = tokio_stream::once(InputRequest { payload: zeros(1) });
+            let requests = requests.chain(tokio_stream::pending());
+            let call = tokio::spawn(async move { client.streaming_input_call(requests).await });
+            fixture.until_running(1).await;
+            if dies {
+                fixture.nodes.remove(0).shutdown_async().await;
+            } else {
+                call.abort();
+            }
+            fixture.until_running(0).await;
+        }
+        assert_eq!(fixture.service.uploads(), [Err(Code::Unknown), Err(Code::Unknown)]);
+        fixture.end().await;
+    }
 }
 
 /// The reporter of tonic-health, told by a task of the node, and handlers, by the context of their exchange.

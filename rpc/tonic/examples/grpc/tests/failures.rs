@@ -160,9 +160,9 @@ async fn draining_server_finishes_its_calls_and_refuses_others() {
     server.signal(Signal::SIGTERM);
     load.more(CALLERS, Code::Unavailable).await;
     streams.talk().await;
-    drop(streams.notes);
+    streams.notes.finish();
     assert_eq!(ended(streams.answers.message()).await.unwrap(), None);
-    drop(streams.points);
+    streams.points.finish();
     assert_eq!(ended(streams.journey).await.unwrap().unwrap().points, POINTS);
     let status = server.wait(BOUND).expect("it ends");
     assert!(status.success(), "{status}");

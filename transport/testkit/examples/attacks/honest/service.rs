@@ -50,6 +50,7 @@ impl Honest for Handler {
     async fn one(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
         let (sender, items) = channel(1);
         let _room = sender.try_send(Ok(1));
+        sender.finish();
         Ok(items)
     }
 
