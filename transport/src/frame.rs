@@ -205,6 +205,12 @@ impl Bundle {
         Self { at: HEADER, left: count }
     }
 
+    /// Returns true if no message follows.
+    #[inline]
+    pub(crate) fn is_over(self) -> bool {
+        self.left == 0
+    }
+
     /// Returns the range of the next message in a frame that [`Header::parse`] accepted. Messages that were given up are
     /// left out. After an error, or the last message, returns `None`.
     ///

@@ -347,7 +347,10 @@ impl Core {
         take: &mut impl Take,
     ) -> Result<(), FrameError> {
         let peer = part.from.peer;
-        while !take.takes_turns() || self.turns.goes_on(peer, self.res.shared.runtime.clock()) {
+        while !take.takes_turns()
+            || bundle.is_over()
+            || self.turns.goes_on(peer, self.res.shared.runtime.clock())
+        {
             let Some(message) = bundle.next(bytes) else {
                 take.frame_ends(self);
                 return Ok(());
