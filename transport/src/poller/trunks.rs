@@ -10,6 +10,9 @@ use std::mem;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
+/// Maximum number of keepalives sent at once, so that other work waits for no more of them, and the device's background
+/// thread does not take the poller for a stalled one.
+const KEEPALIVES_AT_ONCE: u32 = 64;
 /// Number of keepalives sent at once whose acknowledgements do not wake the poller one by one.
 const MANY_KEEPALIVES: u32 = 8;
 /// Time in which all peers that are alive acknowledge keepalives, in milliseconds.
@@ -111,13 +114,17 @@ impl Trunks {
         }
         let awaited = awaited();
         let of = |trunk: &Trunk| awaited.get(&trunk.peer()).copied().unwrap_or_default();
-        let mut is_any_due = false;
+        let mut is_any_due = mem::take(&mut res.has_more_keepalives);
         for (_, trunk) in self.0.iter_mut().filter(|(_, trunk)| trunk.probe_ms() <= now_ms) {
             is_any_due |= trunk.must_probe(res, of(trunk), false);
         }
         let mut probed = 0;
         for (_, trunk) in self.0.iter_mut().filter(|_| is_any_due) {
             if trunk.must_probe(res, of(trunk), true) {
+                if probed == KEEPALIVES_AT_ONCE {
+                    res.has_more_keepalives = true;
+                    break;
+                }
                 trunk.probe(res);
                 probed += 1;
             }
@@ -125,7 +132,8 @@ impl Trunks {
         if probed >= MANY_KEEPALIVES && !awaited.values().any(|&awaited| awaited == Awaited::Reply) {
             res.nap_until_ms = now_ms + ACKNOWLEDGED_MS;
         }
-        res.probe_ms = self.0.iter().map(|(_, trunk)| trunk.probe_ms()).min().unwrap_or(u64::MAX);
+        let next_ms = self.0.iter().map(|(_, trunk)| trunk.probe_ms()).min().unwrap_or(u64::MAX);
+        res.probe_ms = if res.has_more_keepalives { now_ms } else { next_ms };
     }
 
     /// Returns the time at which [`Trunks::timers`] has something to do. `retry` is as for

@@ -46,6 +46,8 @@ pub(crate) struct Resources {
     pub(crate) probe_ms: u64,
     /// Time until which only acknowledgements of keepalives are expected, in milliseconds of the poller.
     pub(crate) nap_until_ms: u64,
+    /// True if the last pass left keepalives that may be sent early.
+    pub(crate) has_more_keepalives: bool,
     /// Time of the last message that the upper half sent, in milliseconds of the poller.
     pub(crate) sent_ms: u64,
     pub(crate) copies: CopyTurns,
@@ -80,6 +82,7 @@ impl Resources {
             busy: Vec::new(),
             probe_ms: u64::MAX,
             nap_until_ms: 0,
+            has_more_keepalives: false,
             sent_ms: 0,
             copies,
             heads: Heads::default(),
