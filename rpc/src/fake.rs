@@ -533,11 +533,22 @@ impl Rig {
 
     /// Opens a stream of the server with this port.
     pub(crate) fn open(&self, port: u16, method: &'static MethodName, items: Items) -> (StreamWait, Opened) {
+        self.open_with(port, method, items, Connect::FailFast)
+    }
+
+    /// Opens a stream of the server with this port, whose call does this when the server cannot be reached.
+    pub(crate) fn open_with(
+        &self,
+        port: u16,
+        method: &'static MethodName,
+        items: Items,
+        connect: Connect,
+    ) -> (StreamWait, Opened) {
         let (deadline, idle_limit) = self.stream_limits;
         let NewStream { answer, wait, opened, sending } =
             NewStream::new(Arc::clone(&self.inbox) as _, method.streams, idle_limit, items);
         let call = self.submission(port, method, Duration::ZERO, Entry::Tries);
-        let submission = Submission { deadline, ..call }.with_answer(Some(answer));
+        let submission = Submission { deadline, connect, ..call }.with_answer(Some(answer));
         let _closed = self.inbox.push(Work::Open(Box::new(Opening { submission, sending })));
         (wait, opened)
     }

@@ -237,7 +237,10 @@ impl RpcPoller {
         if table.refuses(&mut call, carrier.now()) {
             return;
         }
-        let placed = call.route.and_then(|id| parked.place(carrier, id, call));
+        let placed = call.route.and_then(|id| {
+            let serves = |peer| carrier.is_up(peer) && !table.is_refused_by(peer);
+            parked.place((carrier, &serves), id, call)
+        });
         if let Some(mut call) = placed {
             table.start(carrier, &mut call, |buffer| inbox.keep(buffer));
         }
@@ -255,8 +258,21 @@ impl RpcPoller {
         if let Some(seeker) = &mut self.seeker {
             seeker.look(carrier, id);
         }
-        let calls = self.parked.look(carrier, id);
+        let (table, here) = (&self.table, &*carrier);
+        let serves = |peer| here.is_up(peer) && !table.is_refused_by(peer);
+        let calls = self.parked.look(&serves, id);
         self.start_all(carrier, calls);
+    }
+
+    /// Makes calls again that their servers have not taken.
+    fn make_again(&mut self, carrier: &mut dyn Carrier) {
+        for mut call in self.table.take_again() {
+            if call.route.is_some() {
+                self.place(carrier, call);
+            } else {
+                self.table.start(carrier, &mut call, |buffer| self.inbox.keep(buffer));
+            }
+        }
     }
 
     /// Begins the requested lookups.
@@ -341,9 +357,11 @@ impl RpcPoller {
         !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
     }
 
-    /// Makes balanced channels leave out a server that drains.
+    /// Makes channels with several servers leave out one that drains, and calls that wait for a connection wait for its next
+    /// session.
     #[cold]
-    fn leave_out(&self, from: Origin) {
+    fn leave_out(&mut self, from: Origin) {
+        self.table.drains(from);
         if let Some(epoch) = self.table.epoch_of(from) {
             self.context.routes().drains(from.peer, epoch);
         }
@@ -484,7 +502,9 @@ impl Upper for RpcPoller {
         match event {
             PeerEvent::Up { session, epoch, pollers } => {
                 self.table.up(peer, session, epoch, pollers);
-                let calls = self.parked.up(carrier, peer);
+                let (table, here) = (&self.table, &*carrier);
+                let serves = |peer| here.is_up(peer) && !table.is_refused_by(peer);
+                let calls = self.parked.up(&serves, peer);
                 self.start_all(carrier, calls);
             }
             PeerEvent::Down { cause } => {
@@ -504,6 +524,9 @@ impl Upper for RpcPoller {
             self.dispatch.stream_gap(carrier, from, call, bytes);
         }
         self.inbox.wake_others();
+        if self.table.is_ready() {
+            self.make_again(carrier);
+        }
         let took = self.take_work(carrier) | self.context.timers().fire(carrier.now());
         // Calls of tasks leave in the turn in which the tasks run.
         let ran = self.run_ready(carrier);

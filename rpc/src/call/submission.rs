@@ -52,6 +52,12 @@ impl<A: Into<Answer>> Submission<A> {
 }
 
 impl Submission {
+    /// Returns true if its future was dropped.
+    #[inline]
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.answer.as_ref().is_none_or(Answer::is_abandoned)
+    }
+
     /// Moves the call out, and leaves one without an answer.
     pub(crate) fn take(&mut self) -> Self {
         Self {
@@ -90,6 +96,26 @@ impl<A> Submission<A> {
             encoded: self.encoded,
             metadata: self.metadata,
             body: self.body,
+            deadline: self.deadline,
+            connect: self.connect,
+            order: self.order,
+            nested: self.nested,
+            entry: self.entry,
+            answer,
+        }
+    }
+
+    /// Returns the same call with another answer. Its arguments are copied to this empty buffer.
+    pub(crate) fn copy<B>(&self, mut encoded: Encoded, answer: Option<B>) -> Submission<B> {
+        encoded.buffer().extend_from_slice(self.encoded.part());
+        Submission {
+            server: self.server,
+            route: self.route,
+            method: self.method,
+            one_way: self.one_way,
+            encoded,
+            metadata: self.metadata,
+            body: self.body.clone(),
             deadline: self.deadline,
             connect: self.connect,
             order: self.order,

@@ -59,25 +59,8 @@ impl Attempts {
     fn make(&mut self, inbox: &Inbox, now: Time) -> Result<bool, ()> {
         let Some(chosen) = self.balance.choose(&mut self.tried, now) else { return Ok(false) };
         let (setter, getter) = inbox.cell();
-        let call = &self.call;
-        let mut encoded = inbox.buffer();
-        encoded.buffer().extend_from_slice(call.encoded.part());
         let (server, route) = chosen.to;
-        let submission = Submission {
-            server,
-            route,
-            encoded,
-            body: call.body.clone(),
-            answer: Some(setter),
-            method: call.method,
-            one_way: call.one_way,
-            metadata: call.metadata,
-            deadline: call.deadline,
-            connect: call.connect,
-            order: None,
-            nested: call.nested,
-            entry: call.entry,
-        };
+        let submission = Submission { server, route, ..self.call.copy(inbox.buffer(), Some(setter)) };
         self.current = Some((chosen, getter));
         if inbox.push(Work::Call(submission)).is_err() {
             self.give_up();
@@ -127,8 +110,9 @@ impl Attempts {
     /// Returns the status of the call, which ends.
     fn make_another(&mut self, inbox: &Inbox, now: Time, status: Status) -> Result<bool, Status> {
         // A server that leaves is no sign of overload, a call that has not left loads none, and each server gets one attempt
-        // at most.
+        // at most, unless the call waits again.
         let is_free = !status.may_have_run()
+            && !self.tried.has_waited()
             && match status.reason() {
                 Some(Reason::Draining) => true,
                 Some(Reason::Unreachable) => status.origin() == Origin::Local,

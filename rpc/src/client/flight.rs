@@ -1,6 +1,7 @@
 //! A call in flight, as the table of calls stores it, and its number.
 
-use crate::call::Answer;
+use crate::call::{Answer, Submission};
+use crate::frame::{Header, Unread};
 use crate::name::MethodName;
 use trunkline_transport::{DeadlineKey, Leaves, PeerKey, SessionNumber, Turn};
 use trunkline_verbs::Time;
@@ -27,6 +28,8 @@ pub(super) struct Flight {
     /// Index of the remote poller that owns the call.
     pub(super) turn: Turn,
     pub(super) progress: Progress,
+    /// The call without its answer, if it is to be made again should its server not take it.
+    pub(super) again: Option<Box<Submission<()>>>,
     pub(super) answer: Answer,
 }
 
@@ -69,4 +72,15 @@ pub(crate) fn is_one_way(call: u64) -> bool {
 #[inline]
 pub(super) fn parts(call: u64) -> Option<(usize, u32)> {
     Some((usize::try_from(call as u32 & !ONE_WAY).ok()?, (call >> 32) as u32))
+}
+
+/// Returns true if a frame is a reply to this call, or announces it.
+pub(super) fn is_reply_to(frame: &[u8], call: u64) -> bool {
+    matches!(Header::unread(frame), Some(Unread::Reply { call: of }) if of == call)
+}
+
+/// Returns the time left in microseconds, as the transport writes it in a header, so that it need not rewrite it.
+#[inline]
+pub(super) fn microseconds(deadline: Time, now: Time) -> u32 {
+    u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).max(1)
 }

@@ -1,10 +1,12 @@
 //! The calling side: channels that stubs call through, and the table of calls in flight.
 
 mod attempts;
+mod cancels;
 mod channel;
 mod counters;
 mod drained;
 mod flight;
+mod held;
 mod interceptor;
 mod local;
 mod no_room;

@@ -99,8 +99,12 @@ impl CallOptions {
     /// if that fails. It fails at once while the node pauses before its next attempt.
     ///
     /// With [`Connect::Wait`] it waits for a connection, at most until its time limit. It fails earlier if waiting
-    /// cannot help, because this node shuts down or has no address to call the server from. It also fails if the
-    /// connection breaks before the call is sent.
+    /// cannot help, because this node shuts down or has no address to call the server from. While its server shuts down,
+    /// it waits for the next connection, or for another server of the channel. A call that a server has not run
+    /// because of that is made again. Its arguments are copied for that.
+    ///
+    /// Two kinds of calls fail when their server shuts down: those of an ordered channel, and streams whose items had
+    /// begun to leave.
     #[must_use]
     pub fn connect(mut self, connect: Connect) -> Self {
         self.connect = connect;

@@ -1,13 +1,18 @@
 //! Statuses of calls that the carrier or the server refused.
 
+use super::flight::Flight;
+use crate::budgets::check_metadata;
 use crate::frame::By;
 use crate::frame::status_body::{self, StatusTexts};
+use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use std::ops::Range;
 use trunkline_mutants::mutant;
-use trunkline_transport::{Message, PeerDown, SendError};
+use trunkline_transport::{Message, PeerDown, PeerKey, SendError};
+
+pub(super) const GAVE_UP: &str = "the caller gave up";
 
 /// Returns the status of a call whose deadline had passed when it was made.
 pub(super) fn expired() -> Status {
@@ -109,4 +114,44 @@ pub(super) fn no_memory(bytes: usize) -> String {
         "no memory became free here in time for the reply of {bytes} bytes: release large messages that are held, \
          or raise rendezvous_bytes_per_peer and rendezvous_bytes"
     )
+}
+
+/// Checks and copies the metadata of a reply.
+pub(super) fn received(
+    metadata: MetadataBytes,
+    most: usize,
+    message: &Message,
+    encoded: usize,
+) -> Result<ReplyMetadata, Status> {
+    if metadata.is_empty() {
+        return Ok(ReplyMetadata::default());
+    }
+    check_metadata(metadata.sum(), most).map_err(Status::after_run)?;
+    ReplyMetadata::parse(metadata, message.as_slice(), encoded).map_err(|error| {
+        let text = format!("the reply's metadata cannot be read: {error}");
+        Status::ran(Code::Internal, text).because(Reason::BadReply)
+    })
+}
+
+/// Returns the status of a call that its server had not taken when it closed the session.
+pub(super) fn missed(flight: &Flight, cause: PeerDown) -> Status {
+    Status::unreachable(flight.name(), cause, false).because(Reason::Draining)
+}
+
+/// Returns the status of a call to a server that has said that it runs no more.
+#[cold]
+pub(super) fn drained() -> Status {
+    let text = "the server is shutting down: it takes no new calls";
+    Status::not_run(Code::Unavailable, text).because(Reason::Draining)
+}
+
+/// Returns the status of a call whose future was dropped before it was sent.
+pub(super) fn gave_up() -> Status {
+    Status::not_run(Code::Cancelled, GAVE_UP).because(Reason::Cancelled)
+}
+
+/// Returns the status of a call whose deadline passed before its server, which shuts down, had another session.
+pub(super) fn no_session(server: PeerKey) -> Status {
+    let text = format!("no connection yet: {server} is shutting down");
+    Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
 }

@@ -1,23 +1,27 @@
 //! A reply must find the call that it belongs to, and a late reply must find none. Each call in flight has a slot
 //! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
 
+use super::cancels::{Cancel, Cancels};
 use super::counters::Counters;
 use super::drained::DrainedPollers;
-use super::flight::{Flight, Progress, number, parts};
+use super::flight::{Flight, Progress, is_reply_to, microseconds, number, parts};
+use super::held::Held;
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
 use super::peer_queue::Part;
-use super::statuses::{expired, no_memory, not_sent, out_of_order, refused, status_of};
+use super::statuses::{
+    GAVE_UP, drained, expired, gave_up, missed, no_memory, no_session, not_sent, out_of_order, received,
+    refused, status_of,
+};
 use super::waiting::Waiting;
 use crate::budgets::check_metadata;
-use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
+use crate::call::{Entry, Outcome, Response, Submission, shutting_down};
 use crate::counted::MethodCounters;
 use crate::frame::{
-    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, StreamPart, Unread,
-    send,
+    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, StreamPart, send,
 };
 use crate::inbox::Inbox;
-use crate::metadata::{MetadataBytes, ReplyMetadata};
+use crate::metadata::MetadataBytes;
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::server::ArgumentMemory;
@@ -30,7 +34,6 @@ use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
@@ -42,11 +45,6 @@ use trunkline_verbs::Time;
 
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
-
-/// Time until a full queue of messages is tried again.
-const PAUSE: Duration = Duration::from_millis(1);
-
-const GAVE_UP: &str = "the caller gave up";
 
 /// The calls that a table accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +70,8 @@ pub(crate) struct Table {
     deadlines: Deadlines<u64>,
     /// Calls that wait for room.
     waiting: Waiting,
+    /// Calls that wait for their server's next session.
+    held: Held,
     generation: u32,
     /// Sessions with the peers that are up.
     sessions: PeerMap<Session>,
@@ -83,9 +83,8 @@ pub(crate) struct Table {
     /// Replies that matched no call; late ones are normal.
     pub(crate) unmatched_replies: u64,
     takes: Takes,
-    /// Cancellations of streams that found no room, and when they are sent again.
-    cancels: Vec<Cancel>,
-    next_cancels: Option<Time>,
+    /// Cancellations of streams that found no room.
+    cancels: Cancels,
 }
 
 /// The session with a peer.
@@ -96,16 +95,6 @@ struct Session {
     epoch: u64,
     /// Number of its pollers.
     pollers: u16,
-}
-
-/// A cancellation.
-#[derive(Debug, Clone, Copy)]
-struct Cancel {
-    peer: PeerKey,
-    toward: Toward,
-    call: u64,
-    /// True for a stream, whose request must not be overtaken.
-    ordered: bool,
 }
 
 impl Table {
@@ -124,6 +113,7 @@ impl Table {
             flights: Slab::new(),
             deadlines: Deadlines::default(),
             waiting: Waiting::default(),
+            held: Held::default(),
             generation: 0,
             sessions: PeerMap::default(),
             drained: DrainedPollers::default(),
@@ -132,19 +122,18 @@ impl Table {
             scratch: Vec::new(),
             unmatched_replies: 0,
             takes: Takes::All,
-            cancels: Vec::new(),
-            next_cancels: None,
+            cancels: Cancels::default(),
         }
     }
 
-    /// Returns the number of calls in flight and of those that wait for room.
+    /// Returns the number of calls in flight and of those that wait for room or a session.
     pub(crate) fn len(&self) -> usize {
-        self.flights.len() + self.waiting.len()
+        self.flights.len() + self.waiting.len() + self.held.len()
     }
 
-    /// Returns true if waiting calls may find room.
+    /// Returns true if waiting calls may find room or are made again.
     pub(crate) fn is_ready(&self) -> bool {
-        self.waiting.is_ready()
+        self.waiting.is_ready() || self.held.is_ready()
     }
 
     /// Sends a call's request, or queues the call for room, unless its future has been dropped. `rest` receives the
@@ -156,7 +145,7 @@ impl Table {
         call: &mut Submission,
         rest: impl FnOnce(Encoded),
     ) {
-        if is_abandoned(call) {
+        if call.is_abandoned() {
             self.count_refusal(call.method, Code::Cancelled);
             return rest(mem::take(&mut call.encoded));
         }
@@ -166,8 +155,8 @@ impl Table {
         }
         let peer = carrier.peer(call.server);
         call.server = peer;
-        if self.drained.has(peer) {
-            return self.end_with(call, drained());
+        if self.drained.refuses(peer) && self.is_stopped(peer, call) {
+            return;
         }
         let has_line = !self.waiting.is_empty();
         let pass = if has_line { self.waiting.pass(peer, call) } else { Ok(call.leaves()) };
@@ -182,6 +171,36 @@ impl Table {
         }
     }
 
+    /// Holds or fails a call whose server takes no more calls in this session. Returns false if the server is still asked.
+    #[cold]
+    fn is_stopped(&mut self, peer: PeerKey, call: &mut Submission) -> bool {
+        if call.connect == Connect::Wait && call.order.is_none() {
+            self.held.push(peer, call.take());
+            return true;
+        }
+        self.drained.has(peer) && {
+            self.end_with(call, drained());
+            true
+        }
+    }
+
+    /// Takes the calls to be made again.
+    pub(crate) fn take_again(&mut self) -> Vec<Submission> {
+        self.held.take_ready()
+    }
+
+    /// Returns true if a peer takes no more calls in its session.
+    pub(crate) fn is_refused_by(&self, peer: PeerKey) -> bool {
+        self.drained.refuses(peer)
+    }
+
+    /// Records that a peer refuses further calls in its session, because it drains.
+    pub(crate) fn drains(&mut self, from: Origin) {
+        if self.session_of(from).is_some() {
+            self.drained.insert(from.peer, None);
+        }
+    }
+
     /// Queues a call for room, or fails it.
     #[inline(never)]
     fn no_room(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
@@ -193,7 +212,7 @@ impl Table {
 
     /// Fails a call that may not begin. Returns true if it may not.
     pub(crate) fn refuses(&mut self, call: &mut Submission, now: Time) -> bool {
-        if is_abandoned(call) {
+        if call.is_abandoned() {
             self.count_refusal(call.method, Code::Cancelled);
             return true;
         }
@@ -287,6 +306,9 @@ impl Table {
         let call = number(flight.key(), self.generation, one_way);
         let now = carrier.now();
         let opens = method.streams.any();
+        // An ordered call must not follow others to another session, and items of the client would be lost.
+        let may_repeat = connect == Connect::Wait && order.is_none() && !method.streams.has_client_items();
+        let again = may_repeat.then(|| Box::new(pending.copy(Encoded::default(), None)));
         // A stream may have no deadline.
         let is_timed = !opens || deadline != Time::MAX;
         let time_left_us = if is_timed { microseconds(deadline, now) } else { 0 };
@@ -326,6 +348,7 @@ impl Table {
             timer: due.map(|due| self.deadlines.add(now, due, call)),
             turn: taken.turn,
             progress: taken.left.map_or(Progress::Waits, Progress::Left),
+            again,
             answer,
         });
         self.counters.at(counters).into_iter().for_each(MethodCounters::began);
@@ -420,14 +443,13 @@ impl Table {
             let Some((seat, mut call, leaves)) = self.waiting.next() else { break };
             // The carrier may have forgotten a peer that nothing was sent to for long.
             carrier.peer(call.server);
-            if is_abandoned(&call) {
+            if call.is_abandoned() {
                 self.waiting.leave(seat, None);
                 self.end(call, gave_up());
                 continue;
             }
-            if self.drained.has(seat.peer) {
+            if self.drained.refuses(seat.peer) && self.is_stopped(seat.peer, &mut call) {
                 self.waiting.leave(seat, None);
-                self.end(call, drained());
                 continue;
             }
             match self.attempt(carrier, seat.peer, &mut call, leaves) {
@@ -461,9 +483,12 @@ impl Table {
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
                 let peer = flight.peer;
                 let is_missed = may_have_arrived && self.is_missed(token.0);
-                let Some(flight) = self.flight(token.0) else { return };
                 let may_have_run =
                     may_have_arrived && !is_missed && !mutant!(failed_requests_count_as_not_run);
+                if !may_have_run && cause.ends_a_session() && self.is_taken_back(token.0) {
+                    return self.forget_numbers(peer);
+                }
+                let Some(flight) = self.flight(token.0) else { return };
                 let status = match cause {
                     _ if flight.ordered && !may_have_run && cause.ends_a_session() => {
                         out_of_order(cause).of_call(format_args!("{} at {}", flight.method, flight.peer))
@@ -510,6 +535,11 @@ impl Table {
         let most_metadata = self.most_metadata;
         let Some(flight) = self.waiting(from, call) else { return };
         let (method, counters) = (flight.method, flight.counters);
+        if let By::Node { reason: Some(Reason::Draining), ran: false } = by
+            && self.is_taken_back(call)
+        {
+            return;
+        }
         let received = match received(metadata, most_metadata, &message, encoded.start) {
             Ok(received) => received,
             Err(status) => return self.finish(now, call, Err(status.of_call(format_args!("{method}")))),
@@ -547,10 +577,8 @@ impl Table {
     /// Handles a reply that cannot be read.
     pub(crate) fn unread(&mut self, now: Time, from: PeerKey, call: u64, error: FrameError) {
         let Some(flight) = self.waiting(from, call) else { return };
-        let reason = match error {
-            FrameError::UnknownExtension(_) => Reason::UnknownExtension,
-            _ => Reason::BadReply,
-        };
+        let is_unknown = matches!(error, FrameError::UnknownExtension(_));
+        let reason = if is_unknown { Reason::UnknownExtension } else { Reason::BadReply };
         let text = format!("{}: the reply cannot be read: {error}", flight.method);
         self.finish(now, call, Err(Status::ran(Code::Internal, text).because(reason)));
     }
@@ -586,7 +614,7 @@ impl Table {
     /// Records that a peer's poller has answered all calls that it has run for this one, and runs no more.
     pub(crate) fn drained(&mut self, from: Origin, now: Time) {
         if self.session_of(from).is_some_and(|session| from.poller.0 < session.pollers) {
-            self.drained.insert(from.peer, from.poller, now);
+            self.drained.insert(from.peer, Some((from.poller, now)));
         }
     }
 
@@ -635,7 +663,7 @@ impl Table {
     /// Handles the loss of a peer: no reply will come for delivered requests.
     pub(crate) fn down(&mut self, carrier: &dyn Carrier, peer: PeerKey, cause: PeerDown) {
         self.forget_numbers(peer);
-        self.cancels.retain(|cancel| cancel.peer != peer);
+        self.cancels.forget(peer);
         let lost = self.numbers(|flight| {
             flight.peer == peer
                 && match flight.progress {
@@ -646,6 +674,9 @@ impl Table {
         });
         for call in lost {
             let is_missed = self.is_missed(call);
+            if is_missed && self.is_taken_back(call) {
+                continue;
+            }
             let Some(flight) = self.flight(call) else { continue };
             let status = if !is_missed {
                 Status::unreachable(flight.name(), cause, true)
@@ -658,6 +689,7 @@ impl Table {
         }
         self.sessions.remove(peer);
         self.drained.forget(peer);
+        self.held.release(peer);
         if cause.ends_a_session() {
             for call in self.waiting.take(|to, call| to == peer && call.order.is_some()) {
                 self.end(call, out_of_order(cause));
@@ -700,12 +732,16 @@ impl Table {
     pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let now = carrier.now();
         let mut any = false;
-        if self.next_cancels.is_some_and(|due| due <= now) {
-            self.cancel_again(carrier);
+        for cancel in self.cancels.take_due(now) {
+            self.cancel(carrier, cancel);
         }
         while let Some((call, why)) = self.waiting.late(now) {
             any = true;
             self.end(call, why.expired());
+        }
+        for (peer, call) in self.held.late(now) {
+            any = true;
+            self.end(call, no_session(peer));
         }
         let mut due = Vec::new();
         let mut idle = BTreeMap::new();
@@ -754,6 +790,9 @@ impl Table {
     /// dropped call costs no message to the poller. Calls that wait for room are examined in their next round.
     pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
         self.waiting.ask_for_sweep();
+        for (_, call) in self.held.take(Submission::is_abandoned) {
+            self.end(call, gave_up());
+        }
         let abandoned = self.numbers(|flight| flight.answer.is_abandoned());
         let unsent = self.take_unsent(carrier, &abandoned);
         for call in abandoned {
@@ -765,27 +804,35 @@ impl Table {
 
     /// Returns the time of the next `expire` or `admit`.
     pub(crate) fn next_timer(&self) -> Option<Time> {
-        self.deadlines.next().into_iter().chain(self.waiting.next_timer()).chain(self.next_cancels).min()
+        self.deadlines
+            .next()
+            .into_iter()
+            .chain(self.waiting.next_timer())
+            .chain(self.cancels.next_timer())
+            .chain(self.held.next_timer())
+            .min()
     }
 
     /// Refuses calls from outside of handlers and tasks, and ends those in flight, because the node shuts down.
     /// Handlers finish with the calls that they make.
     pub(crate) fn close_to_outside(&mut self, now: Time) {
         self.takes = Takes::Nested;
-        for call in self.waiting.take(|_, call| !call.nested) {
-            self.end(call, shutting_down());
-        }
+        self.end_waiting(|call| !call.nested);
         self.end_all(now, |flight| !flight.nested || mutant!(draining_ends_nested_calls));
     }
 
     /// Refuses further calls and ends those in flight.
     pub(crate) fn close(&mut self) {
         self.takes = Takes::None;
-        for call in self.waiting.take(|_, _| true) {
+        self.end_waiting(|_| true);
+        self.end_all(Time::default(), |_| true);
+    }
+
+    fn end_waiting(&mut self, which: impl Fn(&Submission) -> bool) {
+        let held = self.held.take(&which).into_iter().map(|(_, call)| call);
+        for call in self.waiting.take(|_, call| which(call)).into_iter().chain(held) {
             self.end(call, shutting_down());
         }
-        // The time is not known here: they take no time in the report.
-        self.end_all(Time::default(), |_| true);
     }
 
     fn end_all(&mut self, now: Time, which: impl Fn(&Flight) -> bool) {
@@ -808,24 +855,39 @@ impl Table {
 
     #[inline]
     fn finish(&mut self, now: Time, call: u64, outcome: Outcome) {
-        let Some((slot, _)) = parts(call) else { return };
-        if let Some(Flight { timer, peer, leaves, answer, counters, started, .. }) =
-            self.flights.try_remove(slot)
-        {
-            if let Some(counters) = self.counters.at(counters) {
-                counters.ended(now.since(started));
-                outcome.as_ref().err().into_iter().for_each(|status| counters.failed(status.code()));
-            }
-            if let Some(timer) = timer {
-                self.deadlines.remove(timer);
-            }
-            self.budget.put_back_one(peer, leaves);
-            if let Some(stream) = answer.stream() {
-                self.memory.recharge(peer, stream.release(), 0);
-            }
-            self.waiting.there_is_room();
-            answer.complete(outcome);
+        let Some(Flight { answer, counters, started, .. }) = self.remove(call) else { return };
+        if let Some(counters) = self.counters.at(counters) {
+            counters.ended(now.since(started));
+            outcome.as_ref().err().into_iter().for_each(|status| counters.failed(status.code()));
         }
+        answer.complete(outcome);
+    }
+
+    /// Takes a call out of flight.
+    #[inline]
+    fn remove(&mut self, call: u64) -> Option<Flight> {
+        let (slot, _) = parts(call)?;
+        let mut flight = self.flights.try_remove(slot)?;
+        if let Some(timer) = flight.timer.take() {
+            self.deadlines.remove(timer);
+        }
+        self.budget.put_back_one(flight.peer, flight.leaves);
+        if let Some(stream) = flight.answer.stream() {
+            self.memory.recharge(flight.peer, stream.release(), 0);
+        }
+        self.waiting.there_is_room();
+        Some(flight)
+    }
+
+    /// Takes a call that has not run back, to be made again, if it waits for a session. Returns true if it has.
+    #[cold]
+    fn is_taken_back(&mut self, call: u64) -> bool {
+        let Some(again) = self.flight(call).and_then(|flight| flight.again.take()) else { return false };
+        let Some(flight) = self.remove(call) else { return false };
+        self.counters.at(flight.counters).into_iter().for_each(MethodCounters::withdrawn);
+        flight.answer.stream().into_iter().for_each(|stream| stream.withdrawn());
+        self.held.make_again(again.with_answer(Some(flight.answer)));
+        true
     }
 
     /// Fails a queued call. The caller adds the method name to the status.
@@ -887,28 +949,17 @@ impl Table {
         let Some(session) = self.sessions.get(peer) else { return };
         let toward = Toward::Poller(turn.of(session.pollers));
         let cancel = Cancel { peer, toward, call, ordered: method.streams.any() };
-        let sent = self.cancel(carrier, cancel);
-        // A lost cancellation costs the server no more than the handler's time, but a stream may have no deadline.
-        if cancel.ordered && matches!(sent, Err(SendError::QueueFull(_))) {
-            self.cancels.push(cancel);
-            self.next_cancels.get_or_insert(carrier.now() + PAUSE);
-        }
+        self.cancel(carrier, cancel);
     }
 
-    /// Sends the cancellations of streams that found no room.
-    fn cancel_again(&mut self, carrier: &mut dyn Carrier) {
-        self.next_cancels = None;
-        for cancel in mem::take(&mut self.cancels) {
-            if let Err(SendError::QueueFull(_)) = self.cancel(carrier, cancel) {
-                self.cancels.push(cancel);
-                self.next_cancels.get_or_insert(carrier.now() + PAUSE);
-            }
-        }
-    }
-
-    fn cancel(&mut self, carrier: &mut dyn Carrier, cancel: Cancel) -> Result<(), SendError> {
+    /// Sends a cancellation, or keeps it if there is no room. A lost one costs the server no more than the handler's time, but a
+    /// stream may have no deadline.
+    fn cancel(&mut self, carrier: &mut dyn Carrier, cancel: Cancel) {
         let Cancel { peer, toward, call, ordered } = cancel;
-        self.send_control(carrier, peer, toward, ordered, &Header::Cancel { call })
+        let sent = self.send_control(carrier, peer, toward, ordered, &Header::Cancel { call });
+        if ordered && matches!(sent, Err(SendError::QueueFull(_))) {
+            self.cancels.push(cancel, carrier.now());
+        }
     }
 
     /// Sends a frame without a waiting call.
@@ -937,56 +988,6 @@ impl Table {
         let mut nothing = Encoded::default();
         send(carrier, header, &mut nothing, &mut self.scratch, &mut out).map(drop)
     }
-}
-
-/// Checks and copies the metadata of a reply.
-fn received(
-    metadata: MetadataBytes,
-    most: usize,
-    message: &Message,
-    encoded: usize,
-) -> Result<ReplyMetadata, Status> {
-    if metadata.is_empty() {
-        return Ok(ReplyMetadata::default());
-    }
-    check_metadata(metadata.sum(), most).map_err(Status::after_run)?;
-    ReplyMetadata::parse(metadata, message.as_slice(), encoded).map_err(|error| {
-        let text = format!("the reply's metadata cannot be read: {error}");
-        Status::ran(Code::Internal, text).because(Reason::BadReply)
-    })
-}
-
-/// Returns true if the future of a call that is not in flight was dropped.
-#[inline]
-fn is_abandoned(call: &Submission) -> bool {
-    call.answer.as_ref().is_none_or(Answer::is_abandoned)
-}
-
-/// Returns the status of a call that its server had not taken when it closed the session.
-fn missed(flight: &Flight, cause: PeerDown) -> Status {
-    Status::unreachable(flight.name(), cause, false).because(Reason::Draining)
-}
-
-/// Returns the status of a call to a server that has said that it runs no more.
-#[cold]
-fn drained() -> Status {
-    let text = "the server is shutting down: it takes no new calls";
-    Status::not_run(Code::Unavailable, text).because(Reason::Draining)
-}
-
-fn gave_up() -> Status {
-    Status::not_run(Code::Cancelled, GAVE_UP).because(Reason::Cancelled)
-}
-
-/// Returns true if a frame is a reply to this call, or announces it.
-fn is_reply_to(frame: &[u8], call: u64) -> bool {
-    matches!(Header::unread(frame), Some(Unread::Reply { call: of }) if of == call)
-}
-
-/// Returns the time left in microseconds, as the transport writes it in a header, so that it need not rewrite it.
-#[inline]
-fn microseconds(deadline: Time, now: Time) -> u32 {
-    u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).max(1)
 }
 
 impl fmt::Debug for Table {

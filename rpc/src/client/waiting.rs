@@ -6,7 +6,7 @@
 
 use super::no_room::NoRoom;
 use super::peer_queue::{Part, PeerQueue, Place};
-use crate::call::{Answer, Submission};
+use crate::call::Submission;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use trunkline_transport::{Leaves, PeerKey, Turn};
@@ -180,7 +180,7 @@ impl Waiting {
         if !std::mem::take(&mut self.has_abandoned) {
             return Vec::new();
         }
-        self.take(|_, call| call.answer.as_ref().is_none_or(Answer::is_abandoned))
+        self.take(|_, call| call.is_abandoned())
     }
 
     /// Takes the calls that match, in the order in which they were made.

@@ -180,6 +180,11 @@ impl Tried {
     pub(crate) fn new(connect: Connect) -> Self {
         Self { connect, ..Self::default() }
     }
+
+    /// Returns true if it has waited for the target.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.target
+    }
 }
 
 impl Balanced {
@@ -267,6 +272,12 @@ impl Balanced {
         let ready = standing(Standing::Ready);
         if !ready.is_empty() {
             return Some(Some(Arc::clone(self.pick(&ready, now))));
+        }
+        // The route of the target leads to no server that drains, and waits until another one answers.
+        if tried.connect == Connect::Wait
+            && self.target.route().failure().is_none_or(|failure| !failure.is_final)
+        {
+            return Some(None);
         }
         // The target may lead to a server that is left out, or was tried. A server that is left out has a session, to which a round
         // of the target would lead.
@@ -762,6 +773,22 @@ mod tests {
         assert_eq!(first(Connect::FailFast, now), Some(2));
         assert_eq!(first(Connect::Wait, now), None);
         assert_eq!(first(Connect::FailFast, now + PAUSE), None, "a round may begin");
+    }
+
+    #[test]
+    fn call_that_waits_for_a_connection_goes_to_the_target_while_all_servers_are_left_out() {
+        let (rig, balanced) = connected(Policy::RoundRobin);
+        balanced.target.route().publish(Phase::Up(PeerKey::new(address(1))));
+        for port in SERVERS {
+            rig.routes.drains(PeerKey::new(address(port)), 1);
+        }
+        let now = Time(1_000_000_000);
+        let mut tried = Tried::new(Connect::Wait);
+        let mut next = || balanced.choose(&mut tried, now).map(|chosen| chosen.server.is_some());
+        assert_eq!([next(), next(), next()], [Some(false); 3]);
+        let (failure, until) = (Arc::new(Failure::misuse("no port")), now + PAUSE);
+        balanced.target.route().publish(Phase::Failed(failure, until));
+        assert_eq!(next(), None, "waiting does not mend it");
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(super) struct Failure {
 pub(super) enum Unreached {
     /// The attempt ended with this cause.
     Down(PeerDown),
+    /// A session is up, and the server takes no more calls in it.
+    Draining,
     /// The attempt has not ended in time.
     NoOutcome,
 }
@@ -51,6 +53,7 @@ impl Failure {
             let separator = if text.is_empty() { "" } else { "; " };
             let _written = match why {
                 Unreached::Down(cause) => write!(text, "{separator}{address}: {cause}"),
+                Unreached::Draining => write!(text, "{separator}{address}: the server is shutting down"),
                 Unreached::NoOutcome => write!(text, "{separator}{address}: no session in time"),
             };
         }
@@ -62,6 +65,7 @@ impl Failure {
         }
         let kind = |why: &Unreached| match why {
             Unreached::Down(cause) => Status::of(*cause),
+            Unreached::Draining => (Code::Unavailable, Reason::Draining),
             Unreached::NoOutcome => (Code::Unavailable, Reason::Unreachable),
         };
         // A failure common to all addresses is one of the server.

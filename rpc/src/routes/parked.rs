@@ -6,7 +6,7 @@
 
 use super::route::{Phase, Route};
 use super::table::Routes;
-use crate::call::{Answer, Entry, Submission, shutting_down, too_many};
+use crate::call::{Entry, Submission, shutting_down, too_many};
 use crate::reason::Reason;
 use crate::route_id::RouteId;
 use crate::status::{Code, Status};
@@ -69,10 +69,10 @@ impl Parked {
     }
 
     /// Sets the server of a call by this route, and returns the call. Keeps or ends the call if the route leads
-    /// nowhere.
+    /// nowhere. `serves` tells whether a node has a session and takes calls.
     pub(crate) fn place(
         &mut self,
-        carrier: &dyn Carrier,
+        (carrier, serves): (&dyn Carrier, &dyn Fn(PeerKey) -> bool),
         id: RouteId,
         mut call: Submission,
     ) -> Option<Submission> {
@@ -82,7 +82,7 @@ impl Parked {
             return None;
         }
         let here = self.here.get(&id)?;
-        if let Some(peer) = here.leads_to.filter(|peer| here.calls.is_empty() && carrier.is_up(*peer)) {
+        if let Some(peer) = here.leads_to.filter(|peer| here.calls.is_empty() && serves(*peer)) {
             call.server = peer;
             return Some(call);
         }
@@ -121,7 +121,7 @@ impl Parked {
     }
 
     /// Returns the calls that can be sent, in order, after a route has changed.
-    pub(crate) fn look(&mut self, carrier: &dyn Carrier, id: RouteId) -> Vec<Submission> {
+    pub(crate) fn look(&mut self, serves: &dyn Fn(PeerKey) -> bool, id: RouteId) -> Vec<Submission> {
         if !self.here.contains_key(&id) {
             return Vec::new();
         }
@@ -139,7 +139,7 @@ impl Parked {
         match phase {
             Phase::Up(peer) => {
                 here.leads_to = Some(peer);
-                self.released(carrier, id)
+                self.released(serves, id)
             }
             Phase::Failed(failure, _) => {
                 let fails = |waits: &Waits| {
@@ -160,20 +160,20 @@ impl Parked {
     }
 
     /// Returns the calls that can be sent, in order, after a session with a node is up.
-    pub(crate) fn up(&mut self, carrier: &dyn Carrier, peer: PeerKey) -> Vec<Submission> {
+    pub(crate) fn up(&mut self, serves: &dyn Fn(PeerKey) -> bool, peer: PeerKey) -> Vec<Submission> {
         if self.calls.is_empty() {
             return Vec::new();
         }
         let leads_there = |here: &Here| here.leads_to == Some(peer) && !here.calls.is_empty();
         let routes = self.here.iter().filter(|(_, here)| leads_there(here)).map(|(id, _)| *id);
         let routes = routes.collect::<Vec<_>>();
-        routes.into_iter().flat_map(|id| self.released(carrier, id)).collect()
+        routes.into_iter().flat_map(|id| self.released(serves, id)).collect()
     }
 
     /// Takes the calls of a route, if it leads to a session.
-    fn released(&mut self, carrier: &dyn Carrier, id: RouteId) -> Vec<Submission> {
+    fn released(&mut self, serves: &dyn Fn(PeerKey) -> bool, id: RouteId) -> Vec<Submission> {
         let Some(peer) = self.here.get(&id).and_then(|here| here.leads_to) else { return Vec::new() };
-        if !carrier.is_up(peer) {
+        if !serves(peer) {
             return Vec::new();
         }
         let taken = self.take(id, |_| true);
@@ -201,7 +201,7 @@ impl Parked {
 
     /// Ends the calls whose futures were dropped.
     pub(crate) fn sweep(&mut self) {
-        for (call, route) in self.take_all(|call| call.answer.as_ref().is_none_or(Answer::is_abandoned)) {
+        for (call, route) in self.take_all(|call| call.is_abandoned()) {
             end(call, gave_up(), &route.target);
         }
     }

@@ -9,6 +9,7 @@
 //! answer take seconds. A session that comes up after another has won stays, and is used if the route needs it later.
 
 use super::failure::Unreached;
+use super::table::Routes;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub(super) struct Round {
     /// Attempts in progress.
     open: Vec<SocketAddr>,
     tried: Vec<(SocketAddr, Unreached)>,
-    /// Number of those that were in their own pause.
+    /// Number of those that were in their own pause, or drain.
     paused: usize,
     /// Error of the lookup with its sources; empty if it has not failed.
     lookup: Vec<String>,
@@ -126,7 +127,7 @@ impl Round {
     }
 
     /// Begins the next attempt, if it is time.
-    pub(super) fn advance(&mut self, carrier: &mut dyn Carrier) -> Step {
+    pub(super) fn advance(&mut self, carrier: &mut dyn Carrier, routes: &Routes) -> Step {
         let now = carrier.now();
         if self.is_looking_up || (!self.open.is_empty() && self.due > now) {
             return Step::Waits(self.due);
@@ -134,6 +135,10 @@ impl Round {
         while let Some(address) = self.left.pop_front() {
             let peer = PeerKey::new(address);
             match carrier.reach(peer) {
+                Reach::Up if routes.is_draining(peer) => {
+                    self.paused += 1;
+                    self.failed(address, Unreached::Draining);
+                }
                 Reach::Up => return Step::Won(peer),
                 Reach::UnderWay => {
                     self.open.push(address);
@@ -157,7 +162,12 @@ impl Round {
     }
 
     /// Handles a failed attempt at a node.
-    pub(super) fn down(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, cause: PeerDown) -> Step {
+    pub(super) fn down(
+        &mut self,
+        (carrier, routes): (&mut dyn Carrier, &Routes),
+        peer: PeerKey,
+        cause: PeerDown,
+    ) -> Step {
         let Some(at) = self.open.iter().position(|address| PeerKey::new(*address) == peer) else {
             return Step::Waits(self.due);
         };
@@ -172,15 +182,15 @@ impl Round {
         let address = self.open.swap_remove(at);
         self.failed(address, Unreached::Down(cause));
         self.due = carrier.now();
-        self.advance_now(carrier)
+        self.advance_now(carrier, routes)
     }
 
     /// Begins the next attempt without waiting for others.
-    fn advance_now(&mut self, carrier: &mut dyn Carrier) -> Step {
+    fn advance_now(&mut self, carrier: &mut dyn Carrier, routes: &Routes) -> Step {
         if self.left.is_empty() && !self.open.is_empty() {
             self.due = self.ends;
         }
-        self.advance(carrier)
+        self.advance(carrier, routes)
     }
 
     fn failed(&mut self, address: SocketAddr, why: Unreached) {

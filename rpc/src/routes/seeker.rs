@@ -109,6 +109,10 @@ impl Seeker {
         let Some(sought) = self.sought.get(&id).filter(|_| !self.is_closed) else { return };
         match sought.route.phase().0 {
             Phase::Up(peer) if !carrier.is_up(peer) => sought.route.publish(Phase::Idle),
+            Phase::Up(peer) if sought.route.target.has_several() && self.routes.is_draining(peer) => {
+                sought.route.publish(Phase::Idle);
+                self.routes.tell_all(id);
+            }
             Phase::Failed(_, due) if due > carrier.now() => {
                 if sought.route.is_wanted() {
                     self.set_timer(id, Some(due));
@@ -172,11 +176,15 @@ impl Seeker {
                 let failure = Failure::misuse(why);
                 return self.lose(carrier, id, failure);
             }
-            Source::Resolver(..) => sought.round.insert(Round::trying(&sought.last, now)).advance(carrier),
-            Source::Address(address) => sought.round.insert(Round::trying(&[*address], now)).advance(carrier),
+            Source::Resolver(..) => {
+                sought.round.insert(Round::trying(&sought.last, now)).advance(carrier, &self.routes)
+            }
+            Source::Address(address) => {
+                sought.round.insert(Round::trying(&[*address], now)).advance(carrier, &self.routes)
+            }
             Source::Addresses(all) => {
                 let all = Self::in_order(&self.routes, &sought.route, all);
-                sought.round.insert(Round::trying(&all, now)).advance(carrier)
+                sought.round.insert(Round::trying(&all, now)).advance(carrier, &self.routes)
             }
         };
         self.follow(carrier, id, step);
@@ -211,7 +219,7 @@ impl Seeker {
             Err(error) => error,
         };
         round.looked_up(&Self::in_order(&self.routes, &sought.route, &sought.last), error);
-        let step = round.advance(carrier);
+        let step = round.advance(carrier, &self.routes);
         self.follow(carrier, id, step);
     }
 
@@ -232,6 +240,7 @@ impl Seeker {
 
     /// Handles a peer that is up or down.
     pub(crate) fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+        let has_drained = self.routes.is_draining(peer);
         match event {
             PeerEvent::Up { epoch, .. } => self.routes.up(peer, epoch),
             PeerEvent::Down { .. } => self.routes.down(peer),
@@ -252,12 +261,19 @@ impl Seeker {
             match (round, event) {
                 (Some(_), PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
                 (Some(round), PeerEvent::Down { cause }) => {
-                    let step = round.down(carrier, peer, cause);
+                    let step = round.down((carrier, &self.routes), peer, cause);
                     self.follow(carrier, id, step);
                 }
                 // The peer has come back by itself.
                 (None, PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
-                (None, PeerEvent::Down { .. }) => self.consider(carrier, id),
+                (None, PeerEvent::Down { .. }) => {
+                    // The pause was for its drain, and it may start again at once.
+                    if let Some(sought) = self.sought.get_mut(&id).filter(|_| has_drained) {
+                        sought.row = 0;
+                        sought.route.publish(Phase::Idle);
+                    }
+                    self.consider(carrier, id);
+                }
             }
         }
     }
@@ -279,7 +295,7 @@ impl Seeker {
                 let addresses = Self::in_order(&self.routes, &sought.route, &sought.last);
                 round.looked_up(&addresses, Round::late_lookup());
             }
-            let step = round.advance(carrier);
+            let step = round.advance(carrier, &self.routes);
             self.follow(carrier, id, step);
         }
         any

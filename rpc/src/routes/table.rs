@@ -9,6 +9,7 @@ use super::target::Target;
 use crate::route_id::RouteId;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trunkline_machine::Runtime;
@@ -190,9 +191,25 @@ impl Routes {
 
     /// Records that this incarnation of a node drains. Another poller may say so after a new session is up.
     pub(crate) fn drains(&self, peer: PeerKey, epoch: u64) {
-        if let Some(session) = self.lock().up.get_mut(&peer).filter(|session| session.epoch == epoch) {
-            session.drains = true;
+        let mut known = self.lock();
+        let Some(session) = known.up.get_mut(&peer).filter(|session| session.epoch == epoch) else { return };
+        if mem::replace(&mut session.drains, true) {
+            return;
         }
+        let routes = known.routes.values().filter(|route| route.target.has_several()).map(Arc::clone);
+        let routes = routes.collect::<Vec<_>>();
+        drop(known);
+        for route in routes {
+            if matches!(route.phase().0, Phase::Up(to) if to == peer) {
+                self.tell_seeker(route.id);
+            }
+            route.release();
+        }
+    }
+
+    /// Returns true if a node with a session drains.
+    pub(super) fn is_draining(&self, peer: PeerKey) -> bool {
+        self.session(peer).is_some_and(|session| session.drains)
     }
 
     /// Returns the session with a node.

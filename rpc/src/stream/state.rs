@@ -306,6 +306,11 @@ impl Stream {
         self.report(state);
     }
 
+    /// Forgets that its request has left, which its server has not taken. Another request follows.
+    pub(crate) fn withdrawn(&self) {
+        self.lock().address = None;
+    }
+
     /// Returns its poller and its peer; `None` until its request has left, and in a forked child.
     pub(super) fn peer(&self) -> Option<(Arc<dyn Owner>, PeerKey)> {
         let peer = self.lock_in_program()?.address?.peer;

@@ -17,7 +17,7 @@ use tonic::Status;
 use tower_service::Service;
 use trunkline::stream::{Receiver, Sender, Watch};
 use trunkline::stub::PeerMemory;
-use trunkline::{CallOptions, Metadata, Node, Reason, Stream, Streaming, Target};
+use trunkline::{CallOptions, Connect, Metadata, Node, Reason, Stream, Streaming, Target};
 
 /// Key of the path in the metadata of a request. The first value is the path, and interceptors of servers see it. Values after
 /// it are the caller's own metadata.
@@ -29,6 +29,7 @@ pub struct Channel {
     client: ExchangeClient,
     /// Largest body that is an argument, in bytes. Falls when a node's `max_message_bytes` refuses one.
     most_whole: Arc<AtomicUsize>,
+    connect: Connect,
 }
 
 impl Channel {
@@ -36,11 +37,30 @@ impl Channel {
     pub fn new(node: &Node, to: impl Into<Target>) -> Self {
         Self::from(node.channel(to))
     }
+
+    /// Sets what its calls do when the server cannot be reached, or shuts down. See [`CallOptions::connect`].
+    ///
+    /// ```
+    /// use trunkline::{Connect, Node};
+    /// use trunkline_tonic::Channel;
+    ///
+    /// fn patient(node: &Node) -> Channel {
+    ///     Channel::new(node, "10.0.0.1:7000").with_connect(Connect::Wait)
+    /// }
+    /// ```
+    #[must_use]
+    pub fn with_connect(self, connect: Connect) -> Self {
+        Self { connect, ..self }
+    }
 }
 
 impl From<trunkline::Channel> for Channel {
     fn from(channel: trunkline::Channel) -> Self {
-        Self { client: ExchangeClient::new(channel), most_whole: Arc::new(AtomicUsize::new(MAX_WHOLE)) }
+        Self {
+            client: ExchangeClient::new(channel),
+            most_whole: Arc::new(AtomicUsize::new(MAX_WHOLE)),
+            connect: Connect::FailFast,
+        }
     }
 }
 
@@ -70,9 +90,9 @@ async fn exchange(
     channel: &Channel,
     request: http::Request<tonic::body::Body>,
 ) -> Result<http::Response<ResponseBody>, Status> {
-    let Channel { client, most_whole } = channel;
+    let Channel { client, most_whole, connect } = channel;
     let (mut parts, mut body) = request.into_parts();
-    let mut options = CallOptions::new();
+    let mut options = CallOptions::new().connect(*connect);
     let mut limit = None;
     if let Some(value) = parts.headers.remove(timeout::GRPC_TIMEOUT) {
         let left = timeout::parse(&value).ok_or_else(|| Status::internal("malformed grpc-timeout"))?;

@@ -1,13 +1,18 @@
 //! A server sends DRAINED before its sessions end, once it has answered all calls that it has run.
 
 use super::{HANG_UNHEARD, call, failed, frame, request, sent, server, status};
-use crate::fake::{ECHO, HANG, Rig};
+use crate::fake::{ECHO, FEED, Given, HANG, Rig};
 use crate::frame::{By, Header, RequestHeader};
 use crate::metadata::MetadataBytes;
 use crate::reason::Reason;
+use crate::routes::{Link, Target};
 use crate::status::Code;
+use crate::stub::no_items;
+use std::net::SocketAddr;
 use std::time::Duration;
-use trunkline_transport::{Origin, PeerDown, PeerEvent, PollerIndex, SessionNumber, Toward, Upper as _};
+use trunkline_transport::{
+    Connect, Origin, PeerDown, PeerEvent, PollerIndex, SessionNumber, Toward, Upper as _,
+};
 
 /// Creates a node with a session to a server of this many pollers.
 fn connected(pollers: u16) -> Rig {
@@ -123,19 +128,74 @@ fn peer_has_ended_while_the_calls_of_others_run() {
     assert!(!rig.poller.has_ended(server().peer) && rig.poller.has_ended(super::other(99)));
 }
 
+/// Returns the refusal of a call by a server that drains.
+fn refusal(call: u64) -> Vec<u8> {
+    let by = By::Node { reason: Some(Reason::Draining), ran: false };
+    let code = Code::Unavailable.number();
+    frame(Header::Reply { call, code, by, number: None, metadata: MetadataBytes::default() }, &[], &[])
+}
+
+#[test]
+fn call_that_waits_for_a_connection_outlives_the_drain_of_its_server() {
+    // The server refuses the call, or has not taken it when it closes the session.
+    for is_refused in [true, false] {
+        let mut rig = connected(1);
+        let link = Link::new(&rig.routes, Target::from(SocketAddr::from(([127, 0, 0, 1], super::PORT))));
+        rig.carrier.leaves_through = Some(SessionNumber(1));
+        rig.carrier.sessions_are_over = !is_refused;
+        let mut first = rig.submit_by(&link, Connect::Wait, super::LONG);
+        rig.run();
+        let token = rig.carrier.given[0].token;
+        rig.message(server(), if is_refused { refusal(token.0) } else { drained() });
+        let mut second = rig.submit_by(&link, Connect::Wait, super::LONG);
+        let mut late = rig.submit_by(&link, Connect::Wait, Duration::from_millis(1));
+        let dropped = rig.submit_by(&link, Connect::Wait, super::LONG);
+        rig.run();
+        assert!(first.try_take().is_none() && second.try_take().is_none());
+        drop(dropped);
+        rig.inbox.ask_for_sweep();
+        rig.carrier.wait(Duration::from_millis(1));
+        rig.run();
+        let expired = status(&mut late);
+        assert_eq!((expired.code(), expired.may_have_run()), (Code::DeadlineExceeded, false), "{expired}");
+        assert!(expired.message().contains("is shutting down"), "{expired}");
+        assert_eq!(rig.carrier.given.len(), 1, "a server that drains is not asked again");
+        rig.peer(server().peer, down());
+        rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(2), epoch: 2, pollers: 1 });
+        rig.run();
+        let given = std::mem::take(&mut rig.carrier.given);
+        assert_eq!(given.len(), 3);
+        let arguments = |given: &Given| given.bytes.last().copied();
+        assert!(given.iter().all(|other| arguments(other) == arguments(&given[0])));
+        let next = Origin { session: SessionNumber(2), ..server() };
+        for given in &given[1..] {
+            rig.message(next, super::reply(given.token));
+        }
+        assert!(first.try_take().unwrap().unwrap().is_ok() && second.try_take().unwrap().unwrap().is_ok());
+        assert_eq!(rig.poller.sizes(), (0, 0));
+    }
+}
+
+#[test]
+fn stream_that_a_draining_server_refuses_is_opened_again() {
+    let mut rig = connected(1);
+    rig.carrier.leaves_through = Some(SessionNumber(1));
+    let (_wait, _opened) = rig.open_with(super::PORT, FEED, no_items(), Connect::Wait);
+    rig.run();
+    let token = rig.carrier.given[0].token;
+    rig.message(server(), refusal(token.0));
+    rig.run();
+    assert_eq!(rig.carrier.given.len(), 1);
+    rig.peer(server().peer, down());
+    rig.run();
+    let given = sent(&mut rig);
+    assert!(matches!(given[1].1, Header::Request(RequestHeader { opens: true, .. })), "{given:?}");
+}
+
 #[test]
 fn draining_server_is_known_to_drain_in_this_session() {
-    let refusal = || {
-        let by = By::Node { reason: Some(Reason::Draining), ran: false };
-        let code = Code::Unavailable.number();
-        frame(
-            Header::Reply { call: 77, code, by, number: None, metadata: MetadataBytes::default() },
-            &[],
-            &[],
-        )
-    };
     let drains = |rig: &Rig| rig.routes.session(server().peer).map(|session| session.drains);
-    for says_so in [drained(), refusal()] {
+    for says_so in [drained(), refusal(77)] {
         let mut rig = connected(2);
         rig.message(Origin { session: SessionNumber(9), ..asked() }, says_so.clone());
         assert_eq!(drains(&rig), Some(false));

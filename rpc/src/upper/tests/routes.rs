@@ -3,6 +3,7 @@
 use super::{FakeCarrier, sent, server, status};
 use crate::call::Outcome;
 use crate::fake::Rig;
+use crate::frame::Header;
 use crate::reason::Reason;
 use crate::routes::{Link, Ready, Target};
 use crate::status::Code;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
-use trunkline_transport::{Connect, PeerDown, PeerEvent, PeerKey, SessionNumber, Upper as _};
+use trunkline_transport::{Connect, Origin, PeerDown, PeerEvent, PeerKey, SessionNumber, Upper as _};
 use trunkline_verbs::{Clock, VirtualClock};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -242,4 +243,45 @@ fn ready_of_a_list_fails_with_a_round_that_has_tried_an_address() {
         let Poll::Ready(Err(status)) = ready.as_mut().poll(&mut context) else { panic!("it waits") };
         assert_eq!(status.reason(), Some(Reason::Unreachable), "{status}");
     }
+}
+
+#[test]
+fn call_moves_from_a_draining_server_of_a_list_to_one_that_comes_up() {
+    for connect in [Connect::FailFast, Connect::Wait] {
+        let mut rig = Rig::new();
+        let link = link(&rig, &[1, 2]);
+        let _first = submit(&mut rig, &link, Connect::Wait);
+        up(&mut rig, 1);
+        assert_eq!(sent(&mut rig).len(), 1);
+        rig.message(Origin { peer: key(1), ..server() }, super::frame(Header::Drained, &[], &[]));
+        let mut call = submit(&mut rig, &link, connect);
+        assert!(waits(&mut call) && sent(&mut rig).is_empty(), "{connect:?}");
+        up(&mut rig, 2);
+        let given = sent(&mut rig);
+        assert_eq!((given.len(), given[0].0.peer), (1, key(2)), "{connect:?}");
+    }
+}
+
+#[test]
+fn call_waits_for_the_next_session_of_a_list_whose_servers_drain() {
+    let mut rig = Rig::new();
+    let link = link(&rig, &[1, 2]);
+    let _first = submit(&mut rig, &link, Connect::Wait);
+    up(&mut rig, 1);
+    up(&mut rig, 2);
+    sent(&mut rig);
+    for port in [1, 2] {
+        rig.message(Origin { peer: key(port), ..server() }, super::frame(Header::Drained, &[], &[]));
+    }
+    let mut call = submit(&mut rig, &link, Connect::Wait);
+    let failed = status(&mut submit(&mut rig, &link, Connect::FailFast));
+    assert_eq!((failed.reason(), failed.may_have_run()), (Some(Reason::Draining), false), "{failed}");
+    rig.carrier.wait(1700 * MS);
+    rig.run();
+    assert!(waits(&mut call) && sent(&mut rig).is_empty());
+    down(&mut rig, 1, PeerDown::Closed);
+    up(&mut rig, 1);
+    rig.run();
+    let given = sent(&mut rig);
+    assert_eq!((given.len(), given[0].0.peer), (1, key(1)));
 }

@@ -865,3 +865,25 @@ async fn health_checks_and_handlers_learn_of_a_drain() {
     node.shutdown_async().await;
     server.shutdown_async().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn channel_waits_for_a_server_that_starts_again() {
+    let serve = |address: String| async move {
+        let server = trunkline_tonic::Server::new(all_routes(Interop::default())).on_pollers();
+        let node = Node::builder().listen(address).tokio(Handle::current()).serve(server);
+        node.start_async().await.unwrap()
+    };
+    let server = serve("127.0.0.1:0".to_owned()).await;
+    let address = server.local_address();
+    server.shutdown_async().await;
+    let node = Node::builder().listen("127.0.0.1:0").start_async().await.unwrap();
+    let channel = trunkline_tonic::Channel::new(&node, address);
+    let mut patient = TestServiceClient::new(channel.clone().with_connect(trunkline::Connect::Wait));
+    let call = tokio::spawn(async move { patient.empty_call(Empty {}).await });
+    let status = TestServiceClient::new(channel).empty_call(Empty {}).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let server = serve(address.to_string()).await;
+    assert!(call.await.unwrap().is_ok());
+    node.shutdown_async().await;
+    server.shutdown_async().await;
+}

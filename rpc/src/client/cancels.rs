@@ -1,0 +1,51 @@
+//! Cancellations of streams that found no room in the queue of messages, until they are sent again.
+
+use std::mem;
+use std::time::Duration;
+use trunkline_transport::{PeerKey, Toward};
+use trunkline_verbs::Time;
+
+/// Time until a full queue of messages is tried again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A cancellation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cancel {
+    pub(super) peer: PeerKey,
+    pub(super) toward: Toward,
+    pub(super) call: u64,
+    /// True for a stream, whose request must not be overtaken.
+    pub(super) ordered: bool,
+}
+
+/// The cancellations to be sent again, and the time for that.
+#[derive(Debug, Default)]
+pub(super) struct Cancels {
+    list: Vec<Cancel>,
+    due: Option<Time>,
+}
+
+impl Cancels {
+    pub(super) fn push(&mut self, cancel: Cancel, now: Time) {
+        self.list.push(cancel);
+        self.due.get_or_insert(now + PAUSE);
+    }
+
+    pub(super) fn next_timer(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// Takes all of them once it is time.
+    pub(super) fn take_due(&mut self, now: Time) -> Vec<Cancel> {
+        if self.due.is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        self.due = None;
+        mem::take(&mut self.list)
+    }
+
+    /// Forgets those to a peer whose session is over.
+    pub(super) fn forget(&mut self, peer: PeerKey) {
+        self.list.retain(|cancel| cancel.peer != peer);
+    }
+}

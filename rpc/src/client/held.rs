@@ -1,0 +1,93 @@
+//! A server that drains keeps its session until its handlers have ended, and refuses each new call. Calls that wait for a
+//! connection stay here until that session is over, in order of arrival, and are then made again.
+//!
+//! The table of calls hands them to its poller, because the route of a call may lead to another server by then.
+
+use crate::call::Submission;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use trunkline_transport::PeerKey;
+use trunkline_verbs::Time;
+
+/// Calls that wait for the next session of their server.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Calls in order of arrival.
+    calls: BTreeMap<u64, (PeerKey, Submission)>,
+    deadlines: BTreeSet<(Time, u64)>,
+    last: u64,
+    /// Calls to be made again now.
+    ready: Vec<Submission>,
+}
+
+impl Held {
+    pub(super) fn len(&self) -> usize {
+        self.calls.len() + self.ready.len()
+    }
+
+    /// Returns true if a call is to be made again.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Returns the first deadline.
+    pub(super) fn next_timer(&self) -> Option<Time> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Keeps a call until the session with its server is over. A call by a route is made again at once: the route leads
+    /// to another server, or the call waits for it.
+    pub(super) fn push(&mut self, peer: PeerKey, call: Submission) {
+        if call.route.is_some() {
+            return self.ready.push(call);
+        }
+        self.deadlines.insert((call.deadline, self.last));
+        self.calls.insert(self.last, (peer, call));
+        self.last += 1;
+    }
+
+    /// Adds a call to be made again now.
+    pub(super) fn make_again(&mut self, call: Submission) {
+        self.ready.push(call);
+    }
+
+    /// Makes the calls to a server again, whose session is over.
+    pub(super) fn release(&mut self, peer: PeerKey) {
+        let calls = self.remove(|(of, _)| *of == peer);
+        self.ready.extend(calls.into_iter().map(|(_, call)| call));
+    }
+
+    /// Takes the calls to be made again now.
+    pub(super) fn take_ready(&mut self) -> Vec<Submission> {
+        mem::take(&mut self.ready)
+    }
+
+    /// Takes the calls whose deadline has passed.
+    pub(super) fn late(&mut self, now: Time) -> Vec<(PeerKey, Submission)> {
+        let is_due = self.next_timer().is_some_and(|deadline| deadline <= now);
+        if is_due { self.remove(|(_, call)| call.deadline <= now) } else { Vec::new() }
+    }
+
+    /// Takes the calls that match, with their servers.
+    pub(super) fn take(&mut self, which: impl Fn(&Submission) -> bool) -> Vec<(PeerKey, Submission)> {
+        let (mut taken, ready) = (self.remove(|(_, call)| which(call)), mem::take(&mut self.ready));
+        let (chosen, left) = ready.into_iter().partition::<Vec<_>, _>(|call| which(call));
+        self.ready = left;
+        taken.extend(chosen.into_iter().map(|call| (call.server, call)));
+        taken
+    }
+
+    fn remove(&mut self, which: impl Fn(&(PeerKey, Submission)) -> bool) -> Vec<(PeerKey, Submission)> {
+        if self.calls.is_empty() {
+            return Vec::new();
+        }
+        let chosen = self.calls.iter().filter(|(_, held)| which(held)).map(|(number, _)| *number);
+        let chosen = chosen.collect::<Vec<_>>();
+        let taken = chosen.into_iter().filter_map(|number| Some((number, self.calls.remove(&number)?)));
+        let taken = taken.collect::<Vec<_>>();
+        taken.iter().for_each(|(number, (_, call))| {
+            self.deadlines.remove(&(call.deadline, *number));
+        });
+        taken.into_iter().map(|(_, held)| held).collect()
+    }
+}
