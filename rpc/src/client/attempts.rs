@@ -33,6 +33,8 @@ pub(super) struct Attempts {
     current: Option<(Chosen, Getter<Outcome>)>,
     /// True if an earlier attempt may have run.
     may_have_run: bool,
+    /// Last refusal by a server. It says more than the failure to reach another one.
+    refusal: Option<Status>,
 }
 
 impl Attempts {
@@ -47,7 +49,8 @@ impl Attempts {
         inbox: &Inbox,
     ) -> Result<Self, Status> {
         let (balance, clock, tried) = (Arc::clone(balance), clock.clone(), Tried::new(call.connect));
-        let mut attempts = Self { balance, clock, call, tried, current: None, may_have_run: false };
+        let mut attempts =
+            Self { balance, clock, call, tried, current: None, may_have_run: false, refusal: None };
         match attempts.make(inbox, attempts.clock.now()) {
             Ok(true) => Ok(attempts),
             // The first attempt always has a server.
@@ -97,10 +100,16 @@ impl Attempts {
             };
             match ended {
                 Ok(may_have_run) => self.may_have_run |= may_have_run,
-                Err(status) if self.may_have_run => return Poll::Ready(Err(status.after_run())),
-                Err(status) => return Poll::Ready(Err(status)),
+                Err(status) => return Poll::Ready(Err(self.last_of(status))),
             }
         }
+    }
+
+    /// Returns the status of the call, whose last attempt ended with this one.
+    fn last_of(&mut self, status: Status) -> Status {
+        let is_away = !status.may_have_run() && status.reason() == Some(Reason::Unreachable);
+        let status = self.refusal.take().filter(|_| is_away).unwrap_or(status);
+        if self.may_have_run { status.after_run() } else { status }
     }
 
     /// Makes another attempt if there is a server for it and the budget allows it. Returns true if the last one may have
@@ -109,6 +118,7 @@ impl Attempts {
     /// # Errors
     /// Returns the status of the call, which ends.
     fn make_another(&mut self, inbox: &Inbox, now: Time, status: Status) -> Result<bool, Status> {
+        self.tried.refused(&status);
         // A server that leaves is no sign of overload, a call that has not left loads none, and each server gets one attempt
         // at most, unless the call waits again.
         let is_free = !status.may_have_run()
@@ -122,7 +132,11 @@ impl Attempts {
             return Err(self.balance.without_retry(status, &self.tried, now));
         }
         if self.make(inbox, now) == Ok(true) {
-            return Ok(status.may_have_run());
+            let may_have_run = status.may_have_run();
+            if !may_have_run && status.origin() == Origin::Peer {
+                self.refusal = Some(status);
+            }
+            return Ok(may_have_run);
         }
         if !is_free {
             self.balance.return_retry();

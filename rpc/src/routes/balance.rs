@@ -173,6 +173,19 @@ pub(crate) struct Tried {
     /// True if it has waited for the target.
     target: bool,
     connect: Connect,
+    refused: Refused,
+}
+
+/// The refusal of a call by servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Refused {
+    /// None has refused it.
+    #[default]
+    Never,
+    /// A server drains. The call may wait for one that is being connected.
+    Draining,
+    /// A server is overloaded. The call waits for no other.
+    Overloaded,
 }
 
 impl Tried {
@@ -181,9 +194,18 @@ impl Tried {
         Self { connect, ..Self::default() }
     }
 
-    /// Returns true if it has waited for the target.
+    /// Records the answer of a server that has refused the call.
+    pub(crate) fn refused(&mut self, status: &Status) {
+        match status.reason() {
+            Some(Reason::Overloaded) => self.refused = Refused::Overloaded,
+            Some(Reason::Draining) if self.refused == Refused::Never => self.refused = Refused::Draining,
+            _ => {}
+        }
+    }
+
+    /// Returns true if it has waited for any server, and may do so again.
     pub(crate) fn has_waited(&self) -> bool {
-        self.target
+        self.target && self.connect == Connect::Wait
     }
 }
 
@@ -273,6 +295,11 @@ impl Balanced {
         if !ready.is_empty() {
             return Some(Some(Arc::clone(self.pick(&ready, now))));
         }
+        if tried.refused == Refused::Overloaded {
+            // A later call may find another server connected.
+            servers.iter().filter(untried).for_each(|server| server.link.keep());
+            return None;
+        }
         // The route of the target leads to no server that drains, and waits until another one answers.
         if tried.connect == Connect::Wait
             && self.target.route().failure().is_none_or(|failure| !failure.is_final)
@@ -294,10 +321,19 @@ impl Balanced {
             let connecting = if fails { standing(Standing::Connecting) } else { Vec::new() };
             return Some(connecting.iter().find(is_sought).map(|server| Arc::clone(server)));
         }
-        for wanted in [Standing::Connecting, Standing::Failed] {
-            if let Some(server) = standing(wanted).first() {
+        // The refusal of a server that drains is an answer, which no dead server delays. One that may be starting is tried.
+        let drains = |server: &&Arc<Server>| server.link.session().is_some_and(|session| session.drains);
+        let is_answered = tried.refused == Refused::Draining || servers.iter().any(|server| drains(&server));
+        for server in [Standing::Connecting, Standing::Failed].into_iter().flat_map(standing) {
+            if !is_answered || !server.link.route().is_lost() {
                 return Some(Some(Arc::clone(server)));
             }
+            server.link.keep();
+        }
+        if tried.connect == Connect::FailFast
+            && let Some(server) = servers.iter().filter(untried).find(drains)
+        {
+            return Some(Some(Arc::clone(server)));
         }
         // All are left out: the first attempt probes one of them.
         let is_first = tried.servers.is_empty() && !tried.target;
@@ -334,6 +370,12 @@ impl Balanced {
                 let servers = self.servers();
                 let server = chosen.server.as_ref().or_else(|| self.target_leads_to(&servers));
                 server.inspect(|server| server.leave_out(chosen.session, now));
+                if status.reason() == Some(Reason::Unreachable)
+                    && let Some(server) = &chosen.server
+                    && chosen.session.is_none()
+                {
+                    server.link.route().lose();
+                }
                 self.target.look_again();
             }
             // A handler has answered, or the call was refused for another reason.
@@ -462,7 +504,8 @@ impl Server {
     fn claim(&self, now: Time) -> Option<(Option<u64>, bool)> {
         let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
         if drains {
-            return None;
+            // It is chosen for its refusal.
+            return Some((Some(serial), false));
         }
         let mut pause = self.lock();
         match &mut *pause {
@@ -789,6 +832,48 @@ mod tests {
         let (failure, until) = (Arc::new(Failure::misuse("no port")), now + PAUSE);
         balanced.target.route().publish(Phase::Failed(failure, until));
         assert_eq!(next(), None, "waiting does not mend it");
+    }
+
+    #[test]
+    fn call_that_a_server_has_answered_waits_for_no_dead_one() {
+        let (rig, balanced) = connected(Policy::RoundRobin);
+        rig.routes.down(PeerKey::new(address(2)));
+        let now = Time(1_000_000_000);
+        let next = |reason, phase| {
+            balanced.servers()[1].link.route().publish(phase);
+            let mut tried = Tried::default();
+            assert!(balanced.choose(&mut tried, now).is_some_and(|chosen| chosen.session.is_some()));
+            tried.refused(&refused(reason));
+            balanced.choose(&mut tried, now).map(|chosen| chosen.server.is_some())
+        };
+        let failed = || Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE);
+        balanced.target.route().publish(Phase::Up(PeerKey::new(address(1))));
+        assert_eq!(next(Reason::Overloaded, Phase::Seeking), None);
+        assert_eq!(next(Reason::Draining, Phase::Seeking), Some(true), "it may be starting");
+        assert_eq!(next(Reason::Overloaded, failed()), None);
+        assert_eq!(next(Reason::Draining, failed()), None);
+    }
+
+    #[test]
+    fn call_waits_for_no_dead_server_while_another_drains() {
+        for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
+            let (rig, balanced) = connected(policy);
+            let now = Time(1_000_000_000);
+            rig.routes.down(PeerKey::new(address(2)));
+            rig.routes.drains(PeerKey::new(address(1)), 1);
+            let attempt = |status: Status| {
+                let chosen = balanced.choose(&mut Tried::default(), now).unwrap();
+                balanced.ended(&chosen, Err(&status), now);
+                chosen.server.map(|server| server.address.port())
+            };
+            let lost = || Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
+            assert_eq!(attempt(lost()), Some(2), "{policy:?}: it may be starting");
+            // A round at the dead server changes nothing.
+            balanced.servers()[1].link.route().begin();
+            assert_eq!(attempt(refused(Reason::Draining)), Some(1), "{policy:?}");
+            balanced.servers()[1].link.route().publish(Phase::Idle);
+            assert_eq!(attempt(lost()), Some(2), "{policy:?}: it has been told to leave");
+        }
     }
 
     #[test]

@@ -71,8 +71,11 @@ impl Failure {
         // A failure common to all addresses is one of the server.
         let mut kinds = tried.iter().map(|(_, why)| kind(why));
         let first = kinds.next().unwrap_or((Code::Unavailable, Reason::Unreachable));
+        // A server that drains has answered.
+        let has_answer = tried.iter().any(|(_, why)| matches!(why, Unreached::Draining));
+        let others = if has_answer { Reason::Draining } else { Reason::Unreachable };
         let (code, reason) =
-            if kinds.all(|kind| kind == first) { first } else { (Code::Unavailable, Reason::Unreachable) };
+            if kinds.all(|kind| kind == first) { first } else { (Code::Unavailable, others) };
         let ends = |why: &Unreached| matches!(why, Unreached::Down(cause) if cause.is_final());
         let is_final = is_fixed && !tried.is_empty() && tried.iter().all(|(_, why)| ends(why));
         Self { code, reason, text, causes: lookup.to_vec(), is_final, has_tried_none: false }

@@ -43,6 +43,8 @@ struct State {
     waiting: Slab<Waker>,
     /// True if it is wanted whether or not a call waits.
     is_kept: bool,
+    /// True if the last attempt to reach it has failed, or its last session broke.
+    is_lost: bool,
     /// True if its addresses are to be looked up again.
     is_stale: bool,
     /// Addresses of the last lookup; `None` before the first one.
@@ -104,6 +106,7 @@ impl Route {
             parked: 0,
             waiting: Slab::new(),
             is_kept: false,
+            is_lost: false,
             is_stale: false,
             found: None,
         };
@@ -150,6 +153,17 @@ impl Route {
     /// Returns true if a round is in progress.
     pub(super) fn is_sought(&self) -> bool {
         matches!(self.lock().phase, Phase::Seeking)
+    }
+
+    /// Returns true if the last attempt to reach it has failed, or its last session broke.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lock().is_lost
+    }
+
+    /// Records that an attempt to reach it has failed, or that its session broke.
+    pub(super) fn lose(&self) {
+        let mut state = self.lock();
+        state.is_lost |= !matches!(state.phase, Phase::Up(_));
     }
 
     /// Keeps it wanted: rounds follow each other until a session is up. Returns true the first time.
@@ -273,6 +287,7 @@ impl Route {
     /// Changes the phase, and wakes the futures that wait for it.
     pub(super) fn publish(&self, phase: Phase) {
         let mut state = self.lock();
+        state.is_lost = matches!(phase, Phase::Failed(..));
         state.phase = phase;
         let wakers = state.waiting.iter().map(|(_, waker)| waker.clone()).collect::<Vec<_>>();
         drop(state);

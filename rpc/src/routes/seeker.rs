@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_transport::{Carrier, PeerEvent, PeerKey};
+use trunkline_transport::{Carrier, PeerDown, PeerEvent, PeerKey};
 use trunkline_verbs::Time;
 
 /// First pause after a failed round, and number of times that it doubles.
@@ -266,13 +266,17 @@ impl Seeker {
                 }
                 // The peer has come back by itself.
                 (None, PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
-                (None, PeerEvent::Down { .. }) => {
-                    // The pause was for its drain, and it may start again at once.
+                (None, PeerEvent::Down { cause }) => {
+                    let breaks = !matches!(cause, PeerDown::Closed | PeerDown::Restarted);
                     if let Some(sought) = self.sought.get_mut(&id).filter(|_| has_drained) {
+                        // The pause was for its drain, and it may start again at once.
                         sought.row = 0;
                         sought.route.publish(Phase::Idle);
                     }
                     self.consider(carrier, id);
+                    if let Some(sought) = self.sought.get(&id).filter(|_| breaks) {
+                        sought.route.lose();
+                    }
                 }
             }
         }
@@ -458,7 +462,7 @@ mod tests {
             seeker.resolved(&mut rig.carrier, Resolved { route: route.id, number, outcome: Ok(found) });
         };
         find(&mut seeker, &mut rig, vec![at(1)]);
-        let is_down = PeerEvent::Down { cause: trunkline_transport::PeerDown::NotListening };
+        let is_down = PeerEvent::Down { cause: PeerDown::NotListening };
         seeker.peer(&mut rig.carrier, PeerKey::new(at(1)), is_down);
         assert!(matches!(route.phase().0, Phase::Failed(..)));
         rig.carrier.wait(2 * PAUSE);

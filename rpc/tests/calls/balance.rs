@@ -14,8 +14,8 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 use trunkline::{
-    Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, Resolve, Resolving, ServerList,
-    Status, Target, block_on,
+    Balance, CallOptions, Channel, Code, Connect, Node, Origin, Policy, Reason, Resolve, Resolving,
+    ServerList, Status, Target, block_on,
 };
 use trunkline_testkit::{Process, print_line, same_test};
 
@@ -465,6 +465,24 @@ fn retry_budget_bounds_further_attempts() {
     assert_eq!(replicas.servers.iter().flatten().map(refused).sum::<u64>(), 105);
     replicas.workers.iter().for_each(|worker| worker.gate.open());
     assert!(held.into_iter().all(|call| block_on(call).is_ok()));
+}
+
+#[test]
+fn dead_server_does_not_replace_the_answer_of_an_overloaded_one() {
+    let mut replicas = Replicas::limited(2, 1);
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    replicas.stop_and_tell(1);
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    let direct = WorkClient::connect(&replicas.caller, replicas.addresses[0]).unwrap().with_timeout(LIMIT);
+    let held = direct.wait(1000);
+    until("the call is held", || (replicas.workers[0].gate.arrived() == 1).then_some(()));
+    for job in 0..20 {
+        let status = block_on(client.add(job)).unwrap_err();
+        assert_eq!((status.reason(), status.origin()), (Some(Reason::Overloaded), Origin::Peer), "{status}");
+    }
+    replicas.workers[0].gate.open();
+    assert_eq!(block_on(held), Ok(0));
 }
 
 /// Addresses that a test changes.
