@@ -12,12 +12,14 @@ use crate::lifecycle::Lifecycle;
 use crate::metadata::Metadata;
 use crate::name::{MethodName, ServiceName, Streams};
 use crate::pool::SharedPool;
-#[cfg(test)]
-use crate::routes::Link;
 use crate::routes::Routes;
+#[cfg(test)]
+use crate::routes::{Chosen, Link};
 use crate::server::{MethodNumbers, Methods, Request, Service};
 use crate::status::Status;
 use crate::stream::ItemBuffer;
+#[cfg(test)]
+use crate::stub::no_items;
 use crate::upper::RpcPoller;
 use bytes::Bytes;
 use futures_core::Stream;
@@ -531,6 +533,27 @@ impl Rig {
         getter
     }
 
+    /// Creates a call of `echo` to a server that a balance has chosen.
+    #[cfg(test)]
+    pub(crate) fn submit_chosen(&self, chosen: &Chosen, connect: Connect) -> Getter<Outcome> {
+        let (server, route) = chosen.to;
+        let submission = self.submission(0, ECHO, Duration::from_secs(60), Entry::Waits);
+        self.push(Submission { server, route, connect, ..submission })
+    }
+
+    /// Opens a stream of a server that a balance has chosen.
+    #[cfg(test)]
+    pub(crate) fn open_chosen(
+        &self,
+        chosen: &Chosen,
+        method: &'static MethodName,
+        connect: Connect,
+    ) -> (StreamWait, Opened) {
+        let (server, route) = chosen.to;
+        let call = self.submission(0, method, Duration::ZERO, Entry::Tries);
+        self.open_call(Submission { server, route, connect, ..call }, no_items())
+    }
+
     /// Opens a stream of the server with this port.
     pub(crate) fn open(&self, port: u16, method: &'static MethodName, items: Items) -> (StreamWait, Opened) {
         self.open_with(port, method, items, Connect::FailFast)
@@ -544,11 +567,15 @@ impl Rig {
         items: Items,
         connect: Connect,
     ) -> (StreamWait, Opened) {
-        let (deadline, idle_limit) = self.stream_limits;
+        let call = self.submission(port, method, Duration::ZERO, Entry::Tries);
+        self.open_call(Submission { connect, ..call }, items)
+    }
+
+    fn open_call(&self, call: Submission<Setter<Outcome>>, items: Items) -> (StreamWait, Opened) {
+        let ((deadline, idle_limit), method) = (self.stream_limits, call.method);
         let NewStream { answer, wait, opened, sending } =
             NewStream::new(Arc::clone(&self.inbox) as _, method.streams, idle_limit, items);
-        let call = self.submission(port, method, Duration::ZERO, Entry::Tries);
-        let submission = Submission { deadline, connect, ..call }.with_answer(Some(answer));
+        let submission = Submission { deadline, ..call }.with_answer(Some(answer));
         let _closed = self.inbox.push(Work::Open(Box::new(Opening { submission, sending })));
         (wait, opened)
     }

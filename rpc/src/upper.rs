@@ -30,7 +30,7 @@ use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
-    Awaited, Carrier, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Screening,
+    Awaited, Carrier, Connect, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Screening,
     SendOutcome, Token, Upper,
 };
 use trunkline_verbs::{Clock, Time};
@@ -237,10 +237,15 @@ impl RpcPoller {
         if table.refuses(&mut call, carrier.now()) {
             return;
         }
-        let placed = call.route.and_then(|id| {
-            let serves = |peer| carrier.is_up(peer) && !table.is_refused_by(peer);
-            parked.place((carrier, &serves), id, call)
-        });
+        let serves = |peer| carrier.is_up(peer) && !table.is_refused_by(peer);
+        // A balanced channel makes a call again that does not wait and has no stream.
+        let is_repeated = call.connect == Connect::FailFast && !call.method.streams.any();
+        let stays = |peer| if is_repeated { carrier.is_up(peer) } else { serves(peer) };
+        let placed = if call.is_chosen() && stays(call.server) {
+            Some(call)
+        } else {
+            call.route.and_then(|id| parked.place((carrier, &serves), id, call))
+        };
         if let Some(mut call) = placed {
             table.start(carrier, &mut call, |buffer| inbox.keep(buffer));
         }

@@ -20,4 +20,4 @@ pub use future::{After, Call, Decoded, Wait};
 pub(crate) use local_queue::LocalQueue;
 pub(crate) use stream::{NewStream, Opening, Sending, StreamAnswer};
 pub use stream::{Opened, Outgoing, StreamWait, no_items, outgoing};
-pub(crate) use submission::{Submission, shutting_down, too_many};
+pub(crate) use submission::{NOWHERE, Submission, shutting_down, too_many};

@@ -8,6 +8,7 @@ use crate::reason::Reason;
 use crate::route_id::RouteId;
 use crate::status::{Code, Status};
 use std::mem;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, SendError, Turn};
 use trunkline_verbs::Time;
 
@@ -16,7 +17,7 @@ use trunkline_verbs::Time;
 pub(crate) struct Submission<A = Answer> {
     /// The server; a placeholder while the route of the call has no address.
     pub(crate) server: PeerKey,
-    /// The route of the call; `None` for a call to an address.
+    /// The route of the call; `None` for a call to an address, and for one that may not move from its server any more.
     pub(crate) route: Option<RouteId>,
     pub(crate) method: &'static MethodName,
     pub(crate) one_way: bool,
@@ -39,6 +40,9 @@ pub(crate) struct Submission<A = Answer> {
     /// Completion for the outcome; `None` once it has been taken.
     pub(crate) answer: Option<A>,
 }
+
+/// The server of a call whose route has not led to one.
+pub(crate) const NOWHERE: PeerKey = PeerKey::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 
 /// The compiler moves values of up to this size without a call of `memcpy`.
 const _: () = assert!(size_of::<Submission>() <= 128);
@@ -103,6 +107,12 @@ impl<A> Submission<A> {
             entry: self.entry,
             answer,
         }
+    }
+
+    /// Returns true if it has a server, and goes by its route to another one if that dies before the request has left.
+    #[inline]
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.route.is_some() && self.server != NOWHERE
     }
 
     /// Returns the same call with another answer. Its arguments are copied to this empty buffer.

@@ -21,6 +21,8 @@ pub(super) struct Flight {
     pub(super) ordered: bool,
     /// True if a handler or task of this node waits for it.
     pub(super) nested: bool,
+    /// True if another server can take it.
+    pub(super) is_chosen: bool,
     /// Part of the call budget that it leaves to others.
     pub(super) leaves: Leaves,
     /// Key of its deadline.
@@ -50,6 +52,25 @@ impl Flight {
     pub(super) fn name(&self) -> String {
         format!("{} at {}", self.method, self.peer)
     }
+}
+
+/// The session with a peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Session {
+    pub(super) number: SessionNumber,
+    /// Incarnation of the peer.
+    pub(super) epoch: u64,
+    /// Number of its pollers.
+    pub(super) pollers: u16,
+}
+
+/// The calls that a table accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Takes {
+    All,
+    /// Calls of handlers and tasks: the node shuts down.
+    Nested,
+    None,
 }
 
 /// Mark of a one-way call in its number. It outlives the call, so that a late refusal is recognised as a one-way call's.

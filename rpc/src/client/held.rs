@@ -46,9 +46,11 @@ impl Held {
         self.last += 1;
     }
 
-    /// Adds a call to be made again now.
+    /// Adds a call to be made again now, unless it has ended.
     pub(super) fn make_again(&mut self, call: Submission) {
-        self.ready.push(call);
+        if call.answer.is_some() {
+            self.ready.push(call);
+        }
     }
 
     /// Makes the calls to a server again, whose session is over.

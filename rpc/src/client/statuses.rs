@@ -2,13 +2,14 @@
 
 use super::flight::Flight;
 use crate::budgets::check_metadata;
-use crate::frame::By;
 use crate::frame::status_body::{self, StatusTexts};
+use crate::frame::{By, FrameError};
 use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use std::ops::Range;
+use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_transport::{Message, PeerDown, PeerKey, SendError};
 
@@ -154,4 +155,28 @@ pub(super) fn gave_up() -> Status {
 pub(super) fn no_session(server: PeerKey) -> Status {
     let text = format!("no connection yet: {server} is shutting down");
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
+}
+
+/// Returns the status of a call whose reply cannot be read.
+pub(super) fn unreadable(method: &MethodName, error: FrameError) -> Status {
+    let reason = match error {
+        FrameError::UnknownExtension(_) => Reason::UnknownExtension,
+        _ => Reason::BadReply,
+    };
+    Status::ran(Code::Internal, format!("{method}: the reply cannot be read: {error}")).because(reason)
+}
+
+/// Describes why a call in flight ends late: nothing has arrived on its stream for its limit, its reply has found no memory
+/// for this many bytes, or its request was not sent, with the arguments of [`not_sent`].
+pub(super) fn late(
+    idle: Option<&Duration>,
+    waiting: Option<usize>,
+    unsent: Option<(bool, Option<PeerDown>)>,
+) -> String {
+    match (idle, waiting, unsent) {
+        (Some(limit), ..) => format!("nothing arrived on the stream for its idle_timeout of {limit:?}"),
+        (None, Some(bytes), _) => no_memory(bytes),
+        (None, None, Some((is_up, away))) => not_sent(is_up, away),
+        (None, None, None) => "no answer in time".to_owned(),
+    }
 }

@@ -4,14 +4,14 @@
 use super::cancels::{Cancel, Cancels};
 use super::counters::Counters;
 use super::drained::DrainedPollers;
-use super::flight::{Flight, Progress, is_reply_to, microseconds, number, parts};
+use super::flight::{Flight, Progress, Session, Takes, is_reply_to, microseconds, number, parts};
 use super::held::Held;
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
 use super::peer_queue::Part;
 use super::statuses::{
-    GAVE_UP, drained, expired, gave_up, missed, no_memory, no_session, not_sent, out_of_order, received,
-    refused, status_of,
+    GAVE_UP, drained, expired, gave_up, late, missed, no_memory, no_session, not_sent, out_of_order,
+    received, refused, status_of, unreadable,
 };
 use super::waiting::Waiting;
 use crate::budgets::check_metadata;
@@ -46,15 +46,6 @@ use trunkline_verbs::Time;
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
 
-/// The calls that a table accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Takes {
-    All,
-    /// Calls of handlers and tasks: the node shuts down.
-    Nested,
-    None,
-}
-
 /// The table of calls in flight.
 pub(crate) struct Table {
     /// Budget of calls in flight.
@@ -85,16 +76,6 @@ pub(crate) struct Table {
     takes: Takes,
     /// Cancellations of streams that found no room.
     cancels: Cancels,
-}
-
-/// The session with a peer.
-#[derive(Debug, Clone, Copy)]
-struct Session {
-    number: SessionNumber,
-    /// Incarnation of the peer.
-    epoch: u64,
-    /// Number of its pollers.
-    pollers: u16,
 }
 
 impl Table {
@@ -189,7 +170,7 @@ impl Table {
         self.held.take_ready()
     }
 
-    /// Returns true if a peer takes no more calls in its session.
+    /// Returns true if a peer refuses calls in its session.
     pub(crate) fn is_refused_by(&self, peer: PeerKey) -> bool {
         self.drained.refuses(peer)
     }
@@ -300,14 +281,19 @@ impl Table {
         pending: &mut Submission,
         (asked, session, leaves): (Asked, Option<SessionNumber>, Leaves),
     ) -> Result<bool, SendError> {
-        let Submission { method, one_way, deadline, connect, order, nested, entry, metadata, .. } = *pending;
+        let Submission { method, one_way, deadline, order, nested, entry, metadata, .. } = *pending;
+        let is_chosen = pending.is_chosen();
         let counters = self.counters.index(method);
         let flight = self.flights.vacant_entry();
         let call = number(flight.key(), self.generation, one_way);
         let now = carrier.now();
         let opens = method.streams.any();
-        // An ordered call must not follow others to another session, and items of the client would be lost.
-        let may_repeat = connect == Connect::Wait && order.is_none() && !method.streams.has_client_items();
+        // An ordered call must not follow others to another session.
+        // A balanced channel repeats other calls.
+        let waits = pending.connect == Connect::Wait || (is_chosen && opens);
+        let may_repeat = waits && order.is_none();
+        // The route of a call waits, and not its server.
+        let connect = if is_chosen { Connect::FailFast } else { pending.connect };
         let again = may_repeat.then(|| Box::new(pending.copy(Encoded::default(), None)));
         // A stream may have no deadline.
         let is_timed = !opens || deadline != Time::MAX;
@@ -344,6 +330,7 @@ impl Table {
             one_way,
             ordered: order.is_some(),
             nested,
+            is_chosen,
             leaves: entry.leaves_calls(),
             timer: due.map(|due| self.deadlines.add(now, due, call)),
             turn: taken.turn,
@@ -448,8 +435,11 @@ impl Table {
                 self.end(call, gave_up());
                 continue;
             }
-            if self.drained.refuses(seat.peer) && self.is_stopped(seat.peer, &mut call) {
+            let is_away = call.is_chosen() && !carrier.is_up(seat.peer);
+            if is_away || (self.drained.refuses(seat.peer) && self.is_stopped(seat.peer, &mut call)) {
                 self.waiting.leave(seat, None);
+                // A call that was stopped has no answer any more.
+                self.held.make_again(call);
                 continue;
             }
             match self.attempt(carrier, seat.peer, &mut call, leaves) {
@@ -577,10 +567,8 @@ impl Table {
     /// Handles a reply that cannot be read.
     pub(crate) fn unread(&mut self, now: Time, from: PeerKey, call: u64, error: FrameError) {
         let Some(flight) = self.waiting(from, call) else { return };
-        let is_unknown = matches!(error, FrameError::UnknownExtension(_));
-        let reason = if is_unknown { Reason::UnknownExtension } else { Reason::BadReply };
-        let text = format!("{}: the reply cannot be read: {error}", flight.method);
-        self.finish(now, call, Err(Status::ran(Code::Internal, text).because(reason)));
+        let status = unreadable(flight.method, error);
+        self.finish(now, call, Err(status));
     }
 
     /// Ends a call whose reply found no memory on this node in time.
@@ -661,7 +649,7 @@ impl Table {
     }
 
     /// Handles the loss of a peer: no reply will come for delivered requests.
-    pub(crate) fn down(&mut self, carrier: &dyn Carrier, peer: PeerKey, cause: PeerDown) {
+    pub(crate) fn down(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, cause: PeerDown) {
         self.forget_numbers(peer);
         self.cancels.forget(peer);
         let lost = self.numbers(|flight| {
@@ -686,6 +674,16 @@ impl Table {
                 missed(flight, cause)
             };
             self.finish(carrier.now(), call, Err(status));
+        }
+        // Another server takes the requests that have not left.
+        let chosen = self.numbers(|flight| flight.peer == peer && flight.is_chosen);
+        for Token(call) in self.take_unsent(carrier, &chosen) {
+            if !self.is_taken_back(call)
+                && let Some(flight) = self.flight(call)
+            {
+                let status = Status::unreachable(flight.name(), cause, false);
+                self.finish(carrier.now(), call, Err(status));
+            }
         }
         self.sessions.remove(peer);
         self.drained.forget(peer);
@@ -770,14 +768,8 @@ impl Table {
             let is_reply = |frame: &[u8]| is_reply_to(frame, call);
             let waiting = carrier.waiting_bytes(peer, &is_reply);
             self.abandon(carrier, call, &unsent, |has_left| {
-                let text = match (idle.get(&call), waiting) {
-                    (Some(limit), _) => {
-                        format!("{name}: nothing arrived on the stream for its idle_timeout of {limit:?}")
-                    }
-                    (None, Some(bytes)) => format!("{name}: {}", no_memory(bytes)),
-                    _ if has_left => format!("{name}: no answer in time"),
-                    _ => format!("{name}: {}", not_sent(is_up, away)),
-                };
+                let unsent = (!has_left).then_some((is_up, away));
+                let text = format!("{name}: {}", late(idle.get(&call), waiting, unsent));
                 (Code::DeadlineExceeded, Reason::Expired, text)
             });
         }
@@ -825,6 +817,7 @@ impl Table {
     pub(crate) fn close(&mut self) {
         self.takes = Takes::None;
         self.end_waiting(|_| true);
+        // The time is not known here: they take no time in the report.
         self.end_all(Time::default(), |_| true);
     }
 
@@ -882,7 +875,13 @@ impl Table {
     /// Takes a call that has not run back, to be made again, if it waits for a session. Returns true if it has.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
-        let Some(again) = self.flight(call).and_then(|flight| flight.again.take()) else { return false };
+        // Items of the client that have left would be lost.
+        let has_items = |flight: &Flight| {
+            flight.method.streams.has_client_items()
+                && flight.answer.stream().is_some_and(|stream| stream.is_open())
+        };
+        let flight = self.flight(call).filter(|flight| !has_items(flight));
+        let Some(again) = flight.and_then(|flight| flight.again.take()) else { return false };
         let Some(flight) = self.remove(call) else { return false };
         self.counters.at(flight.counters).into_iter().for_each(MethodCounters::withdrawn);
         flight.answer.stream().into_iter().for_each(|stream| stream.withdrawn());

@@ -275,10 +275,13 @@ impl Balanced {
                     is_probe: false,
                 });
             };
-            let Some((session, is_probe)) = server.claim(now) else { continue };
+            let Some((session, is_probe)) = server.claim(now, tried.connect) else { continue };
             tried.servers.push(server.address);
             server.calls.fetch_add(1, Ordering::Relaxed);
-            return Some(Chosen { to: server.link.server(), server: Some(server), session, is_probe });
+            let (node, own) = server.link.server();
+            // The call goes by the target's route if the session is over before it is sent.
+            let route = if session.is_some() { self.target.server().1 } else { own };
+            return Some(Chosen { to: (node, route), server: Some(server), session, is_probe });
         }
         None
     }
@@ -501,11 +504,11 @@ impl Server {
 
     /// Takes a call. Returns the session, and whether the call probes if the server is back. Returns `None` if the server is
     /// left out by now.
-    fn claim(&self, now: Time) -> Option<(Option<u64>, bool)> {
+    fn claim(&self, now: Time, connect: Connect) -> Option<(Option<u64>, bool)> {
         let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
         if drains {
-            // It is chosen for its refusal.
-            return Some((Some(serial), false));
+            // A call that does not wait goes there for its refusal, and by no route.
+            return (connect == Connect::FailFast).then_some((None, false));
         }
         let mut pause = self.lock();
         match &mut *pause {

@@ -4,6 +4,7 @@ use super::resolve::AddressWatcher;
 use super::route::{Phase, Route, Usage};
 use super::table::{Routes, Session};
 use super::target::{Source, Target};
+use crate::call::NOWHERE;
 use crate::route_id::RouteId;
 use std::fmt;
 use std::net::SocketAddr;
@@ -56,7 +57,7 @@ impl Link {
     pub(crate) fn server(&self) -> (PeerKey, Option<RouteId>) {
         match self.target.address() {
             Some(address) => (PeerKey::new(address), None),
-            None => (PeerKey::new(([0, 0, 0, 0], 0).into()), Some(self.route().id)),
+            None => (NOWHERE, Some(self.route().id)),
         }
     }
 

@@ -74,7 +74,7 @@ impl Parked {
         &mut self,
         (carrier, serves): (&dyn Carrier, &dyn Fn(PeerKey) -> bool),
         id: RouteId,
-        mut call: Submission,
+        call: Submission,
     ) -> Option<Submission> {
         if self.here(id).is_none() {
             // Its channel is gone, and its future with that.
@@ -83,8 +83,7 @@ impl Parked {
         }
         let here = self.here.get(&id)?;
         if let Some(peer) = here.leads_to.filter(|peer| here.calls.is_empty() && serves(*peer)) {
-            call.server = peer;
-            return Some(call);
+            return Some(here.route.lead(call, peer));
         }
         let target = &here.route.target;
         if here.calls.len() >= MOST && call.entry != Entry::Waits {
@@ -177,7 +176,7 @@ impl Parked {
             return Vec::new();
         }
         let taken = self.take(id, |_| true);
-        taken.into_iter().map(|(call, _)| Submission { server: peer, ..call }).collect()
+        taken.into_iter().map(|(call, route)| route.lead(call, peer)).collect()
     }
 
     /// Ends calls whose deadline has passed. Returns true if there was one.

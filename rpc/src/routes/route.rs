@@ -5,7 +5,7 @@
 
 use super::failure::Failure;
 use super::target::Target;
-use crate::call::shutting_down;
+use crate::call::{Submission, shutting_down};
 use crate::route_id::RouteId;
 use crate::status::Status;
 use slab::Slab;
@@ -203,6 +203,13 @@ impl Route {
     pub(super) fn is_wanted(&self) -> bool {
         let state = self.lock();
         state.is_kept || state.parked > 0 || !state.waiting.is_empty()
+    }
+
+    /// Sets the server of a call. If the call may go to another one, it returns to the route when the session is over before
+    /// its request leaves.
+    pub(super) fn lead(&self, call: Submission, server: PeerKey) -> Submission {
+        let may_move = call.connect == Connect::Wait || self.usage != Usage::Sticky;
+        Submission { server, route: call.route.filter(|_| may_move && call.order.is_none()), ..call }
     }
 
     /// Records a waiting call. Returns the round that decides the call, unless it waits for any.

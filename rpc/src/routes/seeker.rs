@@ -57,6 +57,19 @@ struct Sought {
     timer: Option<Time>,
 }
 
+impl Sought {
+    /// Returns true if the calls of a balanced channel may go to this server, and no other has been found.
+    fn may_lead_to(&self, peer: PeerKey) -> bool {
+        let addresses = match &self.route.target.0 {
+            Source::Addresses(all) => all,
+            _ => &self.last,
+        };
+        self.route.usage != Usage::Sticky
+            && !matches!(self.route.phase().0, Phase::Up(_))
+            && addresses.iter().any(|address| PeerKey::new(*address) == peer)
+    }
+}
+
 impl Seeker {
     /// Creates the search of a node.
     pub(crate) fn new(routes: &Arc<Routes>) -> Self {
@@ -133,6 +146,10 @@ impl Seeker {
         if route.usage == Usage::Spread && !ordered.is_empty() {
             let first = routes.random() % ordered.len();
             ordered.rotate_left(first);
+        }
+        if route.usage != Usage::Sticky {
+            // A dead server delays no call that another one can take.
+            ordered.sort_by_key(|address| !routes.serves(PeerKey::new(*address)));
         }
         ordered
     }
@@ -248,8 +265,13 @@ impl Seeker {
         let mut concerned = Vec::new();
         for (id, sought) in &self.sought {
             let concerns = match &sought.round {
-                Some(round) if matches!(event, PeerEvent::Up { .. }) => round.has_tried(peer),
+                Some(round) if matches!(event, PeerEvent::Up { .. }) => {
+                    round.has_tried(peer) || sought.may_lead_to(peer)
+                }
                 Some(round) => round.tries(peer),
+                None if matches!(event, PeerEvent::Up { .. }) => {
+                    sought.led_to == Some(peer) || sought.may_lead_to(peer)
+                }
                 None => sought.led_to == Some(peer),
             };
             if concerns {

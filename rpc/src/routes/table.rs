@@ -207,6 +207,11 @@ impl Routes {
         }
     }
 
+    /// Returns true if a node has a session and takes calls.
+    pub(super) fn serves(&self, peer: PeerKey) -> bool {
+        self.session(peer).is_some_and(|session| !session.drains)
+    }
+
     /// Returns true if a node with a session drains.
     pub(super) fn is_draining(&self, peer: PeerKey) -> bool {
         self.session(peer).is_some_and(|session| session.drains)

@@ -2,10 +2,10 @@
 
 use super::{FakeCarrier, sent, server, status};
 use crate::call::Outcome;
-use crate::fake::Rig;
+use crate::fake::{FEED, GATHER, Rig};
 use crate::frame::Header;
 use crate::reason::Reason;
-use crate::routes::{Link, Ready, Target};
+use crate::routes::{Balanced, Link, Policy, Ready, Target, Tried};
 use crate::status::Code;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -284,4 +284,72 @@ fn call_waits_for_the_next_session_of_a_list_whose_servers_drain() {
     rig.run();
     let given = sent(&mut rig);
     assert_eq!((given.len(), given[0].0.peer), (1, key(1)));
+}
+
+#[test]
+fn chosen_server_that_is_dead_by_then_delays_no_call_that_another_can_take() {
+    for connect in [Connect::FailFast, Connect::Wait] {
+        for opens in [false, true] {
+            let mut rig = Rig::new();
+            up(&mut rig, 1);
+            up(&mut rig, 2);
+            let link = link(&rig, &[1, 2]);
+            let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+            let chosen = balanced.choose(&mut Tried::new(connect), rig.carrier.now).unwrap();
+            assert_eq!(chosen.to.0, key(1));
+            // Handed over before its poller learns of the death.
+            let stream = opens.then(|| rig.open_chosen(&chosen, FEED, connect));
+            let call = (!opens).then(|| rig.submit_chosen(&chosen, connect));
+            rig.carrier.up.remove(&key(1));
+            rig.peer(key(1), PeerEvent::Down { cause: PeerDown::Died });
+            (0..3).for_each(|_| rig.run());
+            let given = sent(&mut rig);
+            assert_eq!((given.len(), given[0].0.peer), (1, key(2)), "{connect:?} {opens}");
+            drop((stream, call));
+        }
+    }
+}
+
+#[test]
+fn request_that_waits_for_a_dead_server_is_sent_to_another() {
+    for (opens, connect) in [(false, Connect::Wait), (true, Connect::Wait), (true, Connect::FailFast)] {
+        let mut rig = Rig::new();
+        rig.carrier.holds_messages = true;
+        up(&mut rig, 1);
+        up(&mut rig, 2);
+        let link = link(&rig, &[1, 2]);
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let chosen = balanced.choose(&mut Tried::new(connect), rig.carrier.now).unwrap();
+        let stream = opens.then(|| rig.open_chosen(&chosen, GATHER, connect));
+        let call = (!opens).then(|| rig.submit_chosen(&chosen, connect));
+        rig.run();
+        let given = sent(&mut rig);
+        assert_eq!((given.len(), given[0].0.peer), (1, key(1)));
+        rig.carrier.up.remove(&key(1));
+        rig.peer(key(1), PeerEvent::Down { cause: PeerDown::Died });
+        (0..3).for_each(|_| rig.run());
+        let given = sent(&mut rig);
+        assert_eq!((given.len(), given[0].0.peer), (1, key(2)), "{connect:?} {opens}");
+        drop((stream, call));
+    }
+}
+
+#[test]
+fn call_that_waits_goes_to_the_first_server_that_comes_up() {
+    for is_paused in [false, true] {
+        let mut rig = Rig::new();
+        let link = link(&rig, &[1, 2, 3]);
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let chosen = balanced.choose(&mut Tried::new(Connect::Wait), rig.carrier.now).unwrap();
+        let _call = rig.submit_chosen(&chosen, Connect::Wait);
+        (0..3).for_each(|_| rig.run());
+        assert_eq!(rig.carrier.reached, [key(1)]);
+        if is_paused {
+            [1, 2, 3].into_iter().for_each(|port| down(&mut rig, port, PeerDown::NotListening));
+        }
+        up(&mut rig, 3);
+        (0..3).for_each(|_| rig.run());
+        let given = sent(&mut rig);
+        assert_eq!((given.len(), given[0].0.peer), (1, key(3)), "{is_paused}");
+    }
 }
