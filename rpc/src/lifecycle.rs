@@ -85,7 +85,7 @@ impl Drain {
 struct Left {
     /// Number of pollers that have not reported that their handlers have ended.
     pollers: u16,
-    /// True if a poller has ended before its handlers.
+    /// True if a poller has ended its handlers, or has ended before them.
     is_cut: bool,
 }
 
@@ -207,7 +207,7 @@ impl Lifecycle {
         self.changed.notify_all();
     }
 
-    /// Records that a poller ends before its handlers.
+    /// Records that a poller ends its handlers, or ends before them.
     pub(crate) fn poller_cut(&self) {
         self.lock().is_cut = true;
         self.changed.notify_all();

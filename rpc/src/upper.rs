@@ -67,7 +67,7 @@ pub(crate) struct RpcPoller {
     tasks: Tasks,
     /// The node's worker pool, if its services need one.
     pool: Option<Arc<SharedPool>>,
-    /// True once the poller has reported that its handlers have ended.
+    /// True once the poller has reported that its handlers have ended, or were cut by the end of the grace period.
     is_drained: bool,
 }
 
@@ -596,9 +596,12 @@ impl Upper for RpcPoller {
     }
 
     fn grace_over(&mut self, carrier: &mut dyn Carrier) -> bool {
-        let ended = self.dispatch.end_streams(carrier);
+        if self.dispatch.len() > 0 && !mem::replace(&mut self.is_drained, true) {
+            self.inbox.lifecycle().poller_cut();
+        }
+        let has_told = self.dispatch.end_all(carrier);
         self.inbox.occupant().nobody();
-        ended
+        has_told
     }
 
     fn is_drained(&self) -> bool {

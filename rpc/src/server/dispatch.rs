@@ -42,6 +42,7 @@ use trunkline_transport::{
 use trunkline_verbs::Time;
 
 mod counting;
+mod ending;
 mod finding;
 mod not_sent;
 mod screening;

@@ -328,6 +328,21 @@ impl WaitingReplies {
         mem::take(&mut self.late)
     }
 
+    /// Removes all waiting replies, those to one peer in order.
+    pub(super) fn take_all(&mut self) -> Vec<WaitingReply> {
+        let mut all = Vec::new();
+        for peer in self.lines.keys().copied().collect::<Vec<_>>() {
+            let Some(line) = self.lines.get_mut(&peer) else { continue };
+            let places = line.replies.keys().copied().collect::<Vec<_>>();
+            let taken = places.into_iter().filter_map(|place| line.remove(place)).map(|reply| *reply);
+            let taken = taken.collect::<Vec<_>>();
+            taken.iter().for_each(|reply| self.release(reply));
+            all.extend(taken);
+            self.schedule(peer);
+        }
+        all
+    }
+
     /// Ends the visit of a peer. The next one comes after those of others that are due.
     fn end_visit(&mut self, peer: PeerKey, now: Time) {
         self.visit = None;

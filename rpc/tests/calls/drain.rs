@@ -165,6 +165,27 @@ fn draining_gives_up_after_the_grace_period() {
 }
 
 #[test]
+fn call_that_outlasts_the_grace_period_ends_as_draining() {
+    for is_dropped in [false, true] {
+        let shared = Shared::default();
+        let server = serve(&shared, 2, Duration::from_millis(50));
+        let caller = node().start().unwrap();
+        let client = HopClient::connect(&caller, server.local_address()).unwrap().with_timeout(10 * LIMIT);
+        let running = calls(2, &shared.gate, || client.wait());
+        if !is_dropped {
+            server.shutdown();
+        }
+        drop(server);
+        for call in running {
+            let status = block_on(call).unwrap_err();
+            let kind = (status.code(), status.reason(), status.may_have_run());
+            assert_eq!(kind, (Code::Unavailable, Some(Reason::Draining), true), "{status}");
+            assert!(status.message().contains("grace period ended before the call"), "{status}");
+        }
+    }
+}
+
+#[test]
 fn one_way_calls_to_a_draining_server_are_dropped_and_counted() {
     let server = serve(&Shared::default(), 1, LIMIT);
     let caller = node().start().unwrap();

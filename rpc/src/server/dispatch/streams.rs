@@ -81,18 +81,6 @@ impl Dispatch {
         }
     }
 
-    /// Ends all streams because the grace period of this node is over. Returns true if there was one.
-    #[cold]
-    pub(crate) fn end_streams(&mut self, carrier: &mut dyn Carrier) -> bool {
-        let streams = self.running.iter().filter(|(_, running)| running.stream.is_some());
-        let streams = streams.map(|(task, _)| *task).collect::<Vec<_>>();
-        for task in &streams {
-            let text = "the server shuts down, and its grace period ended before the stream";
-            self.fail(carrier, *task, Status::ran(Code::Unavailable, text).because(Reason::Draining));
-        }
-        !streams.is_empty()
-    }
-
     /// Ends a running stream whose number its caller has used for another call.
     #[cold]
     pub(super) fn end_replaced(&mut self, carrier: &mut dyn Carrier, earlier: TaskId) {
@@ -102,7 +90,7 @@ impl Dispatch {
     }
 
     /// Ends a running call with a status.
-    fn fail(&mut self, carrier: &mut dyn Carrier, task: TaskId, status: Status) {
+    pub(super) fn fail(&mut self, carrier: &mut dyn Carrier, task: TaskId, status: Status) {
         let caller = self.running.get(&task).map(|running| running.caller);
         self.drop_task(carrier.now(), task);
         if let Some(caller) = caller {

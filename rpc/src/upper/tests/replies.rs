@@ -1,8 +1,8 @@
 //! Large replies without room wait within a separate bound and do not delay small ones.
 
-use super::{frame, request, sent, server};
+use super::{HANG_UNHEARD, frame, request, sent, server};
 use crate::budgets::Limits;
-use crate::fake::{ECHO, Rig};
+use crate::fake::{ECHO, HANG, Rig};
 use crate::frame::{By, Header, RequestHeader};
 use crate::reason::Reason;
 use crate::status::Code;
@@ -79,6 +79,31 @@ fn no_more_bytes_wait_than_may() {
     assert_eq!(of_replies.used, of_replies.counted);
     let used = of_replies.used.values().sum::<usize>();
     assert!((2 * LARGE..=2 * LARGE + OVERHEAD).contains(&used), "{used}");
+}
+
+#[test]
+fn calls_that_outlast_the_grace_period_are_told_so_while_their_session_lasts() {
+    let mut rig = rig(1 << 20);
+    ask(&mut rig, 1, LARGE);
+    rig.message(server(), frame(Header::Request(request(HANG, 2)), &[], &[]));
+    rig.message(
+        server(),
+        frame(Header::Request(RequestHeader { one_way: true, ..request(HANG_UNHEARD, 3) }), &[], &[]),
+    );
+    assert_eq!((replied(&mut rig), rig.poller.sizes().1), (vec![], 3));
+    rig.poller.shutdown(&mut rig.carrier);
+    assert!(rig.poller.grace_over(&mut rig.carrier), "callers are told");
+    let told = sent(&mut rig).into_iter().filter_map(|(_, header)| match header {
+        Header::Reply { call, code, by, .. } => Some((call, Code::from_number(code), by)),
+        _ => None,
+    });
+    let cut = By::Node { reason: Some(Reason::Draining), ran: true };
+    assert_eq!(told.collect::<Vec<_>>(), [1, 2].map(|call| (call, Code::Unavailable, cut)));
+    assert!(rig.poller.is_drained() && rig.poller.has_ended(server().peer));
+    rig.run();
+    assert!(!rig.inbox.lifecycle().is_drained(), "the handlers have not ended by themselves");
+    assert_eq!(rig.inbox.lifecycle().one_way_failed(), 1, "its caller waits for no reply");
+    assert!(rig.poller.ledger().budgets.iter().all(|budget| budget.used.is_empty()));
 }
 
 /// A peer that uses a number twice has both replies dropped, and the others leave in their order.

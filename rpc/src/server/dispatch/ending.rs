@@ -1,0 +1,36 @@
+//! The end of calls that outlast the grace period of their node.
+//!
+//! A call that runs, or whose reply waits for room, ends by a small reply while the session is still open, so that its
+//! caller learns the reason. The handlers of one-way calls, which have no reply, end with them.
+
+use super::{Caller, Dispatch};
+use crate::reason::Reason;
+use crate::server::Failure;
+use crate::status::{Code, Status};
+use trunkline_transport::Carrier;
+
+impl Dispatch {
+    /// Ends all calls because the grace period of this node is over. Returns true if there was one with a reply.
+    #[cold]
+    pub(crate) fn end_all(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let waiting = self.replies.take_all();
+        let mut has_told = !waiting.is_empty();
+        for reply in waiting {
+            // Items that the peer does not take would keep the reply.
+            let caller = Caller { overtakes: true, ..reply.caller };
+            self.reply(carrier, caller, Err(Failure::Node(outlasted("its reply was taken"))), None);
+        }
+        let running = self.running.iter().map(|(task, running)| (*task, running.caller));
+        for (task, caller) in running.collect::<Vec<_>>() {
+            has_told |= !caller.one_way;
+            self.fail(carrier, task, outlasted(if caller.streams.any() { "the stream" } else { "the call" }));
+        }
+        has_told
+    }
+}
+
+/// Returns the status of a call that the grace period of this node has cut.
+fn outlasted(what: &str) -> Status {
+    let text = format!("the server shuts down, and its grace period ended before {what}");
+    Status::ran(Code::Unavailable, text).because(Reason::Draining)
+}
