@@ -44,6 +44,8 @@ pub struct Node {
     shared: Arc<NodeShared>,
     /// Threads that have not been joined, with the pollers' indices. The joining thread holds the lock.
     machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
+    /// Time at which running threads are abandoned, in ns: the earliest of all shutdowns.
+    abandon_at: AtomicU64,
     /// Threads that drive the machines.
     threads: Vec<ThreadNumber>,
     /// True if the CM machine is among them.
@@ -115,6 +117,7 @@ impl Node {
             process: Process::current(),
             shared,
             machines: Mutex::default(),
+            abandon_at: AtomicU64::new(u64::MAX),
             threads: Vec::new(),
             is_whole: false,
             cpus: cpus.len(),
@@ -291,10 +294,10 @@ impl Node {
         }
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = self.shared.runtime.clock();
-        let until = clock.now() + grace + ABANDON_AFTER;
+        let left = || Time(self.abandon_at.load(Ordering::Relaxed)).saturating_duration_since(clock.now());
         let mut abandoned = Vec::new();
         for (poller, machine) in machines.drain(..) {
-            match machine.join_within(until - clock.now()) {
+            match machine.join_within(left) {
                 Ok(()) => {}
                 Err(NotJoined::Panicked) => {
                     tracing::error!("a thread of the node has panicked");
@@ -310,13 +313,14 @@ impl Node {
     }
 
     /// Begins a shutdown as [`Node::shutdown`] does, without waiting for it. The sessions are closed soon
-    /// after the grace period, even if a busy poller does not report that it is ready. Later calls have no
-    /// effect.
+    /// after the grace period, even if a busy poller does not report that it is ready. After
+    /// several calls, the grace period that ends first counts.
     pub fn begin_shutdown(&self, grace: Duration) {
         if self.process.is_forked() {
             return;
         }
         let deadline = self.shared.runtime.clock().now() + grace;
+        self.abandon_at.fetch_min((deadline + ABANDON_AFTER).0, Ordering::Relaxed);
         for poller in &self.shared.pollers {
             poller.command(Command::Shutdown { deadline });
         }

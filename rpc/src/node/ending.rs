@@ -78,6 +78,9 @@ impl Node {
     /// in flight on that poller do not end then, and its memory stays allocated until the code returns. The same
     /// applies to workers that run a `#[blocking]` method.
     ///
+    /// A node can be ended several times, by this, by [`Node::shutdown_async`] and by dropping it. All of them then end
+    /// with the grace period that is over first.
+    ///
     /// In a forked child, which has none of the node's threads, this logs an error and does nothing. Dropping the node
     /// there does nothing.
     ///
@@ -87,16 +90,11 @@ impl Node {
         self.0.end(self.0.grace);
     }
 
-    /// Begins [`Node::shutdown`] without waiting, for simulations. Has no effect after the first shutdown.
+    /// Begins [`Node::shutdown`] without waiting, for simulations. After another shutdown it can shorten the grace period.
     #[doc(hidden)]
     pub fn begin_shutdown(&self, grace: Duration) {
-        if self.0.lifecycle.is_forked() {
-            return;
-        }
-        self.0.lifecycle.begin_end();
-        self.0.refuse_jobs();
-        if let Some(node) = self.0.running() {
-            node.begin_shutdown(grace);
+        if !self.0.lifecycle.is_forked() {
+            self.0.begin_end(grace);
         }
     }
 
@@ -160,14 +158,26 @@ impl Shared {
         is_forked
     }
 
+    /// Begins the shutdown, or shortens its grace period.
+    fn begin_end(&self, grace: Duration) {
+        self.lifecycle.begin_end();
+        self.refuse_jobs();
+        if let Some(pool) = &self.pool {
+            pool.abandon_at(self.clock.now() + grace + ABANDON_WORKERS_AFTER);
+        }
+        if let Some(node) = self.running() {
+            node.begin_shutdown(grace);
+        }
+    }
+
     fn end(&self, grace: Duration) {
         if self.is_lost() {
             return;
         }
-        self.lifecycle.begin_end();
-        self.refuse_jobs();
         // The lock is not held meanwhile: others may ask for a report, or shut down too.
         let Some(node) = self.running() else { return };
+        let mut report = self.complete(node.report());
+        self.begin_end(grace);
         let is_own_thread = on_poller::is_of(&self.lifecycle);
         if is_own_thread {
             tracing::warn!(
@@ -175,15 +185,13 @@ impl Shared {
                 "a handler or task ends its own node: the shutdown begins, and is not waited for"
             );
         }
-        let until = self.clock.now() + grace + ABANDON_WORKERS_AFTER;
         if is_own_thread && on_poller::is_worker() {
             // The pollers wait for its job.
-            return node.begin_shutdown(grace);
+            return;
         }
-        let mut report = self.complete(node.report());
         let abandoned = node.shutdown(grace);
         if let Some(pool) = self.pool.as_ref().filter(|_| !is_own_thread) {
-            pool.end(until);
+            pool.end();
         }
         for poller in &abandoned {
             self.abandon(*poller);
@@ -207,6 +215,7 @@ impl Shared {
              keeps its QPs, its registered memory and the device until it returns or the process ends"
         );
         inbox.close();
+        self.lifecycle.poller_cut();
     }
 }
 

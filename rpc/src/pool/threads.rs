@@ -5,6 +5,7 @@ use super::worker::Worker;
 use crate::foreign::Foreign;
 use crate::lifecycle::Lifecycle;
 use crate::start_error::StartError;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Waker};
@@ -24,6 +25,8 @@ pub(crate) struct PoolThreads {
     clock: Clock,
     /// Parts of threads that are not started.
     parts: Mutex<Vec<(Sleeper, Waker)>>,
+    /// Time at which running workers are abandoned, in ns: the earliest of all shutdowns.
+    abandon_at: AtomicU64,
     /// Threads not joined yet, with their indices.
     running: Mutex<Vec<(usize, Running)>>,
 }
@@ -45,7 +48,8 @@ impl PoolThreads {
         let workers = Self::workers(settings, runtime);
         let parts = (0..workers).map(|_| runtime.sleeper()).collect::<Result<Vec<_>, _>>();
         let parts = parts.map_err(|cause| StartError::os("make an event queue", cause))?;
-        Ok(Self { pool, clock, parts: Mutex::new(parts), running: Mutex::default() })
+        let abandon_at = AtomicU64::new(u64::MAX);
+        Ok(Self { pool, clock, parts: Mutex::new(parts), abandon_at, running: Mutex::default() })
     }
 
     /// Refuses settings that make no sense.
@@ -87,12 +91,18 @@ impl PoolThreads {
         Ok(())
     }
 
-    /// Waits for the workers, at most until a time. Workers that run on are abandoned, and named in the log.
-    pub(crate) fn end(&self, until: Time) {
+    /// Sets the time at which workers that run on are abandoned, unless an earlier one is set.
+    pub(crate) fn abandon_at(&self, at: Time) {
+        self.abandon_at.fetch_min(at.0, Ordering::Relaxed);
+    }
+
+    /// Waits for the workers, at most until the time at which they are abandoned. Those that run on are named in the log.
+    pub(crate) fn end(&self) {
         self.pool.close();
+        let left =
+            || Time(self.abandon_at.load(Ordering::Relaxed)).saturating_duration_since(self.clock.now());
         for (index, running) in self.running.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            let left = until.saturating_duration_since(self.clock.now()).max(Duration::from_millis(1));
-            match running.join_within(left) {
+            match running.join_within(|| left().max(Duration::from_millis(1))) {
                 Ok(()) => {}
                 Err(NotJoined::Panicked) => {
                     tracing::error!(worker = index, "a worker of the pool has panicked")

@@ -3,12 +3,13 @@
 use crate::common::{Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
 use crate::logged::Logged;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tracing::Level;
-use trunkline::{Code, Node, PollerIndex, Status, block_on};
+use trunkline::{Code, Node, PollerIndex, Reason, Status, block_on};
 
 #[trunkline::service(name = "test.Stuck")]
 trait Stuck {
@@ -145,6 +146,42 @@ fn a_node_whose_worker_does_not_return_ends_and_names_it() {
     assert!(reported.is_empty(), "the handler still runs");
     release.send(()).unwrap();
     assert_eq!(reported.next(), "dropped");
+}
+
+#[test]
+fn shorter_end_of_a_node_shortens_a_longer_one() {
+    for stuck in [None, Some("block"), Some("occupy")] {
+        let (release, blocked) = channel();
+        let (reporter, reported) = events();
+        let (blocked, gate) = (Arc::new(Mutex::new(blocked)), Gate::default());
+        let shared = Shared { reporter, blocked, spins: Arc::default(), gate: gate.clone() };
+        // The first end alone would last longer than the test waits.
+        let server = serve(&shared, 2, 10 * LIMIT);
+        let caller = node().start().unwrap();
+        let client = StuckClient::connect(&caller, server.local_address()).unwrap().with_timeout(20 * LIMIT);
+        assert_eq!(block_on(client.plain()), Ok(1));
+        let call: Pin<Box<dyn Future<Output = _>>> = match stuck {
+            Some("block") => Box::pin(client.block()),
+            Some(_) => Box::pin(client.occupy()),
+            None => Box::pin(client.wait()),
+        };
+        if stuck.is_some() {
+            assert_eq!(reported.next(), "started");
+        } else {
+            until("the handler runs", || (gate.arrived() > 0).then_some(()));
+        }
+        let first = server.shutdown_async();
+        let drained = server.drain_async();
+        returns("dropping the node returns", move || drop(server));
+        returns("the first end returns, and a drain", move || {
+            block_on(first);
+            assert!(!block_on(drained), "a handler was cut");
+        });
+        let status = block_on(call).unwrap_err();
+        let is_told = stuck != Some("block");
+        assert_eq!(status.reason() == Some(Reason::Draining), is_told, "{stuck:?}: {status}");
+        drop(release);
+    }
 }
 
 #[test]

@@ -8,6 +8,9 @@ use trunkline_verbs::fork::Process;
 use trunkline_verbs::headroom;
 use trunkline_verbs::internal_thread::{self, InternalThread, ThreadNumber};
 
+/// Longest time between two looks at a time limit that may be shortened.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Panic of a machine's thread, which has been printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Panicked;
@@ -54,16 +57,22 @@ impl Running {
         }
     }
 
-    /// Like [`Running::join`], with a time limit.
+    /// Like [`Running::join`], with a time limit. `left` returns the remaining time, and is asked again at least every
+    /// 20 ms, so that other threads can shorten it.
     ///
     /// # Errors
     /// The thread panicked or was abandoned.
-    pub fn join_within(self, limit: Duration) -> Result<(), NotJoined> {
-        if let Some(thread) = &self.thread
-            && !thread.handle.number().is_current()
-            && thread.ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout)
-        {
-            return Err(NotJoined::Abandoned);
+    pub fn join_within(self, left: impl Fn() -> Duration) -> Result<(), NotJoined> {
+        if let Some(thread) = self.thread.as_ref().filter(|thread| !thread.handle.number().is_current()) {
+            loop {
+                let limit = left();
+                if thread.ended.recv_timeout(limit.min(LOOK)) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+                if limit <= LOOK {
+                    return Err(NotJoined::Abandoned);
+                }
+            }
         }
         self.join().map_err(|Panicked| NotJoined::Panicked)
     }
@@ -180,7 +189,7 @@ mod tests {
     fn a_machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
         let (running, work, waker) = worker();
         assert!(running.thread_number().is_some_and(|number| !number.is_current()));
-        assert_eq!(running.join_within(Duration::from_millis(5)), Err(NotJoined::Abandoned));
+        assert_eq!(running.join_within(|| Duration::from_millis(5)), Err(NotJoined::Abandoned));
         assert_eq!(Arc::strong_count(&work), 2, "the thread has its own");
         work.store(3, Ordering::Release);
         waker.wake();
@@ -205,7 +214,7 @@ mod tests {
         for (in_order, expected) in [(true, Ok(())), (false, Err(NotJoined::Panicked))] {
             let make = Box::new(move || Ok(Box::new(Ends(in_order)) as Box<dyn Machine>));
             let running = Runtime::threads().spawn("ends", make).unwrap();
-            assert_eq!(running.join_within(Duration::from_secs(60)), expected);
+            assert_eq!(running.join_within(|| Duration::from_secs(60)), expected);
         }
     }
 

@@ -40,9 +40,12 @@ pub(super) struct Shutdown {
 }
 
 impl Shutdown {
-    /// Begins the shutdown. Only the first deadline counts.
+    /// Begins the shutdown. The earliest deadline counts.
     pub(super) fn begin(&mut self, deadline: Time) {
-        self.deadline.get_or_insert(deadline);
+        // Once the grace period is over, the last messages keep their time.
+        if !self.cut {
+            self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+        }
     }
 
     pub(super) fn has_begun(&self) -> bool {
@@ -109,11 +112,33 @@ impl Shutdown {
 
     /// Records that all sessions were closed. This may come before the command to shut down.
     pub(super) fn end(&mut self, now: Time) {
-        self.begin(now);
+        self.deadline.get_or_insert(now);
         self.ended = true;
     }
 
     pub(super) fn is_ended(&self) -> bool {
         self.ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Time {
+        Time::default() + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn earliest_deadline_counts_until_the_grace_period_is_over() {
+        let mut shutdown = Shutdown::default();
+        for deadline in [10, 5, 7] {
+            shutdown.begin(seconds(deadline));
+        }
+        assert!(shutdown.must_tell() && !shutdown.is_grace_over(seconds(4)) && shutdown.is_grace_over(seconds(5)));
+        shutdown.cut(true);
+        shutdown.begin(seconds(1));
+        assert!(!shutdown.must_report(false, seconds(5)), "the last messages are in flight");
+        assert!(shutdown.must_report(false, seconds(5) + LINGER));
     }
 }

@@ -236,7 +236,8 @@ impl CmMachine {
                 }
             }
             CmCommand::ShutDownBy { deadline } => {
-                self.close_at.get_or_insert(deadline + REPORTS_TAKE);
+                let at = deadline + REPORTS_TAKE;
+                self.close_at = Some(self.close_at.map_or(at, |earlier| earlier.min(at)));
             }
             CmCommand::Shutdown => self.close(),
         }
