@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -191,7 +191,7 @@ impl Spawned {
                 },
                 State::Runs(Task(task)) => {
                     let outcome = std::task::ready!(Pin::new(task).poll(context));
-                    return Poll::Ready(outcome.unwrap_or_else(|error| Err(aborted(&error))));
+                    return Poll::Ready(outcome.unwrap_or_else(aborted));
                 }
             }
         }
@@ -207,8 +207,12 @@ impl Drop for Task {
     }
 }
 
-fn aborted(error: &JoinError) -> Status {
-    if error.is_panic() { Status::internal("the handler panicked") } else { ended() }
+/// Returns the outcome of a task that has not ended by itself. The poller handles its panic like a handler's.
+fn aborted(error: JoinError) -> Result<(), Status> {
+    match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => Err(ended()),
+    }
 }
 
 fn ended() -> Status {
@@ -294,7 +298,8 @@ mod tests {
         let panics = spawner.spawn(None, async { panic!("a panic in a handler") }).unwrap();
         let fine = spawner.spawn(None, ready(Ok(()))).unwrap();
         assert_eq!(runtime.block_on(outcome(fine)), Ok(()));
-        assert_eq!(runtime.block_on(outcome(panics)).unwrap_err().code(), Code::Internal);
+        let panicked = catch_unwind(AssertUnwindSafe(|| runtime.block_on(outcome(panics))));
+        assert!(panicked.is_err(), "its poller learns of the panic");
         assert_eq!(runtime.block_on(outcome(spawner.spawn(None, ready(Ok(()))).unwrap())), Ok(()));
     }
 
