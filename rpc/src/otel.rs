@@ -131,14 +131,22 @@ fn trace_of(span: &Span) -> Option<TraceContext> {
     Some(trace.with_state(of_span.trace_state().header()))
 }
 
-/// Records the outcome of a call. Some codes are failures for the client only.
+/// Records the outcome of a call. All failures are errors of the client's span.
 fn end(span: &Span, outcome: Result<(), &Status>, is_client: bool) {
     let Err(status) = outcome else {
         span.record("rpc.trunkline.status", "Ok");
         return;
     };
     span.record("rpc.trunkline.status", format!("{:?}", status.code()));
-    let is_failure = matches!(
+    if is_client || is_fault(status) {
+        span.record("otel.status_code", "ERROR");
+    }
+}
+
+/// Returns true if the status is a failure of the server, as in OpenTelemetry's conventions for gRPC. An error of the
+/// method's own type is an answer.
+fn is_fault(status: &Status) -> bool {
+    let is_fault = matches!(
         status.code(),
         Code::Unknown
             | Code::DeadlineExceeded
@@ -147,7 +155,19 @@ fn end(span: &Span, outcome: Result<(), &Status>, is_client: bool) {
             | Code::Unavailable
             | Code::DataLoss
     );
-    if is_client || is_failure {
-        span.record("otel.status_code", "ERROR");
+    is_fault && !status.is_own_error()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_the_application_are_no_faults_of_the_server() {
+        let faults = [Code::Unknown, Code::Internal, Code::Unavailable, Code::DeadlineExceeded];
+        assert!(faults.into_iter().all(|code| is_fault(&Status::new(code, "it fails"))));
+        let answers = [Code::NotFound, Code::InvalidArgument, Code::ResourceExhausted];
+        assert!(!answers.into_iter().any(|code| is_fault(&Status::new(code, "not so"))));
+        assert!(!is_fault(&Status::of_own_error()), "its code is Unknown");
     }
 }

@@ -111,6 +111,8 @@ pub struct Status {
     origin: Origin,
     reason: Option<Reason>,
     may_have_run: bool,
+    /// True if the status stands for an error of the method's own type.
+    is_own_error: bool,
     /// Metadata of the response; `None` if it has none.
     metadata: Option<Box<ReplyMetadata>>,
 }
@@ -131,8 +133,22 @@ impl Status {
             reason: None,
             // A handler that returns a status has run.
             may_have_run: true,
+            is_own_error: false,
             metadata: None,
         }
+    }
+
+    /// Creates the status that stands for an error of the method's own type in interceptors.
+    #[cold]
+    pub(crate) fn of_own_error() -> Self {
+        let text = "the handler failed with an error of the service's own";
+        Self { is_own_error: true, ..Self::unknown(text) }
+    }
+
+    /// Returns true if the status stands for an error of the method's own type.
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) fn is_own_error(&self) -> bool {
+        self.is_own_error
     }
 
     /// Creates the status of a call that this node ends and whose handler has certainly not run.

@@ -13,7 +13,7 @@ use crate::incarnation::{self, Opened, PollerDevice};
 use crate::options::NodeOptions;
 use crate::poller::{OfNode, Parts, Poller};
 use crate::provider;
-use crate::report::{DeviceCounter, NodeReport, SessionQps, Traffic};
+use crate::report::{DeviceCounter, NodeReport, SessionQps, Traffic, link_of};
 use crate::session::cm_machine::CmMachine;
 use crate::shared::{CurrentDevice, Gauges, Limits, NodeShared};
 use crate::{Limit, PollerIndex, StartError, Upper, UpperFailure, affinity};
@@ -223,9 +223,10 @@ impl Node {
             counters.iter().filter(|counter| names.contains(&counter.name)).map(|counter| counter.value).sum()
         };
         let pollers = u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX);
+        let paths = self.shared.session_qps.report();
         NodeReport {
             provider: facts.provider,
-            link: facts.link,
+            link: link_of(paths.iter().map(|path| path.path), facts.link),
             device: facts.name,
             address: self.local_address(),
             gid_index: device
@@ -249,7 +250,7 @@ impl Node {
             limits: Vec::new(),
             served: Vec::new(),
             called: Vec::new(),
-            paths: self.shared.session_qps.report(),
+            paths,
             servers: Vec::new(),
             traffic: self.shared.traffic.report(),
             counters: counters

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::{BudgetReport, Histogram, PeerKey, PollerIndex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,8 +15,8 @@ use trunkline_verbs::{QpPath, QueuePair};
 pub struct NodeReport {
     /// Family of the device: `softrdma` or `rdma-core`.
     pub provider: &'static str,
-    /// Link that its packets use if they do not go through shared memory, such as `udp`; `shm` for a node that is limited
-    /// to shared memory (`TRUNKLINE_LINK=shm`, or setting link). `paths` has the path to each peer.
+    /// Paths that its packets take to the peers of its sessions: `shm`, `udp`, or `shm+udp` for some of each. Without a
+    /// session, or on a device with one path, the device's link, such as `udp`. `paths` has the path to each peer.
     pub link: String,
     /// Name of the device.
     pub device: String,
@@ -50,7 +50,7 @@ pub struct NodeReport {
     pub srqs: u32,
     /// RNR NAKs sent and received since the start.
     pub rnr: u64,
-    /// Packets sent again since the start.
+    /// Packets sent again since the start. Probes for lost packets are in `counters`, as `tail_loss_probes`.
     pub retransmits: u64,
     /// Requests refused because the peer wants connections of the other kind, if the device reports it. The log
     /// names each such peer once. Both sides need the same `NodeBuilder::connections`.
@@ -111,6 +111,12 @@ impl NodeReport {
             traffic: Vec::new(),
         }
     }
+}
+
+/// Returns the names of the paths in use, or the device's link if there are none.
+pub(crate) fn link_of<'p>(paths: impl Iterator<Item = &'p str>, of_device: String) -> String {
+    let names = paths.collect::<BTreeSet<_>>();
+    if names.is_empty() { of_device } else { Vec::from_iter(names).join("+") }
 }
 
 /// The limit of concurrent calls of a service or of one of its methods, and its use.

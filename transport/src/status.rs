@@ -25,7 +25,7 @@ pub struct NodeStatus {
     pub address: SocketAddr,
     /// Number of its pollers.
     pub pollers: u16,
-    /// Link that its packets use if they do not go through shared memory; `shm` for a node that is limited to it.
+    /// Paths that its packets take, such as `shm` or `shm+udp`; the device's link without a session.
     pub link: String,
     /// Kind of its connections: `xrc` or `rc`.
     pub connections: String,

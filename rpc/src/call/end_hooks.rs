@@ -39,12 +39,6 @@ impl fmt::Debug for EndHooks {
     }
 }
 
-/// Returns the status that stands for an error of the method's own type.
-#[cold]
-pub(crate) fn own_error() -> Status {
-    Status::unknown("the handler failed with an error of the service's own")
-}
-
 /// Returns the status of a call whose interceptor has panicked, before its handler ran or not.
 #[cold]
 pub(crate) fn interceptor_panicked(may_have_run: bool) -> Status {

@@ -1,7 +1,7 @@
 //! The future of a call in progress. Both kinds of channel use the same type.
 
 use super::answer::Outcome;
-use super::end_hooks::{EndHooks, interceptor_panicked, own_error};
+use super::end_hooks::{EndHooks, interceptor_panicked};
 use crate::metadata::{ReplyMetadata, ResponseMetadata};
 use crate::name::MethodName;
 use crate::on_poller;
@@ -143,7 +143,7 @@ impl After {
             });
         }
         let ended = match outcome {
-            Ok(response) if response.is_error() => self.hooks.run(Err(&own_error())),
+            Ok(response) if response.is_error() => self.hooks.run(Err(&Status::of_own_error())),
             Ok(_) => self.hooks.run(Ok(())),
             Err(status) => self.hooks.run(Err(status)),
         };

@@ -14,7 +14,7 @@ mod submission;
 
 pub use crate::response::Response;
 pub(crate) use answer::{Answer, LocalCell, Outcome};
-pub(crate) use end_hooks::{EndHooks, interceptor_panicked, own_error};
+pub(crate) use end_hooks::{EndHooks, interceptor_panicked};
 pub(crate) use entry::Entry;
 pub use future::{After, Call, Decoded, Wait};
 pub(crate) use local_queue::LocalQueue;

@@ -34,6 +34,9 @@ impl Tasks {
         entry.waker.polled();
         let mut context = Context::from_waker(&entry.std_waker);
         let polled = catch(|| entry.task.as_mut().poll(&mut context));
+        if polled.is_err() {
+            tracing::error!("a task of spawn or run_on panicked, which ends it");
+        }
         if !matches!(polled, Ok(std::task::Poll::Pending)) {
             self.end(key);
         }

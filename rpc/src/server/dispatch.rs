@@ -36,8 +36,8 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, LogLimit, Message, Origin, Outgoing, PeerKey,
-    PollerIndex, Report, Screening, SendError, SessionNumber, Toward,
+    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, Message, Origin, Outgoing, PeerKey, PollerIndex,
+    Report, Screening, SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -48,7 +48,7 @@ mod not_sent;
 mod screening;
 mod streams;
 
-use counting::NOT_SERVED;
+use counting::{FailureLog, NOT_SERVED, is_of_drain};
 
 const NS_PER_US: u64 = 1000;
 
@@ -170,8 +170,8 @@ pub(crate) struct Dispatch {
     by_key: BTreeMap<Key, TaskId>,
     deadlines: Deadlines<TaskId>,
     scratch: Vec<u8>,
-    /// Limit of the log of refused one-way calls.
-    log: LogLimit,
+    /// Limits of the log of failed calls.
+    log: FailureLog,
     /// `None` if all calls may run.
     authorizers: Option<Box<(Authorizers, RefusalLog)>>,
     poller: Rc<LocalQueue>,
@@ -206,7 +206,7 @@ impl Dispatch {
             by_key: BTreeMap::new(),
             deadlines: Deadlines::default(),
             scratch: Vec::new(),
-            log: LogLimit::default(),
+            log: FailureLog::default(),
             authorizers: None,
             poller: context.calls(),
             foreign: context.foreign().clone(),
@@ -698,13 +698,13 @@ impl Dispatch {
         mut outcome: Outcome,
         metadata: Option<Box<ReplyMetadata>>,
     ) {
-        let Caller { key, one_way, number, .. } = caller;
+        let (now, Caller { key, one_way, number, .. }) = (carrier.now(), caller);
         if one_way {
-            outcome.as_ref().err().into_iter().for_each(|failure| self.count_failure(caller.table, failure));
-            return self.one_way_ended(carrier.now(), key.peer, outcome);
+            outcome.as_ref().err().into_iter().for_each(|failure| self.failed(now, &caller, failure));
+            return self.one_way_ended(now, key.peer, outcome);
         }
         let metadata = self.metadata_of(metadata, &mut outcome);
-        outcome.as_ref().err().into_iter().for_each(|failure| self.count_failure(caller.table, failure));
+        outcome.as_ref().err().into_iter().for_each(|failure| self.failed(now, &caller, failure));
         let (code, by, mut encoded, body) = match outcome {
             Ok(reply) => (0, By::Handler, reply.encoded, reply.body),
             Err(failure) => self.of_failure(failure),
@@ -841,7 +841,8 @@ impl Dispatch {
             self.inbox.lifecycle().count_one_way_failed();
         }
         if let Failure::Node(status) = failure
-            && let Some(left_out) = self.log.line(now)
+            && status.reason() != Some(Reason::Panicked)
+            && let Some(left_out) = self.log.one_way.line(now)
         {
             tracing::warn!(
                 %peer, %status, left_out,
@@ -969,12 +970,6 @@ impl Dispatch {
         let metadata = running.context.and_then(|context| context.end());
         Some((running.caller, metadata))
     }
-}
-
-/// Returns true if the node was draining, and the handler has not run.
-#[inline]
-fn is_of_drain(outcome: &Outcome) -> bool {
-    outcome.as_ref().is_err_and(Failure::is_of_drain)
 }
 
 /// Returns true if a reply waits for room in the queue: it is large, or ends a stream that no deadline ends.

@@ -6,7 +6,7 @@
 
 use super::method::Outcome;
 use super::{Failure, Request};
-use crate::call::{EndHooks, interceptor_panicked, own_error};
+use crate::call::{EndHooks, interceptor_panicked};
 use crate::context::Context;
 use crate::foreign;
 use crate::metadata::Metadata;
@@ -179,7 +179,7 @@ impl Future for Intercepted {
         let ended = match &outcome {
             Ok(_) => self.hooks.run(Ok(())),
             Err(Failure::Handler(status) | Failure::Node(status)) => self.hooks.run(Err(status)),
-            Err(Failure::Error(_)) => self.hooks.run(Err(&own_error())),
+            Err(Failure::Error(_)) => self.hooks.run(Err(&Status::of_own_error())),
         };
         let may_have_run = !matches!(&outcome, Err(Failure::Node(status)) if !status.may_have_run());
         Poll::Ready(match ended {

@@ -199,7 +199,7 @@ fn a_refused_caller_learns_no_shape_and_no_version() {
 
 #[test]
 fn one_way_calls_and_streams_are_refused_too() {
-    let warnings = Logged::warnings();
+    let warnings = Logged::by_all();
     let rig = rig(|_: &IncomingCall<'_>| Err(Status::permission_denied("not one-way, not streamed")));
     let client = GuardedClient::new(rig.channel.clone());
     block_on(client.tell("small".into())).unwrap();

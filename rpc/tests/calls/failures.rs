@@ -1,12 +1,13 @@
 //! Calls that fail.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
+use crate::logged::Logged;
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use trunkline::{Bytes, Code, Node, Origin, Reason, Status, block_on};
+use trunkline::{Bytes, Code, Node, Origin, PollerIndex, Reason, Status, block_on};
 
 /// Fails in every way.
 #[trunkline::service(name = "tests.Trouble", version = 3)]
@@ -313,4 +314,72 @@ fn polling_a_finished_call_returns_an_error() {
     assert_eq!(status.code(), Code::Unimplemented, "{status}");
     let status = block_on(&mut call).unwrap_err();
     assert_eq!(status.code(), Code::Internal, "{status}");
+}
+
+/// An error of the application.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct SoldOut;
+
+/// Fails in ways that the log of its node names.
+#[trunkline::service(name = "tests.Loud")]
+trait Loud {
+    async fn panic_here(&self) -> Result<(), Status>;
+    #[blocking]
+    async fn panic_in_the_pool(&self) -> Result<(), Status>;
+    #[oneway]
+    async fn panic_unheard(&self);
+    async fn not_found(&self) -> Result<(), Status>;
+    async fn sold_out(&self) -> Result<(), SoldOut>;
+}
+
+struct Failing;
+
+impl Loud for Failing {
+    async fn panic_here(&self) -> Result<(), Status> {
+        panic!("a handler panics on purpose");
+    }
+    async fn panic_in_the_pool(&self) -> Result<(), Status> {
+        panic!("a handler panics on purpose");
+    }
+    async fn panic_unheard(&self) {
+        panic!("a handler panics on purpose");
+    }
+    async fn not_found(&self) -> Result<(), Status> {
+        Err(Status::not_found("on purpose"))
+    }
+    async fn sold_out(&self) -> Result<(), SoldOut> {
+        Err(SoldOut)
+    }
+}
+
+#[test]
+fn panics_and_errors_of_handlers_are_logged_once_with_their_method() {
+    let log = Logged::by_all();
+    let server = node().serve(LoudServer::new(Failing)).start().unwrap();
+    let caller = node().start().unwrap();
+    let client = LoudClient::connect(&caller, server.local_address()).unwrap().with_timeout(LIMIT);
+    block_on(client.panic_here()).unwrap_err();
+    block_on(client.panic_in_the_pool()).unwrap_err();
+    block_on(client.panic_unheard()).unwrap();
+    block_on(client.not_found()).unwrap_err();
+    block_on(client.sold_out()).unwrap_err();
+    let task = server.run_on(PollerIndex(0), |_| async { panic!("a task panics on purpose") });
+    let ended: Result<(), _> = block_on(task);
+    assert_eq!(ended.unwrap_err().reason(), Some(Reason::Panicked));
+    let lines_of = |method: &str| {
+        let lines = log.lines().iter().filter(|line| line.contains(method)).cloned().collect::<Vec<_>>();
+        (!lines.is_empty()).then_some(lines)
+    };
+    for (method, level, text) in [
+        ("tests.Loud.panic_here", "ERROR", "the handler panicked"),
+        ("tests.Loud.panic_in_the_pool", "ERROR", "the handler panicked"),
+        ("tests.Loud.panic_unheard", "ERROR", "the handler panicked"),
+        ("tests.Loud.not_found", "INFO", "NotFound"),
+        ("tests.Loud.sold_out", "INFO", "error of the method's own type"),
+        ("a task of spawn or run_on panicked", "ERROR", ""),
+    ] {
+        let lines = until(method, || lines_of(method));
+        assert!(lines.iter().all(|line| line.starts_with(level) && line.contains(text)), "{lines:?}");
+        assert!(lines.len() == 1 || text.is_empty(), "once: {lines:?}");
+    }
 }

@@ -50,7 +50,7 @@ fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
 #[test]
 fn a_handler_that_blocks_its_poller_is_warned_of_by_name_while_it_does() {
     // Warnings of all threads, since the node's own threads warn.
-    let warnings_of = |text: &str| Logged::warnings().count(text);
+    let warnings_of = |text: &str| Logged::by_all().count(text);
     // Installed before any node starts.
     assert_eq!(warnings_of("a handler of test.Held.hold"), 0);
     let (server, _caller, client, told, release) = rig();

@@ -6,10 +6,11 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// The lines of one level, with their fields. Clones share them.
+/// The lines of some levels, with their level and fields. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Logged {
-    level: Level,
+    /// The least and the most severe level.
+    levels: [Level; 2],
     lines: Arc<Mutex<Vec<String>>>,
 }
 
@@ -20,16 +21,16 @@ impl Logged {
         // line is enabled. A thread of another test has no subscriber and would silence the line. With two
         // subscribers, `tracing` asks both.
         static OTHER: LazyLock<Dispatch> =
-            LazyLock::new(|| Dispatch::new(Logged { level: Level::ERROR, lines: Arc::default() }));
+            LazyLock::new(|| Dispatch::new(Logged { levels: [Level::ERROR; 2], lines: Arc::default() }));
         LazyLock::force(&OTHER);
-        Self { level, lines: Arc::default() }
+        Self { levels: [level; 2], lines: Arc::default() }
     }
 
-    /// Returns the warnings of all threads of this program, from the first use on.
-    pub(crate) fn warnings() -> &'static Self {
+    /// Returns the lines of all threads of this program from level `INFO` on, from the first use on.
+    pub(crate) fn by_all() -> &'static Self {
         static ALL: OnceLock<Logged> = OnceLock::new();
         ALL.get_or_init(|| {
-            let all = Self::at(Level::WARN);
+            let all = Self { levels: [Level::INFO, Level::ERROR], ..Self::at(Level::WARN) };
             tracing::subscriber::set_global_default(all.clone()).unwrap();
             all
         })
@@ -56,7 +57,7 @@ impl Visit for Line {
 
 impl Subscriber for Logged {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == self.level
+        self.levels[1] <= *metadata.level() && *metadata.level() <= self.levels[0]
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
@@ -64,7 +65,7 @@ impl Subscriber for Logged {
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
+        let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
         self.lines().push(line.0);
     }

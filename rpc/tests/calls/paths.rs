@@ -90,7 +90,11 @@ fn a_node_that_may_only_share_memory_reaches_who_shares_it() {
     let client = NearClient::new(caller.channel(server.local_address()));
     block_on(client.with_timeout(LIMIT).ping()).unwrap();
     assert!(caller.report().paths.iter().any(|path| path.path == "shm"), "{:?}", caller.report().paths);
-    assert_eq!([&caller, &server].map(|node| node.report().link), ["shm", "udp"]);
+    assert_eq!([&caller, &server].map(|node| node.report().link), ["shm", "shm"], "paths in use");
+    server.shutdown();
+    until("the session ends", || caller.report().paths.is_empty().then_some(()));
+    let unused = node(PathChoice::Auto).start().unwrap();
+    assert_eq!([&caller, &unused].map(|node| node.report().link), ["shm", "udp"], "the device's");
 }
 
 #[test]

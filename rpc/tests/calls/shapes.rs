@@ -197,7 +197,7 @@ fn results_errors_and_items_are_compared() {
 
 #[test]
 fn one_way_calls_of_another_shape_are_dropped_and_counted_and_logged_once() {
-    let warnings = Logged::warnings();
+    let warnings = Logged::by_all();
     let (server, from) = pair(first::ShapesServer::new(first::Shop));
     let client = swapped::ShapesClient::connect(&from, server.local_address()).unwrap();
     for _ in 0..3 {

@@ -135,7 +135,9 @@ mod tests {
         for deadline in [10, 5, 7] {
             shutdown.begin(seconds(deadline));
         }
-        assert!(shutdown.must_tell() && !shutdown.is_grace_over(seconds(4)) && shutdown.is_grace_over(seconds(5)));
+        assert!(
+            shutdown.must_tell() && !shutdown.is_grace_over(seconds(4)) && shutdown.is_grace_over(seconds(5))
+        );
         shutdown.cut(true);
         shutdown.begin(seconds(1));
         assert!(!shutdown.must_report(false, seconds(5)), "the last messages are in flight");

@@ -17,6 +17,7 @@ use crate::ledger::{SessionEntry, SessionLedger};
 use crate::log_limit::LogLimit;
 use crate::options::NodeOptions;
 use crate::provider::SOFTWARE;
+use crate::report::link_of;
 use crate::shared::{Alive, NodeShared};
 use crate::{Connect, NodeStatus, PeerDown, PeerKey, PeerStatus, PollerIndex, Watch};
 use std::any::Any;
@@ -166,10 +167,11 @@ impl CmMachine {
             let paths = number.map(|number| self.endpoints.paths_of(key, number)).unwrap_or_default();
             PeerStatus { address: key.address(), is_up: peer.machine.is_up(), sent, received, paths }
         });
+        let all = self.shared.session_qps.report();
         NodeStatus {
             address: self.shared.local_address.get().copied().unwrap_or_else(unknown),
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
-            link: facts.link,
+            link: link_of(all.iter().map(|path| path.path), facts.link),
             connections: facts.connections.to_owned(),
             is_away: facts.removed_since.is_some(),
             at_ns: self.now().0,

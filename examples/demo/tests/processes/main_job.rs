@@ -23,7 +23,10 @@ mod tests {
     }
 
     fn check(report: &Value, calls: u64) {
-        let (provider, link) = if on_nic() { ("rdma-core", "ethernet") } else { ("softrdma", "udp") };
+        let mut paths =
+            report["paths"].as_array().into_iter().flatten().filter_map(|path| path["path"].as_str());
+        let provider = if on_nic() { "rdma-core" } else { "softrdma" };
+        let link = if on_nic() { "ethernet" } else { paths.next().expect("a path to the server") };
         assert_eq!(report["provider"], provider);
         assert_eq!(report["device"], "trunkline0");
         assert!(report["gid_index"].is_u64(), "{report}");

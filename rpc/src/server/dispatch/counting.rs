@@ -1,16 +1,25 @@
 //! The counters of requests, by method.
 
-use super::{Caller, Dispatch};
+use super::{Caller, Dispatch, Outcome};
 use crate::counted::MethodCounters;
 use crate::executor::TaskId;
 use crate::frame::Asked;
+use crate::reason::Reason;
 use crate::server::Failure;
 use crate::status::{Code, Status};
-use trunkline_transport::{Carrier, SendError};
+use trunkline_transport::{Carrier, LogLimit, SendError};
 use trunkline_verbs::Time;
 
 /// Stands for the index of a method that is not served.
 pub(super) const NOT_SERVED: u32 = u32::MAX;
+
+/// Limits of the lines that the failures of calls write. A handler's errors leave room for lines about panics.
+#[derive(Debug, Default)]
+pub(super) struct FailureLog {
+    pub(super) one_way: LogLimit,
+    panics: LogLimit,
+    errors: LogLimit,
+}
 
 impl Dispatch {
     /// Returns the counters of a method.
@@ -39,13 +48,35 @@ impl Dispatch {
         self.reply(carrier, caller, Err(failure), None);
     }
 
-    /// Counts the failure of a call. A request that a draining node refuses is not a call of its method: the caller may make
-    /// it elsewhere.
-    pub(super) fn count_failure(&self, table: u32, failure: &Failure) {
+    /// Counts the failure of a call, and logs what its handler caused. A request that a draining node refuses is not a call
+    /// of its method: the caller may make it elsewhere.
+    #[cold]
+    pub(super) fn failed(&mut self, now: Time, caller: &Caller, failure: &Failure) {
         match failure {
-            failure if failure.is_of_drain() => {}
-            Failure::Error(_) => self.counters(table).failed_by_error(),
-            Failure::Handler(status) | Failure::Node(status) => self.counters(table).failed(status.code()),
+            failure if failure.is_of_drain() => return,
+            Failure::Error(_) => self.counters(caller.table).failed_by_error(),
+            Failure::Handler(status) | Failure::Node(status) => {
+                self.counters(caller.table).failed(status.code())
+            }
+        }
+        let (peer, name) = (caller.key.peer, self.served(caller.table).map(|served| served.name));
+        let method = || name.map_or_else(|| "_OTHER".to_owned(), ToString::to_string);
+        match failure {
+            Failure::Node(status) if status.reason() == Some(Reason::Panicked) => {
+                if let Some(left_out) = self.log.panics.line(now) {
+                    tracing::error!(%peer, method = method(), %status, left_out, "a call failed by a panic");
+                }
+            }
+            Failure::Node(_) => {}
+            Failure::Error(_) | Failure::Handler(_) => {
+                if let Some(left_out) = self.log.errors.line(now) {
+                    let code = match failure {
+                        Failure::Handler(status) => format!("{:?}", status.code()),
+                        _ => "error of the method's own type".to_owned(),
+                    };
+                    tracing::info!(%peer, method = method(), code, left_out, "a handler returned an error");
+                }
+            }
         }
     }
 
@@ -63,4 +94,10 @@ impl Dispatch {
             self.counters(task.table).failed(code);
         }
     }
+}
+
+/// Returns true if the node was draining, and the handler has not run.
+#[inline]
+pub(super) fn is_of_drain(outcome: &Outcome) -> bool {
+    outcome.as_ref().is_err_and(Failure::is_of_drain)
 }

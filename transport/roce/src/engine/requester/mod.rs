@@ -150,7 +150,7 @@ impl Response {
 pub struct RequesterCounters {
     /// Packets sent, repeated ones included.
     pub packets: u64,
-    /// Packets sent again.
+    /// Packets sent again after a timeout, a NAK or an implied loss, without probes.
     pub retransmits: u64,
     /// Nominal local ACK timeouts.
     pub timeouts: u64,

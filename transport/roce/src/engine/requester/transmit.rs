@@ -146,7 +146,6 @@ impl Requester {
         self.retry.probed = Some(self.una);
         self.retry.sent(now, true);
         self.counters.packets += 1;
-        self.counters.retransmits += 1;
         Some(Transmit { psn: self.una, retransmission: true })
     }
 
