@@ -1,5 +1,5 @@
-//! Lookups may block, so they run on a few threads that end when there is nothing to look up. A simulation runs
-//! them as tasks of a poller instead.
+//! Lookups may block, so each of those in progress has a thread. The threads end when there is nothing to look up. A
+//! simulation runs lookups as tasks of a poller instead.
 
 use super::pollers::Pollers;
 use super::round::{LOOKUP, Round};
@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use trunkline_rings::panics::catch_or;
 use trunkline_verbs::internal_thread;
 
-/// Maximum number of lookup threads of a node.
-const THREADS: usize = 4;
+/// Maximum number of lookup threads of a node. A resolver keeps one for up to [`LOOKUP`], or longer if it blocks, so fewer
+/// threads than targets would let silent resolvers delay all others.
+const THREADS: usize = 1024;
 /// Maximum number of an error's sources that are kept.
 const CAUSES: usize = 4;
 

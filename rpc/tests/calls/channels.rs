@@ -10,7 +10,7 @@ use std::task::{Context as Task, Poll, Waker};
 use std::time::Duration;
 use trunkline::{
     Admission, CallOptions, Channel, Code, Connect, Context, Dns, InProcessNetwork, Node, NodeBuilder,
-    PollerIndex, Reason, Resolve, Resolving, StartError, Status, Target, block_on,
+    PollerIndex, Reason, Resolve, Resolving, ServerList, StartError, Status, Target, block_on,
 };
 
 #[trunkline::service]
@@ -239,6 +239,40 @@ fn a_lookup_that_blocks_holds_up_neither_pollers_nor_callers() {
     }
     answer.send(there.local_address()).unwrap();
     assert_eq!((block_on(blocked), block_on(ready)), (Ok(7), Ok(())));
+}
+
+#[test]
+fn silent_resolvers_do_not_delay_other_targets() {
+    /// Blocks until the test drops the sender.
+    #[derive(Debug)]
+    struct Silent(Arc<Mutex<std::sync::mpsc::Receiver<()>>>, std::sync::mpsc::Sender<()>);
+    impl Resolve for Silent {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(async {
+                let _begun = self.1.send(());
+                let _until_dropped = self.0.lock().map(|end| end.recv());
+                Ok(Vec::new())
+            })
+        }
+    }
+    let network = InProcessNetwork::new();
+    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
+    let (end, ends) = std::sync::mpsc::channel();
+    let (begins, begun) = std::sync::mpsc::channel();
+    let ends = Arc::new(Mutex::new(ends));
+    let silent = || caller.channel(Target::resolver(Silent(Arc::clone(&ends), begins.clone())));
+    let channels = (0..64).map(|_| silent()).collect::<Vec<_>>();
+    let mut waiting = channels.iter().map(|channel| Box::pin(channel.ready())).collect::<Vec<_>>();
+    for ready in &mut waiting {
+        assert!(ready.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
+    }
+    for _ in &channels {
+        begun.recv_timeout(LIMIT).expect("all lookups are in progress");
+    }
+    let listed = Target::resolver(ServerList::new("servers", [there.local_address()]));
+    let answer = who(&caller.channel(listed), &CallOptions::new());
+    drop(end);
+    assert_eq!(answer, Ok(7));
 }
 
 #[test]
