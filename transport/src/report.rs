@@ -196,6 +196,8 @@ pub struct ServerReport {
     pub calls: usize,
     /// Calls of the channel, at all its servers, that ended because its retry budget was used up.
     pub unretried: u64,
+    /// Servers of the target that the channel does not use: those after the first 1,024.
+    pub omitted: usize,
 }
 
 /// A counter of the device.

@@ -11,7 +11,7 @@
 use super::link::Link;
 use super::route::{Phase, Reached, Usage};
 use super::table::{Routes, Session};
-use super::target::Target;
+use super::target::{Source, Target};
 use crate::reason::{Origin, Reason};
 use crate::route_id::RouteId;
 use crate::status::{Code, Status};
@@ -228,6 +228,9 @@ impl Balanced {
             rounds: AtomicU64::new(0),
         });
         balanced.servers();
+        if let Source::Addresses(usable) = &balanced.target.target().0 {
+            balanced.target.route().tell_omitted(usable.omitted);
+        }
         balanced.target.routes().add_balanced(&balanced);
         Some(balanced)
     }
@@ -443,6 +446,7 @@ impl Balanced {
             },
             calls: server.calls.load(Ordering::Relaxed),
             unretried: self.unretried.load(Ordering::Relaxed),
+            omitted: self.target.route().omitted(),
         };
         self.servers().iter().map(one).collect()
     }

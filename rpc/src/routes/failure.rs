@@ -7,6 +7,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_transport::PeerDown;
 
+/// Maximum number of addresses that a failure names.
+const MOST_NAMED: usize = 16;
+
 /// The failure of a round: each address that was tried with its cause, and the reason why there are no others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
@@ -49,13 +52,16 @@ impl Failure {
     /// `is_fixed` is true if there will be no other addresses.
     pub(super) fn new(tried: &[(SocketAddr, Unreached)], lookup: &[String], is_fixed: bool) -> Self {
         let mut text = String::new();
-        for (address, why) in tried {
+        for (address, why) in tried.iter().take(MOST_NAMED) {
             let separator = if text.is_empty() { "" } else { "; " };
             let _written = match why {
                 Unreached::Down(cause) => write!(text, "{separator}{address}: {cause}"),
                 Unreached::Draining => write!(text, "{separator}{address}: the server is shutting down"),
                 Unreached::NoOutcome => write!(text, "{separator}{address}: no session in time"),
             };
+        }
+        if let Some(others @ 1..) = tried.len().checked_sub(MOST_NAMED) {
+            let _written = write!(text, "; and {others} other addresses");
         }
         match (tried, lookup) {
             ([], []) => text.push_str("the name has no address at which a server can be"),

@@ -64,7 +64,7 @@ impl Link {
     /// Returns the addresses of a target that has several, if they are known.
     pub(super) fn found(&self) -> Option<Arc<[SocketAddr]>> {
         match &self.target.0 {
-            Source::Addresses(all) => Some(all.as_slice().into()),
+            Source::Addresses(all) => Some(all.addresses.as_slice().into()),
             Source::Resolver(..) => self.route().found(),
             Source::Address(_) | Source::Nonsense(_) => None,
         }

@@ -4,7 +4,7 @@
 use super::pollers::Pollers;
 use super::round::{LOOKUP, Round};
 use super::route::Route;
-use super::target::{Source, scoped, usable};
+use super::target::{Source, Usable, scoped, usable};
 use crate::foreign::Foreign;
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
@@ -45,7 +45,10 @@ impl Lookup {
     pub(crate) async fn run(self) -> Resolved {
         let outcome = match &self.route.target.0 {
             Source::Resolver(resolver, _) => match resolver.resolve().await {
-                Ok(addresses) => found(addresses),
+                Ok(addresses) => found(addresses).map(|usable| {
+                    self.route.tell_omitted(usable.omitted);
+                    usable.addresses
+                }),
                 Err(error) => Err(texts(error.as_ref())),
             },
             _ => Ok(Vec::new()),
@@ -80,14 +83,14 @@ impl Lookup {
     }
 }
 
-/// Returns the usable addresses of a lookup. There may be millions of others, which must not keep a poller.
+/// Returns the usable addresses of a lookup. There may be millions of others, which must not keep a poller busy.
 ///
 /// # Errors
 /// Returns the reason why the first address is unusable without an interface, if none is usable.
-fn found(addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Vec<String>> {
+fn found(addresses: Vec<SocketAddr>) -> Result<Usable, Vec<String>> {
     let why = addresses.first().copied().and_then(scoped);
     let usable = usable(addresses);
-    why.filter(|_| usable.is_empty()).map_or(Ok(usable), |why| Err(vec![why]))
+    why.filter(|_| usable.addresses.is_empty()).map_or(Ok(usable), |why| Err(vec![why]))
 }
 
 /// Returns the texts of an error and its sources.

@@ -22,7 +22,8 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, Res
 /// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. Each target has a
 /// thread of its own during its lookup, so that a slow resolver delays no other target, up to 1,024 threads of a node.
 ///
-/// Addresses are tried in their order: the first 16 different ones that have a port.
+/// The first 1,024 different addresses that have a port are used. An attempt tries 16 of them in their order, and the next
+/// one continues with those that follow. A [balanced channel](crate::Channel::balanced) uses all.
 ///
 /// ```
 /// use std::net::SocketAddr;

@@ -6,7 +6,9 @@
 //! | the addresses are tried, in order | the first session; or the end of every attempt |
 //!
 //! The next address is tried when an attempt has failed, or has had no outcome for [`PATIENCE`]: attempts at hosts that do not
-//! answer take seconds. A session that comes up after another has won stays, and is used if the route needs it later.
+//! answer take seconds. A round that uses all addresses tries some of them in turn, and then all others at once, so that many
+//! silent ones do not delay a live one. A session that comes up after another has won stays, and is used if the route needs it
+//! later.
 
 use super::failure::Unreached;
 use super::table::Routes;
@@ -33,6 +35,8 @@ pub(super) struct Round {
     is_looking_up: bool,
     /// Addresses not tried yet.
     left: VecDeque<SocketAddr>,
+    /// Number of them that are tried in turn. The others follow at once.
+    in_turn: usize,
     /// Attempts in progress.
     open: Vec<SocketAddr>,
     tried: Vec<(SocketAddr, Unreached)>,
@@ -59,17 +63,18 @@ pub(super) enum Step {
 
 impl Round {
     /// Begins a round with a lookup of this number.
-    pub(super) fn looking_up(number: u64, now: Time) -> (Self, Step) {
+    pub(super) fn looking_up(number: u64, in_turn: usize, now: Time) -> (Self, Step) {
         let due = now + LOOKUP;
-        (Self { is_looking_up: true, due, ..Self::trying(&[], now) }.numbered(number), Step::Waits(due))
+        (Self { is_looking_up: true, due, ..Self::trying(&[], in_turn, now) }.numbered(number), Step::Waits(due))
     }
 
-    /// Begins a round with these addresses. Continue with [`Round::advance`].
-    pub(super) fn trying(addresses: &[SocketAddr], now: Time) -> Self {
+    /// Begins a round with these addresses. The first `in_turn` are tried in turn. Continue with [`Round::advance`].
+    pub(super) fn trying(addresses: &[SocketAddr], in_turn: usize, now: Time) -> Self {
         Self {
             number: 0,
             is_looking_up: false,
             left: addresses.iter().copied().collect(),
+            in_turn,
             open: Vec::new(),
             tried: Vec::new(),
             paused: 0,
@@ -134,6 +139,8 @@ impl Round {
         }
         while let Some(address) = self.left.pop_front() {
             let peer = PeerKey::new(address);
+            let is_in_turn = self.in_turn > 0;
+            self.in_turn = self.in_turn.saturating_sub(1);
             match carrier.reach(peer) {
                 Reach::Up if routes.is_draining(peer) => {
                     self.paused += 1;
@@ -144,7 +151,9 @@ impl Round {
                     self.open.push(address);
                     self.ends = now + ATTEMPT;
                     self.due = if self.left.is_empty() { self.ends } else { now + PATIENCE };
-                    return Step::Waits(self.due);
+                    if is_in_turn {
+                        return Step::Waits(self.due);
+                    }
                 }
                 Reach::Away { cause, due_in } => {
                     self.paused += usize::from(due_in > Duration::ZERO);

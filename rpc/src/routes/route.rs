@@ -4,7 +4,7 @@
 //! where it leads to. Nothing here waits.
 
 use super::failure::Failure;
-use super::target::Target;
+use super::target::{MOST_ADDRESSES, Target};
 use crate::call::{Submission, shutting_down};
 use crate::route_id::RouteId;
 use crate::status::Status;
@@ -12,7 +12,7 @@ use slab::Slab;
 use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub(super) struct Route {
     pub(super) usage: Usage,
     /// True if a poller may have it in its tables.
     is_known: AtomicBool,
+    /// Number of the target's servers beyond the maximum, as the log tells it.
+    omitted: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -110,7 +112,7 @@ impl Route {
             is_stale: false,
             found: None,
         };
-        Self { id, target, usage, is_known: AtomicBool::new(false), state: Mutex::new(state) }
+        Self { id, target, usage, is_known: AtomicBool::new(false), omitted: AtomicUsize::new(0), state: Mutex::new(state) }
     }
 
     /// Drops a reference. It may be the last one, and dropping a resolver runs the program's code.
@@ -126,6 +128,22 @@ impl Route {
     /// Returns true if a poller may have it in its tables.
     pub(super) fn is_known(&self) -> bool {
         self.is_known.load(Ordering::SeqCst)
+    }
+
+    /// Records the number of the target's servers beyond the maximum, and logs it if it has changed.
+    pub(super) fn tell_omitted(&self, omitted: usize) {
+        if self.omitted.swap(omitted, Ordering::Relaxed) != omitted && omitted > 0 {
+            tracing::warn!(
+                server = %self.target,
+                omitted,
+                "the target has more servers than a channel uses: the first {MOST_ADDRESSES} are used"
+            );
+        }
+    }
+
+    /// Returns the number of the target's servers beyond the maximum.
+    pub(super) fn omitted(&self) -> usize {
+        self.omitted.load(Ordering::Relaxed)
     }
 
     /// Returns its phase, and the number of rounds that have begun.

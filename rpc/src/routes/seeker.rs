@@ -23,6 +23,8 @@ use trunkline_verbs::Time;
 /// First pause after a failed round, and number of times that it doubles.
 const PAUSE: Duration = Duration::from_millis(10);
 const DOUBLINGS: u32 = 7;
+/// Number of addresses that a round tries in turn. A round of a channel without a balance tries no others.
+const IN_TURN: usize = 16;
 /// Time between lookups outside of rounds: calls that fail, and a source that changes all the time, ask again at once.
 const REFRESH: Duration = Duration::from_millis(100);
 
@@ -46,6 +48,8 @@ struct Sought {
     round: Option<Round>,
     /// Number of consecutive failed rounds.
     row: u32,
+    /// Position of the first address of the next round, if a round does not try all.
+    first: usize,
     /// Node that it last led to.
     led_to: Option<PeerKey>,
     /// Addresses of the last lookup.
@@ -106,6 +110,7 @@ impl Seeker {
             route,
             round: None,
             row: 0,
+            first: 0,
             led_to: None,
             last: Vec::new(),
             refresh: None,
@@ -141,13 +146,20 @@ impl Seeker {
     }
 
     /// Returns the addresses of a route in the order in which a round tries them.
-    fn in_order(routes: &Routes, route: &Route, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    fn in_order(routes: &Routes, route: &Route, first: usize, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
         let mut ordered = addresses.to_vec();
-        if route.usage == Usage::Spread && !ordered.is_empty() {
-            let first = routes.random() % ordered.len();
+        let first = match route.usage {
+            Usage::Sticky if ordered.len() > IN_TURN => first,
+            Usage::Sticky | Usage::Current => 0,
+            Usage::Spread => routes.random(),
+        };
+        if !ordered.is_empty() {
+            let first = first % ordered.len();
             ordered.rotate_left(first);
         }
-        if route.usage != Usage::Sticky {
+        if route.usage == Usage::Sticky {
+            ordered.truncate(IN_TURN);
+        } else {
             // A dead server delays no call that another one can take.
             ordered.sort_by_key(|address| !routes.serves(PeerKey::new(*address)));
         }
@@ -178,6 +190,8 @@ impl Seeker {
         let Some(sought) = self.sought.get_mut(&id) else { return };
         let now = carrier.now();
         sought.route.begin();
+        // A spread channel connects to all servers, so that those after the first cost nothing.
+        let in_turn = if sought.route.usage == Usage::Spread { 1 } else { IN_TURN };
         let step = match &sought.route.target.0 {
             Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
                 self.last_lookup += 1;
@@ -185,7 +199,7 @@ impl Seeker {
                 sought.refresh = None;
                 sought.route.take_stale();
                 self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
-                let (round, step) = Round::looking_up(self.last_lookup, now);
+                let (round, step) = Round::looking_up(self.last_lookup, in_turn, now);
                 sought.round = Some(round);
                 step
             }
@@ -194,14 +208,15 @@ impl Seeker {
                 return self.lose(carrier, id, failure);
             }
             Source::Resolver(..) => {
-                sought.round.insert(Round::trying(&sought.last, now)).advance(carrier, &self.routes)
+                sought.round.insert(Round::trying(&sought.last, in_turn, now)).advance(carrier, &self.routes)
             }
             Source::Address(address) => {
-                sought.round.insert(Round::trying(&[*address], now)).advance(carrier, &self.routes)
+                sought.round.insert(Round::trying(&[*address], in_turn, now)).advance(carrier, &self.routes)
             }
             Source::Addresses(all) => {
-                let all = Self::in_order(&self.routes, &sought.route, all);
-                sought.round.insert(Round::trying(&all, now)).advance(carrier, &self.routes)
+                sought.route.tell_omitted(all.omitted);
+                let all = Self::in_order(&self.routes, &sought.route, sought.first, &all.addresses);
+                sought.round.insert(Round::trying(&all, in_turn, now)).advance(carrier, &self.routes)
             }
         };
         self.follow(carrier, id, step);
@@ -235,7 +250,7 @@ impl Seeker {
             }
             Err(error) => error,
         };
-        round.looked_up(&Self::in_order(&self.routes, &sought.route, &sought.last), error);
+        round.looked_up(&Self::in_order(&self.routes, &sought.route, sought.first, &sought.last), error);
         let step = round.advance(carrier, &self.routes);
         self.follow(carrier, id, step);
     }
@@ -318,7 +333,7 @@ impl Seeker {
                 continue;
             };
             if round.is_lookup_late(now) {
-                let addresses = Self::in_order(&self.routes, &sought.route, &sought.last);
+                let addresses = Self::in_order(&self.routes, &sought.route, sought.first, &sought.last);
                 round.looked_up(&addresses, Round::late_lookup());
             }
             let step = round.advance(carrier, &self.routes);
@@ -333,7 +348,7 @@ impl Seeker {
             Step::Won(peer) => {
                 self.set_timer(id, None);
                 let Some(sought) = self.sought.get_mut(&id) else { return };
-                (sought.round, sought.row, sought.led_to) = (None, 0, Some(peer));
+                (sought.round, sought.row, sought.first, sought.led_to) = (None, 0, 0, Some(peer));
                 sought.route.publish(Phase::Up(peer));
                 self.routes.tell_all(id);
                 self.refresh(carrier, id);
@@ -341,7 +356,13 @@ impl Seeker {
             Step::Lost => {
                 let Some(sought) = self.sought.get(&id) else { return };
                 let Some(round) = &sought.round else { return };
-                let is_fixed = !matches!(sought.route.target.0, Source::Resolver(..));
+                let is_fixed = match &sought.route.target.0 {
+                    Source::Resolver(..) => false,
+                    Source::Addresses(all) => {
+                        sought.route.usage != Usage::Sticky || all.addresses.len() <= IN_TURN
+                    }
+                    Source::Address(_) | Source::Nonsense(_) => true,
+                };
                 let (tried, lookup) = round.what_failed();
                 let failure = Failure::new(tried, lookup, is_fixed);
                 let failure = if round.has_only_paused() { failure.without_attempt() } else { failure };
@@ -357,6 +378,7 @@ impl Seeker {
         sought.round = None;
         let pause = PAUSE * (1 << sought.row.min(DOUBLINGS));
         sought.row = sought.row.saturating_add(1);
+        sought.first = sought.first.wrapping_add(IN_TURN);
         // Nodes whose rounds have failed together do not seek together again.
         let part = u32::try_from(now.0 / 64 % 256).unwrap_or(0);
         let due = now + pause + pause * part / 1024;
@@ -515,6 +537,21 @@ mod tests {
         };
         assert_eq!([Usage::Sticky, Usage::Current].map(firsts), [1, 1]);
         assert!(firsts(Usage::Spread) > 1);
+    }
+
+    #[test]
+    fn silent_servers_of_a_spread_channel_do_not_delay_the_others() {
+        let mut rig = Rig::new();
+        let mut seeker = Seeker::new(&rig.routes);
+        let all = (1..=100).map(at).collect::<Vec<_>>();
+        let link = Link::with_usage(&rig.routes, Target::from(all.clone()), Usage::Spread);
+        link.route().keep();
+        seeker.look(&mut rig.carrier, link.route().id);
+        assert_eq!(rig.carrier.reached.len(), 1);
+        rig.carrier.wait(Duration::from_millis(500));
+        assert!(seeker.tick(&mut rig.carrier));
+        let reached = rig.carrier.reached.iter().copied().collect::<BTreeSet<_>>();
+        assert_eq!(reached, all.iter().map(|address| PeerKey::new(*address)).collect());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::resolve::{Dns, Resolve};
 use crate::status::cut;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,16 +26,25 @@ pub struct Target(pub(super) Source);
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     Address(SocketAddr),
-    /// The first usable addresses that were given.
-    Addresses(Vec<SocketAddr>),
+    /// Several addresses.
+    Addresses(Usable),
     /// A resolver with its name, so that its code runs for lookups only.
     Resolver(Arc<dyn Resolve>, Arc<str>),
     /// An invalid target, with the reason.
     Nonsense(String),
 }
 
-/// Maximum number of addresses tried for one server; further ones are ignored.
-pub(super) const MOST_ADDRESSES: usize = 16;
+/// The usable addresses of a target.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Usable {
+    /// The first [`MOST_ADDRESSES`], without duplicates.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// Number of different ones beyond the maximum, which are not used.
+    pub(super) omitted: usize,
+}
+
+/// Maximum number of addresses of a target.
+pub(super) const MOST_ADDRESSES: usize = 1024;
 /// Maximum length of a resolver's name in a status.
 const MOST_NAME_BYTES: usize = 256;
 
@@ -93,15 +103,17 @@ pub(super) fn scoped(address: SocketAddr) -> Option<String> {
     refused.map(|why| format!("the server's address {address}: {why}"))
 }
 
-/// Returns the usable addresses of those given, without duplicates and up to the maximum.
-pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
-    let mut usable = Vec::new();
+/// Returns the usable addresses of those given.
+pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Usable {
+    let (mut usable, mut known) = (Usable::default(), BTreeSet::new());
     for address in given.into_iter().map(canonical) {
-        if usable.len() == MOST_ADDRESSES {
-            break;
+        if misuse(address).is_some() || !known.insert(address) {
+            continue;
         }
-        if misuse(address).is_none() && !usable.contains(&address) {
-            usable.push(address);
+        if usable.addresses.len() < MOST_ADDRESSES {
+            usable.addresses.push(address);
+        } else {
+            usable.omitted += 1;
         }
     }
     usable
@@ -114,14 +126,17 @@ impl From<SocketAddr> for Target {
     }
 }
 
-/// Connects to the first address at which a session comes up. At most 16 different ones are tried.
+/// Connects to the first address at which a session comes up. An attempt tries at most 16 addresses, and the next one
+/// continues with those that follow. A [balanced channel](crate::Channel::balanced) uses all. Addresses after the first 1,024
+/// different ones are ignored, with a warning in the log.
 impl From<Vec<SocketAddr>> for Target {
     fn from(addresses: Vec<SocketAddr>) -> Self {
         let first = addresses.first().copied().and_then(misuse);
-        match usable(addresses)[..] {
+        let usable = usable(addresses);
+        match usable.addresses[..] {
             [] => Self(Source::Nonsense(first.unwrap_or_else(|| "there is no address".to_owned()))),
             [one] => one.into(),
-            ref more => Self(Source::Addresses(more.to_vec())),
+            _ => Self(Source::Addresses(usable)),
         }
     }
 }
@@ -175,7 +190,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Source::Address(address) => address.fmt(f),
-            Source::Addresses(addresses) => match &addresses[..] {
+            Source::Addresses(usable) => match &usable.addresses[..] {
                 [first, rest @ ..] => write!(f, "{first} or {} more", rest.len()),
                 [] => f.write_str("no address"),
             },
@@ -203,12 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn of_many_addresses_the_first_different_ones_with_a_port_are_tried() {
+    fn of_many_addresses_the_first_different_ones_with_a_port_are_used_and_the_others_counted() {
         let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
-        let many = (0..100_000_u32).map(|at| address(u16::try_from(at % 1000).unwrap_or(0)));
-        let usable = usable(many);
-        assert_eq!(usable.len(), MOST_ADDRESSES);
-        assert_eq!((usable[0], usable[1]), (address(1), address(2)));
+        let many = (0..100_000_u32).map(|at| address(u16::try_from(at % 2000).unwrap_or(0)));
+        let Usable { addresses, omitted } = usable(many);
+        assert_eq!((addresses.len(), omitted), (MOST_ADDRESSES, 1999 - MOST_ADDRESSES));
+        assert_eq!((addresses[0], addresses[1]), (address(1), address(2)));
         assert_eq!(Target::from(vec![address(3), address(3), address(0)]).address(), Some(address(3)));
         assert!(matches!(Target::from(Vec::new()).0, Source::Nonsense(_)));
         let mapped: SocketAddr = "[::ffff:10.0.0.1]:3".parse().unwrap();

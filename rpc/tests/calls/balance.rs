@@ -3,6 +3,7 @@
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
+use crate::logged::Logged;
 use std::collections::HashMap;
 use std::env;
 use std::io::{self, Read as _};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
+use tracing::Level;
 use trunkline::{
     Balance, CallOptions, Channel, Code, Connect, Node, Origin, Policy, Reason, Resolve, Resolving,
     ServerList, Status, Target, block_on,
@@ -60,6 +62,33 @@ impl Work for Worker {
         }
         Ok(self.number)
     }
+}
+
+#[test]
+fn all_20_servers_of_a_list_get_calls() {
+    let replicas = Replicas::new(20);
+    let list = Target::resolver(ServerList::new("workers", replicas.addresses.iter().copied()));
+    let channel = replicas.caller.channel(list).balanced(Policy::RoundRobin);
+    block_on(channel.ready()).unwrap();
+    let client = WorkClient::new(channel).with_timeout(LIMIT);
+    let mut called = HashMap::<u64, u32>::new();
+    until("each has got a call", || {
+        *called.entry(block_on(client.add(0)).unwrap()).or_default() += 1;
+        (called.len() == 20).then_some(())
+    });
+}
+
+#[test]
+fn servers_beyond_the_bound_are_logged_and_reported() {
+    let caller = node().start().unwrap();
+    let servers = (1..=1500).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect::<Vec<_>>();
+    let logged = Logged::at(Level::WARN);
+    let make = || caller.channel(servers).balanced(Policy::RoundRobin);
+    let channel = tracing::subscriber::with_default(logged.clone(), make);
+    let report = caller.report().servers;
+    assert_eq!((report.len(), report[0].omitted), (1024, 476));
+    assert_eq!(logged.count("omitted=476"), 1, "{:?}", logged.lines());
+    drop(channel);
 }
 
 /// Replicas of a service, and a node that calls them.

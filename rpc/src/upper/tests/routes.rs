@@ -78,6 +78,29 @@ fn the_next_address_is_tried_when_the_last_has_failed_or_does_not_answer() {
 }
 
 #[test]
+fn rounds_of_a_long_list_try_16_addresses_each_in_rotation() {
+    let mut rig = Rig::new();
+    rig.carrier.away = Some(PeerDown::NotListening);
+    let link = link(&rig, &(1..=40).collect::<Vec<_>>());
+    let mut call = submit(&mut rig, &link, Connect::Wait);
+    for expected in [1..=16, 17..=32] {
+        assert_eq!(std::mem::take(&mut rig.carrier.reached), expected.map(key).collect::<Vec<_>>());
+        rig.carrier.wait(100 * MS);
+        rig.run();
+    }
+    let rest = (33..=40).chain(1..=8).map(key).collect::<Vec<_>>();
+    assert_eq!(std::mem::take(&mut rig.carrier.reached), rest);
+    // After a session, the search begins at the first address again.
+    up(&mut rig, 20);
+    rig.carrier.wait(5000 * MS);
+    rig.run();
+    assert!(!waits(&mut call) || !sent(&mut rig).is_empty());
+    down(&mut rig, 20, PeerDown::Died);
+    let _second = submit(&mut rig, &link, Connect::Wait);
+    assert_eq!(rig.carrier.reached[0], key(1));
+}
+
+#[test]
 fn calls_fail_with_the_round_that_they_have_waited_for_unless_they_wait_for_any() {
     let mut rig = Rig::new();
     let link = link(&rig, &[1, 2]);
