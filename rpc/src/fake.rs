@@ -84,6 +84,8 @@ pub(crate) struct FakeCarrier {
     /// Nodes that have sessions, and those that it was asked to reach.
     pub(crate) up: BTreeSet<PeerKey>,
     pub(crate) reached: Vec<PeerKey>,
+    /// Those that it was asked to reach for callers that wait.
+    pub(crate) waited_for: Vec<PeerKey>,
 }
 
 impl FakeCarrier {
@@ -105,6 +107,7 @@ impl FakeCarrier {
             away_for: Duration::ZERO,
             up: BTreeSet::new(),
             reached: Vec::new(),
+            waited_for: Vec::new(),
         }
     }
 
@@ -151,8 +154,11 @@ impl Carrier for FakeCarrier {
         self.up.contains(&peer)
     }
 
-    fn reach(&mut self, node: PeerKey) -> Reach {
+    fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach {
         self.reached.push(node);
+        if connect == Connect::Wait {
+            self.waited_for.push(node);
+        }
         match self.away {
             _ if self.up.contains(&node) => Reach::Up,
             Some(cause) => Reach::Away { cause, due_in: self.away_for },

@@ -549,8 +549,9 @@ pub trait Carrier {
 
     /// Begins to connect to a node, if there is no session and it is time for an attempt. The result of the
     /// attempt is reported to [`Upper::peer`]. The attempt may have begun earlier, and may last until a
-    /// removed device is back.
-    fn reach(&mut self, node: PeerKey) -> Reach;
+    /// removed device is back. With [`Connect::Wait`] a caller waits through pauses: the next attempt begins early, so that
+    /// a request leaves at least once a second. Call this again after each failed attempt while a caller waits.
+    fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach;
 
     /// Takes a message. The requested outcomes are reported to [`Upper::sent`], at most once, and never from
     /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect

@@ -235,7 +235,7 @@ impl Parked {
         self.deadlines.remove(&(call.deadline, number));
         let here = self.here.get_mut(&id)?;
         here.calls.remove(&number);
-        here.route.unpark(1);
+        here.route.unpark(call.connect);
         Some((call, Arc::clone(&here.route)))
     }
 }

@@ -19,8 +19,8 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, Res
 ///
 /// `resolve` is called before each attempt to connect, so the addresses may change. Its future is polled on a thread for
 /// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
-/// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. Each target has a
-/// thread of its own during its lookup, so that a slow resolver delays no other target, up to 1,024 threads of a node.
+/// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. Each lookup in
+/// progress has its own thread, so that a slow resolver delays no other target, up to 1,024 threads of a node.
 ///
 /// The first 1,024 different addresses that have a port are used. An attempt tries 16 of them in their order, and the next
 /// one continues with those that follow. A [balanced channel](crate::Channel::balanced) uses all.

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_transport::{Carrier, PeerDown, PeerKey, Reach};
+use trunkline_transport::{Carrier, Connect, PeerDown, PeerKey, Reach};
 use trunkline_verbs::Time;
 
 /// Maximum time of a lookup.
@@ -65,7 +65,10 @@ impl Round {
     /// Begins a round with a lookup of this number.
     pub(super) fn looking_up(number: u64, in_turn: usize, now: Time) -> (Self, Step) {
         let due = now + LOOKUP;
-        (Self { is_looking_up: true, due, ..Self::trying(&[], in_turn, now) }.numbered(number), Step::Waits(due))
+        (
+            Self { is_looking_up: true, due, ..Self::trying(&[], in_turn, now) }.numbered(number),
+            Step::Waits(due),
+        )
     }
 
     /// Begins a round with these addresses. The first `in_turn` are tried in turn. Continue with [`Round::advance`].
@@ -96,6 +99,11 @@ impl Round {
     /// Returns true if it has begun an attempt at this node, or found it in its pause.
     pub(super) fn has_tried(&self, peer: PeerKey) -> bool {
         self.tries(peer) || self.tried.iter().any(|(address, _)| PeerKey::new(*address) == peer)
+    }
+
+    /// Returns the nodes at which attempts have failed.
+    pub(super) fn failed_at(&self) -> impl Iterator<Item = PeerKey> {
+        self.tried.iter().map(|(address, _)| PeerKey::new(*address))
     }
 
     /// Returns true if each address was in its own pause.
@@ -132,7 +140,7 @@ impl Round {
     }
 
     /// Begins the next attempt, if it is time.
-    pub(super) fn advance(&mut self, carrier: &mut dyn Carrier, routes: &Routes) -> Step {
+    pub(super) fn advance(&mut self, carrier: &mut dyn Carrier, routes: &Routes, connect: Connect) -> Step {
         let now = carrier.now();
         if self.is_looking_up || (!self.open.is_empty() && self.due > now) {
             return Step::Waits(self.due);
@@ -141,7 +149,7 @@ impl Round {
             let peer = PeerKey::new(address);
             let is_in_turn = self.in_turn > 0;
             self.in_turn = self.in_turn.saturating_sub(1);
-            match carrier.reach(peer) {
+            match carrier.reach(peer, connect) {
                 Reach::Up if routes.is_draining(peer) => {
                     self.paused += 1;
                     self.failed(address, Unreached::Draining);
@@ -173,16 +181,18 @@ impl Round {
     /// Handles a failed attempt at a node.
     pub(super) fn down(
         &mut self,
-        (carrier, routes): (&mut dyn Carrier, &Routes),
+        carrier: &mut dyn Carrier,
+        routes: &Routes,
         peer: PeerKey,
         cause: PeerDown,
+        connect: Connect,
     ) -> Step {
         let Some(at) = self.open.iter().position(|address| PeerKey::new(*address) == peer) else {
             return Step::Waits(self.due);
         };
         // The session that ends may be an earlier one, and not the attempt.
         if cause.ends_a_session() {
-            match carrier.reach(peer) {
+            match carrier.reach(peer, connect) {
                 Reach::Up => return Step::Won(peer),
                 Reach::UnderWay => return Step::Waits(self.due),
                 Reach::Away { .. } => {}
@@ -191,15 +201,15 @@ impl Round {
         let address = self.open.swap_remove(at);
         self.failed(address, Unreached::Down(cause));
         self.due = carrier.now();
-        self.advance_now(carrier, routes)
+        self.advance_now(carrier, routes, connect)
     }
 
     /// Begins the next attempt without waiting for others.
-    fn advance_now(&mut self, carrier: &mut dyn Carrier, routes: &Routes) -> Step {
+    fn advance_now(&mut self, carrier: &mut dyn Carrier, routes: &Routes, connect: Connect) -> Step {
         if self.left.is_empty() && !self.open.is_empty() {
             self.due = self.ends;
         }
-        self.advance(carrier, routes)
+        self.advance(carrier, routes, connect)
     }
 
     fn failed(&mut self, address: SocketAddr, why: Unreached) {

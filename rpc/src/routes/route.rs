@@ -41,6 +41,8 @@ struct State {
     round: u64,
     /// Number of calls that wait for it, in all pollers.
     parked: usize,
+    /// Number of those that wait through failed rounds.
+    patient: usize,
     /// Wakers of futures that wait for it without a call.
     waiting: Slab<Waker>,
     /// True if it is wanted whether or not a call waits.
@@ -106,13 +108,21 @@ impl Route {
             phase: Phase::Idle,
             round: 0,
             parked: 0,
+            patient: 0,
             waiting: Slab::new(),
             is_kept: false,
             is_lost: false,
             is_stale: false,
             found: None,
         };
-        Self { id, target, usage, is_known: AtomicBool::new(false), omitted: AtomicUsize::new(0), state: Mutex::new(state) }
+        Self {
+            id,
+            target,
+            usage,
+            is_known: AtomicBool::new(false),
+            omitted: AtomicUsize::new(0),
+            state: Mutex::new(state),
+        }
     }
 
     /// Drops a reference. It may be the last one, and dropping a resolver runs the program's code.
@@ -238,13 +248,22 @@ impl Route {
         let mut state = self.lock();
         let round = state.decides(connect, now)?;
         state.parked += 1;
+        state.patient += usize::from(connect == Connect::Wait);
         Ok(round)
     }
 
-    /// Records that calls no longer wait for it.
-    pub(super) fn unpark(&self, calls: usize) {
+    /// Returns how its servers are reached: [`Connect::Wait`] if a call or a future waits through failed rounds.
+    pub(super) fn connect(&self) -> Connect {
+        let state = self.lock();
+        let has_future = self.target.has_several() && !state.waiting.is_empty();
+        if state.patient > 0 || has_future { Connect::Wait } else { Connect::FailFast }
+    }
+
+    /// Records that a call no longer waits for it.
+    pub(super) fn unpark(&self, connect: Connect) {
         let mut state = self.lock();
-        state.parked = state.parked.saturating_sub(calls);
+        state.parked = state.parked.saturating_sub(1);
+        state.patient = state.patient.saturating_sub(usize::from(connect == Connect::Wait));
     }
 
     /// Polls the route for a future, which stores in `since` what it waits for. With several addresses, the future also waits

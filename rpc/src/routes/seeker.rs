@@ -1,7 +1,9 @@
 //! The search for the servers of a node's routes. The first poller owns it and runs it in its turns.
 //!
 //! A round begins when a call or a future waits for a route and the pause after the last round is over. The pause
-//! is 10 ms after a failed round, doubles to 1.3 s, and is up to a quarter longer.
+//! is 10 ms after a failed round, doubles to 1.3 s, and is up to a quarter longer. While a call waits through failed rounds, the
+//! pause ends at 750 ms, and each address whose attempt fails is reached again at once, so that the transport dials it
+//! again within a second.
 
 use super::failure::Failure;
 use super::lookups::Lookup;
@@ -17,12 +19,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_transport::{Carrier, PeerDown, PeerEvent, PeerKey};
+use trunkline_transport::{Carrier, Connect, PeerDown, PeerEvent, PeerKey};
 use trunkline_verbs::Time;
 
 /// First pause after a failed round, and number of times that it doubles.
 const PAUSE: Duration = Duration::from_millis(10);
 const DOUBLINGS: u32 = 7;
+/// Longest pause while a call waits through failed rounds.
+const WAITED: Duration = Duration::from_millis(750);
 /// Number of addresses that a round tries in turn. A round of a channel without a balance tries no others.
 const IN_TURN: usize = 16;
 /// Time between lookups outside of rounds: calls that fail, and a source that changes all the time, ask again at once.
@@ -50,6 +54,10 @@ struct Sought {
     row: u32,
     /// Position of the first address of the next round, if a round does not try all.
     first: usize,
+    /// Time before which no round begins after a failed one, if a call waits through failed rounds.
+    early: Time,
+    /// True if a call waited so when this was last checked.
+    is_waited_for: bool,
     /// Node that it last led to.
     led_to: Option<PeerKey>,
     /// Addresses of the last lookup.
@@ -65,12 +73,35 @@ impl Sought {
     /// Returns true if the calls of a balanced channel may go to this server, and no other has been found.
     fn may_lead_to(&self, peer: PeerKey) -> bool {
         let addresses = match &self.route.target.0 {
-            Source::Addresses(all) => all,
+            Source::Addresses(all) => &all.addresses,
             _ => &self.last,
         };
         self.route.usage != Usage::Sticky
             && !matches!(self.route.phase().0, Phase::Up(_))
             && addresses.iter().any(|address| PeerKey::new(*address) == peer)
+    }
+
+    /// Returns the time of the next round, after a failed one whose pause ends at `due`.
+    fn next_round(&self, due: Time) -> Time {
+        match self.route.connect() {
+            Connect::Wait => due.min(self.early),
+            _ => due,
+        }
+    }
+
+    /// Returns true if a call waits through failed rounds, and an attempt at this node has failed in the current round, or
+    /// the last round has failed and the node is one of the target's.
+    fn is_waited_at(&self, peer: PeerKey) -> bool {
+        let is_it = |address: &SocketAddr| PeerKey::new(*address) == peer;
+        self.route.connect() == Connect::Wait
+            && match (&self.round, &self.route.target.0) {
+                (Some(round), _) => round.has_tried(peer) && !round.tries(peer),
+                (None, Source::Address(address)) => is_it(address),
+                (None, Source::Addresses(all)) => all.addresses.iter().any(is_it),
+                (None, Source::Resolver(..)) => self.last.iter().any(is_it),
+                (None, Source::Nonsense(_)) => false,
+            }
+            && !matches!(self.route.phase().0, Phase::Up(_) | Phase::Closed)
     }
 }
 
@@ -111,6 +142,8 @@ impl Seeker {
             round: None,
             row: 0,
             first: 0,
+            early: Time::default(),
+            is_waited_for: false,
             led_to: None,
             last: Vec::new(),
             refresh: None,
@@ -119,7 +152,22 @@ impl Seeker {
         };
         self.sought.entry(id).or_insert_with(new);
         self.consider(carrier, id);
+        self.hasten(carrier, id);
         self.refresh(carrier, id);
+    }
+
+    /// Reaches the addresses again at which the round has failed, if a call waits now and none did before.
+    fn hasten(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        let connect = sought.route.connect();
+        let is_waited_for = connect == Connect::Wait;
+        if mem::replace(&mut sought.is_waited_for, is_waited_for) || !is_waited_for {
+            return;
+        }
+        for peer in sought.round.iter().flat_map(Round::failed_at) {
+            // A session that is up by now is reported.
+            let _reach = carrier.reach(peer, connect);
+        }
     }
 
     /// Begins a round if one is wanted and the pause is over.
@@ -131,13 +179,16 @@ impl Seeker {
                 sought.route.publish(Phase::Idle);
                 self.routes.tell_all(id);
             }
-            Phase::Failed(_, due) if due > carrier.now() => {
-                if sought.route.is_wanted() {
-                    self.set_timer(id, Some(due));
+            Phase::Failed(_, due) => {
+                let due = sought.next_round(due);
+                if due > carrier.now() {
+                    if sought.route.is_wanted() {
+                        self.set_timer(id, Some(due));
+                    }
+                    return;
                 }
-                return;
             }
-            Phase::Idle | Phase::Failed(..) => {}
+            Phase::Idle => {}
             Phase::Seeking | Phase::Up(_) | Phase::Closed => return,
         }
         if sought.route.is_wanted() {
@@ -190,6 +241,8 @@ impl Seeker {
         let Some(sought) = self.sought.get_mut(&id) else { return };
         let now = carrier.now();
         sought.route.begin();
+        let connect = sought.route.connect();
+        sought.is_waited_for = connect == Connect::Wait;
         // A spread channel connects to all servers, so that those after the first cost nothing.
         let in_turn = if sought.route.usage == Usage::Spread { 1 } else { IN_TURN };
         let step = match &sought.route.target.0 {
@@ -208,15 +261,18 @@ impl Seeker {
                 return self.lose(carrier, id, failure);
             }
             Source::Resolver(..) => {
-                sought.round.insert(Round::trying(&sought.last, in_turn, now)).advance(carrier, &self.routes)
+                let round = sought.round.insert(Round::trying(&sought.last, in_turn, now));
+                round.advance(carrier, &self.routes, connect)
             }
             Source::Address(address) => {
-                sought.round.insert(Round::trying(&[*address], in_turn, now)).advance(carrier, &self.routes)
+                let round = sought.round.insert(Round::trying(&[*address], in_turn, now));
+                round.advance(carrier, &self.routes, connect)
             }
             Source::Addresses(all) => {
                 sought.route.tell_omitted(all.omitted);
                 let all = Self::in_order(&self.routes, &sought.route, sought.first, &all.addresses);
-                sought.round.insert(Round::trying(&all, in_turn, now)).advance(carrier, &self.routes)
+                let round = sought.round.insert(Round::trying(&all, in_turn, now));
+                round.advance(carrier, &self.routes, connect)
             }
         };
         self.follow(carrier, id, step);
@@ -251,7 +307,7 @@ impl Seeker {
             Err(error) => error,
         };
         round.looked_up(&Self::in_order(&self.routes, &sought.route, sought.first, &sought.last), error);
-        let step = round.advance(carrier, &self.routes);
+        let step = round.advance(carrier, &self.routes, sought.route.connect());
         self.follow(carrier, id, step);
     }
 
@@ -287,18 +343,19 @@ impl Seeker {
                 None if matches!(event, PeerEvent::Up { .. }) => {
                     sought.led_to == Some(peer) || sought.may_lead_to(peer)
                 }
-                None => sought.led_to == Some(peer),
+                None => sought.led_to == Some(peer) || sought.is_waited_at(peer),
             };
             if concerns {
                 concerned.push(*id);
             }
         }
         for id in concerned {
-            let round = self.sought.get_mut(&id).and_then(|sought| sought.round.as_mut());
-            match (round, event) {
+            let Some(sought) = self.sought.get_mut(&id) else { continue };
+            let connect = sought.route.connect();
+            match (sought.round.as_mut(), event) {
                 (Some(_), PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
                 (Some(round), PeerEvent::Down { cause }) => {
-                    let step = round.down((carrier, &self.routes), peer, cause);
+                    let step = round.down(carrier, &self.routes, peer, cause, connect);
                     self.follow(carrier, id, step);
                 }
                 // The peer has come back by itself.
@@ -316,6 +373,12 @@ impl Seeker {
                     }
                 }
             }
+        }
+        if let PeerEvent::Down { cause } = event
+            && !cause.is_final()
+            && self.sought.values().any(|sought| sought.is_waited_at(peer))
+        {
+            let _reach = carrier.reach(peer, Connect::Wait);
         }
     }
 
@@ -336,7 +399,7 @@ impl Seeker {
                 let addresses = Self::in_order(&self.routes, &sought.route, sought.first, &sought.last);
                 round.looked_up(&addresses, Round::late_lookup());
             }
-            let step = round.advance(carrier, &self.routes);
+            let step = round.advance(carrier, &self.routes, sought.route.connect());
             self.follow(carrier, id, step);
         }
         any
@@ -381,11 +444,14 @@ impl Seeker {
         sought.first = sought.first.wrapping_add(IN_TURN);
         // Nodes whose rounds have failed together do not seek together again.
         let part = u32::try_from(now.0 / 64 % 256).unwrap_or(0);
-        let due = now + pause + pause * part / 1024;
+        let with_jitter = |pause: Duration| now + pause + pause * part / 1024;
+        let due = with_jitter(pause);
+        sought.early = with_jitter(pause.min(WAITED));
+        let next = sought.next_round(due);
         tracing::debug!(server = %sought.route.target, why = failure.text(), "a server was not reached");
         sought.route.publish(Phase::Failed(Arc::new(failure), due));
         // Calls that wait for longer than this round want another one.
-        self.set_timer(id, Some(due));
+        self.set_timer(id, Some(next));
         self.routes.tell_all(id);
         self.refresh(carrier, id);
     }

@@ -40,11 +40,7 @@ impl Carrier for Core {
     }
 
     fn peer(&mut self, node: PeerKey) -> PeerKey {
-        let (key, needs_session) = self.peers.name(node);
-        if needs_session {
-            self.ask(key);
-        }
-        key
+        self.find(node, Connect::FailFast)
     }
 
     fn is_up(&self, peer: PeerKey) -> bool {
@@ -52,8 +48,8 @@ impl Carrier for Core {
         trunk.is_some_and(Trunk::is_open)
     }
 
-    fn reach(&mut self, node: PeerKey) -> Reach {
-        let peer = Carrier::peer(self, node);
+    fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach {
+        let peer = self.find(node, connect);
         if self.is_up(peer) {
             return Reach::Up;
         }
@@ -125,6 +121,16 @@ impl Carrier for Core {
 }
 
 impl Core {
+    /// Returns the key of a node. Asks the CM machine for a session if there is none.
+    #[inline]
+    fn find(&mut self, node: PeerKey, connect: Connect) -> PeerKey {
+        let (key, needs_session) = self.peers.name(node);
+        if needs_session {
+            self.ask(key, connect);
+        }
+        key
+    }
+
     /// Queues a message until a session is up. Asks the CM machine for one if there is no trunk.
     #[inline(never)]
     fn await_session(
@@ -144,7 +150,7 @@ impl Core {
         self.res.shares.queue(message.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
         waiting.push(Outbound::new(message, turn, &mut self.res.heads));
         if !has_trunk {
-            self.ask(message.peer);
+            self.ask(message.peer, message.connect);
         }
         Ok(Taken { turn, left: None })
     }

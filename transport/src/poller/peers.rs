@@ -20,8 +20,8 @@ struct Peer {
     waiting: MessageQueue,
     /// Number of messages so far that named no poller of the peer.
     turns: u32,
-    /// True if the CM machine was asked for a session.
-    asked: bool,
+    /// Request for a session that the CM machine has not answered yet.
+    asked: Option<Connect>,
     /// Cause of the last failed attempt to connect, and the earliest time of the next; `None` after any other
     /// event.
     away: Option<(PeerDown, Time)>,
@@ -106,17 +106,20 @@ impl Peers {
         self.0.get_mut(key).map(|peer| &mut peer.waiting)
     }
 
-    /// Returns how to ask the CM machine for a session: [`Connect::Wait`] if any message waits through failed
-    /// attempts. Returns `None` if the machine was already asked, if a session follows the one being taken
+    /// Returns how to ask the CM machine for a session: `connect`, or [`Connect::Wait`] if any message waits through
+    /// failed attempts. Returns `None` if the machine was already asked so, if a session follows the one being taken
     /// down, or if no message would wait for the answer. The machine does not answer a request for a session
     /// that is up.
-    pub(super) fn ask(&mut self, key: PeerKey, now: Time) -> Option<Connect> {
-        let peer = self.0.get_mut(key).filter(|peer| !peer.asked && peer.pending.is_none())?;
-        let connect = if peer.waiting.waits() { Connect::Wait } else { Connect::FailFast };
+    pub(super) fn ask(&mut self, key: PeerKey, connect: Connect, now: Time) -> Option<Connect> {
+        let peer = self.0.get_mut(key).filter(|peer| peer.pending.is_none())?;
+        let connect = if peer.waiting.waits() { Connect::Wait } else { connect };
+        if peer.asked.is_some_and(|asked| asked == Connect::Wait || connect == Connect::FailFast) {
+            return None;
+        }
         if connect == Connect::FailFast && peer.due_in(now).is_some() {
             return None;
         }
-        peer.asked = true;
+        peer.asked = Some(connect);
         Some(connect)
     }
 
@@ -150,7 +153,7 @@ impl Peers {
     pub(super) fn session_up(&mut self, mut session: Box<SessionUp>) -> Option<Box<SessionUp>> {
         let (key, peer) = self.0.entry(session.peer);
         session.peer = key;
-        (peer.asked, peer.forgotten) = (false, false);
+        (peer.asked, peer.forgotten) = (None, false);
         if peer.dying > 0 || peer.trunk.is_some() {
             peer.pending = Some(session);
             return None;
@@ -224,7 +227,7 @@ impl Peers {
         res: &mut Resources,
     ) -> bool {
         let Some(peer) = self.0.get_mut(key) else { return false };
-        peer.asked = false;
+        peer.asked = None;
         peer.away = next.map(|next| (cause, next));
         self.fail_waiting(key, cause, keeps_waiting, res);
         let waits = self.0.get(key).is_some_and(|peer| !peer.waiting.is_empty());
@@ -330,16 +333,22 @@ mod tests {
         let (key, now) = (PeerKey::new("127.0.0.2:7471".parse().unwrap()), Time(0));
         let mut peers = Peers::new(PeerHash::new(&Runtime::threads()));
         assert!(peers.name(key).1);
-        assert_eq!(peers.ask(key, now), Some(Connect::FailFast));
-        assert_eq!(peers.ask(key, now), None, "it was asked");
+        assert_eq!(peers.ask(key, Connect::FailFast, now), Some(Connect::FailFast));
+        assert_eq!(peers.ask(key, Connect::FailFast, now), None, "it was asked");
+        assert_eq!(peers.ask(key, Connect::Wait, now), Some(Connect::Wait), "a caller waits now");
+        assert_eq!(peers.ask(key, Connect::Wait, now), None);
         assert!(peers.session_up(session(&device, key, 1)).is_some());
         peers.trunk_made(key, 5);
         peers.trunk_dying(key, 5);
         assert!(peers.session_up(session(&device, key, 2)).is_none(), "the first is being taken down");
-        assert_eq!(peers.ask(key, now), None, "the second is there");
+        assert_eq!(peers.ask(key, Connect::FailFast, now), None, "the second is there");
         assert!(matches!(peers.trunk_freed(key), Next::Activate(_)));
         peers.trunk_made(key, 6);
         peers.trunk_dying(key, 6);
-        assert_eq!(peers.ask(key, now), Some(Connect::FailFast), "the second is over, too");
+        assert_eq!(
+            peers.ask(key, Connect::FailFast, now),
+            Some(Connect::FailFast),
+            "the second is over, too"
+        );
     }
 }

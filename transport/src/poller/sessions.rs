@@ -11,7 +11,7 @@ use crate::command::{CmCommand, SessionUp};
 use crate::credit::GrantId;
 use crate::frame::FrameError;
 use crate::trunk::{Trunk, destroy_ini};
-use crate::{PeerDown, PeerKey, PollerIndex};
+use crate::{Connect, PeerDown, PeerKey, PollerIndex};
 use trunkline_verbs::{QpNumber, Time};
 
 impl Core {
@@ -170,7 +170,7 @@ impl Core {
         let Some(slot) = self.find_trunk(peer, number) else {
             let keeps_waiting = !self.shutdown.has_begun();
             if self.peers.down(peer, (cause, next), keeps_waiting, &mut self.res) {
-                self.ask(peer);
+                self.ask(peer, Connect::FailFast);
             }
             return;
         };
@@ -208,13 +208,13 @@ impl Core {
         match self.peers.trunk_freed(peer) {
             Next::Nothing => {}
             Next::Activate(session) => self.activate(*session),
-            Next::Ask => self.ask(peer),
+            Next::Ask => self.ask(peer, Connect::FailFast),
         }
     }
 
     /// Asks the CM machine for a session, once.
-    pub(super) fn ask(&mut self, peer: PeerKey) {
-        if let Some(connect) = self.peers.ask(peer, self.res.time.now()) {
+    pub(super) fn ask(&mut self, peer: PeerKey, connect: Connect) {
+        if let Some(connect) = self.peers.ask(peer, connect, self.res.time.now()) {
             self.res.shared.cm.command(CmCommand::Want { peer, connect });
         }
     }

@@ -10,11 +10,16 @@
 //! | a session that was up for longer | none |
 //! | an attempt that failed on this node, before it reached the peer | none |
 //!
+//! While a caller waits through the pauses, the next attempt begins early, so that a request leaves at least once a second:
+//! 750 ms after a refusal, 300 ms after an unanswered attempt, whose last request is 600 ms old by then. [`Pace`] bounds such
+//! attempts of a node.
+//!
 //! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. A session that
 //! comes up ends the row of failed attempts.
 #![forbid(unsafe_code)]
 
 use crate::PeerDown;
+use std::collections::VecDeque;
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
@@ -26,6 +31,11 @@ const REFUSED_DOUBLINGS: u32 = 7;
 /// attempt in progress, and an unanswered one takes seconds, so pauses are longer.
 const UNANSWERED_FIRST: Duration = Duration::from_secs(1);
 const UNANSWERED_DOUBLINGS: u32 = 3;
+/// Longest pauses while a caller waits.
+const REFUSED_WAITED: Duration = Duration::from_millis(750);
+const UNANSWERED_WAITED: Duration = Duration::from_millis(300);
+/// Maximum number of peers per second at which a node begins early attempts.
+const EARLY_PER_SECOND: usize = 64;
 /// Minimum time up after which a session's end is followed by no pause.
 const STABLE: Duration = Duration::from_secs(1);
 /// Number of consecutive transient failures that are not reported.
@@ -42,6 +52,8 @@ pub(super) struct Backoff {
     /// Number of consecutive sessions that were up only for a short time.
     short_lived: u32,
     not_before: Option<Time>,
+    /// The same while a caller waits.
+    early: Option<Time>,
     /// Cause of the last failure, if it is to be reported.
     away: Option<PeerDown>,
 }
@@ -49,12 +61,17 @@ pub(super) struct Backoff {
 impl Backoff {
     /// Creates the state without failures. `seed` is a random number for this node and the peer.
     pub(super) fn new(seed: u64) -> Self {
-        Self { seed, failures: 0, unanswered: 0, short_lived: 0, not_before: None, away: None }
+        Self { seed, failures: 0, unanswered: 0, short_lived: 0, not_before: None, early: None, away: None }
     }
 
     /// Returns the time at which the next attempt may begin; `None` if at once.
     pub(super) fn not_before(&self, now: Time) -> Option<Time> {
         self.not_before.filter(|until| *until > now)
+    }
+
+    /// Returns the time at which the next attempt may begin if a caller waits.
+    pub(super) fn early(&self, now: Time) -> Time {
+        self.early.map_or(now, |early| early.max(now))
     }
 
     /// Returns the cause of the last failure and the earliest time of the next attempt, if that is in the
@@ -70,7 +87,8 @@ impl Backoff {
 
     /// Notes that a session is up.
     pub(super) fn succeeded(&mut self) {
-        (self.failures, self.unanswered, self.away, self.not_before) = (0, 0, None, None);
+        (self.failures, self.unanswered, self.away) = (0, 0, None);
+        (self.not_before, self.early) = (None, None);
     }
 
     /// Forgets all failures, when they were not the peer's fault.
@@ -84,6 +102,7 @@ impl Backoff {
         self.short_lived = if stable { 0 } else { self.short_lived.saturating_add(1) };
         let pause = pause(REFUSED_FIRST, REFUSED_DOUBLINGS, self.short_lived);
         self.not_before = Some(now + self.with_jitter(pause, self.short_lived));
+        self.early = Some(now + self.with_jitter(pause.min(REFUSED_WAITED), self.short_lived));
     }
 
     /// Notes a failed attempt. Returns true if it is not to be reported, because it is `transient` and the
@@ -96,15 +115,16 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
         let row = self.failures.max(self.short_lived);
         let refused = pause(REFUSED_FIRST, REFUSED_DOUBLINGS, row);
-        let pause = if cause == PeerDown::Unreachable {
+        let (pause, waited) = if cause == PeerDown::Unreachable {
             self.unanswered = self.unanswered.saturating_add(1);
-            pause(UNANSWERED_FIRST, UNANSWERED_DOUBLINGS, self.unanswered)
+            (pause(UNANSWERED_FIRST, UNANSWERED_DOUBLINGS, self.unanswered), UNANSWERED_WAITED)
         } else {
             self.unanswered = 0;
-            refused
+            (refused, REFUSED_WAITED)
         };
         let endless = mutant!(next_attempt_is_never_due).then_some(Duration::from_secs(3600));
         self.not_before = Some(now + endless.unwrap_or_else(|| self.with_jitter(pause, row)));
+        self.early = Some(now + endless.unwrap_or_else(|| self.with_jitter(pause.min(waited), row)));
         let silent = transient && self.failures < SILENT_FAILURES;
         self.away = Some(cause).filter(|_| !silent);
         silent
@@ -114,6 +134,20 @@ impl Backoff {
     fn with_jitter(&self, pause: Duration, row: u32) -> Duration {
         let part = u32::try_from(self.seed.rotate_left(row) % 256).unwrap_or(0);
         pause + pause * part / 1024
+    }
+}
+
+/// The rate of a node's early attempts.
+#[derive(Debug, Default)]
+pub(super) struct Pace(VecDeque<Time>);
+
+impl Pace {
+    /// Returns the time of the next early attempt, and reserves it. Later calls get the same time or a later one.
+    pub(super) fn reserve(&mut self, now: Time) -> Time {
+        let earlier = if self.0.len() < EARLY_PER_SECOND { None } else { self.0.pop_front() };
+        let at = earlier.map_or(now, |earlier| now.max(earlier + Duration::from_secs(1)));
+        self.0.push_back(at);
+        at
     }
 }
 
@@ -168,6 +202,38 @@ mod tests {
             let unanswered = pauses(&mut backoff, PeerDown::Unreachable, 1);
             assert!(within(unanswered[0], 1000), "{unanswered:?}");
         }
+    }
+
+    #[test]
+    fn pauses_while_a_caller_waits_let_a_request_leave_once_a_second() {
+        // Time between the last request of an attempt that fails and its end.
+        let causes = [(PeerDown::NotListening, 0), (PeerDown::Unreachable, 600)];
+        for (cause, request_ms) in causes {
+            let (mut backoff, mut now) = (Backoff::new(u64::MAX), START);
+            for _ in 0..20 {
+                backoff.failed(now, cause, false);
+                let next = backoff.early(now);
+                let apart = next - now + Duration::from_millis(request_ms);
+                assert!(apart <= Duration::from_secs(1), "{cause}: {apart:?}");
+                now = next;
+            }
+            let whole = backoff.not_before(now).expect("the whole pause is longer");
+            assert!(whole - now > Duration::from_millis(400), "{cause}");
+        }
+    }
+
+    #[test]
+    fn early_attempts_of_a_node_are_at_most_64_in_any_second() {
+        let mut pace = Pace::default();
+        let mut now = START;
+        let mut all = Vec::new();
+        for step in 0..1000 {
+            all.push(pace.reserve(now));
+            now += Duration::from_millis(step % 7);
+        }
+        assert_eq!(all[..64].iter().filter(|at| **at < START + Duration::from_secs(1)).count(), 64);
+        assert!(all.windows(2).all(|pair| pair[0] <= pair[1]), "the first to ask is the first to dial");
+        assert!(all.windows(65).all(|some| some[64] - some[0] >= Duration::from_secs(1)));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::absence::Presence;
+use super::backoff::Pace;
 use super::endpoints::Endpoints;
 use super::machine::{Action, Machine, Numbers};
 use super::peers::{HALF_OPEN, HALF_OPEN_OF_HOST, PeerSession, Peers};
@@ -77,6 +78,8 @@ pub(crate) struct CmMachine {
     pub(super) refused: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
+    /// Rate of attempts that begin early because callers wait.
+    pace: Pace,
     /// Watch of the node, and its next time.
     watch: Option<(Arc<dyn Watch>, Time)>,
     /// Socket through which the node describes itself. `None` on hardware, in process, in a simulation, and
@@ -116,6 +119,7 @@ impl CmMachine {
             refused: LogLimit::default(),
             cookies,
             numbers: Numbers::default(),
+            pace: Pace::default(),
             watch,
             socket,
             searched: None,
@@ -378,7 +382,15 @@ impl CmMachine {
         self.endpoints.tick(now);
         let (due, gone) = self.peers.due(now);
         for key in due {
-            self.drive(key, |machine, actions| machine.tick(now, actions));
+            let is_early = self.peers.get(key).is_some_and(|peer| peer.machine.is_early(now));
+            let at = if is_early { self.pace.reserve(now) } else { now };
+            self.drive(key, |machine, actions| {
+                if at > now {
+                    machine.delay(now, at);
+                } else {
+                    machine.tick(now, actions);
+                }
+            });
         }
         for key in gone {
             self.forget(key);

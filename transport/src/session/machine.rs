@@ -19,7 +19,7 @@
 //! [`Backoff`] decides the pause between two attempts. After a reported failure, a caller that wants a
 //! session before the next attempt gets that failure at once, unless it asks to wait. The next attempt begins
 //! once its time has come and a caller wants a session. A caller that comes during an attempt waits for its
-//! result.
+//! result. A caller that waits through the pause shortens it; the CM machine bounds the rate of such attempts.
 //!
 //! The first of a session's INIs is dialled alone. The others follow when the peer has shown that it is
 //! there, by an answer or by a cookie. So a request with a forged address makes this node send a single
@@ -112,10 +112,21 @@ struct Session {
     up_since: Option<Time>,
 }
 
+/// Kind of a pause before an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    /// Lasts until the time that callers are told.
+    Whole,
+    /// Shortened for a caller that waits.
+    Early,
+    /// The same, with a time that the node has reserved.
+    Reserved,
+}
+
 #[derive(Debug)]
 enum State {
     Idle,
-    Backoff { until: Time },
+    Backoff { until: Time, pause: Pause },
     Open(Box<Session>),
 }
 
@@ -248,9 +259,28 @@ impl Machine {
         self.wanted = true;
         if self.is_idle() || mutant!(second_session_is_dialed) {
             match self.backoff.not_before(now) {
-                Some(until) => self.state = State::Backoff { until },
+                Some(until) => self.state = State::Backoff { until, pause: Pause::Whole },
                 None => self.open(now, None, actions),
             }
+        }
+        if waits && let State::Backoff { until, pause: pause @ Pause::Whole } = &mut self.state {
+            let early = self.backoff.early(now);
+            if early < *until {
+                (*until, *pause) = (early, Pause::Early);
+            }
+        }
+    }
+
+    /// Returns true if the next attempt is due early, because a caller waits. Reserve a time for it.
+    pub(super) fn is_early(&self, now: Time) -> bool {
+        matches!(self.state, State::Backoff { until, pause: Pause::Early } if until <= now)
+    }
+
+    /// Delays an early attempt until a reserved time, or until the whole pause is over.
+    pub(super) fn delay(&mut self, now: Time, reserved: Time) {
+        let until = self.backoff.not_before(now).map_or(now, |whole| whole.min(reserved));
+        if let State::Backoff { pause: Pause::Early, .. } = self.state {
+            self.state = State::Backoff { until, pause: Pause::Reserved };
         }
     }
 
@@ -415,7 +445,9 @@ impl Machine {
             return;
         }
         match self.backoff.not_before(now) {
-            Some(until) if silent && !self.closed => self.state = State::Backoff { until },
+            Some(until) if silent && !self.closed => {
+                self.state = State::Backoff { until, pause: Pause::Whole };
+            }
             until => {
                 self.wanted = false;
                 actions.push(match until.filter(|_| !self.closed) {
@@ -443,7 +475,7 @@ impl Machine {
     /// Handles the passage of time.
     pub(crate) fn tick(&mut self, now: Time, actions: &mut Vec<Action>) {
         match &self.state {
-            State::Backoff { until } if *until <= now => self.open(now, None, actions),
+            State::Backoff { until, .. } if *until <= now => self.open(now, None, actions),
             State::Open(session) if session.up_since.is_none() && session.deadline <= now => {
                 let number = session.number;
                 self.fail(now, number, PeerDown::Unreachable, false, actions);
@@ -460,7 +492,7 @@ impl Machine {
     /// Returns the time at which [`Machine::tick`] has something to do.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         match &self.state {
-            State::Backoff { until } => Some(*until),
+            State::Backoff { until, .. } => Some(*until),
             State::Open(session) if session.up_since.is_none() => Some(session.deadline),
             _ => None,
         }

@@ -229,17 +229,25 @@ fn while_it_backs_off_a_want_is_refused_and_the_next_one_that_is_due_dials() {
 }
 
 #[test]
-fn who_asks_to_wait_begins_the_next_attempt_when_it_is_due() {
+fn caller_that_waits_shortens_the_pause() {
     let now = Time(1_000_000);
     let (mut machine, until) = away(now);
+    let early = machine.backoff.early(now);
+    assert!(early < until);
     let mut actions = Vec::new();
     machine.want(now, Connect::Wait, &mut actions);
-    assert_eq!((actions.as_slice(), machine.next_timer()), (&[][..], Some(until)));
+    assert_eq!((actions.as_slice(), machine.next_timer()), (&[][..], Some(early)));
     machine.want(now, Connect::FailFast, &mut actions);
     let refusal = Action::Away { number: 0, cause: PeerDown::Unreachable, until, is_new: false };
     assert_eq!(actions, [refusal], "others need not wait with it");
     actions.clear();
-    machine.tick(until, &mut actions);
+    assert!(!machine.is_early(now) && machine.is_early(early));
+    let reserved = early + Duration::from_millis(200);
+    machine.delay(early, reserved);
+    machine.want(early, Connect::Wait, &mut actions);
+    machine.tick(early, &mut actions);
+    assert_eq!((actions.as_slice(), machine.is_early(reserved)), (&[][..], false), "it keeps its turn");
+    machine.tick(reserved, &mut actions);
     assert_eq!(actions, [Action::Dial { number: 2, poller: 0, echo: None }]);
 }
 

@@ -78,6 +78,53 @@ fn the_next_address_is_tried_when_the_last_has_failed_or_does_not_answer() {
 }
 
 #[test]
+fn address_that_fails_is_reached_again_at_once_only_while_a_call_waits() {
+    let mut rig = Rig::new();
+    let link = link(&rig, &[1, 2]);
+    let _fast = submit(&mut rig, &link, Connect::FailFast);
+    down(&mut rig, 1, PeerDown::NotListening);
+    assert_eq!((&*rig.carrier.reached, &*rig.carrier.waited_for), (&[key(1), key(2)][..], &[][..]));
+    let mut patient = submit(&mut rig, &link, Connect::Wait);
+    assert_eq!(rig.carrier.waited_for, [key(1)], "it has come in the round");
+    down(&mut rig, 2, PeerDown::Unreachable);
+    down(&mut rig, 1, PeerDown::NotListening);
+    assert_eq!(rig.carrier.waited_for, [key(1), key(2), key(1)], "between two rounds too");
+    assert!(waits(&mut patient));
+    up(&mut rig, 2);
+    assert_eq!(sent(&mut rig).len(), 1, "without another round");
+    rig.carrier.waited_for.clear();
+    down(&mut rig, 2, PeerDown::Died);
+    down(&mut rig, 1, PeerDown::NotListening);
+    assert_eq!(rig.carrier.waited_for, [], "no call waits");
+}
+
+#[test]
+fn pause_after_a_failed_round_is_below_a_second_only_while_a_call_waits() {
+    for (connect, longest) in [(Connect::Wait, 940 * MS), (Connect::FailFast, 1600 * MS)] {
+        let mut rig = Rig::new();
+        rig.carrier.away = Some(PeerDown::NotListening);
+        let link = link(&rig, &[1, 2]);
+        let mut pauses = Vec::new();
+        let _patient = (connect == Connect::Wait).then(|| submit(&mut rig, &link, connect));
+        for _ in 0..12 {
+            let rounds = rig.carrier.reached.len();
+            let begun = rig.carrier.now;
+            if connect == Connect::FailFast {
+                let _failed = submit(&mut rig, &link, connect);
+            }
+            while rig.carrier.reached.len() == rounds {
+                rig.carrier.wait(10 * MS);
+                let _failed = (connect == Connect::FailFast).then(|| submit(&mut rig, &link, connect));
+                rig.run();
+            }
+            pauses.push(rig.carrier.now - begun);
+        }
+        let last = pauses[11];
+        assert!((longest / 2 + 200 * MS..=longest + 20 * MS).contains(&last), "{connect:?}: {pauses:?}");
+    }
+}
+
+#[test]
 fn rounds_of_a_long_list_try_16_addresses_each_in_rotation() {
     let mut rig = Rig::new();
     rig.carrier.away = Some(PeerDown::NotListening);

@@ -15,8 +15,11 @@ pub struct CmConfig {
     pub seed: u64,
     /// Numbering of comm ids.
     pub comm_ids: CommIds,
-    /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time. Nanoseconds.
+    /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time, up to
+    /// `longest_retry_ns`. Nanoseconds.
     pub first_retry_ns: u64,
+    /// The longest wait between two of these transmissions. Nanoseconds.
+    pub longest_retry_ns: u64,
     /// Number of transmissions of such a message. A DREQ is sent more often if the program waits for the
     /// outcome; see [`super::CmMachine::disconnect`].
     pub transmissions: u32,
@@ -40,8 +43,8 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// Creates the default configuration: five transmissions, 75 ms to 1.2 s apart, so that a peer that is down is
-    /// seen after 2.3 s. The fields of a REQ that tell the peer how long we would wait carry
+    /// Creates the default configuration: six transmissions, 75 to 600 ms apart, so that a peer that is down is
+    /// seen after 2.3 s, and one that comes up meanwhile gets a REQ soon. The fields of a REQ that tell the peer how long we would wait carry
     /// the values that rdma_cm puts there (contract rocev2 12.1).
     #[must_use]
     pub const fn new(ca_guid: u64, seed: u64) -> Self {
@@ -50,7 +53,8 @@ impl CmConfig {
             seed,
             comm_ids: CommIds::new([seed, ca_guid]),
             first_retry_ns: 75 * MS,
-            transmissions: 5,
+            longest_retry_ns: 600 * MS,
+            transmissions: 6,
             decision_ns: 30_000 * MS,
             patience_ns: 60_000 * MS,
             timewait_min_ns: 100 * MS,

@@ -49,7 +49,9 @@ impl CmMachine {
         let wait_ns = config.first_retry_ns.saturating_mul(factor);
         let next = match unanswered.until {
             Some(until) if now < until => now.saturating_add(wait_ns.min(CLOSING_RETRY_NS)).min(until),
-            None if unanswered.sent < config.transmissions => now.saturating_add(wait_ns),
+            None if unanswered.sent < config.transmissions => {
+                now.saturating_add(wait_ns.min(config.longest_retry_ns))
+            }
             _ => return false,
         };
         unanswered.sent = unanswered.sent.saturating_add(1);

@@ -41,14 +41,19 @@ fn everything_twice_is_the_same_as_once() {
 }
 
 #[test]
-fn a_dead_peer_is_seen_in_time() {
+fn a_dead_peer_is_asked_every_600_ms_and_seen_in_time() {
     let mut network = Network::losing(Attribute::REQ, u32::MAX);
     let id = network.connect(Transport::Xrc, 0x17);
-    network.run(milliseconds(1_900));
+    let requests =
+        |network: &Network| network.nodes[A].sent.iter().filter(|sent| **sent == Attribute::REQ).count();
+    for sent in 4..=6 {
+        network.run(milliseconds(600));
+        assert_eq!(requests(&network), sent);
+    }
     assert!(network.nodes[A].names(id).is_empty());
     network.run(milliseconds(600));
     assert_eq!(network.nodes[A].names(id), ["Unreachable"]);
-    assert_eq!(network.nodes[A].sent.iter().filter(|sent| **sent == Attribute::REQ).count(), 5);
+    assert_eq!(requests(&network), 6);
     assert_eq!(network.nodes[A].machine.connections(), 0);
 }
 
