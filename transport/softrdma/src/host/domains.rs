@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::Host;
+use super::folder_lock::Locked;
 use super::layout::{DOMAINS, LAST_DOMAIN};
 use super::records::Claim;
 use std::sync::Arc;
@@ -44,7 +45,21 @@ impl Host {
         file: FileId,
         flags: XrcdFlags,
     ) -> Result<DomainClaim, VerbsError> {
-        let locked = self.lock()?;
+        loop {
+            let locked = self.lock()?;
+            let claim = self.open_locked(&locked, file, flags)?;
+            if self.is_locked(&locked) {
+                return Ok(claim);
+            }
+        }
+    }
+
+    fn open_locked(
+        self: &Arc<Self>,
+        locked: &Locked<'_>,
+        file: FileId,
+        flags: XrcdFlags,
+    ) -> Result<DomainClaim, VerbsError> {
         let mut references =
             self.records(&DOMAINS).filter(|record| record.words[..2] == [file.device, file.inode]);
         let present = references.find(|record| self.is_alive(record.owner)).map(|record| record.words[2]);
@@ -56,7 +71,7 @@ impl Host {
             None if !flags.contains(XrcdFlags::CREATE) => return Err(VerbsError::NoSuchDomain),
             None => self.new_domain_id(),
         };
-        let record = self.claim(&locked, &DOMAINS, [file.device, file.inode, id])?;
+        let record = self.claim(locked, &DOMAINS, [file.device, file.inode, id])?;
         Ok(DomainClaim { id, _record: record })
     }
 

@@ -107,6 +107,7 @@ impl Host {
         // The modification time tells `tidy` that this folder is in use.
         #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
         let _refused = locked.file().map(|file| file.set_modified(SystemTime::now()));
+        lock.remove_replaced();
         let registry = Segment::open(&path.join(REGISTRY), MAGIC, LENGTH, LENGTH)?;
         choose_first_domain(&registry, random);
         let marks = Marks::open(path)?;
@@ -246,6 +247,15 @@ impl Host {
             Place::Folder { lock, .. } if self.is_own_process() => lock.lock(),
             Place::Folder { lock, .. } => lock.lock_anew(),
             Place::Memory { .. } => Ok(Locked::simulated()),
+        }
+    }
+
+    /// Returns true if no member has replaced the lock since it was taken. Otherwise this process was stopped, and
+    /// another may have made a change since.
+    pub(super) fn is_locked(&self, locked: &Locked<'_>) -> bool {
+        match &self.place {
+            Place::Folder { lock, .. } => locked.file().is_none_or(|file| lock.is_current(file)),
+            Place::Memory { .. } => true,
         }
     }
 
@@ -426,11 +436,20 @@ fn take_slot<T>(
             continue;
         }
         let Some(taken) = take(slot)? else { continue };
-        let last = registry.word64(LAST_GENERATION);
-        let next = u32::try_from(last.load(Ordering::Relaxed)).ok().and_then(|last| last.checked_add(1));
-        // The registry is damaged there, or 2^32 members have joined: such a registry is hardly in use.
-        let generation = next.unwrap_or_else(|| u32::try_from(random() >> 33).unwrap_or(0) | 1);
-        last.store(u64::from(generation), Ordering::Relaxed);
+        let next = |last: u64| {
+            let next = u32::try_from(last).ok().and_then(|last| last.checked_add(1));
+            // The registry is damaged there, or 2^32 members have joined: such a registry is hardly in use.
+            next.unwrap_or_else(|| u32::try_from(random() >> 33).unwrap_or(0) | 1)
+        };
+        let word = registry.word64(LAST_GENERATION);
+        let mut last = word.load(Ordering::Relaxed);
+        let generation = loop {
+            let generation = next(last);
+            match word.compare_exchange(last, generation.into(), Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break generation,
+                Err(other) => last = other,
+            }
+        };
         registry.word64(layout::slot(slot)).store(u64::from(generation), Ordering::Release);
         return Ok((taken, MemberId { slot, generation }));
     }
@@ -452,6 +471,8 @@ mod tests {
     use super::super::testing::Folder;
     use super::*;
     use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn slots_are_reused_with_new_generations() {
@@ -551,6 +572,37 @@ mod tests {
         drop((before, after));
         host.lock().unwrap();
         assert!(host.directory().unwrap().join("lock").exists());
+    }
+
+    #[test]
+    fn a_lock_whose_holder_is_stopped_is_replaced() {
+        let folder = Folder::new("lock-stopped");
+        let root = folder.path().join("run");
+        let [host, stopped] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let replaced = |host: &Host| {
+            let names = std::fs::read_dir(host.directory().unwrap()).unwrap();
+            names
+                .filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().starts_with("lock."))
+                .count()
+        };
+        let kept = stopped.lock().unwrap();
+        let (taken, waits) = mpsc::channel();
+        let other = Arc::clone(&host);
+        #[expect(clippy::disallowed_methods, reason = "without the change it never returns")]
+        std::thread::spawn(move || {
+            let locked = other.lock().unwrap();
+            taken.send(other.is_locked(&locked)).unwrap();
+        });
+        assert!(waits.recv_timeout(Duration::from_secs(60)).expect("it waits for the stopped holder"));
+        assert!(!stopped.is_locked(&kept), "once it continues, it repeats its change");
+        let third = Host::join(Some(&root)).unwrap();
+        assert_eq!(replaced(&third), 1, "it belongs to the stopped process");
+        drop(kept);
+        let locked = stopped.lock().unwrap();
+        assert!(stopped.is_locked(&locked));
+        drop(locked);
+        let _fourth = Host::join(Some(&root)).unwrap();
+        assert_eq!(replaced(&third), 0);
     }
 
     #[test]

@@ -28,9 +28,8 @@ fn unpack(word: u64) -> Option<(MemberId, u8)> {
 }
 
 impl Host {
-    /// Takes a block of indices, each of which has a number, for one of this member's shards.
+    /// Takes a block of indices, each of which has a number, for one of this member's shards. Takes no lock.
     pub(crate) fn take_block(&self, shard: u8) -> Result<Range<u32>, HostError> {
-        let _locked = self.lock()?;
         let next = self.registry.word64(NEXT_BLOCK);
         let mut candidate = match usize::try_from(next.load(Ordering::Relaxed)) {
             Ok(0) | Err(_) => usize::try_from(self.random() >> 32).unwrap_or(0),
@@ -39,11 +38,12 @@ impl Host {
         for _ in 0..BLOCKS {
             let word = self.registry.word64(layout::block(candidate));
             let following = (candidate + 1) % BLOCKS;
-            let taken = unpack(word.load(Ordering::Relaxed));
-            if taken.is_none_or(|(owner, _)| !self.is_member(owner)) {
+            let before = word.load(Ordering::Relaxed);
+            let is_free = unpack(before).is_none_or(|(owner, _)| !self.is_member(owner));
+            let own = pack(self.me(), shard);
+            if is_free && word.compare_exchange(before, own, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 // Never 0, which means that no start was chosen.
                 next.store(following.max(1) as u64, Ordering::Relaxed);
-                word.store(pack(self.me(), shard), Ordering::Release);
                 let first = u32::try_from(candidate).unwrap_or(0) * BLOCK;
                 return Ok(first..first + BLOCK);
             }

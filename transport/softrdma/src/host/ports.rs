@@ -4,7 +4,8 @@
 //! Only the UDP link calls it. Another user cannot bind a port that a socket of ours has, so a packet from a
 //! recorded address and port was sent by a member of this registry. At an address where members have ports,
 //! every other packet was sent by another program. Each member records a port before the first packet leaves
-//! it. Changes are made under the host's lock.
+//! it. No change takes the host's lock: a link opens an address in a turn of its shard, and a process that is
+//! stopped under the lock must not stop the shard. A member records port 4791 before it binds it, as unsettled.
 //!
 //! The view is read without a system call, except that each owner's lock is checked every [`ALIVE_FOR`] while
 //! it sends: a record is void without a living member, since another user may bind the port as soon as its
@@ -33,6 +34,10 @@ const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
 
 /// Bit of a record's port: its owner is about to exit without releasing the port.
 const IS_ENDING: u64 = 1 << 16;
+/// Bit of a record of port 4791: its owner has not bound the port yet, or is closing it.
+const IS_UNSETTLED: u64 = 1 << 17;
+/// Number of further attempts at port 4791 while another member binds or closes it, which takes microseconds.
+const ATTEMPTS: u32 = 100;
 
 /// The holder of port 4791 at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,23 +60,44 @@ pub(crate) enum PortRefused<E> {
 }
 
 impl Host {
-    /// Binds port 4791 at an address by `bind`, and records this member as its holder. This is one step for
-    /// all members, so that a member that finds the port bound also finds its holder.
+    /// Binds port 4791 at an address by `bind`, and records this member as its holder. A member that finds the port
+    /// bound also finds its holder.
     ///
     /// # Errors
     /// [`PortRefused`]; the port is not bound then.
     pub(crate) fn hold_port<T, E>(
         &self,
         address: IpAddr,
-        bind: impl FnOnce() -> Result<T, E>,
+        mut bind: impl FnMut() -> Result<T, E>,
     ) -> Result<T, PortRefused<E>> {
-        let locked = self.lock().map_err(PortRefused::Record)?;
-        let bound = bind().map_err(|error| PortRefused::Bind(error, self.port_holder(address)))?;
         let words = record_of(address, ROCE_PORT);
-        self.remove_all(&PORTS, |record| is_same(record, &words));
-        self.put(&locked, &PORTS, words).map_err(PortRefused::Record)?;
-        self.ports_changed();
-        Ok(bound)
+        let unsettled = [words[0], words[1], words[2] | IS_UNSETTLED];
+        let mut attempts = 0;
+        loop {
+            let own = self.put(&PORTS, unsettled).map_err(PortRefused::Record)?;
+            let error = match bind() {
+                Ok(bound) => {
+                    self.remove_all(&PORTS, |record| is_same(record, &words));
+                    self.unmark(&PORTS, &own, IS_UNSETTLED);
+                    self.ports_changed();
+                    return Ok(bound);
+                }
+                Err(error) => error,
+            };
+            self.remove(&PORTS, &own);
+            let holder = self.port_holder(address);
+            let mut others = self.records(&PORTS).filter(|record| record.words == unsettled);
+            let other = others.find(|record| record.owner != self.me() && self.is_alive(record.owner));
+            match other.filter(|_| !matches!(holder, PortHolder::Alive(_))) {
+                None => return Err(PortRefused::Bind(error, holder)),
+                // It was stopped on the way.
+                Some(other) if attempts == ATTEMPTS => {
+                    return Err(PortRefused::Bind(error, PortHolder::Alive(other.owner)));
+                }
+                Some(_) => std::thread::yield_now(),
+            }
+            attempts += 1;
+        }
     }
 
     /// Records a port other than 4791 that this member has bound at an address.
@@ -79,25 +105,26 @@ impl Host {
     /// # Errors
     /// The registry's error; no member accepts packets from the port then.
     pub(crate) fn record_port(&self, local: SocketAddr) -> Result<(), HostError> {
-        let locked = self.lock()?;
-        self.put(&locked, &PORTS, record_of(local.ip(), local.port()))?;
+        self.put(&PORTS, record_of(local.ip(), local.port()))?;
         self.ports_changed();
         Ok(())
     }
 
     /// Closes this member's sockets at an address by `close`, and removes the records of their ports, or only
-    /// of `port` if it is given. This is one step for all members.
+    /// of `port` if it is given.
     pub(crate) fn release_port(&self, address: IpAddr, port: Option<u16>, close: impl FnOnce()) {
-        // Without the lock, a member that opens the address at this moment may find the port in use.
-        let _locked = self.lock();
-        close();
         let words = record_of(address, ROCE_PORT);
         let is_closed = |word: u64| port.is_none_or(|port| word & !IS_ENDING == u64::from(port));
         let own = |record: &Record| {
             record.words[..2] == words[..2] && record.owner == self.me() && is_closed(record.words[2])
         };
-        for record in self.records(&PORTS).filter(own) {
-            self.remove(&PORTS, &record);
+        let closed: Vec<_> = self.records(&PORTS).filter(own).collect();
+        for record in &closed {
+            self.mark(&PORTS, record, IS_UNSETTLED);
+        }
+        close();
+        for record in &closed {
+            self.remove(&PORTS, record);
         }
         self.ports_changed();
     }
@@ -397,6 +424,38 @@ mod tests {
         hold(&one, v6);
         one.release_port(v6, None, || {});
         assert_eq!(refused(&one, v6), PortHolder::Nobody, "and its record went with its successor's");
+    }
+
+    #[test]
+    fn ports_are_opened_and_closed_while_a_stopped_process_has_the_lock() {
+        let folder = Folder::new("port-lock");
+        let root = folder.path().join("run");
+        let [one, stopped] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (address, lock) = (ip("127.0.0.1"), stopped.lock().unwrap());
+        let file = std::fs::read_dir(one.directory().unwrap()).unwrap().count();
+        one.hold_port(address, || Ok::<(), ()>(())).unwrap();
+        one.record_port(SocketAddr::new(address, 40_000)).unwrap();
+        one.release_port(address, None, || {});
+        one.take_block(0).unwrap();
+        let after = std::fs::read_dir(one.directory().unwrap()).unwrap().count();
+        assert_eq!(after, file, "the lock was not replaced, so nothing has waited for it");
+        drop(lock);
+    }
+
+    #[test]
+    fn a_member_that_was_stopped_while_it_bound_the_port_counts_as_its_holder() {
+        let folder = Folder::new("port-stopped");
+        let root = folder.path().join("run");
+        let [one, stopped] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let address = ip("127.0.0.1");
+        let mut found = None;
+        let bind = || {
+            found = Some(one.hold_port(address, || Err::<(), ()>(())));
+            Ok::<(), ()>(())
+        };
+        stopped.hold_port(address, bind).unwrap();
+        let holder = PortHolder::Alive(stopped.me());
+        assert!(matches!(found, Some(Err(PortRefused::Bind((), of))) if of == holder), "{found:?}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Owns writing, reading and removing records. A record belongs to a member and is void without it, so a dead
 //! member needs no clean-up: its places are reused for new records. The tag names the owner and is written
-//! last, so a member that dies in the middle leaves a void record.
+//! last, so a member that dies in the middle leaves a void record. Writing and removing take no lock: a place is
+//! taken by an exchange of its tag.
 //!
 //! ```text
 //! tag: sequence 16, member 48        three words of the table's own
@@ -18,6 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 const MEMBER: u64 = (1 << 48) - 1;
+/// Bit of a tag, of no member's slot: the record is being written.
+const IS_WRITTEN: u64 = 1 << 15;
 /// Number of places of a table up to which new records leave those of dead members alone.
 const KEPT: usize = 256;
 
@@ -59,46 +62,52 @@ impl Host {
 
     /// Writes a record of this member into the first free place. The records of dead members are overwritten last,
     /// since they show what these members held, until the table has grown to [`KEPT`] places.
-    pub(super) fn put(
-        &self,
-        _locked: &Locked<'_>,
-        table: &'static Table,
-        words: [u64; 3],
-    ) -> Result<Record, HostError> {
+    pub(super) fn put(&self, table: &'static Table, words: [u64; 3]) -> Result<Record, HostError> {
         let is_empty =
             |index: &usize| self.registry.word64(table.record(*index)).load(Ordering::Relaxed) & MEMBER == 0;
         let free = || (0..table.capacity).find(|index| self.record(table, *index).is_none());
-        let index = match (0..KEPT.min(table.capacity)).find(is_empty).or_else(free) {
-            Some(index) => index,
-            None => {
-                self.sweep();
-                free().ok_or(HostError::Full(table.holds))?
+        loop {
+            let index = match (0..KEPT.min(table.capacity)).find(is_empty).or_else(free) {
+                Some(index) => index,
+                None => {
+                    self.sweep();
+                    free().ok_or(HostError::Full(table.holds))?
+                }
+            };
+            if let Some(record) = self.put_at(table, index, words) {
+                return Ok(record);
             }
-        };
-        let at = table.record(index);
-        let word = self.registry.word64(at);
-        let sequence = word.load(Ordering::Relaxed).wrapping_add(MEMBER + 1) & !MEMBER;
-        word.store(sequence, Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.registry.write(at + 8, &words);
-        let tag = sequence | self.me().pack();
-        // SYNC: record
-        word.store(tag, Ordering::Release);
-        let used = self.registry.word64(table.used);
-        if used.load(Ordering::Relaxed) <= index as u64 {
-            used.store(index as u64 + 1, Ordering::Release);
         }
-        Ok(Record { index, tag, owner: self.me(), words })
     }
 
-    /// Writes a record of this member that is removed when the claim is dropped.
+    /// Writes a record of this member into a place, unless another member takes that.
+    fn put_at(&self, table: &'static Table, index: usize, words: [u64; 3]) -> Option<Record> {
+        let at = table.record(index);
+        let word = self.registry.word64(at);
+        let before = word.load(Ordering::Acquire);
+        if MemberId::unpack(before & MEMBER).is_some_and(|owner| self.is_member(owner)) {
+            return None;
+        }
+        let tag = before.wrapping_add(MEMBER + 1) & !MEMBER | self.me().pack();
+        let written = tag | IS_WRITTEN;
+        word.compare_exchange(before, written, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        fence(Ordering::Release);
+        self.registry.write(at + 8, &words);
+        // SYNC: record
+        word.compare_exchange(written, tag, Ordering::Release, Ordering::Relaxed).ok()?;
+        self.registry.word64(table.used).fetch_max(index as u64 + 1, Ordering::Release);
+        Some(Record { index, tag, owner: self.me(), words })
+    }
+
+    /// Writes a record of this member that is removed when the claim is dropped. The caller has checked under the lock
+    /// that no other record excludes it.
     pub(super) fn claim(
         self: &Arc<Self>,
-        locked: &Locked<'_>,
+        _locked: &Locked<'_>,
         table: &'static Table,
         words: [u64; 3],
     ) -> Result<Claim, HostError> {
-        let Record { index, tag, .. } = self.put(locked, table, words)?;
+        let Record { index, tag, .. } = self.put(table, words)?;
         Ok(Claim { host: Arc::clone(self), table, index, tag })
     }
 
@@ -111,8 +120,7 @@ impl Host {
         })
     }
 
-    /// Removes all records for whose words `wanted` is true, also records of dead members. The caller holds
-    /// the host's lock.
+    /// Removes all records for whose words `wanted` is true, also records of dead members.
     pub(super) fn remove_all(&self, table: &'static Table, wanted: impl Fn(&[u64; 3]) -> bool) {
         for (index, tag, words) in self.words_of(table) {
             if tag & MEMBER != 0 && wanted(&words) {
@@ -149,6 +157,12 @@ impl Host {
         self.registry.word64(last).fetch_or(bits, Ordering::Relaxed);
     }
 
+    /// Clears bits in the last word of a record of this member.
+    pub(super) fn unmark(&self, table: &'static Table, record: &Record, bits: u64) {
+        let last = table.record(record.index) + 8 * record.words.len();
+        self.registry.word64(last).fetch_and(!bits, Ordering::Release);
+    }
+
     fn take_out(&self, table: &'static Table, index: usize, tag: u64) {
         let word = self.registry.word64(table.record(index));
         let _other = word.compare_exchange(tag, tag & !MEMBER, Ordering::AcqRel, Ordering::Relaxed);
@@ -168,6 +182,7 @@ mod tests {
     use super::super::layout::PORTS;
     use super::super::testing::Folder;
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn records_end_with_their_claim_or_their_member() {
@@ -176,26 +191,55 @@ mod tests {
         let one = Host::join(Some(&root)).unwrap();
         let two = Host::join(Some(&root)).unwrap();
         let claim = one.claim(&one.lock().unwrap(), &PORTS, [1, 2, 3]).unwrap();
-        let kept = two.put(&two.lock().unwrap(), &PORTS, [4, 5, 6]).unwrap();
+        let kept = two.put(&PORTS, [4, 5, 6]).unwrap();
         let seen: Vec<_> = two.records(&PORTS).map(|record| (record.owner, record.words)).collect();
         assert_eq!(seen, [(one.me(), [1, 2, 3]), (two.me(), [4, 5, 6])]);
         drop(claim);
         assert_eq!(one.records(&PORTS).collect::<Vec<_>>(), [kept]);
         drop(two);
         assert_eq!(one.records(&PORTS).count(), 0);
-        let next = one.put(&one.lock().unwrap(), &PORTS, [7, 8, 9]).unwrap();
+        let next = one.put(&PORTS, [7, 8, 9]).unwrap();
         assert_eq!(next.index, 0, "places are used again");
         one.remove(&PORTS, &kept);
         assert_eq!(one.records(&PORTS).collect::<Vec<_>>(), [next]);
+    }
+
+    /// A member that was stopped under the lock continues after another has replaced the lock.
+    #[test]
+    fn members_that_write_at_once_overwrite_no_record() {
+        const EACH: u64 = 200;
+        let folder = Folder::new("written-at-once");
+        let root = folder.path().join("run");
+        let hosts = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let mut blocks = [const { Vec::new() }; 2];
+        #[expect(clippy::disallowed_methods, reason = "real threads")]
+        std::thread::scope(|scope| {
+            for (host, blocks) in hosts.iter().zip(&mut blocks) {
+                scope.spawn(move || {
+                    for value in 0..EACH {
+                        host.put(&PORTS, [value, !value, host.me().pack()]).unwrap();
+                        blocks.push(host.take_block(0).unwrap().start);
+                    }
+                });
+            }
+        });
+        let all: BTreeSet<_> = blocks.iter().flatten().collect();
+        assert_eq!(all.len(), blocks.iter().map(Vec::len).sum(), "each block has one owner");
+        for host in &hosts {
+            let own = hosts[0].records(&PORTS).filter(|record| record.owner == host.me());
+            let words: Vec<_> = own.map(|record| record.words).collect();
+            assert_eq!(words.len() as u64, EACH);
+            assert!(words.iter().all(|[one, other, me]| *one == !other && *me == host.me().pack()));
+        }
     }
 
     #[test]
     fn an_old_record_does_not_take_out_its_successor() {
         let folder = Folder::new("successor");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
-        let old = host.put(&host.lock().unwrap(), &PORTS, [1, 0, 0]).unwrap();
+        let old = host.put(&PORTS, [1, 0, 0]).unwrap();
         host.remove(&PORTS, &old);
-        let new = host.put(&host.lock().unwrap(), &PORTS, [1, 0, 0]).unwrap();
+        let new = host.put(&PORTS, [1, 0, 0]).unwrap();
         assert_eq!(new.index, old.index);
         host.remove(&PORTS, &old);
         assert_eq!(host.records(&PORTS).collect::<Vec<_>>(), [new]);
@@ -214,12 +258,12 @@ mod tests {
             host.registry.word64(PORTS.record(index)).store(dead.pack(), Ordering::Release);
         }
         assert_eq!(host.records(&PORTS).count(), PORTS.capacity);
-        let put = host.put(&host.lock().unwrap(), &PORTS, [1, 0, 0]).unwrap();
+        let put = host.put(&PORTS, [1, 0, 0]).unwrap();
         assert_eq!(host.records(&PORTS).collect::<Vec<_>>(), [put]);
         for _ in 1..PORTS.capacity {
-            host.put(&host.lock().unwrap(), &PORTS, [1, 0, 0]).unwrap();
+            host.put(&PORTS, [1, 0, 0]).unwrap();
         }
-        let error = host.put(&host.lock().unwrap(), &PORTS, [1, 0, 0]).unwrap_err();
+        let error = host.put(&PORTS, [1, 0, 0]).unwrap_err();
         assert!(error.to_string().contains("no more UDP ports"), "{error}");
     }
 }

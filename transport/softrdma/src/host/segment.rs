@@ -283,6 +283,12 @@ impl<'a> Word64<'a> {
         }
     }
 
+    pub(crate) fn fetch_and(&self, value: u64, order: Ordering) {
+        if self.may_store() {
+            self.word.fetch_and(value, order);
+        }
+    }
+
     pub(crate) fn fetch_max(&self, value: u64, order: Ordering) {
         if self.may_store() {
             self.word.fetch_max(value, order);

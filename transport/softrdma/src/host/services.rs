@@ -4,6 +4,7 @@
 //! under the lock.
 #![forbid(unsafe_code)]
 
+use super::folder_lock::Locked;
 use super::layout::SERVICES;
 use super::records::{Claim, Record};
 use super::{Host, HostError, MemberId};
@@ -103,7 +104,21 @@ impl Host {
     }
 
     fn claim_place(self: &Arc<Self>, service: u64, place: Place) -> Result<ServiceClaim, HostError> {
-        let locked = self.lock()?;
+        loop {
+            let locked = self.lock()?;
+            let claim = self.claim_unless_taken(&locked, service, place)?;
+            if self.is_locked(&locked) {
+                return Ok(claim);
+            }
+        }
+    }
+
+    fn claim_unless_taken(
+        self: &Arc<Self>,
+        locked: &Locked<'_>,
+        service: u64,
+        place: Place,
+    ) -> Result<ServiceClaim, HostError> {
         let mut others = self.records(&SERVICES).filter(|record| {
             service_of(record) == service & !IS_PART
                 && record.owner != self.me()
@@ -115,7 +130,7 @@ impl Host {
             return Err(if is_wildcard { HostError::WildcardInUse } else { HostError::InUse });
         }
         let [high, low] = place.words();
-        self.claim(&locked, &SERVICES, [service, high, low]).map(ServiceClaim)
+        self.claim(locked, &SERVICES, [service, high, low]).map(ServiceClaim)
     }
 
     /// Returns the member that listens for a service at an address. A listener at that address takes

@@ -29,7 +29,7 @@ use trunkline_verbs::{Clock, Counter, Time, headroom};
 /// Number of attempts to lock the file between which the thread only yields, and of further attempts with a
 /// pause of one millisecond between them.
 const YIELDS: u32 = 100;
-const MOST_PAUSES: u32 = 1000;
+const MOST_PAUSES: u32 = 200;
 /// Permissions of a new capture.
 const PRIVATE: u32 = 0o600;
 
@@ -202,7 +202,7 @@ impl<'a> Locked<'a> {
                 0..YIELDS => std::thread::yield_now(),
                 _ if tries < YIELDS + MOST_PAUSES => pause(),
                 _ => {
-                    let text = "another process keeps the file locked; let no other user read it";
+                    let text = "another process keeps the file locked: it is stopped, or belongs to another user, who should not be able to read the file";
                     return Err(io::Error::new(ErrorKind::TimedOut, text));
                 }
             }
