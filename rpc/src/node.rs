@@ -31,7 +31,7 @@ use trunkline_rings::cell::{self, Getter};
 use trunkline_transport::footprint::Footprint;
 use trunkline_transport::{
     Connections, DeviceCounter, InProcessNetwork, Limit, NicOptions, NodeOptions, NodeReport, Pinning,
-    PollerIndex, ProviderChoice, RegisteredBuffer,
+    PollerIndex, ProviderChoice, RegisteredBuffer, host_has,
 };
 use trunkline_verbs::{Clock, PathChoice};
 
@@ -40,6 +40,14 @@ mod ending;
 
 /// Default limit of jobs that wait for a worker.
 const QUEUED_JOBS: Limit = Limit { per_peer: 1024, in_all: 4096 };
+
+/// Returns the addresses of a name without those of a loopback that this host lacks, or all of them if none is left.
+fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let is_here =
+        |address: &SocketAddr| addresses.len() < 2 || !address.ip().is_loopback() || host_has(address.ip());
+    let here: Vec<_> = addresses.iter().copied().filter(is_here).collect();
+    if here.is_empty() { addresses } else { here }
+}
 
 /// Settings of a node. The defaults suit one service on one machine.
 #[derive(Debug)]
@@ -85,11 +93,12 @@ impl NodeBuilder {
     /// Adds an address to listen on. Port 0 takes a free port.
     ///
     /// A node that only makes calls needs no address. It uses the address of its NIC, or a loopback address on the
-    /// software device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1.
+    /// software device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1. A name may have
+    /// loopback addresses of both families: those of a family that the host lacks are left out.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
-                Ok(more) => all.extend(more),
+                Ok(more) => all.extend(on_this_host(more.collect())),
                 Err(cause) => self.listen = Err((format!("{address:?}"), cause)),
             }
         }

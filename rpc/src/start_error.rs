@@ -59,7 +59,7 @@ pub struct StartCause(Transport);
 
 /// Returns the form of an address, if one could not be parsed.
 fn expected(cause: &io::Error) -> &'static str {
-    if cause.kind() == io::ErrorKind::InvalidInput { ": expected IP:PORT" } else { "" }
+    if cause.kind() == io::ErrorKind::InvalidInput { ": expected IP:PORT or HOST:PORT" } else { "" }
 }
 
 impl fmt::Debug for StartError {
@@ -99,6 +99,7 @@ impl StartError {
             | Transport::BadEnvironment { .. }
             | Transport::BadDeviceSetting(_)
             | Transport::BadFaults(_)
+            | Transport::ClientAddress { is_named: true, .. }
             | Transport::TooMuchMemory(_)) => Self::BadSetting(StartCause(error)),
             error => Self::Refused(StartCause(error)),
         }

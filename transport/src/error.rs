@@ -24,16 +24,29 @@ impl DeviceError {
 
 /// Owner of RoCE's port at an address, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("UDP port 4791 at {address} is taken by {owner}; {}", owner.remedy())]
+#[error("UDP port 4791 at {address} is taken by {owner}; {}", owner.remedy(*.is_of_client))]
 pub struct TakenPort {
     address: IpAddr,
     owner: PortOwner,
+    /// True if the node does not listen, so that the address is not the program's choice.
+    is_of_client: bool,
 }
 
 impl TakenPort {
-    pub(crate) fn new(address: IpAddr, owner: PortOwner) -> Self {
-        Self { address, owner }
+    pub(crate) fn new(address: IpAddr, owner: PortOwner, is_of_client: bool) -> Self {
+        Self { address, owner, is_of_client }
     }
+}
+
+/// The reason why a node that does not listen cannot use its address.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientAddressCause {
+    /// Another program holds the RoCE port at the address.
+    #[error(transparent)]
+    Taken(Box<TakenPort>),
+    /// Error of the device.
+    #[error(transparent)]
+    Device(VerbsError),
 }
 
 /// The reason why the upper half of a poller cannot be created.
@@ -101,6 +114,17 @@ pub enum StartError {
         address: SocketAddr,
         /// Owner of the port.
         cause: Box<TakenPort>,
+    },
+    /// A node that does not listen cannot use its address. The device settings name the address, or the node chose it.
+    #[error("cannot make calls from {address}{}: {cause}", if *.is_named { ", which TRUNKLINE_ADDRESS or the program names for the \
+         device" } else { "" })]
+    ClientAddress {
+        /// The address.
+        address: IpAddr,
+        /// True if the settings of the device name it.
+        is_named: bool,
+        /// The cause.
+        cause: ClientAddressCause,
     },
     /// A verb failed.
     #[error("cannot {doing}: {cause}")]

@@ -13,7 +13,7 @@ use crate::crossings::{self, Crossings};
 use crate::options::{NodeOptions, ProviderChoice};
 use crate::provider::{self, Chosen, SOFTWARE};
 use crate::sizes::{BATCH, SLOT_BYTES};
-use crate::{PollerIndex, StartError, TakenPort};
+use crate::{ClientAddressCause, PollerIndex, StartError, TakenPort};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_softrdma::link::{PortOwner, ROCE_PORT_TAKEN};
@@ -157,7 +157,12 @@ pub(crate) struct Listening {
 
 /// Returns why an address cannot be listened on. Names the program that holds the RoCE port there if that is
 /// the reason.
-fn not_listening(device: &dyn Device, address: SocketAddr, cause: VerbsError) -> StartError {
+fn not_listening(
+    device: &dyn Device,
+    options: &NodeOptions,
+    address: SocketAddr,
+    cause: VerbsError,
+) -> StartError {
     let is_port = matches!(cause, VerbsError::AddressInUse(why) if why == ROCE_PORT_TAKEN);
     let owner = || {
         let addresses = if address.ip().is_unspecified() {
@@ -167,8 +172,17 @@ fn not_listening(device: &dyn Device, address: SocketAddr, cause: VerbsError) ->
         };
         addresses.into_iter().find_map(|own| Some((own, PortOwner::find(own)?)))
     };
-    match is_port.then(owner).flatten() {
-        Some((at, owner)) => StartError::PortTaken { address, cause: Box::new(TakenPort::new(at, owner)) },
+    let is_of_client = options.listens_on().is_empty();
+    let taken = is_port.then(owner).flatten();
+    let taken = taken.map(|(at, owner)| Box::new(TakenPort::new(at, owner, is_of_client)));
+    if is_of_client {
+        let address = address.ip();
+        let is_named = options.software().addresses.contains(&address);
+        let cause = taken.map_or(ClientAddressCause::Device(cause), ClientAddressCause::Taken);
+        return StartError::ClientAddress { address, is_named, cause };
+    }
+    match taken {
+        Some(cause) => StartError::PortTaken { address, cause },
         None => StartError::Listen { address, cause },
     }
 }
@@ -204,7 +218,11 @@ pub(crate) fn reachable_at(shared: &DeviceShared, listening: &Listening) -> Opti
 ///
 /// # Errors
 /// The address that cannot be listened on, and the reason.
-pub(crate) fn listen(shared: &DeviceShared, addresses: &[SocketAddr]) -> Result<Listening, StartError> {
+pub(crate) fn listen(
+    shared: &DeviceShared,
+    options: &NodeOptions,
+    addresses: &[SocketAddr],
+) -> Result<Listening, StartError> {
     let manager = shared.device.connection_manager();
     let channel = manager.create_channel().map_err(verb("make an event channel"))?;
     let listen = |&address: &SocketAddr| {
@@ -216,7 +234,7 @@ pub(crate) fn listen(shared: &DeviceShared, addresses: &[SocketAddr]) -> Result<
         manager
             .create_endpoint(&request, &channel)
             .and_then(|listener| listener.listen(BACKLOG).map(|()| listener))
-            .map_err(|cause| not_listening(shared.device.as_ref(), address, cause))
+            .map_err(|cause| not_listening(shared.device.as_ref(), options, address, cause))
     };
     let listeners = addresses.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
     Ok(Listening { channel, listeners })

@@ -83,7 +83,7 @@ pub use command::PollerHandle;
 pub use connections::Connections;
 #[doc(hidden)]
 pub use deadlines::{DeadlineKey, Deadlines};
-pub use error::{DeviceError, StartError, TakenPort, UpperFailure};
+pub use error::{ClientAddressCause, DeviceError, StartError, TakenPort, UpperFailure};
 pub use histogram::Histogram;
 pub use in_process::InProcessNetwork;
 pub use log_limit::LogLimit;
@@ -93,6 +93,7 @@ pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use peer_host::PeerHosts;
 pub use peer_key::PeerKey;
 pub use peer_map::PeerMap;
+pub use provider::host_has;
 pub use report::{
     DeviceCounter, FailedCalls, LaneReport, LimitReport, MethodReport, NodeReport, PathReport, ServerReport,
 };

@@ -123,7 +123,7 @@ impl Node {
             cpus: cpus.len(),
         };
         node.start_pollers(parts, factory)?;
-        let listening = incarnation::listen(&device, &listen)?;
+        let listening = incarnation::listen(&device, &options, &listen)?;
         if let Some(first) = incarnation::reachable_at(&device, &listening) {
             let _ = node.shared.local_address.set(first);
         }

@@ -121,7 +121,7 @@ fn a_bad_setting_is_refused_with_its_name_and_remedy() {
         let error = Node::builder().listen(address).start().unwrap_err();
         assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
         assert!(error.to_string().contains(address), "{error}");
-        assert!(error.to_string().ends_with(": expected IP:PORT"), "{error}");
+        assert!(error.to_string().ends_with(": expected IP:PORT or HOST:PORT"), "{error}");
     }
     let error = node().pollers(0).start().unwrap_err();
     assert!(matches!(error, StartError::BadSetting(_)), "{error}");

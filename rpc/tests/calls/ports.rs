@@ -7,7 +7,9 @@ use std::process::Command;
 use tracing::Level;
 use trunkline::{Node, ProviderChoice, StartError, block_on};
 use trunkline_softrdma::device::SoftOptions;
-use trunkline_testkit::{Folder, Input, Process, fresh_address, print_line, same_test};
+use trunkline_testkit::{
+    Folder, Input, Process, fresh_address, is_in_network_namespace, print_line, same_test,
+};
 use trunkline_transport::NodeOptions;
 
 #[trunkline::service]
@@ -53,6 +55,45 @@ fn a_taken_port_names_its_holder_and_the_remedy() {
     drop(until("the port is free", || {
         Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().ok()
     }));
+}
+
+#[test]
+fn a_client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen() {
+    if let Ok(address) = std::env::var(TAKEN) {
+        let error = Node::builder().provider(ProviderChoice::Soft).start().unwrap_err();
+        assert!(matches!(error, StartError::BadSetting(_)), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("cannot make calls from {address}, which TRUNKLINE_ADDRESS ")),
+            "{text}"
+        );
+        assert!(text.contains("4791") && text.contains("set TRUNKLINE_ADDRESS to another"), "{text}");
+        assert!(!text.contains("listen"), "{text}");
+        return;
+    }
+    let address = fresh_address().ip();
+    let _taken = UdpSocket::bind((address, PORT)).unwrap();
+    let test = "a_client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen";
+    let output = child(test, address).env("TRUNKLINE_ADDRESS", address.to_string()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_host_with_one_family_serves_clients_and_names_of_both() {
+    let test = "a_host_with_one_family_serves_clients_and_names_of_both";
+    if !is_in_network_namespace(module_path!(), test, "ip address del 127.0.0.1/8 dev lo") {
+        return;
+    }
+    let soft = || Node::builder().provider(ProviderChoice::Soft);
+    // `localhost` of most hosts.
+    let localhost: [SocketAddr; 2] = ["127.0.0.1:0", "[::1]:0"].map(|text| text.parse().unwrap());
+    let server = soft().listen(&localhost[..]).serve(GreeterServer::new(Polite)).start().unwrap();
+    assert!(server.local_address().is_ipv6());
+    let client = soft().start().unwrap();
+    let greeter = GreeterClient::new(client.channel(server.local_address())).with_timeout(LIMIT);
+    assert_eq!(block_on(greeter.greet("trunk".into())).unwrap(), "Good day, trunk!");
+    let error = soft().listen("127.0.0.1:0").start().unwrap_err();
+    assert!(error.to_string().starts_with("cannot listen on 127.0.0.1:0: "), "{error}");
 }
 
 #[test]

@@ -13,7 +13,9 @@ mod tests;
 use crate::options::{NodeOptions, ProviderChoice};
 use crate::{DeviceError, NoNic, StartError};
 use choose::{Choice, ClientAddress, NicChoice, Wish};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use nix::errno::Errno;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use survey::Nics;
@@ -166,7 +168,7 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
 
 /// Returns the address of a node that does not listen: the first of its device's, if it may have that.
 /// Otherwise a separate loopback address, because a process of another user may hold the RoCE port of
-/// 127.0.0.1.
+/// 127.0.0.1. A host without IPv4 has ::1 only.
 fn client_address(options: &NodeOptions) -> ClientAddress {
     if let Some(&first) = options.software().addresses.first()
         && (first.is_loopback() || options.allow_unauthenticated)
@@ -174,5 +176,22 @@ fn client_address(options: &NodeOptions) -> ClientAddress {
         return ClientAddress::Named(first);
     }
     let [a, b, c, ..] = options.runtime.random().to_le_bytes();
-    ClientAddress::Drawn(IpAddr::V4(Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(2, 254))))
+    let v4 = Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(2, 254)).into();
+    let v6 = Ipv6Addr::LOCALHOST.into();
+    let is_on_host =
+        matches!(options.software().link, LinkChoice::Udp) && options.clock().as_virtual().is_none();
+    let has_only_v6 = is_on_host && !host_has(v4) && host_has(v6);
+    ClientAddress::Drawn(if has_only_v6 { v6 } else { v4 })
+}
+
+/// Returns false if no interface of this host has the address, or if the host lacks its family.
+#[must_use]
+pub fn host_has(address: IpAddr) -> bool {
+    match UdpSocket::bind((address, 0)) {
+        Ok(_) => true,
+        Err(error) => {
+            error.kind() != ErrorKind::AddrNotAvailable
+                && error.raw_os_error() != Some(Errno::EAFNOSUPPORT as i32)
+        }
+    }
 }

@@ -192,7 +192,7 @@ impl CmMachine {
         let opened = incarnation::open(&self.presence.options, &self.listening)?;
         let Opened { shared: mut device, pollers, listen } = opened;
         (device.why, device.connections_why) = self.presence.why.clone();
-        let listening = incarnation::listen(&device, &listen)?;
+        let listening = incarnation::listen(&device, &self.presence.options, &listen)?;
         let device = Arc::new(device);
         self.attach(Arc::clone(&device), listening)
             .map_err(|cause| StartError::Os { doing: "wait for connection events", cause })?;

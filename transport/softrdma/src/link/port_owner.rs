@@ -45,16 +45,21 @@ pub enum Owner {
 }
 
 impl PortOwner {
-    /// Returns what the user can do to free the port.
+    /// Returns what the user can do: of a program that listens, or of one that only makes calls.
     #[must_use]
-    pub fn remedy(&self) -> &'static str {
-        match self.who {
+    pub fn remedy(&self, is_of_client: bool) -> String {
+        let both = match self.who {
             Owner::Process { runtime_directory: Some(_), .. } => {
-                "give both programs the same runtime directory (TRUNKLINE_RUNTIME_DIR), stop that one, or listen on another \
-                 address, such as another one of 127.0.0.0/8"
+                "give both programs the same runtime directory (TRUNKLINE_RUNTIME_DIR), "
             }
-            _ => "stop that one, or listen on another address, such as another one of 127.0.0.0/8",
-        }
+            _ => "",
+        };
+        let other = if is_of_client {
+            "set TRUNKLINE_ADDRESS to another address"
+        } else {
+            "listen on another address"
+        };
+        format!("{both}stop that one, or {other}, such as another one of 127.0.0.0/8")
     }
 
     /// Returns the process that has the port at exactly this address, if it is stopped, as by SIGSTOP. The kernel

@@ -174,7 +174,7 @@ impl Addresses {
                 %owner,
                 "nobody is reached at this address of a wildcard listener, because another program has UDP port \
                  4791 there: {}",
-                owner.remedy()
+                owner.remedy(false)
             ),
             None => tracing::warn!(%own, %error, "a wildcard listener goes without an address"),
         }
