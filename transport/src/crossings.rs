@@ -252,7 +252,7 @@ fn allowance(share: u32) -> usize {
 }
 
 /// Returns the number of SRQs that receive the messages of one poller.
-fn homes(kind: ConnectionKind, pollers: u16) -> u16 {
+pub(crate) fn homes(kind: ConnectionKind, pollers: u16) -> u16 {
     if kind == ConnectionKind::Rc { pollers } else { 1 }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct DeviceShared {
     pub(crate) connections: ConnectionKind,
     /// Reason for the choice of the connections.
     pub(crate) connections_why: String,
+    /// Maximum depth that the SRQs can reach.
+    pub(crate) deepest_srq: u32,
 }
 
 /// Sink for the frames of the QPs that receive from peers.
@@ -132,6 +134,7 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         why,
         connections: kind,
         connections_why,
+        deepest_srq: if crossings::homes(kind, options.pollers) == 1 { depth_limit } else { depth },
     };
     Ok(Opened { shared, pollers, listen })
 }

@@ -378,9 +378,14 @@ impl Grantor {
     }
 }
 
+/// Returns the maximum of outstanding credit at a depth, and so of pairs with their base credit.
+pub(crate) fn capacity(depth: u32) -> u32 {
+    depth - (depth / 16).max(1).min(depth)
+}
+
 /// Splits a depth into the maximum of outstanding credit, and the part of it that pairs may be granted beyond
 /// their base.
 fn parts(depth: u32) -> (u32, u32) {
-    let capacity = depth - (depth / 16).max(1).min(depth);
+    let capacity = capacity(depth);
     (capacity, capacity - (depth / 8).max(1).min(capacity))
 }

@@ -25,7 +25,7 @@ mod grantor;
 mod grants;
 mod spender;
 
-pub(crate) use grantor::{Grantor, PairId};
+pub(crate) use grantor::{Grantor, PairId, capacity};
 pub(crate) use grants::{GrantId, Grants};
 pub(crate) use spender::Spender;
 

@@ -8,6 +8,7 @@
 use super::awaited_packets::AwaitedPackets;
 use crate::PeerKey;
 use crate::connections::ConnectionKind;
+use crate::credit;
 use crate::incarnation::{DeviceShared, Intake};
 use crate::shared::NodeShared;
 use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
@@ -138,6 +139,12 @@ impl Endpoints {
     /// Returns the kind of connections.
     pub(crate) fn connections(&self) -> ConnectionKind {
         self.attached.as_ref().map_or(ConnectionKind::Xrc, |attached| attached.device.connections)
+    }
+
+    /// Returns the maximum number of remote pollers whose base credits fit an SRQ.
+    pub(crate) fn pollers_limit(&self) -> u32 {
+        let deepest = self.attached.as_ref().map_or(0, |attached| attached.device.deepest_srq);
+        credit::capacity(deepest)
     }
 
     fn device(&self) -> Result<Arc<DeviceShared>, VerbsError> {

@@ -193,6 +193,11 @@ impl Machine {
         hello.echo.is_some() && hello.echo == self.current().map(|number| self.name(number))
     }
 
+    /// Returns true if the current session is the one that the peer gives this name.
+    pub(crate) fn is_with(&self, name: SessionName) -> bool {
+        matches!(&self.state, State::Open(session) if session.remote == Some(name))
+    }
+
     /// Returns true if a session with the peer has been up.
     pub(crate) fn was_up(&self) -> bool {
         self.was_up
@@ -217,10 +222,13 @@ impl Machine {
     /// Returns the number of the peer's connections that belong to a session that is not up yet, including
     /// announced ones.
     pub(crate) fn half_open(&self) -> u32 {
+        if self.is_up() { 0 } else { self.connections() }
+    }
+
+    /// Returns the number of the peer's connections that belong to the current session, including announced ones.
+    pub(crate) fn connections(&self) -> u32 {
         match &self.state {
-            State::Open(session) if session.up_since.is_none() => {
-                u32::try_from(session.targets.len()).unwrap_or(u32::MAX)
-            }
+            State::Open(session) => u32::try_from(session.targets.len()).unwrap_or(u32::MAX),
             _ => 0,
         }
     }

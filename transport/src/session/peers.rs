@@ -1,5 +1,5 @@
 //! The peers that a node knows, and indices over them: by the time of their next timer, and by the number of
-//! half-open connections per host and in total.
+//! connections per host, half-open and all, and of half-open ones in total.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
@@ -27,7 +27,7 @@ pub(super) const HALF_OPEN: u32 = 8_192;
 #[derive(Debug)]
 pub(super) struct PeerSession {
     pub(super) machine: Machine,
-    /// Host that its half-open connections count for.
+    /// Host that its connections count for.
     host: PeerHost,
     /// True if a poller knows it by its address.
     pub(super) named: bool,
@@ -38,7 +38,16 @@ pub(super) struct PeerSession {
     forget_at: Option<Time>,
     /// Timer as recorded in the index.
     timer: Option<Time>,
+    held: Held,
+}
+
+/// Numbers of connections with peers that were not named here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Held {
+    /// Connections in sessions that are not up yet.
     half_open: u32,
+    /// Connections in all sessions.
+    all: u32,
 }
 
 /// All peers.
@@ -46,9 +55,9 @@ pub(super) struct PeerSession {
 pub(super) struct Peers {
     known: BTreeMap<PeerKey, PeerSession>,
     timers: BTreeSet<(Time, PeerKey)>,
-    /// Number of connections in sessions that are not up yet, by host and in total.
-    half_open: HashMap<PeerHost, u32>,
-    all_half_open: u32,
+    by_host: HashMap<PeerHost, Held>,
+    /// Half-open connections of all hosts.
+    half_open: u32,
 }
 
 impl Peers {
@@ -90,7 +99,7 @@ impl Peers {
                 cookie: None,
                 forget_at: None,
                 timer: None,
-                half_open: 0,
+                held: Held::default(),
             }
         })
     }
@@ -106,11 +115,15 @@ impl Peers {
         }
         let timer = [peer.machine.next_timer(), peer.forget_at].into_iter().flatten().min();
         // A peer that our own program named is not limited.
-        let half_open = if peer.named { 0 } else { peer.machine.half_open() };
-        let (old_timer, old, host) = (peer.timer, peer.half_open, peer.host);
-        (peer.timer, peer.half_open) = (timer, half_open);
+        let held = if peer.named {
+            Held::default()
+        } else {
+            Held { half_open: peer.machine.half_open(), all: peer.machine.connections() }
+        };
+        let (old_timer, old, host) = (peer.timer, peer.held, peer.host);
+        (peer.timer, peer.held) = (timer, held);
         self.time(key, old_timer, timer);
-        self.count(host, old, half_open);
+        self.count(host, old, held);
     }
 
     /// Returns the peers whose timers have expired, and those to remove. The former must be settled again.
@@ -133,7 +146,7 @@ impl Peers {
     pub(super) fn remove(&mut self, key: PeerKey) -> Option<PeerSession> {
         let peer = self.known.remove(&key)?;
         self.time(key, peer.timer, None);
-        self.count(peer.host, peer.half_open, 0);
+        self.count(peer.host, peer.held, Held::default());
         Some(peer)
     }
 
@@ -160,8 +173,19 @@ impl Peers {
         if mutant!(half_made_sessions_have_no_bound) {
             return false;
         }
-        let of_host = self.half_open.get(&host).copied().unwrap_or(0);
-        of_host >= HALF_OPEN_OF_HOST || self.all_half_open >= HALF_OPEN
+        self.of_host(host).half_open >= HALF_OPEN_OF_HOST || self.half_open >= HALF_OPEN
+    }
+
+    /// Returns true if the sessions of a host would have more than `most` connections after another session with a
+    /// peer. The new session replaces the peer's current one. A host without other sessions is not refused here.
+    pub(super) fn is_full(&self, host: PeerHost, key: PeerKey, pollers: u16, most: u32) -> bool {
+        let replaced = self.known.get(&key).filter(|peer| peer.host == host).map_or(0, |peer| peer.held.all);
+        let others = self.of_host(host).all.saturating_sub(replaced);
+        others > 0 && others.saturating_add(pollers.into()) > most
+    }
+
+    fn of_host(&self, host: PeerHost) -> Held {
+        self.by_host.get(&host).copied().unwrap_or_default()
     }
 
     fn time(&mut self, key: PeerKey, old: Option<Time>, new: Option<Time>) {
@@ -176,15 +200,17 @@ impl Peers {
         }
     }
 
-    fn count(&mut self, host: PeerHost, old: u32, new: u32) {
+    fn count(&mut self, host: PeerHost, old: Held, new: Held) {
         if old == new {
             return;
         }
-        self.all_half_open = self.all_half_open.saturating_sub(old).saturating_add(new);
-        let held = self.half_open.entry(host).or_default();
-        *held = held.saturating_sub(old).saturating_add(new);
-        if *held == 0 {
-            self.half_open.remove(&host);
+        let change = |held: &mut u32, old: u32, new| *held = held.saturating_sub(old).saturating_add(new);
+        change(&mut self.half_open, old.half_open, new.half_open);
+        let held = self.by_host.entry(host).or_default();
+        change(&mut held.half_open, old.half_open, new.half_open);
+        change(&mut held.all, old.all, new.all);
+        if *held == Held::default() {
+            self.by_host.remove(&host);
         }
     }
 }
@@ -260,7 +286,25 @@ mod tests {
 
         let later = peers.next_timer().unwrap();
         assert_eq!(tick(&mut peers, later).len(), 7, "and the strangers are forgotten at once");
-        assert_eq!((peers.half_open.len(), peers.all_half_open, peers.len()), (0, 0, 1));
+        assert_eq!((peers.by_host.len(), peers.half_open, peers.len()), (0, 0, 1));
+    }
+
+    #[test]
+    fn sessions_of_a_host_are_bounded() {
+        let (mut peers, now) = (Peers::default(), Time(1_000_000));
+        let [first, second] = [0, 1].map(|port| half_make(&mut peers, port, 1, now));
+        let [third, elsewhere] = [(1, 2), (2, 0)].map(|(host, port)| PeerKey::new(address(host, port)));
+        let held = 2 * u32::from(POLLERS);
+        assert!(!peers.is_full(host(1), third, 8, held + 8));
+        assert!(peers.is_full(host(1), third, 9, held + 8));
+        assert!(!peers.is_full(host(2), elsewhere, 9, 8), "the SRQ judges the only session of a host");
+        assert!(!peers.is_full(host(1), first, POLLERS, held), "a restart replaces a session");
+        assert!(peers.is_full(host(1), first, POLLERS + 1, held), "by a larger one");
+        peers.get_mut(second).unwrap().named = true;
+        peers.settle(second, now);
+        assert!(!peers.is_full(host(1), third, POLLERS, held), "a peer that we named does not count");
+        peers.remove(first).unwrap();
+        assert!(!peers.is_full(host(1), third, 9, 8));
     }
 
     #[test]

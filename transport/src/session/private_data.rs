@@ -124,7 +124,8 @@ pub(crate) enum Refusal {
     /// The node cannot create its end of the connection: a limit is reached, or a permission is missing. Its
     /// log has the error.
     Resources,
-    /// Too many sessions of the host are half-open. It should try again.
+    /// The host has too many sessions, or too many of its sessions or of all strangers' are half-open. It should
+    /// try again.
     Crowded,
     /// The node has XRC connections, not RC.
     UsesXrc,
@@ -221,7 +222,9 @@ impl Refusal {
             Self::Resources => {
                 "it cannot make its end of the session: its log names the limit or permission that it lacks"
             }
-            Self::Crowded => "too many sessions of this host with it, or of all strangers, are half-open",
+            Self::Crowded => {
+                "this host has too many sessions with it, or too many sessions of strangers are half-open"
+            }
             Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {

@@ -17,6 +17,9 @@ use trunkline_verbs::CmId;
 
 /// Maximum number of known peers. Beyond it, idle ones are forgotten first.
 const MAX_PEERS: usize = 16_384;
+/// Divisor of the number of remote pollers that fit an SRQ, for the maximum of one host. The deepest SRQ has room for 15,360,
+/// so a host has less than half of the known peers, too.
+const HOST_SHARE: u32 = 2;
 
 /// A request that may be accepted.
 #[derive(Debug)]
@@ -57,8 +60,16 @@ impl CmMachine {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::Unproven(self.cookies.make(peer.host(), &hello)));
         }
-        if is_stranger && self.peers.is_crowded(self.shared.hosts.of(peer)) {
-            return Err(Refusal::Crowded);
+        // A restart replaces a session, perhaps by one with more pollers.
+        let begins = !is_echo && known.is_none_or(|peer| !peer.named && !peer.machine.is_with(hello.session));
+        if begins {
+            let host = self.shared.hosts.of(peer);
+            let most = self.endpoints.pollers_limit() / HOST_SHARE;
+            if is_stranger && self.peers.is_crowded(host)
+                || self.peers.is_full(host, peer, hello.pollers, most)
+            {
+                return Err(Refusal::Crowded);
+            }
         }
         if !is_known && self.peers.len() >= MAX_PEERS {
             let idle = self.peers.first_to_forget().ok_or(Refusal::Resources)?;

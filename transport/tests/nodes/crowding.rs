@@ -1,14 +1,14 @@
-//! Hosts that request many sessions and complete none do not shut out other hosts.
+//! Hosts with many sessions, complete or not, do not shut out other hosts.
 
 use super::hostile::hello;
-use crate::common::{ECHO, LIMIT, TestNode, fresh_address, over_udp};
+use crate::common::{ECHO, Happened, LIMIT, TestNode, fresh_address, over_udp};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_transport::SendOutcome;
+use trunkline_transport::{NodeOptions, SendError, SendOutcome};
 use trunkline_verbs::{
     CmChannel, CmEventKind, CmId, CmIdNumber, ConnectParameters, CqInit, Device, EndpointRequest,
     EndpointSide, PortSpace, QpInit, QpType, QueueCapacities, QueuePair, RejectReason, SendData, SendFlags,
@@ -159,4 +159,30 @@ fn frames_of_half_made_sessions_take_nothing_from_those_that_are_up() {
             assert_eq!(honest.outcome(token), SendOutcome::Delivered);
         }
     }
+}
+
+#[test]
+fn nodes_of_one_host_take_at_most_half_of_an_srq() {
+    /// Pollers of each node. The SRQ has room for 15 of other nodes.
+    const POLLERS: u16 = 4;
+    let node = TestNode::start(over_udp().srq_depth(DEPTH).srq_depth_limit(DEPTH), 1);
+    let address = fresh_address();
+    let at = |port| NodeOptions::new().listen(SocketAddr::new(address.ip(), port));
+    let [mut first, mut second] =
+        [address.port(), address.port() + 1].map(|port| TestNode::start(at(port), POLLERS));
+    first.connect(0, node.address);
+    let peer = second.name(0, node.address);
+    second.send(0, peer, &[ECHO], Bytes::from_static(b"?"), 1);
+    let cause = second.wait("a refusal", |_, event| match event {
+        Happened::Sent(1, SendOutcome::Failed(failure)) => Some(failure.cause),
+        Happened::Sent(1, SendOutcome::Delivered) => panic!("the second session of the host is up"),
+        Happened::Refused(1, SendError::BackingOff { cause, .. }) => Some(*cause),
+        _ => None,
+    });
+    assert!(cause.to_string().contains("this host has too many sessions with it"), "{cause}");
+    let mut elsewhere = TestNode::start(over_udp(), POLLERS);
+    elsewhere.echoes(&node, &[100]);
+    first.stop();
+    second.send_waiting(peer, &[ECHO], 2, LIMIT);
+    assert_eq!(second.outcome(2), SendOutcome::Delivered);
 }
