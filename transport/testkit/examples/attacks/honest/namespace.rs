@@ -1,9 +1,14 @@
-//! Namespaces in which an attack runs or starts nodes.
+//! Namespaces in which an attack runs or starts nodes, and nodes of another user, which only root can start.
 
 use crate::Outcome;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use trunkline_testkit::Folder;
 
+/// Program and arguments that start a node as another user.
+pub(crate) const ANOTHER: [&str; 3] = ["setpriv", "--reuid=64123", "--clear-groups"];
+const USER: u32 = 64_123;
 /// Environment variable of a process that runs in a separate mount namespace.
 const INSIDE: &str = "TRUNKLINE_ATTACKS_INSIDE";
 
@@ -30,4 +35,16 @@ pub(crate) fn network_namespace(words: &[&str]) -> Outcome<Command> {
     command.args(["ip link set lo up && exec \"$@\"", "sh"]);
     command.args(words);
     Ok(command)
+}
+
+/// Creates a runtime directory of the other user.
+pub(crate) fn runtime_of_another() -> Outcome<Folder> {
+    let runtime = Folder::new()?;
+    chown(runtime.path(), Some(USER), None)?;
+    Ok(runtime)
+}
+
+/// Lets the other user reach a folder.
+pub(crate) fn open_to_all(folder: &Folder) -> Outcome<()> {
+    Ok(std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?)
 }

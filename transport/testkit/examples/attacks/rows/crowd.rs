@@ -2,8 +2,9 @@
 
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
-use crate::honest::{ANOTHER, Pair, Setup, open_to_all, runtime_of_another};
+use crate::honest::{ANOTHER, Pair, Party, Setup, open_to_all, runtime_of_another};
 use crate::{Outcome, Plan};
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 use trunkline_testkit::Folder;
@@ -20,6 +21,9 @@ const HELD_FROM_EACH: u64 = 17_000;
 /// Number of calls that a process of the node's user holds beside them: more than the part set aside for one
 /// host.
 const HELD_BESIDE: u64 = 2000;
+/// Number of held calls that are made at once, and the pause after them.
+const PORTION: u64 = 1000;
+const PAUSE: Duration = Duration::from_millis(20);
 /// Number of calls whose arguments are kept, number of concurrent ones, and number of empty texts in each: a
 /// message of 15 KB that takes 360 KB of memory.
 const KEPT: u64 = 6000;
@@ -43,11 +47,7 @@ pub(crate) fn handlers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     for _ in 0..HOLDERS {
         let mut party = Setup::new(&pair.folder, plan).start()?;
         party.first(server)?;
-        // In portions, because the queue of calls of a client is bounded.
-        for _ in 0..HELD / 1000 / HOLDERS {
-            party.process.ask(&format!("hold {server} 1000"))?;
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        hold(&mut party, server, HELD / HOLDERS)?;
         hostile.push(party);
     }
     std::thread::sleep(Duration::from_secs(2));
@@ -80,20 +80,24 @@ pub(crate) fn other_user(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         };
         // The first calls after its handlers are used up are refused.
         let _joined = party.first(server);
-        for _ in 0..HELD_FROM_EACH / 1000 {
-            party.process.ask(&format!("hold {server} 1000"))?;
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        hold(&mut party, server, HELD_FROM_EACH)?;
         hostile.push(party);
     }
     std::thread::sleep(Duration::from_secs(2));
     nothing_lost(findings, &before, &pair.client.tally()?);
     let mut newcomer = Setup::new(&pair.folder, plan).start()?;
-    for _ in 0..HELD_BESIDE / 1000 {
-        newcomer.process.ask(&format!("hold {server} 1000"))?;
-    }
+    hold(&mut newcomer, server, HELD_BESIDE)?;
     let outcome = newcomer.first(server);
     findings.claim(outcome.is_ok(), "newcomer-is-served", &format!("{outcome:?}"));
+    Ok(())
+}
+
+/// Makes calls that never end, in portions because the queue of calls of a client is bounded.
+fn hold(party: &mut Party, server: SocketAddr, count: u64) -> Outcome<()> {
+    for _ in 0..count / PORTION {
+        party.process.ask(&format!("hold {server} {PORTION}"))?;
+        std::thread::sleep(PAUSE);
+    }
     Ok(())
 }
 
