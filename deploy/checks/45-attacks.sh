@@ -44,6 +44,8 @@ if ! build_rigs; then
     exit 1
 fi
 program="$programs/examples/attacks"
+# The program of nodes whose service and calls are gRPC.
+grpc=target/tonic/debug/examples/attacked
 export TMPDIR=$scratch
 # An attack creates a folder in here for another user, who must be able to reach it.
 chmod 711 "$scratch"
@@ -53,6 +55,12 @@ if ((${#size[@]} > 0)); then limit_s=1500; fi
 
 # wanted NAME: true if the command line chose the attack.
 wanted() { ((${#chosen[@]} == 0)) || [[ " ${chosen[*]} " == *" $1 "* ]]; }
+
+if [[ ${#chosen[@]} == 0 || " ${chosen[*]}" == *" grpc-"* ]] &&
+    ! cargo build --locked --quiet --manifest-path rpc/tonic/Cargo.toml --workspace --examples --target-dir target/tonic; then
+    fail attacks-build "the gRPC node does not build"
+    exit 1
+fi
 
 # attack NAME ATTACK [OPTION...]: runs an attack, and prints the verdict unless the program has printed a skip.
 # The nodes share memory unless TRUNKLINE_LINK is set. Forged packets can reach them only over UDP.
@@ -91,6 +99,8 @@ attack handlers handlers
 attack other-user other-user
 attack short-streams short-streams
 attack unanswered-streams unanswered-streams
+attack grpc-short-streams short-streams --nodes "$grpc"
+attack grpc-unanswered-streams unanswered-streams --nodes "$grpc"
 attack decoded-arguments decoded
 attack hostile-peers hostile
 attack many-pollers pollers

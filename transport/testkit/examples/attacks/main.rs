@@ -17,6 +17,7 @@ mod tap;
 use clap::{Args, Parser, Subcommand};
 use findings::Findings;
 use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use trunkline::Connections;
@@ -70,6 +71,9 @@ struct Plan {
     /// without it, the ratios are only printed, because a busy machine makes them say little.
     #[arg(long)]
     strict: bool,
+    /// Program that runs the nodes instead of this one, and obeys the lines of the attack.
+    #[arg(long)]
+    nodes: Option<PathBuf>,
     /// One JSON object instead of lines.
     #[arg(long)]
     json: bool,

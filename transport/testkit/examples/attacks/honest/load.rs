@@ -1,10 +1,10 @@
 //! Constant load by an honest node: small calls in one thread, large ones in another.
 
-use super::service::HonestClient;
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use trunkline::{Bytes, block_on};
+use trunkline::Bytes;
 use trunkline_testkit::bytes_of;
 
 /// Length of a large call in bytes, announced and READ in both directions.
@@ -12,7 +12,7 @@ const LARGE: usize = 256 << 10;
 /// Pause between two large calls.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Time limit of a call. Every fault that a session survives has ended by then.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
 
 /// Tally of the calls.
 #[derive(Debug, Default)]
@@ -28,6 +28,24 @@ pub(super) struct Tally {
 impl Tally {
     fn took(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
         self.took_us.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call. Returns true if it has not failed.
+    fn count<E: Display>(&self, calls: &AtomicU64, outcome: Result<bool, E>) -> bool {
+        match outcome {
+            Ok(is_right) => {
+                self.wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
+                calls.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(error) => {
+                eprintln!("call failed: {error}");
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                // A refusal is immediate. Without a pause it would be repeated millions of times.
+                std::thread::sleep(Duration::from_millis(10));
+                false
+            }
+        }
     }
 
     /// Returns all counts since the start, and the percentiles of the calls since the last call.
@@ -50,42 +68,26 @@ impl Tally {
     }
 }
 
-/// Starts both threads, which end with the process.
-pub(super) fn start(client: &HonestClient, tally: &Arc<Tally>) {
-    let (small, large) = (client.clone().with_timeout(LIMIT), client.clone().with_timeout(LIMIT));
+/// Starts both threads, which end with the process. Both calls return true if the reply is right.
+pub(super) fn start<E: Display + 'static>(
+    tally: &Arc<Tally>,
+    small: impl Fn(u64) -> Result<bool, E> + Send + 'static,
+    large: impl Fn(Bytes) -> Result<bool, E> + Send + 'static,
+) {
     let (of_small, of_large) = (Arc::clone(tally), Arc::clone(tally));
     std::thread::spawn(move || {
         for number in 0.. {
             let start = Instant::now();
-            match block_on(small.echo(number)) {
-                Ok(back) => {
-                    of_small.wrong.fetch_add(u64::from(back != number), Ordering::Relaxed);
-                    of_small.small.fetch_add(1, Ordering::Relaxed);
-                    let took = u32::try_from(start.elapsed().as_micros()).unwrap_or(u32::MAX);
-                    of_small.took().push(took);
-                }
-                Err(status) => fail(&of_small, &status),
+            if of_small.count(&of_small.small, small(number)) {
+                let took = u32::try_from(start.elapsed().as_micros()).unwrap_or(u32::MAX);
+                of_small.took().push(took);
             }
         }
     });
     std::thread::spawn(move || {
         for round in 0_u64.. {
-            let bytes = Bytes::from(bytes_of(round, LARGE));
-            match block_on(large.mirror(bytes.clone())) {
-                Ok(back) => {
-                    of_large.wrong.fetch_add(u64::from(back != bytes), Ordering::Relaxed);
-                    of_large.large.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(status) => fail(&of_large, &status),
-            }
+            of_large.count(&of_large.large, large(Bytes::from(bytes_of(round, LARGE))));
             std::thread::sleep(PAUSE);
         }
     });
-}
-
-fn fail(tally: &Tally, status: &trunkline::Status) {
-    eprintln!("call failed: {status}");
-    tally.failed.fetch_add(1, Ordering::Relaxed);
-    // A refusal is immediate. Without a pause it would be repeated millions of times.
-    std::thread::sleep(Duration::from_millis(10));
 }

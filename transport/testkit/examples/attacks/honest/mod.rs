@@ -1,11 +1,13 @@
 //! Honest nodes in separate processes, and how an attack drives them.
 
+mod arguments;
 mod load;
 mod namespace;
 mod node;
 mod party;
 mod service;
 
+pub(crate) use arguments::NodeArguments;
 pub(crate) use namespace::{ANOTHER, mount_namespace, network_namespace, open_to_all, runtime_of_another};
-pub(crate) use node::{NodeArguments, serve};
+pub(crate) use node::serve;
 pub(crate) use party::{PORT, Pair, Party, Setup};

@@ -18,11 +18,10 @@
 //! | `counters` | `COUNTERS` of the device |
 //! | `qps` | `QPS ini= tgt=` |
 
+use super::arguments::NodeArguments;
 use super::load::{self, Tally};
 use super::service::{Handler, HonestClient, HonestLocal, HonestServer};
 use crate::Outcome;
-use crate::hostile_link::HostileLink;
-use clap::Args;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,12 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use tracing_subscriber::filter::LevelFilter;
-use trunkline::{
-    Bytes, Connections, Node, PollerContext, PollerIndex, ProviderChoice, Status, Streaming, block_on,
-};
-use trunkline_softrdma::device::{LinkChoice, LinkFactory, SoftOptions};
-use trunkline_testkit::{Hostility, Input, bytes_of, print_line};
-use trunkline_transport::NodeOptions;
+use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Streaming, block_on};
+use trunkline_testkit::{Input, bytes_of, print_line};
 
 /// Time limit of a held call.
 const HELD: Duration = Duration::from_secs(600);
@@ -52,25 +47,6 @@ const NEIGHBOUR: u8 = 0xa5;
 /// A call that is not awaited.
 type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
-/// Arguments of `attacks node`.
-#[derive(Debug, Args)]
-pub(crate) struct NodeArguments {
-    /// Address that it listens on.
-    pub(super) listen: SocketAddr,
-    /// Kind of connections.
-    #[arg(long, default_value = "xrc")]
-    pub(super) connections: Connections,
-    /// Number of pollers.
-    #[arg(long, default_value_t = 1)]
-    pub(super) pollers: u16,
-    /// Receives that each of its pollers keeps posted.
-    #[arg(long, default_value_t = 512)]
-    pub(super) depth: u32,
-    /// Kind of misbehaviour.
-    #[arg(long)]
-    pub(super) hostile: Option<Hostility>,
-}
-
 /// Runs the node until its input ends.
 pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
     tracing_subscriber::fmt()
@@ -78,24 +54,7 @@ pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
         .with_max_level(LevelFilter::INFO)
         .with_writer(std::io::stderr)
         .init();
-    let mut options = NodeOptions::new().srq_depth(arguments.depth);
-    if let Some(hostility) = arguments.hostile {
-        let link = LinkFactory::new(move || Ok(Box::new(HostileLink::new(hostility))));
-        let addresses = vec![arguments.listen.ip()];
-        options = options.device(SoftOptions {
-            addresses,
-            link: LinkChoice::Custom(link),
-            ..SoftOptions::default()
-        });
-    }
-    let node = Node::builder()
-        .transport(options)
-        .listen(arguments.listen)
-        .provider(ProviderChoice::Soft)
-        .connections(arguments.connections)
-        .pollers(arguments.pollers)
-        .serve(HonestServer::new(Handler))
-        .start()?;
+    let node = arguments.builder().serve(HonestServer::new(Handler)).start()?;
     print_line(&format!("READY {}", node.local_address()));
     let mut driven = Driven {
         node,
@@ -201,7 +160,13 @@ impl Driven {
                 print_line(&format!("LEND failed={} beside={beside}", u8::from(failed)));
             }
             ["load", server] => {
-                load::start(&HonestClient::connect(&self.node, *server)?, &self.tally);
+                let client = HonestClient::connect(&self.node, *server)?.with_timeout(load::LIMIT);
+                let (small, large) = (client.clone(), client);
+                load::start(
+                    &self.tally,
+                    move |number| block_on(small.echo(number)).map(|back| back == number),
+                    move |bytes| block_on(large.mirror(bytes.clone())).map(|back| back == bytes),
+                );
                 print_line("LOAD");
             }
             ["tally"] => print_line(&format!("TALLY {}", self.tally.line())),

@@ -22,6 +22,7 @@ pub(crate) struct Setup {
     arguments: Vec<String>,
     capture: Option<PathBuf>,
     prefix: Vec<String>,
+    program: PathBuf,
 }
 
 impl Setup {
@@ -38,6 +39,7 @@ impl Setup {
             arguments: Vec::new(),
             capture: None,
             prefix: Vec::new(),
+            program: plan.nodes.clone().unwrap_or_else(|| same_program().get_program().into()),
         }
     }
 
@@ -88,10 +90,10 @@ impl Setup {
     pub(crate) fn spawn(&self) -> Outcome<Process> {
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.runtime)?;
         let mut command = match self.prefix.as_slice() {
-            [] => same_program(),
+            [] => Command::new(&self.program),
             [program, arguments @ ..] => {
                 let mut command = Command::new(program);
-                command.args(arguments).arg(same_program().get_program());
+                command.args(arguments).arg(&self.program);
                 command
             }
         };

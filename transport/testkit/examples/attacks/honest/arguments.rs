@@ -1,0 +1,49 @@
+//! Arguments of a node, for each program that runs nodes of an attack.
+
+use crate::hostile_link::HostileLink;
+use clap::Args;
+use std::net::SocketAddr;
+use trunkline::{Connections, Node, NodeBuilder, ProviderChoice};
+use trunkline_softrdma::device::{LinkChoice, LinkFactory, SoftOptions};
+use trunkline_testkit::Hostility;
+use trunkline_transport::NodeOptions;
+
+/// Arguments of `attacks node`.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArguments {
+    /// Address that it listens on.
+    listen: SocketAddr,
+    /// Kind of connections.
+    #[arg(long, default_value = "xrc")]
+    connections: Connections,
+    /// Number of pollers.
+    #[arg(long, default_value_t = 1)]
+    pub(super) pollers: u16,
+    /// Receives that each of its pollers keeps posted.
+    #[arg(long, default_value_t = 512)]
+    depth: u32,
+    /// Kind of misbehaviour.
+    #[arg(long)]
+    hostile: Option<Hostility>,
+}
+
+impl NodeArguments {
+    /// Returns the node, without services.
+    pub(crate) fn builder(&self) -> NodeBuilder {
+        let mut options = NodeOptions::new().srq_depth(self.depth);
+        if let Some(hostility) = self.hostile {
+            let link = LinkFactory::new(move || Ok(Box::new(HostileLink::new(hostility))));
+            options = options.device(SoftOptions {
+                addresses: vec![self.listen.ip()],
+                link: LinkChoice::Custom(link),
+                ..SoftOptions::default()
+            });
+        }
+        Node::builder()
+            .transport(options)
+            .listen(self.listen)
+            .provider(ProviderChoice::Soft)
+            .connections(self.connections)
+            .pollers(self.pollers)
+    }
+}
