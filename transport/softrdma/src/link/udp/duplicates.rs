@@ -2,7 +2,9 @@
 //!
 //! A stopped process, as by SIGSTOP, keeps the port bound and reads nothing, so no first packet reaches the other
 //! processes at its address. Therefore each member asks the holder for a duplicate of its socket, and looks every
-//! [`CHECK_EVERY`] whether the same datagram still waits there as at the last look. If so, it reads the socket as well.
+//! [`CHECK_EVERY`] whether the same datagram still waits there as at the last look. If so, it reads the socket as well. Any
+//! program can send equal datagrams all the time, so a look that finds one also asks the holder again: an answer shows
+//! that it reads.
 //! Several members may do so, and the holder once it continues: each datagram is read by one of them, and all forward
 //! alike. A duplicate keeps the port bound when the holder dies, so a member that has one takes over by it.
 //!
@@ -36,9 +38,10 @@ pub(super) struct Duplicates {
 struct Duplicate {
     address: IpAddr,
     socket: Box<dyn DatagramSocket>,
+    holder: MemberId,
     /// Process id of the holder.
     process: u32,
-    /// Start of the datagram that waited at the last look.
+    /// Start of the datagram that waited at the last look, unless the holder has answered since.
     waiting: Option<[u8; START_BYTES]>,
 }
 
@@ -90,13 +93,21 @@ impl Ports {
                 }
             }
             Some(AreaHandle::Descriptor(socket)) => {
-                let is_wanted = self.duplicates.asked.iter().any(|asked| asked.address == address);
+                let is_of_holder = |known: &Duplicate| known.address == address && known.holder == from;
+                let is_wanted = self.duplicates.asked.iter().any(|asked| asked.address == address)
+                    || self.duplicates.list.iter().any(is_of_holder);
                 let Some(socket) = is_wanted.then(|| self.sockets().adopt(address, socket).ok()).flatten()
                 else {
                     return;
                 };
                 self.duplicates.forget(address);
-                self.duplicates.list.push(Duplicate { address, socket, process, waiting: None });
+                self.duplicates.list.push(Duplicate {
+                    address,
+                    socket,
+                    holder: from,
+                    process,
+                    waiting: None,
+                });
             }
             Some(AreaHandle::Memory(_)) => {}
         }
@@ -119,8 +130,13 @@ impl Ports {
         let mut unread = Vec::new();
         for duplicate in &mut self.duplicates.list {
             let before = std::mem::replace(&mut duplicate.waiting, duplicate.socket.first_waiting());
-            if before.is_some() && duplicate.waiting == before {
-                unread.push((duplicate.address, duplicate.process));
+            match (duplicate.waiting, &self.members) {
+                (None, _) => {}
+                (start, _) if start == before => unread.push((duplicate.address, duplicate.process)),
+                (Some(_), Some(members)) => {
+                    members.ask_for_socket(duplicate.holder, &body(duplicate.address));
+                }
+                (Some(_), None) => {}
             }
         }
         for (address, process) in unread {

@@ -234,6 +234,7 @@ impl Ports {
             };
             match held {
                 Ok(()) => {
+                    self.duplicates.forget(address);
                     self.taken_over += 1;
                     tracing::debug!(%address, "took over UDP port 4791");
                 }
