@@ -166,10 +166,16 @@ pub(crate) struct Chosen {
     is_probe: bool,
 }
 
+/// Maximum number of servers without a session that a call is sent to. A round of the target tries all servers, and a call
+/// that tried each of a long list of dead ones itself would keep its thread busy for seconds.
+const MOST_UNCONNECTED: usize = 16;
+
 /// Servers that a call has been sent to.
 #[derive(Debug, Default)]
 pub(crate) struct Tried {
     servers: Vec<SocketAddr>,
+    /// Number of them that had no session.
+    unconnected: usize,
     /// True if it has waited for the target.
     target: bool,
     connect: Connect,
@@ -280,6 +286,7 @@ impl Balanced {
             };
             let Some((session, is_probe)) = server.claim(now, tried.connect) else { continue };
             tried.servers.push(server.address);
+            tried.unconnected += usize::from(server.link.session().is_none());
             server.calls.fetch_add(1, Ordering::Relaxed);
             let (node, own) = server.link.server();
             // The call goes by the target's route if the session is over before it is sent.
@@ -297,6 +304,7 @@ impl Balanced {
             let is = move |server: &&Arc<Server>| server.standing(now) == wanted;
             servers.iter().filter(untried).filter(is).collect::<Vec<_>>()
         };
+        let has_left = tried.unconnected < MOST_UNCONNECTED;
         let ready = standing(Standing::Ready);
         if !ready.is_empty() {
             return Some(Some(Arc::clone(self.pick(&ready, now))));
@@ -324,14 +332,14 @@ impl Balanced {
             // being connected.
             let fails = tried.connect == Connect::FailFast && self.target.route().is_paused(now);
             let is_sought = |server: &&&Arc<Server>| server.link.route().is_sought();
-            let connecting = if fails { standing(Standing::Connecting) } else { Vec::new() };
+            let connecting = if fails && has_left { standing(Standing::Connecting) } else { Vec::new() };
             return Some(connecting.iter().find(is_sought).map(|server| Arc::clone(server)));
         }
         // The refusal of a server that drains is an answer, which no dead server delays. One that may be starting is tried.
         let drains = |server: &&Arc<Server>| server.link.session().is_some_and(|session| session.drains);
         let is_answered = tried.refused == Refused::Draining || servers.iter().any(|server| drains(&server));
         for server in [Standing::Connecting, Standing::Failed].into_iter().flat_map(standing) {
-            if !is_answered || !server.link.route().is_lost() {
+            if has_left && (!is_answered || !server.link.route().is_lost()) {
                 return Some(Some(Arc::clone(server)));
             }
             server.link.keep();
@@ -881,6 +889,31 @@ mod tests {
             balanced.servers()[1].link.route().publish(Phase::Idle);
             assert_eq!(attempt(lost()), Some(2), "{policy:?}: it has been told to leave");
         }
+    }
+
+    #[test]
+    fn call_is_sent_to_few_of_many_dead_servers() {
+        let rig = Rig::new();
+        let all = (1..=1000).map(address).collect::<Vec<_>>();
+        let link = Link::new(&rig.routes, Target::from(all));
+        let balanced = Balanced::new(&link, Policy::RoundRobin.into()).unwrap();
+        let now = Time(1_000_000_000);
+        for phase in [Phase::Idle, Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE)] {
+            for server in balanced.servers().iter() {
+                server.link.route().publish(phase.clone());
+            }
+            let mut tried = Tried::default();
+            let mut attempts = 0;
+            while attempts < 1000 && balanced.choose(&mut tried, now).is_some() {
+                attempts += 1;
+            }
+            assert_eq!((attempts, tried.target), (1 + MOST_UNCONNECTED, true), "{phase:?}");
+        }
+        // One that has a session gets the call nevertheless.
+        let mut tried = Tried { unconnected: MOST_UNCONNECTED, target: true, ..Tried::default() };
+        rig.routes.up(PeerKey::new(address(900)), 1);
+        let chosen = balanced.choose(&mut tried, now).and_then(|chosen| chosen.server);
+        assert_eq!(chosen.map(|server| server.address), Some(address(900)));
     }
 
     #[test]
