@@ -507,6 +507,12 @@ impl Rig {
         self.push(Submission { server, route, connect, ..submission })
     }
 
+    /// Submits a call of `echo` that waits for a connection to the server with this port.
+    #[cfg(test)]
+    pub(crate) fn submit_waiting(&self, port: u16, limit: Duration, entry: Entry) -> Getter<Outcome> {
+        self.push(Submission { connect: Connect::Wait, ..self.submission(port, ECHO, limit, entry) })
+    }
+
     fn submission(
         &self,
         port: u16,

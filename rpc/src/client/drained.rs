@@ -40,6 +40,11 @@ impl DrainedPollers {
         self.0.get(&peer)?.values().min().copied()
     }
 
+    /// Returns the peers that drain.
+    pub(super) fn peers(&self) -> impl Iterator<Item = PeerKey> {
+        self.0.keys().copied()
+    }
+
     /// Forgets a peer, whose session has begun or ended.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.0.remove(&peer);

@@ -25,6 +25,11 @@ impl Held {
         self.calls.len() + self.ready.len()
     }
 
+    /// Returns the servers whose next session is waited for.
+    pub(super) fn servers(&self) -> impl Iterator<Item = PeerKey> {
+        self.calls.values().map(|(peer, _)| *peer)
+    }
+
     /// Returns true if a call is to be made again.
     pub(super) fn is_ready(&self) -> bool {
         !self.ready.is_empty()

@@ -696,8 +696,11 @@ impl Table {
         self.budget.leave(peer);
     }
 
-    /// Adds what the calls in flight wait for, by peer.
+    /// Adds what the calls wait for, by peer. The end of a session that takes no more calls is awaited as well: without it, a
+    /// peer that has vanished would never be called again.
     pub(crate) fn awaited(&self, awaited: &mut BTreeMap<PeerKey, Awaited>) {
+        awaited.extend(self.drained.peers().map(|peer| (peer, Awaited::Interest)));
+        awaited.extend(self.held.servers().map(|peer| (peer, Awaited::Reply)));
         for (_, flight) in self.flights.iter().filter(|(_, flight)| !flight.one_way) {
             let what = if flight.method.streams.any() { Awaited::Item } else { Awaited::Reply };
             let known = awaited.entry(flight.peer).or_default();

@@ -1,6 +1,7 @@
 //! A server sends DRAINED before its sessions end, once it has answered all calls that it has run.
 
-use super::{HANG_UNHEARD, call, failed, frame, request, sent, server, status};
+use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, request, sent, server, status};
+use crate::call::Entry;
 use crate::fake::{ECHO, FEED, Given, HANG, Rig};
 use crate::frame::{By, Header, RequestHeader};
 use crate::metadata::MetadataBytes;
@@ -11,7 +12,7 @@ use crate::stub::no_items;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_transport::{
-    Connect, Origin, PeerDown, PeerEvent, PollerIndex, SessionNumber, Toward, Upper as _,
+    Awaited, Connect, Origin, PeerDown, PeerEvent, PollerIndex, SessionNumber, Toward, Upper as _,
 };
 
 /// Creates a node with a session to a server of this many pollers.
@@ -190,6 +191,21 @@ fn stream_that_a_draining_server_refuses_is_opened_again() {
     rig.run();
     let given = sent(&mut rig);
     assert!(matches!(given[1].1, Header::Request(RequestHeader { opens: true, .. })), "{given:?}");
+}
+
+/// Without probes, a peer that vanishes while it drains keeps its session here for ever.
+#[test]
+fn server_that_drains_is_probed_until_its_session_ends() {
+    let mut rig = connected(1);
+    let awaited = |rig: &Rig| rig.poller.awaited().get(&server().peer).copied();
+    assert_eq!(awaited(&rig), None);
+    rig.message(server(), drained());
+    assert_eq!(awaited(&rig), Some(Awaited::Interest));
+    let _held = rig.submit_waiting(PORT, LONG, Entry::Waits);
+    rig.run();
+    assert_eq!(awaited(&rig), Some(Awaited::Reply));
+    rig.peer(server().peer, down());
+    assert_eq!(awaited(&rig), None);
 }
 
 #[test]
