@@ -3,11 +3,14 @@
 //!
 //! The table of calls hands them to its poller, because the route of a call may lead to another server by then.
 
-use crate::call::Submission;
+use crate::call::{Entry, Submission};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Time;
+
+/// Maximum number of held calls beyond which only calls with [`Entry::Waits`] are held.
+pub(super) const MOST: usize = 65_536;
 
 /// Calls that wait for the next session of their server.
 #[derive(Debug, Default)]
@@ -23,6 +26,12 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn len(&self) -> usize {
         self.calls.len() + self.ready.len()
+    }
+
+    /// Returns true if a call of this class may be held. The memory of calls that do not wait for room has a bound, also
+    /// next to a server that drains and never ends its session.
+    pub(super) fn has_room(&self, entry: Entry) -> bool {
+        entry == Entry::Waits || self.calls.len() < MOST
     }
 
     /// Returns the servers whose next session is waited for.
@@ -71,8 +80,13 @@ impl Held {
 
     /// Takes the calls whose deadline has passed.
     pub(super) fn late(&mut self, now: Time) -> Vec<(PeerKey, Submission)> {
-        let is_due = self.next_timer().is_some_and(|deadline| deadline <= now);
-        if is_due { self.remove(|(_, call)| call.deadline <= now) } else { Vec::new() }
+        let mut late = Vec::new();
+        while let Some((_, number)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now)
+        {
+            self.deadlines.pop_first();
+            late.extend(self.calls.remove(&number));
+        }
+        late
     }
 
     /// Takes the calls that match, with their servers.

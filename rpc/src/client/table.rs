@@ -5,7 +5,7 @@ use super::cancels::{Cancel, Cancels};
 use super::counters::Counters;
 use super::drained::DrainedPollers;
 use super::flight::{Flight, Progress, Session, Takes, is_reply_to, microseconds, number, parts};
-use super::held::Held;
+use super::held::{Held, MOST};
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
 use super::peer_queue::Part;
@@ -15,7 +15,7 @@ use super::statuses::{
 };
 use super::waiting::Waiting;
 use crate::budgets::check_metadata;
-use crate::call::{Entry, Outcome, Response, Submission, shutting_down};
+use crate::call::{Entry, Outcome, Response, Submission, shutting_down, too_many};
 use crate::counted::MethodCounters;
 use crate::frame::{
     Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, StreamPart, send,
@@ -156,7 +156,11 @@ impl Table {
     #[cold]
     fn is_stopped(&mut self, peer: PeerKey, call: &mut Submission) -> bool {
         if call.connect == Connect::Wait && call.order.is_none() {
-            self.held.push(peer, call.take());
+            if self.held.has_room(call.entry) {
+                self.held.push(peer, call.take());
+            } else {
+                self.end_with(call, too_many(MOST));
+            }
             return true;
         }
         self.drained.has(peer) && {

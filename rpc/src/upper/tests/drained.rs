@@ -208,6 +208,33 @@ fn server_that_drains_is_probed_until_its_session_ends() {
     assert_eq!(awaited(&rig), None);
 }
 
+/// The server drains and never ends its session.
+#[test]
+fn calls_that_do_not_wait_for_room_are_held_up_to_a_limit() {
+    const MOST: usize = 65_536;
+    let mut rig = connected(1);
+    rig.message(server(), drained());
+    let mut held = Vec::new();
+    while held.len() < MOST {
+        held.extend((0..128).map(|_| rig.submit_waiting(PORT, LONG, Entry::Tries)));
+        rig.run();
+    }
+    let [mut refused, mut nested, mut waits] =
+        [Entry::Tries, Entry::Reserved, Entry::Waits].map(|entry| rig.submit_waiting(PORT, LONG, entry));
+    rig.run();
+    assert_eq!(rig.poller.sizes().0, MOST + 1);
+    for refused in [&mut refused, &mut nested] {
+        let status = status(refused);
+        let kind = (status.code(), status.reason(), status.may_have_run());
+        assert_eq!(kind, (Code::ResourceExhausted, Some(Reason::Overloaded), false), "{status}");
+    }
+    assert!(waits.try_take().is_none());
+    // Their deadlines end them all.
+    rig.carrier.wait(LONG);
+    rig.run();
+    assert_eq!(rig.poller.sizes().0, 0);
+}
+
 #[test]
 fn draining_server_is_known_to_drain_in_this_session() {
     let drains = |rig: &Rig| rig.routes.session(server().peer).map(|session| session.drains);
