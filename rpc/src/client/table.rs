@@ -882,12 +882,13 @@ impl Table {
     /// Takes a call that has not run back, to be made again, if it waits for a session. Returns true if it has.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
-        // Items of the client that have left would be lost.
-        let has_items = |flight: &Flight| {
-            flight.method.streams.has_client_items()
-                && flight.answer.stream().is_some_and(|stream| stream.is_open())
+        // Items of the client that have left would be lost, and those of a server would come twice.
+        let has_begun = |flight: &Flight| {
+            flight.answer.stream().is_some_and(|stream| {
+                stream.is_accepted() || (flight.method.streams.has_client_items() && stream.is_open())
+            })
         };
-        let flight = self.flight(call).filter(|flight| !has_items(flight));
+        let flight = self.flight(call).filter(|flight| !has_begun(flight));
         let Some(again) = flight.and_then(|flight| flight.again.take()) else { return false };
         let Some(flight) = self.remove(call) else { return false };
         self.counters.at(flight.counters).into_iter().for_each(MethodCounters::withdrawn);

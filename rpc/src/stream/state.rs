@@ -327,6 +327,11 @@ impl Stream {
         self.lock().address.is_some()
     }
 
+    /// Returns true if the handler's stream exists.
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.lock().is_accepted
+    }
+
     /// Begins the timer of a call with this deadline, whose request is sent. Returns when it is due.
     pub(crate) fn begin_timer(&self, now: Time, deadline: Time) -> Option<Time> {
         let mut state = self.lock();

@@ -3,7 +3,7 @@
 use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, request, sent, server, status};
 use crate::call::Entry;
 use crate::fake::{ECHO, FEED, Given, HANG, Rig};
-use crate::frame::{By, Header, RequestHeader};
+use crate::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
 use crate::metadata::MetadataBytes;
 use crate::reason::Reason;
 use crate::routes::{Link, Target};
@@ -191,6 +191,25 @@ fn stream_that_a_draining_server_refuses_is_opened_again() {
     rig.run();
     let given = sent(&mut rig);
     assert!(matches!(given[1].1, Header::Request(RequestHeader { opens: true, .. })), "{given:?}");
+}
+
+/// Otherwise the items of two servers would come as those of one stream.
+#[test]
+fn stream_that_a_server_has_accepted_is_not_opened_again() {
+    for is_accepted in [false, true] {
+        let mut rig = connected(1);
+        rig.carrier.leaves_through = Some(SessionNumber(1));
+        let (_wait, _opened) = rig.open_with(PORT, FEED, no_items(), Connect::Wait);
+        rig.run();
+        let call = rig.carrier.given[0].token.0;
+        if is_accepted {
+            let accept = Header::Stream(StreamHeader { call, from_caller: false, part: StreamPart::Accept });
+            rig.message(server(), frame(accept, &[], &[]));
+        }
+        rig.message(server(), refusal(call));
+        rig.run();
+        assert_eq!(rig.poller.sizes().0, usize::from(!is_accepted));
+    }
 }
 
 /// Without probes, a peer that vanishes while it drains keeps its session here for ever.
