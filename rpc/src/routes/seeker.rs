@@ -340,10 +340,12 @@ impl Seeker {
                     round.has_tried(peer) || sought.may_lead_to(peer)
                 }
                 Some(round) => round.tries(peer),
-                None if matches!(event, PeerEvent::Up { .. }) => {
-                    sought.led_to == Some(peer) || sought.may_lead_to(peer)
+                None => {
+                    let is_up = matches!(event, PeerEvent::Up { .. });
+                    sought.led_to == Some(peer)
+                        || sought.is_waited_at(peer)
+                        || is_up && sought.may_lead_to(peer)
                 }
-                None => sought.led_to == Some(peer) || sought.is_waited_at(peer),
             };
             if concerns {
                 concerned.push(*id);
