@@ -257,7 +257,15 @@ async fn respond(
         initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
         cx.set_initial_metadata(initial);
     }
-    Ok(BodyPieces { body: Some(body), watch: Watch::default(), frame: Bytes::new(), cx, status, has_status, of_http })
+    Ok(BodyPieces {
+        body: Some(body),
+        watch: Watch::default(),
+        frame: Bytes::new(),
+        cx,
+        status,
+        has_status,
+        of_http,
+    })
 }
 
 /// Returns the status of a response without `grpc-status` (gRPC: http-grpc-status-mapping.md).

@@ -6,7 +6,7 @@ use trunkline::{Node, PollerIndex, StartError};
 use trunkline_tonic_interop::{Interop, TestServiceClient as GreeterClient, routes};
 
 fn client(node: &Node) -> GreeterClient<trunkline_tonic::Channel> {
-    #[allow(clippy::let_and_return, reason = "it is the text of the document")]
+    #[allow(clippy::let_and_return, clippy::needless_borrow, reason = "it is the text of the document")]
     let client = GreeterClient::new(trunkline_tonic::Channel::new(&node, "127.0.0.1:7100"));
     client
 }
