@@ -161,13 +161,62 @@ fn is_fault(status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Debug;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Subscriber};
+
+    /// True once a span has recorded an error.
+    #[derive(Clone, Default)]
+    struct HasError(Arc<AtomicBool>);
+
+    impl Visit for HasError {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            if field.name() == "otel.status_code" {
+                assert_eq!(format!("{value:?}"), r#""ERROR""#);
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    impl Subscriber for HasError {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, values: &Record<'_>) {
+            values.record(&mut self.clone());
+        }
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Returns whether the spans of the client and of the server are errors.
+    fn are_errors(status: &Status) -> [bool; 2] {
+        [true, false].map(|is_client| {
+            let has_error = HasError::default();
+            tracing::subscriber::with_default(has_error.clone(), || {
+                let span = info_span!("call", otel.status_code = Empty, rpc.trunkline.status = Empty);
+                end(&span, Err(status), is_client);
+            });
+            has_error.0.load(Ordering::Relaxed)
+        })
+    }
 
     #[test]
     fn answers_of_the_application_are_no_faults_of_the_server() {
-        let faults = [Code::Unknown, Code::Internal, Code::Unavailable, Code::DeadlineExceeded];
-        assert!(faults.into_iter().all(|code| is_fault(&Status::new(code, "it fails"))));
-        let answers = [Code::NotFound, Code::InvalidArgument, Code::ResourceExhausted];
-        assert!(!answers.into_iter().any(|code| is_fault(&Status::new(code, "not so"))));
-        assert!(!is_fault(&Status::of_own_error()), "its code is Unknown");
+        for code in [Code::Unknown, Code::Internal, Code::Unavailable, Code::DeadlineExceeded] {
+            assert_eq!(are_errors(&Status::new(code, "it fails")), [true, true], "{code:?}");
+        }
+        for code in [Code::NotFound, Code::InvalidArgument, Code::ResourceExhausted] {
+            assert_eq!(are_errors(&Status::new(code, "not so")), [true, false], "{code:?}");
+        }
+        assert_eq!(are_errors(&Status::of_own_error()), [true, false], "its code is Unknown");
     }
 }
