@@ -240,12 +240,18 @@ pub struct SendFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerDown {
-    /// The peer's address does not answer.
-    #[error("the peer does not answer")]
+    /// The peer's address does not answer requests to connect.
+    #[error("the peer does not answer requests to connect")]
     Unreachable,
+    /// The peer has accepted all connections from this node, and its connections to this node did not arrive in time.
+    #[error(
+        "the peer accepts connections and does not connect back: see that its host can send to the address of this node"
+    )]
+    NoConnectionBack,
     /// The peer's address does not answer, and a process that receives packets for one of the two nodes is stopped.
     #[error(
-        "the peer does not answer: process {pid}, which holds UDP port 4791 at {address} on this host, is stopped; continue or end it"
+        "the peer does not answer requests to connect, and process {pid}, which holds UDP port 4791 at {address} on this host, is \
+         stopped: continue or end it"
     )]
     HolderStopped {
         /// Process id.
@@ -278,6 +284,15 @@ pub enum PeerDown {
     /// The peer refused the session, because of authentication or limits.
     #[error("the peer refused the session: {0}")]
     Refused(&'static str),
+    /// This node refused the session, because of a limit.
+    #[error("this node refused the session: {0}")]
+    RefusedHere(&'static str),
+    /// The peer accepted a connection, which was not completed.
+    #[error("a connection was not completed: the peer took it back, or the local device could not open it")]
+    NotCompleted,
+    /// The peer refused the session because it is shutting down.
+    #[error("the peer is shutting down")]
+    Leaving,
     /// The two nodes have no protocol version in common.
     #[error(
         "the peer speaks {} of the protocol, this node {}: update one of them",
@@ -291,8 +306,15 @@ pub enum PeerDown {
         theirs: (u8, u8),
     },
     /// The peer stopped answering.
-    #[error("the peer stopped answering")]
+    #[error("the peer stopped answering in an open session")]
     Died,
+    /// The peer's device answered that the session's SRQs or memory are gone.
+    #[error("the peer has ended the session, or has named memory that it does not hold")]
+    AccessRefused,
+    /// The same incarnation of the peer began another session. It may have lost the earlier one because this node
+    /// was silent.
+    #[error("the peer gave up the session and began another")]
+    Replaced,
     /// The peer stopped answering when packets became larger than any that had got through.
     #[error(
         "the peer stopped answering, and no packet with {bytes} bytes of payload has got through in this session: if the \
@@ -334,7 +356,9 @@ pub enum PeerDown {
         limit: usize,
     },
     /// The peer had no memory for the large message until the deadline.
-    #[error("the peer had no buffer free for the message in time (its rendezvous_bytes)")]
+    #[error(
+        "the peer had no buffer free for the message in time (its rendezvous_bytes or rendezvous_bytes_per_peer)"
+    )]
     ResourceExhausted,
     /// The local device refused to register the message's memory: it has no more regions, or may not pin more
     /// memory.
@@ -362,13 +386,18 @@ impl From<FrameError> for PeerDown {
 }
 
 impl PeerDown {
-    /// Returns true if this ends a session that was up, rather than an attempt to connect.
+    /// Returns true if an attempt to connect may be in progress afterwards: a session has ended, or an attempt for a passing
+    /// reason.
     #[must_use]
     pub fn ends_a_session(self) -> bool {
         matches!(
             self,
             Self::Died
+                | Self::AccessRefused
+                | Self::Replaced
                 | Self::FullPacketsLost { .. }
+                | Self::Leaving
+                | Self::NotCompleted
                 | Self::Closed
                 | Self::Restarted
                 | Self::Misbehaved(_)

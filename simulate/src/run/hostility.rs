@@ -61,7 +61,7 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
         // The kind of its frame may look like one of a later version.
         Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
         // A peer whose keys are gone because its session has ended looks the same.
-        Hostility::Unserved => &["the peer stopped answering"],
+        Hostility::Unserved => &["the peer has ended the session, or has named memory that it does not hold"],
         // Its INI breaks by the READ, and its node ends the session.
         Hostility::Prying => &["the peer closed the session, or its process has ended"],
     }

@@ -161,7 +161,9 @@ impl Run {
 /// Returns true if a call has failed because its session ended.
 fn broke_with_its_session(status: &Status) -> bool {
     let causes = [
-        "the peer stopped answering",
+        "the peer stopped answering in an open session",
+        "the peer has ended the session, or has named memory that it does not hold",
+        "the peer gave up the session and began another",
         "the peer closed the session, or its process has ended",
         "the peer was restarted",
     ];

@@ -377,7 +377,7 @@ impl Core {
         let outdated = self.targets.keep_early(qp, kind, frame)?;
         if let Some(target) = outdated.and_then(|qp| self.targets.get(qp)) {
             let (peer, number) = target.session();
-            self.refuse(peer, number, "it does not come up while too many others wait to");
+            self.refuse(peer, number, "it did not come up, and too many others wait to");
         }
         Ok(())
     }

@@ -101,7 +101,22 @@ fn cause_of(status: CompletionStatus) -> PeerDown {
         S::LocalLengthError | S::LocalQpOperationError | S::LocalProtectionError | S::FatalError => {
             PeerDown::DeviceFailed
         }
-        // This includes the answers of a peer whose SRQ or keys are gone.
+        // The SRQs or keys of the session are gone. A peer that named wrong ones looks the same.
+        S::RemoteAccessError | S::RemoteInvalidRdRequest | S::RemoteAborted => PeerDown::AccessRefused,
         _ => PeerDown::Died,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_answers_is_not_said_to_be_silent() {
+        use CompletionStatus as S;
+        assert_eq!(cause_of(S::RetryExceeded), PeerDown::Died);
+        for answer in [S::RemoteAccessError, S::RemoteInvalidRdRequest, S::RemoteAborted] {
+            assert_eq!(cause_of(answer), PeerDown::AccessRefused, "{answer:?}");
+        }
     }
 }

@@ -76,13 +76,14 @@ impl Core {
 
     /// Ends a session for whose targets the SRQ is not deep enough.
     fn refuse_for_depth(&mut self, peer: PeerKey, number: u32) {
-        let why = "too many peers for the depth of the SRQ; raise srq_depth_limit, or srq_depth over RC";
+        let why = "its SRQs have no room for more pollers of peers: raise their depth (NodeBuilder::srq_depth), unless \
+                   the log names a lack of memory";
         self.refuse(peer, number, why);
     }
 
     /// Ends a session that has no trunk.
     pub(super) fn refuse(&mut self, peer: PeerKey, number: u32, why: &'static str) {
-        let cause = PeerDown::Refused(why);
+        let cause = PeerDown::RefusedHere(why);
         self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
     }
 

@@ -327,7 +327,7 @@ impl CmMachine {
                 self.tell(|| Command::SessionClosed { peer: key, number, cause });
             }
             Action::Down { number, cause } => {
-                if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
+                if matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::ShuttingDown) {
                     tracing::info!(peer = %key, %cause, "session down");
                 } else {
                     tracing::warn!(peer = %key, %cause, "session down");

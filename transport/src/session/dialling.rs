@@ -133,7 +133,7 @@ impl CmMachine {
 /// Returns the cause reported to waiters for an error while connecting.
 fn cause_of(error: VerbsError) -> PeerDown {
     match error {
-        VerbsError::Gone => PeerDown::DeviceFailed,
+        VerbsError::Gone => PeerDown::DeviceRemoved,
         // The host resolved the peer's link address, and got no answer.
         VerbsError::Os(nix::libc::ETIMEDOUT) => PeerDown::Unreachable,
         error => PeerDown::NoRoute(error),

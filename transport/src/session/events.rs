@@ -103,7 +103,7 @@ fn failure_of(
             Some(refusal @ (Refusal::Stale | Refusal::Crowded)) => {
                 (PeerDown::Refused(refusal.explain()), true)
             }
-            Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
+            Some(Refusal::ShuttingDown) => (PeerDown::Leaving, false),
             Some(refusal) => (refusal.cause(), false),
             // A connection manager answers like this itself when the listener is of another type (contract
             // J7). The kernel's also does when the peer dropped the endpoint because its session failed.
@@ -122,8 +122,35 @@ fn failure_of(
         CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
         CmEventKind::Disconnected { .. } => (PeerDown::Closed, true),
         // Usually the peer took back its answer while the QP was brought up.
-        CmEventKind::ConnectError => (PeerDown::DeviceFailed, true),
-        CmEventKind::DeviceRemoval => (PeerDown::DeviceFailed, false),
+        CmEventKind::ConnectError => (PeerDown::NotCompleted, true),
+        CmEventKind::DeviceRemoval => (PeerDown::DeviceRemoved, false),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the text for an event that ends an attempt.
+    fn text(kind: &CmEventKind, private_data: &[u8]) -> String {
+        failure_of(kind, private_data, ConnectionKind::Xrc).expect("an end").0.to_string()
+    }
+
+    #[test]
+    fn a_failed_attempt_names_its_cause_and_no_other() {
+        let refused =
+            |refusal: Refusal| text(&CmEventKind::Rejected(RejectReason::CONSUMER), &refusal.emit());
+        let drains = refused(Refusal::ShuttingDown);
+        assert!(drains.contains("shutting down") && !drains.contains("closed the session"), "{drains}");
+        assert!(refused(Refusal::Resources).contains("its log names the limit"));
+        let removed = text(&CmEventKind::DeviceRemoval, &[]);
+        assert!(removed.contains("was removed"), "{removed}");
+        // The peer may have taken its answer back.
+        let unfinished = text(&CmEventKind::ConnectError, &[]);
+        assert!(unfinished.contains("the peer took it back"), "{unfinished}");
+        let silent = text(&CmEventKind::Unreachable, &[]);
+        assert!(silent.contains("requests to connect"), "{silent}");
+        assert!(PeerDown::Died.to_string().contains("open session"), "the two are told apart");
+    }
 }

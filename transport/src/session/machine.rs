@@ -330,7 +330,7 @@ impl Machine {
                 if !is_later(hello.session.number, name.number) {
                     return Err(Refusal::Stale);
                 }
-                self.replace(now, PeerDown::Died, actions);
+                self.replace(now, PeerDown::Replaced, actions);
             }
             Some(_) => self.replace(now, PeerDown::Restarted, actions),
             None => {}
@@ -486,7 +486,9 @@ impl Machine {
             State::Backoff { until, .. } if *until <= now => self.open(now, None, actions),
             State::Open(session) if session.up_since.is_none() && session.deadline <= now => {
                 let number = session.number;
-                self.fail(now, number, PeerDown::Unreachable, false, actions);
+                let is_answered = session.answered.iter().all(|answered| *answered);
+                let cause = if is_answered { PeerDown::NoConnectionBack } else { PeerDown::Unreachable };
+                self.fail(now, number, cause, false, actions);
             }
             _ => {}
         }

@@ -120,7 +120,7 @@ fn requests_are_judged_by_name() {
         assert_eq!(machine.request(now, &request, &mut actions), answer, "{request:?}");
         assert_eq!(machine.current() == Some(1), lives, "{request:?}");
         if !lives {
-            let cause = if request.session.epoch == PEER { PeerDown::Died } else { PeerDown::Restarted };
+            let cause = if request.session.epoch == PEER { PeerDown::Replaced } else { PeerDown::Restarted };
             assert_eq!(actions[..2], [Action::Close { number: 1 }, Action::Down { number: 1, cause }]);
         }
     }
@@ -193,6 +193,20 @@ fn failures_back_off_and_transient_ones_are_retried() {
     }
     assert!(pauses.windows(2).all(|pair| pair[0] < pair[1]), "{pauses:?}");
     assert_eq!(machine.next_timer(), None, "nobody waits for the next attempt");
+}
+
+#[test]
+fn a_peer_that_accepts_and_does_not_connect_back_is_not_called_silent() {
+    for (is_answered, cause) in [(false, PeerDown::Unreachable), (true, PeerDown::NoConnectionBack)] {
+        let mut machine = dialing(Time(1_000_000));
+        let mut actions = Vec::new();
+        if is_answered {
+            machine.answered(Time(1_000_000), 1, 0, welcome(PEER, 7, 1), &mut actions);
+        }
+        machine.tick(machine.next_timer().unwrap(), &mut actions);
+        let ends = |action: &Action| matches!(action, Action::Away { cause: why, .. } if *why == cause);
+        assert!(actions.iter().any(ends), "{actions:?}");
+    }
 }
 
 /// Returns a machine whose first attempt was not answered, and the time of the next.

@@ -72,7 +72,12 @@ impl CmMachine {
             }
         }
         if !is_known && self.peers.len() >= MAX_PEERS {
-            let idle = self.peers.first_to_forget().ok_or(Refusal::Resources)?;
+            let Some(idle) = self.peers.first_to_forget() else {
+                if let Some(left_out) = self.log.line(self.now()) {
+                    tracing::warn!(%peer, left_out, "a peer is refused: the node has sessions with {MAX_PEERS} others");
+                }
+                return Err(Refusal::Resources);
+            };
             self.forget(idle);
         }
         Ok(Admitted { hello, peer, local: id.local_address().ip() })

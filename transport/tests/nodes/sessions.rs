@@ -91,6 +91,20 @@ fn nobody_listens() {
     assert_eq!(client.outcome(2), failed(false, PeerDown::Unreachable));
 }
 
+/// Each remote poller needs a credit of the SRQ, of which sessions get half.
+#[test]
+fn a_session_that_this_node_has_no_room_for_is_not_said_to_be_refused_by_the_peer() {
+    let mut server = TestNode::start(over_udp(), 16);
+    let mut client = TestNode::start(over_udp().srq_depth(16).srq_depth_limit(16), 1);
+    let peer = client.name(0, server.address);
+    let cause = client.down(peer);
+    assert!(matches!(cause, PeerDown::RefusedHere(_)), "{cause}");
+    assert!(cause.to_string().starts_with("this node refused the session: "), "{cause}");
+    assert!(cause.to_string().contains("NodeBuilder::srq_depth"), "{cause}");
+    client.stop();
+    server.stop();
+}
+
 #[test]
 fn a_peer_of_the_other_address_family_is_refused_with_the_reason_and_the_remedy() {
     let rows = [("127.0.0.1:0", "[::1]:7471", "IPv6"), ("[::1]:0", "127.0.0.1:7471", "IPv4")];

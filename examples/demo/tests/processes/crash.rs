@@ -28,7 +28,7 @@ mod tests {
     /// Returns true if a line reports a dead peer. A device of the same host ends the connections of a dead
     /// process, as the process itself could.
     fn names_the_dead(line: &str) -> bool {
-        names_the_peer(line) || line.contains("closed the session")
+        names_the_peer(line) || line.contains("closed the session") || line.contains("ended the session")
     }
 
     fn completes(scene: &Scene, server: &Server) {
