@@ -124,10 +124,15 @@ impl MethodName {
         difference.unwrap_or_else(|| "its types differ from the server's".to_owned())
     }
 
+    /// Returns true if the adapter of tonic serves it, so that its calls are of the methods of other services.
+    pub(crate) fn is_of_grpc(&self) -> bool {
+        self.service.name == GRPC
+    }
+
     /// Returns the path of a call with this metadata, as `/service/method`.
     pub(crate) fn path<'m>(&self, metadata: &'m Metadata) -> Cow<'m, str> {
         // A caller of another service must not choose the path.
-        let of_grpc = if self.service.name == GRPC { metadata.get(GRPC_PATH) } else { None };
+        let of_grpc = if self.is_of_grpc() { metadata.get(GRPC_PATH) } else { None };
         of_grpc.map_or_else(|| format!("/{}/{}", self.service.name, self.name).into(), Cow::Borrowed)
     }
 }

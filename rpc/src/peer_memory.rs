@@ -50,7 +50,8 @@ impl PeerMemory {
             // Keeps neither reserved units nor, once nothing is charged, an entry of the peer.
             share.leave(self.peer);
             taken.map_err(|exhausted| {
-                let text = format!("a message of the peer: {exhausted} (setting {DECODED_BYTES})");
+                let text =
+                    format!("a received message: {exhausted} (setting {DECODED_BYTES} of the receiver)");
                 Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded)
             })?;
         } else {

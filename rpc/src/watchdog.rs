@@ -79,9 +79,25 @@ impl Watchdog {
             occupied_by = %occupation,
             ?held,
             left_out,
-            "a poller does not go on, and all its other calls wait: mark the method #[blocking] or #[offload], or have it \
-             await; if it is marked, its arguments or reply are large: use Bytes (the limit is hold_limit)"
+            "a poller does not go on, and all its other calls wait: {} (the limit is hold_limit)",
+            remedy(occupation)
         );
+    }
+}
+
+/// Returns what the program can do about code that keeps a poller.
+fn remedy(occupation: Occupation) -> &'static str {
+    match occupation {
+        Occupation::Handler(method) if method.is_of_grpc() => {
+            "have the method await, or serve it on a runtime (trunkline_tonic::Server::runtime)"
+        }
+        Occupation::Handler(_) => {
+            "mark the method #[blocking] or #[offload], or have it await; if it is marked, its arguments or reply are \
+             large: use Bytes"
+        }
+        Occupation::Task | Occupation::Nothing => {
+            "have the task await, or run it on a thread or runtime of the program"
+        }
     }
 }
 
@@ -139,6 +155,16 @@ mod tests {
         streams: crate::name::Streams::Neither,
         shapes: None,
     };
+
+    #[test]
+    fn the_remedy_fits_the_code_that_keeps_the_poller() {
+        static ADAPTED: ServiceName = ServiceName { name: "trunkline.grpc", ..SERVICE };
+        static CALL: MethodName = MethodName { service: &ADAPTED, ..GET };
+        let is_to_be_marked = |occupation| remedy(occupation).contains("#[blocking]");
+        assert!(is_to_be_marked(Occupation::Handler(&GET)));
+        assert!(!is_to_be_marked(Occupation::Handler(&CALL)), "tonic generates the method");
+        assert!(!is_to_be_marked(Occupation::Task), "a task has no method");
+    }
 
     #[test]
     fn a_turn_that_takes_longer_than_the_limit_counts_once_and_a_poller_that_sleeps_does_not() {

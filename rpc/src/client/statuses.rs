@@ -112,7 +112,7 @@ pub(super) fn out_of_order(cause: PeerDown) -> Status {
 /// Describes why a reply of `bytes` bytes was not received.
 pub(super) fn no_memory(bytes: usize) -> String {
     format!(
-        "no memory became free here in time for the reply of {bytes} bytes: release large messages that are held, \
+        "no memory became free here in time for a message of {bytes} bytes: release large messages that are held, \
          or raise rendezvous_bytes_per_peer and rendezvous_bytes"
     )
 }

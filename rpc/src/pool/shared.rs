@@ -222,7 +222,7 @@ impl SharedPool {
             return Err((draining(), job));
         }
         if let Err(exhausted) = state.share.take(peer, 1) {
-            let text = format!("{exhausted} (setting {QUEUED_JOBS})");
+            let text = format!("{exhausted} (setting {QUEUED_JOBS} of the server)");
             let status = Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded);
             return Err((status, job));
         }

@@ -190,7 +190,10 @@ impl Parked {
             };
             let text = match route.failure() {
                 Some(failure) => format!("no connection yet: {}", failure.text()),
-                None => "no connection yet: the first attempt to connect was not answered in time".to_owned(),
+                None => {
+                    "no connection yet: the first lookup of its target, or attempt to connect, had not ended"
+                        .to_owned()
+                }
             };
             let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
             end(call, status, &route.target);

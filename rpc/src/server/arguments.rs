@@ -84,7 +84,9 @@ impl ArgumentMemory {
     /// Charges the metadata of the request whose handler is about to start.
     pub(super) fn charge_metadata(&self, peer: PeerKey, bytes: usize) -> Result<(), Status> {
         self.share.borrow_mut().take(peer, bytes).map_err(|exhausted| {
-            let text = format!("the metadata cannot be decoded: {exhausted} (setting {DECODED_BYTES})");
+            let text = format!(
+                "the metadata cannot be decoded: {exhausted} (setting {DECODED_BYTES} of the server)"
+            );
             Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
         })?;
         self.charged.set(self.charged.get() + bytes);
@@ -140,10 +142,10 @@ impl Allowance for Charge<'_> {
                 Ok(())
             }
             Err(exhausted) if sum <= limit => {
-                Err(DecodeError::Exhausted(format!("{exhausted} (setting {DECODED_BYTES})")))
+                Err(DecodeError::Exhausted(format!("{exhausted} (setting {DECODED_BYTES} of the server)")))
             }
             _ => Err(DecodeError::TooLarge(format!(
-                "they alone exceed one peer's budget of {ARGUMENTS} ({limit}, setting {DECODED_BYTES})"
+                "they alone exceed one peer's budget of {ARGUMENTS} ({limit}, setting {DECODED_BYTES} of the server)"
             ))),
         }
     }

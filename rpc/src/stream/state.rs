@@ -723,7 +723,7 @@ impl State {
         };
         if !charge(peer, self.charged, self.charged + more) {
             let text = format!(
-                "an item of {item} bytes exceeds the peer's budget of {ARGUMENTS} (setting {DECODED_BYTES})"
+                "an item of {item} bytes exceeds its sender's budget of {ARGUMENTS} (setting {DECODED_BYTES} of the receiver)"
             );
             return Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded));
         }

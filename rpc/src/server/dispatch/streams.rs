@@ -38,8 +38,9 @@ impl Dispatch {
             return Ok(());
         }
         self.ended(caller.key.peer, caller.table);
-        let text =
-            format!("the peer's streams and arguments take all of its {ARGUMENTS} (setting {DECODED_BYTES})");
+        let text = format!(
+            "the caller's streams and arguments take all of its {ARGUMENTS} (setting {DECODED_BYTES} of the server)"
+        );
         Err(Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded))
     }
 

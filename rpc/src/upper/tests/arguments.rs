@@ -87,7 +87,8 @@ fn a_peer_at_its_budget_of_arguments_leaves_the_rest_to_others() {
     let refused = replies(&mut rig);
     assert_eq!(refused.len(), 1);
     assert_eq!((refused[0].0, refused[0].1), (Code::ResourceExhausted, Reason::Overloaded));
-    let text = "one peer's budget of bytes of decoded arguments (262144) is used up (setting decoded_bytes)";
+    let text = "one peer's budget of bytes of decoded arguments (262144) is used up (setting decoded_bytes of the \
+                server)";
     assert!(refused[0].2.contains(text), "{refused:?}");
     assert_eq!(rig.poller.sizes().1, 2);
     let held = charged(&rig, GREEDY);
@@ -130,8 +131,8 @@ fn arguments_that_can_never_fit_are_refused_as_such() {
     rig.message(HONEST, request(1, 20_000, false));
     let refused = replies(&mut rig);
     assert_eq!((refused[0].0, refused[0].1), (Code::ResourceExhausted, Reason::TooLarge));
-    let text =
-        "they alone exceed one peer's budget of bytes of decoded arguments (262144, setting decoded_bytes)";
+    let text = "they alone exceed one peer's budget of bytes of decoded arguments (262144, setting decoded_bytes of the \
+                server)";
     assert!(refused[0].2.contains(text), "{refused:?}");
     assert_eq!(charged(&rig, HONEST), 0);
 }
