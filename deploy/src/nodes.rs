@@ -35,7 +35,7 @@ pub struct NodesArguments {
 #[derive(Debug, PartialEq, Serialize)]
 struct Listing {
     nodes: Vec<ListedNode>,
-    /// Processes of nodes that do not answer, because they are stopped or have a different version.
+    /// Processes of nodes that do not answer, because they are stopped, too busy or ending, or have a different version.
     silent_pids: Vec<Option<u32>>,
     /// True if there are more nodes than were queried.
     is_cut: bool,
@@ -51,6 +51,7 @@ struct ListedNode {
     link: String,
     connections: String,
     is_device_removed: bool,
+    /// Peers with a session, and those that the node still remembers, such as clients that ended.
     peers: Vec<ListedPeer>,
     peers_omitted: usize,
 }
@@ -178,14 +179,17 @@ fn json(listing: &Listing) -> String {
 /// Returns a table with a line for each node and for each path to its peers.
 fn table(listing: &Listing) -> String {
     let pid = |pid: &Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-    let mut text = format!("{:<45} {:>8} {:>7} {:>4} {:>5}\n", "ADDRESS", "PID", "POLLERS", "KIND", "PEERS");
+    let mut text =
+        format!("{:<45} {:>8} {:>7} {:>4} {:>8}\n", "ADDRESS", "PID", "POLLERS", "KIND", "SESSIONS");
     for node in &listing.nodes {
-        let peers = node.peers.len().saturating_add(node.peers_omitted);
+        let sessions = node.peers.iter().filter(|peer| peer.is_up).count();
+        // Whether an omitted peer has a session is unknown.
+        let sessions = format!("{sessions}{}", if node.peers_omitted > 0 { "+" } else { "" });
         let removed = if node.is_device_removed { "  its device is removed" } else { "" };
         line(
             &mut text,
             format_args!(
-                "{:<45} {:>8} {:>7} {:>4} {peers:>5}{removed}",
+                "{:<45} {:>8} {:>7} {:>4} {sessions:>8}{removed}",
                 node.address,
                 pid(&node.pid),
                 node.pollers,
@@ -202,7 +206,10 @@ fn table(listing: &Listing) -> String {
     for silent in &listing.silent_pids {
         line(
             &mut text,
-            format_args!("process {} does not answer: it is stopped, or of another version", pid(silent)),
+            format_args!(
+                "process {} does not answer: it is stopped, too busy, ending, or of another version",
+                pid(silent)
+            ),
         );
     }
     if listing.is_cut {
@@ -277,7 +284,7 @@ mod tests {
             "17",
             "700 sent (300/s), 5 received (0/s); shm (2 QPs), udp (2 QPs: the peer has TRUNKLINE_LINK=udp)",
             "and 3 more peers",
-            "process 18 does not answer",
+            "process 18 does not answer: it is stopped, too busy, ending, or of another version",
             "not visible: nodes on NICs, in-process nodes",
         ] {
             assert!(text.contains(part), "{part}: {text}");
@@ -285,6 +292,21 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json(&listing)).expect("JSON");
         assert_eq!(json["nodes"][0]["peers"][0]["paths"][1]["why"], "the peer has TRUNKLINE_LINK=udp");
         assert_eq!((&json["nodes"][0]["pid"], &json["silent_pids"][0]), (&17.into(), &18.into()));
+    }
+
+    /// A node remembers a client that has ended for a while.
+    #[test]
+    fn peers_without_a_session_are_not_counted_as_sessions() {
+        let mut status = NodeStatus { omitted: 0, ..node(1, 0) };
+        let ended = PeerStatus { is_up: false, paths: Vec::new(), ..status.peers[0].clone() };
+        status.peers.extend([ended.clone(), ended]);
+        let count = |status: NodeStatus| {
+            let text = table(&list(&[found("a", 17, Some(status.to_text()))], &BTreeMap::new()));
+            let node = text.lines().nth(1).and_then(|line| line.split_whitespace().last()).map(str::to_owned);
+            (node, text.matches("no session").count())
+        };
+        assert_eq!(count(status.clone()), (Some("1".to_owned()), 2));
+        assert_eq!(count(NodeStatus { omitted: 3, ..status }), (Some("1+".to_owned()), 2));
     }
 
     /// Any process of the user can claim to be a node.
