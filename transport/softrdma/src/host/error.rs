@@ -83,7 +83,7 @@ fn remedy(error: &io::Error) -> String {
             "make room on that file system, or name a directory on another one in TRUNKLINE_RUNTIME_DIR"
         }
         Some(libc::EISDIR) => "remove it, or name another directory in TRUNKLINE_RUNTIME_DIR",
-        _ => "TRUNKLINE_RUNTIME_DIR names another place",
+        _ => "name another directory in TRUNKLINE_RUNTIME_DIR",
     };
     format!("; {text}")
 }
@@ -103,5 +103,17 @@ impl From<HostError> for VerbsError {
             ),
             HostError::WildcardInUse => Self::AddressInUse(WILDCARD_TAKEN),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_a_known_cause_says_what_to_do() {
+        let source = io::Error::from_raw_os_error(libc::EACCES);
+        let error = HostError::Os { doing: "open", path: "/run".into(), source };
+        assert!(error.to_string().ends_with("; name another directory in TRUNKLINE_RUNTIME_DIR"), "{error}");
     }
 }

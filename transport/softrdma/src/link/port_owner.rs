@@ -54,12 +54,19 @@ impl PortOwner {
             }
             _ => "",
         };
+        if self.address.is_unspecified() {
+            // No other address is free.
+            let both = both.strip_suffix(", ").map(|both| format!("{both}, or "));
+            return format!("{}stop that one", both.unwrap_or_default());
+        }
         let other = if is_of_client {
             "set TRUNKLINE_ADDRESS to another address"
         } else {
             "listen on another address"
         };
-        format!("{both}stop that one, or {other}, such as another one of 127.0.0.0/8")
+        let is_v4_loopback = self.address.is_ipv4() && self.address.is_loopback();
+        let such_as = if is_v4_loopback { ", such as another one of 127.0.0.0/8" } else { "" };
+        format!("{both}stop that one, or {other}{such_as}")
     }
 
     /// Returns the process that has the port at exactly this address, if it is stopped, as by SIGSTOP. The kernel
@@ -237,6 +244,19 @@ mod tests {
         assert!(sockets_of("garbage\n:\n1: zz:zz", "127.0.0.2".parse().unwrap()).is_empty());
         let v6 = address_of("00000000000000000000000001000000").unwrap();
         assert_eq!(v6, "::1".parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn another_address_is_suggested_only_if_it_can_be_free() {
+        let owner = |address: &str, who| PortOwner { address: address.parse().unwrap(), who };
+        let remedy = |address| owner(address, Owner::Kernel).remedy(false);
+        assert_eq!(remedy("0.0.0.0"), "stop that one");
+        assert_eq!(remedy("::"), "stop that one");
+        assert_eq!(remedy("10.0.0.1"), "stop that one, or listen on another address");
+        assert!(remedy("127.0.0.2").ends_with("another address, such as another one of 127.0.0.0/8"));
+        let who = Owner::Process { pid: 7, program: "a".into(), runtime_directory: Some("/run".into()) };
+        let text = owner("0.0.0.0", who).remedy(true);
+        assert!(text.ends_with("(TRUNKLINE_RUNTIME_DIR), or stop that one"), "{text}");
     }
 
     #[test]
