@@ -161,7 +161,7 @@ fn a_half_made_session_times_out_and_is_told_to_who_waits() {
     let now = machine.next_timer().unwrap();
     machine.tick(now, &mut actions);
     let until = machine.backoff.not_before(now).unwrap();
-    let away = Action::Away { number: 1, cause: PeerDown::Unreachable, until, is_new: true };
+    let away = Action::Away { number: 1, cause: PeerDown::NoConnectionBack, until, is_new: true };
     assert_eq!(actions, [Action::Close { number: 1 }, away]);
     // A session that no poller asked for ends without a report.
     let mut machine = Machine::new(ME, 1, Numbers::default());
