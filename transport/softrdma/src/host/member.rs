@@ -9,6 +9,7 @@ use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, SLOTS};
 use super::memory::{HostMemory, Life};
 use super::numbering::Numbering;
 use super::private_file::{open_private, open_to_check};
+use super::records::ATTEMPTS;
 use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment, tidy};
 use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, fcntl};
@@ -443,13 +444,13 @@ fn take_slot<T>(
         };
         let word = registry.word64(LAST_GENERATION);
         let mut last = word.load(Ordering::Relaxed);
-        let generation = loop {
-            let generation = next(last);
+        let mut generation = next(last);
+        for _ in 0..ATTEMPTS {
             match word.compare_exchange(last, generation.into(), Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break generation,
-                Err(other) => last = other,
+                Ok(_) => break,
+                Err(other) => (last, generation) = (other, next(other)),
             }
-        };
+        }
         registry.word64(layout::slot(slot)).store(u64::from(generation), Ordering::Release);
         return Ok((taken, MemberId { slot, generation }));
     }

@@ -23,6 +23,8 @@ const MEMBER: u64 = (1 << 48) - 1;
 const IS_WRITTEN: u64 = 1 << 15;
 /// Number of places of a table up to which new records leave those of dead members alone.
 const KEPT: usize = 256;
+/// Number of attempts at a place. Each that fails is a success of another member, unless a simulation has killed this process.
+pub(super) const ATTEMPTS: u32 = 1000;
 
 /// A record whose member is in its slot, checked without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +68,7 @@ impl Host {
         let is_empty =
             |index: &usize| self.registry.word64(table.record(*index)).load(Ordering::Relaxed) & MEMBER == 0;
         let free = || (0..table.capacity).find(|index| self.record(table, *index).is_none());
-        loop {
+        for _ in 0..ATTEMPTS {
             let index = match (0..KEPT.min(table.capacity)).find(is_empty).or_else(free) {
                 Some(index) => index,
                 None => {
@@ -78,6 +80,7 @@ impl Host {
                 return Ok(record);
             }
         }
+        Err(HostError::Full(table.holds))
     }
 
     /// Writes a record of this member into a place, unless another member takes that.
@@ -182,7 +185,11 @@ mod tests {
     use super::super::layout::PORTS;
     use super::super::testing::Folder;
     use super::*;
+    use crate::host::memory::{HostMemory, Life};
     use std::collections::BTreeSet;
+    use std::sync::mpsc;
+    use std::time::Duration;
+    use trunkline_machine::Runtime;
 
     #[test]
     fn records_end_with_their_claim_or_their_member() {
@@ -231,6 +238,26 @@ mod tests {
             assert_eq!(words.len() as u64, EACH);
             assert!(words.iter().all(|[one, other, me]| *one == !other && *me == host.me().pack()));
         }
+    }
+
+    #[test]
+    fn killed_process_of_a_simulation_waits_for_no_place() {
+        let memory = HostMemory::new(Runtime::threads());
+        let (done, waits) = mpsc::channel();
+        #[expect(clippy::disallowed_methods, reason = "without the bound it never returns")]
+        std::thread::spawn(move || {
+            for stores in 0..8 {
+                let life = Life::new();
+                let host = Host::in_memory(&memory, &life).unwrap();
+                life.kill_after_stores(stores);
+                let _refused = host.put(&PORTS, [1, 0, 0]);
+                let _again = host.put(&PORTS, [1, 0, 0]);
+                let _joined = Host::in_memory(&memory, &life);
+                assert!(!life.is_alive(), "all its stores were made");
+            }
+            done.send(()).unwrap();
+        });
+        waits.recv_timeout(Duration::from_secs(60)).expect("a killed process waits for a place");
     }
 
     #[test]
