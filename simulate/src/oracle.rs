@@ -533,9 +533,8 @@ impl Oracle {
                 "call {id} ({what}) has run, but its caller was told that it did not: {status}"
             ));
         }
-        let is_stream = matches!(what, "watch" | "upload" | "chat");
-        // A running stream is not refused; it ends with the grace period.
-        if is_refused_by_draining(status) && !(is_stream && entered > 0) {
+        // A running call is not refused; it ends with the grace period.
+        if is_refused_by_draining(status) && entered == 0 {
             self.coverage.count(Kind::CallRefusedDraining);
             if status.may_have_run() {
                 self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
