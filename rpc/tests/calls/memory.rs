@@ -30,7 +30,7 @@ fn nodes() -> (Node, Node) {
 
 fn assert_names_the_setting(status: &Status) {
     let text = status.to_string();
-    let size = format!("reply of {} bytes", 24 + BYTES);
+    let size = format!("message of {} bytes", 24 + BYTES);
     assert!(text.contains(&size) && text.contains("rendezvous_bytes_per_peer"), "{text}");
     assert!(text.contains("Blocks.block at 127."), "{text}");
     assert!(status.may_have_run(), "{text}");
@@ -46,7 +46,7 @@ fn a_reply_without_memory_ends_its_call_with_the_setting() {
     let status = until("a reply waits for memory before the time limit of its call", || {
         let status = block_on(short.block(BYTES)).unwrap_err();
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-        status.to_string().contains("reply of").then_some(status)
+        status.to_string().contains("message of").then_some(status)
     });
     assert_names_the_setting(&status);
 
