@@ -1,8 +1,9 @@
 //! Cancellations of streams that found no room in the queue of messages, until they are sent again.
 
+use crate::frame::{Encoded, Header, NOBODY, send};
 use std::mem;
 use std::time::Duration;
-use trunkline_transport::{PeerKey, Toward};
+use trunkline_transport::{Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, Toward};
 use trunkline_verbs::Time;
 
 /// Time until a full queue of messages is tried again.
@@ -48,4 +49,30 @@ impl Cancels {
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.list.retain(|cancel| cancel.peer != peer);
     }
+}
+
+/// Sends a frame without a waiting call. `scratch` is reused to avoid an allocation.
+pub(super) fn send_control(
+    scratch: &mut Vec<u8>,
+    carrier: &mut dyn Carrier,
+    peer: PeerKey,
+    toward: Toward,
+    ordered: bool,
+    header: &Header,
+) -> Result<(), SendError> {
+    let mut out = Outgoing {
+        peer,
+        toward,
+        session: None,
+        connect: Connect::FailFast,
+        ordered,
+        head: &[],
+        announced: 0,
+        body: Body::new(),
+        token: NOBODY,
+        report: Report::Never,
+        deadline: None,
+        leaves: Leaves::Nothing,
+    };
+    send(carrier, header, &mut Encoded::default(), scratch, &mut out).map(drop)
 }

@@ -1,7 +1,7 @@
 //! A reply must find the call that it belongs to, and a late reply must find none. Each call in flight has a slot
 //! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
 
-use super::cancels::{Cancel, Cancels};
+use super::cancels::{Cancel, Cancels, send_control};
 use super::counters::Counters;
 use super::drained::DrainedPollers;
 use super::flight::{Flight, Progress, Session, Takes, is_reply_to, microseconds, number, parts};
@@ -18,7 +18,7 @@ use crate::budgets::check_metadata;
 use crate::call::{Entry, Outcome, Response, Submission, shutting_down, too_many};
 use crate::counted::MethodCounters;
 use crate::frame::{
-    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, StreamPart, send,
+    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, Number, RequestHeader, StreamPart, send,
 };
 use crate::inbox::Inbox;
 use crate::metadata::MetadataBytes;
@@ -38,8 +38,8 @@ use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Awaited, Body, Carrier, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey,
-    PeerMap, PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward,
+    Awaited, Carrier, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap,
+    PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -643,7 +643,14 @@ impl Table {
         let pollers = self.sessions.get(peer).map_or(0, |session| session.pollers);
         for poller in (0..pollers).map(PollerIndex) {
             // The calls of a peer that is not told may have run, as far as it knows.
-            let _ = self.send_control(carrier, peer, Toward::Poller(poller), false, &Header::Drained);
+            let _ = send_control(
+                &mut self.scratch,
+                carrier,
+                peer,
+                Toward::Poller(poller),
+                false,
+                &Header::Drained,
+            );
         }
     }
 
@@ -963,37 +970,10 @@ impl Table {
     /// stream may have no deadline.
     fn cancel(&mut self, carrier: &mut dyn Carrier, cancel: Cancel) {
         let Cancel { peer, toward, call, ordered } = cancel;
-        let sent = self.send_control(carrier, peer, toward, ordered, &Header::Cancel { call });
+        let sent = send_control(&mut self.scratch, carrier, peer, toward, ordered, &Header::Cancel { call });
         if ordered && matches!(sent, Err(SendError::QueueFull(_))) {
             self.cancels.push(cancel, carrier.now());
         }
-    }
-
-    /// Sends a frame without a waiting call.
-    fn send_control(
-        &mut self,
-        carrier: &mut dyn Carrier,
-        peer: PeerKey,
-        toward: Toward,
-        ordered: bool,
-        header: &Header,
-    ) -> Result<(), SendError> {
-        let mut out = Outgoing {
-            peer,
-            toward,
-            session: None,
-            connect: Connect::FailFast,
-            ordered,
-            head: &[],
-            announced: 0,
-            body: Body::new(),
-            token: NOBODY,
-            report: Report::Never,
-            deadline: None,
-            leaves: Leaves::Nothing,
-        };
-        let mut nothing = Encoded::default();
-        send(carrier, header, &mut nothing, &mut self.scratch, &mut out).map(drop)
     }
 }
 

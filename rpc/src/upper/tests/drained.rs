@@ -77,7 +77,7 @@ fn other_calls_may_have_run() {
             rig.peer(server().peer, down());
             rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(2), epoch: 2, pollers: 2 });
         }
-        let mut getter = rig.submit(super::PORT, method, super::LONG, method.one_way);
+        let mut getter = rig.submit(PORT, method, LONG, method.one_way);
         rig.run();
         if !reconnects {
             rig.message(from, drained());
@@ -93,7 +93,7 @@ fn a_drained_server_gets_no_calls_until_its_next_session() {
     let mut rig = connected(2);
     rig.message(Origin { poller: PollerIndex(0), ..asked() }, drained());
     for method in [ECHO, HANG_UNHEARD] {
-        let mut getter = rig.submit(super::PORT, method, super::LONG, method.one_way);
+        let mut getter = rig.submit(PORT, method, LONG, method.one_way);
         rig.run();
         let status = status(&mut getter);
         let kind = (status.reason(), status.may_have_run());
@@ -102,7 +102,7 @@ fn a_drained_server_gets_no_calls_until_its_next_session() {
     assert!(rig.carrier.given.is_empty());
     rig.peer(server().peer, down());
     rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(2), epoch: 2, pollers: 2 });
-    let _getter = rig.submit(super::PORT, ECHO, super::LONG, false);
+    let _getter = rig.submit(PORT, ECHO, LONG, false);
     rig.run();
     assert_eq!(rig.carrier.given.len(), 1);
 }
@@ -141,16 +141,16 @@ fn call_that_waits_for_a_connection_outlives_the_drain_of_its_server() {
     // The server refuses the call, or has not taken it when it closes the session.
     for is_refused in [true, false] {
         let mut rig = connected(1);
-        let link = Link::new(&rig.routes, Target::from(SocketAddr::from(([127, 0, 0, 1], super::PORT))));
+        let link = Link::new(&rig.routes, Target::from(SocketAddr::from(([127, 0, 0, 1], PORT))));
         rig.carrier.leaves_through = Some(SessionNumber(1));
         rig.carrier.sessions_are_over = !is_refused;
-        let mut first = rig.submit_by(&link, Connect::Wait, super::LONG);
+        let mut first = rig.submit_by(&link, Connect::Wait, LONG);
         rig.run();
         let token = rig.carrier.given[0].token;
         rig.message(server(), if is_refused { refusal(token.0) } else { drained() });
-        let mut second = rig.submit_by(&link, Connect::Wait, super::LONG);
+        let mut second = rig.submit_by(&link, Connect::Wait, LONG);
         let mut late = rig.submit_by(&link, Connect::Wait, Duration::from_millis(1));
-        let dropped = rig.submit_by(&link, Connect::Wait, super::LONG);
+        let dropped = rig.submit_by(&link, Connect::Wait, LONG);
         rig.run();
         assert!(first.try_take().is_none() && second.try_take().is_none());
         drop(dropped);
@@ -181,7 +181,7 @@ fn call_that_waits_for_a_connection_outlives_the_drain_of_its_server() {
 fn stream_that_a_draining_server_refuses_is_opened_again() {
     let mut rig = connected(1);
     rig.carrier.leaves_through = Some(SessionNumber(1));
-    let (_wait, _opened) = rig.open_with(super::PORT, FEED, no_items(), Connect::Wait);
+    let (_wait, _opened) = rig.open_with(PORT, FEED, no_items(), Connect::Wait);
     rig.run();
     let token = rig.carrier.given[0].token;
     rig.message(server(), refusal(token.0));
