@@ -762,7 +762,8 @@ async fn failures_have_their_codes() {
     let mut fixture = Fixture::trunkline().await;
     let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
     let status = fixture.client().unary_call(request).await.unwrap_err();
-    assert_eq!((status.code(), status.message()), (Code::Internal, "the handler panicked"));
+    assert_eq!(status.code(), Code::Internal);
+    assert!(status.message().ends_with("the handler panicked"), "{status:?}");
     let status = call(&fixture, Request::new(Empty {}), "/grpc.testing.TestService/Forbidden").await;
     assert_eq!(status.code(), Code::PermissionDenied);
     fixture.client().empty_call(Empty {}).await.unwrap();
