@@ -23,6 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::descriptors::above_stdio;
+use trunkline_verbs::headroom;
 
 /// The name of the lock file.
 pub(super) const NAME: &str = "lock";
@@ -199,6 +200,10 @@ impl FolderLock {
 /// Writes this process into a lock file that it has locked. Without the content, a lock that several members take in turn
 /// may look like one that a single member keeps.
 fn name_holder(file: &File) {
+    // A write beyond the limit on file sizes would end the process by SIGXFSZ.
+    if headroom::check_file(size_of::<Holder>() as u64).is_err() {
+        return;
+    }
     let mut holder = Holder::default();
     holder[..4].copy_from_slice(&std::process::id().to_le_bytes());
     holder[4..].copy_from_slice(&Runtime::threads().random().to_le_bytes());
