@@ -118,37 +118,23 @@ fn a_holder_of_another_runtime_directory_is_named_with_that() {
     }
 }
 
-/// Listens at the address in the variable until this process is ended.
-fn hold(address: &str) {
-    let address = address.parse::<IpAddr>().unwrap();
-    let _node = Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap();
-    print_line("ready");
-    let _end = Input::open().wait();
-}
-
-/// Starts a process that runs this test again and holds UDP port 4791 of an address.
-fn holder(test: &str) -> (Process, IpAddr) {
-    let address = fresh_address().ip();
-    let mut holder = Process::start("holder", &mut child(test, address)).unwrap();
-    holder.after("ready").unwrap();
-    (holder, address)
-}
-
-/// Returns a client of a new node for a server.
-fn greeter(server: SocketAddr) -> (Node, GreeterClient) {
-    let node =
-        Node::builder().provider(ProviderChoice::Soft).listen((fresh_address().ip(), 0)).start().unwrap();
-    let client = GreeterClient::new(node.channel(server)).with_timeout(LIMIT);
-    (node, client)
-}
-
+/// The holder receives the requests for all processes at its address.
 #[test]
 fn a_call_that_fails_because_the_holder_is_stopped_names_its_process() {
+    let node = |address| Node::builder().provider(ProviderChoice::Soft).listen((address, 0));
     if let Ok(address) = std::env::var(TAKEN) {
-        return hold(&address);
+        let _node = node(address.parse::<IpAddr>().unwrap()).start().unwrap();
+        print_line("ready");
+        let _end = Input::open().wait();
+        return;
     }
-    let (holder, address) = holder("a_call_that_fails_because_the_holder_is_stopped_names_its_process");
-    let (_node, greeter) = greeter(SocketAddr::new(address, 7));
+    let address = fresh_address().ip();
+    let test = "a_call_that_fails_because_the_holder_is_stopped_names_its_process";
+    let mut holder = Process::start("holder", &mut child(test, address)).unwrap();
+    holder.after("ready").unwrap();
+    let server = node(address).serve(GreeterServer::new(Polite)).start().unwrap();
+    let caller = node(fresh_address().ip()).start().unwrap();
+    let greeter = GreeterClient::new(caller.channel(server.local_address())).with_timeout(LIMIT);
     holder.stop();
     let expected =
         format!("process {}, which holds UDP port 4791 at {address} on this host, is stopped", holder.id());
@@ -159,33 +145,8 @@ fn a_call_that_fails_because_the_holder_is_stopped_names_its_process() {
             status.message().contains(&expected).then_some(())
         });
     }
-}
-
-/// The holder receives the requests for all processes at its address.
-#[test]
-fn a_server_is_reached_while_the_holder_of_its_port_is_stopped_and_after_it_is_dead() {
-    if let Ok(address) = std::env::var(TAKEN) {
-        return hold(&address);
-    }
-    let test = "a_server_is_reached_while_the_holder_of_its_port_is_stopped_and_after_it_is_dead";
-    let (holder, address) = holder(test);
-    let server = Node::builder()
-        .provider(ProviderChoice::Soft)
-        .listen((address, 0))
-        .serve(GreeterServer::new(Polite))
-        .start()
-        .unwrap();
-    let reach = || {
-        let (_node, greeter) = greeter(server.local_address());
-        until("the call succeeds", || block_on(greeter.greet("trunk".into())).ok());
-    };
-    // The holder has answered the server when it forwards this.
-    reach();
-    holder.stop();
-    reach();
-    reach();
     drop(holder);
-    reach();
+    until("the call succeeds", || block_on(greeter.greet("trunk".into())).ok());
 }
 
 #[test]

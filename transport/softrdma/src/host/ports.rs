@@ -22,7 +22,7 @@ use super::{Host, HostError, MemberId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_verbs::Time;
@@ -75,8 +75,6 @@ impl Host {
         let mut attempts = 0;
         loop {
             let own = self.put(&PORTS, unsettled).map_err(PortRefused::Record)?;
-            // Of two members that take over by duplicates of one socket, at least one sees the other.
-            fence(Ordering::SeqCst);
             let error = match bind() {
                 Ok(bound) => {
                     self.remove_all(&PORTS, |record| is_same(record, &words));
@@ -102,18 +100,6 @@ impl Host {
         }
     }
 
-    /// Records this member as the holder of port 4791 by a duplicate of the holder's socket, unless another living
-    /// member holds it or tries to.
-    pub(crate) fn hold_port_by_duplicate(&self, address: IpAddr) -> Result<(), PortRefused<()>> {
-        let words = record_of(address, ROCE_PORT);
-        let is_rival = |record: &Record| {
-            record.owner != self.me() && is_any(&record.words, &words) && self.is_alive(record.owner)
-        };
-        self.hold_port(address, || {
-            if self.records(&PORTS).any(|record| is_rival(&record)) { Err(()) } else { Ok(()) }
-        })
-    }
-
     /// Records a port other than 4791 that this member has bound at an address.
     ///
     /// # Errors
@@ -125,15 +111,8 @@ impl Host {
     }
 
     /// Closes this member's sockets at an address by `close`, and removes the records of their ports, or only
-    /// of `port` if it is given. The record of port 4791 stays if the socket `is_shared`: the port remains bound, and a
-    /// member that has a duplicate takes it over.
-    pub(crate) fn release_port(
-        &self,
-        address: IpAddr,
-        port: Option<u16>,
-        is_shared: bool,
-        close: impl FnOnce(),
-    ) {
+    /// of `port` if it is given.
+    pub(crate) fn release_port(&self, address: IpAddr, port: Option<u16>, close: impl FnOnce()) {
         let words = record_of(address, ROCE_PORT);
         let is_closed = |word: u64| port.is_none_or(|port| word & !IS_ENDING == u64::from(port));
         let own = |record: &Record| {
@@ -144,7 +123,7 @@ impl Host {
             self.mark(&PORTS, record, IS_UNSETTLED);
         }
         close();
-        for record in closed.iter().filter(|record| !is_shared || !is_any(&record.words, &words)) {
+        for record in &closed {
             self.remove(&PORTS, record);
         }
         self.ports_changed();
@@ -165,7 +144,7 @@ impl Host {
         let mut records = self.records(&PORTS).filter(|record| is_same(&record.words, &words));
         match records.find(|record| self.is_alive(record.owner)) {
             Some(record) => PortHolder::Alive(record.owner),
-            None if self.was_left(&PORTS, |record| is_any(record, &words)) => PortHolder::Dead,
+            None if self.was_left(&PORTS, |record| is_same(record, &words)) => PortHolder::Dead,
             None => PortHolder::Nobody,
         }
     }
@@ -208,11 +187,6 @@ impl Host {
 fn record_of(address: IpAddr, port: u16) -> [u64; 3] {
     let [high, low] = Place::new(address, false).words();
     [high, low, port.into()]
-}
-
-/// Like [`is_same`], and true for a record that is unsettled.
-fn is_any(record: &[u64; 3], words: &[u64; 3]) -> bool {
-    record[..2] == words[..2] && record[2] & !(IS_ENDING | IS_UNSETTLED) == words[2]
 }
 
 fn is_same(record: &[u64; 3], words: &[u64; 3]) -> bool {
@@ -441,14 +415,14 @@ mod tests {
         hold(&two, v6);
         assert_eq!(refused(&one, v6), PortHolder::Alive(two.me()));
         assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()));
-        two.release_port(v4, None, false, || {});
+        two.release_port(v4, None, || {});
         assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()), "not its own");
-        one.release_port(v4, None, false, || {});
+        one.release_port(v4, None, || {});
         assert_eq!(refused(&two, v4), PortHolder::Nobody, "released");
         drop(two);
         assert_eq!(refused(&one, v6), PortHolder::Dead, "it left without releasing it");
         hold(&one, v6);
-        one.release_port(v6, None, false, || {});
+        one.release_port(v6, None, || {});
         assert_eq!(refused(&one, v6), PortHolder::Nobody, "and its record went with its successor's");
     }
 
@@ -461,7 +435,7 @@ mod tests {
         let file = std::fs::read_dir(one.directory().unwrap()).unwrap().count();
         one.hold_port(address, || Ok::<(), ()>(())).unwrap();
         one.record_port(SocketAddr::new(address, 40_000)).unwrap();
-        one.release_port(address, None, false, || {});
+        one.release_port(address, None, || {});
         one.take_block(0).unwrap();
         let after = std::fs::read_dir(one.directory().unwrap()).unwrap().count();
         assert_eq!(after, file, "the lock was not replaced, so nothing has waited for it");
@@ -503,7 +477,7 @@ mod tests {
         two.record_port("127.0.0.2:50000".parse().unwrap()).unwrap();
         assert_eq!([ROCE_PORT, 40_000].map(|port| source(port, 1)), [Source::Member; 2]);
         assert_eq!([50_000, 1, 4790].map(|port| source(port, 1)), [Source::Forged; 3]);
-        two.release_port(ip("127.0.0.1"), None, false, || {});
+        two.release_port(ip("127.0.0.1"), None, || {});
         assert_eq!(source(40_000, 2), Source::Member, "what it sent before it left");
         assert_eq!(source(40_000, 3), Source::Stranger, "the sockets have been read empty since");
     }
@@ -577,7 +551,7 @@ mod tests {
         two.record_port(from).unwrap();
         let mut view = MemberPorts::new(one);
         view.follow(at(0));
-        two.release_port(from.ip(), None, false, || {});
+        two.release_port(from.ip(), None, || {});
         let believed = (0..200).take_while(|millis| {
             view.follow(at(*millis));
             view.source(from, at(*millis)) == Source::Member
@@ -616,7 +590,7 @@ mod tests {
             }
             let _any = host.port_holder(ip("::1"));
             let _any = host.hold_port(ip("::1"), || Ok::<(), ()>(()));
-            host.release_port(ip("::1"), None, false, || {});
+            host.release_port(ip("::1"), None, || {});
             view.follow(at(0));
             let _any = view.source("[::1]:7".parse().unwrap(), at(0));
         }

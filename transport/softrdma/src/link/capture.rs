@@ -202,8 +202,7 @@ impl<'a> Locked<'a> {
                 0..YIELDS => std::thread::yield_now(),
                 _ if tries < YIELDS + MOST_PAUSES => pause(),
                 _ => {
-                    let text = "another process keeps the file locked: continue it if it is stopped, and let no other \
-                                user read the file";
+                    let text = "another process keeps the file locked: it is stopped, or belongs to another user, who should not be able to read the file";
                     return Err(io::Error::new(ErrorKind::TimedOut, text));
                 }
             }

@@ -19,7 +19,7 @@
 mod tests;
 
 use super::{Datagram, MAX_DATAGRAM_BYTES, Origin, ROCE_PORT, ReceiveBatch, Verdict};
-use crate::host::{AreaHandle, Host, MAX_MESSAGE_BYTES, MemberId, Members, Received, Targets};
+use crate::host::{Host, MAX_MESSAGE_BYTES, MemberId, Members, Received, Targets};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
@@ -84,17 +84,6 @@ pub(super) struct Relay {
     /// Time of that poll; `None` if the next `take` must poll them.
     looked: Option<Time>,
     counts: Counts,
-    /// Messages about sockets that wait for the link.
-    sockets: Vec<SocketMessage>,
-}
-
-/// A message about the socket of port 4791 at an address.
-#[derive(Debug)]
-pub(super) struct SocketMessage {
-    pub(super) from: MemberId,
-    pub(super) body: Vec<u8>,
-    /// A duplicate of the socket; `None` if the sender asks for one.
-    pub(super) socket: Option<AreaHandle>,
 }
 
 impl Relay {
@@ -110,7 +99,6 @@ impl Relay {
             looks: 0,
             looked: None,
             counts: Counts::default(),
-            sockets: Vec::new(),
         }
     }
 
@@ -195,11 +183,6 @@ impl Relay {
                 Some(Received::Message) => self.at = 0,
                 Some(Received::Queued) => {}
                 Some(Received::Lost) => lost = true,
-                Some(Received::Socket { from, socket }) => {
-                    self.sockets.push(SocketMessage { from, body: self.arrived.clone(), socket });
-                    self.arrived.clear();
-                    self.at = 0;
-                }
             }
             has_received = true;
         }
@@ -207,11 +190,6 @@ impl Relay {
             self.look_soon();
         }
         lost
-    }
-
-    /// Takes the messages about sockets that arrived in the last [`Relay::take`].
-    pub(super) fn take_socket_messages(&mut self) -> Vec<SocketMessage> {
-        std::mem::take(&mut self.sockets)
     }
 
     /// Returns true if `take` would find a message.

@@ -8,10 +8,7 @@ use super::{LinkError, ReceiveBatch, SendBatch};
 use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
-
-/// Length of the part of a datagram that distinguishes it from the next one.
-pub(crate) const START_BYTES: usize = 64;
+use std::os::fd::BorrowedFd;
 
 /// Result of one [`DatagramSocket::receive`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,20 +26,6 @@ pub(crate) trait Sockets: Send + Debug {
     /// # Errors
     /// [`LinkError::AddressInUse`], [`LinkError::NoSuchAddress`], [`LinkError::Os`].
     fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError>;
-
-    /// Returns a socket of port 4791 at the address, from the descriptor that its holder has sent.
-    ///
-    /// # Errors
-    /// [`LinkError::NoSuchAddress`] if it is another socket.
-    fn adopt(&self, address: IpAddr, socket: OwnedFd) -> Result<Box<dyn DatagramSocket>, LinkError> {
-        drop(socket);
-        Err(LinkError::NoSuchAddress { address })
-    }
-
-    /// Returns true if processes can share a socket.
-    fn are_shareable(&self) -> bool {
-        false
-    }
 
     /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
@@ -75,16 +58,6 @@ pub(crate) trait DatagramSocket: Send + Debug {
 
     /// Returns the descriptor that becomes readable when a datagram arrives; `None` for simulated sockets.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
-
-    /// Returns another descriptor of the socket.
-    fn duplicate(&self) -> Option<OwnedFd> {
-        None
-    }
-
-    /// Returns the start of the first datagram that waits, and leaves it there.
-    fn first_waiting(&self) -> Option<[u8; START_BYTES]> {
-        None
-    }
 
     /// Returns the number of datagrams that were dropped because the receive buffer was full.
     fn dropped(&self) -> u64;

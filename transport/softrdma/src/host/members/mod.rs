@@ -21,7 +21,7 @@ use inbox::Inbox;
 use nix::sys::epoll::Epoll;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,11 +60,8 @@ pub(crate) enum MemberMessage {
     Lost(MemberId),
 }
 
-/// Kind of the messages by which members share the socket of port 4791.
-const SOCKETS: u8 = 200;
-
 /// Result of [`Members::receive`].
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
     /// A message of the requested kind; its body is in the buffer.
     Message,
@@ -72,13 +69,6 @@ pub(crate) enum Received {
     Queued,
     /// A connection with a member ended. It is also queued for the card.
     Lost,
-    /// A message about the socket of port 4791; its body is in the buffer.
-    Socket {
-        /// Sender of the message.
-        from: MemberId,
-        /// A duplicate of the socket; `None` if the sender asks for one.
-        socket: Option<AreaHandle>,
-    },
 }
 
 /// This member's messages to and from the others.
@@ -166,16 +156,6 @@ impl Members {
         }
     }
 
-    /// Asks the holder of port 4791 for a duplicate of its socket. The body names the address.
-    pub(crate) fn ask_for_socket(&self, holder: MemberId, body: &[u8]) {
-        let _lost = self.send(holder, SOCKETS, &[body]);
-    }
-
-    /// Sends a duplicate of the socket of port 4791.
-    pub(crate) fn share_socket(&self, to: MemberId, body: &[u8], socket: OwnedFd) -> bool {
-        self.hand_over(to, SOCKETS, body, &AreaHandle::Descriptor(socket)).is_ok()
-    }
-
     /// Ensures that the death of a member will be reported as a loss, also if it is already dead. Returns
     /// false if that is not possible now: call it again later.
     pub(crate) fn watch(&self, member: MemberId) -> bool {
@@ -207,7 +187,7 @@ impl Members {
         }
     }
 
-    /// Reads the next message. The body of a message of `kind`, or about a socket, replaces the content of the buffer; any other
+    /// Reads the next message. The body of a message of `kind` replaces the content of the buffer; any other
     /// message is queued for the card. Returns `None` if no message has arrived, or if the queue for the card
     /// is full.
     pub(crate) fn receive(&self, kind: u8, into: &mut Vec<u8>) -> Option<Received> {
@@ -225,16 +205,6 @@ impl Members {
                 into.clear();
                 into.extend_from_slice(bytes);
                 return Some(Received::Message);
-            }
-            Arrived::Message { from, kind: SOCKETS, bytes } => {
-                into.clear();
-                into.extend_from_slice(bytes);
-                return Some(Received::Socket { from, socket: None });
-            }
-            Arrived::Handover { from, kind: SOCKETS, bytes, area } => {
-                into.clear();
-                into.extend_from_slice(bytes);
-                return Some(Received::Socket { from, socket: Some(area) });
             }
             Arrived::Message { from, kind, bytes } => {
                 let mut kept = spare.pop().unwrap_or_default();

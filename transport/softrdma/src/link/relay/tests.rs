@@ -510,32 +510,3 @@ fn bundles_of_any_bytes_are_parsed_without_a_panic() {
         }
     }
 }
-
-#[test]
-fn holder_that_reads_keeps_its_port_to_itself_under_a_flood_of_equal_datagrams() {
-    let folder = Folder::new("equal-datagrams");
-    let address = own_address();
-    let (mut holder, mut other) = (Member::at(&folder, address), Member::at(&folder, address));
-    let stranger = std::net::UdpSocket::bind((own_address(), 0)).unwrap();
-    let flood = || stranger.send_to(&[7; 64], (address, ROCE_PORT)).unwrap();
-    let sockets = other.link.fds().len();
-    let mut time = Time(1_000_000_000);
-    let mut look = |other: &mut Member| {
-        time += Duration::from_millis(400);
-        other.link.poll(time);
-        other.link.fds().len()
-    };
-    look(&mut other);
-    for _ in 0..6 {
-        for _ in 0..10 {
-            holder.receive();
-            other.receive();
-        }
-        flood();
-        assert_eq!(look(&mut other), sockets);
-    }
-    // The holder reads nothing more.
-    flood();
-    let looks = [look(&mut other), look(&mut other)];
-    assert_eq!(looks.last(), Some(&(sockets + 1)));
-}

@@ -7,14 +7,12 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `ports` | the bound ports, the holder of port 4791, and the take-over when it dies |
-//! | `duplicates` | duplicates of the holder's socket, and the take-over when it is stopped |
 //! | `transfer` | sending and receiving, and the errors of both |
 //! | `system` | the operating system's sockets |
 //!
 //! Sockets are created through the interface in `link::sockets`, so that a simulation can replace them.
 #![forbid(unsafe_code)]
 
-mod duplicates;
 mod ports;
 mod system;
 #[cfg(test)]
@@ -134,9 +132,6 @@ impl UdpLink {
         if let Some(relay) = &mut self.relay {
             if relay.take(batch, |address| self.ports.is_open(address), time) {
                 self.ports.attempt_now();
-            }
-            for message in relay.take_socket_messages() {
-                self.ports.handle_socket_message(message);
             }
             used = batch.used();
         }

@@ -3,8 +3,7 @@
 //! Owns the sockets. Several processes of one host share an address: the first has port 4791 and forwards
 //! datagrams to the others (`relay`). Each of the others has a port chosen by the system, which it sends from
 //! and to which peers send once they know it. When the holder dies, the first member to detect that also
-//! takes 4791, and keeps its other socket, since peers know that port. When the holder is stopped, the others read its
-//! socket by their duplicates (`duplicates`).
+//! takes 4791, and keeps its other socket, since peers know that port.
 //!
 //! In a device of several shards, each shard but the first has a port chosen by the system at each address
 //! ([`Ports::leave_roce_port`]).
@@ -22,7 +21,6 @@
 //! [`Ports::next_attempt`] returns.
 #![forbid(unsafe_code)]
 
-use super::duplicates::Duplicates;
 use crate::host::{Members, PortHolder, PortRefused};
 use crate::link::sockets::{DatagramSocket, Sockets};
 use crate::link::{LinkError, ROCE_PORT};
@@ -40,17 +38,9 @@ const LAST_WAIT: Duration = Duration::from_millis(50);
 pub(super) struct Bound {
     pub(super) address: IpAddr,
     pub(super) socket: Box<dyn DatagramSocket>,
-    /// True if another member has a duplicate of the socket.
-    pub(super) is_shared: bool,
-    /// True if the socket is a duplicate, and this member is not recorded as the holder of the port.
-    pub(super) is_borrowed: bool,
 }
 
 impl Bound {
-    pub(super) fn new(address: IpAddr, socket: Box<dyn DatagramSocket>) -> Self {
-        Self { address, socket, is_shared: false, is_borrowed: false }
-    }
-
     /// Returns true if the socket has port 4791.
     pub(super) fn is_roce(&self) -> bool {
         self.socket.local().port() == ROCE_PORT
@@ -69,17 +59,16 @@ struct Attempt {
 #[derive(Debug)]
 pub(super) struct Ports {
     sockets: Box<dyn Sockets>,
-    pub(super) bound: Vec<Bound>,
-    pub(super) duplicates: Duplicates,
+    bound: Vec<Bound>,
     /// The other processes at our addresses, if addresses are shared.
-    pub(super) members: Option<Arc<Members>>,
+    members: Option<Arc<Members>>,
     /// True if port 4791 belongs to another shard.
     leaves_roce_port: bool,
     attempt: Option<Attempt>,
     /// True if a failed attempt was logged since one succeeded.
     has_warned: bool,
     /// Number of sockets added other than by `open`.
-    pub(super) changes: u64,
+    changes: u64,
     taken_over: u64,
 }
 
@@ -88,7 +77,6 @@ impl Ports {
         Self {
             sockets,
             bound: Vec::new(),
-            duplicates: Duplicates::default(),
             members: None,
             leaves_roce_port: false,
             attempt: None,
@@ -152,7 +140,7 @@ impl Ports {
         }
         if self.leaves_roce_port {
             let socket = self.bind_any(address)?;
-            self.bound.push(Bound::new(address, socket));
+            self.bound.push(Bound { address, socket });
             return Ok(());
         }
         let socket = match self.hold(address) {
@@ -162,7 +150,6 @@ impl Ports {
                 if !is_watched {
                     self.attempt_now();
                 }
-                self.ask_for_duplicate(address, holder);
                 self.bind_any(address)?
             }
             Err((LinkError::AddressInUse { .. }, PortHolder::Dead)) => {
@@ -171,22 +158,18 @@ impl Ports {
             }
             Err((error, _)) => return Err(error),
         };
-        self.bound.push(Bound::new(address, socket));
+        self.bound.push(Bound { address, socket });
         Ok(())
     }
 
     /// Closes an address.
     pub(super) fn close(&mut self, address: IpAddr) {
-        self.duplicates.forget(address);
         let Self { bound, members, leaves_roce_port, .. } = self;
-        let is_shared = bound.iter().any(|bound| bound.address == address && bound.is_shared);
         let port =
             bound.iter().find(|bound| bound.address == address).map(|bound| bound.socket.local().port());
         let mut close = || bound.retain(|bound| bound.address != address);
         match members {
-            Some(members) => {
-                members.host().release_port(address, port.filter(|_| *leaves_roce_port), is_shared, close);
-            }
+            Some(members) => members.host().release_port(address, port.filter(|_| *leaves_roce_port), close),
             None => close(),
         }
     }
@@ -199,19 +182,15 @@ impl Ports {
 
     /// Returns the time of the next [`Ports::poll`]; time 0 means at once.
     pub(super) fn next_attempt(&self) -> Option<Time> {
-        let attempt = self.attempt.map(|attempt| attempt.at);
-        attempt.into_iter().chain(self.duplicates.next_check()).min()
+        self.attempt.map(|attempt| attempt.at)
     }
 
     /// Tries to take over port 4791 if its time has come.
     pub(super) fn poll(&mut self, now: Time) {
-        self.check_duplicates(now);
         let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
         if !self.take_over() {
-            if wait == LAST_WAIT && !std::mem::replace(&mut self.has_warned, true) {
-                tracing::warn!(
-                    "UDP port 4791 is still bound, but not by a living member; it is attempted again"
-                );
+            if wait == LAST_WAIT {
+                tracing::debug!("UDP port 4791 is still bound, but not by a living member");
             }
             self.attempt = Some(Attempt { at: now + wait, wait: (wait * 2).min(LAST_WAIT) });
         }
@@ -224,23 +203,15 @@ impl Ports {
         addresses.retain(|address| !self.holds(*address));
         let mut is_settled = true;
         for address in addresses {
-            let held = if self.has_duplicate(address) {
-                self.hold_by_duplicate(address)
-            } else {
-                self.hold(address).map(|socket| {
-                    self.bound.push(Bound::new(address, socket));
+            match self.hold(address) {
+                Ok(socket) => {
+                    self.bound.push(Bound { address, socket });
                     self.changes += 1;
-                })
-            };
-            match held {
-                Ok(()) => {
-                    self.duplicates.forget(address);
                     self.taken_over += 1;
                     tracing::debug!(%address, "took over UDP port 4791");
                 }
                 Err((LinkError::AddressInUse { .. }, PortHolder::Alive(holder))) => {
                     is_settled &= self.members.as_ref().is_some_and(|members| members.watch(holder));
-                    self.ask_for_duplicate(address, holder);
                 }
                 Err((LinkError::AddressInUse { .. }, _)) => is_settled = false,
                 Err((error, _)) => {
@@ -257,7 +228,7 @@ impl Ports {
     }
 
     fn holds(&self, address: IpAddr) -> bool {
-        self.bound.iter().any(|bound| bound.address == address && bound.is_roce() && !bound.is_borrowed)
+        self.bound.iter().any(|bound| bound.address == address && bound.is_roce())
     }
 
     /// Binds port 4791 and records that in the registry; otherwise returns its holder.

@@ -6,13 +6,12 @@
 #![forbid(unsafe_code)]
 
 use crate::link::interface::Interface;
-use crate::link::sockets::{DatagramSocket, Received, START_BYTES, Sockets};
-use crate::link::{LinkError, ROCE_PORT, ReceiveBatch, SendBatch, udp_ffi};
-use nix::sys::socket::{MsgFlags, recv};
+use crate::link::sockets::{DatagramSocket, Received, Sockets};
+use crate::link::{LinkError, ReceiveBatch, SendBatch, udp_ffi};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::above_stdio;
 
@@ -67,22 +66,6 @@ impl Sockets for SystemSockets {
         Ok(Box::new(SystemSocket { local, socket }))
     }
 
-    fn adopt(&self, address: IpAddr, socket: OwnedFd) -> Result<Box<dyn DatagramSocket>, LinkError> {
-        let socket = Socket::from(socket);
-        let local = SocketAddr::new(address, ROCE_PORT);
-        let is_udp = socket.r#type().is_ok_and(|kind| kind == Type::DGRAM);
-        let is_bound_there = socket.local_addr().is_ok_and(|bound| bound.as_socket() == Some(local));
-        if is_udp && is_bound_there {
-            Ok(Box::new(SystemSocket { local, socket }))
-        } else {
-            Err(LinkError::NoSuchAddress { address })
-        }
-    }
-
-    fn are_shareable(&self) -> bool {
-        true
-    }
-
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         Interface::of(address)?.mtu(address)
     }
@@ -113,16 +96,6 @@ impl DatagramSocket for SystemSocket {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
-    }
-
-    fn duplicate(&self) -> Option<OwnedFd> {
-        above_stdio(|| self.socket.as_fd().try_clone_to_owned()).ok()
-    }
-
-    fn first_waiting(&self) -> Option<[u8; START_BYTES]> {
-        let mut start = [0; START_BYTES];
-        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-        recv(self.socket.as_raw_fd(), &mut start, flags).ok().map(|_| start)
     }
 
     fn dropped(&self) -> u64 {
