@@ -1,9 +1,9 @@
 //! Cancellations of streams that found no room in the queue of messages, until they are sent again.
 
-use crate::frame::{Encoded, Header, NOBODY, send};
+use crate::frame::{Encoded, Header, send, without_call};
 use std::mem;
 use std::time::Duration;
-use trunkline_transport::{Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, Toward};
+use trunkline_transport::{Carrier, PeerKey, SendError, Toward};
 use trunkline_verbs::Time;
 
 /// Time until a full queue of messages is tried again.
@@ -60,19 +60,6 @@ pub(super) fn send_control(
     ordered: bool,
     header: &Header,
 ) -> Result<(), SendError> {
-    let mut out = Outgoing {
-        peer,
-        toward,
-        session: None,
-        connect: Connect::FailFast,
-        ordered,
-        head: &[],
-        announced: 0,
-        body: Body::new(),
-        token: NOBODY,
-        report: Report::Never,
-        deadline: None,
-        leaves: Leaves::Nothing,
-    };
+    let mut out = without_call(peer, toward, None, ordered);
     send(carrier, header, &mut Encoded::default(), scratch, &mut out).map(drop)
 }

@@ -2,7 +2,9 @@
 
 use super::{Encoded, Header};
 use std::mem;
-use trunkline_transport::{Body, Carrier, Outgoing, SendError, Taken, Token};
+use trunkline_transport::{
+    Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Taken, Token, Toward,
+};
 
 /// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
 const COPIED: usize = 4096;
@@ -11,6 +13,30 @@ const ANNOUNCED: usize = 4096;
 
 /// The token of messages without a waiting call.
 pub(crate) const NOBODY: Token = Token(u64::MAX);
+
+/// Returns a frame without a body that no call waits for.
+#[inline]
+pub(crate) fn without_call(
+    peer: PeerKey,
+    toward: Toward,
+    session: Option<SessionNumber>,
+    ordered: bool,
+) -> Outgoing<'static> {
+    Outgoing {
+        peer,
+        toward,
+        session,
+        connect: Connect::FailFast,
+        ordered,
+        head: &[],
+        announced: 0,
+        body: Body::new(),
+        token: NOBODY,
+        report: Report::Never,
+        deadline: None,
+        leaves: Leaves::Nothing,
+    }
+}
 
 /// Hands a frame to the carrier. `out` has all of it but the head: its body follows the encoded part. After
 /// success `encoded` holds no large part: the carrier has its memory.

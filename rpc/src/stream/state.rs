@@ -7,7 +7,7 @@ use super::changes::Charge;
 use super::owner::{CallEnd, Owner};
 use super::{BATCH, ENOUGH_BYTES, FIRST, ITEMS_AHEAD, MOST, RETURNED_BYTES, Window};
 use crate::budgets::{ARGUMENTS, DECODED_BYTES};
-use crate::frame::{DATA_BYTES, Encoded, Header, NOBODY, StreamHeader, StreamPart, send};
+use crate::frame::{DATA_BYTES, Encoded, Header, StreamHeader, StreamPart, send, without_call};
 use crate::lifecycle::lost_in_child;
 use crate::metadata::{Metadata, ReplyMetadata};
 use crate::name::Streams;
@@ -21,9 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Toward,
-};
+use trunkline_transport::{Carrier, Leaves, Outgoing, PeerKey, SendError, SessionNumber, Toward};
 use trunkline_verbs::Time;
 
 /// The side of a stream.
@@ -877,20 +875,7 @@ struct Line<'a> {
 
 impl Line<'_> {
     fn out(&self, ordered: bool) -> Outgoing<'static> {
-        Outgoing {
-            peer: self.address.peer,
-            toward: self.address.toward,
-            session: self.address.session,
-            connect: Connect::FailFast,
-            ordered,
-            head: &[],
-            announced: 0,
-            body: Body::new(),
-            token: NOBODY,
-            report: Report::Never,
-            deadline: None,
-            leaves: Leaves::Nothing,
-        }
+        without_call(self.address.peer, self.address.toward, self.address.session, ordered)
     }
 
     fn send(&mut self, part: StreamPart, ordered: bool) -> Result<(), SendError> {
