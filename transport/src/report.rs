@@ -278,6 +278,14 @@ impl SessionQps {
         qps.into_iter().filter_map(|qp| qp.upgrade()?.path())
     }
 
+    /// Returns the number of packets that a session's QPs have received, as far as the device tells.
+    pub(crate) fn received_packets(&self, peer: PeerKey, number: u32) -> u64 {
+        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let qps = sessions.get(&(peer, number)).cloned().unwrap_or_default();
+        drop(sessions);
+        qps.into_iter().filter_map(|qp| qp.upgrade()?.received_packets()).sum()
+    }
+
     /// Returns the paths to each peer. The QPs are asked without the lock.
     pub(crate) fn report(&self) -> Vec<PathReport> {
         let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();

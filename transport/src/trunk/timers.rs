@@ -5,6 +5,7 @@ use super::lane::Lane;
 use super::{Resources, Trunk};
 use crate::Awaited;
 use crate::shared::Limits;
+use std::mem;
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{QpPath, Time};
@@ -23,6 +24,10 @@ pub(super) struct Silence {
     heard_ms: u64,
     /// Lower bound of the time of the next keepalive; 0 for the first one, which is sent at once.
     check_ms: u64,
+    /// Number of packets that the session's QPs had received, and the time at which it was last seen to change. Keepalives
+    /// of the peer count, which no completion reports.
+    received: u64,
+    received_ms: u64,
     /// True if the peer has dialled the session.
     is_accepted: bool,
 }
@@ -32,7 +37,7 @@ impl Silence {
     /// ones, and a peer that dies before it has sent anything must be detected as soon as others. So the first
     /// keepalive is sent at once.
     pub(super) fn new(now_ms: u64, is_accepted: bool) -> Self {
-        Self { heard_ms: now_ms, check_ms: 0, is_accepted }
+        Self { heard_ms: now_ms, check_ms: 0, received: 0, received_ms: now_ms, is_accepted }
     }
 
     /// Returns true if messages may have to wait for a sign of the peer.
@@ -42,8 +47,16 @@ impl Silence {
     }
 
     /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Notes
-    /// when to check again.
-    fn is_over(&mut self, now_ms: u64, limits: &Limits, awaited: Awaited, is_early: bool) -> bool {
+    /// when to check again. A node that has dialled the session awaits items without keepalives while those of the
+    /// peer arrive: a server would have one of each client otherwise, besides its own, which it sends together.
+    fn is_over(
+        &mut self,
+        now_ms: u64,
+        limits: &Limits,
+        awaited: Awaited,
+        is_early: bool,
+        received: impl FnOnce() -> u64,
+    ) -> bool {
         if self.check_ms == 0 {
             return true;
         }
@@ -58,6 +71,16 @@ impl Silence {
                 return false;
             }
         };
+        if awaited == Awaited::Item && !self.is_accepted {
+            let received = received();
+            if mem::replace(&mut self.received, received) != received {
+                self.received_ms = now_ms;
+            }
+            let end_ms = self.heard_ms.max(self.received_ms).saturating_add(interval_ms);
+            // Half of the interval is the largest error of `received_ms`.
+            self.check_ms = end_ms.min(now_ms.saturating_add(interval_ms / 2));
+            return end_ms <= now_ms;
+        }
         self.check_ms = self.heard_ms.saturating_add(interval_ms);
         let slack_ms = if is_early { interval_ms / EARLY_PART } else { 0 };
         self.check_ms <= now_ms.saturating_add(slack_ms)
@@ -154,7 +177,8 @@ impl Trunk {
         let has_begun = self.lanes.iter().all(Lane::is_open);
         let is_waiting = !has_begun || self.is_transferring() || !self.sinks.is_empty() || self.is_waiting();
         let awaited = if is_waiting { Awaited::Reply } else { awaited };
-        self.silence.is_over(now_ms, limits, awaited, is_early)
+        let received = || res.shared.session_qps.received_packets(self.peer, self.number);
+        self.silence.is_over(now_ms, limits, awaited, is_early, received)
     }
 
     /// Stages a keepalive. Its acknowledgement counts as a sign of the peer.
@@ -212,8 +236,8 @@ mod tests {
 
     /// Returns the silence after which a peer is probed, in milliseconds, up to a minute.
     fn probed_after(is_accepted: bool, awaited: Awaited, is_early: bool) -> Option<u64> {
-        let mut silence = Silence { heard_ms: 7, check_ms: 7, is_accepted };
-        (0..60_000).find(|after| silence.is_over(7 + after, &LIMITS, awaited, is_early))
+        let mut silence = Silence { check_ms: 7, ..Silence::new(7, is_accepted) };
+        (0..60_000).find(|after| silence.is_over(7 + after, &LIMITS, awaited, is_early, || 0))
     }
 
     #[test]
@@ -239,17 +263,29 @@ mod tests {
 
     #[test]
     fn a_check_is_not_repeated_before_a_keepalive_can_be_due() {
-        let mut silence = Silence { heard_ms: 100, check_ms: 600, is_accepted: true };
-        assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false));
+        let mut silence = Silence { check_ms: 600, ..Silence::new(100, true) };
+        assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false, || 0));
         assert_eq!(silence.check_ms, 10_100);
         silence.is_accepted = false;
-        assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false));
+        assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false, || 0));
         assert_eq!(silence.check_ms, 10_600, "something may be awaited by then");
     }
 
     #[test]
     fn the_first_keepalive_is_sent_at_once() {
-        assert!(Silence::new(3, false).is_over(3, &LIMITS, Awaited::Nothing, false));
+        assert!(Silence::new(3, false).is_over(3, &LIMITS, Awaited::Nothing, false, || 0));
+    }
+
+    #[test]
+    fn keepalives_of_a_server_spare_those_of_a_stream_that_waits() {
+        let mut silence = Silence { check_ms: 7, ..Silence::new(7, false) };
+        // The server sends one every 2 s until 20 s.
+        let received = |now_ms: u64| now_ms.min(20_000) / 2_000;
+        let mut now_ms = 7;
+        while !silence.is_over(now_ms, &LIMITS, Awaited::Item, false, || received(now_ms)) {
+            now_ms = silence.check_ms;
+        }
+        assert!((22_000..=23_500).contains(&now_ms), "the first own keepalive was sent after {now_ms} ms");
     }
 
     #[test]

@@ -96,6 +96,12 @@ pub trait QueuePair: Any + Send + Sync + Debug {
         None
     }
 
+    /// Returns the number of packets that the QP has received in order; `None` if the device does not tell, or the
+    /// QP is not here.
+    fn received_packets(&self) -> Option<u64> {
+        None
+    }
+
     /// Posts send requests, with one doorbell for all of them.
     ///
     /// # Errors

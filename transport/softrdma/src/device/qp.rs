@@ -182,6 +182,10 @@ impl QueuePair for SoftQp {
         self.core.shard(self.home).shard.enter().path(self.number.get())
     }
 
+    fn received_packets(&self) -> Option<u64> {
+        self.core.shard(self.home).shard.enter().received_packets(self.number.get())
+    }
+
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
         self.check_open().map_err(|cause| PostError { index: 0, cause })?;
         self.core.act_on(self.home, |shard, now| shard.post_send(self.number.get(), requests, now))

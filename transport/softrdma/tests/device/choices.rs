@@ -9,8 +9,8 @@ mod tests {
     use std::sync::Arc;
     use trunkline_softrdma::device::{SoftDevice, SoftOptions};
     use trunkline_verbs::{
-        Access, CompletionStatus, Device, Mtu, QpModify, QpState, QpType, QueuePair, SendData, SendFlags,
-        SendOperation, SendRequest, Sge, VerbsError,
+        Access, CompletionStatus, Device, IoAddress, Mtu, QpModify, QpState, QpType, QueuePair,
+        RemoteAddress, Rkey, SendData, SendFlags, SendOperation, SendRequest, Sge, VerbsError,
     };
 
     #[test]
@@ -115,6 +115,17 @@ mod tests {
         let write = SendOperation::RdmaWrite(nodes[1].remote(0));
         post(&*ini, write, &[nodes[0].sge(0, 8)], &*nodes[1].srq);
         assert_eq!(nodes[0].completion().status, CompletionStatus::RemoteInvalidRequest);
+    }
+
+    #[test]
+    fn a_write_of_no_bytes_counts_as_a_received_packet() {
+        let nodes = nodes();
+        let (ini, tgt) = connect(&nodes[0], &nodes[1]);
+        assert_eq!((tgt.received_packets(), ini.received_packets()), (Some(0), None));
+        let nowhere = RemoteAddress { address: IoAddress(0), rkey: Rkey(0) };
+        post(&*ini, SendOperation::RdmaWrite(nowhere), &[], &*nodes[1].srq);
+        assert!(nodes[0].completion().status.is_success());
+        assert_eq!(tgt.received_packets(), Some(1));
     }
 
     #[test]

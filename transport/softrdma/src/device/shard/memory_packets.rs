@@ -157,6 +157,11 @@ impl Shard {
         })
     }
 
+    /// Returns the number of packets that a QP has received in order.
+    pub(in crate::device) fn received_packets(&self, number: u32) -> Option<u64> {
+        Some(self.qps.get(number)?.counters().1?.packets)
+    }
+
     /// Appends the counters of shared memory.
     pub(in crate::device) fn memory_counters(&self, into: &mut Vec<Counter>) {
         self.local.counters(into);
