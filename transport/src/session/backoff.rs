@@ -220,6 +220,13 @@ mod tests {
             let whole = backoff.not_before(now).expect("the whole pause is longer");
             assert!(whole - now > Duration::from_millis(400), "{cause}");
         }
+        let mut backoff = Backoff::new(u64::MAX);
+        for _ in 0..20 {
+            backoff.succeeded();
+            backoff.ended(START, START);
+        }
+        assert!(backoff.early(START) - START <= Duration::from_secs(1), "sessions that end at once");
+        assert!(backoff.not_before(START) > Some(START + Duration::from_secs(1)));
     }
 
     #[test]
