@@ -3,7 +3,7 @@
 //! Owns writing, reading and removing records. A record belongs to a member and is void without it, so a dead
 //! member needs no clean-up: its places are reused for new records. The tag names the owner and is written
 //! last, so a member that dies in the middle leaves a void record. Writing and removing take no lock: a place is
-//! taken by an exchange of its tag.
+//! taken by an exchange of its tag. A tag with [`IS_WRITTEN`] keeps the place for its owner until the words are written.
 //!
 //! ```text
 //! tag: sequence 16, member 48        three words of the table's own
@@ -67,7 +67,11 @@ impl Host {
     pub(super) fn put(&self, table: &'static Table, words: [u64; 3]) -> Result<Record, HostError> {
         let is_empty =
             |index: &usize| self.registry.word64(table.record(*index)).load(Ordering::Relaxed) & MEMBER == 0;
-        let free = || (0..table.capacity).find(|index| self.record(table, *index).is_none());
+        let free = || {
+            (0..table.capacity).find(|index| {
+                self.is_free(self.registry.word64(table.record(*index)).load(Ordering::Relaxed))
+            })
+        };
         for _ in 0..ATTEMPTS {
             let index = match (0..KEPT.min(table.capacity)).find(is_empty).or_else(free) {
                 Some(index) => index,
@@ -88,7 +92,7 @@ impl Host {
         let at = table.record(index);
         let word = self.registry.word64(at);
         let before = word.load(Ordering::Acquire);
-        if MemberId::unpack(before & MEMBER).is_some_and(|owner| self.is_member(owner)) {
+        if !self.is_free(before) {
             return None;
         }
         let tag = before.wrapping_add(MEMBER + 1) & !MEMBER | self.me().pack();
@@ -100,6 +104,11 @@ impl Host {
         word.compare_exchange(written, tag, Ordering::Release, Ordering::Relaxed).ok()?;
         self.registry.word64(table.used).fetch_max(index as u64 + 1, Ordering::Release);
         Some(Record { index, tag, owner: self.me(), words })
+    }
+
+    /// Returns true if the place with this tag has no record of a member, and no member writes one there.
+    fn is_free(&self, tag: u64) -> bool {
+        MemberId::unpack(tag & MEMBER & !IS_WRITTEN).is_none_or(|owner| !self.is_member(owner))
     }
 
     /// Writes a record of this member that is removed when the claim is dropped. The caller has checked under the lock
@@ -126,7 +135,8 @@ impl Host {
     /// Removes all records for whose words `wanted` is true, also records of dead members.
     pub(super) fn remove_all(&self, table: &'static Table, wanted: impl Fn(&[u64; 3]) -> bool) {
         for (index, tag, words) in self.words_of(table) {
-            if tag & MEMBER != 0 && wanted(&words) {
+            let is_being_written = tag & IS_WRITTEN != 0 && !self.is_free(tag);
+            if tag & MEMBER != 0 && !is_being_written && wanted(&words) {
                 self.take_out(table, index, tag);
             }
         }
@@ -187,6 +197,7 @@ mod tests {
     use super::*;
     use crate::host::memory::{HostMemory, Life};
     use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicU64;
     use std::sync::mpsc;
     use std::time::Duration;
     use trunkline_machine::Runtime;
@@ -218,20 +229,33 @@ mod tests {
         let folder = Folder::new("written-at-once");
         let root = folder.path().join("run");
         let hosts = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
-        let mut blocks = [const { Vec::new() }; 2];
+        let mut taken = [const { Vec::new() }; 2];
+        let arrived = AtomicU64::new(0);
         #[expect(clippy::disallowed_methods, reason = "real threads")]
         std::thread::scope(|scope| {
-            for (host, blocks) in hosts.iter().zip(&mut blocks) {
+            for (host, taken) in hosts.iter().zip(&mut taken) {
+                // Returns in both threads at about the same time.
+                let meet = || {
+                    let before = arrived.fetch_add(1, Ordering::AcqRel);
+                    while arrived.load(Ordering::Acquire) < (before | 1) + 1 {
+                        std::thread::yield_now();
+                    }
+                };
                 scope.spawn(move || {
                     for value in 0..EACH {
-                        host.put(&PORTS, [value, !value, host.me().pack()]).unwrap();
-                        blocks.push(host.take_block(0).unwrap().start);
+                        meet();
+                        let put = host.put(&PORTS, [value, !value, host.me().pack()]);
+                        meet();
+                        taken.push((put, host.take_block(0)));
                     }
                 });
             }
         });
-        let all: BTreeSet<_> = blocks.iter().flatten().collect();
-        assert_eq!(all.len(), blocks.iter().map(Vec::len).sum(), "each block has one owner");
+        let mut blocks = BTreeSet::new();
+        for (put, block) in taken.into_iter().flatten() {
+            put.unwrap();
+            assert!(blocks.insert(block.unwrap().start), "each block has one owner");
+        }
         for host in &hosts {
             let own = hosts[0].records(&PORTS).filter(|record| record.owner == host.me());
             let words: Vec<_> = own.map(|record| record.words).collect();
