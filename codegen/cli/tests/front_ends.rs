@@ -155,7 +155,7 @@ pub enum Refusal {
             &folder,
             "wrong.rs",
             "\n#[trunkline::service]\ntrait Wrong {\n    fn get(&self);\n    async fn put(&self, key: &str);\n}\n\
-             #[trunkline::service]\ntrait Also<T> {}\n",
+             #[trunkline::service(colour = 1)]\ntrait Also<T> {}\n",
         );
         let failed = cli(&[&input]);
         assert!(!failed.status.success() && failed.stdout.is_empty());
@@ -163,6 +163,8 @@ pub enum Refusal {
         assert!(text.contains("wrong.rs:4:5: `get` has to be an `async fn`"), "{text}");
         assert!(text.contains("wrong.rs:5:30: argument `key` of `put` cannot be sent"), "{text}");
         assert!(text.contains("wrong.rs:8:12: a service cannot be generic"), "{text}");
+        assert!(text.contains("wrong.rs:7:22: unknown option `colour`"), "{text}");
+        assert!(!cli(&[&file(&folder, "prose.rs", "this is no Rust")]).status.success());
         assert!(!cli(&[Path::new("/no such file")]).status.success());
     }
 

@@ -1,22 +1,20 @@
 //! A key-value store, as its author writes it.
 
+use trunkline::stub::Stream;
 use trunkline::{Bytes, Status};
 
 /// Keys and values.
 #[trunkline::service(name = "golden.Kv", version = 2)]
 pub trait Kv {
-    /// The value of a key.
+    /// Returns the value of a key.
     async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
 
-    /// Sets a value.
-    async fn put(&self, key: String, value: Bytes) -> Result<(), Status>;
+    /// Sets a value, and returns the number of keys.
+    #[blocking]
+    async fn put(&self, key: String, value: Bytes) -> u64;
 
-    /// Returns the number of keys.
-    async fn count(&self) -> u64;
-
-    /// The key will not be needed soon.
-    #[oneway]
-    async fn forget(&self, r#type: u8, key: String);
+    /// Streams the values of the keys with a prefix.
+    async fn values(&self, prefix: String) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 }
 
 /// Passed through.

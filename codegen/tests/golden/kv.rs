@@ -1,26 +1,26 @@
+use trunkline::stub::Stream;
 use trunkline::{Bytes, Status};
 /// Keys and values.
 #[allow(dead_code)]
 pub trait Kv: 'static {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(
         &self,
         key: String,
     ) -> impl ::core::future::Future<Output = Result<Option<Bytes>, Status>>;
-    /// Sets a value.
+    /// Sets a value, and returns the number of keys.
     fn put(
         &self,
         key: String,
         value: Bytes,
-    ) -> impl ::core::future::Future<Output = Result<(), Status>>;
-    /// Returns the number of keys.
-    fn count(&self) -> impl ::core::future::Future<Output = u64>;
-    /// The key will not be needed soon.
-    fn forget(
+    ) -> impl ::core::future::Future<Output = u64>;
+    /// Streams the values of the keys with a prefix.
+    fn values(
         &self,
-        r#type: u8,
-        key: String,
-    ) -> impl ::core::future::Future<Output = ()>;
+        prefix: String,
+    ) -> impl ::core::future::Future<
+        Output = Result<impl Stream<Item = Result<Bytes, Status>>, Status>,
+    >;
 }
 #[allow(dead_code)]
 type __KvCodec = ::trunkline::codec::Bincode;
@@ -83,30 +83,6 @@ static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
                 .result(
                     ::trunkline::stub::Coding::<
                         __KvCodec,
-                        (),
-                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
-                    >::shape(),
-                );
-        });
-        &SHAPES
-    }),
-};
-#[allow(dead_code, non_upper_case_globals)]
-static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-    service: &__KvService,
-    name: "count",
-    hash: 14109536049692703384u64,
-    one_way: false,
-    idempotent: false,
-    streams: ::trunkline::stub::Streams::Neither,
-    shapes: ::core::option::Option::Some({
-        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
-            __shapes|
-        {
-            __shapes
-                .result(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
                         u64,
                         { ::trunkline::stub::Named::<u64>::IS_BORROWED },
                     >::shape(),
@@ -116,29 +92,20 @@ static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName
     }),
 };
 #[allow(dead_code, non_upper_case_globals)]
-static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
+static __Kv_values: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     service: &__KvService,
-    name: "forget",
-    hash: 3095591332080242272u64,
-    one_way: true,
+    name: "values",
+    hash: 370123388033036288u64,
+    one_way: false,
     idempotent: false,
-    streams: ::trunkline::stub::Streams::Neither,
+    streams: ::trunkline::stub::Streams::FromServer,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
             __shapes|
         {
             __shapes
                 .argument(
-                    "type",
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        u8,
-                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
-                    >::shape(),
-                );
-            __shapes
-                .argument(
-                    "key",
+                    "prefix",
                     ::trunkline::stub::Coding::<
                         __KvCodec,
                         String,
@@ -151,6 +118,14 @@ static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
 };
 #[allow(unused_imports)]
 use ::trunkline::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
+#[doc(hidden)]
+#[allow(dead_code)]
+#[diagnostic::on_unimplemented(
+    message = "`KvServer::per_poller` is not for this service: `put` is `#[blocking]`, so its handler is shared by pollers and workers",
+    label = "use `new` or `shared`",
+    note = "or move these methods to a service of their own"
+)]
+pub trait __KvPerPoller {}
 /// A server of [`Kv`]. Pass it to `NodeBuilder::serve`.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(::core::fmt::Debug)]
@@ -171,15 +146,16 @@ impl KvServer {
     ) -> Self {
         Self(
             ::trunkline::stub::Service::new(
-                &__KvService,
-                move |_, methods| {
-                    Self::__register(
-                        ::std::rc::Rc::new(::std::sync::Arc::clone(&handler)),
-                        methods,
-                    );
-                    ::core::result::Result::Ok(())
-                },
-            ),
+                    &__KvService,
+                    move |_, methods| {
+                        Self::__register(
+                            ::std::rc::Rc::new(::std::sync::Arc::clone(&handler)),
+                            methods,
+                        );
+                        ::core::result::Result::Ok(())
+                    },
+                )
+                .pooled(),
         )
     }
     /// Creates a server with one handler per poller. The handlers need not be `Send`.
@@ -187,7 +163,7 @@ impl KvServer {
     /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the node
     /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
     #[must_use]
-    pub fn per_poller<__Handler: Kv, __Failure>(
+    pub fn per_poller<__Handler: Kv + __KvPerPoller, __Failure>(
         make: impl ::core::ops::Fn(
             &::trunkline::PollerContext,
         ) -> ::core::result::Result<
@@ -201,25 +177,21 @@ impl KvServer {
         Self(
             ::trunkline::stub::Service::new(
                 &__KvService,
-                move |context, methods| {
-                    let handler = make(context).map_err(::core::convert::Into::into)?;
-                    Self::__register(
-                        ::std::rc::Rc::new(::std::boxed::Box::new(handler)),
-                        methods,
-                    );
-                    ::core::result::Result::Ok(())
+                move |_, _| {
+                    let _ = make;
+                    ::core::result::Result::Err(
+                        ::core::convert::Into::into(
+                            "methods of the service run in the worker pool",
+                        ),
+                    )
                 },
             ),
         )
     }
-    fn __register<__Shared>(
-        handler: ::std::rc::Rc<__Shared>,
+    fn __register<__Handler: Kv + ::core::marker::Send + ::core::marker::Sync>(
+        handler: ::std::rc::Rc<::std::sync::Arc<__Handler>>,
         methods: &mut ::trunkline::stub::Methods,
-    )
-    where
-        __Shared: ::core::ops::Deref + 'static,
-        __Shared::Target: Kv + ::core::marker::Sized,
-    {
+    ) {
         methods
             .add(
                 &__Kv_get,
@@ -261,8 +233,10 @@ impl KvServer {
                 &__Kv_put,
                 {
                     let handler = ::std::rc::Rc::clone(&handler);
+                    let pool = methods.pool();
                     move |__request: ::trunkline::stub::Request| {
                         let __handler = ::std::rc::Rc::clone(&handler);
+                        let __pool = ::core::clone::Clone::clone(&pool);
                         async move {
                             let (key,) = __request
                                 .arguments(
@@ -276,38 +250,24 @@ impl KvServer {
                                     ),
                                 )?;
                             let __replier = __request.replier();
+                            let __context = __request.context();
                             let value = ::trunkline::stub::Named::<
                                 Bytes,
                             >::value(__request.into_body());
-                            let __value = Kv::put(&**__handler, key, value).await;
-                            let __value: ::core::result::Result<(), Status> = ::trunkline::stub::Named::<
-                                Result<(), Status>,
-                            >::result(__value);
-                            let __value = __value
-                                .map_err(::trunkline::stub::Named::<Status>::failure)?;
-                            __replier
-                                .value(
-                                    &::trunkline::stub::Coding::<
-                                        __KvCodec,
-                                        (),
-                                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
-                                    >::of(&__value),
-                                )
-                        }
-                    }
-                },
-            );
-        methods
-            .add(
-                &__Kv_count,
-                {
-                    let handler = ::std::rc::Rc::clone(&handler);
-                    move |__request: ::trunkline::stub::Request| {
-                        let __handler = ::std::rc::Rc::clone(&handler);
-                        async move {
-                            let () = __request.arguments(&[], ())?;
-                            let __replier = __request.replier();
-                            let __value = Kv::count(&**__handler).await;
+                            let __value = {
+                                let __handler = ::std::sync::Arc::clone(&*__handler);
+                                let __given = ::core::clone::Clone::clone(&__context);
+                                __pool
+                                    .block(
+                                        &__Kv_put,
+                                        __given,
+                                        move || async move {
+                                            Kv::put(&*__handler, key, value).await
+                                        },
+                                    )
+                                    .await
+                                    .map_err(::trunkline::stub::Failure::Node)?
+                            };
                             __replier
                                 .value(
                                     &::trunkline::stub::Coding::<
@@ -322,21 +282,16 @@ impl KvServer {
             );
         methods
             .add(
-                &__Kv_forget,
+                &__Kv_values,
                 {
                     let handler = ::std::rc::Rc::clone(&handler);
                     move |__request: ::trunkline::stub::Request| {
                         let __handler = ::std::rc::Rc::clone(&handler);
                         async move {
-                            let (r#type, key) = __request
+                            let (prefix,) = __request
                                 .arguments(
-                                    &["type", "key"],
+                                    &["prefix"],
                                     (
-                                        ::trunkline::stub::Coding::<
-                                            __KvCodec,
-                                            u8,
-                                            { ::trunkline::stub::Named::<u8>::IS_BORROWED },
-                                        >::decoder(),
                                         ::trunkline::stub::Coding::<
                                             __KvCodec,
                                             String,
@@ -345,15 +300,24 @@ impl KvServer {
                                     ),
                                 )?;
                             let __replier = __request.replier();
-                            let __value = Kv::forget(&**__handler, r#type, key).await;
-                            __replier
-                                .value(
-                                    &::trunkline::stub::Coding::<
-                                        __KvCodec,
-                                        (),
-                                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
-                                    >::of(&__value),
+                            let __writer = __request.writer();
+                            let __value = Kv::values(&**__handler, prefix).await;
+                            let __value: ::core::result::Result<_, Status> = __value;
+                            let __value = __value
+                                .map_err(::trunkline::stub::Named::<Status>::failure)?;
+                            __writer
+                                .send(
+                                    __value,
+                                    |
+                                        __item: Bytes,
+                                        __buffer: &mut ::trunkline::stub::ItemBuffer|
+                                    {
+                                        __buffer
+                                            .bytes(::trunkline::stub::Named::<Bytes>::body(__item))
+                                    },
                                 )
+                                .await?;
+                            __replier.end()
                         }
                     }
                 },
@@ -386,15 +350,10 @@ impl KvServer {
     pub fn limit_put(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit_method(&__Kv_put, most))
     }
-    /// Limits how many `count` calls run concurrently. See [`Self::limit`].
+    /// Limits how many `values` calls run concurrently. See [`Self::limit`].
     #[must_use]
-    pub fn limit_count(self, most: ::core::primitive::u32) -> Self {
-        Self(self.0.limit_method(&__Kv_count, most))
-    }
-    /// Limits how many `forget` calls run concurrently. See [`Self::limit`].
-    #[must_use]
-    pub fn limit_forget(self, most: ::core::primitive::u32) -> Self {
-        Self(self.0.limit_method(&__Kv_forget, most))
+    pub fn limit_values(self, most: ::core::primitive::u32) -> Self {
+        Self(self.0.limit_method(&__Kv_values, most))
     }
 }
 impl ::core::convert::From<KvServer> for ::trunkline::stub::Service {
@@ -415,7 +374,7 @@ impl KvClient {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::Channel) -> Self {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -429,7 +388,7 @@ impl KvClient {
         from: &::trunkline::Node,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::Channel>::connect(from, server)?,
         })
@@ -466,7 +425,7 @@ impl KvClient {
             channel: self.channel.ordered(),
         }
     }
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn get(
         &self,
@@ -493,14 +452,14 @@ impl KvClient {
                     .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
             })
     }
-    /// Sets a value.
+    /// Sets a value, and returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn put(
         &self,
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + ::core::marker::Send + use<'_> {
         self.channel
             .call(
@@ -520,72 +479,52 @@ impl KvClient {
                     .value(
                         ::trunkline::stub::Coding::<
                             __KvCodec,
-                            (),
-                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
-                        >::decoder(),
-                    )
-            })
-    }
-    /// Returns the number of keys.
-    #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn count(
-        &self,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
-    > + ::core::marker::Send + use<'_> {
-        self.channel
-            .call(
-                &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_count,
-                &(),
-                ::trunkline::Bytes::new(),
-            )
-            .decoded(|__response| {
-                __response
-                    .value(
-                        ::trunkline::stub::Coding::<
-                            __KvCodec,
                             u64,
                             { ::trunkline::stub::Named::<u64>::IS_BORROWED },
                         >::decoder(),
                     )
             })
     }
-    /// The key will not be needed soon.
+    /// Streams the values of the keys with a prefix.
     #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn forget(
+    pub fn values(
         &self,
-        r#type: u8,
-        key: String,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > + ::core::marker::Send + use<'_> {
-        self.channel
-            .send(
+        let (__call, __opened) = self
+            .channel
+            .open(
                 &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_forget,
+                &__Kv_values,
                 &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        u8,
-                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
-                    >::of(&r#type),
                     ::trunkline::stub::Coding::<
                         __KvCodec,
                         String,
                         { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
+                    >::of(&prefix),
                 ),
                 ::trunkline::Bytes::new(),
-            )
-            .decoded(|_| ::core::result::Result::Ok(()))
+                ::trunkline::stub::no_items(),
+            );
+        __call
+            .decoded(move |__response| {
+                let _ = __response.bytes()?;
+                ::core::result::Result::Ok(
+                    __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
+                )
+            })
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ::core::convert::From<::trunkline::Channel> for KvClient {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::Channel) -> Self {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
         Self { channel }
     }
 }
@@ -598,7 +537,7 @@ pub struct KvClientWith<'c, 'o> {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl<'c> KvClientWith<'c, '_> {
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn get(
         self,
@@ -625,14 +564,14 @@ impl<'c> KvClientWith<'c, '_> {
                     .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
             })
     }
-    /// Sets a value.
+    /// Sets a value, and returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn put(
         self,
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + ::core::marker::Send + use<'c> {
         self.channel
             .call(
@@ -652,60 +591,45 @@ impl<'c> KvClientWith<'c, '_> {
                     .value(
                         ::trunkline::stub::Coding::<
                             __KvCodec,
-                            (),
-                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
-                        >::decoder(),
-                    )
-            })
-    }
-    /// Returns the number of keys.
-    #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn count(
-        self,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
-    > + ::core::marker::Send + use<'c> {
-        self.channel
-            .call(self.options, &__Kv_count, &(), ::trunkline::Bytes::new())
-            .decoded(|__response| {
-                __response
-                    .value(
-                        ::trunkline::stub::Coding::<
-                            __KvCodec,
                             u64,
                             { ::trunkline::stub::Named::<u64>::IS_BORROWED },
                         >::decoder(),
                     )
             })
     }
-    /// The key will not be needed soon.
+    /// Streams the values of the keys with a prefix.
     #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn forget(
+    pub fn values(
         self,
-        r#type: u8,
-        key: String,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > + ::core::marker::Send + use<'c> {
-        self.channel
-            .send(
+        let (__call, __opened) = self
+            .channel
+            .open(
                 self.options,
-                &__Kv_forget,
+                &__Kv_values,
                 &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        u8,
-                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
-                    >::of(&r#type),
                     ::trunkline::stub::Coding::<
                         __KvCodec,
                         String,
                         { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
+                    >::of(&prefix),
                 ),
                 ::trunkline::Bytes::new(),
-            )
-            .decoded(|_| ::core::result::Result::Ok(()))
+                ::trunkline::stub::no_items(),
+            );
+        __call
+            .decoded(move |__response| {
+                let _ = __response.bytes()?;
+                ::core::result::Result::Ok(
+                    __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
+                )
+            })
     }
 }
 /// A client of [`Kv`] for tasks on one poller. Its calls stay on that thread.
@@ -721,7 +645,7 @@ impl KvLocal {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -735,7 +659,7 @@ impl KvLocal {
         from: &::trunkline::PollerContext,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::LocalChannel>::connect(from, server)?,
         })
@@ -772,7 +696,7 @@ impl KvLocal {
             channel: self.channel.ordered(),
         }
     }
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn get(
         &self,
@@ -799,14 +723,14 @@ impl KvLocal {
                     .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
             })
     }
-    /// Sets a value.
+    /// Sets a value, and returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn put(
         &self,
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + use<'_> {
         self.channel
             .call(
@@ -826,72 +750,52 @@ impl KvLocal {
                     .value(
                         ::trunkline::stub::Coding::<
                             __KvCodec,
-                            (),
-                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
-                        >::decoder(),
-                    )
-            })
-    }
-    /// Returns the number of keys.
-    #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn count(
-        &self,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
-    > + use<'_> {
-        self.channel
-            .call(
-                &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_count,
-                &(),
-                ::trunkline::Bytes::new(),
-            )
-            .decoded(|__response| {
-                __response
-                    .value(
-                        ::trunkline::stub::Coding::<
-                            __KvCodec,
                             u64,
                             { ::trunkline::stub::Named::<u64>::IS_BORROWED },
                         >::decoder(),
                     )
             })
     }
-    /// The key will not be needed soon.
+    /// Streams the values of the keys with a prefix.
     #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn forget(
+    pub fn values(
         &self,
-        r#type: u8,
-        key: String,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > + use<'_> {
-        self.channel
-            .send(
+        let (__call, __opened) = self
+            .channel
+            .open(
                 &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_forget,
+                &__Kv_values,
                 &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        u8,
-                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
-                    >::of(&r#type),
                     ::trunkline::stub::Coding::<
                         __KvCodec,
                         String,
                         { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
+                    >::of(&prefix),
                 ),
                 ::trunkline::Bytes::new(),
-            )
-            .decoded(|_| ::core::result::Result::Ok(()))
+                ::trunkline::stub::no_items(),
+            );
+        __call
+            .decoded(move |__response| {
+                let _ = __response.bytes()?;
+                ::core::result::Result::Ok(
+                    __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
+                )
+            })
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ::core::convert::From<::trunkline::LocalChannel> for KvLocal {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::LocalChannel) -> Self {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
         Self { channel }
     }
 }
@@ -904,7 +808,7 @@ pub struct KvLocalWith<'c, 'o> {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl<'c> KvLocalWith<'c, '_> {
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn get(
         self,
@@ -931,14 +835,14 @@ impl<'c> KvLocalWith<'c, '_> {
                     .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
             })
     }
-    /// Sets a value.
+    /// Sets a value, and returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn put(
         self,
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + use<'c> {
         self.channel
             .call(
@@ -958,128 +862,105 @@ impl<'c> KvLocalWith<'c, '_> {
                     .value(
                         ::trunkline::stub::Coding::<
                             __KvCodec,
-                            (),
-                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
-                        >::decoder(),
-                    )
-            })
-    }
-    /// Returns the number of keys.
-    #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn count(
-        self,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
-    > + use<'c> {
-        self.channel
-            .call(self.options, &__Kv_count, &(), ::trunkline::Bytes::new())
-            .decoded(|__response| {
-                __response
-                    .value(
-                        ::trunkline::stub::Coding::<
-                            __KvCodec,
                             u64,
                             { ::trunkline::stub::Named::<u64>::IS_BORROWED },
                         >::decoder(),
                     )
             })
     }
-    /// The key will not be needed soon.
+    /// Streams the values of the keys with a prefix.
     #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn forget(
+    pub fn values(
         self,
-        r#type: u8,
-        key: String,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > + use<'c> {
-        self.channel
-            .send(
+        let (__call, __opened) = self
+            .channel
+            .open(
                 self.options,
-                &__Kv_forget,
+                &__Kv_values,
                 &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        u8,
-                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
-                    >::of(&r#type),
                     ::trunkline::stub::Coding::<
                         __KvCodec,
                         String,
                         { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
+                    >::of(&prefix),
                 ),
                 ::trunkline::Bytes::new(),
-            )
-            .decoded(|_| ::core::result::Result::Ok(()))
+                ::trunkline::stub::no_items(),
+            );
+        __call
+            .decoded(move |__response| {
+                let _ = __response.bytes()?;
+                ::core::result::Result::Ok(
+                    __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
+                )
+            })
     }
 }
 /// Calls of [`Kv`] from any thread, implemented by [`KvClient`], and by what its `with` returns. Code that takes an `impl KvCalls` also accepts a mock.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait KvCalls {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(
         &self,
         key: String,
     ) -> impl ::core::future::Future<
         Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
     > + ::core::marker::Send;
-    /// Sets a value.
+    /// Sets a value, and returns the number of keys.
     fn put(
         &self,
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
-    > + ::core::marker::Send;
-    /// Returns the number of keys.
-    fn count(
-        &self,
-    ) -> impl ::core::future::Future<
         Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + ::core::marker::Send;
-    /// The key will not be needed soon.
-    fn forget(
+    /// Streams the values of the keys with a prefix.
+    fn values(
         &self,
-        r#type: u8,
-        key: String,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > + ::core::marker::Send;
 }
 /// Calls of [`Kv`] from one thread, whose futures need not be `Send`. Implemented by [`KvLocal`] and by every [`KvCalls`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait LocalKvCalls {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(
         &self,
         key: String,
     ) -> impl ::core::future::Future<
         Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
     >;
-    /// Sets a value.
+    /// Sets a value, and returns the number of keys.
     fn put(
         &self,
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
-    >;
-    /// Returns the number of keys.
-    fn count(
-        &self,
-    ) -> impl ::core::future::Future<
         Output = ::core::result::Result<u64, ::trunkline::Status>,
     >;
-    /// The key will not be needed soon.
-    fn forget(
+    /// Streams the values of the keys with a prefix.
+    fn values(
         &self,
-        r#type: u8,
-        key: String,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     >;
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
@@ -1098,25 +979,20 @@ impl KvCalls for KvClient {
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + ::core::marker::Send {
         Self::put(self, key, value)
     }
-    fn count(
+    fn values(
         &self,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > + ::core::marker::Send {
-        Self::count(self)
-    }
-    fn forget(
-        &self,
-        r#type: u8,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
-    > + ::core::marker::Send {
-        Self::forget(self, r#type, key)
+        Self::values(self, prefix)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
@@ -1135,25 +1011,20 @@ impl KvCalls for KvClientWith<'_, '_> {
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + ::core::marker::Send {
         Self::put(*self, key, value)
     }
-    fn count(
+    fn values(
         &self,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > + ::core::marker::Send {
-        Self::count(*self)
-    }
-    fn forget(
-        &self,
-        r#type: u8,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
-    > + ::core::marker::Send {
-        Self::forget(*self, r#type, key)
+        Self::values(*self, prefix)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
@@ -1172,25 +1043,20 @@ impl LocalKvCalls for KvLocal {
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > {
         Self::put(self, key, value)
     }
-    fn count(
+    fn values(
         &self,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > {
-        Self::count(self)
-    }
-    fn forget(
-        &self,
-        r#type: u8,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
-    > {
-        Self::forget(self, r#type, key)
+        Self::values(self, prefix)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
@@ -1209,25 +1075,20 @@ impl LocalKvCalls for KvLocalWith<'_, '_> {
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > {
         Self::put(*self, key, value)
     }
-    fn count(
+    fn values(
         &self,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > {
-        Self::count(*self)
-    }
-    fn forget(
-        &self,
-        r#type: u8,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
-    > {
-        Self::forget(*self, r#type, key)
+        Self::values(*self, prefix)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
@@ -1246,25 +1107,20 @@ impl<__Caller: KvCalls> LocalKvCalls for __Caller {
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
     > {
         <__Caller as KvCalls>::put(self, key, value)
     }
-    fn count(
+    fn values(
         &self,
+        prefix: String,
     ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<u64, ::trunkline::Status>,
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            ::trunkline::Status,
+        >,
     > {
-        <__Caller as KvCalls>::count(self)
-    }
-    fn forget(
-        &self,
-        r#type: u8,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<(), ::trunkline::Status>,
-    > {
-        <__Caller as KvCalls>::forget(self, r#type, key)
+        <__Caller as KvCalls>::values(self, prefix)
     }
 }
 const _: () = ::trunkline::stub::require(
@@ -1333,43 +1189,13 @@ const _: () = ::trunkline::stub::require(
     "argument `value` of `put`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
-    !false,
-    "the result of `put` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
-);
-const _: () = ::trunkline::stub::require(
-    false || !::trunkline::stub::Named::<()>::IS_BORROWED,
-    "the result of `put` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
-);
-const _: () = ::trunkline::stub::require(
-    false || ::trunkline::stub::Named::<()>::IS_BORROWED
-        || ::trunkline::stub::Coding::<
-            __KvCodec,
-            (),
-            { ::trunkline::stub::Named::<()>::IS_BORROWED },
-        >::IS_POSSIBLE,
-    "the result of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
-);
-const _: () = ::trunkline::stub::require(
-    !(::trunkline::stub::Named::<()>::IS_BYTES
-        || ::trunkline::stub::Named::<()>::IS_OPTIONAL_BYTES),
-    "the result of `put` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
-);
-const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `put`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
-);
-const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<Result<(), Status>>::IS_RESULT,
-    "the result of `put`: a type named `Result` must be the standard library's; rename your own type, for example by `use ... as OwnResult`",
-);
-const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<u64>::IS_RESULT,
-    "the result of `count` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
+    "the result of `put` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<u64>::IS_RESULT
         || !::trunkline::stub::Named::<u64>::IS_BORROWED,
-    "the result of `count` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+    "the result of `put` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<u64>::IS_RESULT
@@ -1379,42 +1205,20 @@ const _: () = ::trunkline::stub::require(
             u64,
             { ::trunkline::stub::Named::<u64>::IS_BORROWED },
         >::IS_POSSIBLE,
-    "the result of `count` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
+    "the result of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<u64>::IS_BYTES
         || ::trunkline::stub::Named::<u64>::IS_OPTIONAL_BYTES),
-    "the result of `count` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
-);
-const _: () = ::trunkline::stub::require(
-    !::trunkline::stub::Named::<u8>::IS_CONTEXT,
-    "argument `type` of `forget` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
-);
-const _: () = ::trunkline::stub::require(
-    !::trunkline::stub::Named::<u8>::IS_BORROWED,
-    "argument `type` of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
-);
-const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<u8>::IS_CONTEXT
-        || ::trunkline::stub::Named::<u8>::IS_BORROWED
-        || ::trunkline::stub::Coding::<
-            __KvCodec,
-            u8,
-            { ::trunkline::stub::Named::<u8>::IS_BORROWED },
-        >::IS_POSSIBLE,
-    "argument `type` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
-);
-const _: () = ::trunkline::stub::require(
-    !::trunkline::stub::Named::<u8>::IS_BYTES,
-    "argument `type` of `forget` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+    "the result of `put` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_CONTEXT,
-    "argument `key` of `forget` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
+    "argument `prefix` of `values` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BORROWED,
-    "argument `key` of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+    "argument `prefix` of `values` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
@@ -1424,35 +1228,19 @@ const _: () = ::trunkline::stub::require(
             String,
             { ::trunkline::stub::Named::<String>::IS_BORROWED },
         >::IS_POSSIBLE,
-    "argument `key` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
+    "argument `prefix` of `values` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
-    "argument `key` of `forget` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+    "argument `prefix` of `values` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
 );
 const _: () = ::trunkline::stub::require(
-    !::trunkline::stub::Named::<()>::IS_RESULT,
-    "the result of `forget` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
+    ::trunkline::stub::Named::<Bytes>::IS_BYTES,
+    "an item of the stream of `values`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<()>::IS_RESULT
-        || !::trunkline::stub::Named::<()>::IS_BORROWED,
-    "the result of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
-);
-const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<()>::IS_RESULT
-        || ::trunkline::stub::Named::<()>::IS_BORROWED
-        || ::trunkline::stub::Coding::<
-            __KvCodec,
-            (),
-            { ::trunkline::stub::Named::<()>::IS_BORROWED },
-        >::IS_POSSIBLE,
-    "the result of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
-);
-const _: () = ::trunkline::stub::require(
-    !(::trunkline::stub::Named::<()>::IS_BYTES
-        || ::trunkline::stub::Named::<()>::IS_OPTIONAL_BYTES),
-    "the result of `forget` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+    ::trunkline::stub::Named::<Status>::IS_STATUS,
+    "the error of `values`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 /// Passed through.
 pub fn other() {}

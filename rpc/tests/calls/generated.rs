@@ -1,9 +1,10 @@
 //! Stubs that `trunkline-codegen` wrote to a file, in place of the attribute macro.
 
 use crate::common::pair;
-use std::cell::RefCell;
+use crate::streams::Iterate;
 use std::collections::BTreeMap;
-use trunkline::{Bytes, Status, block_on};
+use std::sync::Mutex;
+use trunkline::{Bytes, Status, Stream, block_on};
 
 #[allow(unreachable_pub, unnameable_types, reason = "they are written for a crate that exports them")]
 mod stubs {
@@ -11,30 +12,33 @@ mod stubs {
 }
 
 #[derive(Default)]
-struct Store(RefCell<BTreeMap<String, Bytes>>);
+struct Store(Mutex<BTreeMap<String, Bytes>>);
 
 impl stubs::Kv for Store {
     async fn get(&self, key: String) -> Result<Option<Bytes>, Status> {
-        Ok(self.0.borrow().get(&key).cloned())
+        Ok(self.0.lock().unwrap().get(&key).cloned())
     }
-    async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
-        self.0.borrow_mut().insert(key, value);
-        Ok(())
+    async fn put(&self, key: String, value: Bytes) -> u64 {
+        let mut values = self.0.lock().unwrap();
+        values.insert(key, value);
+        values.len() as u64
     }
-    async fn count(&self) -> u64 {
-        self.0.borrow().len() as u64
-    }
-    async fn forget(&self, _: u8, key: String) {
-        self.0.borrow_mut().remove(&key);
+    async fn values(&self, prefix: String) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
+        let mut values = self.0.lock().unwrap().clone();
+        values.retain(|key, _| key.starts_with(&prefix));
+        Ok(Iterate(values.into_values().map(Ok)))
     }
 }
 
 #[test]
 fn generated_stubs_are_those_of_the_macro() {
     stubs::other();
-    let (server, node) = pair(stubs::KvServer::per_poller(|_| Ok::<_, Status>(Store::default())));
+    let (server, node) = pair(stubs::KvServer::new(Store::default()));
     let client = stubs::KvClient::connect(&node, server.local_address()).unwrap();
-    assert_eq!(block_on(client.put("key".into(), "value".into())), Ok(()));
+    assert_eq!(block_on(client.put("key".into(), "value".into())), Ok(1));
+    assert_eq!(block_on(client.put("other".into(), "hidden".into())), Ok(2));
     assert_eq!(block_on(client.get("key".into())), Ok(Some("value".into())));
-    assert_eq!(block_on(client.count()), Ok(1));
+    let mut values = block_on(client.values("k".into())).unwrap();
+    assert_eq!(block_on(values.message()), Ok(Some("value".into())));
+    assert_eq!(block_on(values.message()), Ok(None));
 }

@@ -30,7 +30,7 @@ trait Feed {
 }
 
 /// A stream of an iterator's items.
-struct Iterate<I>(I);
+pub(crate) struct Iterate<I>(pub(crate) I);
 
 impl<I: Iterator + Unpin> Stream for Iterate<I> {
     type Item = I::Item;
