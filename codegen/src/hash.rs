@@ -1,36 +1,59 @@
 //! The hashes that identify services and methods on the wire.
 
-use crate::payload::Payload;
+use crate::model::{Method, Payload, Service};
+
+impl Service {
+    /// Returns the hash that identifies the service on the wire.
+    pub(crate) fn hash(&self) -> u64 {
+        service_hash(&self.name)
+    }
+
+    /// Returns the hash that identifies one of its methods on the wire, including its raw payloads.
+    pub(crate) fn method_hash(&self, method: &Method) -> u64 {
+        let raw = RawParts {
+            argument: method.arguments.iter().position(|argument| argument.raw),
+            result: method.output.payload,
+            client_items: method.items.as_ref().is_some_and(|items| items.item.raw),
+            server_items: method.output.items.as_ref().is_some_and(|item| item.raw),
+        };
+        method_hash(&self.name, &method.name, raw)
+    }
+}
 
 /// Returns the 64-bit FNV-1a hash of the service's name. The hash is part of the protocol and never changes.
-#[must_use]
-pub fn service_hash(service: &str) -> u64 {
+fn service_hash(service: &str) -> u64 {
     mix(0xcbf2_9ce4_8422_2325, service.as_bytes())
+}
+
+/// Parts of a method that are sent as raw bytes. Both sides must agree on them.
+#[derive(Debug, Clone, Copy)]
+struct RawParts {
+    /// Position of the raw argument among all arguments.
+    argument: Option<usize>,
+    result: Payload,
+    /// True if the client streams raw items.
+    client_items: bool,
+    /// True if the server streams raw items.
+    server_items: bool,
 }
 
 /// Returns the 64-bit FNV-1a hash of the service's name, a zero byte and the method's name. The hash is part of the
 /// protocol and never changes.
 ///
-/// The method's raw payloads follow, because both sides must agree on them: for a raw argument a zero byte, an `a` and its
-/// position among all arguments; for a raw result a zero byte and an `r`, or an `o` if it is optional.
-#[must_use]
-pub fn method_hash(service: &str, method: &str, raw_argument: Option<usize>, result: Payload) -> u64 {
+/// The method's raw parts follow, each after a zero byte: an `a` and the argument's position; an `r` for a result, or an `o`
+/// if it is optional; an `i` for the client's items; an `e` for the server's.
+fn method_hash(service: &str, method: &str, raw: RawParts) -> u64 {
     let mut hash = mix(mix(service_hash(service), &[0]), method.as_bytes());
-    if let Some(position) = raw_argument.and_then(|position| u8::try_from(position).ok()) {
+    if let Some(position) = raw.argument.and_then(|position| u8::try_from(position).ok()) {
         hash = mix(hash, &[0, b'a', position]);
     }
-    match result {
+    hash = match raw.result {
         Payload::Coded => hash,
-        Payload::Bytes => mix(hash, &[0, b'r']),
-        Payload::OptionalBytes => mix(hash, &[0, b'o']),
-    }
-}
-
-/// Adds the items that are raw, of the client's stream and of the server's, to a method's hash: for each a zero byte, and
-/// an `i` or an `e`.
-pub(crate) fn with_raw_items(hash: u64, [of_client, of_server]: [bool; 2]) -> u64 {
-    let hash = if of_client { mix(hash, b"\0i") } else { hash };
-    if of_server { mix(hash, b"\0e") } else { hash }
+        Payload::Bytes => mix(hash, b"\0r"),
+        Payload::OptionalBytes => mix(hash, b"\0o"),
+    };
+    hash = if raw.client_items { mix(hash, b"\0i") } else { hash };
+    if raw.server_items { mix(hash, b"\0e") } else { hash }
 }
 
 fn mix(hash: u64, bytes: &[u8]) -> u64 {
@@ -41,33 +64,28 @@ fn mix(hash: u64, bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
+    const CODED: RawParts =
+        RawParts { argument: None, result: Payload::Coded, client_items: false, server_items: false };
+
     #[test]
     fn hashes_are_those_of_fnv_1a() {
         assert_eq!(service_hash(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(service_hash("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(service_hash("foobar"), 0x8594_4171_f739_67e8);
-        let hash = |service, method| method_hash(service, method, None, Payload::Coded);
-        assert_eq!(hash("a", "bc"), service_hash("a\0bc"));
-        assert_ne!(hash("a", "bc"), hash("ab", "c"));
     }
 
     #[test]
-    fn methods_that_send_other_parts_raw_differ() {
-        let positions = [None, Some(0), Some(1)];
-        let results = [Payload::Coded, Payload::Bytes, Payload::OptionalBytes];
-        let mut all: Vec<_> = positions
-            .into_iter()
-            .flat_map(|position| results.map(|result| method_hash("s", "m", position, result)))
-            .collect();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), 9);
-        assert_eq!(method_hash("s", "m", Some(1), Payload::Bytes), service_hash("s\0m\0a\u{1}\0r"));
-        let items = |of_client, of_server| with_raw_items(service_hash("s\0m"), [of_client, of_server]);
-        assert_eq!(items(true, true), service_hash("s\0m\0i\0e"));
-        assert_eq!(
-            (items(false, false), items(false, true)),
-            (service_hash("s\0m"), service_hash("s\0m\0e"))
-        );
+    fn a_method_is_hashed_with_its_raw_parts() {
+        let position = Some(1);
+        for (raw, text) in [
+            (CODED, "s\0m"),
+            (RawParts { argument: position, ..CODED }, "s\0m\0a\u{1}"),
+            (RawParts { argument: position, result: Payload::Bytes, ..CODED }, "s\0m\0a\u{1}\0r"),
+            (RawParts { result: Payload::OptionalBytes, ..CODED }, "s\0m\0o"),
+            (RawParts { client_items: true, server_items: true, ..CODED }, "s\0m\0i\0e"),
+            (RawParts { server_items: true, ..CODED }, "s\0m\0e"),
+        ] {
+            assert_eq!(method_hash("s", "m", raw), service_hash(text), "{raw:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! A service is declared once as a Rust trait, and its stubs must be the same whatever tool generates them.
 //!
-//! One model ([`Service`]), parsed from the trait, and one emitter serve all front ends. The attribute macro
+//! One model, parsed from the trait, and one emitter serve all front ends. The attribute macro
 //! `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command `trunkline-codegen`
 //! calls [`generate_file`].
 //!
@@ -9,20 +9,15 @@
 #![forbid(unsafe_code)]
 
 mod build;
-mod crate_path;
 mod emit;
 mod errors;
 mod hash;
 mod model;
 mod options;
 mod parse;
-mod payload;
 mod types;
 
 pub use build::{BuildError, build, build_into, generate_file, generate_to};
-pub use hash::{method_hash, service_hash};
-pub use model::{Argument, ErrorType, Items, Method, Output, Runs, Service, StreamItem};
-pub use payload::Payload;
 
 use errors::Errors;
 use options::Options;

@@ -3,6 +3,7 @@
 
 use crate::errors::Errors;
 use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream, Parser as _};
 use syn::{Attribute, Ident, LitInt, LitStr, Meta, Path, Token, Type};
@@ -158,4 +159,15 @@ pub(crate) fn of(attribute: &Attribute) -> TokenStream {
         Meta::List(list) => list.tokens.clone(),
         _ => TokenStream::new(),
     }
+}
+
+/// Returns the path of the crate `trunkline` in the stubs of a trait, for errors at `span`. If `given`, the value of the
+/// option, is present, stubs import it once, under a private name.
+pub(crate) fn crate_path(of_trait: &Ident, given: Option<&Path>, span: Span) -> TokenStream {
+    if given.is_none() {
+        return quote_spanned!(span=> ::trunkline);
+    }
+    let mut alias = format_ident!("__{}Crate", of_trait.unraw());
+    alias.set_span(span.resolved_at(Span::call_site()));
+    quote!(#alias)
 }

@@ -1,10 +1,8 @@
 //! Parses a trait into the model, and reports an error at each invalid place.
 
-use crate::crate_path::crate_path;
 use crate::errors::Errors;
-use crate::model::{Argument, ErrorType, Items, Method, Output, Runs, Service, StreamItem};
-use crate::options::{self, Options};
-use crate::payload::Payload;
+use crate::model::{Argument, ErrorType, Items, Method, Output, Payload, Runs, Service, StreamItem};
+use crate::options::{self, Options, crate_path};
 use crate::types::{
     bare, generic_arguments, is_bytes, is_named, is_report, is_unit, stream_item, unsendable,
 };
@@ -297,7 +295,7 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
                     format!("the context `{ident}` of `{method}` must be the first argument after `&self`");
                 errors.add(&typed.ty, text);
             }
-            context = Some(Argument { ident, ty, is_named_bytes: false, raw: false });
+            context = Some(Argument { ident, ty, raw: false });
             continue;
         }
         if let Some((place, remedy)) = unsendable(&typed.ty) {
@@ -315,15 +313,13 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
         if let Some(attribute) = typed.attrs.first() {
             errors.add(attribute, format!("argument `{ident}` of `{method}` cannot have attributes"));
         }
-        let ty = (*typed.ty).clone();
-        let is_named_bytes = is_bytes(&ty);
-        arguments.push(Argument { ident, ty, is_named_bytes, raw: false });
+        arguments.push(Argument { ident, ty: (*typed.ty).clone(), raw: false });
     }
     if let Some(argument) = arguments.get(MOST_ARGUMENTS) {
         let text = format!("`{method}` has more than {MOST_ARGUMENTS} arguments; put some into a struct");
         errors.add(&argument.ident, text);
     }
-    if let Some(last) = arguments.iter_mut().rev().find(|argument| argument.is_named_bytes) {
+    if let Some(last) = arguments.iter_mut().rev().find(|argument| is_bytes(&argument.ty)) {
         last.raw = true;
     }
     (context, arguments, items)
@@ -360,7 +356,7 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
         [] => (whole.clone(), None),
     };
     if let Some(item) = stream_item(&ty).filter(|_| sig.asyncness.is_some()) {
-        return stream_output(sig, (&whole, item, error), krate, errors);
+        return stream_output(sig, &whole, item, error, krate, errors);
     }
     let failed = error.as_ref().map(ErrorType::ty).and_then(unsendable);
     if let Some((place, remedy)) = unsendable(&ty) {
@@ -386,7 +382,9 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
 /// Returns the output of a method whose handler streams items.
 fn stream_output(
     sig: &Signature,
-    (whole, item, error): (&Type, Option<&Type>, Option<ErrorType>),
+    whole: &Type,
+    item: Option<&Type>,
+    error: Option<ErrorType>,
     krate: &dyn Fn(Span) -> TokenStream,
     errors: &mut Errors,
 ) -> Option<Output> {

@@ -30,7 +30,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
         |kind| methods.iter().map(move |method| declaration(service, method, kind)).collect::<TokenStream>();
     let (of_shared, of_local) = (declared(Kind::Shared), declared(Kind::Local));
     let forwarded = |kind, to: TokenStream, receiver: TokenStream| {
-        methods.iter().map(|method| forward(service, method, kind, (&to, &receiver))).collect::<TokenStream>()
+        methods.iter().map(|method| forward(service, method, kind, &to, &receiver)).collect::<TokenStream>()
     };
     let by_client = forwarded(Kind::Shared, quote!(Self), quote!(self));
     let by_client_with = forwarded(Kind::Shared, quote!(Self), quote!(*self));
@@ -103,7 +103,8 @@ fn forward(
     service: &Service,
     method: &Method,
     kind: Kind,
-    (to, receiver): (&TokenStream, &TokenStream),
+    to: &TokenStream,
+    receiver: &TokenStream,
 ) -> TokenStream {
     let (ident, signature) = (&method.ident, signature(service, method, kind));
     let names = method.arguments.iter().map(|argument| &argument.ident);

@@ -1,8 +1,7 @@
 //! Emits the client stubs: one for any thread, one for tasks of a poller.
 
 use super::{coding, constant, failing, krate, put, quiet};
-use crate::model::{ErrorType, Items, Method, Service, StreamItem};
-use crate::payload::Payload;
+use crate::model::{ErrorType, Items, Method, Payload, Service, StreamItem};
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned as _;
@@ -204,7 +203,8 @@ fn open(
     service: &Service,
     method: &Method,
     call: &TokenStream,
-    (check, take): (Option<TokenStream>, TokenStream),
+    check: Option<&TokenStream>,
+    take: &TokenStream,
 ) -> TokenStream {
     let krate = krate(service, Span::call_site());
     let items = method.items.as_ref().map_or_else(
@@ -290,7 +290,7 @@ fn function(service: &Service, method: &Method, kind: Kind, through: Through) ->
     };
     let given = quote!(#options, &#constant, &(#(#coded,)*), #raw);
     let (call, decode) = match (one_way, check) {
-        (_, check) if method.streams() => (open(service, method, &given, (check, take)), None),
+        (_, check) if method.streams() => (open(service, method, &given, check.as_ref(), &take), None),
         (true, _) => (quote!(send), Some(quote!(|_| ::core::result::Result::Ok(())))),
         (false, None) => (quote!(call), Some(quote!(|__response| __response.#take))),
         // `?` converts a status to the error of the method.

@@ -12,9 +12,8 @@ mod server;
 
 pub(crate) use fallback::fallback;
 
-use crate::crate_path::crate_path;
-use crate::model::{Argument, ErrorType, Items, Method, Runs, Service, StreamItem};
-use crate::payload::Payload;
+use crate::model::{Argument, ErrorType, Items, Method, Payload, Runs, Service, StreamItem};
+use crate::options::crate_path;
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;

@@ -4,8 +4,7 @@
 //! compile for the same reason.
 
 use super::{coding, failing, krate};
-use crate::model::{ErrorType, Method, Service, StreamItem};
-use crate::payload::Payload;
+use crate::model::{ErrorType, Method, Payload, Service, StreamItem};
 use crate::types::{is_bytes, report_feature};
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};

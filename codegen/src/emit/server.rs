@@ -1,10 +1,10 @@
 //! Emits the server stub.
 
 use super::{coding, constant, failing, krate, put, quiet, service_name};
-use crate::model::{Argument, ErrorType, Items, Method, Runs, Service, StreamItem};
-use crate::payload::Payload;
+use crate::model::{Argument, ErrorType, Items, Method, Payload, Runs, Service, StreamItem};
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
+use syn::Ident;
 use syn::ext::IdentExt as _;
 
 /// Emits `KvServer`, with one handler for all pollers or one per poller.
@@ -17,10 +17,9 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     let entries = methods.iter().map(|method| entry(service, method));
     let quiet = quiet();
     let summary = format!(" A server of [`{ident}`]. Pass it to `NodeBuilder::serve`.");
-    let is_pooled = service.pooled().next().is_some();
-    let pooled = is_pooled.then(|| quote!(.pooled()));
-    let (per_poller, refusal) = per_poller(service, is_pooled);
-    let register = register(service, is_pooled);
+    let pooled = service.is_pooled().then(|| quote!(.pooled()));
+    let refusal = service.is_pooled().then(|| refusal(service));
+    let (per_poller, register) = (per_poller(service), register(service));
     quote! {
         #refusal
 
@@ -86,15 +85,16 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// Emits `per_poller`, and the trait that refuses it for a service with methods in the pool, whose handler is shared by all threads.
-fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) {
+/// Emits `per_poller`, which a service with methods in the pool refuses, because its handler is shared by all threads.
+fn per_poller(service: &Service) -> TokenStream {
     let Service { visibility, ident, .. } = service;
     let names = service_name(service);
-    let refuses = format_ident!("__{}PerPoller", ident.unraw());
     let krate = krate(service, Span::call_site());
-    let (bound, make) = if is_pooled {
+    let (bound, arguments, make) = if service.is_pooled() {
+        let refuses = refuses(service);
         (
             quote!(#ident + #refuses),
+            quote!(_, _),
             quote!({
                 // No handler has the bound.
                 let _ = make;
@@ -106,6 +106,7 @@ fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) 
     } else {
         (
             quote!(#ident),
+            quote!(context, methods),
             quote!({
                 let handler = make(context).map_err(::core::convert::Into::into)?;
                 Self::__register(::std::rc::Rc::new(::std::boxed::Box::new(handler)), methods);
@@ -113,9 +114,7 @@ fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) 
             }),
         )
     };
-    let (context, methods) =
-        if is_pooled { (quote!(_), quote!(_)) } else { (quote!(context), quote!(methods)) };
-    let function = quote! {
+    quote! {
         /// Creates a server with one handler per poller. The handlers need not be `Send`.
         ///
         /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the node
@@ -130,16 +129,19 @@ fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) 
         where
             __Failure: ::core::convert::Into<#krate::stub::Cause>,
         {
-            Self(#krate::stub::Service::new(&#names, move |#context, #methods| #make))
+            Self(#krate::stub::Service::new(&#names, move |#arguments| #make))
         }
-    };
-    let refusal = service.pooled().next().map_or_else(TokenStream::new, |_| refusal(service, &refuses));
-    (function, refusal)
+    }
+}
+
+/// Returns the name of the trait that refuses `per_poller`.
+fn refuses(service: &Service) -> Ident {
+    format_ident!("__{}PerPoller", service.ident.unraw())
 }
 
 /// Emits a trait that no handler implements, so that the compiler error at the call names the methods.
-fn refusal(service: &Service, refuses: &syn::Ident) -> TokenStream {
-    let visibility = &service.visibility;
+fn refusal(service: &Service) -> TokenStream {
+    let (visibility, refuses) = (&service.visibility, refuses(service));
     let methods = service
         .pooled()
         .map(|method| {
@@ -165,9 +167,9 @@ fn refusal(service: &Service, refuses: &syn::Ident) -> TokenStream {
 }
 
 /// Emits the signature of the function that registers the methods.
-fn register(service: &Service, is_pooled: bool) -> TokenStream {
+fn register(service: &Service) -> TokenStream {
     let (ident, krate) = (&service.ident, krate(service, Span::call_site()));
-    if is_pooled {
+    if service.is_pooled() {
         quote! {
             fn __register<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(
                 handler: ::std::rc::Rc<::std::sync::Arc<__Handler>>,
