@@ -130,7 +130,6 @@ mod tests {
 
     #[test]
     fn files_have_layers() {
-        let layer = |file: &str| layer_of(file);
         for (file, expected) in [
             ("/tree/rpc/src/codec/mod.rs", Some(Layer::Codec)),
             ("/tree/rpc/src/client/table.rs", Some(Layer::Rpc)),
@@ -148,7 +147,7 @@ mod tests {
             ("/rustc/1234/library/core/src/option.rs", None),
             ("", None),
         ] {
-            assert_eq!(layer(file), expected, "{file}");
+            assert_eq!(layer_of(file), expected, "{file}");
         }
     }
 

@@ -108,8 +108,12 @@ pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32,
 #[derive(Default)]
 pub(crate) struct Outside(Vec<OutsideCaller>);
 
-/// A caller, its wake flag, and the waker that sets the flag.
-type OutsideCaller = (Pin<Box<dyn Future<Output = ()>>>, Arc<Woken>, Waker);
+struct OutsideCaller {
+    calls: Pin<Box<dyn Future<Output = ()>>>,
+    woken: Arc<Woken>,
+    /// Sets `woken`.
+    waker: Waker,
+}
 
 #[derive(Debug)]
 struct Woken(AtomicBool);
@@ -131,23 +135,22 @@ impl Outside {
         let caller = || {
             let woken = Arc::new(Woken(AtomicBool::new(true)));
             let waker = Waker::from(Arc::clone(&woken));
-            let future: Pin<Box<dyn Future<Output = ()>>> =
-                Box::pin(repeat_outside(client.clone(), Arc::clone(calls)));
-            (future, woken, waker)
+            let calls = Box::pin(repeat_outside(client.clone(), Arc::clone(calls)));
+            OutsideCaller { calls, woken, waker }
         };
         Self((0..callers).map(|_| caller()).collect())
     }
 
     /// Returns true if a caller was woken.
     pub(crate) fn is_woken(&self) -> bool {
-        self.0.iter().any(|(_, woken, _)| woken.0.load(Ordering::Relaxed))
+        self.0.iter().any(|caller| caller.woken.0.load(Ordering::Relaxed))
     }
 
     /// Polls the callers that were woken. They end only if a call fails.
     pub(crate) fn poll(&mut self) {
-        for (future, woken, waker) in &mut self.0 {
+        for OutsideCaller { calls, woken, waker } in &mut self.0 {
             if woken.0.swap(false, Ordering::Relaxed) {
-                let _pending = future.as_mut().poll(&mut Context::from_waker(waker));
+                let _pending = calls.as_mut().poll(&mut Context::from_waker(waker));
             }
         }
     }
