@@ -264,6 +264,22 @@ mod tests {
         }
     }
 
+    /// A member that was stopped while it wrote a record writes the rest once it continues.
+    #[test]
+    fn place_that_a_living_member_writes_is_not_taken() {
+        let folder = Folder::new("stopped-writing");
+        let root = folder.path().join("run");
+        let [one, stopped] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let written = stopped.me().pack() | IS_WRITTEN;
+        one.registry.word64(PORTS.record(0)).store(written, Ordering::Release);
+        one.registry.word64(PORTS.used).store(1, Ordering::Release);
+        one.remove_all(&PORTS, |_| true);
+        assert_eq!(one.put_at(&PORTS, 0, [1, 0, 0]), None);
+        assert_eq!(one.put(&PORTS, [1, 0, 0]).unwrap().index, 1);
+        drop(stopped);
+        assert!(one.put_at(&PORTS, 0, [1, 0, 0]).is_some(), "its writer is dead");
+    }
+
     #[test]
     fn killed_process_of_a_simulation_waits_for_no_place() {
         let memory = HostMemory::new(Runtime::threads());
