@@ -1,42 +1,14 @@
-//! Hosts of peers, the unit of all limits per host.
+//! The hosts of a node's peers.
 //!
-//! Anyone may send from many addresses: an IPv6 host has a network of them, and a user of this host has all
-//! of 127.0.0.0/8. Limits per host therefore count a /64 once, and all addresses of this host once, except
-//! those at which processes of this user are registered. The device knows which addresses these are.
-//!
-//! [`PeerHosts`] is the only place that decides. An address may change hands while its peer has charges, so
-//! budgets keep the host of a peer until the last discharge.
+//! [`PeerHost`] defines a host, and the device knows the owner of each address. An address may change hands
+//! while its peer has charges, so budgets keep the host of a peer until the last discharge.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use trunkline_verbs::{AddressOwner, Device};
-
-/// The host of a peer, for limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum PeerHost {
-    /// An IPv4 address, or any address of a process of this user on this host.
-    Address(IpAddr),
-    /// An IPv6 network: the first 64 bits of its addresses.
-    Network(u64),
-    /// All processes of this host at addresses where no process of this user is registered.
-    Unregistered,
-}
-
-impl PeerHost {
-    fn new(address: IpAddr, owner: AddressOwner) -> Self {
-        match (owner, address) {
-            (AddressOwner::ThisHost, _) => Self::Unregistered,
-            (AddressOwner::OtherHost, IpAddr::V6(v6)) => {
-                let [a, b, c, d, e, f, g, h, ..] = v6.octets();
-                Self::Network(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
-            }
-            (AddressOwner::ThisUser, _) | (AddressOwner::OtherHost, IpAddr::V4(_)) => Self::Address(address),
-        }
-    }
-}
+use trunkline_verbs::{AddressOwner, Device, PeerHost};
 
 /// The hosts of a node's peers.
 #[derive(Debug, Default)]
@@ -81,33 +53,5 @@ impl PeerHosts {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn host(address: &str, owner: AddressOwner) -> PeerHost {
-        PeerHost::new(address.parse().unwrap(), owner)
-    }
-
-    #[test]
-    fn other_hosts_are_ipv4_addresses_and_ipv6_networks() {
-        let host = |address| host(address, AddressOwner::OtherHost);
-        assert_ne!(host("10.0.0.1"), host("10.0.0.2"));
-        assert_eq!(host("fd00::1"), host("fd00::ffff:2:3:4"));
-        assert_ne!(host("fd00::1"), host("fd00:0:0:1::1"));
-    }
-
-    #[test]
-    fn addresses_of_this_host_are_one_host_except_those_of_this_user() {
-        let all = ["127.0.0.1", "127.9.9.9", "10.0.0.1", "::1", "fd00::1", "fd00::2"];
-        for (index, one) in all.iter().enumerate() {
-            for other in &all[..index] {
-                let same = |owner| host(one, owner) == host(other, owner);
-                assert!(same(AddressOwner::ThisHost) && !same(AddressOwner::ThisUser), "{one}, {other}");
-            }
-        }
     }
 }

@@ -2,12 +2,13 @@
 #![forbid(unsafe_code)]
 
 use super::{BudgetReport, Limit};
+use crate::PeerHosts;
 use crate::PeerKey;
-use crate::peer_host::{PeerHost, PeerHosts};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_mutants::mutant;
+use trunkline_verbs::PeerHost;
 
 /// Divisor of a limit: pollers together may keep this part reserved without using it.
 const UNUSED_PART: usize = 8;

@@ -5,11 +5,11 @@
 use super::Budget;
 use super::account::{Account, HostAccounts};
 use super::reservation::Reservation;
-use crate::peer_host::PeerHost;
 use crate::{PeerKey, PeerMap};
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use trunkline_verbs::PeerHost;
 
 /// A peer's part of one budget.
 #[derive(Debug)]

@@ -2,10 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::{BudgetReport, Limit};
+use crate::PeerHosts;
 use crate::PeerKey;
-use crate::peer_host::{PeerHost, PeerHosts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use trunkline_verbs::PeerHost;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct OfHost {

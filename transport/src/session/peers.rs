@@ -5,12 +5,11 @@
 use super::machine::Machine;
 use super::private_data::Cookie;
 use crate::PeerKey;
-use crate::peer_host::PeerHost;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_verbs::Time;
+use trunkline_verbs::{PeerHost, Time};
 
 /// Time down after which a peer is forgotten that was not named here, and with which a session has been up. A
 /// peer without an earlier session is forgotten at once.

@@ -37,6 +37,7 @@ impl CmMachine {
             id,
             remote_id: 0,
             addresses,
+            host: None,
             transport: connect.transport,
             is_active: true,
             local_qpn: connect.qpn,

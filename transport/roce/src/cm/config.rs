@@ -34,9 +34,10 @@ pub struct CmConfig {
     pub ack_delay: u8,
     /// Maximum number of connections, including those in timewait.
     pub connections: usize,
-    /// Maximum number of passive connections from one peer address that are not established yet.
-    pub half_open_per_peer: usize,
-    /// The same limit for all peers together.
+    /// Maximum number of passive connections from one [`PeerHost`](trunkline_verbs::PeerHost) that are not
+    /// established yet.
+    pub half_open_per_host: usize,
+    /// The same limit for all hosts together.
     pub half_open: usize,
     /// Maximum number of answers to SIDR requests that are kept.
     pub answers: usize,
@@ -60,7 +61,7 @@ impl CmConfig {
             timewait_min_ns: 100 * MS,
             ack_delay: 12,
             connections: 65_536,
-            half_open_per_peer: 256,
+            half_open_per_host: 256,
             half_open: 4_096,
             answers: 4_096,
         }

@@ -3,7 +3,7 @@
 use super::{ListenerId, Peer, Transport};
 use crate::wire::cm::CmMessage;
 use std::net::IpAddr;
-use trunkline_verbs::QpNumber;
+use trunkline_verbs::{PeerHost, QpNumber};
 
 /// Identifies a connection; it is the comm id that the peer sees. Never 0, and not reused soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,6 +65,8 @@ pub(super) struct Connection {
     /// 0 until known.
     pub(super) remote_id: u32,
     pub(super) addresses: Addresses,
+    /// Host that it counts for while half-open; `None` on the active side.
+    pub(super) host: Option<PeerHost>,
     pub(super) transport: Transport,
     pub(super) is_active: bool,
     /// 0 until accepted.

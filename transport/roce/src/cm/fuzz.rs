@@ -7,7 +7,7 @@ use super::{
 use crate::wire::cm::CmMessage;
 use crate::wire::{Attribute, MAD_DATA_BYTES, Mad, MadHeader};
 use std::net::{IpAddr, Ipv4Addr};
-use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber, RejectReason};
+use trunkline_verbs::{AddressOwner, Mtu, PeerHost, PortSpace, Psn, QpNumber, RejectReason};
 
 const US: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const PEERS: [IpAddr; 2] = [US, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))];
@@ -78,7 +78,7 @@ impl World {
         let config = CmConfig {
             connections: LIMIT,
             half_open: LIMIT / 2,
-            half_open_per_peer: LIMIT / 3,
+            half_open_per_host: LIMIT / 3,
             answers: LIMIT / 3,
             ..CmConfig::new(7, 11)
         };
@@ -213,8 +213,9 @@ impl World {
         let (table, questions) = (&self.machine.table, &self.machine.questions);
         assert!(table.len() + questions.len() <= LIMIT);
         assert!(table.half_open_total() + questions.undecided_total() <= LIMIT / 2);
-        let of_peer = |peer: &IpAddr| table.half_open_of(*peer) + questions.undecided_of(*peer);
-        assert!(PEERS.iter().all(|peer| of_peer(peer) <= LIMIT / 3));
+        let of_host = |host| table.half_open_of(host) + questions.undecided_of(host);
+        let hosts = PEERS.map(|peer| PeerHost::new(peer, AddressOwner::OtherHost));
+        assert!(hosts.into_iter().all(|host| of_host(host) <= LIMIT / 3));
         table.check();
         questions.check();
     }

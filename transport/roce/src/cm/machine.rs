@@ -10,6 +10,7 @@ use crate::wire::Mad;
 use crate::wire::cm::CmMessage;
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use trunkline_verbs::{AddressOwner, PeerHost};
 
 /// A message to send, from QP 1 to QP 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +23,26 @@ pub struct Transmit {
     pub mad: Mad,
 }
 
-impl Transmit {
-    /// Returns true if it asks for a connection, or for a QP.
-    #[must_use]
-    pub fn is_request(&self) -> bool {
-        matches!(CmMessage::parse(&self.mad), CmMessage::Req(_) | CmMessage::SidrReq(_))
+/// Returns true if a message asks for a connection, or for a QP.
+#[must_use]
+pub fn is_request(mad: &Mad) -> bool {
+    matches!(CmMessage::parse(mad), CmMessage::Req(_) | CmMessage::SidrReq(_))
+}
+
+/// The sender of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MadSource {
+    /// Address, verified as far as the link can.
+    pub address: IpAddr,
+    /// Owner of the address. It decides which host the sender's requests count for, and matters for requests
+    /// only.
+    pub owner: AddressOwner,
+}
+
+impl From<IpAddr> for MadSource {
+    /// Returns a sender on another host.
+    fn from(address: IpAddr) -> Self {
+        Self { address, owner: AddressOwner::OtherHost }
     }
 }
 
@@ -96,25 +112,26 @@ impl CmMachine {
         self.listeners.remove(listener)
     }
 
-    /// Takes a received message. `from` must be verified as far as the link can; `to` is our
-    /// address at which it arrived.
-    pub fn handle_mad(&mut self, now: u64, from: IpAddr, to: IpAddr, mad: &Mad) {
+    /// Takes a received message. `to` is our address at which it arrived.
+    pub fn handle_mad(&mut self, now: u64, from: impl Into<MadSource>, to: IpAddr, mad: &Mad) {
+        let from = from.into();
         self.counters.received += 1;
         if !mad.header.is_cm() {
             self.counters.count(CmDrop::NotCm);
             return;
         }
-        let addresses = Addresses { local: to.to_canonical(), remote: from.to_canonical() };
+        let addresses = Addresses { local: to.to_canonical(), remote: from.address.to_canonical() };
+        let host = PeerHost::new(addresses.remote, from.owner);
         let transaction = mad.header.transaction;
         match CmMessage::parse(mad) {
-            CmMessage::Req(req) => self.handle_req(now, addresses, transaction, &req),
+            CmMessage::Req(req) => self.handle_req(now, addresses, host, transaction, &req),
             CmMessage::Mra(mra) => self.handle_mra(now, addresses, &mra),
             CmMessage::Rej(rej) => self.handle_rej(now, addresses, &rej),
             CmMessage::Rep(rep) => self.handle_rep(now, addresses, transaction, &rep),
             CmMessage::Rtu(rtu) => self.handle_rtu(addresses, transaction, &rtu),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, addresses, transaction, &dreq),
             CmMessage::Drep(drep) => self.handle_drep(now, addresses, &drep),
-            CmMessage::SidrReq(req) => self.handle_sidr_req(now, addresses, transaction, &req),
+            CmMessage::SidrReq(req) => self.handle_sidr_req(now, addresses, host, transaction, &req),
             CmMessage::SidrRep(rep) => self.handle_sidr_rep(addresses, &rep),
             CmMessage::Other(..) => self.counters.count(CmDrop::Unserved),
         }

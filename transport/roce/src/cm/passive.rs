@@ -10,7 +10,7 @@ use crate::wire::cm::{
     ADDRESS_HEADER_BYTES, AddressHeader, Answered, Ids, Path, REP_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Req,
 };
 use std::net::{IpAddr, SocketAddr};
-use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, PortSpace, QpNumber, RejectReason};
+use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason};
 
 /// A request that the machine refuses itself.
 struct Refusal {
@@ -82,7 +82,14 @@ impl CmMachine {
         }
     }
 
-    pub(super) fn handle_req(&mut self, now: u64, addresses: Addresses, transaction: u64, req: &Req) {
+    pub(super) fn handle_req(
+        &mut self,
+        now: u64,
+        addresses: Addresses,
+        host: PeerHost,
+        transaction: u64,
+        req: &Req,
+    ) {
         if req.local_id == 0 {
             self.counters.count(CmDrop::Malformed);
             return;
@@ -110,7 +117,7 @@ impl CmMachine {
                 return;
             }
         };
-        if let Err(cause) = self.check_room(addresses.remote, request.listener) {
+        if let Err(cause) = self.check_room(host, request.listener) {
             // Dropped, as by a full queue: the peer repeats it.
             self.counters.count(cause);
             return;
@@ -120,6 +127,7 @@ impl CmMachine {
             id,
             remote_id: req.local_id,
             addresses,
+            host: Some(host),
             transport: request.peer.transport,
             is_active: false,
             local_qpn: QpNumber::new(0),
@@ -212,15 +220,15 @@ impl CmMachine {
     }
 
     /// Checks the limits on undecided requests and on connections.
-    pub(super) fn check_room(&self, peer: IpAddr, listener: ListenerId) -> Result<(), CmDrop> {
+    pub(super) fn check_room(&self, host: PeerHost, listener: ListenerId) -> Result<(), CmDrop> {
         if self.listeners.is_full(listener) {
             return Err(CmDrop::Backlog);
         }
         let total = self.table.half_open_total() + self.questions.undecided_total();
-        let of_peer = self.table.half_open_of(peer) + self.questions.undecided_of(peer);
+        let of_host = self.table.half_open_of(host) + self.questions.undecided_of(host);
         let has_room = self.connections() < self.config.connections
             && total < self.config.half_open
-            && of_peer < self.config.half_open_per_peer;
+            && of_host < self.config.half_open_per_host;
         if has_room { Ok(()) } else { Err(CmDrop::Limit) }
     }
 

@@ -7,16 +7,16 @@ use super::connection::{Addresses, ConnectionId};
 use super::listener::{ListenerId, Listeners};
 use crate::wire::cm::{CmMessage, ServiceId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
+use trunkline_verbs::PeerHost;
 
 /// The state of a question.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// We asked: repeated until it is answered or `until` has passed.
     Asked { message: Box<CmMessage>, sent: u32, until: u64 },
-    /// The program decides. Counts against the backlog of this listener until the question has been
-    /// delivered to the program.
-    Undecided(Option<ListenerId>),
+    /// The program decides. Counts for this host, and against the backlog of the listener until the question
+    /// has been delivered to the program.
+    Undecided { host: PeerHost, waiting: Option<ListenerId> },
     /// Answered or refused with this message, which is sent again for each repetition.
     Answered(Box<CmMessage>),
 }
@@ -46,7 +46,7 @@ pub(super) struct Questions {
     /// The questions that peers asked.
     by_key: BTreeMap<QuestionKey, ConnectionId>,
     timers: BTreeSet<(u64, ConnectionId)>,
-    undecided: BTreeMap<IpAddr, usize>,
+    undecided: BTreeMap<PeerHost, usize>,
     undecided_total: usize,
     /// Oldest first. All are kept equally long.
     answered: VecDeque<ConnectionId>,
@@ -61,8 +61,8 @@ impl Questions {
         self.undecided_total
     }
 
-    pub(super) fn undecided_of(&self, peer: IpAddr) -> usize {
-        self.undecided.get(&peer).copied().unwrap_or(0)
+    pub(super) fn undecided_of(&self, host: PeerHost) -> usize {
+        self.undecided.get(&host).copied().unwrap_or(0)
     }
 
     pub(super) fn get(&self, id: ConnectionId) -> Option<&Question> {
@@ -103,7 +103,7 @@ impl Questions {
     /// Notes that a question was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let stage = self.questions.get_mut(&id).map(|question| &mut question.stage);
-        let Some(Stage::Undecided(waiting)) = stage else { return };
+        let Some(Stage::Undecided { waiting, .. }) = stage else { return };
         if let Some(listener) = waiting.take() {
             listeners.count(listener, false);
         }
@@ -149,17 +149,16 @@ impl Questions {
 
     fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
         let Some(question) = self.questions.get(&id) else { return };
-        let Stage::Undecided(listener) = question.stage else { return };
-        if let Some(listener) = listener {
+        let Stage::Undecided { host, waiting } = question.stage else { return };
+        if let Some(listener) = waiting {
             listeners.count(listener, more);
         }
-        let peer = question.key.addresses.remote;
-        let of_peer = self.undecided.entry(peer).or_default();
+        let of_host = self.undecided.entry(host).or_default();
         let step = |count: usize| if more { count + 1 } else { count.saturating_sub(1) };
-        *of_peer = step(*of_peer);
+        *of_host = step(*of_host);
         self.undecided_total = step(self.undecided_total);
-        if *of_peer == 0 {
-            self.undecided.remove(&peer);
+        if *of_host == 0 {
+            self.undecided.remove(&host);
         }
     }
 
@@ -171,7 +170,7 @@ impl Questions {
         let of_stage = |wanted: fn(&Stage) -> bool| {
             self.questions.values().filter(|question| wanted(&question.stage)).count()
         };
-        let undecided = of_stage(|stage| matches!(stage, Stage::Undecided(_)));
+        let undecided = of_stage(|stage| matches!(stage, Stage::Undecided { .. }));
         assert_eq!((undecided, undecided), (self.undecided_total, self.undecided.values().sum()));
         let answered = of_stage(|stage| matches!(stage, Stage::Answered(_)));
         assert_eq!(answered, self.answered.len());

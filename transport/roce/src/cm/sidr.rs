@@ -20,7 +20,7 @@ use crate::wire::cm::{
     SidrReq,
 };
 use std::net::SocketAddr;
-use trunkline_verbs::{PKEY_DEFAULT, PortSpace, QpNumber, RejectReason, SidrStatus};
+use trunkline_verbs::{PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason, SidrStatus};
 
 /// The wait between repetitions doubles, up to this multiple of the first wait.
 const LONGEST_WAIT: u64 = 16;
@@ -88,7 +88,7 @@ impl CmMachine {
         let question = self.questions.get(id).ok_or(CmError::Unknown)?;
         let key = question.key;
         match question.stage {
-            Stage::Undecided(_) => {}
+            Stage::Undecided { .. } => {}
             Stage::Asked { .. } => return Err(CmError::WrongState),
             // The question was answered, so the program can no longer refer to it.
             Stage::Answered(_) => return Err(CmError::Unknown),
@@ -105,7 +105,7 @@ impl CmMachine {
         let Some(question) = self.questions.get(id) else { return false };
         match question.stage {
             Stage::Asked { .. } => self.questions.remove(&mut self.listeners, id),
-            Stage::Undecided(_) => {
+            Stage::Undecided { .. } => {
                 // The match has just shown that the state fits.
                 let _ = self.decline(now, id, &[]);
             }
@@ -126,7 +126,14 @@ impl CmMachine {
         is_asking
     }
 
-    pub(super) fn handle_sidr_req(&mut self, now: u64, at: Addresses, transaction: u64, req: &SidrReq) {
+    pub(super) fn handle_sidr_req(
+        &mut self,
+        now: u64,
+        at: Addresses,
+        host: PeerHost,
+        transaction: u64,
+        req: &SidrReq,
+    ) {
         if req.request_id == 0 {
             self.counters.count(CmDrop::Malformed);
             return;
@@ -151,14 +158,14 @@ impl CmMachine {
                 return;
             }
         };
-        if let Err(cause) = self.check_room(at.remote, request.listener) {
+        if let Err(cause) = self.check_room(host, request.listener) {
             // Dropped, as by a full queue: the peer repeats it.
             self.counters.count(cause);
             return;
         }
         let id = self.new_id();
         let timer = now.saturating_add(self.config.decision_ns);
-        let stage = Stage::Undecided(Some(request.listener));
+        let stage = Stage::Undecided { host, waiting: Some(request.listener) };
         self.questions.insert(&mut self.listeners, Question { id, key, stage, timer });
         self.report_question(Event::ServiceRequest(id, Box::new(request)));
     }
@@ -222,7 +229,7 @@ impl CmMachine {
                 self.questions.remove(&mut self.listeners, id);
                 self.report_question(Event::Unreachable(id));
             }
-            Stage::Undecided(_) => {
+            Stage::Undecided { .. } => {
                 // The match has just shown that the state fits.
                 let _ = self.decline(now, id, &[]);
                 self.report_question(Event::Unreachable(id));

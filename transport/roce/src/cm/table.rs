@@ -6,8 +6,7 @@
 use super::connection::{Connection, ConnectionId, RemoteKey, State};
 use super::listener::Listeners;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-use trunkline_verbs::QpNumber;
+use trunkline_verbs::{PeerHost, QpNumber};
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -19,7 +18,7 @@ pub(super) struct Table {
     /// Connections that wait for an RTU, by QP. Data may arrive before the RTU.
     awaiting_rtu: BTreeMap<QpNumber, ConnectionId>,
     timers: BTreeSet<(u64, ConnectionId)>,
-    half_open: BTreeMap<IpAddr, usize>,
+    half_open: BTreeMap<PeerHost, usize>,
     half_open_total: usize,
 }
 
@@ -32,8 +31,8 @@ impl Table {
         self.half_open_total
     }
 
-    pub(super) fn half_open_of(&self, peer: IpAddr) -> usize {
-        self.half_open.get(&peer).copied().unwrap_or(0)
+    pub(super) fn half_open_of(&self, host: PeerHost) -> usize {
+        self.half_open.get(&host).copied().unwrap_or(0)
     }
 
     pub(super) fn contains(&self, id: ConnectionId) -> bool {
@@ -197,18 +196,17 @@ impl Table {
                 forget(&mut self.awaiting_rtu, connection.local_qpn, id);
             }
         }
-        if connection.state.is_half_open() {
-            let peer = connection.addresses.remote;
-            let of_peer = self.half_open.entry(peer).or_default();
+        if let Some(host) = connection.host.filter(|_| connection.state.is_half_open()) {
+            let of_host = self.half_open.entry(host).or_default();
             if more {
-                *of_peer += 1;
+                *of_host += 1;
                 self.half_open_total += 1;
             } else {
-                *of_peer = of_peer.saturating_sub(1);
+                *of_host = of_host.saturating_sub(1);
                 self.half_open_total = self.half_open_total.saturating_sub(1);
             }
-            if *of_peer == 0 {
-                self.half_open.remove(&peer);
+            if *of_host == 0 {
+                self.half_open.remove(&host);
             }
         }
     }

@@ -6,7 +6,7 @@
 use super::channel::SoftCompletionChannel;
 use super::cm_channel::SoftCmChannel;
 use super::cm_id::{SoftCmId, own_channel};
-use super::control::is_of_this_host;
+use super::control::owner_of;
 use super::core::Core;
 use super::cq::SoftCq;
 use super::directory::ShardIndex;
@@ -226,14 +226,8 @@ impl Device for SoftDevice {
     }
 
     fn address_owner(&self, address: IpAddr) -> AddressOwner {
-        match &self.host {
-            Some(host) if host.is_address_of_the_living(address) => AddressOwner::ThisUser,
-            // Each host of a simulation has one user.
-            Some(_) if !self.core.runtime().is_simulated() && is_of_this_host(address) => {
-                AddressOwner::ThisHost
-            }
-            _ => AddressOwner::OtherHost,
-        }
+        let asks_host = !self.core.runtime().is_simulated();
+        self.host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, asks_host, address))
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {

@@ -7,11 +7,16 @@
 mod asker;
 mod fields;
 
-use asker::{Asker, Took, cm};
+use crate::common::address;
+use crate::common::host::Host;
+use crate::common::node::{BOUND, Node, next_request};
+use asker::{Asker, PORT, Took, cm, request_of};
 use fields::{REP, REQ, Verdict, at, values};
+use std::net::{SocketAddr, UdpSocket};
 use trunkline_roce::wire::cm::{Answered, CmMessage};
-use trunkline_roce::wire::{Attribute, MAD_BYTES};
-use trunkline_verbs::{QpNumber, RejectReason};
+use trunkline_roce::wire::{Attribute, IpUdp, MAD_BYTES, ROCE_PORT, icrc, mad_packet};
+use trunkline_testkit::wait_until;
+use trunkline_verbs::{CmEventKind, Psn, QpNumber, RejectReason};
 
 #[test]
 fn nonsense_in_every_field_of_a_request_is_refused_or_dropped() {
@@ -200,6 +205,38 @@ fn messages_in_the_wrong_state_are_dropped() {
     assert_eq!(asker.send(rtu(req.local_id, id)), Took::counted(&["cm_wrong_state"]));
     asker.refuse_requests();
     asker.still_serves();
+}
+
+#[test]
+fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
+    let host = Host::new();
+    let [node, member] = [(); 2].map(|()| Node::open(host.options(), 4096));
+    let channel = node.cm_channel();
+    let at = SocketAddr::new(node.address, PORT);
+    let _listener = node.listen(at, &channel).unwrap();
+    // Requests stay undecided while their endpoints exist.
+    let mut undecided = Vec::new();
+    let sockets = [(); 2].map(|()| UdpSocket::bind(SocketAddr::new(address(), ROCE_PORT)).unwrap());
+    for number in 0..300 {
+        let socket = &sockets[usize::from(number % 2 == 1)];
+        let source = socket.local_addr().unwrap();
+        let mad = cm(CmMessage::Req(request_of(0x100 + number, source.ip(), node.address)));
+        let mut bytes = Vec::new();
+        mad_packet(Psn::new(1), &mad.to_bytes()).emit(&mut bytes);
+        let to = SocketAddr::new(node.address, ROCE_PORT);
+        icrc::append(&IpUdp::new(source, to), &mut bytes);
+        socket.send_to(&bytes, to).unwrap();
+        wait_until("the request is handled", BOUND, || {
+            (node.counter("cm_received") > u64::from(number)).then_some(())
+        });
+        undecided.extend(channel.next_event().map(|event| event.kind));
+    }
+    assert_eq!((undecided.len(), node.counter("cm_limit")), (256, 300 - 256));
+    assert!(undecided.iter().all(|kind| matches!(kind, CmEventKind::ConnectRequest { .. })));
+    // A process of this user has its own limit.
+    let member_channel = member.cm_channel();
+    let _asked = member.ask(at, &member_channel);
+    next_request(&*channel);
 }
 
 #[test]

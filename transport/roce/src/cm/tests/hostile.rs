@@ -5,7 +5,7 @@ use crate::wire::cm::{
 };
 use crate::wire::{Attribute, MAD_BYTES, Mad};
 use std::net::IpAddr;
-use trunkline_verbs::{Gid, PortSpace, QpNumber, RejectReason};
+use trunkline_verbs::{AddressOwner, Gid, PortSpace, QpNumber, RejectReason};
 
 /// Returns a good REQ from A to B, changed by `change`.
 fn spoiled(change: impl FnOnce(&mut Req)) -> Mad {
@@ -15,6 +15,16 @@ fn spoiled(change: impl FnOnce(&mut Req)) -> Mad {
     let CmMessage::Req(mut req) = CmMessage::parse(&mad) else { panic!("not a REQ") };
     change(&mut req);
     CmMessage::Req(req).mad(mad.header.transaction)
+}
+
+/// Returns a good REQ of another peer, with ids of this number.
+fn request_of(number: u32, peer: IpAddr, to: IpAddr) -> Mad {
+    spoiled(|req| {
+        req.local_id = number;
+        req.qpn = QpNumber::new(0x100 + number);
+        (req.primary.local_gid, req.primary.remote_gid) = (peer.into(), to.into());
+        AddressHeader::new((peer, 1).into(), to).emit(&mut req.private);
+    })
 }
 
 fn listening() -> CmMachine {
@@ -108,8 +118,8 @@ fn other_management_is_not_for_us() {
 }
 
 #[test]
-fn one_peer_can_not_fill_the_table() {
-    let config = CmConfig { half_open_per_peer: 10, half_open: 15, ..network::config(B) };
+fn one_host_can_not_fill_the_table() {
+    let config = CmConfig { half_open_per_host: 10, half_open: 15, ..network::config(B) };
     let mut machine = CmMachine::new(config);
     let listen = Listen {
         is_family_only: false,
@@ -123,13 +133,7 @@ fn one_peer_can_not_fill_the_table() {
     let flood = |peer: &str, now: u64, machine: &mut CmMachine| {
         let peer: IpAddr = peer.parse().unwrap();
         for number in 1..100 {
-            let mad = spoiled(|req| {
-                req.local_id = number;
-                req.qpn = QpNumber::new(0x100 + number);
-                req.primary.local_gid = peer.into();
-                AddressHeader::new((peer, 1).into(), address(B)).emit(&mut req.private);
-            });
-            machine.handle_mad(now, peer, address(B), &mad);
+            machine.handle_mad(now, peer, address(B), &request_of(number, peer, address(B)));
             machine.table.check();
         }
     };
@@ -151,6 +155,50 @@ fn one_peer_can_not_fill_the_table() {
     flood("10.0.0.3", config.decision_ns, &mut machine);
     assert_eq!(machine.connections(), 10);
     assert!(machine.counters().dropped(CmDrop::Limit) > 100);
+}
+
+/// Sends requests, for connections and for QPs, from different addresses of these owners. Returns how many fit.
+fn taken_from(peers: &[(&str, AddressOwner)]) -> usize {
+    let to = if peers[0].0.contains(':') { "fd00::ffff".parse().unwrap() } else { address(B) };
+    let mut machine = CmMachine::new(CmConfig { half_open_per_host: 10, ..network::config(B) });
+    for port_space in [PortSpace::Tcp, PortSpace::Udp] {
+        let listen = Listen {
+            is_family_only: false,
+            address: to,
+            port_space,
+            port: network::PORT,
+            transport: None,
+            backlog: 1_000,
+        };
+        machine.listen(&listen).unwrap();
+    }
+    let mut asker = CmMachine::new(network::config(A));
+    for number in 1..=8 {
+        for &(peer, owner) in peers {
+            let address = peer.parse().unwrap();
+            let source = MadSource { address, owner };
+            machine.handle_mad(0, source, to, &request_of(number, address, to));
+            let (local, remote) = ((address, 1).into(), (to, network::PORT).into());
+            asker.ask(0, &Ask { local, remote, private: &[] }).unwrap();
+            machine.handle_mad(0, source, to, &asker.poll_transmit().unwrap().mad);
+        }
+    }
+    machine.table.check();
+    machine.questions.check();
+    machine.connections()
+}
+
+#[test]
+fn addresses_of_one_host_have_one_limit_of_half_open_connections() {
+    use AddressOwner::{OtherHost, ThisHost, ThisUser};
+    let of = |owner, peers: [&'static str; 2]| peers.map(|peer| (peer, owner));
+    let (loopback, network) = (["127.0.0.8", "127.0.0.9"], ["fd00::1", "fd00::2"]);
+    assert_eq!(taken_from(&of(ThisHost, loopback)), 10, "any user may send from both");
+    assert_eq!(taken_from(&of(ThisUser, loopback)), 20, "each is registered");
+    assert_eq!(taken_from(&[(loopback[0], ThisHost), (loopback[1], ThisUser)]), 20);
+    assert_eq!(taken_from(&of(OtherHost, ["10.0.0.1", "10.0.0.3"])), 20);
+    assert_eq!(taken_from(&of(OtherHost, network)), 10, "a host has all of a /64");
+    assert_eq!(taken_from(&of(OtherHost, ["fd00::1", "fd00:0:0:1::1"])), 20);
 }
 
 #[test]
@@ -209,7 +257,8 @@ fn a_reply_must_come_from_whom_we_asked() {
     let Some(Event::ConnectRequest(id, _)) = asked.poll_event() else { panic!("refused") };
     asked.accept(0, id, &accept_with(0x55)).unwrap();
     let rep = asked.poll_transmit().unwrap();
-    asking.handle_mad(0, "10.0.0.9".parse().unwrap(), address(A), &rep.mad);
+    let elsewhere: IpAddr = "10.0.0.9".parse().unwrap();
+    asking.handle_mad(0, elsewhere, address(A), &rep.mad);
     assert_eq!(asking.poll_event(), None);
     let CmMessage::Rep(mut spoiled) = CmMessage::parse(&rep.mad) else { panic!("not a REP") };
     spoiled.eecn = 1;

@@ -236,7 +236,7 @@ fn answers_from_others_are_not_believed() {
 #[test]
 fn floods_of_questions_are_bounded() {
     const ANSWERS: usize = 10;
-    let config = CmConfig { half_open_per_peer: 8, answers: ANSWERS, ..network::config(B) };
+    let config = CmConfig { half_open_per_host: 8, answers: ANSWERS, ..network::config(B) };
     let mut machine = CmMachine::new(config);
     let listen = |port, backlog| Listen {
         is_family_only: false,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::descriptors::above_stdio;
-use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError};
+use trunkline_verbs::{AddressOwner, PortSpace, QpAttributes, QpNumber, VerbsError};
 
 /// Number of loopback addresses tried for a client whose natural one is used by another process.
 const OTHER_LOOPBACKS: usize = 16;
@@ -235,6 +235,11 @@ impl Addresses {
         Ok((own, remote))
     }
 
+    /// Returns the owner of an address.
+    pub(super) fn owner_of(&self, address: IpAddr) -> AddressOwner {
+        self.host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, self.asks_host, address))
+    }
+
     /// Returns true if nothing receives at an address: the member that held its port 4791 has died, and no
     /// program of the host has the port now.
     pub(super) fn is_abandoned(&self, address: IpAddr) -> bool {
@@ -351,9 +356,21 @@ fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> 
     socket.local_addr().map(|address| address.ip())
 }
 
+/// Returns the owner of an address. A simulation has no host to ask.
+pub(in crate::device) fn owner_of(host: &Host, asks_host: bool, address: IpAddr) -> AddressOwner {
+    if host.is_address_of_the_living(address) {
+        AddressOwner::ThisUser
+    // Each host of a simulation has one user.
+    } else if asks_host && is_of_this_host(address) {
+        AddressOwner::ThisHost
+    } else {
+        AddressOwner::OtherHost
+    }
+}
+
 /// Returns true if any user of this host may send from the address. The host delivers to itself what is sent to
 /// such an address, and the source is the same; a loopback address is not always listed.
-pub(in crate::device) fn is_of_this_host(address: IpAddr) -> bool {
+fn is_of_this_host(address: IpAddr) -> bool {
     let routed = || route_source(SocketAddr::new(address, ROCE_PORT), None);
     address.is_loopback() || routed().is_ok_and(|source| source == address)
 }

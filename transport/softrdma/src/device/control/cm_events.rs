@@ -9,7 +9,7 @@ use super::service::named;
 use crate::device::reach::Reach;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transport};
+use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transport, is_request};
 use trunkline_verbs::{CmIdNumber, ConnectParameters, RejectReason, Time};
 
 /// A peer's request to a listener.
@@ -54,7 +54,7 @@ impl Control {
     pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>) -> bool {
         let mut refused = false;
         while let Some(transmit) = self.connections.machine().poll_transmit() {
-            if transmit.is_request()
+            if is_request(&transmit.mad)
                 && self.qps.addresses().is_abandoned(transmit.to)
                 && self.connections.machine().refuse(&transmit)
             {

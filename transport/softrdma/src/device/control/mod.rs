@@ -35,7 +35,7 @@ mod removal;
 mod resolve;
 mod service;
 
-pub(super) use addresses::is_of_this_host;
+pub(super) use addresses::owner_of;
 pub(super) use connections::Connections;
 pub(super) use endpoint::{PendingCmEvent, PendingCmEventKind};
 pub(super) use qps::Qps;
@@ -52,6 +52,7 @@ use addresses::Addresses;
 use following::Following;
 use removal::Removal;
 use std::sync::Arc;
+use trunkline_roce::cm::{MadSource, is_request};
 use trunkline_verbs::{Counter, Time};
 
 /// Parts from which control is created.
@@ -149,7 +150,12 @@ impl Control {
         for found in shards.take_found() {
             match found {
                 Found::Mad { from, to, mad } => {
-                    self.connections.machine().handle_mad(now.0, from, to, &mad);
+                    let mut source = MadSource::from(from);
+                    // Only a request asks the host, which takes system calls.
+                    if is_request(&mad) {
+                        source.owner = self.qps.addresses().owner_of(from.to_canonical());
+                    }
+                    self.connections.machine().handle_mad(now.0, source, to, &mad);
                 }
                 Found::FirstPacket(qp) => self.connections.machine().communication_established(qp),
                 Found::OwnMessage { me, kind, bytes, area } => {

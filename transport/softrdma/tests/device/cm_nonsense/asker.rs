@@ -18,7 +18,8 @@ use trunkline_verbs::{
     PortSpace, Psn, QpNumber, QpType, QueuePair, RejectReason, Time,
 };
 
-const PORT: u16 = 7;
+/// Port of the listener.
+pub(super) const PORT: u16 = 7;
 
 /// The effect of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +120,49 @@ pub(super) fn mra(local_id: u32, remote_id: u32) -> CmMessage {
     })
 }
 
+/// Builds a valid REQ with ids of this number.
+pub(super) fn request_of(number: u32, from: IpAddr, to: IpAddr) -> Req {
+    let mut private = [0; 92];
+    AddressHeader::new(SocketAddr::new(from, 0x4321), to).emit(&mut private);
+    Req {
+        local_id: 0x5000_0000 | number,
+        reserved_4: 0,
+        vendor_id: 0,
+        service_id: ServiceId::new(PortSpace::Ib, PORT),
+        ca_guid: 0x5054_00ff_fe00_0001,
+        reserved_24: 0,
+        qkey: 0,
+        qpn: QpNumber::new(number),
+        responder_resources: 0,
+        eecn: 0,
+        initiator_depth: 4,
+        remote_eecn: 0,
+        remote_timeout: 20,
+        transport: TransportType::XRC,
+        flow_control: false,
+        starting_psn: Psn::new(99),
+        local_timeout: 20,
+        retry_count: 0,
+        pkey: PKEY_DEFAULT,
+        mtu: 3,
+        rdc_exists: false,
+        rnr_retry: 0,
+        max_cm_retries: 15,
+        srq: false,
+        primary: Path {
+            local_lid: 0xffff,
+            remote_lid: 0xffff,
+            local_gid: Gid::from(from),
+            remote_gid: Gid::from(to),
+            hop_limit: 64,
+            ack_timeout: 14,
+            ..Path::default()
+        },
+        alternate: Path::default(),
+        private,
+    }
+}
+
 impl Asker {
     /// Creates a device with an XRC listener of this backlog, and its peer.
     pub(super) fn new(backlog: u32) -> Self {
@@ -153,45 +197,7 @@ impl Asker {
     /// Builds a valid REQ with new ids.
     pub(super) fn request(&mut self) -> Req {
         self.next += 1;
-        let mut private = [0; 92];
-        AddressHeader::new(SocketAddr::new(self.address, 0x4321), self.node.address).emit(&mut private);
-        Req {
-            local_id: 0x5000_0000 | self.next,
-            reserved_4: 0,
-            vendor_id: 0,
-            service_id: ServiceId::new(PortSpace::Ib, PORT),
-            ca_guid: 0x5054_00ff_fe00_0001,
-            reserved_24: 0,
-            qkey: 0,
-            qpn: QpNumber::new(self.next),
-            responder_resources: 0,
-            eecn: 0,
-            initiator_depth: 4,
-            remote_eecn: 0,
-            remote_timeout: 20,
-            transport: TransportType::XRC,
-            flow_control: false,
-            starting_psn: Psn::new(99),
-            local_timeout: 20,
-            retry_count: 0,
-            pkey: PKEY_DEFAULT,
-            mtu: 3,
-            rdc_exists: false,
-            rnr_retry: 0,
-            max_cm_retries: 15,
-            srq: false,
-            primary: Path {
-                local_lid: 0xffff,
-                remote_lid: 0xffff,
-                local_gid: Gid::from(self.address),
-                remote_gid: Gid::from(self.node.address),
-                hop_limit: 64,
-                ack_timeout: 14,
-                ..Path::default()
-            },
-            alternate: Path::default(),
-            private,
-        }
+        request_of(self.next, self.address, self.node.address)
     }
 
     /// Builds a valid REP to a REQ of the node.
