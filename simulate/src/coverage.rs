@@ -121,6 +121,7 @@ kinds! {
     PeerHoardedCredit "peer kept all credit that it got" true,
     PeerReadBeside "peer READ beside what was announced to it" true,
     StrangersCrowded "many sessions begun by one stranger" true,
+    HostCrowded "session refused to a host that has its share" true,
     DeviceRemoved "device removed" true,
     DeviceRestored "device restored" true,
 }

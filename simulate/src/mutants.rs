@@ -294,6 +294,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "half-open sessions: one host may have any number of them",
     },
     Mutant {
+        name: "sessions_of_a_host_have_no_bound",
+        what: "sessions: the nodes of one host may have all of an SRQ",
+    },
+    Mutant {
         name: "ordered_calls_overtake",
         what: "order: a small ordered message leaves before the peer has read a large one that went before it",
     },

@@ -51,6 +51,8 @@ pub(crate) struct SimNode {
     calls: Option<Limit>,
     /// Limit of queued bytes; `None` for the default.
     queued_bytes: Option<Limit>,
+    /// Limit of its SRQs' depth; `None` for the default.
+    srq_depth_limit: Option<u32>,
     /// Clients that the process's handlers share with its program.
     shared: SharedClients,
     /// Address on which it listens.
@@ -81,6 +83,7 @@ impl SimNode {
             handlers: HANDLERS,
             calls: None,
             queued_bytes: None,
+            srq_depth_limit: None,
             shared: SharedClients::default(),
             address,
             slot: Slot::new(),
@@ -103,6 +106,11 @@ impl SimNode {
     /// Sets another limit of queued bytes.
     pub(crate) fn with_queued_bytes(self, queued_bytes: Limit) -> Self {
         Self { queued_bytes: Some(queued_bytes), ..self }
+    }
+
+    /// Sets an SRQ depth that never grows.
+    pub(crate) fn with_fixed_srq_depth(self, depth: u32) -> Self {
+        Self { plan: NodePlan { srq_depth: depth, ..self.plan }, srq_depth_limit: Some(depth), ..self }
     }
 
     /// Creates clients of these servers for its handlers to share.
@@ -163,6 +171,10 @@ impl SimNode {
             .max_message_bytes(512 << 10)
             .queued_messages(QUEUED)
             .rendezvous_bytes(self.plan.rendezvous_bytes);
+        let options = match self.srq_depth_limit {
+            Some(depth) => options.srq_depth_limit(depth),
+            None => options,
+        };
         let (oracle, timers) = (scheduler.oracle.clone(), scheduler.timers.clone());
         let coverage = Arc::clone(&scheduler.coverage);
         let thinker = Thinker::new((oracle.clone(), timers.clone(), Arc::clone(&coverage)), process);

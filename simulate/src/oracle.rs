@@ -76,7 +76,8 @@
 //! # Hostile peers
 //! | rule | violated when |
 //! |---|---|
-//! | half-open sessions are cheap | a half-open session holds credit, or strangers have more of them than the bounds allow (`half_open.rs`) |
+//! | half-open sessions are cheap | a half-open session holds credit, or strangers have more of them than the bounds allow (`sessions.rs`) |
+//! | a host has half of an SRQ | the sessions of a host, with peers that the node has not named, have more connections than its share; a session beyond it is not refused, a node of another host finds no room, or the refused node finds none after the others have gone (`sessions.rs`, `run/crowding.rs`) |
 //! | greed harms only the greedy | while a peer is at its limit of handlers or of decoded arguments, a further call of it is not refused by name, or another peer's call fails (`run/greed.rs`) |
 //! | hostility harms only the hostile | next to a peer that breaks the session protocol an honest call fails or is late, the peer's session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
 //! | no packet is diverted or amplified | a packet goes to a forger's port (`attacker.rs`), or an address gets more bytes than were sent in its name (`strangers.rs`) |

@@ -132,6 +132,9 @@ pub(crate) struct Plan {
     /// True if four more nodes are the servers of a balanced channel and their caller, which one run of eight
     /// has.
     pub(crate) has_replicas: bool,
+    /// True if four more nodes are a server with a shallow SRQ and its callers, two of one host, which one run of
+    /// eight has.
+    pub(crate) has_crowded_host: bool,
     /// Duration of the phase with faults.
     pub(crate) lasts: Duration,
 }
@@ -202,6 +205,7 @@ impl Plan {
             hostility: hostility(seed),
             has_chains: seed.is_multiple_of(8),
             has_replicas: seed % 8 == 2,
+            has_crowded_host: seed % 8 == 4,
             lasts,
             nodes,
         }

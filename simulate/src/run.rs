@@ -5,11 +5,11 @@ use crate::budgets;
 use crate::client::Client;
 use crate::coverage::{Coverage, Kind};
 use crate::credits;
-use crate::half_open;
 use crate::heading;
 use crate::node::SimNode;
 use crate::plan::{Plan, Pollers};
 use crate::scheduler::Scheduler;
+use crate::sessions;
 use crate::trace::Trace;
 use chaos::Due;
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ mod admission;
 mod away;
 mod calm;
 mod chaos;
+mod crowding;
 mod deaths;
 mod draining;
 mod endings;
@@ -73,6 +74,7 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
         && run.one_is_hostile()
         && run.one_is_greedy()
         && run.a_host_is_greedy()
+        && run.a_host_has_its_share()
         && run.handlers_end()
         && run.some_never_leave()
         && run.one_dies()
@@ -224,7 +226,7 @@ impl Run {
         if let Err(why) = budgets::kept(&ledgers) {
             self.scheduler.oracle.fail(why);
         }
-        if let Err(why) = half_open::bounded(&self.scheduler.sessions(), &ledgers) {
+        if let Err(why) = sessions::bounded(&self.scheduler.sessions(), &ledgers) {
             self.scheduler.oracle.fail(why);
         }
         match credits::conserved(&ledgers) {

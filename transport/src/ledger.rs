@@ -55,6 +55,8 @@ pub struct SessionLedger {
     pub sessions: Vec<SessionEntry>,
     /// Maximum number of half-open connections, per host and for all hosts. Beyond it, requests are refused.
     pub half_open_limit: (u32, u32),
+    /// Maximum number of connections in all sessions of a host that has several; 0 without a device.
+    pub host_limit: u32,
 }
 
 /// A session, as known to the CM machine.
@@ -66,7 +68,7 @@ pub struct SessionEntry {
     pub is_up: bool,
     /// True if this node's program has named the peer.
     pub is_named: bool,
-    /// Number of connections that the peer has announced, while the session is not up.
+    /// Number of connections that the peer has announced.
     pub announced: u32,
     /// TGTs of the session.
     pub targets: Vec<QpNumber>,

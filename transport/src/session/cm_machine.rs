@@ -192,7 +192,7 @@ impl CmMachine {
                 peer: key.address(),
                 is_up: peer.machine.is_up(),
                 is_named: peer.named,
-                announced: peer.machine.half_open(),
+                announced: peer.machine.connections(),
                 targets: self.endpoints.targets_of(key, number),
             })
         };
@@ -200,6 +200,7 @@ impl CmMachine {
             node: *self.shared.local_address.get()?,
             sessions: self.peers.all().filter_map(entry).collect(),
             half_open_limit: (HALF_OPEN_OF_HOST, HALF_OPEN),
+            host_limit: self.host_limit(),
         })
     }
 

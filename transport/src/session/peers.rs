@@ -178,6 +178,9 @@ impl Peers {
     /// Returns true if the sessions of a host would have more than `most` connections after another session with a
     /// peer. The new session replaces the peer's current one. A host without other sessions is not refused here.
     pub(super) fn is_full(&self, host: PeerHost, key: PeerKey, pollers: u16, most: u32) -> bool {
+        if mutant!(sessions_of_a_host_have_no_bound) {
+            return false;
+        }
         let replaced = self.known.get(&key).filter(|peer| peer.host == host).map_or(0, |peer| peer.held.all);
         let others = self.of_host(host).all.saturating_sub(replaced);
         others > 0 && others.saturating_add(pollers.into()) > most

@@ -32,6 +32,11 @@ pub(super) struct Admitted {
 }
 
 impl CmMachine {
+    /// Returns the maximum number of connections in the sessions of one host, named peers excepted.
+    pub(super) fn host_limit(&self) -> u32 {
+        self.endpoints.pollers_limit() / HOST_SHARE
+    }
+
     /// Judges a request. Nothing of it is remembered. If there are too many peers, an idle one is forgotten.
     ///
     /// # Errors
@@ -64,9 +69,8 @@ impl CmMachine {
         let begins = !is_echo && known.is_none_or(|peer| !peer.named && !peer.machine.is_with(hello.session));
         if begins {
             let host = self.shared.hosts.of(peer);
-            let most = self.endpoints.pollers_limit() / HOST_SHARE;
             if is_stranger && self.peers.is_crowded(host)
-                || self.peers.is_full(host, peer, hello.pollers, most)
+                || self.peers.is_full(host, peer, hello.pollers, self.host_limit())
             {
                 return Err(Refusal::Crowded);
             }

@@ -1,9 +1,10 @@
-//! Sessions that are not up yet, checked over each node between two turns.
+//! Sessions that others begin, checked over each node between two turns.
 //!
 //! | rule | violated when |
 //! |---|---|
-//! | they hold no credit | a TGT of a half-open session is charged |
-//! | they are bounded | strangers' half-open sessions have more connections than one host, or all hosts, may have |
+//! | half-open ones hold no credit | a TGT of a half-open session is charged |
+//! | half-open ones are bounded | strangers' half-open sessions have more connections than one host, or all hosts, may have |
+//! | hosts have their share | the sessions of a host that has several have more connections than half of an SRQ has room for |
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +18,7 @@ pub(crate) fn bounded(sessions: &[SessionLedger], pollers: &[PollerLedger]) -> R
     for ledger in sessions {
         let half_open = || ledger.sessions.iter().filter(|session| !session.is_up);
         within_bounds(ledger, half_open().filter(|session| !session.is_named))?;
+        within_shares(ledger)?;
         for session in half_open() {
             without_credit(ledger.node, session, pollers)?;
         }
@@ -42,6 +44,26 @@ fn within_bounds<'a>(
         ));
     }
     Ok(())
+}
+
+fn within_shares(ledger: &SessionLedger) -> Result<(), String> {
+    let mut by_host = BTreeMap::<IpAddr, (u32, usize)>::new();
+    for session in ledger.sessions.iter().filter(|session| !session.is_named) {
+        let (connections, sessions) = by_host.entry(session.peer.ip()).or_default();
+        *connections += session.announced;
+        *sessions += usize::from(session.announced > 0);
+    }
+    let (node, most) = (ledger.node, ledger.host_limit);
+    // A host has a first session whatever its size. Without a device there is no limit, and no new session.
+    let exceeds = |&(_, (connections, sessions)): &(IpAddr, (u32, usize))| {
+        most > 0 && sessions > 1 && connections > most
+    };
+    match by_host.into_iter().find(exceeds) {
+        Some((host, (connections, sessions))) => Err(format!(
+            "{sessions} sessions of {host} at {node} have {connections} connections; allowed: {most}"
+        )),
+        None => Ok(()),
+    }
 }
 
 fn without_credit(node: SocketAddr, session: &SessionEntry, pollers: &[PollerLedger]) -> Result<(), String> {
