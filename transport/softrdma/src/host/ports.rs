@@ -7,18 +7,19 @@
 //! it. No change takes the host's lock: a link opens an address in a turn of its shard, and a process that is
 //! stopped under the lock must not stop the shard. A member records port 4791 before it binds it, as unsettled.
 //!
-//! The view is read without a system call, except that each owner's lock is checked every [`ALIVE_FOR`] while
-//! it sends: a record is void without a living member, since another user may bind the port as soon as its
-//! owner has died. Packets that a member sent just before it released its ports may still wait in our
-//! sockets, among them acknowledgements that are not repeated. So released ports count until the sockets have
-//! been read empty once, for [`LAST_PACKETS_FOR`] at most. A program that binds such a port in this time
-//! still has to know a PSN.
+//! The view is read without a system call while its owners are connected with this member: the end of a connection
+//! shows a death, and is read before the first shard's next batch of packets. The lock of any other owner is
+//! checked every [`ALIVE_FOR`] while it sends. A record is void without a living member, since another user may
+//! bind the port as soon as its owner has died. Packets that a member sent just before it released its ports may
+//! still wait in our sockets, among them acknowledgements that are not repeated. So released ports count until the
+//! sockets have been read empty once, for [`LAST_PACKETS_FOR`] at most. A program that binds such a port in this
+//! time still has to know a PSN.
 #![forbid(unsafe_code)]
 
 use super::layout::{PORT_CHANGES, PORTS};
 use super::records::Record;
 use super::services::Place;
-use super::{Host, HostError, MemberId};
+use super::{Host, HostError, MemberId, Members};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_verbs::Time;
 
-/// Time for which a member counts as living after its lock was found held.
+/// Time for which a member counts as living after its lock was found held, or its connection open.
 const ALIVE_FOR: Duration = Duration::from_millis(20);
 /// Maximum time for which packets from released ports are accepted.
 const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
@@ -207,7 +208,7 @@ pub(crate) enum Source {
 /// A member's view of the ports of all members. The module docs state what it believes and for how long.
 #[derive(Debug)]
 pub(crate) struct MemberPorts {
-    host: Arc<Host>,
+    members: Arc<Members>,
     /// The change counter at the last read of the registry.
     changes: Option<u64>,
     addresses: BTreeMap<Place, At>,
@@ -246,8 +247,8 @@ struct Left {
 }
 
 impl MemberPorts {
-    pub(crate) fn new(host: Arc<Host>) -> Self {
-        Self { host, changes: None, addresses: BTreeMap::new(), batch: 0 }
+    pub(crate) fn new(members: Arc<Members>) -> Self {
+        Self { members, changes: None, addresses: BTreeMap::new(), batch: 0 }
     }
 
     /// Updates the view for ports that were recorded or released. Call it before each batch of packets.
@@ -268,16 +269,16 @@ impl MemberPorts {
 
     fn look_up(&mut self, from: SocketAddr, now: Time) -> Source {
         let place = Place::new(from.ip(), false);
-        let Self { host, addresses, batch, .. } = self;
+        let Self { members, addresses, batch, .. } = self;
         let moment = Moment { now, batch: *batch };
         let Some(at) = addresses.get_mut(&place) else { return Source::Stranger };
         let first = at.ports.partition_point(|port| port.number < from.port());
         let mut same = at.ports[first..].iter_mut().take_while(|port| port.number == from.port());
-        if same.any(|port| port.is_believed(host, moment)) {
+        if same.any(|port| port.is_believed(members, moment)) {
             return Source::Member;
         }
         // One living member is enough.
-        if at.ports.iter_mut().any(|port| port.is_believed(host, moment)) {
+        if at.ports.iter_mut().any(|port| port.is_believed(members, moment)) {
             return Source::Forged;
         }
         addresses.remove(&place);
@@ -295,7 +296,7 @@ impl MemberPorts {
 
     fn read_if_changed(&mut self, now: Time) -> bool {
         // SYNC: ports
-        let changes = self.host.registry.word64(PORT_CHANGES).load(Ordering::Acquire);
+        let changes = self.members.host().registry.word64(PORT_CHANGES).load(Ordering::Acquire);
         let has_changed = self.changes.replace(changes) != Some(changes);
         if has_changed {
             self.read(now);
@@ -307,7 +308,8 @@ impl MemberPorts {
     fn read(&mut self, now: Time) {
         let moment = Moment { now, batch: self.batch };
         let mut before = std::mem::take(&mut self.addresses);
-        for record in self.host.records(&PORTS) {
+        let host = self.members.host();
+        for record in host.records(&PORTS) {
             let is_ending = record.words[2] & IS_ENDING != 0;
             let Ok(number) = u16::try_from(record.words[2] & !IS_ENDING) else { continue };
             let place = Place::from_words([record.words[0], record.words[1]]);
@@ -321,11 +323,10 @@ impl MemberPorts {
             for port in at.ports {
                 let words = [high, low, port.number.into()];
                 // The owner has marked its record before it exited.
-                let is_marked =
-                    self.host.was_left(&PORTS, |record| *record == [high, low, words[2] | IS_ENDING]);
+                let is_marked = host.was_left(&PORTS, |record| *record == [high, low, words[2] | IS_ENDING]);
                 let port = if is_marked { port.without_death() } else { port };
                 // The record of a member that died still exists.
-                let has_died = self.host.was_left(&PORTS, |record| *record == words);
+                let has_died = host.was_left(&PORTS, |record| *record == words);
                 let port = port.ended(has_died, moment);
                 self.addresses.entry(place).or_default().ports.push(port);
             }
@@ -353,10 +354,12 @@ struct Moment {
 
 impl Port {
     /// Returns true if a packet from this port was sent by its owner.
-    fn is_believed(&mut self, host: &Host, moment: Moment) -> bool {
+    fn is_believed(&mut self, members: &Members, moment: Moment) -> bool {
+        let host = members.host();
         let is_known_to_live = moment.now < self.next_check && host.is_member(self.owner);
         if self.left.is_none() && !is_known_to_live {
-            if host.is_alive(self.owner) {
+            let is_connected = host.is_member(self.owner) && members.is_connected(self.owner);
+            if is_connected || host.is_alive(self.owner) {
                 self.next_check = moment.now + ALIVE_FOR;
             } else {
                 *self = self.ended(!self.is_ending, moment);
@@ -383,11 +386,16 @@ impl Port {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Received;
     use super::super::testing::Folder;
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    fn view(host: &Arc<Host>) -> MemberPorts {
+        MemberPorts::new(Members::new(Arc::clone(host)).unwrap())
     }
 
     fn at(millis: u64) -> Time {
@@ -464,7 +472,7 @@ mod tests {
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
         let two = Host::join(Some(&root)).unwrap();
-        let mut view = MemberPorts::new(Arc::clone(&one));
+        let mut view = view(&one);
         let mut source = |port: u16, millis| {
             view.follow(at(millis));
             let source = view.source(SocketAddr::new(ip("127.0.0.1"), port), at(millis));
@@ -491,7 +499,7 @@ mod tests {
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
         one.record_port("127.0.0.1:40001".parse().unwrap()).unwrap();
-        let mut view = MemberPorts::new(Arc::clone(&one));
+        let mut view = view(&one);
         view.follow(at(0));
         assert_eq!(view.source(from, at(0)), Source::Member);
         // The member ends without releasing its port, and nothing in the table changes.
@@ -503,6 +511,32 @@ mod tests {
     }
 
     #[test]
+    fn lock_of_a_connected_member_is_not_checked_until_the_connection_ends() {
+        let folder = Folder::new("connected");
+        let root = folder.path().join("run");
+        let [one, two] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let [here, there] = [&one, &two].map(|host| Members::new(Arc::clone(host)).unwrap());
+        let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
+        two.record_port(from).unwrap();
+        one.record_port("127.0.0.1:40001".parse().unwrap()).unwrap();
+        let mut view = MemberPorts::new(Arc::clone(&here));
+        view.follow(at(0));
+        assert!(here.connect(two.me()));
+        // A check would find this lock free.
+        let lock = one.directory().unwrap().join(format!("slot-{}", two.me().slot));
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::File::create(&lock).unwrap();
+        let millis = u64::try_from(ALIVE_FOR.as_millis()).unwrap();
+        assert_eq!([0, millis, 5 * millis].map(|at_ms| view.source(from, at(at_ms))), [Source::Member; 3]);
+        drop(there);
+        let mut body = Vec::new();
+        while here.receive(0, &mut body) != Some(Received::Lost) {
+            std::thread::yield_now();
+        }
+        assert_eq!(view.source(from, at(6 * millis)), Source::Forged);
+    }
+
+    #[test]
     fn the_last_packets_of_a_process_that_exits_are_taken() {
         let folder = Folder::new("exit");
         let root = folder.path().join("run");
@@ -510,7 +544,7 @@ mod tests {
         let two = Host::join(Some(&root)).unwrap();
         let from: SocketAddr = "127.0.0.1:4791".parse().unwrap();
         two.hold_port(from.ip(), || Ok::<(), ()>(())).unwrap();
-        let mut view = MemberPorts::new(Arc::clone(&one));
+        let mut view = view(&one);
         view.follow(at(0));
         two.ports_end();
         assert_eq!(one.port_holder(from.ip()), PortHolder::Alive(two.me()));
@@ -532,7 +566,7 @@ mod tests {
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
         one.record_port("127.0.0.1:40001".parse().unwrap()).unwrap();
-        let mut view = MemberPorts::new(Arc::clone(&one));
+        let mut view = view(&one);
         view.follow(at(0));
         two.ports_end();
         drop(two);
@@ -549,7 +583,7 @@ mod tests {
         let two = Host::join(Some(&root)).unwrap();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
-        let mut view = MemberPorts::new(one);
+        let mut view = view(&one);
         view.follow(at(0));
         two.release_port(from.ip(), None, || {});
         let believed = (0..200).take_while(|millis| {
@@ -567,7 +601,7 @@ mod tests {
         let two = Host::join(Some(&root)).unwrap();
         let from: SocketAddr = "[::1]:40000".parse().unwrap();
         two.record_port(from).unwrap();
-        let mut view = MemberPorts::new(Arc::clone(&one));
+        let mut view = view(&one);
         view.follow(at(0));
         drop(two);
         one.record_port(from).unwrap();
@@ -582,7 +616,7 @@ mod tests {
     fn garbage_in_the_table_is_read_without_a_panic() {
         let folder = Folder::new("port-garbage");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
-        let mut view = MemberPorts::new(Arc::clone(&host));
+        let mut view = view(&host);
         for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {
             host.registry.word64(PORTS.used).store(start, Ordering::Relaxed);
             for index in 0..PORTS.capacity {

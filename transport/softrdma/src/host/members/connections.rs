@@ -224,6 +224,11 @@ impl Connections {
         self.connection_to(to).is_ok()
     }
 
+    /// See [`Members::is_connected`](super::Members::is_connected).
+    pub(super) fn is_connected(&self, member: MemberId) -> bool {
+        self.to.contains_key(&member) || self.from.contains_key(&member)
+    }
+
     /// Returns the next message or loss, if one waits.
     pub(super) fn receive(&mut self) -> Option<Arrived<'_>> {
         let mut asked = false;

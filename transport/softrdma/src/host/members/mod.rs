@@ -174,6 +174,15 @@ impl Members {
         }
     }
 
+    /// Returns true if a connection with a member is open, without a system call. [`Members::receive`] reports its end
+    /// as a loss. Returns false on a simulated host.
+    pub(crate) fn is_connected(&self, member: MemberId) -> bool {
+        match &self.lock().way {
+            Way::Sockets(connections) => connections.is_connected(member),
+            Way::Memory(_) => false,
+        }
+    }
+
     /// Returns true if connections wait for descriptors or memory. Call [`Members::resume`] after a while
     /// then.
     pub(crate) fn is_short(&self) -> bool {

@@ -91,7 +91,7 @@ impl UdpLink {
     ) -> Self {
         if let Some(members) = members {
             self.ports.share(Arc::clone(members));
-            self.sources = Some(MemberPorts::new(Arc::clone(members.host())));
+            self.sources = Some(MemberPorts::new(Arc::clone(members)));
             self.relay = Some(Relay::new(Arc::clone(members), targets.cloned()));
         }
         self
@@ -104,7 +104,7 @@ impl UdpLink {
         self.ports.leave_roce_port();
         if let Some(members) = members {
             self.ports.share(Arc::clone(members));
-            self.sources = Some(MemberPorts::new(Arc::clone(members.host())));
+            self.sources = Some(MemberPorts::new(Arc::clone(members)));
         }
         self
     }
