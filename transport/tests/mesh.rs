@@ -14,10 +14,11 @@ mod common;
 use bytes::Bytes;
 use common::{ECHO, Happened, LIMIT, TestNode, fresh_address};
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_softrdma::link::ROCE_PORT;
 use trunkline_transport::{
     NodeOptions, PeerDown, PeerEvent, PeerKey, PollerIndex, ProviderChoice, SendOutcome,
 };
@@ -61,16 +62,19 @@ struct Place {
     /// Options of a node.
     options: fn() -> NodeOptions,
     mute: Mute,
-    /// Addresses without a listener.
+    /// Addresses that do not answer.
     dead: Vec<SocketAddr>,
+    /// Sockets that nobody reads. Without a socket, the software device refuses requests to an address of its host.
+    _unread: Vec<UdpSocket>,
 }
 
 fn on_software() -> Place {
     let ip = fresh_address().ip();
     let device = SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::default() }).unwrap();
     let options = || NodeOptions::new().provider(ProviderChoice::Soft).listen(fresh_address());
-    let dead = (0..DEAD).map(|_| fresh_address()).collect();
-    Place { options, mute: Mute::at(ip, device), dead }
+    let dead: Vec<_> = (0..DEAD).map(|_| fresh_address()).collect();
+    let unread = dead.iter().map(|address| UdpSocket::bind((address.ip(), ROCE_PORT)).unwrap()).collect();
+    Place { options, mute: Mute::at(ip, device), dead, _unread: unread }
 }
 
 #[cfg(feature = "rdma-core")]
@@ -89,7 +93,7 @@ fn on_nic() -> Option<Place> {
             NodeOptions::new().provider(ProviderChoice::Require).allow_unauthenticated(true).srq_depth(128);
         options.listen(SocketAddr::new(ip, 0)).or_from_env().unwrap()
     };
-    Some(Place { options, mute: Mute::at(ip, device), dead })
+    Some(Place { options, mute: Mute::at(ip, device), dead, _unread: Vec::new() })
 }
 
 /// Waits until a session is up or down at a node's first poller.

@@ -87,7 +87,9 @@ fn owners_of_bytes_that_panic_end_neither_calls_nor_nodes() {
     assert_eq!((failed.code(), &failed.details()[..]), (Code::Aborted, &[7; 3][..]));
     assert_eq!(dropped.next(), "dropped", "the details of a status");
     // One call is refused on the poller, and one expires in its queue.
-    let nowhere = PanickingClient::connect(&node, crate::common::fresh_address()).unwrap();
+    let silent = crate::common::fresh_address();
+    let _unread = std::net::UdpSocket::bind((silent.ip(), trunkline_softrdma::link::ROCE_PORT)).unwrap();
+    let nowhere = PanickingClient::connect(&node, silent).unwrap();
     let waits =
         CallOptions::new().connect(trunkline::Connect::Wait).timeout(std::time::Duration::from_millis(50));
     let refused = block_on(nowhere.length(Owner::bytes(100 << 20, &reporter))).unwrap_err();

@@ -2,10 +2,11 @@
 
 use crate::common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, fresh_address, over_udp, pattern};
 use bytes::Bytes;
+use std::net::UdpSocket;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
-use trunkline_softrdma::link::Hub;
+use trunkline_softrdma::link::{Hub, ROCE_PORT};
 use trunkline_transport::{
     Connections, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, Pinning, ProviderChoice, SendError,
     SendFailure, SendOutcome, StartError,
@@ -72,6 +73,9 @@ fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
 
 #[test]
 fn nobody_listens() {
+    // A program that does not answer, and is there before the device lists the host's sockets.
+    let silent = fresh_address();
+    let _socket = UdpSocket::bind((silent.ip(), ROCE_PORT)).unwrap();
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);
     let mut elsewhere = server.address;
@@ -87,6 +91,8 @@ fn nobody_listens() {
     };
     assert_eq!(cause, PeerDown::NotListening);
     let peer = client.name(0, fresh_address());
+    assert_eq!(client.down(peer), PeerDown::NotListening);
+    let peer = client.name(0, silent);
     client.send(0, peer, b"x", Bytes::new(), 2);
     assert_eq!(client.outcome(2), failed(false, PeerDown::Unreachable));
 }

@@ -214,7 +214,10 @@ fn synchronous_calls_report_why_they_failed() {
     let id = active(ip, port, RDMA_PS_TCP, IBV_QPT_RC);
     assert_eq!(connect(id, &mut with(b"")), Err(libc::ECONNREFUSED));
     destroy_all(&[id]);
-    let silent = active(address(), port, RDMA_PS_TCP, IBV_QPT_RC);
+    // A request to an address without a socket is refused.
+    let at = address();
+    let _unread = std::net::UdpSocket::bind((at, 4791)).unwrap();
+    let silent = active(at, port, RDMA_PS_TCP, IBV_QPT_RC);
     assert_eq!(connect(silent, &mut with(b"")), Err(libc::ETIMEDOUT));
     destroy_all(&[silent]);
 }

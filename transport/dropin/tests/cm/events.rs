@@ -234,7 +234,10 @@ fn rejections_report_their_reason() {
 #[test]
 fn a_peer_that_never_replies_is_unreachable() {
     let channel = Channel::new();
-    let id = channel.resolved(address(), std::net::SocketAddrV4::new(address(), 9), RDMA_PS_TCP);
+    // A request to an address without a socket is refused.
+    let at = address();
+    let _unread = std::net::UdpSocket::bind((at, 4791)).unwrap();
+    let id = channel.resolved(address(), std::net::SocketAddrV4::new(at, 9), RDMA_PS_TCP);
     create_qp(id);
     connect(id, &mut with(b"")).unwrap();
     assert_eq!(channel.expect(RDMA_CM_EVENT_UNREACHABLE).status, -libc::ETIMEDOUT);

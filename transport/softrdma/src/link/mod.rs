@@ -9,7 +9,7 @@
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
 //! | `sockets` | the interface between `udp` and the operating system or a simulated host |
-//! | `port_owner` | the process that has port 4791, for error texts |
+//! | `port_owner` | the process that has port 4791, for error texts; addresses where none has it |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
 //! | `capture` | `CapturedLink`: writes the datagrams into a capture file |
@@ -37,6 +37,7 @@ pub use error::{LinkError, ROCE_PORT_TAKEN};
 pub(crate) use faults::FaultyLink;
 pub use faults::{FaultPlan, FaultPlanError};
 pub use in_process::{Hub, InProcessLink};
+pub(crate) use port_owner::UdpSockets;
 pub use port_owner::{Owner, PortOwner};
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
 pub(crate) use udp::UdpLink;

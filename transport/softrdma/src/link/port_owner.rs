@@ -7,12 +7,16 @@
 
 use std::fmt;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use trunkline_roce::wire::ROCE_PORT;
+use trunkline_verbs::Time;
 
 /// Maximum number of processes whose descriptors are examined.
 const MOST_PROCESSES: usize = 65_536;
+/// Time for which a list of the host's sockets is used.
+const KEPT_FOR: Duration = Duration::from_millis(100);
 
 /// The owner of UDP port 4791 at an address, as far as it can be known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,18 +77,13 @@ impl PortOwner {
     /// drops what arrives at its socket.
     #[must_use]
     pub fn stopped_at(address: IpAddr) -> Option<u32> {
-        let socket = sockets_at(address)?.into_iter().find(|socket| socket.address == address)?;
+        let socket = receiving_at(address)?.into_iter().find(|socket| socket.address == address)?;
         if links_of(Path::new("/proc/self")).contains(&link_to(socket.inode)) {
             return None;
         }
         let Owner::Process { pid, .. } = process_with(socket.inode)? else { return None };
         let status = fs::read(format!("/proc/{pid}/status")).ok()?;
         status.split(|byte| *byte == b'\n').any(|line| line.starts_with(b"State:\tT")).then_some(pid)
-    }
-
-    /// Returns true if no socket receives at the port of this address; false if `/proc` cannot be read.
-    pub(crate) fn is_free(address: IpAddr) -> bool {
-        receiving_at(address).is_some_and(|sockets| sockets.is_empty())
     }
 
     /// Returns the owner of the port at this address; `None` if the port is free, or `/proc` cannot be read.
@@ -128,45 +127,74 @@ impl fmt::Display for PortOwner {
     }
 }
 
-/// A socket with the port, as the kernel lists it.
+/// The UDP sockets of this host, read at most once in [`KEPT_FOR`].
+#[derive(Debug, Default)]
+pub(crate) struct UdpSockets {
+    /// Time of the last read.
+    read: Option<Time>,
+    /// `None` if the kernel's lists cannot be read.
+    sockets: Option<Vec<Listed>>,
+}
+
+impl UdpSockets {
+    /// Returns true if no socket receives at port 4791 of an address. `own` is the socket that packets to the address
+    /// leave from. A list without it may describe another network namespace; the result is false then.
+    pub(crate) fn is_free(&mut self, address: IpAddr, own: SocketAddr, now: Time) -> bool {
+        if self.read.is_none_or(|read| now >= read + KEPT_FOR) {
+            (self.read, self.sockets) = (Some(now), all_sockets());
+        }
+        let is_own = |socket: &Listed| (socket.address, socket.port) == (own.ip(), own.port());
+        self.sockets.as_ref().is_some_and(|sockets| {
+            sockets.iter().any(is_own) && !sockets.iter().any(|socket| socket.receives_at(address))
+        })
+    }
+}
+
+/// A UDP socket, as the kernel lists it.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
     address: IpAddr,
+    port: u16,
     uid: u32,
     /// Inode of the socket; 0 for a socket of the kernel itself.
     inode: u64,
 }
 
+impl Listed {
+    /// Returns true if the socket has port 4791 at this address or at every address. A socket at every IPv6 address
+    /// may have the IPv4 port, too.
+    fn receives_at(&self, address: IpAddr) -> bool {
+        let is_any = self.address.is_unspecified() && (self.address.is_ipv6() || address.is_ipv4());
+        self.port == ROCE_PORT && (self.address == address || is_any)
+    }
+}
+
 /// Returns the sockets that receive at the port of this address.
 fn receiving_at(address: IpAddr) -> Option<Vec<Listed>> {
-    let mut sockets = sockets_at(address)?;
-    if address.is_ipv4() {
-        // A socket of both families has the IPv4 port, too.
-        let any = fs::read_to_string("/proc/net/udp6").unwrap_or_default();
-        sockets.extend(sockets_of(&any, Ipv6Addr::UNSPECIFIED.into()));
-    }
+    let mut sockets = all_sockets()?;
+    sockets.retain(|socket| socket.receives_at(address));
     Some(sockets)
 }
 
-/// Returns the sockets of the address's family that have the port there, or at every address.
-fn sockets_at(address: IpAddr) -> Option<Vec<Listed>> {
-    let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
-    Some(sockets_of(&fs::read_to_string(table).ok()?, address))
+/// Returns the UDP sockets of this thread's network namespace. `/proc/net` shows the main thread's.
+fn all_sockets() -> Option<Vec<Listed>> {
+    let v4 = fs::read_to_string("/proc/thread-self/net/udp").ok()?;
+    // A host without IPv6 has no such file.
+    let v6 = fs::read_to_string("/proc/thread-self/net/udp6").unwrap_or_default();
+    Some(sockets_of(&v4).chain(sockets_of(&v6)).collect())
 }
 
-/// Returns the sockets of a table that have the port at this address, or at every address.
-fn sockets_of(table: &str, address: IpAddr) -> Vec<Listed> {
-    let listed = table.lines().skip(1).filter_map(|line| {
+/// Returns the sockets of a table.
+fn sockets_of(table: &str) -> impl Iterator<Item = Listed> {
+    table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let (at, port) = fields.next()?.split_once(':')?;
-        let at = address_of(at)?;
+        let (address, port) = (address_of(at)?, u16::from_str_radix(port, 16).ok()?);
         let mut fields = fields.skip(5);
         let uid = fields.next()?.parse().ok()?;
         let inode = fields.nth(1)?.parse().ok()?;
-        let is_it = u16::from_str_radix(port, 16) == Ok(ROCE_PORT) && (at == address || at.is_unspecified());
-        is_it.then_some(Listed { address: at, uid, inode })
-    });
-    listed.collect()
+        Some(Listed { address, port, uid, inode })
+    })
 }
 
 /// Parses an address in the kernel's notation: words of 32 bits in the host's order.
@@ -179,7 +207,7 @@ fn address_of(text: &str) -> Option<IpAddr> {
             for (at, four) in octets.chunks_exact_mut(4).enumerate() {
                 four.copy_from_slice(&word(at)?.to_ne_bytes());
             }
-            Some(Ipv6Addr::from(octets).into())
+            Some(IpAddr::from(octets).to_canonical())
         }
         _ => None,
     }
@@ -233,17 +261,58 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn the_kernels_table_is_read() {
-        let of = |text: &str| sockets_of(TABLE, text.parse().unwrap());
+        let at = |table: &str, text: &str| {
+            let address = text.parse().unwrap();
+            sockets_of(table).filter(|socket| socket.receives_at(address)).collect::<Vec<_>>()
+        };
+        let of = |text| at(TABLE, text);
         let found = of("127.75.73.122");
         assert_eq!((found.len(), found[0].uid, found[0].inode), (1, 1000, 1_595_530));
         assert_eq!(of("127.0.0.1")[0].inode, 0);
         assert!(of("127.0.0.2").is_empty(), "it has another port");
         let any = TABLE.replace("0200007F:12B8", "00000000:12B7");
-        let found = sockets_of(&any, "127.0.0.2".parse().unwrap());
+        let found = at(&any, "127.0.0.2");
         assert!(found[0].address.is_unspecified() && found[0].inode == 7);
-        assert!(sockets_of("garbage\n:\n1: zz:zz", "127.0.0.2".parse().unwrap()).is_empty());
-        let v6 = address_of("00000000000000000000000001000000").unwrap();
-        assert_eq!(v6, "::1".parse::<IpAddr>().unwrap());
+        assert!(at(&any, "::1").is_empty());
+        assert_eq!(sockets_of("garbage\n:\n1: zz:zz").count(), 0);
+        let v6 = |text| address_of(text).unwrap();
+        assert_eq!(v6("00000000000000000000000001000000"), "::1".parse::<IpAddr>().unwrap());
+        assert_eq!(v6("0000000000000000FFFF00000100007F"), "127.0.0.1".parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn address_counts_as_free_only_in_a_list_with_the_own_socket() {
+        let [own, other]: [SocketAddr; 2] =
+            ["127.0.0.2:4792", "127.0.0.2:4793"].map(|at| at.parse().unwrap());
+        let listed = |at: SocketAddr| Listed { address: at.ip(), port: at.port(), uid: 0, inode: 7 };
+        let is_free = |sockets: Option<Vec<SocketAddr>>, address: &str| {
+            let sockets = sockets.map(|sockets| sockets.into_iter().map(listed).collect());
+            UdpSockets { read: Some(Time(0)), sockets }.is_free(address.parse().unwrap(), own, Time(1))
+        };
+        assert!(is_free(Some(vec![own]), "127.0.0.3"));
+        assert!(!is_free(Some(vec![other]), "127.0.0.3"), "the list of another network namespace");
+        assert!(!is_free(Some(vec![own, "127.0.0.3:4791".parse().unwrap()]), "127.0.0.3"));
+        assert!(!is_free(Some(vec![own, "[::]:4791".parse().unwrap()]), "127.0.0.3"));
+        assert!(is_free(Some(vec![own, "0.0.0.0:4791".parse().unwrap()]), "::1"));
+        assert!(!is_free(None, "127.0.0.3"), "no list");
+    }
+
+    #[test]
+    fn sockets_are_listed_at_most_once_in_a_tenth_of_a_second() {
+        let [own, held] = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        let own = own.local_addr().unwrap();
+        let mut sockets = UdpSockets::default();
+        let _first = sockets.is_free(own.ip(), own, Time(0));
+        let count = |sockets: &UdpSockets| {
+            let port = held.local_addr().unwrap().port();
+            sockets.sockets.iter().flatten().filter(|socket| socket.port == port).count()
+        };
+        assert_eq!(count(&sockets), 1);
+        sockets.sockets = Some(Vec::new());
+        let _kept = sockets.is_free(own.ip(), own, Time(0) + KEPT_FOR / 2);
+        assert_eq!(count(&sockets), 0);
+        let _again = sockets.is_free(own.ip(), own, Time(0) + KEPT_FOR);
+        assert_eq!(count(&sockets), 1);
     }
 
     #[test]

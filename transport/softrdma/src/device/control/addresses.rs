@@ -8,7 +8,7 @@ use crate::device::random::Random;
 use crate::device::reach::Reach;
 use crate::device::shard::Route;
 use crate::host::{Host, PortHolder, ServiceClaim};
-use crate::link::PortOwner;
+use crate::link::{PortOwner, UdpSockets};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::descriptors::above_stdio;
-use trunkline_verbs::{AddressOwner, PortSpace, QpAttributes, QpNumber, VerbsError};
+use trunkline_verbs::{AddressOwner, PortSpace, QpAttributes, QpNumber, Time, VerbsError};
 
 /// Number of loopback addresses tried for a client whose natural one is used by another process.
 const OTHER_LOOPBACKS: usize = 16;
@@ -36,6 +36,7 @@ pub(super) struct Addresses {
     named_by_listeners: BTreeSet<IpAddr>,
     /// Loopback address used in place of those whose port 4791 belongs to another program.
     other_loopback: Option<IpAddr>,
+    sockets: UdpSockets,
 }
 
 /// Result of opening the addresses of a wildcard.
@@ -49,8 +50,8 @@ pub(super) struct Opened {
 
 impl Addresses {
     pub(super) fn new(gids: GidTable, host: Option<Arc<Host>>, asks_host: bool, random: Random) -> Self {
-        let (unopened, named_by_listeners) = Default::default();
-        Self { gids, host, asks_host, random, unopened, named_by_listeners, other_loopback: None }
+        let (unopened, named_by_listeners, sockets) = Default::default();
+        Self { gids, host, asks_host, random, unopened, named_by_listeners, other_loopback: None, sockets }
     }
 
     /// Returns the GID table.
@@ -240,14 +241,19 @@ impl Addresses {
         self.host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, self.asks_host, address))
     }
 
-    /// Returns true if nothing receives at an address: the member that held its port 4791 has died, and no
-    /// program of the host has the port now.
-    pub(super) fn is_abandoned(&self, address: IpAddr) -> bool {
+    /// Returns true if nothing receives at an address of this host: no living member has a port there, and no
+    /// program of the host has port 4791. `own` is the socket that packets to the address leave from.
+    pub(super) fn is_abandoned(&mut self, address: IpAddr, own: SocketAddr, now: Time) -> bool {
         let Some(host) = &self.host else { return false };
-        host.port_holder(address) == PortHolder::Dead
-            && !host.is_address_of_the_living(address)
-            // The address may have moved to another host, or the port to another user or runtime directory.
-            && (!self.asks_host || (is_of_this_host(address) && PortOwner::is_free(address)))
+        let holder = host.port_holder(address);
+        if matches!(holder, PortHolder::Alive(_)) || host.is_address_of_the_living(address) {
+            return false;
+        }
+        if !self.asks_host {
+            return holder == PortHolder::Dead;
+        }
+        // A program of another user or runtime directory may have the port.
+        is_of_this_host(address) && self.sockets.is_free(address, own, now)
     }
 
     /// Returns the source address of the host's routing, if it chooses one. Fails for a link-local peer, and

@@ -9,7 +9,7 @@ use super::service::named;
 use crate::device::reach::Reach;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transport, is_request};
+use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transmit, Transport, is_request};
 use trunkline_verbs::{CmIdNumber, ConnectParameters, RejectReason, Time};
 
 /// A peer's request to a listener.
@@ -34,7 +34,7 @@ impl Control {
             while let Some(event) = self.connections.machine().poll_event() {
                 self.handle_cm_event(shards, event, now);
             }
-            if !self.gather_cm(shards) {
+            if !self.gather_cm(shards, now) {
                 break;
             }
         }
@@ -51,14 +51,14 @@ impl Control {
 
     /// Passes the machine's messages to the shard, which sends them. Refuses requests to addresses where nothing
     /// receives, also when they are repeated. Returns true if events of refused requests wait.
-    pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>) -> bool {
+    pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>, now: Time) -> bool {
         let mut refused = false;
         while let Some(transmit) = self.connections.machine().poll_transmit() {
             if is_request(&transmit.mad)
-                && self.qps.addresses().is_abandoned(transmit.to)
+                && self.is_abandoned(shards, &transmit, now)
                 && self.connections.machine().refuse(&transmit)
             {
-                tracing::debug!(peer = %transmit.to, "a request is refused: the process at this address has died");
+                tracing::debug!(peer = %transmit.to, "a request is refused: no process of this host receives at the address");
                 refused = true;
                 continue;
             }
@@ -66,6 +66,11 @@ impl Control {
             shards.first().push_mad(transmit.from, transmit.to, psn, &transmit.mad);
         }
         refused
+    }
+
+    fn is_abandoned(&mut self, shards: &mut Reach<'_>, request: &Transmit, now: Time) -> bool {
+        let own = shards.first().link().source(request.from);
+        self.qps.addresses().is_abandoned(request.to, own, now)
     }
 
     fn handle_cm_event(&mut self, shards: &mut Reach<'_>, event: Event, now: Time) {

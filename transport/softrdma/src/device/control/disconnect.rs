@@ -25,7 +25,7 @@ impl Control {
     /// is taken: the program may have been interrupted anywhere.
     pub(in crate::device) fn disconnect_all(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.connections.machine().disconnect_all(now.0);
-        self.gather_cm(shards);
+        self.gather_cm(shards, now);
         shards.first().send(now);
         // A peer at this process's address gets its DREQ through this process, which holds port 4791. The
         // DREQ is not repeated.

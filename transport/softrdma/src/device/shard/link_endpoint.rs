@@ -94,7 +94,7 @@ impl LinkEndpoint {
     }
 
     /// Returns the source of packets from an open address.
-    pub(super) fn source(&self, address: IpAddr) -> SocketAddr {
+    pub(in crate::device) fn source(&self, address: IpAddr) -> SocketAddr {
         self.link.source(address)
     }
 
