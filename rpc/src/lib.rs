@@ -43,95 +43,69 @@
 // The macro names this crate by its name.
 extern crate self as trunkline;
 
-mod admission;
-mod block_on;
-mod budgets;
 mod call;
-mod call_error;
 mod client;
 pub mod codec;
-mod context;
-mod conversions;
-mod counted;
-mod details;
-pub mod device;
 mod executor;
-mod fake;
-#[cfg(feature = "clap")]
-mod flags;
-mod fnv;
-mod foreign;
-mod fork_lock;
-mod frame;
 #[doc(hidden)]
 pub mod fuzz;
-pub mod health;
-mod inbox;
-mod inboxes;
-mod lifecycle;
-mod metadata;
-mod method_shapes;
-mod name;
-mod named;
-pub mod nested_status;
 mod node;
-mod not_made;
-mod occupant;
-mod on_poller;
-#[cfg(feature = "opentelemetry")]
-mod otel;
-mod peer_memory;
-mod pool;
-#[cfg(feature = "metrics")]
-mod published;
-mod reason;
-pub mod report;
-mod resolved;
-mod response;
-mod route_id;
-mod routes;
-mod schema;
+mod observe;
 mod server;
-mod start_error;
 mod status;
 pub mod stream;
 pub mod stub;
-mod thread_time;
-mod timers;
 mod upper;
-mod wait;
-mod waiters;
-mod wakes;
-mod watchdog;
+mod wire;
 
-pub use admission::Admission;
-pub use block_on::block_on;
+pub mod device {
+    //! Options for the device of a node, for [`NodeBuilder`](crate::NodeBuilder).
+
+    #[cfg(feature = "clap")]
+    pub use crate::node::flags::DeviceFlags;
+    pub use trunkline_transport::{Connections, NicOptions, NoNic, Pinning, ProviderChoice};
+    pub use trunkline_verbs::PathChoice;
+}
+
+pub mod report {
+    //! The report of a node, from [`Node::report`](crate::Node::report).
+
+    pub use trunkline_transport::{
+        BudgetReport, DeviceCounter, FailedCalls, Histogram, LaneReport, LimitReport, MethodReport,
+        NodeReport, PathReport, PeerKey, ServerReport,
+    };
+}
+
 pub use bytes::Bytes;
-pub use call_error::CallError;
-pub use client::{CallOptions, Channel, ClientCall, ClientInterceptor, LocalChannel};
-pub use context::{Cancelled, Context, Draining, Peer, PollerContext, Scoped};
-pub use details::Details;
-pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yield_now};
-#[cfg(feature = "clap")]
-#[doc(hidden)]
-pub use flags::DeviceFlags;
-pub use futures_core::Stream;
-pub use metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext};
-pub use node::{Node, NodeBuilder, RunOn};
-#[cfg(feature = "opentelemetry")]
-pub use otel::OpenTelemetry;
-pub use reason::{Origin, Reason};
-pub use routes::{
+pub use call::Admission;
+pub use call::context::{Cancelled, Context, Draining, Peer, PollerContext, Scoped};
+pub use client::routes::{
     AddressWatcher, Balance, Dns, Policy, Ready, Resolve, ResolveError, Resolving, ServerList, Target,
 };
+pub use client::{CallOptions, Channel, ClientCall, ClientInterceptor, LocalChannel};
+pub use executor::block_on::block_on;
+pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yield_now};
+pub use futures_core::Stream;
+#[cfg(feature = "clap")]
+#[doc(hidden)]
+pub use node::flags::DeviceFlags;
+pub use node::start_error::{StartCause, StartError};
+pub use node::{Node, NodeBuilder, RunOn};
+pub use observe::health;
+#[cfg(feature = "opentelemetry")]
+pub use observe::otel::OpenTelemetry;
 pub use server::{Authorize, IncomingCall, ServerCall, ServerInterceptor};
-pub use start_error::{StartCause, StartError};
+pub use status::call_error::CallError;
+pub use status::details::Details;
+pub use status::nested_status;
+pub use status::reason::{Origin, Reason};
 pub use status::{Code, Status};
 pub use stream::Streaming;
 pub use trunkline_macros::service;
 pub use trunkline_transport::{
     Connect, InProcessNetwork, Limit, PollerIndex, ProviderChoice, RegisteredBuffer,
 };
+pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext};
 
 // Documented in `device` and `report`. These paths exist for programs that already use them.
 #[doc(hidden)]

@@ -1,10 +1,10 @@
 //! Delivery of a call's outcome: to any thread, or to a task of the same poller.
 
 use super::stream::StreamAnswer;
-use crate::response::Response;
+use crate::call::response::Response;
+use crate::executor::waking::wakes;
 use crate::status::Status;
 use crate::stream::Stream;
-use crate::wakes;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! Buffers that one poller reuses, for the arguments of local calls and for replies.
 
-use crate::frame::Encoded;
+use crate::wire::frame::Encoded;
 use std::cell::RefCell;
 
 /// Maximum number of buffers kept.

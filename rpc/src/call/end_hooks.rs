@@ -1,6 +1,6 @@
 //! Closures that interceptors have left for the end of a call, on either side.
 
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::fmt;
 use trunkline_rings::panics::{Panicked, catch};

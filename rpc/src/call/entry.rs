@@ -3,8 +3,7 @@
 //! A handler's call that waited for room could wait for itself: A calls B, whose handler calls A, whose handler calls B.
 //! Handlers' calls therefore never wait, and a share of each budget is reserved for them.
 
-use crate::admission::Admission;
-use crate::on_poller;
+use crate::executor::on_poller;
 use trunkline_transport::Leaves;
 
 /// Admission class of a call.
@@ -45,4 +44,15 @@ impl Entry {
             (Self::Waits | Self::Tries, true) => Leaves::ThreeEighths,
         }
     }
+}
+
+/// The behaviour of a call when a limit of its node on calls in flight or queued messages is reached. See
+/// [`CallOptions::admission`](crate::CallOptions::admission).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Admission {
+    /// Waits for room, at most until the call's time limit.
+    #[default]
+    Wait,
+    /// Fails at once.
+    Try,
 }

@@ -2,13 +2,13 @@
 
 use super::answer::Outcome;
 use super::end_hooks::{EndHooks, interceptor_panicked};
-use crate::metadata::{ReplyMetadata, ResponseMetadata};
-use crate::name::MethodName;
-use crate::on_poller;
-use crate::reason::Reason;
-use crate::response::Response;
+use crate::call::response::Response;
+use crate::executor::on_poller;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::CallEnd;
+use crate::wire::metadata::{ReplyMetadata, ResponseMetadata};
+use crate::wire::name::MethodName;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -5,19 +5,22 @@
 
 mod answer;
 mod buffer_pool;
+pub(crate) mod context;
 mod end_hooks;
 mod entry;
 mod future;
 mod local_queue;
+pub(crate) mod response;
 mod stream;
 mod submission;
 
-pub use crate::response::Response;
 pub(crate) use answer::{Answer, LocalCell, Outcome};
 pub(crate) use end_hooks::{EndHooks, interceptor_panicked};
+pub use entry::Admission;
 pub(crate) use entry::Entry;
 pub use future::{After, Call, Decoded, Wait};
 pub(crate) use local_queue::LocalQueue;
+pub use response::Response;
 pub(crate) use stream::{NewStream, Opening, Sending, StreamAnswer};
 pub use stream::{Opened, Outgoing, StreamWait, no_items, outgoing};
 pub(crate) use submission::{NOWHERE, Submission, shutting_down, too_many};

@@ -3,11 +3,11 @@
 use super::answer::Outcome;
 use super::future::{After, Wait};
 use super::submission::{Submission, shutting_down};
+use crate::call::response::Response;
 use crate::codec::DecodeValue;
-use crate::name::Streams;
-use crate::response::Response;
 use crate::status::Status;
-use crate::stream::{ItemBuffer, Misuse, Owner, Stream, Streaming, send_all};
+use crate::stream::{ItemBuffer, Misuse, Stream, StreamHost, Streaming, send_all};
+use crate::wire::name::Streams;
 use bytes::Bytes;
 use futures_core::Stream as Source;
 use std::fmt;
@@ -61,7 +61,7 @@ pub(crate) struct NewStream {
 impl NewStream {
     /// Creates the stream of a call that the poller of `owner` makes.
     pub(crate) fn new(
-        owner: Arc<dyn Owner>,
+        owner: Arc<dyn StreamHost>,
         streams: Streams,
         idle_limit: Option<Duration>,
         outgoing: Outgoing,

@@ -1,12 +1,12 @@
 //! A call that is submitted to a poller.
 
 use super::{Answer, Entry};
-use crate::frame::Encoded;
-use crate::metadata::Metadata;
-use crate::name::MethodName;
-use crate::reason::Reason;
-use crate::route_id::RouteId;
+use crate::client::routes::id::RouteId;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::frame::Encoded;
+use crate::wire::metadata::Metadata;
+use crate::wire::name::MethodName;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, SendError, Turn};

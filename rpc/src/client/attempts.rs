@@ -5,11 +5,11 @@
 
 use super::channel::Channel;
 use crate::call::{Outcome, Submission, too_many};
-use crate::inbox::{Inbox, Work};
-use crate::lifecycle::lost_in_child;
-use crate::reason::{Origin, Reason};
-use crate::routes::{Balanced, Chosen, Tried};
+use crate::client::routes::{Balanced, Chosen, Tried};
+use crate::executor::inbox::{Inbox, Work};
+use crate::node::lifecycle::lost_in_child;
 use crate::status::Status;
+use crate::status::reason::{Origin, Reason};
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Cancellations of streams that found no room in the queue of messages, until they are sent again.
 
-use crate::frame::{Encoded, Header, send, without_call};
+use crate::wire::frame::{Encoded, Header, send, without_call};
 use std::mem;
 use std::time::Duration;
 use trunkline_transport::{Carrier, PeerKey, SendError, Toward};

@@ -5,21 +5,21 @@
 use super::attempts::Attempts;
 use super::interceptor::{ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, LocalChannel, resolve};
+use crate::call::context::{Inherited, PollerContext, inherited};
 use crate::call::{
     Call, EndHooks, Entry, NewStream, Opened, Opening, Outcome, Outgoing, Sending, StreamAnswer, StreamWait,
     Submission, Wait, shutting_down, too_many,
 };
+use crate::client::routes::id::RouteId;
+use crate::client::routes::{Balance, Balanced, Link, Ready, Routes, Started, Target, Tried};
 use crate::codec::EncodeArguments;
-use crate::context::{Inherited, PollerContext, inherited};
-use crate::inbox::{Inbox, Work};
-use crate::inboxes::Inboxes;
-use crate::lifecycle::{lost_in_child, not_started, refused_in_child};
-use crate::name::MethodName;
-use crate::on_poller;
-use crate::route_id::RouteId;
-use crate::routes::{Balance, Balanced, Link, Ready, Routes, Started, Target, Tried};
+use crate::executor::inbox::Inboxes;
+use crate::executor::inbox::{Inbox, Work};
+use crate::executor::on_poller;
+use crate::node::lifecycle::{lost_in_child, not_started, refused_in_child};
 use crate::status::Status;
-use crate::stream::Owner;
+use crate::stream::StreamHost;
+use crate::wire::name::MethodName;
 use bytes::Bytes;
 use std::fmt;
 use std::mem;
@@ -319,7 +319,7 @@ impl Channel {
         items: Outgoing,
     ) -> (Call<StreamWait>, Opened) {
         let next = self.next_inbox();
-        let owner: Arc<dyn Owner> = match &next {
+        let owner: Arc<dyn StreamHost> = match &next {
             Ok((_, inbox)) => Arc::clone(inbox) as _,
             Err(_) => Arc::clone(&self.inboxes) as _,
         };

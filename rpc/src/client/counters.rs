@@ -1,8 +1,8 @@
 //! The counters of the methods that one poller calls.
 
-use crate::counted::MethodCounters;
-use crate::inbox::Inbox;
-use crate::name::MethodName;
+use crate::executor::inbox::Inbox;
+use crate::observe::counted::MethodCounters;
+use crate::wire::name::MethodName;
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Arc;

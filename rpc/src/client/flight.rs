@@ -1,8 +1,8 @@
 //! A call in flight, as the table of calls stores it, and its number.
 
 use crate::call::{Answer, Submission};
-use crate::frame::{Header, Unread};
-use crate::name::MethodName;
+use crate::wire::frame::{Header, Unread};
+use crate::wire::name::MethodName;
 use trunkline_transport::{DeadlineKey, Leaves, PeerKey, SessionNumber, Turn};
 use trunkline_verbs::Time;
 

@@ -5,12 +5,12 @@
 //! each call are copied.
 
 use super::CallOptions;
+use crate::call::context::Inherited;
 use crate::call::{EndHooks, interceptor_panicked};
-use crate::context::Inherited;
-use crate::metadata::Metadata;
-use crate::name::MethodName;
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::metadata::Metadata;
+use crate::wire::name::MethodName;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
@@ -216,7 +216,7 @@ impl fmt::Debug for ClientInterceptors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{ECHO, FEED};
+    use crate::upper::fake::{ECHO, FEED};
     use std::sync::OnceLock;
 
     fn new(method: &'static MethodName, of_client: Option<Duration>) -> ClientCall {

@@ -2,17 +2,17 @@
 
 use super::interceptor::{ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, resolve};
+use crate::call::context::{Inherited, PollerContext, inherited};
 use crate::call::{
     Call, EndHooks, Entry, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, Sending,
     StreamAnswer, StreamWait, Submission, Wait,
 };
+use crate::client::routes::id::RouteId;
+use crate::client::routes::{Link, Ready, Target};
 use crate::codec::EncodeArguments;
-use crate::context::{Inherited, PollerContext, inherited};
-use crate::name::MethodName;
-use crate::on_poller;
-use crate::route_id::RouteId;
-use crate::routes::{Link, Ready, Target};
+use crate::executor::on_poller;
 use crate::status::Status;
+use crate::wire::name::MethodName;
 use bytes::Bytes;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;

@@ -13,6 +13,7 @@ mod no_room;
 mod numbers;
 mod options;
 mod peer_queue;
+pub(crate) mod routes;
 mod statuses;
 mod table;
 mod waiting;
@@ -24,8 +25,8 @@ pub use local::{LocalChannel, LocalWait};
 pub use options::CallOptions;
 pub(crate) use table::Table;
 
-use crate::reason::Reason;
-use crate::routes::misuse;
+use crate::client::routes::misuse;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::net::{SocketAddr, ToSocketAddrs};
 

@@ -1,7 +1,7 @@
 //! A call that exceeds a limit, and its final status.
 
 use crate::call::Entry;
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use trunkline_transport::Exhausted;
 

@@ -3,9 +3,9 @@
 //! A number is valid only in the session that it came through, because a restarted server may give it to another
 //! method. It is forgotten with the session, and a request that uses it is bound to the session.
 
-use crate::frame::Number;
-use crate::name::MethodName;
-use crate::schema::Schema;
+use crate::wire::frame::Number;
+use crate::wire::name::MethodName;
+use crate::wire::schema::Schema;
 use std::collections::BTreeMap;
 use std::ptr;
 use trunkline_transport::{Origin, PeerKey, PeerMap, SessionNumber};

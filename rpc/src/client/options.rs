@@ -1,11 +1,11 @@
 //! Options of single calls: time limit, connection and admission.
 
-use crate::admission::Admission;
-use crate::budgets::check_metadata;
-use crate::context::{Context, Inherited};
-use crate::frame::Encoded;
-use crate::metadata::{Metadata, ResponseMetadata};
+use crate::call::Admission;
+use crate::call::context::{Context, Inherited};
+use crate::node::budgets::check_metadata;
 use crate::status::Status;
+use crate::wire::frame::Encoded;
+use crate::wire::metadata::{Metadata, ResponseMetadata};
 use std::time::Duration;
 use trunkline_transport::Connect;
 use trunkline_verbs::Time;

@@ -1,13 +1,13 @@
 //! Statuses of calls that the carrier or the server refused.
 
 use super::flight::Flight;
-use crate::budgets::check_metadata;
-use crate::frame::status_body::{self, StatusTexts};
-use crate::frame::{By, FrameError};
-use crate::metadata::{MetadataBytes, ReplyMetadata};
-use crate::name::MethodName;
-use crate::reason::Reason;
+use crate::node::budgets::check_metadata;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::frame::status_body::{self, StatusTexts};
+use crate::wire::frame::{By, FrameError};
+use crate::wire::metadata::{MetadataBytes, ReplyMetadata};
+use crate::wire::name::MethodName;
 use std::ops::Range;
 use std::time::Duration;
 use trunkline_mutants::mutant;

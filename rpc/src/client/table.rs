@@ -14,19 +14,19 @@ use super::statuses::{
     received, refused, status_of, unreadable,
 };
 use super::waiting::Waiting;
-use crate::budgets::check_metadata;
 use crate::call::{Entry, Outcome, Response, Submission, shutting_down, too_many};
-use crate::counted::MethodCounters;
-use crate::frame::{
-    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, Number, RequestHeader, StreamPart, send,
-};
-use crate::inbox::Inbox;
-use crate::metadata::MetadataBytes;
-use crate::name::MethodName;
-use crate::reason::Reason;
+use crate::executor::inbox::Inbox;
+use crate::node::budgets::check_metadata;
+use crate::observe::counted::MethodCounters;
 use crate::server::ArgumentMemory;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Address, Expiry, Misuse};
+use crate::wire::frame::{
+    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, Number, RequestHeader, StreamPart, send,
+};
+use crate::wire::metadata::MetadataBytes;
+use crate::wire::name::MethodName;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use super::absent::absent;
 use super::codec_for::{Codec, CodecFor};
-use super::guarded::Guarded;
+use super::limited::LimitedSerializer;
 use super::limits::{DecodeError, Limits, Unlimited};
 use super::shapes::{Lists, Part, REMEDY, Shape, Shapes};
 use super::type_shape::TypeShape;
@@ -47,7 +47,7 @@ impl Bincode {
 
     #[inline]
     fn encode_noting<T: Serialize>(value: &T, shapes: &Shapes, into: &mut Vec<u8>) -> Result<(), String> {
-        let guarded = Guarded::new(value, shapes);
+        let guarded = LimitedSerializer::new(value, shapes);
         encode_into_std_write(guarded, into, configuration()).map(|_| ()).map_err(unencodable)
     }
 

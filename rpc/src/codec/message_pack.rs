@@ -2,7 +2,7 @@
 
 use super::absent::absent;
 use super::codec_for::{Codec, CodecFor};
-use super::guarded::Guarded;
+use super::limited::LimitedSerializer;
 use super::limits::{DEPTH, DecodeError, Limits, Unlimited};
 use super::shapes::{Lists, Shapes};
 use rmp_serde::decode::Error;
@@ -32,7 +32,7 @@ impl MessagePack {
     #[inline]
     fn encode_noting<T: Serialize>(value: &T, shapes: &Shapes, into: &mut Vec<u8>) -> Result<(), String> {
         let mut serializer = rmp_serde::Serializer::new(into).with_struct_map();
-        Guarded::new(value, shapes).serialize(&mut serializer).map_err(|error| error.to_string())
+        LimitedSerializer::new(value, shapes).serialize(&mut serializer).map_err(|error| error.to_string())
     }
 
     /// Compares the numbers of fields without names of a value with those that its decoder reads.

@@ -21,8 +21,8 @@ mod coding;
 #[cfg(test)]
 mod evolution;
 mod growth;
-mod guarded;
 pub(crate) mod heap;
+mod limited;
 mod limits;
 #[cfg(feature = "message-pack")]
 mod message_pack;

@@ -4,7 +4,7 @@
 //! primitive types, but no names of types. So the first line that differs tells where two types differ.
 
 use super::tracer::trace;
-use crate::fnv::Fnv;
+use crate::wire::schema::Fnv;
 use serde::de::DeserializeOwned;
 
 /// Maximum size of a shape as text, in bytes.

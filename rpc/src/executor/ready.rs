@@ -3,7 +3,7 @@
 //! Any thread may push to the queue, and the poller pops. A task woken in the poller's own turn, as by the reply to
 //! a call, goes to a list of its thread, which needs no atomics and no wake-up.
 
-use crate::inbox::Inbox;
+use crate::executor::inbox::Inbox;
 use crossbeam_queue::SegQueue;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl Wake for TaskWaker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lifecycle::Lifecycle;
+    use crate::node::lifecycle::Lifecycle;
     use trunkline_testkit::{in_forked_child, runs_alone};
 
     /// A push may wait for one of another thread, which the child does not have.

@@ -1,7 +1,7 @@
 //! Sleep for handlers and tasks.
 
-use crate::context::current_timers;
-use crate::timers::{SetTimer, Timers};
+use crate::call::context::current_timers;
+use crate::executor::waking::timers::{SetTimer, Timers};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};

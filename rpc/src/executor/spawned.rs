@@ -1,7 +1,7 @@
 //! Tasks that handlers and tasks of a poller spawn.
 
-use crate::context::PollerContext;
-use crate::reason::Reason;
+use crate::call::context::PollerContext;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,7 +1,7 @@
 //! Tasks that programs run on a poller alongside its handlers ([`crate::Node::run_on`], [`crate::spawn`]).
 
 use super::ready::{Ready, TaskId, TaskWaker};
-use crate::context::Task;
+use crate::call::context::Task;
 use slab::Slab;
 use std::sync::Arc;
 use std::task::{Context, Waker};

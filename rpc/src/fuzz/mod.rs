@@ -5,7 +5,7 @@ mod poller;
 pub use poller::poller;
 
 use crate::codec::{self, Allowance, Bincode, DecodeError, FREE};
-use crate::frame::Header;
+use crate::wire::frame::Header;
 use serde::Deserialize;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,9 +1,9 @@
 //! The RPC half of a poller, with peers and callers that do what the input encodes.
 
 use crate::call::{Opened, Outcome, StreamWait, no_items};
-use crate::fake::{ECHO, HANG, METHODS, Rig};
-use crate::frame::{Asked, By, Header, Number, RequestHeader, StreamHeader, StreamPart};
-use crate::metadata::MetadataBytes;
+use crate::upper::fake::{ECHO, HANG, METHODS, Rig};
+use crate::wire::frame::{Asked, By, Header, Number, RequestHeader, StreamHeader, StreamPart};
+use crate::wire::metadata::MetadataBytes;
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{

@@ -12,7 +12,7 @@
 //! | ending | refused | continue within the grace period | refused; those in flight end | stay while a handler runs, within the grace period |
 
 use super::{Node, Shared, State, elsewhere};
-use crate::on_poller;
+use crate::executor::on_poller;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use trunkline_transport::PollerIndex;
@@ -210,7 +210,7 @@ impl Shared {
         let Some(inbox) = self.inboxes.get(usize::from(poller.0)) else { return };
         tracing::error!(
             poller = poller.0,
-            occupied_by = %inbox.occupant().occupation(),
+            occupied_by = %inbox.running().occupation(),
             "a poller has not ended after the grace period, because this does not return; its thread is abandoned, and \
              keeps its QPs, its registered memory and the device until it returns or the process ends"
         );

@@ -5,10 +5,10 @@
 //! releases the result of `end` when the handler has ended. Code that keeps a request may decode outside of these
 //! brackets. That is bounded by the limit of one peer and charged to no peer.
 
-use crate::budgets::{ARGUMENTS, DECODED_BYTES};
+use crate::call::context::{Context, CurrentCall};
 use crate::codec::{self, Allowance, DecodeArguments, DecodeError};
-use crate::context::{Context, CurrentCall};
-use crate::reason::Reason;
+use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -4,11 +4,11 @@
 //! has room there, and is authorised on that. Any other request is authorised when its message has arrived. Each request is
 //! authorised once, before anything of it is compared, charged or decoded.
 
-use crate::context::Peer;
-use crate::metadata::Metadata;
-use crate::name::MethodName;
-use crate::reason::Reason;
+use crate::call::context::Peer;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::metadata::Metadata;
+use crate::wire::name::MethodName;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -156,7 +156,7 @@ impl RefusalLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::{ServiceName, Streams};
+    use crate::wire::name::{ServiceName, Streams};
 
     #[test]
     fn the_path_of_a_call_of_grpc_is_that_of_its_request() {

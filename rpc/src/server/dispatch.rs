@@ -6,25 +6,25 @@ use super::method::{Method, Outcome};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
 use super::request::parse_metadata;
 use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
-use crate::budgets::check_metadata;
 use crate::call::LocalQueue;
-use crate::context::{Context, CurrentCall, PollerContext};
-use crate::counted::MethodCounters;
+use crate::call::context::{Context, CurrentCall, PollerContext};
+use crate::executor::inbox::Inbox;
+use crate::executor::pool::Pool;
+use crate::executor::runtime_guard::RuntimeGuard;
 use crate::executor::{Ready, TaskId};
-use crate::foreign::Foreign;
-use crate::frame::{
+use crate::node::budgets::check_metadata;
+use crate::node::start_error::HandlerInitError;
+use crate::observe::counted::MethodCounters;
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
+use crate::stream::{Stream, first_charge};
+use crate::wire::frame::{
     Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, Method as MethodExtension, NOBODY, Number,
     RequestHeader, send, status_body,
 };
-use crate::inbox::Inbox;
-use crate::metadata::{Metadata, MetadataBytes, ReplyMetadata};
-use crate::method_shapes::MethodShapes;
-use crate::name::{MethodName, ServiceName, Streams};
-use crate::not_made::NotMade;
-use crate::pool::Pool;
-use crate::reason::Reason;
-use crate::status::{Code, Status};
-use crate::stream::{Stream, first_charge};
+use crate::wire::metadata::{Metadata, MetadataBytes, ReplyMetadata};
+use crate::wire::method_shapes::MethodShapes;
+use crate::wire::name::{MethodName, ServiceName, Streams};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -176,7 +176,7 @@ pub(crate) struct Dispatch {
     authorizers: Option<Box<(Authorizers, RefusalLog)>>,
     poller: Rc<LocalQueue>,
     /// Foreign runtime to enter while the program's code runs.
-    foreign: Foreign,
+    runtime_guard: RuntimeGuard,
     /// Inbox of its poller, with the node's lifecycle and the code that occupies the poller.
     inbox: Arc<Inbox>,
 }
@@ -189,7 +189,7 @@ impl Dispatch {
         (budget, arguments, replies): (Share, Share, Share),
         most_metadata: usize,
         inbox: &Arc<Inbox>,
-    ) -> Result<Self, NotMade> {
+    ) -> Result<Self, HandlerInitError> {
         let mut dispatch = Self {
             budget,
             arguments: Rc::new(ArgumentMemory::new(arguments, Rc::clone(context.call()))),
@@ -209,11 +209,11 @@ impl Dispatch {
             log: FailureLog::default(),
             authorizers: None,
             poller: context.calls(),
-            foreign: context.foreign().clone(),
+            runtime_guard: context.runtime_guard().clone(),
             inbox: Arc::clone(inbox),
         };
         let mut names = Vec::new();
-        let _inside = context.foreign().enter();
+        let _inside = context.runtime_guard().enter();
         for service in services {
             dispatch.services.insert(service.name.hash, service.name);
             for (name, calls) in service.methods(context, pool)?.all {
@@ -243,8 +243,8 @@ impl Dispatch {
                 });
             }
         }
-        inbox.occupant().set_methods(names);
-        inbox.occupant().runs_here();
+        inbox.running().set_methods(names);
+        inbox.running().runs_here();
         Ok(dispatch)
     }
 
@@ -394,11 +394,11 @@ impl Dispatch {
         }
         let stream = if caller.streams.any() { Some(self.open(&caller)) } else { None };
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
-        self.inbox.occupant().handler(table);
+        self.inbox.running().handler(table);
         let (poller, memory) = (Rc::clone(&self.poller), Rc::clone(&self.arguments));
         let request = Request::new(message, encoded, poller, memory, (stream.clone(), self.most_metadata));
         self.current.begin(key.peer, deadline);
-        let inside = self.foreign.enter();
+        let inside = self.runtime_guard.enter();
         let started = served.calls.start(table, request, ready);
         drop(inside);
         let (decoded, context) = (self.arguments.end(), self.current.end());
@@ -510,14 +510,14 @@ impl Dispatch {
     /// Polls a woken handler, and replies if it has ended.
     pub(crate) fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
         let Some(served) = self.methods.get_mut(task.table as usize) else { return };
-        self.inbox.occupant().handler(task.table);
+        self.inbox.running().handler(task.table);
         // A wake-up for an earlier call may find no handler.
         let mut running = self.running.get_mut(&task);
         if let Some(running) = &mut running {
             let Caller { key, deadline, .. } = running.caller;
             self.current.resume(key.peer, deadline, running.context.take());
         }
-        let inside = self.foreign.enter();
+        let inside = self.runtime_guard.enter();
         let polled = served.calls.poll(task.slot);
         drop(inside);
         let (decoded, context) = (self.arguments.end(), self.current.end());
@@ -931,8 +931,8 @@ impl Dispatch {
             return false;
         }
         if let Some(served) = self.methods.get_mut(task.table as usize) {
-            self.inbox.occupant().handler(task.table);
-            let _inside = self.foreign.enter();
+            self.inbox.running().handler(task.table);
+            let _inside = self.runtime_guard.enter();
             served.calls.cancel(task.slot);
         }
         true

@@ -6,13 +6,13 @@
 
 use super::method::Outcome;
 use super::{Failure, Request};
+use crate::call::context::Context;
 use crate::call::{EndHooks, interceptor_panicked};
-use crate::context::Context;
-use crate::foreign;
-use crate::metadata::Metadata;
-use crate::name::MethodName;
-use crate::reason::Reason;
+use crate::executor::runtime_guard;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::metadata::Metadata;
+use crate::wire::name::MethodName;
 use std::borrow::Cow;
 use std::fmt;
 use std::mem;
@@ -150,7 +150,7 @@ impl Intercepted {
             request.context_changed(&context);
         }
         let started = match admitted {
-            Ok(Ok(())) => catch_or(|| run(request), foreign::panicked),
+            Ok(Ok(())) => catch_or(|| run(request), runtime_guard::panicked),
             Ok(Err(status)) => Err(status.before_run()),
             Err(_) => Err(interceptor_panicked(false)),
         };
@@ -162,7 +162,7 @@ impl Intercepted {
         match started.as_mut() {
             Some(Ok(handler)) => {
                 let _entered = span.enter();
-                let polled = catch_or(|| handler.as_mut().poll(task), foreign::panicked);
+                let polled = catch_or(|| handler.as_mut().poll(task), runtime_guard::panicked);
                 polled.unwrap_or_else(|status| Poll::Ready(Err(Failure::Node(status))))
             }
             Some(Err(status)) => Poll::Ready(Err(Failure::Node(status.clone()))),

@@ -3,8 +3,8 @@
 //! The pollers share one counter per limit, so only calls with a limit pay for it. A call beyond a limit is refused
 //! at once rather than queued: its caller can go to another server, or retry after a pause.
 
-use crate::name::{MethodName, ServiceName};
-use crate::start_error::StartError;
+use crate::node::start_error::StartError;
+use crate::wire::name::{MethodName, ServiceName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -170,7 +170,7 @@ mod tests {
         hash: 8,
         one_way: false,
         idempotent: false,
-        streams: crate::name::Streams::Neither,
+        streams: crate::wire::name::Streams::Neither,
         shapes: None,
     };
     static PUT: MethodName = MethodName {
@@ -179,7 +179,7 @@ mod tests {
         hash: 9,
         one_way: false,
         idempotent: false,
-        streams: crate::name::Streams::Neither,
+        streams: crate::wire::name::Streams::Neither,
         shapes: None,
     };
 

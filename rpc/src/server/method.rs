@@ -5,9 +5,9 @@
 //! because each has its own future type.
 
 use super::{Failure, Reply, Request};
+use crate::executor::runtime_guard;
 use crate::executor::{Ready, TaskId, TaskWaker};
-use crate::foreign;
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -144,5 +144,5 @@ where
 /// Returns the outcome of a handler that has panicked with this message.
 #[cold]
 fn panicked(message: Option<&str>) -> Outcome {
-    Err(Failure::Node(foreign::panicked(message)))
+    Err(Failure::Node(runtime_guard::panicked(message)))
 }

@@ -10,7 +10,7 @@
 
 use super::dispatch::{Caller, Key};
 use crate::codec::heap::block;
-use crate::frame::{Encoded, Header};
+use crate::wire::frame::{Encoded, Header};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::time::Duration;
@@ -446,9 +446,9 @@ impl WaitingReplies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budgets::{Budgets, Limits};
-    use crate::frame::By;
-    use crate::metadata::MetadataBytes;
+    use crate::node::budgets::{Budgets, Limits};
+    use crate::wire::frame::By;
+    use crate::wire::metadata::MetadataBytes;
     use std::sync::Arc;
     use trunkline_testkit::{CountingAllocator, runs_alone};
     use trunkline_transport::{Limit, Origin};

@@ -1,15 +1,15 @@
 //! The request and the reply of a method.
 
 use super::ArgumentMemory;
-use crate::budgets::check_metadata;
 use crate::call::LocalQueue;
+use crate::call::context::Context;
 use crate::codec::{DecodeArguments, DecodeValue, EncodeValue};
-use crate::context::Context;
-use crate::frame::Encoded;
-use crate::metadata::{MOST_TRACE_BYTES, Metadata};
-use crate::reason::Reason;
+use crate::node::budgets::check_metadata;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{ItemBuffer, SendItemsError, Stream, Streaming, send_from_handler};
+use crate::wire::frame::Encoded;
+use crate::wire::metadata::{MOST_TRACE_BYTES, Metadata};
 use bytes::Bytes;
 use futures_core::Stream as Source;
 use std::fmt;

@@ -4,11 +4,11 @@ use super::interceptor::{Intercepted, ServerInterceptor, ServerInterceptors};
 use super::limits::{LimitReports, MethodLimits, ServiceLimits};
 use super::method::{Method, MethodTable};
 use super::{Failure, Reply, Request};
-use crate::context::PollerContext;
-use crate::name::{MethodName, ServiceName};
-use crate::not_made::{Cause, NotMade};
-use crate::pool::Pool;
-use crate::start_error::StartError;
+use crate::call::context::PollerContext;
+use crate::executor::pool::Pool;
+use crate::node::start_error::StartError;
+use crate::node::start_error::{Cause, HandlerInitError};
+use crate::wire::name::{MethodName, ServiceName};
 use std::fmt;
 use std::sync::Arc;
 use trunkline_rings::panics::catch_or;
@@ -106,7 +106,7 @@ impl Service {
     ///
     /// # Errors
     /// Returns the error of `make`, or the message of its panic.
-    pub(crate) fn methods(&self, context: &PollerContext, pool: &Pool) -> Result<Methods, NotMade> {
+    pub(crate) fn methods(&self, context: &PollerContext, pool: &Pool) -> Result<Methods, HandlerInitError> {
         let mut methods =
             Methods { all: Vec::new(), pool: pool.clone(), interceptors: Arc::clone(&self.interceptors) };
         let panicked = |message: Option<&str>| match message {
@@ -115,7 +115,7 @@ impl Service {
         };
         match catch_or(|| (self.make)(context, &mut methods), panicked) {
             Ok(Ok(())) => Ok(methods),
-            Ok(Err(cause)) | Err(cause) => Err(NotMade { service: self.name.name, cause }),
+            Ok(Err(cause)) | Err(cause) => Err(HandlerInitError { service: self.name.name, cause }),
         }
     }
 }

@@ -3,9 +3,9 @@
 //! Small items share one buffer, so they need no allocation each.
 
 use crate::codec::EncodeValue;
-use crate::frame::{DATA_BYTES, StreamHeader};
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::frame::{DATA_BYTES, StreamHeader};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::mem;

@@ -5,7 +5,7 @@
 //! `poll_next` cannot return that error: it reports it to the [`Watch`] that polls the stream, however many adapters lie
 //! between the two, and returns `None`. Invariant: a reader without a `Watch` never gets this `None`.
 
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use async_channel::{Receiver as Source, Sender as Sink};
 use futures_core::Stream;

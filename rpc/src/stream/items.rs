@@ -1,16 +1,16 @@
 //! The reader of a stream.
 
-use super::Owner;
+use super::StreamHost;
 use super::Window;
 use super::buffer::{Item, ReceivedItems};
 use super::channel::Watch;
 use super::state::{Read, Stream};
+use crate::call::response::Most;
 use crate::codec::{DecodeError, DecodeValue, Limits};
-use crate::metadata::{Metadata, ReplyMetadata};
-use crate::on_poller;
-use crate::reason::Reason;
-use crate::response::Most;
+use crate::executor::on_poller;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::metadata::{Metadata, ReplyMetadata};
 use bytes::Bytes;
 use std::cell::Cell;
 use std::convert::identity;
@@ -185,7 +185,7 @@ impl<T> Streaming<T> {
     }
 
     /// Returns the poller of the stream and the peer that writes it.
-    pub(crate) fn peer(&self) -> Option<(Arc<dyn Owner>, PeerKey)> {
+    pub(crate) fn peer(&self) -> Option<(Arc<dyn StreamHost>, PeerKey)> {
         match &self.0 {
             Kind::Received(reader) => reader.stream.peer(),
             Kind::Local(..) => None,

@@ -2,7 +2,7 @@
 //!
 //! A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
 //! has a `Stream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
-//! sends what the writer has handed over; the other two may be on any thread. `Owner` reports
+//! sends what the writer has handed over; the other two may be on any thread. `StreamHost` reports
 //! changes to the poller and wakes it.
 //!
 //! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
@@ -10,13 +10,14 @@
 //! charge the peer with them, a server also with the `BATCH` that a writer may have handed over. The first window of a client
 //! is not charged.
 
-use crate::name::Streams;
+use crate::wire::name::Streams;
 
 mod buffer;
 mod changes;
 mod channel;
+mod host;
 mod items;
-mod owner;
+pub(crate) mod peer_memory;
 mod state;
 mod writer;
 
@@ -26,8 +27,8 @@ pub(crate) use changes::{Changes, Unsent};
 #[doc(hidden)]
 pub use channel::Watch;
 pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
+pub(crate) use host::{CallEnd, StreamHost};
 pub use items::Streaming;
-pub(crate) use owner::{CallEnd, Owner};
 pub(crate) use state::{Address, Expiry, Misuse, Stream};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 

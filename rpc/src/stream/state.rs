@@ -4,17 +4,17 @@
 
 use super::buffer::{ItemBuffer, Next, ReceivedItems};
 use super::changes::Charge;
-use super::owner::{CallEnd, Owner};
+use super::host::{CallEnd, StreamHost};
 use super::{BATCH, ENOUGH_BYTES, FIRST, ITEMS_AHEAD, MOST, RETURNED_BYTES, Window};
-use crate::budgets::{ARGUMENTS, DECODED_BYTES};
-use crate::frame::{DATA_BYTES, Encoded, Header, StreamHeader, StreamPart, send, without_call};
-use crate::lifecycle::lost_in_child;
-use crate::metadata::{Metadata, ReplyMetadata};
-use crate::name::Streams;
-use crate::reason::Reason;
-use crate::response::Response;
+use crate::call::response::Response;
+use crate::executor::waking::wakes;
+use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
+use crate::node::lifecycle::lost_in_child;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::wakes;
+use crate::wire::frame::{DATA_BYTES, Encoded, Header, StreamHeader, StreamPart, send, without_call};
+use crate::wire::metadata::{Metadata, ReplyMetadata};
+use crate::wire::name::Streams;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,7 +114,7 @@ type Outcome = Result<Response, Status>;
 
 /// One stream at one side.
 pub(crate) struct Stream {
-    owner: Arc<dyn Owner>,
+    owner: Arc<dyn StreamHost>,
     side: Side,
     streams: Streams,
     state: Mutex<State>,
@@ -191,7 +191,7 @@ struct Sending {
 impl Stream {
     /// Creates a stream of a call that the poller of `owner` makes. The call ends if nothing arrives for `idle_limit`.
     pub(crate) fn of_client(
-        owner: Arc<dyn Owner>,
+        owner: Arc<dyn StreamHost>,
         streams: Streams,
         idle_limit: Option<Duration>,
     ) -> Arc<Self> {
@@ -200,7 +200,7 @@ impl Stream {
 
     /// Creates a stream of a call that runs on the poller of `owner`, for which its peer is charged.
     pub(crate) fn of_server(
-        owner: Arc<dyn Owner>,
+        owner: Arc<dyn StreamHost>,
         streams: Streams,
         to: Address,
         charged: usize,
@@ -209,7 +209,7 @@ impl Stream {
     }
 
     fn new(
-        owner: Arc<dyn Owner>,
+        owner: Arc<dyn StreamHost>,
         side: Side,
         streams: Streams,
         (address, idle_limit): (Option<Address>, Option<Duration>),
@@ -310,7 +310,7 @@ impl Stream {
     }
 
     /// Returns its poller and its peer; `None` until its request has left, and in a forked child.
-    pub(super) fn peer(&self) -> Option<(Arc<dyn Owner>, PeerKey)> {
+    pub(super) fn peer(&self) -> Option<(Arc<dyn StreamHost>, PeerKey)> {
         let peer = self.lock_in_program()?.address?.peer;
         Some((Arc::clone(&self.owner), peer))
     }
@@ -944,7 +944,7 @@ mod tests {
         is_forked: bool,
     }
 
-    impl Owner for OfProcess {
+    impl StreamHost for OfProcess {
         fn stream_changed(&self, _: Arc<Stream>) {
             panic!("a child reports to no poller");
         }
@@ -959,7 +959,7 @@ mod tests {
             0
         }
 
-        fn memory(&self) -> Option<&crate::budgets::SharedMemory> {
+        fn memory(&self) -> Option<&crate::node::budgets::SharedMemory> {
             None
         }
 

@@ -3,9 +3,9 @@
 use super::buffer::ItemBuffer;
 use super::channel::watched;
 use super::state::{Room, Stream};
-use crate::metadata::Metadata;
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::metadata::Metadata;
 use futures_core::Stream as Source;
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -12,14 +12,14 @@ mod routes;
 mod streams;
 mod turns;
 
-use crate::budgets::Limits;
 use crate::call::Outcome;
-use crate::fake::{ECHO, FakeCarrier, Given, HANG, LIMIT, METHODS, Rig};
-use crate::frame::{By, Header, Number, RequestHeader};
-use crate::metadata::MetadataBytes;
-use crate::name::MethodName;
-use crate::reason::{Origin as Ended, Reason};
+use crate::node::budgets::Limits;
+use crate::status::reason::{Origin as Ended, Reason};
 use crate::status::{Code, Status};
+use crate::upper::fake::{ECHO, FakeCarrier, Given, HANG, LIMIT, METHODS, Rig};
+use crate::wire::frame::{By, Header, Number, RequestHeader};
+use crate::wire::metadata::MetadataBytes;
+use crate::wire::name::MethodName;
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{

@@ -1,12 +1,12 @@
 //! The counters of requests, by method.
 
 use super::{Caller, Dispatch, Outcome};
-use crate::counted::MethodCounters;
 use crate::executor::TaskId;
-use crate::frame::Asked;
-use crate::reason::Reason;
+use crate::observe::counted::MethodCounters;
 use crate::server::Failure;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::frame::Asked;
 use trunkline_transport::{Carrier, LogLimit, SendError};
 use trunkline_verbs::Time;
 

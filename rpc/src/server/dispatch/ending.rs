@@ -4,8 +4,8 @@
 //! caller learns the reason. The handlers of one-way calls, which have no reply, end with them.
 
 use super::{Caller, Dispatch};
-use crate::reason::Reason;
 use crate::server::Failure;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use trunkline_transport::Carrier;
 

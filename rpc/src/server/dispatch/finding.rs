@@ -1,10 +1,10 @@
 //! The method of a request: found by its name or number, and compared with what the caller expects.
 
 use super::{Dispatch, Served};
-use crate::frame::{Asked, Header, RequestHeader};
-use crate::name::{ServiceName, Streams};
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::frame::{Asked, Header, RequestHeader};
+use crate::wire::name::{ServiceName, Streams};
 use trunkline_mutants::mutant;
 
 impl Dispatch {

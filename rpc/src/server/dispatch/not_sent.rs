@@ -1,9 +1,9 @@
 //! Replies and items that were queued and cannot be sent: a small reply tells their callers.
 
 use super::{Caller, Dispatch, Key};
-use crate::name::Streams;
 use crate::server::Failure;
 use crate::status::Status;
+use crate::wire::name::Streams;
 use trunkline_transport::{Carrier, Origin, PeerDown};
 
 impl Dispatch {

@@ -2,11 +2,11 @@
 
 use super::counting::NOT_SERVED;
 use super::{Caller, Dispatch, Key};
-use crate::frame::{Asked, RequestHeader};
-use crate::metadata::Metadata;
-use crate::name::MethodName;
 use crate::server::authorize::{Authorizers, IncomingCall, RefusalLog};
 use crate::status::Status;
+use crate::wire::frame::{Asked, RequestHeader};
+use crate::wire::metadata::Metadata;
+use crate::wire::name::MethodName;
 use trunkline_transport::{Carrier, Origin, PeerKey, Screening};
 
 impl Dispatch {
@@ -56,7 +56,7 @@ impl Dispatch {
                 return Screening::Refused;
             }
         };
-        self.inbox.occupant().handler(table);
+        self.inbox.running().handler(table);
         let Err(status) = self.authorize(from.peer, method, &metadata) else { return Screening::Accepted };
         self.inbox.lifecycle().count_unauthorised();
         let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, carrier.now()));
@@ -84,7 +84,7 @@ impl Dispatch {
         metadata: &Metadata,
     ) -> Result<(), Status> {
         let Some(authorizers) = &self.authorizers else { return Ok(()) };
-        let _inside = self.foreign.enter();
+        let _inside = self.runtime_guard.enter();
         authorizers.0.ask(&IncomingCall { peer, method, metadata })
     }
 }

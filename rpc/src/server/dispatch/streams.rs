@@ -1,13 +1,13 @@
 //! The streams of running calls: charged to their peer when they open, and given the frames of their caller.
 
 use super::{Caller, Dispatch, Key};
-use crate::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::executor::TaskId;
-use crate::frame::StreamPart;
-use crate::reason::Reason;
+use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::server::{ArgumentMemory, Failure};
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Address, Misuse, Stream, first_charge};
+use crate::wire::frame::StreamPart;
 use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Carrier, Origin, PeerKey, Toward};

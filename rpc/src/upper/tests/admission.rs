@@ -1,11 +1,11 @@
 //! Admission without room: waiting calls, refused calls, and the order in which they leave.
 
 use super::{FULL, LONG, PORT, failed, reply, sent, server, status};
-use crate::budgets::Limits;
 use crate::call::{Entry, Outcome};
-use crate::fake::{ECHO, HANG, Rig};
-use crate::reason::Reason;
+use crate::node::budgets::Limits;
 use crate::status::Code;
+use crate::status::reason::Reason;
+use crate::upper::fake::{ECHO, HANG, Rig};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{Limit, Origin, PeerDown, PeerEvent, SendError, Token, Turn, Upper as _};

@@ -1,12 +1,12 @@
 //! Charges for decoded arguments, and refusals.
 
-use crate::budgets::Limits;
 use crate::codec::{Bincode, Coding, EncodeArguments as _};
-use crate::fake::{ECHO, METHODS, Rig};
-use crate::frame::{By, Header, RequestHeader};
-use crate::name::MethodName;
-use crate::reason::Reason;
+use crate::node::budgets::Limits;
 use crate::status::Code;
+use crate::status::reason::Reason;
+use crate::upper::fake::{ECHO, METHODS, Rig};
+use crate::wire::frame::{By, Header, RequestHeader};
+use crate::wire::name::MethodName;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{

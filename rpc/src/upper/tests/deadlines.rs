@@ -1,15 +1,15 @@
 //! Time limits along a chain of calls, in virtual time.
 
 use super::{PORT, sent, server};
-use crate::budgets::Limits;
+use crate::call::context::PollerContext;
 use crate::client::{CallOptions, LocalChannel};
-use crate::context::PollerContext;
 use crate::executor::sleep;
-use crate::fake::Rig;
-use crate::frame::{Header, RequestHeader};
-use crate::name::{MethodName, ServiceName, Streams};
+use crate::node::budgets::Limits;
 use crate::server::{Failure, Service};
 use crate::status::Status;
+use crate::upper::fake::Rig;
+use crate::wire::frame::{Header, RequestHeader};
+use crate::wire::name::{MethodName, ServiceName, Streams};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -2,13 +2,13 @@
 
 use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, request, sent, server, status};
 use crate::call::Entry;
-use crate::fake::{ECHO, FEED, Given, HANG, Rig};
-use crate::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
-use crate::metadata::MetadataBytes;
-use crate::reason::Reason;
-use crate::routes::{Link, Target};
+use crate::client::routes::{Link, Target};
 use crate::status::Code;
+use crate::status::reason::Reason;
 use crate::stub::no_items;
+use crate::upper::fake::{ECHO, FEED, Given, HANG, Rig};
+use crate::wire::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
+use crate::wire::metadata::MetadataBytes;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_transport::{

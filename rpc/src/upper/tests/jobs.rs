@@ -1,15 +1,15 @@
 //! Calls of methods that run in the worker pool, on a poller whose pool has no worker.
 
 use super::{frame, number, request, sent, server};
-use crate::budgets::Limits;
-use crate::fake::{OFFLOADED, Rig};
-use crate::foreign::Foreign;
-use crate::frame::{By, Header, RequestHeader};
-use crate::lifecycle::Lifecycle;
-use crate::metadata::MetadataBytes;
-use crate::pool::SharedPool;
-use crate::reason::Reason;
+use crate::executor::pool::SharedPool;
+use crate::executor::runtime_guard::RuntimeGuard;
+use crate::node::budgets::Limits;
+use crate::node::lifecycle::Lifecycle;
 use crate::status::Code;
+use crate::status::reason::Reason;
+use crate::upper::fake::{OFFLOADED, Rig};
+use crate::wire::frame::{By, Header, RequestHeader};
+use crate::wire::metadata::MetadataBytes;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_transport::{Limit, Upper as _};
@@ -18,7 +18,7 @@ use trunkline_verbs::Clock;
 fn rig() -> (Rig, Arc<SharedPool>, Arc<Lifecycle>) {
     let lifecycle = Lifecycle::new(1);
     let queued = Limit { per_peer: 2, in_all: 4 };
-    let around = (Clock::monotonic(), Foreign::default());
+    let around = (Clock::monotonic(), RuntimeGuard::default());
     let pool = SharedPool::new(queued, 1, &lifecycle, around, &Arc::default());
     (Rig::with(Limits::default(), Some(Arc::clone(&pool))), pool, lifecycle)
 }

@@ -1,12 +1,12 @@
 //! Metadata from peers that break its rules or its limit, and the charge for it.
 
 use super::{LONG, PORT, call, frame, reply, request, server, status};
-use crate::budgets::Limits;
-use crate::fake::{ECHO, HANG, LIMIT, Rig};
-use crate::frame::{By, Header, RequestHeader};
-use crate::metadata::{Metadata, MetadataBytes, TraceContext};
-use crate::reason::Reason;
+use crate::node::budgets::Limits;
 use crate::status::Code;
+use crate::status::reason::Reason;
+use crate::upper::fake::{ECHO, HANG, LIMIT, Rig};
+use crate::wire::frame::{By, Header, RequestHeader};
+use crate::wire::metadata::{Metadata, MetadataBytes, TraceContext};
 use bytes::Bytes;
 use trunkline_transport::{Limit, PeerDown, PeerEvent, Upper as _};
 

@@ -1,13 +1,13 @@
 //! Method numbers: first use, and expiry with the session.
 
 use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, number, other, request, sent, server, status};
-use crate::budgets::Limits;
-use crate::fake::{ECHO, HANG, METHODS, Rig};
-use crate::frame::{Asked, By, Header, RequestHeader};
-use crate::metadata::MetadataBytes;
-use crate::reason::Reason;
+use crate::node::budgets::Limits;
 use crate::server::Service;
 use crate::status::Code;
+use crate::status::reason::Reason;
+use crate::upper::fake::{ECHO, HANG, METHODS, Rig};
+use crate::wire::frame::{Asked, By, Header, RequestHeader};
+use crate::wire::metadata::MetadataBytes;
 use std::time::Duration;
 use trunkline_transport::{Limit, Origin, PeerDown, PeerEvent, SendOutcome, SessionNumber, Turn};
 use trunkline_verbs::Clock;

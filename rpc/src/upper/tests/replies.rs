@@ -1,11 +1,11 @@
 //! Large replies without room wait within a separate bound and do not delay small ones.
 
 use super::{HANG_UNHEARD, frame, request, sent, server};
-use crate::budgets::Limits;
-use crate::fake::{ECHO, HANG, Rig};
-use crate::frame::{By, Header, RequestHeader};
-use crate::reason::Reason;
+use crate::node::budgets::Limits;
 use crate::status::Code;
+use crate::status::reason::Reason;
+use crate::upper::fake::{ECHO, HANG, Rig};
+use crate::wire::frame::{By, Header, RequestHeader};
 use std::time::Duration;
 use trunkline_transport::{
     Limit, Origin, PeerDown, PeerEvent, PollerIndex, SendError, SessionNumber, Toward, Upper as _,

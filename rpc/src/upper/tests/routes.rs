@@ -2,11 +2,11 @@
 
 use super::{FakeCarrier, sent, server, status};
 use crate::call::Outcome;
-use crate::fake::{FEED, GATHER, Rig};
-use crate::frame::Header;
-use crate::reason::Reason;
-use crate::routes::{Balanced, Link, Policy, Ready, Target, Tried};
+use crate::client::routes::{Balanced, Link, Policy, Ready, Target, Tried};
 use crate::status::Code;
+use crate::status::reason::Reason;
+use crate::upper::fake::{FEED, GATHER, Rig};
+use crate::wire::frame::Header;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn down(rig: &mut Rig, port: u16, cause: PeerDown) {
 
 fn submit(rig: &mut Rig, link: &Link, connect: Connect) -> Getter<Outcome> {
     let getter = rig.submit_by(link, connect, LIMIT);
-    // The seeker is told in the next turn.
+    // The connector is told in the next turn.
     rig.run();
     rig.run();
     getter

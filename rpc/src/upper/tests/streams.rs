@@ -1,16 +1,16 @@
 //! Streams, frame by frame.
 
 use super::{Given, PORT, call, frame, number, request, sent, server, success};
-use crate::budgets::Limits;
 use crate::call::{Opened, Response, StreamWait, Wait as _, no_items, outgoing};
 use crate::codec::{Bincode, Coding, EncodeValue as _};
-use crate::fake::{ECHO, FEED, GATHER, HANG, LIMIT, Rig, TALK};
-use crate::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
-use crate::metadata::MetadataBytes;
-use crate::name::MethodName;
-use crate::reason::Reason;
+use crate::node::budgets::Limits;
+use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{ItemBuffer, Streaming, channel};
+use crate::upper::fake::{ECHO, FEED, GATHER, HANG, LIMIT, Rig, TALK};
+use crate::wire::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
+use crate::wire::metadata::MetadataBytes;
+use crate::wire::name::MethodName;
 use bytes::Bytes;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -516,7 +516,7 @@ fn requests_of_another_kind_than_the_method_are_refused() {
     for (method, opens) in [(ECHO, true), (FEED, false), (TALK, false)] {
         rig.message(server(), frame(Header::Request(plain(method, opens)), &[], &[]));
         assert_eq!(reply(&mut rig), refused, "{method}");
-        let asked = crate::frame::Asked::Number(number(method).unwrap().number);
+        let asked = crate::wire::frame::Asked::Number(number(method).unwrap().number);
         let header = RequestHeader { asked, ..plain(method, opens) };
         rig.message(server(), frame(Header::Request(header), &[], &[]));
         assert_eq!(reply(&mut rig), refused, "{method} by its number");

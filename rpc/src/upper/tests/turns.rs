@@ -3,8 +3,8 @@
 use super::admission::{rig, tokens, waits};
 use super::{FULL, LONG, PORT, reply, server, status};
 use crate::call::{Entry, Outcome};
-use crate::fake::Rig;
-use crate::reason::Reason;
+use crate::status::reason::Reason;
+use crate::upper::fake::Rig;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;

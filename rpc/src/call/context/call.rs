@@ -1,0 +1,467 @@
+//! A call as its handler sees it.
+
+use super::{Peer, Scoped, ambient};
+use crate::executor::waking::waiters::Waiters;
+use crate::node::lifecycle::Drain;
+use crate::wire::metadata::{Metadata, ReplyMetadata, TraceContext};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{self, Poll};
+use std::time::{Duration, Instant};
+use tracing::Span;
+use trunkline_transport::PeerKey;
+use trunkline_verbs::{Clock, Time};
+
+/// The call that a handler serves: its peer, its deadline, its metadata, and whether it is cancelled.
+///
+/// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code
+/// that a handler runs gets it by [`Context::current`]. Clones may go to other threads and may outlive the call.
+///
+/// Calls that a handler makes inherit the deadline and the trace of the handler's own call. A time limit can only
+/// shorten the deadline.
+/// [`Context::scope`] carries the context to another executor, and `Context::detached().scope(...)` makes calls
+/// independent of the current one.
+#[derive(Clone)]
+pub struct Context(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    /// The drain of the call's node; `None` in a detached context.
+    drain: Option<Arc<Drain>>,
+    peer: Option<Peer>,
+    deadline: Option<Time>,
+    request: Sent,
+    /// Changes of interceptors; unset if there are none.
+    changes: OnceLock<Box<Changes>>,
+    is_over: AtomicBool,
+    /// Waiters for the end of the call.
+    waiting: Waiters,
+    /// Metadata of the response; `None` while the handler has set none.
+    reply: Mutex<Option<Box<ReplyMetadata>>>,
+}
+
+/// The metadata of a request.
+struct Sent {
+    metadata: Metadata,
+    is_traced: bool,
+}
+
+impl Sent {
+    fn new(metadata: Metadata) -> Self {
+        let is_traced = metadata.has_trace();
+        Self { metadata, is_traced }
+    }
+}
+
+/// Changes of interceptors.
+struct Changes {
+    /// Replaces the metadata of the request; `None` if it is unchanged.
+    request: Option<Sent>,
+    /// Span of the call; disabled if there is none.
+    span: Span,
+}
+
+impl Context {
+    pub(super) fn new(
+        clock: Clock,
+        drain: Arc<Drain>,
+        peer: Peer,
+        deadline: Option<Time>,
+        metadata: Metadata,
+    ) -> Self {
+        Self::with((clock, Some(drain)), Some(peer), deadline, metadata)
+    }
+
+    fn with(
+        (clock, drain): (Clock, Option<Arc<Drain>>),
+        peer: Option<Peer>,
+        deadline: Option<Time>,
+        metadata: Metadata,
+    ) -> Self {
+        let (request, changes) = (Sent::new(metadata), OnceLock::new());
+        let (is_over, waiting, reply) = (AtomicBool::new(false), Waiters::default(), Mutex::default());
+        Self(Arc::new(Shared { clock, drain, peer, deadline, request, changes, is_over, waiting, reply }))
+    }
+
+    /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
+    /// as in a task of [`Node::run_on`](crate::Node::run_on).
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        ambient::context()
+    }
+
+    /// Creates a context without a deadline or a peer, which is never cancelled. Calls made in its
+    /// [`Context::scope`] inherit nothing.
+    #[must_use]
+    pub fn detached() -> Self {
+        Self::detached_with(Metadata::new())
+    }
+
+    /// Creates a detached context with the metadata of a request, for tests that call a handler directly.
+    #[must_use]
+    pub fn detached_with(metadata: Metadata) -> Self {
+        Self::with((Clock::monotonic(), None), None, None, metadata)
+    }
+
+    /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
+    ///
+    /// The remaining time travels with the request, so the two clocks need not agree. The value is meaningless in a
+    /// simulation; use [`Context::time_left`] there.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "it is the program's clock that the program asks for")]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.time_left().map(|left| Instant::now() + left)
+    }
+
+    /// Returns the time left until the deadline, zero if it has passed. `None` without a deadline.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        self.0.deadline.map(|deadline| deadline.saturating_duration_since(self.0.clock.now()))
+    }
+
+    /// Returns the node that made the call; `None` if the context is detached.
+    #[must_use]
+    pub fn peer(&self) -> Option<Peer> {
+        self.0.peer
+    }
+
+    /// Returns the metadata of the request, which the caller has set by
+    /// [`CallOptions::metadata`](crate::CallOptions::metadata). Calls that the handler makes inherit only its trace.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.request().metadata
+    }
+
+    /// Returns the trace that the call belongs to, from the metadata keys `traceparent` and `tracestate`. `None` if
+    /// there is none, or a malformed one.
+    ///
+    /// Calls that the handler makes continue it: they have the same two keys, unless their options have a
+    /// `traceparent`. The state is bounded as in [`TraceContext::of`]. If the metadata of such a call exceeds
+    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) at its client or its server, the state is left
+    /// out, and then the rest of the trace.
+    #[must_use]
+    pub fn trace(&self) -> Option<TraceContext> {
+        TraceContext::of(self.metadata())
+    }
+
+    /// Sets the metadata for the start of the response, in place of what was set before.
+    ///
+    /// It reaches the caller with the handler's stream, if the handler returns one. Metadata set later is dropped.
+    ///
+    /// Otherwise it reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics, and is
+    /// dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
+    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
+    pub fn set_initial_metadata(&self, metadata: Metadata) {
+        self.reply().get_or_insert_default().initial = metadata;
+    }
+
+    /// Sets the metadata for the end of the response, in place of what was set before. See [`Context::set_initial_metadata`].
+    ///
+    /// A handler's stream may hold a clone of the context, and set it until the stream ends.
+    ///
+    /// The metadata of a [`Status`](crate::Status) that the handler returns is added to it.
+    pub fn set_trailing_metadata(&self, metadata: Metadata) {
+        self.reply().get_or_insert_default().trailing = metadata;
+    }
+
+    /// Takes the metadata for the start of a response that begins before the call ends.
+    pub(crate) fn take_initial_metadata(&self) -> Metadata {
+        self.reply().as_mut().map(|reply| std::mem::take(&mut reply.initial)).unwrap_or_default()
+    }
+
+    /// Returns the metadata that was set for the start of the response.
+    #[must_use]
+    pub fn initial_metadata(&self) -> Metadata {
+        self.reply().as_ref().map(|reply| reply.initial.clone()).unwrap_or_default()
+    }
+
+    /// Returns the metadata that was set for the end of the response.
+    #[must_use]
+    pub fn trailing_metadata(&self) -> Metadata {
+        self.reply().as_ref().map(|reply| reply.trailing.clone()).unwrap_or_default()
+    }
+
+    /// Returns true if the call is over. See [`Context::cancelled`].
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        // SYNC: call-over
+        self.0.is_over.load(Ordering::Acquire)
+    }
+
+    /// Completes when the call is over: its caller has dropped it, its time limit has passed, its session or its
+    /// node has ended, or its handler has returned.
+    ///
+    /// In the first four cases the handler itself is dropped. Use this in tasks and threads that the handler
+    /// started, and in `#[blocking]` methods, which keep running.
+    pub fn cancelled(&self) -> Cancelled<'_> {
+        Cancelled { context: self, key: None }
+    }
+
+    /// Returns true if the node of the call drains or shuts down. See [`Context::draining`].
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.drain.as_ref().is_some_and(|drain| drain.has_begun())
+    }
+
+    /// Completes when the node of the call begins to drain or to shut down, so that a handler can end early what would
+    /// outlast the grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), such as an endless stream. Never
+    /// completes in a detached context or in a forked child.
+    ///
+    /// It may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use trunkline::{Context, Node, Status, Stream, block_on, spawn, stream, timeout};
+    ///
+    /// #[trunkline::service]
+    /// trait Ticker {
+    ///     async fn ticks(&self, cx: &Context) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
+    /// }
+    ///
+    /// struct Clock;
+    ///
+    /// impl Ticker for Clock {
+    ///     async fn ticks(&self, cx: &Context) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
+    ///         let ((sender, ticks), cx) = (stream::channel(1), cx.clone());
+    ///         spawn(async move {
+    ///             let mut tick = 0;
+    ///             while sender.send(Ok(tick)).await.is_ok()
+    ///                 && timeout(Duration::from_millis(10), cx.draining()).await.is_err()
+    ///             {
+    ///                 tick += 1;
+    ///             }
+    ///             sender.finish();
+    ///         });
+    ///         Ok(ticks)
+    ///     }
+    /// }
+    ///
+    /// let (server, node) = Node::in_process(TickerServer::new(Clock))?;
+    /// let client = TickerClient::new(node.channel(server.local_address()));
+    /// let mut ticks = block_on(client.ticks())?;
+    /// assert_eq!(block_on(ticks.message())?, Some(0));
+    /// server.begin_drain();
+    /// while block_on(ticks.message())?.is_some() {} // the stream has ended, without an error
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn draining(&self) -> Draining<'_> {
+        Draining::new(self.0.drain.as_deref())
+    }
+
+    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls
+    /// made in it inherit this deadline.
+    pub fn scope<F>(&self, future: F) -> Scoped<F> {
+        Scoped::new(self.clone(), future)
+    }
+
+    /// Returns the peer's key, or the key of an unspecified address if the context is detached.
+    pub(crate) fn peer_key(&self) -> PeerKey {
+        let nobody = || PeerKey::new((Ipv4Addr::UNSPECIFIED, 0).into());
+        self.0.peer.map_or_else(nobody, Peer::key)
+    }
+
+    pub(super) fn due(&self) -> Option<Time> {
+        self.0.deadline
+    }
+
+    /// Returns true if the metadata has a trace, well-formed or not.
+    pub(super) fn is_traced(&self) -> bool {
+        self.request().is_traced
+    }
+
+    /// Returns the span of the call, if an interceptor has set one.
+    pub(super) fn span(&self) -> Option<&Span> {
+        self.0.changes.get().map(|changes| &changes.span).filter(|span| !span.is_none())
+    }
+
+    /// Sets the changes of interceptors, once.
+    pub(crate) fn change(&self, metadata: Option<Metadata>, span: Span) {
+        let changes = Changes { request: metadata.map(Sent::new), span };
+        // Interceptors run once for each call.
+        let _is_set = self.0.changes.set(Box::new(changes));
+    }
+
+    fn request(&self) -> &Sent {
+        let changed = self.0.changes.get().and_then(|changes| changes.request.as_ref());
+        changed.unwrap_or(&self.0.request)
+    }
+
+    /// Marks the call as over and wakes its waiters. Returns the metadata of its response.
+    pub(crate) fn end(&self) -> Option<Box<ReplyMetadata>> {
+        // SYNC: call-over
+        self.0.is_over.store(true, Ordering::Release);
+        self.0.waiting.wake_all();
+        self.reply().take()
+    }
+
+    fn reply(&self) -> MutexGuard<'_, Option<Box<ReplyMetadata>>> {
+        self.0.reply.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("peer", &self.0.peer)
+            .field("time_left", &self.time_left())
+            .field("is_cancelled", &self.is_cancelled())
+            .finish()
+    }
+}
+
+/// A future that completes when a call is over, from [`Context::cancelled`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Cancelled<'c> {
+    context: &'c Context,
+    /// Key of its waker.
+    key: Option<usize>,
+}
+
+impl Future for Cancelled<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<()> {
+        if self.context.0.deadline.is_none() && self.context.0.peer.is_none() {
+            return Poll::Pending;
+        }
+        let context = self.context;
+        if !context.is_cancelled() {
+            context.0.waiting.register(&mut self.key, task.waker());
+        }
+        if context.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Cancelled<'_> {
+    fn drop(&mut self) {
+        self.context.0.waiting.remove(&mut self.key);
+    }
+}
+
+/// A future that completes when a node drains, from [`Context::draining`] and
+/// [`PollerContext::draining`](super::PollerContext::draining).
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Draining<'c> {
+    /// `None` in a detached context.
+    drain: Option<&'c Drain>,
+    /// Key of its waker.
+    key: Option<usize>,
+}
+
+impl<'c> Draining<'c> {
+    pub(super) fn new(drain: Option<&'c Drain>) -> Self {
+        Self { drain, key: None }
+    }
+}
+
+impl Draining<'_> {
+    /// Polls the drain of a context, for streams that own that. `key` has the waker's key.
+    pub(crate) fn poll_of(context: &Context, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
+        Self::poll_drain(context.0.drain.as_deref(), key, task)
+    }
+
+    fn poll_drain(drain: Option<&Drain>, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
+        let has_begun = drain.is_some_and(|drain| drain.register(key, task.waker()));
+        if has_begun { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Removes the waker with this key.
+    pub(crate) fn remove(context: &Context, key: &mut Option<usize>) {
+        context.0.drain.iter().for_each(|drain| drain.remove(key));
+    }
+}
+
+impl Future for Draining<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<()> {
+        Self::poll_drain(self.drain, &mut self.key, task)
+    }
+}
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.drain.iter().for_each(|drain| drain.remove(&mut self.key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::lifecycle::Lifecycle;
+    use std::pin::pin;
+    use std::sync::mpsc;
+    use std::task::Waker;
+
+    fn of_call() -> Context {
+        let peer = Peer::new(PeerKey::new(([127, 0, 0, 1], 7).into()));
+        let drain = Drain::new(&Lifecycle::new(1));
+        Context::new(Clock::monotonic(), drain, peer, Some(Time::MAX), Metadata::new())
+    }
+
+    #[test]
+    fn whoever_waits_for_the_end_of_a_call_learns_of_it() {
+        let context = of_call();
+        let mut task = task::Context::from_waker(Waker::noop());
+        let mut before = pin!(context.cancelled());
+        assert!(before.as_mut().poll(&mut task).is_pending() && before.as_mut().poll(&mut task).is_pending());
+        {
+            let mut dropped = pin!(context.cancelled());
+            assert!(dropped.as_mut().poll(&mut task).is_pending());
+            assert_eq!(context.0.waiting.len(), 2);
+        }
+        assert_eq!(context.0.waiting.len(), 1, "a waiter that is dropped leaves nothing");
+        context.end();
+        assert!(context.is_cancelled() && before.as_mut().poll(&mut task).is_ready());
+        assert!(pin!(context.cancelled()).poll(&mut task).is_ready(), "also one that asks later");
+        assert!(pin!(Context::detached().cancelled()).poll(&mut task).is_pending());
+    }
+
+    /// A waker that is dropped with a future that waits for the end of the same call.
+    struct Ends {
+        _other: Cancelled<'static>,
+    }
+
+    impl task::Wake for Ends {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
+    fn a_waker_that_is_replaced_may_end_other_waiters() {
+        let (sender, receiver) = mpsc::channel();
+        let polls = move || {
+            let context: &'static Context = Box::leak(Box::new(of_call()));
+            let poll = |cancelled: &mut Cancelled<'_>, waker: &Waker| {
+                assert!(Pin::new(cancelled).poll(&mut task::Context::from_waker(waker)).is_pending());
+            };
+            let (mut cancelled, mut other) = (context.cancelled(), context.cancelled());
+            poll(&mut other, Waker::noop());
+            poll(&mut cancelled, &Waker::from(Arc::new(Ends { _other: other })));
+            poll(&mut cancelled, Waker::noop());
+            sender.send(context.0.waiting.len()).unwrap();
+        };
+        // A deadlock would keep the thread.
+        std::thread::spawn(polls);
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(1));
+    }
+
+    #[test]
+    fn a_scope_is_the_current_context_within_its_polls() {
+        let (outer, inner) = (of_call(), Context::detached());
+        let is_outer = || Context::current().is_some_and(|current| Arc::ptr_eq(&current.0, &outer.0));
+        let mut task = task::Context::from_waker(Waker::noop());
+        let nested = outer.scope(async {
+            assert!(is_outer());
+            inner.scope(async { assert!(!is_outer()) }).await;
+            assert!(is_outer());
+        });
+        assert!(pin!(nested).poll(&mut task).is_ready());
+        assert!(Context::current().is_none());
+    }
+}

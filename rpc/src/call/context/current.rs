@@ -1,0 +1,141 @@
+//! The call whose handler a poller is polling.
+//!
+//! The dispatcher brackets each poll by [`CurrentCall::begin`] and [`CurrentCall::end`], which store a few words. A
+//! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends.
+
+use super::{Context, Inherited, Peer};
+use crate::node::lifecycle::Drain;
+use crate::wire::metadata::Metadata;
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+use trunkline_transport::PeerKey;
+use trunkline_verbs::{Clock, Time};
+
+/// The current call of one poller.
+pub(crate) struct CurrentCall {
+    clock: Clock,
+    /// The drain of its node.
+    drain: Arc<Drain>,
+    peer: Cell<Option<PeerKey>>,
+    /// Deadline of that handler's call.
+    deadline: Cell<Option<Time>>,
+    /// `None` between two polls.
+    context: Cell<Option<Context>>,
+    /// True if that handler's call has a trace. False whenever `context` is `None`.
+    is_traced: Cell<bool>,
+    /// True if a job of the handler that is being dropped was taken out of the pool's queue.
+    is_withdrawn: Cell<bool>,
+}
+
+impl CurrentCall {
+    /// Creates the state in which no handler is being polled.
+    pub(crate) fn new(clock: Clock, drain: Arc<Drain>) -> Self {
+        Self {
+            clock,
+            drain,
+            peer: Cell::new(None),
+            deadline: Cell::new(None),
+            context: Cell::new(None),
+            is_traced: Cell::new(false),
+            is_withdrawn: Cell::new(false),
+        }
+    }
+
+    /// Records that a handler of this peer is about to be polled for the first time.
+    #[inline]
+    pub(crate) fn begin(&self, peer: PeerKey, deadline: Option<Time>) {
+        self.peer.set(Some(peer));
+        self.deadline.set(deadline);
+    }
+
+    /// Records that a handler is about to be polled again. `context` is the result of the last
+    /// [`CurrentCall::end`].
+    pub(crate) fn resume(&self, peer: PeerKey, deadline: Option<Time>, context: Option<Context>) {
+        self.begin(peer, deadline);
+        if let Some(context) = context {
+            self.is_traced.set(context.is_traced());
+            self.context.set(Some(context));
+        }
+    }
+
+    /// Records that the handler was polled. Returns its context if it has asked for one.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<Context> {
+        self.peer.set(None);
+        let context = self.context.take();
+        if context.is_some() {
+            self.is_traced.set(false);
+        }
+        context
+    }
+
+    /// Records that the job of the handler that is being dropped will never begin.
+    pub(crate) fn withdraw(&self) {
+        self.is_withdrawn.set(true);
+    }
+
+    /// Returns true if the job of the handler dropped last was withdrawn, and resets that.
+    pub(crate) fn take_withdrawn(&self) -> bool {
+        self.is_withdrawn.take()
+    }
+
+    /// Returns the drain of its node.
+    pub(super) fn drain(&self) -> &Drain {
+        &self.drain
+    }
+
+    /// Returns the peer of the handler that is being polled.
+    pub(crate) fn peer(&self) -> Option<PeerKey> {
+        self.peer.get()
+    }
+
+    /// Returns what its own calls inherit.
+    #[inline]
+    pub(super) fn inherited(&self) -> Inherited {
+        match self.peer.get() {
+            Some(_) => Inherited { deadline: self.deadline.get(), is_traced: self.is_traced.get() },
+            None => Inherited::default(),
+        }
+    }
+
+    /// Records that an interceptor has changed its context.
+    pub(crate) fn changed(&self, context: &Context) {
+        self.is_traced.set(context.is_traced());
+    }
+
+    /// Returns its context, and creates it if necessary.
+    pub(crate) fn context(&self) -> Option<Context> {
+        let peer = self.peer.get()?;
+        let context = self.context.take().unwrap_or_else(|| self.make(peer, Metadata::new()));
+        self.context.set(Some(context.clone()));
+        Some(context)
+    }
+
+    /// Does what [`CurrentCall::begin`] does, for a request with metadata, which the context of its handler keeps.
+    pub(crate) fn begin_with(&self, peer: PeerKey, deadline: Option<Time>, metadata: Metadata) {
+        self.begin(peer, deadline);
+        let context = self.make(peer, metadata);
+        self.is_traced.set(context.is_traced());
+        self.context.set(Some(context));
+    }
+
+    fn make(&self, peer: PeerKey, metadata: Metadata) -> Context {
+        Context::new(
+            self.clock.clone(),
+            Arc::clone(&self.drain),
+            Peer::new(peer),
+            self.deadline.get(),
+            metadata,
+        )
+    }
+}
+
+impl fmt::Debug for CurrentCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CurrentCall")
+            .field("peer", &self.peer)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}

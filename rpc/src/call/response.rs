@@ -1,0 +1,165 @@
+//! The response of a successful call.
+
+use crate::codec::{Allowance, DecodeError, DecodeValue, Limits};
+use crate::node::budgets::DECODED_BYTES;
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
+use crate::wire::metadata::{MetadataBytes, ReplyMetadata};
+use bytes::Bytes;
+use std::cell::Cell;
+use std::fmt;
+use std::ops::Range;
+use trunkline_transport::Message;
+
+/// The message of a handler's reply. Stubs decode the value or the error from it.
+pub struct Response {
+    message: Message,
+    encoded: Range<usize>,
+    /// Metadata before the encoded part, which has been checked.
+    metadata: MetadataBytes,
+    /// Maximum size of the decoded value, in bytes.
+    most_decoded: usize,
+    /// True if it is an error of the handler.
+    is_error: bool,
+}
+
+impl Response {
+    #[inline]
+    pub(crate) fn new(message: Message, encoded: Range<usize>, most_decoded: usize) -> Self {
+        let metadata = MetadataBytes::default();
+        Self { message, encoded, metadata, most_decoded, is_error: false }
+    }
+
+    /// Creates a response with an error of the method's own type.
+    pub(crate) fn of_error(message: Message, encoded: Range<usize>, most_decoded: usize) -> Self {
+        Self { is_error: true, ..Self::new(message, encoded, most_decoded) }
+    }
+
+    /// Creates the response of a one-way call.
+    pub(crate) fn empty() -> Self {
+        Self::new(Bytes::new().into(), 0..0, 0)
+    }
+
+    /// Adds metadata that precedes the encoded part.
+    pub(crate) fn with_metadata(self, metadata: MetadataBytes) -> Self {
+        Self { metadata, ..self }
+    }
+
+    /// Returns a copy of its metadata.
+    pub(crate) fn metadata(&self) -> ReplyMetadata {
+        let parsed = ReplyMetadata::parse(self.metadata, self.message.as_slice(), self.encoded.start);
+        parsed.unwrap_or_default()
+    }
+
+    /// Decodes the value.
+    ///
+    /// # Errors
+    /// `Internal` when the server's bytes do not decode, `ResourceExhausted` when the value takes more memory than
+    /// a reply may.
+    pub fn value<D: DecodeValue>(self, _decoder: D) -> Result<D::Value, Status> {
+        self.refuse_error()?;
+        self.decode::<D>()
+    }
+
+    /// Returns the raw bytes after the encoded part.
+    ///
+    /// # Errors
+    /// `Internal` if the server has sent a typed error.
+    #[inline(always)]
+    pub fn bytes(self) -> Result<Bytes, Status> {
+        self.refuse_error()?;
+        Ok(self.message.bytes_from(self.encoded.end))
+    }
+
+    /// Returns the raw bytes after the encoded part; `None` if the encoded part marks them as absent.
+    ///
+    /// # Errors
+    /// `Internal` when the encoded part is invalid.
+    pub fn optional_bytes(self) -> Result<Option<Bytes>, Status> {
+        self.refuse_error()?;
+        match self.encoded_part() {
+            [0] => Ok(None),
+            [1] => self.bytes().map(Some),
+            _ => Err(bad_reply(&"its flag is neither 0 nor 1")),
+        }
+    }
+
+    /// Returns true if it has an encoded part or a body.
+    pub(crate) fn has_value(&self) -> bool {
+        self.encoded.start < self.message.as_slice().len()
+    }
+
+    /// Returns true if it is an error of the handler.
+    pub(crate) fn is_error(&self) -> bool {
+        self.is_error
+    }
+
+    /// Returns the error in it, if it is not a success.
+    pub(crate) fn error<D: DecodeValue>(&self) -> Option<Result<D::Value, Status>> {
+        self.is_error.then(|| self.decode::<D>())
+    }
+
+    fn encoded_part(&self) -> &[u8] {
+        &self.message.as_slice()[self.encoded.clone()]
+    }
+
+    /// Returns an error if the response is not a success, for methods that fail with a status.
+    #[inline]
+    fn refuse_error(&self) -> Result<(), Status> {
+        if !self.is_error {
+            return Ok(());
+        }
+        let text = "the handler failed with an error of the service's own, which this client does not know";
+        Err(Status::ran(Code::Internal, text).because(Reason::BadReply))
+    }
+
+    fn decode<D: DecodeValue>(&self) -> Result<D::Value, Status> {
+        let allowance = Most { bytes: self.most_decoded, left: Cell::new(self.most_decoded) };
+        let bytes = self.encoded_part();
+        let limits = Limits::of_message(bytes.len(), &allowance);
+        D::decode(bytes, &limits).map_err(|error| match error {
+            DecodeError::Malformed(_) => bad_reply(&error),
+            _ => {
+                let text = format!("the reply cannot be decoded: {error}");
+                Status::ran(Code::ResourceExhausted, text).because(Reason::TooLarge)
+            }
+        })
+    }
+}
+
+/// Writes no bytes of the message: metadata may be secret.
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("encoded", &self.encoded)
+            .field("metadata", &self.metadata)
+            .field("is_error", &self.is_error)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the status of a call whose reply is malformed.
+fn bad_reply(why: &dyn fmt::Display) -> Status {
+    Status::ran(Code::Internal, format!("the reply cannot be decoded: {why}")).because(Reason::BadReply)
+}
+
+/// Maximum size of one decoded reply or item, in bytes.
+pub(crate) struct Most {
+    pub(crate) bytes: usize,
+    pub(crate) left: Cell<usize>,
+}
+
+impl Allowance for Most {
+    fn more(&self, bytes: usize) -> Result<(), DecodeError> {
+        let left = self.left.get().checked_sub(bytes);
+        self.left.set(left.ok_or_else(|| {
+            let bytes = self.bytes;
+            DecodeError::TooLarge(format!(
+                "it takes more than {bytes} bytes of memory (setting {DECODED_BYTES})"
+            ))
+        })?);
+        Ok(())
+    }
+
+    fn less(&self, _: usize) {}
+}

@@ -1,0 +1,1018 @@
+//! Several servers behind one channel: which of them gets the next call.
+//!
+//! Each server has a route, which knows whether a session is up. A server that drains is left out until it has a new
+//! session. A server that cannot be reached although its session is up is left out for 400 ms. Then one call tries it; each
+//! further failure doubles the time.
+//!
+//! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, like calls of a
+//! channel without a balance: the route looks the name up and tries the addresses in order. In its pause, calls that would
+//! fail at once wait for a server that is being connected.
+
+use super::link::Link;
+use super::route::{Phase, Reached, Usage};
+use super::table::{Routes, Session};
+use super::target::{Source, Target};
+use crate::client::routes::id::RouteId;
+use crate::status::reason::{Origin, Reason};
+use crate::status::{Code, Status};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+use trunkline_transport::{Connect, PeerKey, ServerReport};
+use trunkline_verbs::Time;
+
+/// Time for which a server is left out first, and number of times that it doubles. Calls that a server has refused count
+/// as long among those in progress.
+const PAUSE: Duration = Duration::from_millis(400);
+const DOUBLINGS: u32 = 4;
+/// Units of the retry budget: hundredths of a call.
+const TOKEN: u32 = 100;
+
+/// The policy by which a balanced channel chooses a server for each call. See
+/// [`Channel::balanced`](crate::Channel::balanced).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Policy {
+    /// The first server with a session, in the order of the target. Many clients with the same list all use the same
+    /// server. Others get no session until they are needed.
+    PickFirst,
+    /// One server after the other, starting at a random one.
+    RoundRobin,
+    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
+    /// counts for 400 ms.
+    #[default]
+    PowerOfTwo,
+}
+
+/// Settings of a balanced channel. A [`Policy`] converts to them.
+///
+/// ```
+/// use trunkline::{Balance, Policy};
+///
+/// let balance = Balance::from(Policy::RoundRobin).retry_budget(100, 10);
+/// println!("{balance:?}");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Balance {
+    policy: Policy,
+    most: u32,
+    percent: u32,
+}
+
+impl Balance {
+    /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that
+    /// succeed. The default is 1,000 and 20. An attempt needs no budget if a draining server has refused the last one, or
+    /// if the last one has not left this node because its server could not be reached.
+    ///
+    /// A call that fails while the budget is used up ends with that failure, whose last cause names the budget.
+    /// `ServerReport::unretried` counts such calls.
+    #[must_use]
+    pub fn retry_budget(mut self, calls: u32, percent: u32) -> Self {
+        (self.most, self.percent) = (calls, percent);
+        self
+    }
+}
+
+/// The default policy with the default budget.
+impl Default for Balance {
+    fn default() -> Self {
+        Policy::default().into()
+    }
+}
+
+impl From<Policy> for Balance {
+    fn from(policy: Policy) -> Self {
+        // Finagle's ratio. Its reserve of 10 a second needs a clock; a full budget at the start takes its place.
+        Self { policy, most: 1000, percent: 20 }
+    }
+}
+
+/// The servers of a balanced channel. Its clones share them.
+#[derive(Debug)]
+pub(crate) struct Balanced {
+    policy: Policy,
+    budget: RetryBudget,
+    /// Its own link to the target. A plain channel stays with one server, whether or not a lookup finds it.
+    target: Arc<Link>,
+    servers: Mutex<Servers>,
+    /// Random number, so that the channels of many clients do not choose the same servers one after the other.
+    start: OnceLock<usize>,
+    /// Number of servers that have been chosen.
+    chosen: AtomicUsize,
+    /// Number of calls that ended because the budget was used up.
+    unretried: AtomicU64,
+    /// Rounds of all servers when a name was looked up last.
+    rounds: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Servers {
+    /// Addresses that the list was made of; `None` until they are known.
+    found: Option<Arc<[SocketAddr]>>,
+    list: Arc<[Arc<Server>]>,
+}
+
+/// A server of a balanced channel.
+#[derive(Debug)]
+struct Server {
+    address: SocketAddr,
+    link: Arc<Link>,
+    /// Number of calls in progress.
+    calls: AtomicUsize,
+    refusals: Mutex<Refusals>,
+    pause: Mutex<Option<Pause>>,
+}
+
+/// A time for which a server is left out.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    until: Time,
+    /// Sequence number of the session. A later session ends the pause.
+    session: u64,
+    /// Number of pauses in succession before this one.
+    row: u32,
+}
+
+/// The number of calls that a server has refused lately.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// End of the period that `current` belongs to.
+    until: Time,
+    current: usize,
+    /// Number in the period before.
+    last: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Ready,
+    Connecting,
+    Failed,
+    LeftOut,
+}
+
+/// The server of one attempt at a call.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    /// Node and route of the call.
+    pub(crate) to: (PeerKey, Option<RouteId>),
+    /// `None` for the route of the target.
+    server: Option<Arc<Server>>,
+    /// Sequence number of the server's session, if one was up.
+    session: Option<u64>,
+    /// True if the call probes whether a server is back.
+    is_probe: bool,
+}
+
+/// Maximum number of servers without a session that a call is sent to. A round of the target tries all servers, and a call
+/// that tried each of a long list of dead ones itself would keep its thread busy for seconds.
+const MOST_UNCONNECTED: usize = 16;
+
+/// Servers that a call has been sent to.
+#[derive(Debug, Default)]
+pub(crate) struct Tried {
+    servers: Vec<SocketAddr>,
+    /// Number of them that had no session.
+    unconnected: usize,
+    /// True if it has waited for the target.
+    target: bool,
+    connect: Connect,
+    refused: Refused,
+}
+
+/// The refusal of a call by servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Refused {
+    /// None has refused it.
+    #[default]
+    Never,
+    /// A server drains. The call may wait for one that is being connected.
+    Draining,
+    /// A server is overloaded. The call waits for no other.
+    Overloaded,
+}
+
+impl Tried {
+    /// Creates the record of a call that has been sent to no server.
+    pub(crate) fn new(connect: Connect) -> Self {
+        Self { connect, ..Self::default() }
+    }
+
+    /// Records the answer of a server that has refused the call.
+    pub(crate) fn refused(&mut self, status: &Status) {
+        match status.reason() {
+            Some(Reason::Overloaded) => self.refused = Refused::Overloaded,
+            Some(Reason::Draining) if self.refused == Refused::Never => self.refused = Refused::Draining,
+            _ => {}
+        }
+    }
+
+    /// Returns true if it has waited for any server, and may do so again.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.target && self.connect == Connect::Wait
+    }
+}
+
+impl Balanced {
+    /// Creates the balance of a channel, unless its target is one address only.
+    pub(crate) fn new(target: &Arc<Link>, balance: Balance) -> Option<Arc<Self>> {
+        if !target.target().has_several() {
+            return None;
+        }
+        let usage = if balance.policy == Policy::PickFirst { Usage::Current } else { Usage::Spread };
+        let target = Link::with_usage(target.routes(), target.target().clone(), usage);
+        let balanced = Arc::new(Self {
+            policy: balance.policy,
+            budget: RetryBudget::new(balance.most, balance.percent),
+            target,
+            servers: Mutex::default(),
+            start: OnceLock::new(),
+            chosen: AtomicUsize::new(0),
+            unretried: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
+        });
+        balanced.servers();
+        if let Source::Addresses(usable) = &balanced.target.target().0 {
+            balanced.target.route().tell_omitted(usable.omitted);
+        }
+        balanced.target.routes().add_balanced(&balanced);
+        Some(balanced)
+    }
+
+    pub(super) fn target(&self) -> &Arc<Link> {
+        &self.target
+    }
+
+    /// Returns true if a server has a session.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.target.routes().is_forked() && self.servers().iter().any(|server| server.link.is_connected())
+    }
+
+    /// Keeps the servers connected from now on, if the policy uses all of them.
+    pub(super) fn keep(&self) {
+        self.keep_each(&self.servers());
+    }
+
+    fn keep_each(&self, servers: &[Arc<Server>]) {
+        if self.policy != Policy::PickFirst {
+            servers.iter().for_each(|server| server.link.keep());
+        }
+    }
+
+    /// Chooses the server of the next attempt. Returns `None` if all have been tried.
+    pub(crate) fn choose(&self, tried: &mut Tried, now: Time) -> Option<Chosen> {
+        let servers = self.servers();
+        self.keep_each(&servers);
+        if self.target.is_name() {
+            // A server that must be connected again may have moved.
+            let rounds = servers.iter().map(|server| server.link.route().reached().1).sum();
+            if self.rounds.swap(rounds, Ordering::Relaxed) != rounds {
+                self.target.look_again();
+            }
+        }
+        // A server whose probe another thread has taken is left out in the next pass.
+        for _ in 0..=servers.len() {
+            let chosen = self.choose_once(&servers, tried, now)?;
+            let Some(server) = chosen else {
+                tried.target = true;
+                return Some(Chosen {
+                    to: self.target.server(),
+                    server: None,
+                    session: None,
+                    is_probe: false,
+                });
+            };
+            let Some((session, is_probe)) = server.claim(now, tried.connect) else { continue };
+            tried.servers.push(server.address);
+            tried.unconnected += usize::from(server.link.session().is_none());
+            server.calls.fetch_add(1, Ordering::Relaxed);
+            let (node, own) = server.link.server();
+            // The call goes by the target's route if the session is over before it is sent.
+            let route = if session.is_some() { self.target.server().1 } else { own };
+            return Some(Chosen { to: (node, route), server: Some(server), session, is_probe });
+        }
+        None
+    }
+
+    /// Returns a server, or `Some(None)` for the route of the target.
+    #[expect(clippy::option_option, reason = "the caller matches both levels")]
+    fn choose_once(&self, servers: &[Arc<Server>], tried: &Tried, now: Time) -> Option<Option<Arc<Server>>> {
+        let untried = |server: &&Arc<Server>| !tried.servers.contains(&server.address);
+        let standing = |wanted| {
+            let is = move |server: &&Arc<Server>| server.standing(now) == wanted;
+            servers.iter().filter(untried).filter(is).collect::<Vec<_>>()
+        };
+        let has_left = tried.unconnected < MOST_UNCONNECTED;
+        let ready = standing(Standing::Ready);
+        if !ready.is_empty() {
+            return Some(Some(Arc::clone(self.pick(&ready, now))));
+        }
+        if tried.refused == Refused::Overloaded {
+            // A later call may find another server connected.
+            servers.iter().filter(untried).for_each(|server| server.link.keep());
+            return None;
+        }
+        // The route of the target leads to no server that drains, and waits until another one answers.
+        if tried.connect == Connect::Wait
+            && self.target.route().failure().is_none_or(|failure| !failure.is_final)
+        {
+            return Some(None);
+        }
+        // The target may lead to a server that is left out, or was tried. A server that is left out has a session, to which a round
+        // of the target would lead.
+        let is_left_out = |server: &Arc<Server>| server.standing(now) == Standing::LeftOut;
+        let helps = self.target_leads_to(servers).map_or_else(
+            || !servers.iter().any(is_left_out),
+            |server| untried(&server) && !is_left_out(server),
+        );
+        if !tried.target && helps {
+            // In the pause after a failed round the call would fail at once, although it can wait for a server that is
+            // being connected.
+            let fails = tried.connect == Connect::FailFast && self.target.route().is_paused(now);
+            let is_sought = |server: &&&Arc<Server>| server.link.route().is_sought();
+            let connecting = if fails && has_left { standing(Standing::Connecting) } else { Vec::new() };
+            return Some(connecting.iter().find(is_sought).map(|server| Arc::clone(server)));
+        }
+        // The refusal of a server that drains is an answer, which no dead server delays. One that may be starting is tried.
+        let drains = |server: &&Arc<Server>| server.link.session().is_some_and(|session| session.drains);
+        let is_answered = tried.refused == Refused::Draining || servers.iter().any(|server| drains(&server));
+        for server in [Standing::Connecting, Standing::Failed].into_iter().flat_map(standing) {
+            if has_left && (!is_answered || !server.link.route().is_lost()) {
+                return Some(Some(Arc::clone(server)));
+            }
+            server.link.keep();
+        }
+        if tried.connect == Connect::FailFast
+            && let Some(server) = servers.iter().filter(untried).find(drains)
+        {
+            return Some(Some(Arc::clone(server)));
+        }
+        // All are left out: the first attempt probes one of them.
+        let is_first = tried.servers.is_empty() && !tried.target;
+        is_first.then_some(None)
+    }
+
+    fn pick<'a>(&self, ready: &[&'a Arc<Server>], now: Time) -> &'a Arc<Server> {
+        let start = self.start.get_or_init(|| self.target.routes().random());
+        let turn = self.chosen.fetch_add(1, Ordering::Relaxed).wrapping_add(*start);
+        match self.policy {
+            Policy::PickFirst => ready[0],
+            Policy::RoundRobin => ready[turn % ready.len()],
+            Policy::PowerOfTwo => {
+                let (one, other) = two_of(turn, ready.len());
+                if ready[other].load(now) < ready[one].load(now) { ready[other] } else { ready[one] }
+            }
+        }
+    }
+
+    /// Records the end of an attempt. Does nothing in a forked child, where a thread of the parent may have left a lock taken.
+    pub(crate) fn ended(&self, chosen: &Chosen, outcome: Result<(), &Status>, now: Time) {
+        if self.target.routes().is_forked() {
+            return;
+        }
+        if let Some(server) = &chosen.server {
+            server.calls.fetch_sub(1, Ordering::Relaxed);
+        }
+        let is_away = |status: &Status| {
+            status.origin() != Origin::Handler
+                && matches!(status.reason(), Some(Reason::Draining | Reason::Unreachable))
+        };
+        match outcome {
+            Err(status) if is_away(status) => {
+                let servers = self.servers();
+                let server = chosen.server.as_ref().or_else(|| self.target_leads_to(&servers));
+                server.inspect(|server| server.leave_out(chosen.session, now));
+                if status.reason() == Some(Reason::Unreachable)
+                    && let Some(server) = &chosen.server
+                    && chosen.session.is_none()
+                {
+                    server.link.route().lose();
+                }
+                self.target.look_again();
+            }
+            // A handler has answered, or the call was refused for another reason.
+            _ => {
+                if chosen.is_probe
+                    && let Some(server) = &chosen.server
+                {
+                    *server.lock() = None;
+                }
+                match outcome {
+                    Ok(()) => self.budget.succeeded(),
+                    Err(status) if is_refusal(status) => {
+                        chosen.server.iter().for_each(|server| server.lock_refusals().add(now));
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Records that an attempt has been given up.
+    pub(crate) fn given_up(&self, chosen: &Chosen) {
+        if let Some(server) = &chosen.server {
+            server.calls.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a further attempt from the budget.
+    pub(crate) fn take_retry(&self) -> bool {
+        self.budget.take()
+    }
+
+    /// Returns true if a further attempt could be made.
+    pub(crate) fn has_another(&self, tried: &Tried, now: Time) -> bool {
+        self.choose_once(&self.servers(), tried, now).is_some()
+    }
+
+    /// Returns the status of a call that ends because the budget is used up, if a further attempt could be made otherwise.
+    pub(crate) fn without_retry(&self, status: Status, tried: &Tried, now: Time) -> Status {
+        if !self.has_another(tried, now) {
+            return status;
+        }
+        self.unretried.fetch_add(1, Ordering::Relaxed);
+        status.with_cause(&self.budget)
+    }
+
+    /// Returns an attempt to the budget that was not made.
+    pub(crate) fn return_retry(&self) {
+        self.budget.add(TOKEN);
+    }
+
+    /// Returns the state of each server.
+    pub(super) fn report(&self, now: Time) -> Vec<ServerReport> {
+        let one = |server: &Arc<Server>| ServerReport {
+            target: self.target.to_string(),
+            address: server.address,
+            state: match server.standing(now) {
+                Standing::Ready => "up",
+                Standing::Connecting => "connecting",
+                Standing::Failed => "unreachable",
+                Standing::LeftOut => "left out",
+            },
+            calls: server.calls.load(Ordering::Relaxed),
+            unretried: self.unretried.load(Ordering::Relaxed),
+            omitted: self.target.route().omitted(),
+        };
+        self.servers().iter().map(one).collect()
+    }
+
+    /// Returns the server that the route of the target leads to.
+    fn target_leads_to<'a>(&self, servers: &'a [Arc<Server>]) -> Option<&'a Arc<Server>> {
+        let Phase::Up(peer) = self.target.route().phase().0 else { return None };
+        servers.iter().find(|server| PeerKey::new(server.address) == peer)
+    }
+
+    /// Returns the servers, after the list has been brought up to date.
+    fn servers(&self) -> Arc<[Arc<Server>]> {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_name = self.target.is_name();
+        if is_name || servers.found.is_none() {
+            let found = self.target.found();
+            let is_same = match (&found, &servers.found) {
+                (Some(found), Some(known)) => Arc::ptr_eq(found, known),
+                (None, _) => true,
+                (Some(_), None) => false,
+            };
+            if !is_same {
+                servers.replace(self.target.routes(), found);
+            }
+        }
+        Arc::clone(&servers.list)
+    }
+}
+
+impl Servers {
+    /// Replaces the list. Servers that stay keep their state.
+    fn replace(&mut self, routes: &Arc<Routes>, found: Option<Arc<[SocketAddr]>>) {
+        let server = |address: &SocketAddr| {
+            let known = self.list.iter().find(|server| server.address == *address);
+            known.map_or_else(|| Arc::new(Server::new(routes, *address)), Arc::clone)
+        };
+        self.list = found.iter().flat_map(|found| found.iter()).map(server).collect();
+        self.found = found;
+    }
+}
+
+impl Server {
+    fn new(routes: &Arc<Routes>, address: SocketAddr) -> Self {
+        let link = Link::new(routes, Target::from(address));
+        let (calls, refusals, pause) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
+        Self { address, link, calls, refusals, pause }
+    }
+
+    /// Returns the state of the server. Its session counts, because only some policies look after its route.
+    fn standing(&self, now: Time) -> Standing {
+        let Some(session) = self.link.session() else {
+            let (reached, _) = self.link.route().reached();
+            return if reached == Reached::Failed { Standing::Failed } else { Standing::Connecting };
+        };
+        let is_of_session = |pause: &Pause| pause.session == session.serial;
+        let is_paused = self.lock().filter(is_of_session).is_some_and(|pause| pause.until > now);
+        if session.drains || is_paused { Standing::LeftOut } else { Standing::Ready }
+    }
+
+    /// Takes a call. Returns the session, and whether the call probes if the server is back. Returns `None` if the server is
+    /// left out by now.
+    fn claim(&self, now: Time, connect: Connect) -> Option<(Option<u64>, bool)> {
+        let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
+        if drains {
+            // A call that does not wait goes there for its refusal, and by no route.
+            return (connect == Connect::FailFast).then_some((None, false));
+        }
+        let mut pause = self.lock();
+        match &mut *pause {
+            Some(pause) if pause.session == serial => {
+                if pause.until > now {
+                    return None;
+                }
+                pause.row += 1;
+                pause.until = now + pause.length();
+                Some((Some(serial), true))
+            }
+            ended => {
+                *ended = None;
+                Some((Some(serial), false))
+            }
+        }
+    }
+
+    /// Leaves the server out for a time, unless it is left out, or a new session is up since a call was made in an earlier
+    /// one.
+    fn leave_out(&self, of_call: Option<u64>, now: Time) {
+        let Some(Session { serial, .. }) = self.link.session() else { return };
+        if of_call.is_some_and(|session| session != serial) {
+            return;
+        }
+        let mut pause = self.lock();
+        if pause.is_none_or(|pause| pause.session != serial) {
+            *pause = Some(Pause { until: now + PAUSE, session: serial, row: 0 });
+        }
+    }
+
+    /// Returns the number of calls in progress and of those refused lately.
+    fn load(&self, now: Time) -> usize {
+        self.calls.load(Ordering::Relaxed) + self.lock_refusals().count(now)
+    }
+
+    fn lock_refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Pause>> {
+        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Refusals {
+    fn add(&mut self, now: Time) {
+        self.move_to(now);
+        self.current += 1;
+    }
+
+    /// Returns the number of refusals in the current period and the one before.
+    fn count(&mut self, now: Time) -> usize {
+        self.move_to(now);
+        self.current + self.last
+    }
+
+    fn move_to(&mut self, now: Time) {
+        if now < self.until {
+            return;
+        }
+        let is_next = now < self.until + PAUSE;
+        self.last = if is_next { self.current } else { 0 };
+        (self.current, self.until) = (0, now + PAUSE);
+    }
+}
+
+/// Returns true for the status of a call that its server has refused for lack of room. Its caller is told at once, so that
+/// the server seems to have no calls in progress.
+fn is_refusal(status: &Status) -> bool {
+    let code = status.code();
+    status.origin() == Origin::Peer
+        && !status.may_have_run()
+        && matches!(code, Code::ResourceExhausted | Code::Unavailable)
+}
+
+impl Pause {
+    fn length(self) -> Duration {
+        PAUSE * (1 << self.row.min(DOUBLINGS))
+    }
+}
+
+/// The balanced channels of a node, each with the route of its target.
+#[derive(Debug, Default)]
+pub(super) struct AllBalanced(Mutex<Vec<(RouteId, Weak<Balanced>)>>);
+
+impl AllBalanced {
+    pub(super) fn add(&self, balanced: &Arc<Balanced>) {
+        let mut all = self.lock();
+        all.retain(|(_, known)| known.strong_count() > 0);
+        all.push((balanced.target.route().id, Arc::downgrade(balanced)));
+    }
+
+    /// Returns the channel whose target has this route.
+    pub(super) fn get(&self, target: RouteId) -> Option<Arc<Balanced>> {
+        self.lock().iter().find(|(id, _)| *id == target)?.1.upgrade()
+    }
+
+    pub(super) fn report(&self, now: Time) -> Vec<ServerReport> {
+        let all = self.lock().iter().filter_map(|(_, known)| known.upgrade()).collect::<Vec<_>>();
+        all.iter().flat_map(|balanced| balanced.report(now)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(RouteId, Weak<Balanced>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A token bucket that bounds further attempts: each takes a token, and each success returns a part of one.
+#[derive(Debug)]
+struct RetryBudget {
+    /// In hundredths of a call.
+    left: AtomicU32,
+    most: u32,
+    percent: u32,
+}
+
+impl RetryBudget {
+    fn new(calls: u32, percent: u32) -> Self {
+        let most = calls.saturating_mul(TOKEN);
+        Self { left: AtomicU32::new(most), most, percent }
+    }
+
+    fn take(&self) -> bool {
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(TOKEN)).is_ok()
+    }
+
+    fn succeeded(&self) {
+        if self.left.load(Ordering::Relaxed) < self.most {
+            self.add(self.percent);
+        }
+    }
+
+    fn add(&self, hundredths: u32) {
+        let add = |left: u32| Some(left.saturating_add(hundredths).min(self.most));
+        let _always = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+}
+
+impl fmt::Display for RetryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (calls, percent) = (self.most / TOKEN, self.percent);
+        write!(
+            f,
+            "the channel's retry budget ({calls} calls, then {percent} % of those that succeed) is used up; raise it with \
+             Balance::retry_budget, or add servers"
+        )
+    }
+}
+
+/// Returns two different places among `count`, or the only one twice.
+fn two_of(turn: usize, count: usize) -> (usize, usize) {
+    // splitmix64: neighbouring turns get unrelated places.
+    let mut mixed = (turn as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let (high, low) = ((mixed >> 33) as usize, (mixed & 0x7fff_ffff) as usize);
+    let one = high % count;
+    if count < 2 {
+        return (one, one);
+    }
+    (one, (one + 1 + low % (count - 1)) % count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::failure::Failure;
+    use super::super::ready::Ready;
+    use super::*;
+    use crate::client::routes::id::Resolved;
+    use crate::client::routes::{Connector, ServerList};
+    use crate::upper::fake::Rig;
+    use std::collections::VecDeque;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use trunkline_testkit::{in_forked_child, runs_alone};
+
+    const SERVERS: [u16; 2] = [1, 2];
+
+    fn address(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    /// Creates a balanced channel to servers with sessions.
+    fn connected(policy: Policy) -> (Rig, Arc<Balanced>) {
+        let rig = Rig::new();
+        for port in SERVERS {
+            rig.routes.up(PeerKey::new(address(port)), 1);
+        }
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, policy.into()).unwrap();
+        (rig, balanced)
+    }
+
+    /// Chooses the server of a call's first attempt.
+    fn choose(balanced: &Balanced, now: Time) -> (Option<u16>, Chosen) {
+        let chosen = balanced.choose(&mut Tried::default(), now).unwrap();
+        (chosen.server.as_ref().map(|server| server.address.port()), chosen)
+    }
+
+    fn refused(reason: Reason) -> Status {
+        let code = if reason == Reason::Draining { Code::Unavailable } else { Code::ResourceExhausted };
+        Status::not_run(code, "no").because(reason).of_peer()
+    }
+
+    #[test]
+    fn server_that_refuses_at_once_draws_no_more_calls_than_others() {
+        let (_rig, balanced) = connected(Policy::PowerOfTwo);
+        let overloaded = refused(Reason::Overloaded);
+        let (mut held, mut refusals) = (VecDeque::new(), 0);
+        let mut now = Time(1_000_000_000);
+        // 4 s of a call each 100 us, of which one server refuses each and the other has 20 in progress.
+        for _ in 0..40_000 {
+            now += Duration::from_micros(100);
+            let (port, chosen) = choose(&balanced, now);
+            if port == Some(1) {
+                refusals += 1;
+                balanced.ended(&chosen, Err(&overloaded), now);
+            } else {
+                held.push_back(chosen);
+            }
+            if held.len() > 20
+                && let Some(ended) = held.pop_front()
+            {
+                balanced.ended(&ended, Ok(()), now);
+            }
+        }
+        // The refusing server gets some calls in each period, which show whether it still refuses.
+        assert!((20..500).contains(&refusals), "{refusals}");
+        now += 2 * PAUSE;
+        assert_eq!(balanced.servers().iter().map(|server| server.load(now)).collect::<Vec<_>>(), [0, 20]);
+    }
+
+    #[test]
+    fn draining_server_is_left_out_by_every_policy_until_it_has_started_again() {
+        for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
+            let (rig, balanced) = connected(policy);
+            let peer = PeerKey::new(address(1));
+            let mut now = Time(1_000_000_000);
+            for epoch in 1..4 {
+                assert!((0..20).any(|_| choose(&balanced, now).0 == Some(1)), "{policy:?}");
+                rig.routes.drains(peer, epoch);
+                for _ in 0..20 {
+                    now += PAUSE;
+                    assert_eq!(choose(&balanced, now).0, Some(2), "{policy:?}");
+                }
+                rig.routes.down(peer);
+                rig.routes.up(peer, epoch + 1);
+                // From a poller that has not been told of the new session.
+                rig.routes.drains(peer, epoch);
+            }
+        }
+    }
+
+    #[test]
+    fn server_that_fails_in_a_later_session_is_left_out_again() {
+        let (rig, balanced) = connected(Policy::PickFirst);
+        let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
+        let peer = PeerKey::new(address(1));
+        let mut now = Time(1_000_000_000);
+        for epoch in 1..4 {
+            let (port, chosen) = choose(&balanced, now);
+            assert_eq!(port, Some(1));
+            balanced.ended(&chosen, Err(&lost), now);
+            assert_eq!(choose(&balanced, now).0, Some(2));
+            // One call finds out whether it is back, and others do not.
+            now += PAUSE;
+            assert_eq!([choose(&balanced, now).0, choose(&balanced, now).0], [Some(1), Some(2)]);
+            rig.routes.down(peer);
+            rig.routes.up(peer, epoch + 1);
+            // The end of a call of the session before says nothing about this one.
+            balanced.servers()[0].leave_out(chosen.session, now);
+        }
+    }
+
+    #[test]
+    fn call_moves_on_in_the_pause_to_servers_that_are_being_connected_and_then_to_others() {
+        let rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let now = Time(1_000_000_000);
+        let failure = Arc::new(Failure::new(&[], &[], true));
+        let failed = || Phase::Failed(Arc::clone(&failure), now + PAUSE);
+        balanced.target.route().publish(failed());
+        balanced.servers()[0].link.route().publish(failed());
+        let mut tried = Tried::default();
+        let mut next = || {
+            let chosen = balanced.choose(&mut tried, now)?;
+            balanced.ended(&chosen, Err(&failure.status()), now);
+            Some(chosen.server.map(|server| server.address.port()))
+        };
+        assert_eq!([next(), next(), next(), next()], [Some(None), Some(Some(2)), Some(Some(1)), None]);
+    }
+
+    #[test]
+    fn call_in_the_pause_waits_for_a_server_that_is_being_connected_unless_it_waits_for_any() {
+        let rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let now = Time(1_000_000_000);
+        let first = |connect, now| {
+            let chosen = balanced.choose(&mut Tried::new(connect), now).unwrap();
+            chosen.server.map(|server| server.address.port())
+        };
+        balanced.target.route().publish(Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE));
+        assert_eq!(first(Connect::FailFast, now), None, "nothing is being connected");
+        balanced.servers()[1].link.route().begin();
+        assert_eq!(first(Connect::FailFast, now), Some(2));
+        assert_eq!(first(Connect::Wait, now), None);
+        assert_eq!(first(Connect::FailFast, now + PAUSE), None, "a round may begin");
+    }
+
+    #[test]
+    fn call_that_waits_for_a_connection_goes_to_the_target_while_all_servers_are_left_out() {
+        let (rig, balanced) = connected(Policy::RoundRobin);
+        balanced.target.route().publish(Phase::Up(PeerKey::new(address(1))));
+        for port in SERVERS {
+            rig.routes.drains(PeerKey::new(address(port)), 1);
+        }
+        let now = Time(1_000_000_000);
+        let mut tried = Tried::new(Connect::Wait);
+        let mut next = || balanced.choose(&mut tried, now).map(|chosen| chosen.server.is_some());
+        assert_eq!([next(), next(), next()], [Some(false); 3]);
+        let (failure, until) = (Arc::new(Failure::misuse("no port")), now + PAUSE);
+        balanced.target.route().publish(Phase::Failed(failure, until));
+        assert_eq!(next(), None, "waiting does not mend it");
+    }
+
+    #[test]
+    fn call_that_a_server_has_answered_waits_for_no_dead_one() {
+        let (rig, balanced) = connected(Policy::RoundRobin);
+        rig.routes.down(PeerKey::new(address(2)));
+        let now = Time(1_000_000_000);
+        let next = |reason, phase| {
+            balanced.servers()[1].link.route().publish(phase);
+            let mut tried = Tried::default();
+            assert!(balanced.choose(&mut tried, now).is_some_and(|chosen| chosen.session.is_some()));
+            tried.refused(&refused(reason));
+            balanced.choose(&mut tried, now).map(|chosen| chosen.server.is_some())
+        };
+        let failed = || Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE);
+        balanced.target.route().publish(Phase::Up(PeerKey::new(address(1))));
+        assert_eq!(next(Reason::Overloaded, Phase::Seeking), None);
+        assert_eq!(next(Reason::Draining, Phase::Seeking), Some(true), "it may be starting");
+        assert_eq!(next(Reason::Overloaded, failed()), None);
+        assert_eq!(next(Reason::Draining, failed()), None);
+    }
+
+    #[test]
+    fn call_waits_for_no_dead_server_while_another_drains() {
+        for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
+            let (rig, balanced) = connected(policy);
+            let now = Time(1_000_000_000);
+            rig.routes.down(PeerKey::new(address(2)));
+            rig.routes.drains(PeerKey::new(address(1)), 1);
+            let attempt = |status: Status| {
+                let chosen = balanced.choose(&mut Tried::default(), now).unwrap();
+                balanced.ended(&chosen, Err(&status), now);
+                chosen.server.map(|server| server.address.port())
+            };
+            let lost = || Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
+            assert_eq!(attempt(lost()), Some(2), "{policy:?}: it may be starting");
+            // A round at the dead server changes nothing.
+            balanced.servers()[1].link.route().begin();
+            assert_eq!(attempt(refused(Reason::Draining)), Some(1), "{policy:?}");
+            balanced.servers()[1].link.route().publish(Phase::Idle);
+            assert_eq!(attempt(lost()), Some(2), "{policy:?}: it has been told to leave");
+        }
+    }
+
+    #[test]
+    fn call_is_sent_to_few_of_many_dead_servers() {
+        let rig = Rig::new();
+        let all = (1..=1000).map(address).collect::<Vec<_>>();
+        let link = Link::new(&rig.routes, Target::from(all));
+        let balanced = Balanced::new(&link, Policy::RoundRobin.into()).unwrap();
+        let now = Time(1_000_000_000);
+        for phase in [Phase::Idle, Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE)] {
+            for server in balanced.servers().iter() {
+                server.link.route().publish(phase.clone());
+            }
+            let mut tried = Tried::default();
+            let mut attempts = 0;
+            while attempts < 1000 && balanced.choose(&mut tried, now).is_some() {
+                attempts += 1;
+            }
+            assert_eq!((attempts, tried.target), (1 + MOST_UNCONNECTED, true), "{phase:?}");
+        }
+        // One that has a session gets the call nevertheless.
+        let mut tried = Tried { unconnected: MOST_UNCONNECTED, target: true, ..Tried::default() };
+        rig.routes.up(PeerKey::new(address(900)), 1);
+        let chosen = balanced.choose(&mut tried, now).and_then(|chosen| chosen.server);
+        assert_eq!(chosen.map(|server| server.address), Some(address(900)));
+    }
+
+    #[test]
+    fn channels_begin_at_random_servers_unless_they_pick_the_first() {
+        let firsts = |policy| {
+            let (rig, _) = connected(policy);
+            let first = || {
+                let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+                let balanced = Balanced::new(&link, Balance::from(policy)).unwrap();
+                choose(&balanced, Time(1_000_000_000)).0
+            };
+            let firsts = (0..64).map(|_| first()).collect::<Vec<_>>();
+            SERVERS.map(|port| firsts.contains(&Some(port)))
+        };
+        assert_eq!(firsts(Policy::RoundRobin), [true, true]);
+        assert_eq!(firsts(Policy::PowerOfTwo), [true, true]);
+        assert_eq!(firsts(Policy::PickFirst), [true, false]);
+    }
+
+    #[test]
+    fn balanced_channel_is_ready_when_any_server_is() {
+        let rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let failure = Arc::new(Failure::new(&[], &[], true));
+        balanced.target.route().publish(Phase::Failed(failure, Time(u64::MAX)));
+        rig.routes.up(PeerKey::new(address(2)), 1);
+        let mut ready = pin!(Ready::of_any(&balanced));
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
+    }
+
+    #[test]
+    fn all_servers_are_kept_connected_without_a_call_unless_the_first_is_picked() {
+        for (policy, keeps) in
+            [(Policy::PickFirst, false), (Policy::RoundRobin, true), (Policy::PowerOfTwo, true)]
+        {
+            let mut rig = Rig::new();
+            let balanced = |target| Balanced::new(&Link::new(&rig.routes, target), policy.into()).unwrap();
+            let kept = |balanced: &Balanced| {
+                balanced.servers().iter().map(|server| server.link.route().is_wanted()).collect::<Vec<_>>()
+            };
+            let mut context = Context::from_waker(Waker::noop());
+            let listed = balanced(Target::from(SERVERS.map(address)));
+            assert_eq!(kept(&listed), [false; 2]);
+            assert!(pin!(Ready::of_any(&listed)).poll(&mut context).is_pending());
+            assert_eq!(kept(&listed), [keeps; 2], "{policy:?}");
+            let named = balanced(Target::resolver(ServerList::new("servers", [])));
+            let id = named.target.route().id;
+            let mut connector = Connector::new(&rig.routes);
+            named.target.route().keep();
+            rig.carrier.up.insert(PeerKey::new(address(3)));
+            for ports in [vec![3], vec![3, 4]] {
+                connector.look(&mut rig.carrier, id);
+                let number = connector.take_lookups()[0].number();
+                let outcome = Ok(ports.iter().copied().map(address).collect());
+                connector.resolved(&mut rig.carrier, Resolved { route: id, number, outcome });
+                assert_eq!(kept(&named), vec![keeps; ports.len()], "{policy:?}");
+                assert!(named.target.route().look_again());
+            }
+        }
+    }
+
+    #[test]
+    fn end_of_a_call_in_a_forked_child_takes_no_lock() {
+        if !runs_alone(module_path!(), "end_of_a_call_in_a_forked_child_takes_no_lock") {
+            return;
+        }
+        let (_rig, balanced) = connected(Policy::PickFirst);
+        let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
+        let now = Time(1_000_000_000);
+        let (_, chosen) = choose(&balanced, now);
+        // As left by a thread that the child does not have.
+        let _servers = balanced.servers.lock().unwrap();
+        in_forked_child(|| balanced.ended(&chosen, Err(&lost), now));
+    }
+
+    #[test]
+    fn two_choices_differ_and_reach_every_server() {
+        for count in 2..6 {
+            let mut seen = vec![0; count];
+            for turn in 0..1000 {
+                let (one, other) = two_of(turn, count);
+                assert_ne!(one, other);
+                seen[one] += 1;
+            }
+            assert!(seen.iter().all(|&times| times > 500 / count), "{seen:?}");
+        }
+        assert_eq!(two_of(7, 1), (0, 0));
+    }
+
+    #[test]
+    fn budget_allows_a_burst_and_then_a_part_of_the_successes() {
+        let budget = RetryBudget::new(3, 20);
+        let taken = |budget: &RetryBudget| (0..100).take_while(|_| budget.take()).count();
+        assert_eq!(taken(&budget), 3);
+        (0..10).for_each(|_| budget.succeeded());
+        assert_eq!(taken(&budget), 2);
+        (0..1000).for_each(|_| budget.succeeded());
+        assert_eq!(taken(&budget), 3);
+    }
+}

@@ -1,0 +1,668 @@
+//! The search for the servers of a node's routes. The first poller owns it and runs it in its turns.
+//!
+//! A round begins when a call or a future waits for a route and the pause after the last round is over. The pause
+//! is 10 ms after a failed round, doubles to 1.3 s, and is up to a quarter longer. While a call waits through failed rounds, the
+//! pause ends at 750 ms, and each address whose attempt fails is reached again at once, so that the transport dials it
+//! again within a second.
+
+use super::failure::Failure;
+use super::lookups::Lookup;
+use super::round::{Round, Step};
+use super::route::{Phase, Route, Usage};
+use super::table::Routes;
+use super::target::Source;
+use crate::client::routes::id::Resolved;
+use crate::client::routes::id::RouteId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_transport::{Carrier, Connect, PeerDown, PeerEvent, PeerKey};
+use trunkline_verbs::Time;
+
+/// First pause after a failed round, and number of times that it doubles.
+const PAUSE: Duration = Duration::from_millis(10);
+const DOUBLINGS: u32 = 7;
+/// Longest pause while a call waits through failed rounds.
+const WAITED: Duration = Duration::from_millis(750);
+/// Number of addresses that a round tries in turn. A round of a channel without a balance tries no others.
+const IN_TURN: usize = 16;
+/// Time between lookups outside of rounds: calls that fail, and a source that changes all the time, ask again at once.
+const REFRESH: Duration = Duration::from_millis(100);
+
+/// The search for the servers of a node's routes.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    routes: Arc<Routes>,
+    sought: BTreeMap<RouteId, Sought>,
+    timers: BTreeSet<(Time, RouteId)>,
+    /// Lookups to begin.
+    lookups: Vec<Lookup>,
+    last_lookup: u64,
+    is_closed: bool,
+}
+
+/// A route that a call or a future has waited for.
+#[derive(Debug)]
+struct Sought {
+    route: Arc<Route>,
+    /// Round in progress.
+    round: Option<Round>,
+    /// Number of consecutive failed rounds.
+    row: u32,
+    /// Position of the first address of the next round, if a round does not try all.
+    first: usize,
+    /// Time before which no round begins after a failed one, if a call waits through failed rounds.
+    early: Time,
+    /// True if a call waited so when this was last checked.
+    is_waited_for: bool,
+    /// Node that it last led to.
+    led_to: Option<PeerKey>,
+    /// Addresses of the last lookup.
+    last: Vec<SocketAddr>,
+    /// Number of a lookup in progress outside of a round.
+    refresh: Option<u64>,
+    /// Time before which no other one begins.
+    refresh_after: Time,
+    timer: Option<Time>,
+}
+
+impl Sought {
+    /// Returns true if the calls of a balanced channel may go to this server, and no other has been found.
+    fn may_lead_to(&self, peer: PeerKey) -> bool {
+        let addresses = match &self.route.target.0 {
+            Source::Addresses(all) => &all.addresses,
+            _ => &self.last,
+        };
+        self.route.usage != Usage::Sticky
+            && !matches!(self.route.phase().0, Phase::Up(_))
+            && addresses.iter().any(|address| PeerKey::new(*address) == peer)
+    }
+
+    /// Returns the time of the next round, after a failed one whose pause ends at `due`.
+    fn next_round(&self, due: Time) -> Time {
+        match self.route.connect() {
+            Connect::Wait => due.min(self.early),
+            _ => due,
+        }
+    }
+
+    /// Returns true if a call waits through failed rounds, and an attempt at this node has failed in the current round, or
+    /// the last round has failed and the node is one of the target's.
+    fn is_waited_at(&self, peer: PeerKey) -> bool {
+        let is_it = |address: &SocketAddr| PeerKey::new(*address) == peer;
+        self.route.connect() == Connect::Wait
+            && match (&self.round, &self.route.target.0) {
+                (Some(round), _) => round.has_tried(peer) && !round.tries(peer),
+                (None, Source::Address(address)) => is_it(address),
+                (None, Source::Addresses(all)) => all.addresses.iter().any(is_it),
+                (None, Source::Resolver(..)) => self.last.iter().any(is_it),
+                (None, Source::Nonsense(_)) => false,
+            }
+            && !matches!(self.route.phase().0, Phase::Up(_) | Phase::Closed)
+    }
+}
+
+impl Connector {
+    /// Creates the search of a node.
+    pub(crate) fn new(routes: &Arc<Routes>) -> Self {
+        Self {
+            routes: Arc::clone(routes),
+            sought: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            lookups: Vec::new(),
+            last_lookup: 0,
+            is_closed: false,
+        }
+    }
+
+    /// Takes the lookups to begin now.
+    pub(crate) fn take_lookups(&mut self) -> Vec<Lookup> {
+        mem::take(&mut self.lookups)
+    }
+
+    /// Returns the time of the next step.
+    pub(crate) fn next_timer(&self) -> Option<Time> {
+        self.timers.first().map(|(due, _)| *due)
+    }
+
+    /// Looks at a route that is wanted, or gone.
+    pub(crate) fn look(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(route) = self.routes.get(id) else {
+            self.set_timer(id, None);
+            if let Some(gone) = self.sought.remove(&id) {
+                gone.route.release();
+            }
+            return;
+        };
+        let new = || Sought {
+            route,
+            round: None,
+            row: 0,
+            first: 0,
+            early: Time::default(),
+            is_waited_for: false,
+            led_to: None,
+            last: Vec::new(),
+            refresh: None,
+            refresh_after: Time::default(),
+            timer: None,
+        };
+        self.sought.entry(id).or_insert_with(new);
+        self.consider(carrier, id);
+        self.hasten(carrier, id);
+        self.refresh(carrier, id);
+    }
+
+    /// Reaches the addresses again at which the round has failed, if a call waits now and none did before.
+    fn hasten(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        let connect = sought.route.connect();
+        let is_waited_for = connect == Connect::Wait;
+        if mem::replace(&mut sought.is_waited_for, is_waited_for) || !is_waited_for {
+            return;
+        }
+        for peer in sought.round.iter().flat_map(Round::failed_at) {
+            // A session that is up by now is reported.
+            let _reach = carrier.reach(peer, connect);
+        }
+    }
+
+    /// Begins a round if one is wanted and the pause is over.
+    fn consider(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get(&id).filter(|_| !self.is_closed) else { return };
+        match sought.route.phase().0 {
+            Phase::Up(peer) if !carrier.is_up(peer) => sought.route.publish(Phase::Idle),
+            Phase::Up(peer) if sought.route.target.has_several() && self.routes.is_draining(peer) => {
+                sought.route.publish(Phase::Idle);
+                self.routes.tell_all(id);
+            }
+            Phase::Failed(_, due) => {
+                let due = sought.next_round(due);
+                if due > carrier.now() {
+                    if sought.route.is_wanted() {
+                        self.set_timer(id, Some(due));
+                    }
+                    return;
+                }
+            }
+            Phase::Idle => {}
+            Phase::Seeking | Phase::Up(_) | Phase::Closed => return,
+        }
+        if sought.route.is_wanted() {
+            self.begin(carrier, id);
+        }
+    }
+
+    /// Returns the addresses of a route in the order in which a round tries them.
+    fn in_order(routes: &Routes, route: &Route, first: usize, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+        let mut ordered = addresses.to_vec();
+        let first = match route.usage {
+            Usage::Sticky if ordered.len() > IN_TURN => first,
+            Usage::Sticky | Usage::Current => 0,
+            Usage::Spread => routes.random(),
+        };
+        if !ordered.is_empty() {
+            let first = first % ordered.len();
+            ordered.rotate_left(first);
+        }
+        if route.usage == Usage::Sticky {
+            ordered.truncate(IN_TURN);
+        } else {
+            // A dead server delays no call that another one can take.
+            ordered.sort_by_key(|address| !routes.serves(PeerKey::new(*address)));
+        }
+        ordered
+    }
+
+    /// Looks up the addresses of a name again, if that is wanted. A round does so when it begins, and what is asked for later
+    /// follows its end. It follows a lookup in progress too: replacing that would lose its addresses, again and again if the
+    /// resolver is slow.
+    fn refresh(&mut self, carrier: &dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
+        let is_name = matches!(sought.route.target.0, Source::Resolver(..));
+        if !is_name || sought.refresh.is_some() || sought.round.is_some() || !sought.route.is_stale() {
+            return;
+        }
+        let (now, after) = (carrier.now(), sought.refresh_after);
+        if now < after {
+            let due = sought.timer.map_or(after, |timer| timer.min(after));
+            return self.set_timer(id, Some(due));
+        }
+        sought.route.take_stale();
+        self.last_lookup += 1;
+        (sought.refresh, sought.refresh_after) = (Some(self.last_lookup), now + REFRESH);
+        self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
+    }
+
+    fn begin(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        let now = carrier.now();
+        sought.route.begin();
+        let connect = sought.route.connect();
+        sought.is_waited_for = connect == Connect::Wait;
+        // A spread channel connects to all servers, so that those after the first cost nothing.
+        let in_turn = if sought.route.usage == Usage::Spread { 1 } else { IN_TURN };
+        let step = match &sought.route.target.0 {
+            Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
+                self.last_lookup += 1;
+                // This round replaces a lookup that was requested before.
+                sought.refresh = None;
+                sought.route.take_stale();
+                self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
+                let (round, step) = Round::looking_up(self.last_lookup, in_turn, now);
+                sought.round = Some(round);
+                step
+            }
+            Source::Nonsense(why) => {
+                let failure = Failure::misuse(why);
+                return self.lose(carrier, id, failure);
+            }
+            Source::Resolver(..) => {
+                let round = sought.round.insert(Round::trying(&sought.last, in_turn, now));
+                round.advance(carrier, &self.routes, connect)
+            }
+            Source::Address(address) => {
+                let round = sought.round.insert(Round::trying(&[*address], in_turn, now));
+                round.advance(carrier, &self.routes, connect)
+            }
+            Source::Addresses(all) => {
+                sought.route.tell_omitted(all.omitted);
+                let all = Self::in_order(&self.routes, &sought.route, sought.first, &all.addresses);
+                let round = sought.round.insert(Round::trying(&all, in_turn, now));
+                round.advance(carrier, &self.routes, connect)
+            }
+        };
+        self.follow(carrier, id, step);
+    }
+
+    /// Handles the result of a lookup.
+    pub(crate) fn resolved(&mut self, carrier: &mut dyn Carrier, resolved: Resolved) {
+        let Resolved { route: id, number, outcome } = resolved;
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        if sought.refresh == Some(number) {
+            sought.refresh = None;
+            let addresses = outcome.unwrap_or_default();
+            if !addresses.is_empty() {
+                sought.route.set_found(&addresses);
+                sought.last = addresses;
+                self.routes.keep_found(id);
+                self.leave_removed(carrier, id);
+            }
+            return self.refresh(carrier, id);
+        }
+        let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
+        let error = match outcome {
+            Ok(addresses) => {
+                // An empty list leaves the servers that are known.
+                if !addresses.is_empty() {
+                    sought.route.set_found(&addresses);
+                    sought.last = addresses;
+                    self.routes.keep_found(id);
+                }
+                Vec::new()
+            }
+            Err(error) => error,
+        };
+        round.looked_up(&Self::in_order(&self.routes, &sought.route, sought.first, &sought.last), error);
+        let step = round.advance(carrier, &self.routes, sought.route.connect());
+        self.follow(carrier, id, step);
+    }
+
+    /// Moves the calls of a balanced channel away from a server that its addresses no longer lead to.
+    fn leave_removed(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get_mut(&id).filter(|sought| sought.route.usage != Usage::Sticky)
+        else {
+            return;
+        };
+        let Phase::Up(peer) = sought.route.phase().0 else { return };
+        if !sought.last.iter().any(|address| PeerKey::new(*address) == peer) {
+            sought.led_to = None;
+            sought.route.publish(Phase::Idle);
+            self.routes.tell_all(id);
+            self.consider(carrier, id);
+        }
+    }
+
+    /// Handles a peer that is up or down.
+    pub(crate) fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+        let has_drained = self.routes.is_draining(peer);
+        match event {
+            PeerEvent::Up { epoch, .. } => self.routes.up(peer, epoch),
+            PeerEvent::Down { .. } => self.routes.down(peer),
+        }
+        let mut concerned = Vec::new();
+        for (id, sought) in &self.sought {
+            let concerns = match &sought.round {
+                Some(round) if matches!(event, PeerEvent::Up { .. }) => {
+                    round.has_tried(peer) || sought.may_lead_to(peer)
+                }
+                Some(round) => round.tries(peer),
+                None => {
+                    let is_up = matches!(event, PeerEvent::Up { .. });
+                    sought.led_to == Some(peer)
+                        || sought.is_waited_at(peer)
+                        || is_up && sought.may_lead_to(peer)
+                }
+            };
+            if concerns {
+                concerned.push(*id);
+            }
+        }
+        for id in concerned {
+            let Some(sought) = self.sought.get_mut(&id) else { continue };
+            let connect = sought.route.connect();
+            match (sought.round.as_mut(), event) {
+                (Some(_), PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
+                (Some(round), PeerEvent::Down { cause }) => {
+                    let step = round.down(carrier, &self.routes, peer, cause, connect);
+                    self.follow(carrier, id, step);
+                }
+                // The peer has come back by itself.
+                (None, PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
+                (None, PeerEvent::Down { cause }) => {
+                    let breaks = !matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::Restarted);
+                    if let Some(sought) = self.sought.get_mut(&id).filter(|_| has_drained) {
+                        // The pause was for its drain, and it may start again at once.
+                        sought.row = 0;
+                        sought.route.publish(Phase::Idle);
+                    }
+                    self.consider(carrier, id);
+                    if let Some(sought) = self.sought.get(&id).filter(|_| breaks) {
+                        sought.route.lose();
+                    }
+                }
+            }
+        }
+        if let PeerEvent::Down { cause } = event
+            && !cause.is_final()
+            && self.sought.values().any(|sought| sought.is_waited_at(peer))
+        {
+            let _reach = carrier.reach(peer, Connect::Wait);
+        }
+    }
+
+    /// Runs the steps whose time has come.
+    pub(crate) fn tick(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let now = carrier.now();
+        let mut any = false;
+        while let Some(&(_, id)) = self.timers.first().filter(|(due, _)| *due <= now) {
+            any = true;
+            self.set_timer(id, None);
+            let Some(sought) = self.sought.get_mut(&id) else { continue };
+            let Some(round) = &mut sought.round else {
+                self.consider(carrier, id);
+                self.refresh(carrier, id);
+                continue;
+            };
+            if round.is_lookup_late(now) {
+                let addresses = Self::in_order(&self.routes, &sought.route, sought.first, &sought.last);
+                round.looked_up(&addresses, Round::late_lookup());
+            }
+            let step = round.advance(carrier, &self.routes, sought.route.connect());
+            self.follow(carrier, id, step);
+        }
+        any
+    }
+
+    fn follow(&mut self, carrier: &mut dyn Carrier, id: RouteId, step: Step) {
+        match step {
+            Step::Waits(until) => self.set_timer(id, Some(until)),
+            Step::Won(peer) => {
+                self.set_timer(id, None);
+                let Some(sought) = self.sought.get_mut(&id) else { return };
+                (sought.round, sought.row, sought.first, sought.led_to) = (None, 0, 0, Some(peer));
+                sought.route.publish(Phase::Up(peer));
+                self.routes.tell_all(id);
+                self.refresh(carrier, id);
+            }
+            Step::Lost => {
+                let Some(sought) = self.sought.get(&id) else { return };
+                let Some(round) = &sought.round else { return };
+                let is_fixed = match &sought.route.target.0 {
+                    Source::Resolver(..) => false,
+                    Source::Addresses(all) => {
+                        sought.route.usage != Usage::Sticky || all.addresses.len() <= IN_TURN
+                    }
+                    Source::Address(_) | Source::Nonsense(_) => true,
+                };
+                let (tried, lookup) = round.what_failed();
+                let failure = Failure::new(tried, lookup, is_fixed);
+                let failure = if round.has_only_paused() { failure.without_attempt() } else { failure };
+                self.lose(carrier, id, failure);
+            }
+        }
+    }
+
+    /// Handles a failed round.
+    fn lose(&mut self, carrier: &mut dyn Carrier, id: RouteId, failure: Failure) {
+        let now = carrier.now();
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        sought.round = None;
+        let pause = PAUSE * (1 << sought.row.min(DOUBLINGS));
+        sought.row = sought.row.saturating_add(1);
+        sought.first = sought.first.wrapping_add(IN_TURN);
+        // Nodes whose rounds have failed together do not seek together again.
+        let part = u32::try_from(now.0 / 64 % 256).unwrap_or(0);
+        let with_jitter = |pause: Duration| now + pause + pause * part / 1024;
+        let due = with_jitter(pause);
+        sought.early = with_jitter(pause.min(WAITED));
+        let next = sought.next_round(due);
+        tracing::debug!(server = %sought.route.target, why = failure.text(), "a server was not reached");
+        sought.route.publish(Phase::Failed(Arc::new(failure), due));
+        // Calls that wait for longer than this round want another one.
+        self.set_timer(id, Some(next));
+        self.routes.tell_all(id);
+        self.refresh(carrier, id);
+    }
+
+    fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
+        let Some(sought) = self.sought.get_mut(&id) else {
+            self.timers.retain(|(_, of)| *of != id);
+            return;
+        };
+        if let Some(old) = sought.timer.take() {
+            self.timers.remove(&(old, id));
+        }
+        sought.timer = due;
+        if let Some(due) = due {
+            self.timers.insert((due, id));
+        }
+    }
+
+    /// Ends the search, because the node shuts down.
+    pub(crate) fn close(&mut self) {
+        if !mem::replace(&mut self.is_closed, true) {
+            self.timers.clear();
+            for (_, gone) in mem::take(&mut self.sought) {
+                gone.route.release();
+            }
+            self.routes.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::routes::{Link, Resolve, Resolving, Target};
+    use crate::upper::fake::Rig;
+    use std::future::pending;
+    use trunkline_transport::SessionNumber;
+
+    /// A resolver whose results the test chooses.
+    #[derive(Debug)]
+    struct Slow;
+
+    impl Resolve for Slow {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(pending())
+        }
+    }
+
+    #[test]
+    fn lookups_that_are_asked_for_do_not_replace_a_slow_one() {
+        let mut rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::resolver(Slow));
+        let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
+        let ask = |connector: &mut Connector, rig: &mut Rig| {
+            assert!(route.look_again());
+            connector.look(&mut rig.carrier, route.id);
+            connector.take_lookups().len()
+        };
+        assert_eq!(ask(&mut connector, &mut rig), 1);
+        for number in 1..4_u16 {
+            assert_eq!(ask(&mut connector, &mut rig), 0, "one is in progress");
+            rig.carrier.wait(REFRESH);
+            let address = SocketAddr::from(([127, 0, 0, 1], number));
+            let outcome = Ok(vec![address]);
+            connector
+                .resolved(&mut rig.carrier, Resolved { route: route.id, number: number.into(), outcome });
+            assert_eq!(route.found().as_deref(), Some(&[address][..]));
+            assert_eq!(connector.take_lookups().len(), 1, "what was asked for meanwhile follows");
+        }
+        // A round looks the name up itself, and does as well.
+        assert_eq!(ask(&mut connector, &mut rig), 0);
+        route.keep();
+        connector.look(&mut rig.carrier, route.id);
+        assert_eq!(connector.take_lookups().len(), 1);
+        assert!(route.look_again());
+    }
+
+    /// Otherwise a source that changes all the time, or calls that fail, would keep a lookup thread and the poller busy.
+    #[test]
+    fn lookups_outside_of_rounds_are_some_time_apart() {
+        let mut rig = Rig::new();
+        let link = Link::with_usage(&rig.routes, Target::resolver(Slow), Usage::Current);
+        let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
+        route.keep();
+        connector.look(&mut rig.carrier, route.id);
+        rig.carrier.up.insert(PeerKey::new(at(1)));
+        let find = |connector: &mut Connector, rig: &mut Rig| {
+            let [lookup] = &connector.take_lookups()[..] else { panic!("one lookup") };
+            let resolved = Resolved { route: route.id, number: lookup.number(), outcome: Ok(vec![at(1)]) };
+            connector.resolved(&mut rig.carrier, resolved);
+        };
+        find(&mut connector, &mut rig);
+        for _ in 0..3 {
+            assert!(route.look_again());
+            connector.look(&mut rig.carrier, route.id);
+            find(&mut connector, &mut rig);
+            assert!(route.look_again());
+            connector.look(&mut rig.carrier, route.id);
+            assert_eq!(connector.take_lookups().len(), 0, "too early");
+            let due = connector.next_timer().unwrap();
+            assert_eq!(due, rig.carrier.now + REFRESH);
+            rig.carrier.wait(REFRESH);
+            assert!(connector.tick(&mut rig.carrier));
+            find(&mut connector, &mut rig);
+            rig.carrier.wait(REFRESH);
+            assert_eq!(connector.next_timer(), None);
+        }
+    }
+
+    #[test]
+    fn an_empty_list_leaves_the_servers_that_are_known() {
+        let mut rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::resolver(Slow));
+        let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
+        route.keep();
+        connector.look(&mut rig.carrier, route.id);
+        let find = |connector: &mut Connector, rig: &mut Rig, found| {
+            let number = connector.take_lookups()[0].number();
+            connector.resolved(&mut rig.carrier, Resolved { route: route.id, number, outcome: Ok(found) });
+        };
+        find(&mut connector, &mut rig, vec![at(1)]);
+        let is_down = PeerEvent::Down { cause: PeerDown::NotListening };
+        connector.peer(&mut rig.carrier, PeerKey::new(at(1)), is_down);
+        assert!(matches!(route.phase().0, Phase::Failed(..)));
+        rig.carrier.wait(2 * PAUSE);
+        assert!(connector.tick(&mut rig.carrier));
+        find(&mut connector, &mut rig, Vec::new());
+        assert_eq!(rig.carrier.reached, [PeerKey::new(at(1)); 2]);
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    #[test]
+    fn rounds_begin_at_a_random_address_only_if_they_are_spread() {
+        let firsts = |usage| {
+            let mut rig = Rig::new();
+            let mut connector = Connector::new(&rig.routes);
+            let links = (0..64)
+                .map(|_| {
+                    let link = Link::with_usage(&rig.routes, Target::from([1, 2, 3].map(at)), usage);
+                    link.route().keep();
+                    connector.look(&mut rig.carrier, link.route().id);
+                    link
+                })
+                .collect::<Vec<_>>();
+            assert_eq!(rig.carrier.reached.len(), links.len());
+            rig.carrier.reached.iter().copied().collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!([Usage::Sticky, Usage::Current].map(firsts), [1, 1]);
+        assert!(firsts(Usage::Spread) > 1);
+    }
+
+    #[test]
+    fn silent_servers_of_a_spread_channel_do_not_delay_the_others() {
+        let mut rig = Rig::new();
+        let mut connector = Connector::new(&rig.routes);
+        let all = (1..=100).map(at).collect::<Vec<_>>();
+        let link = Link::with_usage(&rig.routes, Target::from(all.clone()), Usage::Spread);
+        link.route().keep();
+        connector.look(&mut rig.carrier, link.route().id);
+        assert_eq!(rig.carrier.reached.len(), 1);
+        rig.carrier.wait(Duration::from_millis(500));
+        assert!(connector.tick(&mut rig.carrier));
+        let reached = rig.carrier.reached.iter().copied().collect::<BTreeSet<_>>();
+        assert_eq!(reached, all.iter().map(|address| PeerKey::new(*address)).collect());
+    }
+
+    #[test]
+    fn what_is_asked_for_during_a_round_follows_it() {
+        let mut rig = Rig::new();
+        let link = Link::with_usage(&rig.routes, Target::resolver(Slow), Usage::Current);
+        let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
+        route.keep();
+        connector.look(&mut rig.carrier, route.id);
+        assert_eq!(connector.take_lookups().len(), 1);
+        connector
+            .resolved(&mut rig.carrier, Resolved { route: route.id, number: 1, outcome: Ok(vec![at(1)]) });
+        // The round has its addresses, and tries them.
+        assert!(route.look_again());
+        connector.look(&mut rig.carrier, route.id);
+        assert_eq!(connector.take_lookups().len(), 0);
+        let up = PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 };
+        rig.carrier.up.insert(PeerKey::new(at(1)));
+        connector.peer(&mut rig.carrier, PeerKey::new(at(1)), up);
+        assert_eq!(connector.take_lookups().len(), 1);
+    }
+
+    #[test]
+    fn only_balanced_calls_leave_a_server_that_is_no_longer_found() {
+        for (usage, leaves) in [(Usage::Sticky, false), (Usage::Current, true), (Usage::Spread, true)] {
+            let mut rig = Rig::new();
+            let link = Link::with_usage(&rig.routes, Target::resolver(Slow), usage);
+            let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
+            route.keep();
+            connector.look(&mut rig.carrier, route.id);
+            rig.carrier.up.extend([1, 2].map(|port| PeerKey::new(at(port))));
+            let find = |connector: &mut Connector, rig: &mut Rig, number, port| {
+                let outcome = Ok(vec![at(port)]);
+                connector.resolved(&mut rig.carrier, Resolved { route: route.id, number, outcome });
+            };
+            find(&mut connector, &mut rig, 1, 1);
+            assert!(matches!(route.phase().0, Phase::Up(peer) if peer == PeerKey::new(at(1))));
+            assert!(route.look_again());
+            connector.look(&mut rig.carrier, route.id);
+            find(&mut connector, &mut rig, 2, 2);
+            let has_left = !matches!(route.phase().0, Phase::Up(peer) if peer == PeerKey::new(at(1)));
+            assert_eq!(has_left, leaves, "{usage:?}");
+        }
+    }
+}

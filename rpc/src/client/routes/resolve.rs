@@ -1,0 +1,270 @@
+//! Resolvers, which find the addresses of a server.
+
+use super::link::Link;
+use crate::node::fork_lock::ForkLock;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use trunkline_verbs::fork::FORKED;
+
+/// The error of a lookup.
+pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A lookup in progress, from [`Resolve::resolve`].
+pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, ResolveError>> + Send + 'a>>;
+
+/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] resolves host names, and
+/// [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is required.
+///
+/// `resolve` is called before each attempt to connect, so the addresses may change. Its future is polled on a thread for
+/// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
+/// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. Each lookup in
+/// progress has its own thread, so that a slow resolver delays no other target, up to 1,024 threads of a node.
+///
+/// The first 1,024 different addresses that have a port are used. An attempt tries 16 of them in their order, and the next
+/// one continues with those that follow. A [balanced channel](crate::Channel::balanced) uses all.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use trunkline::{Resolve, Resolving, Target};
+///
+/// /// Reads the addresses of a service from a file, one a line.
+/// #[derive(Debug)]
+/// struct Listed(std::path::PathBuf);
+///
+/// impl Resolve for Listed {
+///     fn resolve(&self) -> Resolving<'_> {
+///         Box::pin(async {
+///             let text = std::fs::read_to_string(&self.0)?;
+///             Ok(text.lines().map(str::parse).collect::<Result<Vec<SocketAddr>, _>>()?)
+///         })
+///     }
+///
+///     fn name(&self) -> String {
+///         self.0.display().to_string()
+///     }
+/// }
+///
+/// let target = Target::resolver(Listed("/etc/services.d/shop".into()));
+/// assert_eq!(target.to_string(), "/etc/services.d/shop");
+/// ```
+pub trait Resolve: fmt::Debug + Send + Sync + 'static {
+    /// Looks up the server's current addresses, the best first.
+    fn resolve(&self) -> Resolving<'_>;
+
+    /// Keeps `watcher`, to tell a channel that the addresses have changed. Called when a channel is created, on the thread
+    /// that creates it. The default drops `watcher`: addresses are then looked up again only when a server drains or is lost.
+    fn watch(&self, watcher: AddressWatcher) {
+        drop(watcher);
+    }
+
+    /// Returns the server's name in statuses and logs, next to the addresses that were tried. It is read once, up
+    /// to 256 bytes. The default is the name of the resolver's type.
+    fn name(&self) -> String {
+        let name = std::any::type_name::<Self>();
+        let path = name.split('<').next().unwrap_or(name);
+        path.rsplit("::").next().unwrap_or(path).to_owned()
+    }
+}
+
+/// A resolver shared with the program.
+impl<R: Resolve> Resolve for Arc<R> {
+    fn resolve(&self) -> Resolving<'_> {
+        (**self).resolve()
+    }
+
+    fn watch(&self, watcher: AddressWatcher) {
+        (**self).watch(watcher);
+    }
+
+    fn name(&self) -> String {
+        (**self).name()
+    }
+}
+
+/// A resolver of host names, through the operating system.
+///
+/// ```
+/// use trunkline::{Dns, Target};
+///
+/// let target = Target::resolver(Dns::new("shop.example", 7000));
+/// assert_eq!(target.to_string(), "shop.example:7000");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dns {
+    host: String,
+    port: u16,
+}
+
+impl Dns {
+    /// Creates a resolver for a host. Each address gets this port.
+    #[must_use]
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self { host: host.into(), port }
+    }
+}
+
+impl Resolve for Dns {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async { Ok((self.host.as_str(), self.port).to_socket_addrs()?.collect()) })
+    }
+
+    fn name(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// A handle that tells a channel that the addresses of its target have changed. Received by [`Resolve::watch`].
+#[derive(Clone)]
+pub struct AddressWatcher(Weak<Link>);
+
+impl AddressWatcher {
+    pub(super) fn new(link: Weak<Link>) -> Self {
+        Self(link)
+    }
+
+    /// Requests another lookup by [`Resolve::resolve`], on a thread for lookups. Never blocks, and may be called on any
+    /// thread, as often as the addresses change.
+    ///
+    /// The lookups that one channel's watcher requests begin at least 100 ms apart. Each finds the changes since the last.
+    ///
+    /// A balanced channel then uses the new addresses. Other channels use them after the end of their session. If the
+    /// lookup fails or finds none, the previous ones stay.
+    pub fn notify(&self) {
+        if let Some(link) = self.0.upgrade() {
+            link.has_changed();
+        }
+    }
+
+    /// Returns true if the channel and its clones are gone, so that this can be dropped.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+impl fmt::Debug for AddressWatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressWatcher").field("is_closed", &self.is_closed()).finish()
+    }
+}
+
+/// A list of servers that the program changes while channels use it, for example from a configuration file, Consul or
+/// Kubernetes. Clones share the list.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use trunkline::{Channel, Node, Policy, ServerList, Target};
+///
+/// fn replicas(node: &Node, servers: &ServerList) -> Channel {
+///     node.channel(Target::resolver(servers.clone())).balanced(Policy::RoundRobin)
+/// }
+///
+/// let servers = ServerList::new("stock", ["10.0.0.1:7000".parse::<SocketAddr>()?]);
+/// // Later, on the thread or in the task that watches.
+/// servers.set(["10.0.0.1:7000".parse()?, "10.0.0.2:7000".parse()?]);
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ServerList(Arc<Listed>);
+
+#[derive(Debug)]
+struct Listed {
+    name: String,
+    list: ForkLock<List>,
+}
+
+#[derive(Debug)]
+struct List {
+    servers: Vec<SocketAddr>,
+    channels: Vec<AddressWatcher>,
+}
+
+impl ServerList {
+    /// Creates a list. `name` appears in statuses and logs.
+    pub fn new(name: impl Into<String>, servers: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let list = List { servers: servers.into_iter().collect(), channels: Vec::new() };
+        Self(Arc::new(Listed { name: name.into(), list: ForkLock::new(list) }))
+    }
+
+    /// Replaces the servers, and tells the channels that use the list. Servers that stay keep their sessions. Calls that a
+    /// removed server has taken end there.
+    ///
+    /// An empty list leaves channels with the servers that they know.
+    ///
+    /// In a forked child this logs an error and does nothing if a thread of the parent was using the list.
+    pub fn set(&self, servers: impl IntoIterator<Item = SocketAddr>) {
+        let servers = servers.into_iter().collect::<Vec<_>>();
+        let Some(mut list) = self.0.list.lock() else {
+            return tracing::error!(list = self.0.name, "a list of servers was not changed: {FORKED}");
+        };
+        if list.servers == servers {
+            return;
+        }
+        list.servers = servers;
+        let channels = list.channels.clone();
+        drop(list);
+        channels.iter().for_each(AddressWatcher::notify);
+    }
+}
+
+impl Resolve for ServerList {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async { Ok(self.0.list.lock().ok_or(FORKED)?.servers.clone()) })
+    }
+
+    fn watch(&self, watcher: AddressWatcher) {
+        // The lookups of the channel report the reason.
+        let Some(mut list) = self.0.list.lock() else { return };
+        list.channels.retain(|channel| !channel.is_closed());
+        list.channels.push(watcher);
+    }
+
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+    use crate::client::routes::Target;
+    use crate::upper::fake::Rig;
+    use trunkline_testkit::{in_forked_child, runs_alone};
+
+    #[test]
+    fn channel_of_a_forked_child_does_not_watch() {
+        if !runs_alone(module_path!(), "channel_of_a_forked_child_does_not_watch") {
+            return;
+        }
+        let (rig, servers) = (Rig::new(), ServerList::new("servers", []));
+        // As left by a thread that the child does not have.
+        let _list = servers.0.list.lock();
+        in_forked_child(|| drop(Link::new(&rig.routes, Target::resolver(servers.clone()))));
+    }
+    #[test]
+    fn list_that_a_thread_of_the_parent_held_is_not_changed_in_a_forked_child() {
+        if !runs_alone(
+            module_path!(),
+            "list_that_a_thread_of_the_parent_held_is_not_changed_in_a_forked_child",
+        ) {
+            return;
+        }
+        let (at, other) = (SocketAddr::from(([127, 0, 0, 1], 1)), SocketAddr::from(([127, 0, 0, 1], 2)));
+        let servers = ServerList::new("servers", [at]);
+        let found = || block_on(servers.resolve()).map_err(|error| error.to_string());
+        in_forked_child(|| {
+            servers.set([other]);
+            assert_eq!(found(), Ok(vec![other]));
+        });
+        let list = servers.0.list.lock();
+        in_forked_child(|| {
+            servers.set([other]);
+            assert!(found().unwrap_err().contains("fork first"));
+        });
+        drop(list);
+        assert_eq!(found(), Ok(vec![at]));
+    }
+}

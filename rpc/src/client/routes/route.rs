@@ -1,0 +1,384 @@
+//! The state of a channel's server: its node, or the reason why it cannot be reached.
+//!
+//! Callers, pollers and waiting futures share a route. Only the first poller's [`Connector`](super::Connector) changes
+//! where it leads to. Nothing here waits.
+
+use super::failure::Failure;
+use super::target::{MOST_ADDRESSES, Target};
+use crate::call::{Submission, shutting_down};
+use crate::client::routes::id::RouteId;
+use crate::status::Status;
+use slab::Slab;
+use std::fmt;
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+use trunkline_rings::panics::catch;
+use trunkline_transport::{Connect, PeerKey};
+use trunkline_verbs::Time;
+
+/// Time within which each address is tried again, even if rounds find it in its pause: the longest pause of an address.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A route to a channel's server.
+pub(super) struct Route {
+    pub(super) id: RouteId,
+    pub(super) target: Target,
+    pub(super) usage: Usage,
+    /// True if a poller may have it in its tables.
+    is_known: AtomicBool,
+    /// Number of the target's servers beyond the maximum, as the log tells it.
+    omitted: AtomicUsize,
+    state: Mutex<State>,
+}
+
+struct State {
+    phase: Phase,
+    /// Number of rounds that have begun.
+    round: u64,
+    /// Number of calls that wait for it, in all pollers.
+    parked: usize,
+    /// Number of those that wait through failed rounds.
+    patient: usize,
+    /// Wakers of futures that wait for it without a call.
+    waiting: Slab<Waker>,
+    /// True if it is wanted whether or not a call waits.
+    is_kept: bool,
+    /// True if the last attempt to reach it has failed, or its last session broke.
+    is_lost: bool,
+    /// True if its addresses are to be looked up again.
+    is_stale: bool,
+    /// Addresses of the last lookup; `None` before the first one.
+    found: Option<Arc<[SocketAddr]>>,
+}
+
+/// Use of the addresses of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Usage {
+    /// Calls go to the address that answered until its session ends.
+    Sticky,
+    /// The same, until a lookup does not find it any more.
+    Current,
+    /// The same, and rounds begin with a random address.
+    Spread,
+}
+
+/// Connection state of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// A session is up.
+    Up,
+    /// A round is in progress, or none has begun.
+    Connecting,
+    /// The last round has failed, or the node has shut down.
+    Failed,
+}
+
+/// A future that waits for a route.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WaitingFuture {
+    /// Round that decides.
+    round: u64,
+    /// Place of the waker.
+    key: usize,
+    began: Time,
+}
+
+/// The phase of a route.
+#[derive(Debug, Clone)]
+pub(super) enum Phase {
+    /// No round has begun, or the session is over.
+    Idle,
+    /// A round is in progress.
+    Seeking,
+    /// A session with this node is up.
+    Up(PeerKey),
+    /// The last round has failed, and the next one begins no earlier than this time.
+    Failed(Arc<Failure>, Time),
+    /// The node has shut down.
+    Closed,
+}
+
+impl Route {
+    pub(super) fn new(id: RouteId, target: Target, usage: Usage) -> Self {
+        let state = State {
+            phase: Phase::Idle,
+            round: 0,
+            parked: 0,
+            patient: 0,
+            waiting: Slab::new(),
+            is_kept: false,
+            is_lost: false,
+            is_stale: false,
+            found: None,
+        };
+        Self {
+            id,
+            target,
+            usage,
+            is_known: AtomicBool::new(false),
+            omitted: AtomicUsize::new(0),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Drops a reference. It may be the last one, and dropping a resolver runs the program's code.
+    pub(super) fn release(self: Arc<Self>) {
+        let _dropped = catch(|| drop(self));
+    }
+
+    /// Records that a poller is about to have it in its tables.
+    pub(super) fn is_looked_at(&self) {
+        self.is_known.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns true if a poller may have it in its tables.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::SeqCst)
+    }
+
+    /// Records the number of the target's servers beyond the maximum, and logs it if it has changed.
+    pub(super) fn tell_omitted(&self, omitted: usize) {
+        if self.omitted.swap(omitted, Ordering::Relaxed) != omitted && omitted > 0 {
+            tracing::warn!(
+                server = %self.target,
+                omitted,
+                "the target has more servers than a channel uses: the first {MOST_ADDRESSES} are used"
+            );
+        }
+    }
+
+    /// Returns the number of the target's servers beyond the maximum.
+    pub(super) fn omitted(&self) -> usize {
+        self.omitted.load(Ordering::Relaxed)
+    }
+
+    /// Returns its phase, and the number of rounds that have begun.
+    pub(super) fn phase(&self) -> (Phase, u64) {
+        let state = self.lock();
+        (state.phase.clone(), state.round)
+    }
+
+    /// Returns whether the server is reached, and the number of rounds that have begun.
+    pub(super) fn reached(&self) -> (Reached, u64) {
+        let state = self.lock();
+        let reached = match state.phase {
+            Phase::Up(_) => Reached::Up,
+            Phase::Idle | Phase::Seeking => Reached::Connecting,
+            Phase::Failed(..) | Phase::Closed => Reached::Failed,
+        };
+        (reached, state.round)
+    }
+
+    /// Returns true if the last round has failed, and the next one may not begin yet.
+    pub(super) fn is_paused(&self, now: Time) -> bool {
+        matches!(self.lock().phase, Phase::Failed(_, due) if due > now)
+    }
+
+    /// Returns true if a round is in progress.
+    pub(super) fn is_sought(&self) -> bool {
+        matches!(self.lock().phase, Phase::Seeking)
+    }
+
+    /// Returns true if the last attempt to reach it has failed, or its last session broke.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lock().is_lost
+    }
+
+    /// Records that an attempt to reach it has failed, or that its session broke.
+    pub(super) fn lose(&self) {
+        let mut state = self.lock();
+        state.is_lost |= !matches!(state.phase, Phase::Up(_));
+    }
+
+    /// Keeps it wanted: rounds follow each other until a session is up. Returns true the first time.
+    pub(super) fn keep(&self) -> bool {
+        !mem::replace(&mut self.lock().is_kept, true)
+    }
+
+    /// Asks for another lookup of its addresses. Returns false if that has been asked already.
+    pub(super) fn look_again(&self) -> bool {
+        !mem::replace(&mut self.lock().is_stale, true)
+    }
+
+    /// Returns true if its addresses are to be looked up again.
+    pub(super) fn is_stale(&self) -> bool {
+        self.lock().is_stale
+    }
+
+    /// Returns true if its addresses are to be looked up again, once.
+    pub(super) fn take_stale(&self) -> bool {
+        mem::take(&mut self.lock().is_stale)
+    }
+
+    /// Records the addresses of a lookup.
+    pub(super) fn set_found(&self, addresses: &[SocketAddr]) {
+        let mut state = self.lock();
+        if state.found.as_deref() != Some(addresses) {
+            state.found = Some(addresses.into());
+        }
+    }
+
+    /// Returns the addresses of the last lookup.
+    pub(super) fn found(&self) -> Option<Arc<[SocketAddr]>> {
+        self.lock().found.clone()
+    }
+
+    /// Returns true if a call or a future waits for it, or it is kept.
+    pub(super) fn is_wanted(&self) -> bool {
+        let state = self.lock();
+        state.is_kept || state.parked > 0 || !state.waiting.is_empty()
+    }
+
+    /// Sets the server of a call. If the call may go to another one, it returns to the route when the session is over before
+    /// its request leaves.
+    pub(super) fn lead(&self, call: Submission, server: PeerKey) -> Submission {
+        let may_move = call.connect == Connect::Wait || self.usage != Usage::Sticky;
+        Submission { server, route: call.route.filter(|_| may_move && call.order.is_none()), ..call }
+    }
+
+    /// Records a waiting call. Returns the round that decides the call, unless it waits for any.
+    ///
+    /// # Errors
+    /// Returns the status of a call that does not wait for the next round.
+    pub(super) fn park(&self, connect: Connect, now: Time) -> Result<u64, Status> {
+        let mut state = self.lock();
+        let round = state.decides(connect, now)?;
+        state.parked += 1;
+        state.patient += usize::from(connect == Connect::Wait);
+        Ok(round)
+    }
+
+    /// Returns how its servers are reached: [`Connect::Wait`] if a call or a future waits through failed rounds.
+    pub(super) fn connect(&self) -> Connect {
+        let state = self.lock();
+        let has_future = self.target.has_several() && !state.waiting.is_empty();
+        if state.patient > 0 || has_future { Connect::Wait } else { Connect::FailFast }
+    }
+
+    /// Records that a call no longer waits for it.
+    pub(super) fn unpark(&self, connect: Connect) {
+        let mut state = self.lock();
+        state.parked = state.parked.saturating_sub(1);
+        state.patient = state.patient.saturating_sub(usize::from(connect == Connect::Wait));
+    }
+
+    /// Polls the route for a future, which stores in `since` what it waits for. With several addresses, the future also waits
+    /// in a pause, and for a round that tries at least one of them, for up to [`LONGEST_PAUSE`].
+    pub(super) fn wait(
+        &self,
+        since: &mut Option<WaitingFuture>,
+        waker: &Waker,
+        now: Time,
+    ) -> Option<Result<(), Status>> {
+        let waits = self.target.has_several();
+        let connect = if waits { Connect::Wait } else { Connect::FailFast };
+        let mut state = self.lock();
+        let outcome = match (&state.phase, *since) {
+            (Phase::Up(_), _) => Some(Ok(())),
+            (Phase::Failed(failure, _), Some(WaitingFuture { round, began, .. }))
+                if state.round >= round
+                    && !(waits && failure.has_tried_none() && now < began + LONGEST_PAUSE) =>
+            {
+                Some(Err(failure.status()))
+            }
+            (Phase::Closed, _) => Some(Err(shutting_down())),
+            (_, Some(_)) => None,
+            (_, None) => match state.decides(connect, now) {
+                Ok(round) => {
+                    let key = state.waiting.insert(waker.clone());
+                    *since = Some(WaitingFuture { round, key, began: now });
+                    return None;
+                }
+                Err(status) => Some(Err(status)),
+            },
+        };
+        match (&outcome, *since) {
+            (None, Some(WaitingFuture { key, .. })) => {
+                let known = state.waiting.get_mut(key);
+                let earlier = known.map(|known| mem::replace(known, waker.clone()));
+                drop(state);
+                // Dropping a waker may run any code, which may end futures that wait here.
+                drop(earlier);
+            }
+            (Some(_), Some(WaitingFuture { key, .. })) => {
+                *since = None;
+                let removed = state.waiting.try_remove(key);
+                drop(state);
+                drop(removed);
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Removes a waiting future.
+    pub(super) fn leave(&self, future: WaitingFuture) {
+        let removed = self.lock().waiting.try_remove(future.key);
+        drop(removed);
+    }
+
+    /// Records the beginning of a round.
+    pub(super) fn begin(&self) {
+        let mut state = self.lock();
+        state.phase = Phase::Seeking;
+        state.round += 1;
+    }
+
+    /// Changes the phase, and wakes the futures that wait for it.
+    pub(super) fn publish(&self, phase: Phase) {
+        let mut state = self.lock();
+        state.is_lost = matches!(phase, Phase::Failed(..));
+        state.phase = phase;
+        let wakers = state.waiting.iter().map(|(_, waker)| waker.clone()).collect::<Vec<_>>();
+        drop(state);
+        for waker in wakers {
+            // The waker may belong to any executor, and may panic.
+            let _ended = catch(|| waker.wake());
+        }
+    }
+
+    /// Returns the reason why it cannot be reached, if known.
+    pub(super) fn failure(&self) -> Option<Arc<Failure>> {
+        match &self.lock().phase {
+            Phase::Failed(failure, _) => Some(Arc::clone(failure)),
+            _ => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Returns the round that decides a new call.
+    fn decides(&self, connect: Connect, now: Time) -> Result<u64, Status> {
+        match &self.phase {
+            Phase::Closed => Err(shutting_down()),
+            Phase::Failed(failure, due)
+                if *due > now && (connect == Connect::FailFast || failure.is_final) =>
+            {
+                Err(failure.status_while(*due - now))
+            }
+            Phase::Seeking => Ok(self.round),
+            _ => Ok(self.round + 1),
+        }
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route").field("target", &self.target).field("phase", &self.lock().phase).finish()
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        let left = mem::take(&mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).waiting);
+        debug_assert!(left.is_empty(), "whoever waits for a route has a link to it");
+    }
+}

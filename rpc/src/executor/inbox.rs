@@ -1,0 +1,410 @@
+//! Queue from other threads to the RPC half of a poller, and a handle that wakes the poller.
+//!
+//! The queue is bounded and has no lock. When it is full, calls that wait for room go to a list after it, and so do all later
+//! ones until the list is empty, so that no call overtakes another of its thread; other work is refused.
+//! Nothing here waits.
+
+use crate::call::context::Spawn;
+use crate::call::{Entry, Opening, Outcome, Submission};
+use crate::client::routes::Pollers;
+use crate::client::routes::id::Resolved;
+use crate::client::routes::id::RouteId;
+use crate::executor::waking::wakes::{Collecting, Wakes};
+use crate::executor::watchdog::running::RunningHandler;
+use crate::node::budgets::SharedMemory;
+use crate::node::lifecycle::{Drain, Lifecycle};
+use crate::observe::counted::CountedMethods;
+use crate::stream::{Changes, Stream, StreamHost};
+use crate::wire::frame::Encoded;
+use crossbeam_queue::ArrayQueue;
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use trunkline_rings::cell::{self, Getter, Resting, Setter};
+use trunkline_transport::PollerHandle;
+
+/// Calls and tasks that wait for a poller to take them, before calls go to the list.
+const DEPTH: usize = 4096;
+/// Maximum number of argument buffers, and of outcome cells, kept for reuse.
+const MAX_POOLED: usize = 256;
+/// Capacity in bytes beyond which a buffer is freed instead of reused.
+const MAX_POOLED_BYTES: usize = 16 << 10;
+
+/// A request from another thread to a poller.
+pub(crate) enum Work {
+    /// Make a call.
+    Call(Submission<Setter<Outcome>>),
+    /// Make a call that streams items.
+    Open(Box<Opening>),
+    /// Run a task.
+    Spawn(Spawn),
+    /// Look at a route that has changed or has new waiters.
+    Route(RouteId),
+    /// A lookup for a route has ended.
+    Resolved(Box<Resolved>),
+}
+
+impl Work {
+    /// Returns true if it goes to the list when the queue is full. Handlers' calls do: a share of the budget is reserved for
+    /// them, and other calls must not block their way to it.
+    fn waits(&self) -> bool {
+        match self {
+            Self::Call(call) => call.entry != Entry::Tries,
+            Self::Open(opening) => opening.submission.entry != Entry::Tries,
+            Self::Spawn(_) => false,
+            Self::Route(_) | Self::Resolved(_) => true,
+        }
+    }
+}
+
+/// The queue is full.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Full;
+
+/// The queue into one poller.
+pub(crate) struct Inbox {
+    work: ArrayQueue<Work>,
+    /// Work for which `work` had no room.
+    more: Mutex<VecDeque<Work>>,
+    /// Length of `more`.
+    listed: AtomicUsize,
+    /// Set when a caller has dropped a call. The poller then searches its calls.
+    sweep: AtomicBool,
+    closed: AtomicBool,
+    /// Streams of calls of this poller that have changed.
+    changes: Changes,
+    buffers: ArrayQueue<Encoded>,
+    cells: ArrayQueue<Resting<Outcome>>,
+    handle: OnceLock<PollerHandle>,
+    wakes: Arc<Wakes>,
+    /// Memory that one decoded item of a stream may take, in bytes.
+    most_decoded: OnceLock<usize>,
+    /// The node's share of the memory of decoded arguments that any thread may charge.
+    memory: OnceLock<SharedMemory>,
+    lifecycle: Arc<Lifecycle>,
+    running: RunningHandler,
+    /// Counters of the methods that the poller serves, and of those that it calls.
+    served: CountedMethods,
+    called: CountedMethods,
+}
+
+impl Inbox {
+    /// Calls and tasks that wait for a poller to take them, before calls go to the list.
+    pub(crate) const DEPTH: usize = DEPTH;
+    /// Approximate memory of one inbox, in bytes.
+    pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
+        + MAX_POOLED * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
+
+    /// Creates the inbox of a poller of this node.
+    pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Self {
+        Self {
+            work: ArrayQueue::new(DEPTH),
+            more: Mutex::default(),
+            listed: AtomicUsize::new(0),
+            sweep: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            changes: Changes::default(),
+            buffers: ArrayQueue::new(MAX_POOLED),
+            cells: ArrayQueue::new(MAX_POOLED),
+            handle: OnceLock::new(),
+            wakes: Arc::default(),
+            most_decoded: OnceLock::new(),
+            memory: OnceLock::new(),
+            lifecycle,
+            running: RunningHandler::default(),
+            served: CountedMethods::new("server"),
+            called: CountedMethods::new("client"),
+        }
+    }
+
+    /// Returns the node's lifecycle.
+    pub(crate) fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    /// Returns the drain of the node, for the contexts of this poller's calls.
+    pub(crate) fn drain(&self) -> Arc<Drain> {
+        Drain::new(&self.lifecycle)
+    }
+
+    /// Collects the wakers of tasks in the poller's turn on this thread.
+    pub(crate) fn collect_wakes(&self) -> Collecting {
+        self.wakes.enter()
+    }
+
+    /// Wakes the tasks whose wakers the poller has collected. The poller does it, and so does each of these tasks that runs.
+    #[inline]
+    pub(crate) fn wake_others(&self) {
+        // In a forked child a pop could wait for a thread of the parent.
+        if !self.wakes.is_empty() && !self.lifecycle.is_forked() {
+            self.wakes.wake_all();
+        }
+    }
+
+    /// Returns the code that the poller runs.
+    pub(crate) fn running(&self) -> &RunningHandler {
+        &self.running
+    }
+
+    /// Returns the counters of the methods that the poller serves.
+    pub(crate) fn served(&self) -> &CountedMethods {
+        &self.served
+    }
+
+    /// Returns the counters of the methods that the poller calls.
+    pub(crate) fn called(&self) -> &CountedMethods {
+        &self.called
+    }
+
+    /// Sets the poller to wake, once it runs, and wakes it so that it checks the queue.
+    pub(crate) fn attach(&self, handle: PollerHandle) {
+        let _ = self.handle.set(handle);
+        self.wake();
+    }
+
+    /// Sets the memory that one decoded item of a stream may take, in bytes, and the share that any thread may charge.
+    pub(crate) fn set_memory(&self, most_decoded: usize, memory: SharedMemory) {
+        let _ = self.most_decoded.set(most_decoded);
+        let _ = self.memory.set(memory);
+    }
+
+    /// Wakes the poller if it sleeps.
+    pub(crate) fn wake(&self) {
+        if let Some(handle) = self.handle.get() {
+            handle.wake();
+        }
+    }
+
+    /// Queues work and wakes the poller. Work that is refused is dropped, which completes its call.
+    pub(crate) fn push(&self, work: Work) -> Result<(), Full> {
+        // SYNC: listed. A thread sees the count that its own last push has left, so its calls stay in order.
+        let refused = if self.listed.load(Ordering::SeqCst) == 0 { self.work.push(work) } else { Err(work) };
+        if let Err(work) = refused {
+            if !work.waits() {
+                return Err(Full);
+            }
+            let mut more = self.more();
+            more.push_back(work);
+            self.listed.store(more.len(), Ordering::SeqCst);
+        }
+        // `close` stores first and clears second, this pushes first and loads second: with sequential
+        // consistency at least one side sees the other's, so nothing stays queued.
+        if self.closed.load(Ordering::SeqCst) {
+            self.clear();
+        }
+        self.wake();
+        Ok(())
+    }
+
+    pub(crate) fn pop(&self) -> Option<Work> {
+        // Entries in the overflow list are newer than those in the queue.
+        self.work.pop().or_else(|| self.pop_listed())
+    }
+
+    fn pop_listed(&self) -> Option<Work> {
+        // SYNC: listed.
+        if self.listed.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut more = self.more();
+        let work = more.pop_front();
+        if more.is_empty() {
+            // Memory for a burst is released.
+            *more = VecDeque::new();
+        }
+        self.listed.store(more.len(), Ordering::SeqCst);
+        work
+    }
+
+    fn more(&self) -> MutexGuard<'_, VecDeque<Work>> {
+        self.more.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a caller has dropped its call.
+    pub(crate) fn ask_for_sweep(&self) {
+        self.sweep.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Returns the streams that have changed.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    pub(crate) fn take_sweep(&self) -> bool {
+        self.sweep.load(Ordering::Relaxed) && self.sweep.swap(false, Ordering::Acquire)
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.work.is_empty()
+            || self.listed.load(Ordering::SeqCst) > 0
+            || self.sweep.load(Ordering::Acquire)
+            || self.changes.any()
+    }
+
+    /// Closes the queue, because the poller ends. Work that is queued, now or later, is dropped at once.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.clear();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Returns an empty buffer, reused if possible.
+    pub(crate) fn buffer(&self) -> Encoded {
+        self.buffers.pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer for a later call.
+    pub(crate) fn keep(&self, mut buffer: Encoded) {
+        if buffer.capacity() <= MAX_POOLED_BYTES {
+            buffer.clear();
+            let _ = self.buffers.push(buffer);
+        }
+    }
+
+    /// Returns an empty cell for an outcome, reused if possible.
+    pub(crate) fn cell(&self) -> (Setter<Outcome>, Getter<Outcome>) {
+        let Some(resting) = self.cells.pop() else { return cell::pair() };
+        resting.pair().unwrap_or_else(|resting| {
+            // The poller still holds its half; it will have released it when this cell is popped again.
+            let _ = self.cells.push(resting);
+            cell::pair()
+        })
+    }
+
+    /// Keeps a cell whose outcome was taken for a later call. Does nothing in a forked child, where another thread may have
+    /// left the queue half-way through a push.
+    pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
+        if let Some(resting) = getter.rest()
+            && !self.lifecycle.is_forked()
+        {
+            let _ = self.cells.push(resting);
+        }
+    }
+
+    /// Drops everything queued. Dropping a call completes it.
+    fn clear(&self) {
+        while self.pop().is_some() {}
+        self.changes.clear();
+    }
+}
+
+impl StreamHost for Inbox {
+    fn stream_changed(&self, stream: Arc<Stream>) {
+        self.changes.add(stream);
+        if self.closed.load(Ordering::SeqCst) {
+            self.changes.clear();
+        }
+        self.wake();
+    }
+
+    fn stream_dropped(&self) {
+        self.ask_for_sweep();
+    }
+
+    fn wake_others(&self) {
+        Self::wake_others(self);
+    }
+
+    fn most_decoded(&self) -> usize {
+        self.most_decoded.get().copied().unwrap_or_default()
+    }
+
+    fn memory(&self) -> Option<&SharedMemory> {
+        self.memory.get()
+    }
+
+    fn is_forked(&self) -> bool {
+        self.lifecycle.is_forked()
+    }
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox")
+            .field("waiting", &self.work.len())
+            .field("listed", &self.listed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One inbox for each poller; none before the node starts.
+#[derive(Debug, Default)]
+pub(crate) struct Inboxes {
+    of_pollers: OnceLock<Box<[Arc<Inbox>]>>,
+    channels: AtomicUsize,
+}
+
+impl Inboxes {
+    /// Sets the inbox of each poller, in order; at least one. The node starts once.
+    pub(crate) fn open(&self, of_pollers: impl Iterator<Item = Arc<Inbox>>) {
+        let _opened_before = self.of_pollers.set(of_pollers.collect());
+    }
+
+    /// Refuses all calls, because the node has failed to start.
+    pub(crate) fn close(&self) {
+        for inbox in self.iter() {
+            inbox.lifecycle().begin_end();
+            inbox.close();
+        }
+    }
+
+    /// Returns the first turn of a new channel or clone, so that callers that clone their client for each call use all
+    /// pollers alike. Each channel counts its further turns by itself, so that calls share no counter.
+    pub(crate) fn first_turn(&self) -> usize {
+        self.channels.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Deref for Inboxes {
+    type Target = [Arc<Inbox>];
+
+    fn deref(&self) -> &Self::Target {
+        self.of_pollers.get().map_or(&[], |all| all)
+    }
+}
+
+impl Pollers for Inboxes {
+    fn look(&self, id: RouteId) {
+        for inbox in self.iter() {
+            let _closed = inbox.push(Work::Route(id));
+        }
+    }
+
+    fn seek(&self, id: RouteId) {
+        if let Some(first) = self.first() {
+            let _closed = first.push(Work::Route(id));
+        }
+    }
+
+    fn resolved(&self, resolved: Resolved) {
+        if let Some(first) = self.first() {
+            let _closed = first.push(Work::Resolved(Box::new(resolved)));
+        }
+    }
+}
+
+/// The owner of a stream whose call could not be made, because the node has not started.
+impl StreamHost for Inboxes {
+    fn stream_changed(&self, _: Arc<Stream>) {}
+
+    fn stream_dropped(&self) {}
+
+    fn wake_others(&self) {}
+
+    fn most_decoded(&self) -> usize {
+        0
+    }
+
+    fn memory(&self) -> Option<&SharedMemory> {
+        None
+    }
+
+    fn is_forked(&self) -> bool {
+        false
+    }
+}

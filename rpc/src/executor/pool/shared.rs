@@ -1,0 +1,443 @@
+//! The state shared by a pool's pollers and workers: job queue, worker stages and wake-ups.
+//!
+//! One lock guards everything and is never held while the program's code runs. A worker goes idle under it, and a thread
+//! that adds a job takes one idle worker from the list to wake it, so no job waits while a worker sleeps.
+
+use super::offloaded::Offloaded;
+use super::work::{Begin, drop_quietly};
+use crate::executor::runtime_guard::RuntimeGuard;
+use crate::executor::waking::timers::Timers;
+use crate::node::lifecycle::Lifecycle;
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
+use crate::wire::name::MethodName;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use trunkline_machine::Waker;
+use trunkline_mutants::mutant;
+use trunkline_transport::budget::{Budget, Share};
+use trunkline_transport::histogram::HistogramWriter;
+use trunkline_transport::{BudgetReport, Limit, MethodReport, PeerHosts, PeerKey};
+use trunkline_verbs::{Clock, Time};
+
+/// Name of the queue's setting, for refusals.
+const QUEUED_JOBS: &str = "queued_jobs";
+
+/// Size of a pool.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolSettings {
+    /// Number of threads; the number of CPUs by default.
+    pub(crate) workers: Option<u16>,
+    /// Limit of queued jobs.
+    pub(crate) queued: Limit,
+}
+
+/// A job that no worker has begun.
+pub(super) enum Job {
+    Offloaded(Arc<Offloaded>),
+    Blocking(&'static MethodName, Box<dyn Begin>),
+}
+
+impl Job {
+    /// Ends the job without running it.
+    fn refuse(self, why: Status) {
+        match self {
+            Self::Offloaded(offloaded) => {
+                if let Some(work) = offloaded.take() {
+                    work.refuse(why);
+                }
+            }
+            Self::Blocking(_, begin) => begin.refuse(why),
+        }
+    }
+
+    /// Drops it, and reports nothing to its waiter.
+    pub(super) fn discard(self) {
+        match self {
+            Self::Offloaded(offloaded) => drop_quietly(offloaded.take()),
+            Self::Blocking(_, begin) => drop_quietly(begin),
+        }
+    }
+}
+
+/// Position of a job in the queue. Positions are not reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place(u64);
+
+struct Waiting {
+    peer: PeerKey,
+    since: Time,
+    job: Job,
+}
+
+/// State of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Busy,
+    /// Asleep or about to sleep, and not woken.
+    Idle,
+    /// Woken, and has not taken work yet.
+    Woken,
+}
+
+struct OfWorker {
+    waker: Waker,
+    stage: Stage,
+    /// Method that it runs.
+    runs: Option<&'static MethodName>,
+}
+
+struct State {
+    /// Jobs that have not begun, in order of arrival.
+    queue: BTreeMap<u64, Waiting>,
+    next: u64,
+    /// Times that jobs have waited, by service and method.
+    waits: BTreeMap<(&'static str, &'static str), Box<HistogramWriter>>,
+    /// Share of the budget for `queue`.
+    share: Share,
+    /// Jobs that have begun, and were woken.
+    woken: VecDeque<Arc<Offloaded>>,
+    workers: Vec<OfWorker>,
+    /// Pollers that have not ended.
+    pollers: u16,
+    /// True if new jobs are refused.
+    is_draining: bool,
+    /// True if no more jobs come; workers end when none are left.
+    is_closed: bool,
+    /// True if a woken job goes before a new one. The two kinds take turns.
+    turn_of_woken: bool,
+}
+
+/// Work that a worker finds.
+pub(super) enum Next {
+    Begin(Job),
+    Resume(Arc<Offloaded>),
+    Nothing,
+    /// The worker ends.
+    Closed,
+}
+
+/// A pool, as its pollers and workers share it.
+pub(crate) struct SharedPool {
+    state: Mutex<State>,
+    /// Workers that have not ended.
+    live: AtomicUsize,
+    budget: Arc<Budget>,
+    lifecycle: Arc<Lifecycle>,
+    clock: Clock,
+    runtime_guard: RuntimeGuard,
+    timers: Arc<Timers>,
+}
+
+impl SharedPool {
+    /// Creates a pool without workers, for a node with this number of pollers.
+    pub(crate) fn new(
+        queued: Limit,
+        pollers: u16,
+        lifecycle: &Arc<Lifecycle>,
+        (clock, runtime_guard): (Clock, RuntimeGuard),
+        hosts: &Arc<PeerHosts>,
+    ) -> Arc<Self> {
+        let budget = Budget::new("jobs that wait for a worker", queued, 1, hosts);
+        let state = State {
+            queue: BTreeMap::new(),
+            next: 0,
+            waits: BTreeMap::new(),
+            share: Share::new(&budget, 0),
+            woken: VecDeque::new(),
+            workers: Vec::new(),
+            pollers,
+            is_draining: false,
+            is_closed: false,
+            turn_of_woken: false,
+        };
+        Arc::new_cyclic(|pool: &Weak<Self>| {
+            let pool = Weak::clone(pool);
+            let earlier = move || {
+                pool.upgrade().inspect(|pool| pool.timer_was_set());
+            };
+            Self {
+                state: Mutex::new(state),
+                live: AtomicUsize::new(0),
+                budget,
+                lifecycle: Arc::clone(lifecycle),
+                timers: Arc::new(Timers::shared(clock.clone(), earlier)),
+                clock,
+                runtime_guard,
+            }
+        })
+    }
+
+    /// Adds a worker with its waker. Returns its index.
+    pub(super) fn add_worker(&self, waker: Waker) -> usize {
+        let mut state = self.state();
+        self.live.fetch_add(1, Ordering::Relaxed);
+        state.workers.push(OfWorker { waker, stage: Stage::Busy, runs: None });
+        state.workers.len() - 1
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(super) fn runtime_guard(&self) -> &RuntimeGuard {
+        &self.runtime_guard
+    }
+
+    /// Returns the node's lifecycle.
+    pub(super) fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    /// Returns the timers of its jobs.
+    pub(super) fn timers(&self) -> &Arc<Timers> {
+        &self.timers
+    }
+
+    /// Returns the jobs that wait, for the node's report.
+    pub(crate) fn report(&self) -> BudgetReport {
+        self.budget.report()
+    }
+
+    /// Adds the times that jobs have waited to the rows of their methods.
+    pub(crate) fn add_waits(&self, rows: &mut [MethodReport]) {
+        let state = self.state();
+        for row in rows {
+            let waits = state.waits.get(&(row.service, row.method));
+            waits.into_iter().for_each(|waits| waits.add_to(&mut row.queued));
+        }
+    }
+
+    /// Queues a job of a peer.
+    ///
+    /// # Errors
+    /// Returns the job, and the status that says why it will not run.
+    pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<Place, (Status, Job)> {
+        let since = self.clock.now();
+        let mut state = self.state();
+        if state.is_draining || state.is_closed {
+            self.lifecycle.count_refused();
+            return Err((draining(), job));
+        }
+        if let Err(exhausted) = state.share.take(peer, 1) {
+            let text = format!("{exhausted} (setting {QUEUED_JOBS} of the server)");
+            let status = Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded);
+            return Err((status, job));
+        }
+        let place = state.next;
+        state.next += 1;
+        state.queue.insert(place, Waiting { peer, since, job });
+        self.lifecycle.job_begins();
+        let waker = if mutant!(jobs_wake_no_worker) { None } else { state.wake_one() };
+        drop(state);
+        wake(waker);
+        Ok(Place(place))
+    }
+
+    /// Removes a queued job whose caller no longer waits. Returns `None` if the job has begun.
+    pub(super) fn withdraw(&self, Place(place): Place) -> Option<Job> {
+        if mutant!(withdrawn_jobs_stay_queued) {
+            return None;
+        }
+        let mut state = self.state();
+        let Waiting { peer, job, .. } = state.queue.remove(&place)?;
+        state.leaves_queue(peer);
+        drop(state);
+        self.lifecycle.job_ends();
+        Some(job)
+    }
+
+    /// Queues a job that was woken. A forked child has no worker, and a thread of the parent may have left the lock taken.
+    pub(super) fn wake(&self, job: Arc<Offloaded>) {
+        if self.lifecycle.is_forked() {
+            return;
+        }
+        let mut state = self.state();
+        if state.is_closed && self.is_ended() {
+            drop(state);
+            return drop_quietly(job.take());
+        }
+        state.woken.push_back(job);
+        let waker = state.wake_one();
+        drop(state);
+        wake(waker);
+    }
+
+    /// Wakes a worker after a timer was set that is the earliest.
+    fn timer_was_set(&self) {
+        if self.lifecycle.is_forked() {
+            return;
+        }
+        let waker = self.state().wake_one();
+        wake(waker);
+    }
+
+    /// Returns a worker's next task. While it runs that task it does not check the timers. If any are set, this wakes an idle
+    /// worker to check them: a worker that went to sleep before a timer was set does not know of it.
+    pub(super) fn next(&self, worker: usize, now: Time) -> Next {
+        let next = self.take(worker, now);
+        if matches!(next, Next::Begin(_) | Next::Resume(_)) && self.timers().next().is_some() {
+            let waker = self.state().wake_one();
+            wake(waker);
+        }
+        next
+    }
+
+    fn take(&self, worker: usize, now: Time) -> Next {
+        let mut state = self.state();
+        state.set(worker, Stage::Busy, None);
+        let woken_first = std::mem::replace(&mut state.turn_of_woken, false);
+        if (woken_first || state.queue.is_empty())
+            && let Some(job) = state.woken.pop_front()
+        {
+            state.set(worker, Stage::Busy, Some(job.method));
+            return Next::Resume(job);
+        }
+        let Some((_, Waiting { peer, since, job })) = state.queue.pop_first() else {
+            return if state.is_closed { Next::Closed } else { Next::Nothing };
+        };
+        state.leaves_queue(peer);
+        state.turn_of_woken = true;
+        let method = match &job {
+            Job::Offloaded(offloaded) => offloaded.method,
+            Job::Blocking(method, _) => method,
+        };
+        state.waits.entry((method.service.name, method.name)).or_default().record(now.since(since));
+        state.set(worker, Stage::Busy, Some(method));
+        Next::Begin(job)
+    }
+
+    /// Marks a worker as idle unless there is work. Returns true if it may sleep.
+    pub(super) fn rest(&self, worker: usize) -> bool {
+        let mut state = self.state();
+        let has_work = !state.queue.is_empty() || !state.woken.is_empty() || state.is_closed;
+        state.set(worker, if has_work { Stage::Busy } else { Stage::Idle }, None);
+        !has_work
+    }
+
+    /// Returns true if a worker sleeps although there is work, and no other worker is about to look.
+    pub(super) fn is_forgotten(&self, worker: usize) -> bool {
+        let state = self.state();
+        let is_idle = state.workers.get(worker).is_some_and(|worker| worker.stage == Stage::Idle);
+        let has_work = !state.queue.is_empty() || !state.woken.is_empty();
+        is_idle && has_work && state.workers.iter().all(|worker| worker.stage != Stage::Woken)
+    }
+
+    /// Returns the method that a worker runs, so that a stall can be attributed.
+    pub(super) fn runs(&self, worker: usize) -> Option<&'static MethodName> {
+        self.state().workers.get(worker)?.runs
+    }
+
+    /// Records that a worker has ended.
+    pub(super) fn worker_ended(&self) {
+        if self.live.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        let mut state = self.state();
+        state.is_closed = true;
+        let woken = std::mem::take(&mut state.woken);
+        self.refuse_all(state);
+        // Nothing is left unless a worker has panicked, or a simulation has killed the process.
+        woken.into_iter().for_each(|job| drop_quietly(job.take()));
+    }
+
+    /// Returns true if all workers have ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.live.load(Ordering::Relaxed) == 0
+    }
+
+    /// Records that a job has ended.
+    pub(super) fn ended(&self) {
+        self.lifecycle.job_ends();
+    }
+
+    /// Refuses jobs that have not begun, now and later, because the node drains.
+    pub(crate) fn drain(&self) {
+        let mut state = self.state();
+        state.is_draining = true;
+        self.refuse_all(state);
+    }
+
+    /// Handles the end of one of the node's pollers. The workers end after the last one.
+    pub(crate) fn poller_ended(&self) {
+        let mut state = self.state();
+        state.pollers = state.pollers.saturating_sub(1);
+        if state.pollers == 0 {
+            drop(state);
+            self.close();
+        }
+    }
+
+    /// Lets workers end when they have finished what they run.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        let wakers = std::iter::from_fn(|| state.wake_one()).collect::<Vec<_>>();
+        self.refuse_all(state);
+        wakers.into_iter().for_each(|waker| waker.wake());
+    }
+
+    fn refuse_all(&self, mut state: MutexGuard<'_, State>) {
+        let queue = std::mem::take(&mut state.queue);
+        for waiting in queue.values() {
+            state.leaves_queue(waiting.peer);
+        }
+        drop(state);
+        for Waiting { job, .. } in queue.into_values() {
+            self.lifecycle.count_refused();
+            job.refuse(draining());
+            self.lifecycle.job_ends();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn set(&mut self, worker: usize, stage: Stage, runs: Option<&'static MethodName>) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            (worker.stage, worker.runs) = (stage, runs);
+        }
+    }
+
+    /// Releases a queued job of a peer, and the state of a peer without jobs.
+    fn leaves_queue(&mut self, peer: PeerKey) {
+        self.share.put_back(peer, 1);
+        if self.share.used_by(peer) == 0 {
+            self.share.leave(peer);
+        }
+    }
+
+    /// Takes an idle worker, to be woken without the lock.
+    fn wake_one(&mut self) -> Option<Waker> {
+        let worker = self.workers.iter_mut().find(|worker| worker.stage == Stage::Idle)?;
+        worker.stage = Stage::Woken;
+        Some(worker.waker.clone())
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Returns the status of a job that a draining node does not run.
+fn draining() -> Status {
+    let text = "the server is draining: it begins no jobs that wait for a worker";
+    Status::not_run(Code::Unavailable, text).because(Reason::Draining)
+}
+
+impl fmt::Debug for SharedPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("SharedPool")
+            .field("workers", &state.workers.len())
+            .field("queued", &state.queue.len())
+            .finish_non_exhaustive()
+    }
+}

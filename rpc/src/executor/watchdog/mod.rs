@@ -1,0 +1,198 @@
+//! Warns of handlers and tasks that keep their poller from going on.
+//!
+//! The node's control plane calls it a few times within the limit. It compares the numbers of the pollers' turns. A turn that
+//! lasts longer than the limit, while code of the program occupies the poller, is reported once. Time for which
+//! the poller's thread waits for a CPU does not count, see [`thread_time`](crate::thread_time). Pollers pay for the
+//! watchdog by counting their turns.
+
+pub(crate) mod running;
+pub(crate) mod thread_time;
+
+use crate::executor::inbox::Inboxes;
+use crate::executor::watchdog::running::Occupation;
+use crate::executor::watchdog::thread_time::ThreadTime;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use trunkline_transport::{LogLimit, Watch};
+use trunkline_verbs::Time;
+
+/// Default limit on the time for which code may keep a poller.
+pub(crate) const HOLD_LIMIT: Duration = Duration::from_millis(100);
+/// Looks within the limit while pollers run, and most and least time between two looks.
+const LOOKS: u32 = 4;
+const MOST: Duration = Duration::from_millis(250);
+const LEAST: Duration = Duration::from_millis(1);
+
+/// Last observation of one poller.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    turn: u32,
+    /// Time of the latest look, and what the poller's thread did then, if that was asked.
+    looked: Time,
+    thread: Option<ThreadTime>,
+    /// Time for which the turn has held the poller.
+    held: Duration,
+    is_reported: bool,
+}
+
+impl Seen {
+    fn new(turn: u32, looked: Time) -> Self {
+        Self { turn, looked, thread: None, held: Duration::ZERO, is_reported: false }
+    }
+
+    /// Adds the time since the latest look to the time for which this turn has held the poller.
+    fn goes_on(&mut self, now: Time, thread: Option<ThreadTime>) {
+        let passed = now.saturating_duration_since(self.looked);
+        self.held += thread.map_or(passed, |thread| thread.held_of(passed, self.thread));
+        (self.looked, self.thread) = (now, thread);
+    }
+}
+
+/// The watch over the pollers of a node.
+pub(crate) struct Watchdog {
+    inboxes: Arc<Inboxes>,
+    limit: Duration,
+    state: Mutex<(Vec<Seen>, LogLimit)>,
+    /// Number of turns that took longer than the limit.
+    held: AtomicU64,
+}
+
+impl Watchdog {
+    /// Creates the watch over these pollers, with this limit.
+    pub(crate) fn new(inboxes: Arc<Inboxes>, limit: Duration) -> Arc<Self> {
+        let seen = vec![Seen { is_reported: true, ..Seen::new(0, Time(0)) }; inboxes.len()];
+        Arc::new(Self {
+            inboxes,
+            limit,
+            state: Mutex::new((seen, LogLimit::default())),
+            held: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the number of turns reported since the start.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn report(&self, poller: usize, occupation: Occupation, held: Duration, left_out: u64) {
+        tracing::warn!(
+            poller,
+            occupied_by = %occupation,
+            ?held,
+            left_out,
+            "a poller does not go on, and all its other calls wait: {} (the limit is hold_limit)",
+            remedy(occupation)
+        );
+    }
+}
+
+/// Returns what the program can do about code that keeps a poller.
+fn remedy(occupation: Occupation) -> &'static str {
+    match occupation {
+        Occupation::Handler(method) if method.is_of_grpc() => {
+            "have the method await, or serve it on a runtime (trunkline_tonic::Server::runtime)"
+        }
+        Occupation::Handler(_) => {
+            "mark the method #[blocking] or #[offload], or have it await; if it is marked, its arguments or reply are \
+             large: use Bytes"
+        }
+        Occupation::Task | Occupation::Nothing => {
+            "have the task await, or run it on a thread or runtime of the program"
+        }
+    }
+}
+
+impl Watch for Watchdog {
+    fn look(&self, now: Time) -> Time {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seen, log) = &mut *state;
+        let mut any_runs = false;
+        for (poller, (inbox, seen)) in self.inboxes.iter().zip(seen).enumerate() {
+            let (turn, occupation) = (inbox.running().turn(), inbox.running().occupation());
+            any_runs |= turn != seen.turn || occupation != Occupation::Nothing;
+            if turn != seen.turn || occupation == Occupation::Nothing {
+                *seen = Seen::new(turn, now);
+            } else if !seen.is_reported {
+                seen.goes_on(now, inbox.running().thread_time());
+            }
+            if seen.held >= self.limit && !seen.is_reported {
+                seen.is_reported = true;
+                self.held.fetch_add(1, Ordering::Relaxed);
+                if let Some(left_out) = log.line(now) {
+                    self.report(poller, occupation, seen.held, left_out);
+                }
+            }
+        }
+        // A node whose pollers sleep is not woken as often.
+        let next = if any_runs { self.limit / LOOKS } else { self.limit };
+        now + next.clamp(LEAST, MOST)
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog")
+            .field("limit", &self.limit)
+            .field("held", &self.held)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::inbox::Inbox;
+    use crate::node::lifecycle::Lifecycle;
+    use crate::wire::name::{MethodName, ServiceName};
+
+    static SERVICE: ServiceName =
+        ServiceName { name: "test.Kv", version: 1, oldest: 1, codec: 0, codec_name: "bincode", hash: 7 };
+    static GET: MethodName = MethodName {
+        service: &SERVICE,
+        name: "get",
+        hash: 8,
+        one_way: false,
+        idempotent: false,
+        streams: crate::wire::name::Streams::Neither,
+        shapes: None,
+    };
+
+    #[test]
+    fn the_remedy_fits_the_code_that_keeps_the_poller() {
+        static ADAPTED: ServiceName = ServiceName { name: "trunkline.grpc", ..SERVICE };
+        static CALL: MethodName = MethodName { service: &ADAPTED, ..GET };
+        let is_to_be_marked = |occupation| remedy(occupation).contains("#[blocking]");
+        assert!(is_to_be_marked(Occupation::Handler(&GET)));
+        assert!(!is_to_be_marked(Occupation::Handler(&CALL)), "tonic generates the method");
+        assert!(!is_to_be_marked(Occupation::Task), "a task has no method");
+    }
+
+    #[test]
+    fn a_turn_that_takes_longer_than_the_limit_counts_once_and_a_poller_that_sleeps_does_not() {
+        let lifecycle = Lifecycle::new(2);
+        let inboxes = Arc::<Inboxes>::default();
+        inboxes.open((0..2).map(|_| Arc::new(Inbox::new(Arc::clone(&lifecycle)))));
+        let watchdog = Watchdog::new(Arc::clone(&inboxes), HOLD_LIMIT);
+        let at = |ms: u64| Time(1_000_000 * ms);
+        let busy = inboxes[1].running();
+        busy.set_methods(vec![&GET]);
+        busy.turn_begins();
+        busy.handler(0);
+        assert_eq!(watchdog.look(at(1000)), at(1025), "it looks four times within the limit");
+        assert_eq!(busy.occupation().to_string(), "a handler of test.Kv.get");
+        let held = |ms: u64| {
+            watchdog.look(at(ms));
+            watchdog.held()
+        };
+        assert_eq!((held(1099), held(1100), held(5000)), (0, 1, 1));
+        busy.turn_begins();
+        assert_eq!((held(5050), held(5149), held(5150)), (1, 1, 2));
+        busy.nobody();
+        assert_eq!(held(9000), 2, "neither does one that is in its own code");
+        assert_eq!(watchdog.look(at(9000)), at(9100), "while pollers sleep it looks once within the limit");
+        busy.handler(0);
+        assert_eq!((held(9001), held(9050)), (2, 2), "the time before does not count");
+    }
+}

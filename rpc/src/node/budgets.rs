@@ -1,0 +1,189 @@
+//! Budgets of handlers, decoded arguments and outgoing calls: per peer and in all.
+//!
+//! The builder holds the limits, a node the budgets made of them; each poller gets its share of both.
+
+use crate::node::start_error::StartError;
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
+use std::sync::{Arc, Mutex};
+use trunkline_transport::budget::{Budget, Share};
+use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
+use trunkline_transport::footprint::{Footprint, MESSAGE_BYTES};
+use trunkline_transport::{BudgetReport, Limit, PeerHosts, PollerIndex};
+
+/// Name of the setting that limits decoded values, for refusals.
+pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
+/// Name of the setting that limits metadata, for refusals.
+const METADATA_BYTES: &str = "metadata_bytes";
+/// Maximum limit of metadata, in bytes.
+const MOST_METADATA: usize = 1 << 20;
+/// The name of the budget of decoded arguments.
+pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
+/// Minimum limit of decoded values, in bytes.
+const LEAST_DECODED: usize = 64 << 10;
+/// Bytes of decoded arguments that are not charged, per handler.
+const UNCHARGED_BYTES: usize = 1024;
+
+/// A share of the budget of decoded arguments, for charges from any thread.
+pub(crate) type SharedMemory = Arc<Mutex<Share>>;
+
+/// The limits of a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) handlers: Limit,
+    pub(crate) calls: Limit,
+    /// Limit of decoded arguments, in bytes.
+    pub(crate) decoded: Limit,
+    /// Limit of replies that wait, in bytes: as many as may be queued.
+    pub(crate) waiting_replies: Limit,
+    /// Bytes of one call's metadata, in each direction.
+    pub(crate) metadata: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            handlers: Limit { per_peer: 16_384, in_all: 65_536 },
+            calls: Limit { per_peer: 65_536, in_all: 262_144 },
+            decoded: Limit { per_peer: 256 << 20, in_all: 1 << 30 },
+            waiting_replies: Limit { per_peer: 128 << 20, in_all: 512 << 20 },
+            metadata: 8 << 10,
+        }
+    }
+}
+
+impl Limits {
+    /// Refuses limits of 0, and limits in all that are below the limit per peer.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let counts = (1..=MAX_COUNT, "choose 1 to 4294967295");
+        let bytes = (LEAST_DECODED..=MAX_BYTES, "choose 64 KiB to 128 TiB");
+        for (option, limit, (range, remedy)) in [
+            ("handler_limit", self.handlers, counts.clone()),
+            ("call_limit", self.calls, counts),
+            (DECODED_BYTES, self.decoded, bytes.clone()),
+            // The transport requires room for the largest message, too.
+            ("queued_bytes", self.waiting_replies, bytes),
+        ] {
+            limit.check(option, range, remedy).map_err(StartError::from_transport)?;
+        }
+        if self.metadata > MOST_METADATA {
+            return Err(StartError::bad_option(METADATA_BYTES, self.metadata, "choose 0 to 1 MiB"));
+        }
+        Ok(())
+    }
+
+    /// Returns the memory that the limits allow in all.
+    pub(crate) fn at_most(&self) -> Footprint {
+        let mut sum = Footprint::default();
+        sum.add("replies that wait", "queued_bytes", &[self.waiting_replies.in_all]);
+        sum.add("decoded arguments", DECODED_BYTES, &[self.decoded.in_all]);
+        sum.add("running handlers", "handler_limit", &[self.handlers.in_all, UNCHARGED_BYTES]);
+        sum.add("calls under way", "call_limit", &[self.calls.in_all, MESSAGE_BYTES]);
+        sum
+    }
+}
+
+/// Refuses metadata of a call that is larger than its limit.
+pub(crate) fn check_metadata(bytes: usize, most: usize) -> Result<(), Status> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let text = format!("metadata of {bytes} bytes exceeds the limit of {most} (setting {METADATA_BYTES})");
+    Err(Status::not_run(Code::ResourceExhausted, text).because(Reason::TooLarge))
+}
+
+/// The budgets of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Budgets {
+    handlers: Arc<Budget>,
+    calls: Arc<Budget>,
+    decoded: Arc<Budget>,
+    waiting_replies: Arc<Budget>,
+    /// Share of the decoded arguments that belongs to no poller.
+    pub(crate) memory: SharedMemory,
+    /// Maximum size of one decoded reply, in bytes.
+    pub(crate) most_decoded: usize,
+    /// Maximum size of one call's metadata in each direction, in bytes.
+    pub(crate) most_metadata: usize,
+}
+
+impl Budgets {
+    /// Creates the budgets of a node with this number of pollers, whose peers are at these hosts.
+    pub(crate) fn new(limits: Limits, pollers: u16, hosts: &Arc<PeerHosts>) -> Self {
+        let budget = |name, limit| Budget::new(name, limit, pollers, hosts);
+        let decoded = Budget::new(ARGUMENTS, limits.decoded, pollers.saturating_add(1), hosts);
+        Self {
+            handlers: budget("running handlers", limits.handlers),
+            calls: budget("calls under way", limits.calls),
+            waiting_replies: budget("bytes of replies that wait", limits.waiting_replies),
+            memory: Arc::new(Mutex::new(Share::new(&decoded, pollers))),
+            decoded,
+            most_decoded: limits.decoded.per_peer,
+            most_metadata: limits.metadata,
+        }
+    }
+
+    /// Returns a poller's share of the handlers that may run.
+    pub(crate) fn handlers(&self, poller: PollerIndex) -> Share {
+        Share::new(&self.handlers, poller.0)
+    }
+
+    /// Returns a poller's share of the calls that may be under way.
+    pub(crate) fn calls(&self, poller: PollerIndex) -> Share {
+        Share::new(&self.calls, poller.0)
+    }
+
+    /// Returns a poller's share of the bytes that decoded arguments may take.
+    pub(crate) fn arguments(&self, poller: PollerIndex) -> Share {
+        Share::new(&self.decoded, poller.0)
+    }
+
+    /// Returns a poller's share of the bytes of replies that wait for room in the queue of messages.
+    pub(crate) fn waiting_replies(&self, poller: PollerIndex) -> Share {
+        Share::new(&self.waiting_replies, poller.0)
+    }
+
+    pub(crate) fn report(&self) -> [BudgetReport; 4] {
+        [&self.handlers, &self.decoded, &self.waiting_replies, &self.calls].map(|budget| budget.report())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_out_of_range_are_refused_by_name_and_value() {
+        type Set = fn(&mut Limits, Limit);
+        let with = |set: Set, per_peer, in_all| {
+            let mut limits = Limits::default();
+            set(&mut limits, Limit { per_peer, in_all });
+            limits.check()
+        };
+        assert!(Limits::default().check().is_ok());
+        let metadata = |metadata| Limits { metadata, ..Limits::default() }.check();
+        assert!(metadata(0).is_ok() && metadata(MOST_METADATA).is_ok());
+        let text = metadata(MOST_METADATA + 1).expect_err("it is too large").to_string();
+        assert!(text.starts_with("metadata_bytes = 1048577 is out of range: "), "{text}");
+        let settings: [(Set, &str, usize); 4] = [
+            (|limits, limit| limits.handlers = limit, "handler_limit", 1),
+            (|limits, limit| limits.calls = limit, "call_limit", 1),
+            (|limits, limit| limits.decoded = limit, "decoded_bytes", 64 << 10),
+            (|limits, limit| limits.waiting_replies = limit, "queued_bytes", 64 << 10),
+        ];
+        for (set, name, least) in settings {
+            assert!(with(set, least, least).is_ok(), "{name}");
+            let max = usize::MAX;
+            for (per_peer, in_all, value) in [
+                (0, 0, 0),
+                (0, max, 0),
+                (least, least - 1, least - 1),
+                (max, least, least),
+                (least, max, max),
+            ] {
+                let text = with(set, per_peer, in_all).expect_err(name).to_string();
+                assert!(text.starts_with(&format!("{name} = {value} is out of range: ")), "{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The stage of a node: it serves, drains, or shuts down.
+//!
+//! One per node, shared by its handle, its pollers and their inboxes. The handle moves it forward, and
+//! nothing moves it back. Pollers report here when their handlers have ended; only
+//! [`Lifecycle::wait_drained`] waits.
+
+use crate::executor::waking::waiters::Waiters;
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+use trunkline_verbs::fork::{FORKED, Process};
+
+/// Maximum number of services and methods that are logged as not served. Peers choose their hashes.
+const MOST_LOGGED: usize = 64;
+
+const SERVING: u8 = 0;
+/// Stage in which requests of peers are refused, and everything else continues.
+const DRAINING: u8 = 1;
+/// Stage in which calls from outside of handlers are refused too.
+const ENDING: u8 = 2;
+
+/// The state of a node.
+#[derive(Debug)]
+pub(crate) struct Lifecycle {
+    /// The process that has the node's threads.
+    process: Process,
+    phase: AtomicU8,
+    /// Number of requests that were refused since draining began.
+    refused: AtomicU64,
+    /// Requests that were refused for an extension.
+    unknown_extensions: AtomicU64,
+    /// One-way requests of methods that this node does not serve, and hashes of those that were logged.
+    not_served: AtomicU64,
+    logged: Mutex<BTreeSet<u64>>,
+    /// One-way calls of this node that their server did not serve.
+    not_served_by_peers: AtomicU64,
+    /// One-way requests that failed for another reason.
+    one_way_failed: AtomicU64,
+    /// Requests that the program has refused by `NodeBuilder::authorize`.
+    unauthorised: AtomicU64,
+    /// Jobs that wait or run in the worker pool, abandoned ones included.
+    jobs: AtomicUsize,
+    left: Mutex<Left>,
+    changed: Condvar,
+    /// Handlers that wait for the drain.
+    waiting: Waiters,
+}
+
+/// The drain of a node, as the contexts of one poller's calls see it. Each poller has one, so that pollers do not contend for
+/// one reference count.
+#[derive(Debug)]
+pub(crate) struct Drain(Arc<Lifecycle>);
+
+impl Drain {
+    pub(crate) fn new(lifecycle: &Arc<Lifecycle>) -> Arc<Self> {
+        Arc::new(Self(Arc::clone(lifecycle)))
+    }
+
+    /// Returns true if requests of peers are refused.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.is_draining()
+    }
+
+    /// Registers a waker for the drain. Returns true if that has begun.
+    pub(crate) fn register(&self, key: &mut Option<usize>, waker: &Waker) -> bool {
+        if !self.has_begun() && !self.0.is_forked() {
+            self.0.waiting.register(key, waker);
+        }
+        self.has_begun()
+    }
+
+    /// Removes a registered waker.
+    pub(crate) fn remove(&self, key: &mut Option<usize>) {
+        if !self.0.is_forked() {
+            self.0.waiting.remove(key);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Left {
+    /// Number of pollers that have not reported that their handlers have ended.
+    pollers: u16,
+    /// True if a poller has ended its handlers, or has ended before them.
+    is_cut: bool,
+}
+
+impl Lifecycle {
+    /// Creates the lifecycle of a serving node with this number of pollers.
+    pub(crate) fn new(pollers: u16) -> Arc<Self> {
+        Arc::new(Self {
+            process: Process::current(),
+            phase: AtomicU8::new(SERVING),
+            refused: AtomicU64::new(0),
+            unknown_extensions: AtomicU64::new(0),
+            not_served: AtomicU64::new(0),
+            logged: Mutex::default(),
+            not_served_by_peers: AtomicU64::new(0),
+            one_way_failed: AtomicU64::new(0),
+            unauthorised: AtomicU64::new(0),
+            jobs: AtomicUsize::new(0),
+            left: Mutex::new(Left { pollers, is_cut: false }),
+            changed: Condvar::new(),
+            waiting: Waiters::default(),
+        })
+    }
+
+    /// Returns true in a forked child, which has none of the node's threads. There nothing may wait for one, or take a
+    /// lock that one of them may have held.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process.is_forked()
+    }
+
+    /// Begins the drain: pollers refuse requests from now on. They must be woken after this, so that they report.
+    pub(crate) fn begin_drain(&self) {
+        self.phase.fetch_max(DRAINING, Ordering::SeqCst);
+        self.waiting.wake_all();
+    }
+
+    /// Begins the shutdown.
+    pub(crate) fn begin_end(&self) {
+        self.phase.fetch_max(ENDING, Ordering::SeqCst);
+        self.waiting.wake_all();
+    }
+
+    /// Returns true if requests of peers are refused.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.phase.load(Ordering::Acquire) >= DRAINING
+    }
+
+    /// Returns true if calls from outside of handlers are refused.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.phase.load(Ordering::Acquire) >= ENDING
+    }
+
+    /// Counts a request that was refused.
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests that were refused since draining began.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request with an extension that is unknown here and must not be ignored.
+    pub(crate) fn count_unknown_extension(&self) {
+        self.unknown_extensions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests with such an extension.
+    pub(crate) fn unknown_extensions(&self) -> u64 {
+        self.unknown_extensions.load(Ordering::Relaxed)
+    }
+
+    /// Counts a one-way request of a service or method that this node does not serve. Returns true if it is the first with
+    /// this hash.
+    pub(crate) fn count_not_served(&self, hash: u64) -> bool {
+        self.not_served.fetch_add(1, Ordering::Relaxed);
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.len() < MOST_LOGGED && logged.insert(hash)
+    }
+
+    /// Returns the number of one-way requests of methods that this node does not serve.
+    pub(crate) fn not_served(&self) -> u64 {
+        self.not_served.load(Ordering::Relaxed)
+    }
+
+    /// Counts a one-way call that its server did not serve.
+    pub(crate) fn count_not_served_by_peer(&self) {
+        self.not_served_by_peers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of one-way calls of this node that their server did not serve.
+    pub(crate) fn not_served_by_peers(&self) -> u64 {
+        self.not_served_by_peers.load(Ordering::Relaxed)
+    }
+
+    /// Counts a one-way request of a served method that failed.
+    pub(crate) fn count_one_way_failed(&self) {
+        self.one_way_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of one-way requests of served methods that failed.
+    pub(crate) fn one_way_failed(&self) -> u64 {
+        self.one_way_failed.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that the program has refused by `NodeBuilder::authorize`.
+    pub(crate) fn count_unauthorised(&self) {
+        self.unauthorised.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests that the program has refused so.
+    pub(crate) fn unauthorised(&self) -> u64 {
+        self.unauthorised.load(Ordering::Relaxed)
+    }
+
+    /// Records that a poller's handlers have ended, and that no other will start there. Each poller reports once.
+    pub(crate) fn poller_drained(&self) {
+        self.lock().pollers -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Records that a poller ends its handlers, or ends before them.
+    pub(crate) fn poller_cut(&self) {
+        self.lock().is_cut = true;
+        self.changed.notify_all();
+    }
+
+    /// Counts a job of the worker pool, from the time at which it is queued.
+    pub(crate) fn job_begins(&self) {
+        self.jobs.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Records that a job has ended, or will never begin.
+    pub(crate) fn job_ends(&self) {
+        if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
+            // Waiters check the number under the lock.
+            let _left = self.lock();
+            self.changed.notify_all();
+        }
+    }
+
+    /// Returns the number of jobs that wait or run.
+    pub(crate) fn jobs(&self) -> usize {
+        self.jobs.load(Ordering::SeqCst)
+    }
+
+    /// Returns true if the handlers of all pollers, and the jobs of the pool, have ended.
+    pub(crate) fn is_drained(&self) -> bool {
+        !self.is_forked() && self.lock().pollers == 0 && self.jobs() == 0
+    }
+
+    /// Waits until the handlers of all pollers, and the jobs of the pool, have ended, or until the limit. Returns true if they
+    /// have ended.
+    pub(crate) fn wait_drained(&self, limit: Duration) -> bool {
+        if self.is_forked() {
+            return false;
+        }
+        let waits = |left: &mut Left| (left.pollers > 0 || self.jobs() > 0) && !left.is_cut;
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0.pollers == 0 && self.jobs() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the status of a call by a channel whose node has not started.
+#[cold]
+pub(crate) fn not_started() -> Status {
+    let text = "the node of this client has not started: make calls after NodeBuilder::start of its builder";
+    Status::not_run(Code::FailedPrecondition, text).because(Reason::Misuse)
+}
+
+/// Returns the status of a call or task in a forked child.
+#[cold]
+pub(crate) fn refused_in_child() -> Status {
+    Status::not_run(Code::FailedPrecondition, FORKED).because(Reason::Misuse)
+}
+
+/// Returns the status, in a forked child, of a call or task that was made before the fork.
+#[cold]
+pub(crate) fn lost_in_child() -> Status {
+    Status::ran(Code::FailedPrecondition, FORKED).because(Reason::Misuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_drained_when_all_its_pollers_are() {
+        let lifecycle = Lifecycle::new(2);
+        assert!(!lifecycle.is_draining());
+        lifecycle.begin_drain();
+        assert!(lifecycle.is_draining() && !lifecycle.is_ending());
+        lifecycle.poller_drained();
+        assert!(!lifecycle.wait_drained(Duration::ZERO));
+        lifecycle.poller_drained();
+        assert!(lifecycle.wait_drained(Duration::from_secs(30)) && lifecycle.is_drained());
+        lifecycle.begin_end();
+        lifecycle.begin_drain();
+        assert!(lifecycle.is_ending(), "nothing moves it back");
+    }
+
+    #[test]
+    fn what_is_not_served_is_logged_once_and_only_so_often() {
+        let lifecycle = Lifecycle::new(1);
+        assert!(lifecycle.count_not_served(7) && !lifecycle.count_not_served(7));
+        let logged = (0..1000).filter(|hash| lifecycle.count_not_served(*hash)).count();
+        assert_eq!((logged, lifecycle.not_served()), (MOST_LOGGED - 1, 1002));
+    }
+
+    #[test]
+    fn nobody_waits_for_handlers_that_a_poller_has_dropped() {
+        let lifecycle = Lifecycle::new(1);
+        lifecycle.poller_cut();
+        assert!(!lifecycle.wait_drained(Duration::MAX));
+    }
+}

@@ -1,0 +1,117 @@
+//! A node that does not start must say why, and what to do about it. [`StartError`] maps the transport's errors to
+//! errors of the public API, which name no types of a provider or of verbs.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use trunkline_transport::{NoNic, StartError as Transport};
+
+/// The error of a node that did not start. Each message names the cause and the remedy. `Debug` prints the message
+/// too, because a `main` that returns an error prints that.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A setting of the program, or a variable of the environment, is out of range, cannot be parsed, or needs more
+    /// memory than the machine has.
+    #[error(transparent)]
+    BadSetting(StartCause),
+    /// An address cannot be resolved or listened on.
+    #[error("cannot listen on {address}: {cause}{}", expected(.cause))]
+    BadAddress {
+        /// The address as given.
+        address: String,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// Other hosts can reach this address, peers are not authenticated, and
+    /// [`crate::NodeBuilder::allow_unauthenticated`] was not called.
+    #[error("{}", Transport::NotLoopback(*.0))]
+    NotLoopback(SocketAddr),
+    /// [`crate::ProviderChoice::Require`] was requested, and no NIC is usable.
+    #[error("{}", Transport::NoHardware(.0.clone()))]
+    NoNic(NoNic),
+    /// [`crate::Connections::Xrc`] was requested, and the device of this name does not support XRC.
+    #[error("{}", Transport::NoXrc(.0.clone()))]
+    NoXrc(String),
+    /// The handler of a service cannot be created: its factory failed or panicked.
+    #[error("the handler of {service} cannot be made: {cause}")]
+    Handler {
+        /// Name of the service.
+        service: &'static str,
+        /// Error of the factory, or the message of its panic.
+        cause: Cause,
+    },
+    /// The device or the operating system refused a resource that every node needs.
+    #[error(transparent)]
+    Refused(StartCause),
+    /// Two services have the same name, or names with the same hash.
+    #[error(
+        "the service {0} is offered twice; give one of them another name: #[trunkline::service(name = \"...\")]"
+    )]
+    DuplicateService(&'static str),
+}
+
+/// The cause of a [`StartError`], for display.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct StartCause(Transport);
+
+/// Returns the form of an address, if one could not be parsed.
+fn expected(cause: &io::Error) -> &'static str {
+    if cause.kind() == io::ErrorKind::InvalidInput { ": expected IP:PORT or HOST:PORT" } else { "" }
+}
+
+impl fmt::Debug for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl StartError {
+    /// Creates the error of a setting that is out of range.
+    pub(crate) fn bad_option(option: &'static str, value: usize, remedy: &'static str) -> Self {
+        Self::from_transport(Transport::BadOption { option, value: value as u64, remedy })
+    }
+
+    /// Creates the error of a failed system call.
+    pub(crate) fn os(doing: &'static str, cause: io::Error) -> Self {
+        Self::from_transport(Transport::Os { doing, cause })
+    }
+
+    /// Converts an error of the transport to the public API.
+    pub(crate) fn from_transport(error: Transport) -> Self {
+        match error {
+            Transport::NotLoopback(address) => Self::NotLoopback(address),
+            Transport::NoHardware(why) => Self::NoNic(why),
+            Transport::NoXrc(device) => Self::NoXrc(device),
+            Transport::Listen { address, cause } => {
+                Self::BadAddress { address: address.to_string(), cause: io::Error::other(cause) }
+            }
+            Transport::PortTaken { address, cause } => {
+                Self::BadAddress { address: address.to_string(), cause: io::Error::other(cause) }
+            }
+            Transport::Upper(cause) => match cause.downcast::<HandlerInitError>() {
+                Ok(not_made) => Self::Handler { service: not_made.service, cause: not_made.cause },
+                Err(cause) => Self::Refused(StartCause(Transport::Upper(cause))),
+            },
+            error @ (Transport::BadOption { .. }
+            | Transport::BadEnvironment { .. }
+            | Transport::BadDeviceSetting(_)
+            | Transport::BadFaults(_)
+            | Transport::ClientAddress { is_named: true, .. }
+            | Transport::TooMuchMemory(_)) => Self::BadSetting(StartCause(error)),
+            error => Self::Refused(StartCause(error)),
+        }
+    }
+}
+
+/// The error of a handler factory.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// A service whose handler cannot be created on a poller.
+#[derive(Debug, thiserror::Error)]
+#[error("the handler of {service} cannot be made: {cause}")]
+pub(crate) struct HandlerInitError {
+    pub(crate) service: &'static str,
+    pub(crate) cause: Cause,
+}

@@ -1,0 +1,323 @@
+//! The calls of each method are counted on the path of every call, and read by the node's report.
+//!
+//! A poller has one set of counters per method and side, and is their only writer, so that it loads and stores them
+//! relaxed, and neither locks nor allocates. The report adds the pollers' counters up.
+
+#[cfg(feature = "metrics")]
+use crate::observe::published::Published;
+use crate::status::Code;
+use crate::wire::name::MethodName;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use trunkline_transport::histogram::{HistogramWriter, add};
+use trunkline_transport::{FailedCalls, MethodReport};
+
+/// The names of the codes by their numbers, and of errors of a method's own type in place of 0.
+pub const CODES: [&str; 17] = [
+    "ERROR",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// Name of all methods that a node does not serve.
+const OTHER: &str = "_OTHER";
+
+/// The counters of one method on one side of one poller.
+#[derive(Debug)]
+pub(crate) struct MethodCounters {
+    /// Service and method.
+    name: (&'static str, &'static str),
+    /// Calls that have begun, except those that ended in the same turn.
+    begun: AtomicU64,
+    /// Calls among them that have ended.
+    ended: AtomicU64,
+    refused: AtomicU64,
+    failed: [AtomicU64; CODES.len()],
+    latency: HistogramWriter,
+    /// Present once a call has waited.
+    queued: OnceLock<Box<HistogramWriter>>,
+    #[cfg(feature = "metrics")]
+    published: Published<{ CODES.len() }>,
+}
+
+impl MethodCounters {
+    fn new(side: &'static str, name: (&'static str, &'static str)) -> Self {
+        #[cfg(not(feature = "metrics"))]
+        let _ = side;
+        Self {
+            name,
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            failed: [const { AtomicU64::new(0) }; CODES.len()],
+            latency: HistogramWriter::default(),
+            queued: OnceLock::new(),
+            #[cfg(feature = "metrics")]
+            published: Published::new(side, name),
+        }
+    }
+
+    /// Counts a call that begins and does not end in the same turn.
+    #[inline]
+    pub(crate) fn began(&self) {
+        add(&self.begun, 1);
+    }
+
+    /// Counts the end of a call that has begun.
+    #[inline]
+    pub(crate) fn ended(&self, ns: u64) {
+        add(&self.ended, 1);
+        self.latency.record(ns);
+        #[cfg(feature = "metrics")]
+        self.published.ended(ns);
+    }
+
+    /// Takes back a call that has begun, and whose handler never ran.
+    #[cold]
+    pub(crate) fn withdrawn(&self) {
+        add(&self.ended, 1);
+    }
+
+    /// Counts a call that ended in the turn in which it began.
+    #[inline]
+    pub(crate) fn ended_at_once(&self) {
+        self.latency.record_zero();
+        #[cfg(feature = "metrics")]
+        self.published.ended(0);
+    }
+
+    /// Counts a call that ends before it begins. Its failure is counted separately.
+    pub(crate) fn refused(&self) {
+        add(&self.refused, 1);
+        #[cfg(feature = "metrics")]
+        self.published.refused();
+    }
+
+    /// Counts the failure of a call.
+    pub(crate) fn failed(&self, code: Code) {
+        self.failed_with(usize::from(code.number()));
+    }
+
+    /// Counts a call that ended with an error of its method's own type.
+    pub(crate) fn failed_by_error(&self) {
+        self.failed_with(0);
+    }
+
+    fn failed_with(&self, at: usize) {
+        self.failed.get(at).into_iter().for_each(|count| add(count, 1));
+        #[cfg(feature = "metrics")]
+        CODES.get(at).into_iter().for_each(|code| self.published.failed(at, code));
+    }
+
+    /// Counts the wait of a call.
+    #[cold]
+    pub(crate) fn waited(&self, ns: u64) {
+        self.queued.get_or_init(Box::default).record(ns);
+    }
+
+    fn add_to(&self, report: &mut MethodReport, failed: &mut [u64; CODES.len()]) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // Read in this order, so that no call has ended before it began.
+        let ended = load(&self.ended);
+        report.running += load(&self.begun).saturating_sub(ended);
+        report.refused += load(&self.refused);
+        failed.iter_mut().zip(&self.failed).for_each(|(sum, count)| *sum += load(count));
+        self.latency.add_to(&mut report.latency);
+        self.queued.get().into_iter().for_each(|queued| queued.add_to(&mut report.queued));
+    }
+}
+
+/// The counters of the methods on one side of one poller.
+#[derive(Debug)]
+pub(crate) struct CountedMethods {
+    /// `server` or `client`.
+    side: &'static str,
+    methods: Mutex<Vec<Arc<MethodCounters>>>,
+}
+
+impl CountedMethods {
+    /// Creates the counters of this side, without a method.
+    pub(crate) fn new(side: &'static str) -> Self {
+        Self { side, methods: Mutex::default() }
+    }
+
+    /// Adds the counters of a method.
+    pub(crate) fn add(&self, method: &'static MethodName) -> Arc<MethodCounters> {
+        self.add_named((method.service.name, method.name))
+    }
+
+    /// Adds the counters of all methods that the node does not serve.
+    pub(crate) fn add_others(&self) -> Arc<MethodCounters> {
+        self.add_named(("", OTHER))
+    }
+
+    fn add_named(&self, name: (&'static str, &'static str)) -> Arc<MethodCounters> {
+        let counters = Arc::new(MethodCounters::new(self.side, name));
+        self.methods.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counters));
+        counters
+    }
+}
+
+/// Adds the counters of all pollers up. The row of other methods is left out while it is empty.
+pub(crate) fn report<'a>(pollers: impl Iterator<Item = &'a CountedMethods>) -> Vec<MethodReport> {
+    let mut rows = BTreeMap::new();
+    for poller in pollers {
+        for counters in poller.methods.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let (service, method) = counters.name;
+            let (row, failed) = rows.entry(counters.name).or_insert_with(|| {
+                let row = MethodReport {
+                    service,
+                    method,
+                    calls: 0,
+                    failed: Vec::new(),
+                    refused: 0,
+                    running: 0,
+                    latency: Default::default(),
+                    queued: Default::default(),
+                };
+                (row, [0; CODES.len()])
+            });
+            counters.add_to(row, failed);
+        }
+    }
+    let complete = |(mut row, failed): (MethodReport, [u64; CODES.len()])| {
+        row.calls = row.refused + row.latency.count();
+        let codes = CODES.iter().zip(failed).filter(|(_, calls)| *calls > 0);
+        row.failed = codes.map(|(code, calls)| FailedCalls { code, calls }).collect();
+        row
+    };
+    rows.into_values()
+        .map(complete)
+        .filter(|row| (row.service, row.method) != ("", OTHER) || row.calls > 0)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_has_the_name_of_grpc() {
+        for (number, name) in (1_u8..).zip(&CODES[1..]) {
+            let code = format!("{:?}", Code::from_number(number));
+            assert_eq!(code.to_uppercase(), name.replace('_', ""));
+        }
+    }
+
+    #[test]
+    fn pollers_add_up() {
+        let pollers = [(); 2].map(|()| CountedMethods::new("server"));
+        for (poller, ns) in pollers.iter().zip([1000, 2000]) {
+            let _others = poller.add_others();
+            let counters = poller.add_named(("Kv", "get"));
+            (0..3).for_each(|_| counters.began());
+            counters.ended(ns);
+            counters.ended_at_once();
+            counters.waited(ns);
+            counters.refused();
+            counters.failed(Code::Unavailable);
+        }
+        let rows = report(pollers.iter());
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((row.calls, row.refused, row.running, row.queued.count()), (6, 2, 4, 2));
+        assert_eq!(row.failed, [FailedCalls { code: "UNAVAILABLE", calls: 2 }]);
+        assert_eq!(row.latency.sum().as_nanos(), 3000);
+    }
+}
+
+#[cfg(all(test, feature = "metrics"))]
+mod published_tests {
+    use super::*;
+    use metrics::{
+        Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
+        Unit,
+    };
+
+    /// A recorder that stores all values.
+    #[derive(Default)]
+    struct Notes(Arc<Mutex<Vec<String>>>);
+
+    struct Note(Arc<Mutex<Vec<String>>>, Key);
+
+    impl Note {
+        fn write(&self, value: String) {
+            let labels = self.1.labels().map(|label| format!("{}={}", label.key(), label.value()));
+            let labels = labels.collect::<Vec<_>>().join(" ");
+            self.0.lock().unwrap().push(format!("{} {labels}: {value}", self.1.name()));
+        }
+    }
+
+    impl CounterFn for Note {
+        fn increment(&self, value: u64) {
+            self.write(format!("+{value}"));
+        }
+        fn absolute(&self, value: u64) {
+            self.write(format!("={value}"));
+        }
+    }
+
+    impl HistogramFn for Note {
+        fn record(&self, value: f64) {
+            self.write(value.to_string());
+        }
+    }
+
+    impl Recorder for Notes {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+            assert_eq!(unit, Some(Unit::Seconds), "{}", name.as_str());
+        }
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(Arc::new(Note(Arc::clone(&self.0), key.clone())))
+        }
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(Arc::new(Note(Arc::clone(&self.0), key.clone())))
+        }
+    }
+
+    #[test]
+    fn calls_are_published_by_side_with_their_codes() {
+        let notes = Notes::default();
+        metrics::with_local_recorder(&notes, || {
+            for side in ["server", "client"] {
+                let others = CountedMethods::new(side).add_others();
+                others.began();
+                others.ended(1_500_000_000);
+                others.ended_at_once();
+                others.failed(Code::Unavailable);
+                others.failed_by_error();
+                others.refused();
+            }
+        });
+        let of = "rpc.system=trunkline rpc.service= rpc.method=_OTHER";
+        let expected = ["server", "client"].iter().flat_map(|side| {
+            [
+                format!("rpc.{side}.call.duration {of}: 1.5"),
+                format!("rpc.{side}.call.duration {of}: 0"),
+                format!("trunkline.{side}.calls.failed {of} rpc.response.status_code=UNAVAILABLE: +1"),
+                format!("trunkline.{side}.calls.failed {of} rpc.response.status_code=ERROR: +1"),
+                format!("trunkline.{side}.calls.refused {of}: +1"),
+            ]
+        });
+        assert_eq!(*notes.0.lock().unwrap(), expected.collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,8 @@
+//! Counters, health and telemetry of a node.
+
+pub(crate) mod counted;
+pub mod health;
+#[cfg(feature = "opentelemetry")]
+pub(crate) mod otel;
+#[cfg(feature = "metrics")]
+pub(crate) mod published;

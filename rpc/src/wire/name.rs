@@ -1,0 +1,201 @@
+//! Names of services and methods, with the hashes that identify them on the wire.
+
+use crate::wire::metadata::Metadata;
+use crate::wire::method_shapes::{MethodShapes, Traced};
+use crate::wire::schema::Schema;
+use std::borrow::Cow;
+
+/// Service whose calls are exchanges of gRPC. They have their path as metadata.
+const GRPC: &str = "trunkline.grpc";
+/// Key of that path.
+const GRPC_PATH: &str = "grpc-path";
+
+/// A service as generated stubs describe it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ServiceName {
+    /// Name on the wire.
+    pub name: &'static str,
+    /// Version of the schema that the stubs were generated from.
+    pub version: u32,
+    /// Oldest compatible version. A client and a server need a version in common.
+    pub oldest: u32,
+    /// Number of the codec. Both sides need the same.
+    pub codec: u8,
+    /// Name of the codec.
+    pub codec_name: &'static str,
+    /// 64-bit FNV-1a hash of the name.
+    pub hash: u64,
+}
+
+impl ServiceName {
+    /// Returns the schema that a client requests.
+    pub(crate) fn schema(&self) -> Schema {
+        let older = u8::try_from(self.version.saturating_sub(self.oldest)).unwrap_or(u8::MAX);
+        Schema { version: self.version, older, codec: self.codec }
+    }
+
+    /// Returns true if it has a version in common with this schema.
+    pub(crate) fn has_version_of(&self, schema: Schema) -> bool {
+        let oldest = schema.version.saturating_sub(schema.older.into()).max(self.oldest);
+        oldest <= schema.version.min(self.version)
+    }
+
+    /// Returns its versions in a human-readable form.
+    pub(crate) fn versions(&self) -> String {
+        match self.oldest {
+            oldest if oldest < self.version => format!("{oldest} to {}", self.version),
+            _ => self.version.to_string(),
+        }
+    }
+
+    /// Returns its codec in a human-readable form.
+    pub(crate) fn codec(&self) -> String {
+        format!("{} ({})", self.codec_name, self.codec)
+    }
+}
+
+/// The directions in which the calls of a method stream items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Streams {
+    /// None: the calls are unary or one-way.
+    #[default]
+    Neither,
+    /// The server streams items to the client.
+    FromServer,
+    /// The client streams items to the server.
+    FromClient,
+    /// Both do.
+    Both,
+}
+
+impl Streams {
+    /// Returns true if a call streams items in any direction.
+    #[inline]
+    pub(crate) fn any(self) -> bool {
+        self != Self::Neither
+    }
+
+    /// Returns true if the client streams items.
+    pub(crate) fn has_client_items(self) -> bool {
+        matches!(self, Self::FromClient | Self::Both)
+    }
+
+    /// Returns true if the server streams items.
+    pub(crate) fn has_server_items(self) -> bool {
+        matches!(self, Self::FromServer | Self::Both)
+    }
+}
+
+/// A method of a service as generated stubs describe it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MethodName {
+    /// The service that the method belongs to.
+    pub service: &'static ServiceName,
+    /// Name on the wire.
+    pub name: &'static str,
+    /// 64-bit FNV-1a hash of the service's name, a zero byte, the method's name, and the payloads sent as raw
+    /// bytes.
+    pub hash: u64,
+    /// True if its calls have no reply.
+    pub one_way: bool,
+    /// True if running it twice does no more than running it once, so that a balanced channel may repeat its calls.
+    pub idempotent: bool,
+    /// The directions in which its calls stream items.
+    pub streams: Streams,
+    /// The shapes of the types that it sends; `None` if they are not compared.
+    pub shapes: Option<&'static MethodShapes>,
+}
+
+/// Finds the shapes of the methods of a client, before it makes a call.
+pub fn trace(methods: &[&'static MethodName]) {
+    methods.iter().filter_map(|method| method.shapes).for_each(|shapes| _ = shapes.trace());
+}
+
+impl MethodName {
+    /// Returns a number that distinguishes its shapes from others of the same method.
+    pub(crate) fn shape_digest(&self) -> u64 {
+        self.shapes.and_then(MethodShapes::traced).map_or(0, Traced::digest)
+    }
+
+    /// Describes the difference to a server that has refused a call because of its shape, with this text.
+    pub(crate) fn shape_difference(&self, theirs: &str) -> String {
+        let traced = self.shapes.and_then(MethodShapes::traced);
+        let difference = traced.and_then(|traced| traced.difference(theirs));
+        difference.unwrap_or_else(|| "its types differ from the server's".to_owned())
+    }
+
+    /// Returns true if the adapter of tonic serves it, so that its calls are of the methods of other services.
+    pub(crate) fn is_of_grpc(&self) -> bool {
+        self.service.name == GRPC
+    }
+
+    /// Returns the path of a call with this metadata, as `/service/method`.
+    pub(crate) fn path<'m>(&self, metadata: &'m Metadata) -> Cow<'m, str> {
+        // A caller of another service must not choose the path.
+        let of_grpc = if self.is_of_grpc() { metadata.get(GRPC_PATH) } else { None };
+        of_grpc.map_or_else(|| format!("/{}/{}", self.service.name, self.name).into(), Cow::Borrowed)
+    }
+}
+
+impl std::fmt::Display for MethodName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.service.name, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn service(oldest: u32, version: u32) -> ServiceName {
+        named("x", oldest, version)
+    }
+
+    const fn named(name: &'static str, oldest: u32, version: u32) -> ServiceName {
+        ServiceName { name, version, oldest, codec: 0, codec_name: "bincode", hash: 1 }
+    }
+
+    #[test]
+    fn only_calls_of_grpc_have_their_path_as_metadata() {
+        static NATIVE: ServiceName = named("kv.Kv", 0, 0);
+        static ADAPTED: ServiceName = named(GRPC, 0, 0);
+        let mut metadata = Metadata::new();
+        metadata.append_reserved(GRPC_PATH, b"/greeter.Greeter/Greet").unwrap();
+        let path = |service, metadata| {
+            let streams = Streams::Both;
+            let method = MethodName {
+                service,
+                name: "call",
+                hash: 1,
+                one_way: false,
+                idempotent: false,
+                streams,
+                shapes: None,
+            };
+            method.path(metadata).into_owned()
+        };
+        assert_eq!(path(&ADAPTED, &metadata), "/greeter.Greeter/Greet");
+        assert_eq!(path(&NATIVE, &metadata), "/kv.Kv/call");
+        assert_eq!(path(&ADAPTED, &Metadata::new()), "/trunkline.grpc/call");
+    }
+
+    #[test]
+    fn two_ranges_of_versions_need_one_in_common() {
+        let fits = |client: (u32, u32), server: (u32, u32)| {
+            service(server.0, server.1).has_version_of(service(client.0, client.1).schema())
+        };
+        for (client, server, expected) in [
+            ((2, 2), (2, 2), true),
+            ((2, 2), (3, 3), false),
+            ((2, 2), (2, 3), true),
+            ((2, 3), (2, 2), true),
+            ((3, 3), (2, 2), false),
+            ((1, 3), (3, 5), true),
+            ((1, 2), (3, 5), false),
+            ((0, u32::MAX), (0, 0), false),
+        ] {
+            assert_eq!(fits(client, server), expected, "{client:?} {server:?}");
+        }
+        assert_eq!((service(2, 3).versions(), service(3, 3).versions()), ("2 to 3".into(), "3".into()));
+    }
+}

@@ -1,0 +1,239 @@
+//! The macro sees only the names of types. It sends a type named `Bytes` as raw bytes, treats an error named
+//! `Status` as one, and takes a type named `Result` apart.
+//!
+//! Emitted assertions refuse another type with such a name, and [`Bytes`] under another name, because the raw
+//! arguments are part of a method's identity. As for a codec (`codec/coding.rs`), the functions of the trait let
+//! everything but the assertion compile.
+
+use crate::call::context::Context;
+use crate::server::Failure;
+use crate::status::Status;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::marker::PhantomData;
+
+/// A type that may be [`Bytes`], [`Context`] or [`Status`].
+#[derive(Debug)]
+pub struct Named<T>(PhantomData<fn() -> T>);
+
+impl Named<Bytes> {
+    /// True if the type is [`Bytes`].
+    pub const IS_BYTES: bool = true;
+
+    /// Returns the bytes that are sent for a value.
+    #[inline]
+    #[must_use]
+    pub fn body(value: Bytes) -> Bytes {
+        value
+    }
+
+    /// Converts received bytes to an argument or a result.
+    #[inline]
+    #[must_use]
+    pub fn value(bytes: Bytes) -> Bytes {
+        bytes
+    }
+}
+
+impl Named<Context> {
+    /// True if the type is [`Context`].
+    pub const IS_CONTEXT: bool = true;
+
+    /// Returns the context that a handler receives.
+    #[inline]
+    #[must_use]
+    pub fn context(context: Context) -> Context {
+        context
+    }
+}
+
+impl Named<Option<Bytes>> {
+    /// True if the type is an optional [`Bytes`].
+    pub const IS_OPTIONAL_BYTES: bool = true;
+
+    /// Returns the bytes that are sent for a value.
+    #[inline]
+    #[must_use]
+    pub fn optional_body(value: Option<Bytes>) -> Option<Bytes> {
+        value
+    }
+
+    /// Converts received bytes to an argument or a result.
+    #[inline]
+    #[must_use]
+    pub fn optional_value(bytes: Option<Bytes>) -> Option<Bytes> {
+        bytes
+    }
+}
+
+impl<T, E> Named<Result<T, E>> {
+    /// True if the type is a [`Result`].
+    pub const IS_RESULT: bool = true;
+
+    /// Returns the outcome of a handler.
+    #[inline]
+    #[allow(clippy::missing_errors_doc, reason = "it returns its argument")]
+    pub fn result(value: Result<T, E>) -> Result<T, E> {
+        value
+    }
+}
+
+impl Named<Status> {
+    /// True if the type is [`Status`].
+    pub const IS_STATUS: bool = true;
+
+    /// Converts a handler's status to the failure of its call.
+    #[must_use]
+    pub fn failure(status: Status) -> Failure {
+        Failure::Handler(status)
+    }
+}
+
+impl<E> Named<E>
+where
+    Status: From<E>,
+{
+    /// True if the type becomes a [`Status`], as errors of anyhow and eyre do with the feature of that name.
+    pub const IS_REPORT: bool = true;
+
+    /// Converts a handler's error to the failure of its call.
+    pub fn report(error: E) -> Failure {
+        Failure::Handler(error.into())
+    }
+}
+
+impl<T: Borrowed> Named<T> {
+    /// True if the type holds references.
+    pub const IS_BORROWED: bool = true;
+}
+
+/// A type that holds references, which serde decodes only from bytes that live for ever. The macro does not see them in an
+/// alias.
+pub trait Borrowed {}
+
+impl<T: ?Sized> Borrowed for &T {}
+impl<T: Borrowed> Borrowed for Option<T> {}
+impl<T: Borrowed> Borrowed for Box<T> {}
+impl<T: Borrowed> Borrowed for Vec<T> {}
+impl<T: Borrowed, const LENGTH: usize> Borrowed for [T; LENGTH] {}
+impl<T: Borrowed, E> Borrowed for Result<T, E> {}
+impl<T: Borrowed, S> Borrowed for HashSet<T, S> {}
+impl<T: Borrowed> Borrowed for BTreeSet<T> {}
+impl<K: Borrowed, V, S> Borrowed for HashMap<K, V, S> {}
+impl<K: Borrowed, V> Borrowed for BTreeMap<K, V> {}
+impl<A: Borrowed, B> Borrowed for (A, B) {}
+
+/// Pairs whose second element holds references. A trait cannot say that either element does, so the first is one of those
+/// types that never do.
+macro_rules! second_is_borrowed {
+    ($($first:ty)*) => {
+        $(impl<B: Borrowed> Borrowed for ($first, B) {})*
+    };
+}
+
+second_is_borrowed!(bool char u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 String);
+
+const REFUSED: &str = "an assertion next to the stubs refuses the type";
+
+/// The fallback of [`Named`] for other types. A program that would call these functions does not compile.
+pub trait NotNamed<T> {
+    /// Always false for another type.
+    const IS_BYTES: bool = false;
+    /// Always false for another type.
+    const IS_CONTEXT: bool = false;
+    /// Always false for another type.
+    const IS_OPTIONAL_BYTES: bool = false;
+    /// Always false for another type.
+    const IS_RESULT: bool = false;
+    /// Always false for another type.
+    const IS_STATUS: bool = false;
+    /// Always false for another type.
+    const IS_REPORT: bool = false;
+    /// Always false for another type.
+    const IS_BORROWED: bool = false;
+
+    /// Placeholder for [`Named::report`].
+    #[must_use]
+    fn report(_: T) -> Failure {
+        Failure::Handler(Status::internal(REFUSED))
+    }
+
+    /// Placeholder for [`Named::body`].
+    #[must_use]
+    fn body(_: T) -> Bytes {
+        Bytes::new()
+    }
+
+    /// Placeholder for [`Named::value`].
+    #[must_use]
+    fn value(_: Bytes) -> T {
+        unreachable!("{REFUSED}")
+    }
+
+    /// Placeholder for [`Named::optional_body`].
+    #[must_use]
+    fn optional_body(_: T) -> Option<Bytes> {
+        None
+    }
+
+    /// Placeholder for [`Named::optional_value`].
+    #[must_use]
+    fn optional_value(_: Option<Bytes>) -> T {
+        unreachable!("{REFUSED}")
+    }
+
+    /// Placeholder for [`Named::result`].
+    #[allow(clippy::missing_errors_doc, reason = "it is never called")]
+    fn result<S, E>(_: T) -> Result<S, E> {
+        unreachable!("{REFUSED}")
+    }
+
+    /// Placeholder for [`Named::context`].
+    #[must_use]
+    fn context(_: Context) -> T {
+        unreachable!("{REFUSED}")
+    }
+
+    /// Placeholder for [`Named::failure`].
+    #[must_use]
+    fn failure(_: T) -> Failure {
+        Failure::Handler(Status::internal(REFUSED))
+    }
+}
+
+impl<T> NotNamed<T> for Named<T> {}
+
+/// Asserts at compile time that `holds` is true.
+///
+/// # Panics
+/// Panics if `holds` is false. The compiler reports the text at the place of the call.
+#[track_caller]
+pub const fn require(holds: bool, text: &str) {
+    assert!(holds, "{}", text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_known_by_what_they_are_and_not_by_their_names() {
+        type Blob = Bytes;
+        type Trouble = Status;
+        mod other {
+            pub(super) struct Bytes;
+            pub(super) struct Status;
+        }
+        const {
+            assert!(Named::<Blob>::IS_BYTES && !Named::<other::Bytes>::IS_BYTES);
+            assert!(Named::<Option<Blob>>::IS_OPTIONAL_BYTES && !Named::<Blob>::IS_OPTIONAL_BYTES);
+            assert!(!Named::<Option<Blob>>::IS_BYTES && !Named::<Vec<u8>>::IS_BYTES);
+            assert!(Named::<std::io::Result<u8>>::IS_RESULT && !Named::<Option<u8>>::IS_RESULT);
+            assert!(Named::<&str>::IS_BORROWED && Named::<Vec<Option<&[u8]>>>::IS_BORROWED);
+            assert!(!Named::<Vec<Option<String>>>::IS_BORROWED && !Named::<(u8, String)>::IS_BORROWED);
+            assert!(Named::<(&str, u8)>::IS_BORROWED && Named::<Vec<(String, &str)>>::IS_BORROWED);
+            assert!(Named::<Trouble>::IS_REPORT && !Named::<String>::IS_REPORT);
+            assert!(Named::<Trouble>::IS_STATUS && !Named::<other::Status>::IS_STATUS);
+        }
+    }
+}
