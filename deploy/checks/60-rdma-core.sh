@@ -215,19 +215,19 @@ removal() {
 }
 removal
 
-logs() {
-    local client=("$programs/logs-ship" --address "$other" --provider require) got
-    if ! serve logs "$programs/logs-collect" --listen "$address:0" --provider require; then
-        fail rdma-core-logs "the collector does not listen: $(tail -n 3 "$scratch/logs.err")"
+feed() {
+    local client=("$programs/feed" --address "$other" --provider require) got
+    if ! serve feed "$programs/feed-serve" --listen "$address:0" --provider require; then
+        fail rdma-core-feed "the server does not listen: $(tail -n 3 "$scratch/feed.err")"
         return
     fi
-    on_drop_in timeout 30 "${client[@]}" --collector "$served" send here >"$scratch/ship.log" 2>&1 <<<$'one\ntwo\nthree'
-    got=$(on_drop_in timeout 30 "${client[@]}" --collector "$served" totals 2>&1)
+    on_drop_in timeout 30 "${client[@]}" --server "$served" emit here >"$scratch/emit.log" 2>&1 <<<$'one\ntwo\nthree'
+    got=$(on_drop_in timeout 30 "${client[@]}" --server "$served" totals 2>&1)
     [[ $got == "here 3 0" ]]
-    verdict rdma-core-logs $? "the collector counted: $got; $(tail -n 3 "$scratch/ship.log")"
+    verdict rdma-core-feed $? "the server counted: $got; $(tail -n 3 "$scratch/emit.log")"
     kill -TERM "$server"
     exec {said}<&-
 }
-logs
+feed
 
 exit "$check_status"

@@ -4,7 +4,7 @@
 #
 # carries: trunkline-demo/trunkline-demo
 # carries: trunkline-example-kv/kv-server trunkline-example-kv/kv-client
-# carries: trunkline-example-logs/logs-collect trunkline-example-logs/logs-ship
+# carries: trunkline-example-feed/feed-serve trunkline-example-feed/feed
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -65,14 +65,14 @@ kv_requests() {
     (($? == 1))
 }
 
-ship() { logs-ship --collector "$address:7472" --address "$address" --allow-unauthenticated --timeout-ms 20000 "$@"; }
-logs_requests() {
-    seq 1 1000 | ship send numbers && [[ $(ship totals) == "numbers 1000 0" ]]
+feed_requests() {
+    local client=(feed --server "$address:7473" --address "$address" --allow-unauthenticated --timeout-ms 20000)
+    seq 1 1000 | "${client[@]}" emit numbers && [[ $("${client[@]}" totals) == "numbers 1000 0" ]]
 }
 
 PATH=$PATH:/lab/bin
 check demo 120 demo --calls 500
 check demo-pollers 120 demo --calls 500 --pollers 2 --in-flight 4
 check kv 60 with_server kv-server --listen "$address:7471" --allow-unauthenticated -- kv_requests
-check logs 60 with_server logs-collect --listen "$address:7472" --allow-unauthenticated -- logs_requests
+check feed 60 with_server feed-serve --listen "$address:7473" --allow-unauthenticated -- feed_requests
 exit "$check_status"

@@ -21,6 +21,17 @@ pub struct Summary {
     pub chunks: u64,
 }
 
+/// Totals of one topic.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Total {
+    /// Name of the topic.
+    pub topic: String,
+    /// Number of events received.
+    pub events: u64,
+    /// Number of watchers dropped because they were too slow for an event.
+    pub dropped: u64,
+}
+
 /// A feed of events.
 #[trunkline::service(name = "trunkline.example.Feed", version = 1)]
 pub trait Feed {
@@ -29,6 +40,13 @@ pub trait Feed {
 
     /// Publishes events. Returns the number of events.
     async fn publish(&self, events: Streaming<Event>) -> Result<u64, Status>;
+
+    /// Publishes one event. No reply is sent: the call ends when the event is in the server's memory.
+    #[oneway]
+    async fn emit(&self, event: Event);
+
+    /// Returns the totals so far, by topic.
+    async fn totals(&self) -> Result<Vec<Total>, Status>;
 
     /// Takes a file, and streams the number of received bytes after each chunk.
     async fn upload(

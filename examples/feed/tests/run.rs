@@ -4,6 +4,7 @@
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 use trunkline_testkit::{Process, fresh_ip, run};
 
 /// A running server at an address that only its clients share.
@@ -25,8 +26,23 @@ impl Server {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_feed"));
-        command.args(["--server", &self.address, "--address", &self.ip.to_string()]).args(args);
+        command.args(["--server", &self.address, "--address", &self.ip.to_string()]);
+        // The time limit suits a loaded machine.
+        command.args(["--timeout-ms", "60000"]).args(args);
         command
+    }
+
+    /// Waits up to a minute until `totals` prints `wanted`, because a one-way call ends before its handler has
+    /// run.
+    fn wait_for_totals(&self, wanted: &str) {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let text = printed(&self.run(&["totals"], b""));
+            if text == wanted {
+                return;
+            }
+            assert!(Instant::now() < until, "{text}");
+        }
     }
 
     fn run(&self, args: &[&str], input: &[u8]) -> Output {
@@ -59,6 +75,30 @@ mod tests {
                 assert_eq!(watcher.line().expect("an event"), format!("lamp/east: {line}"));
             }
         }
+    }
+
+    #[test]
+    fn one_way_events_arrive_in_order_and_are_counted() {
+        let server = Server::start();
+        let mut watcher = Process::start("feed watch", &mut server.command(&["watch", "mill"])).unwrap();
+        assert_eq!(watcher.line().expect("it watches"), "watching");
+        let lines: String = (0..500).map(|number| format!("event {number}\n")).collect();
+        assert_eq!(printed(&server.run(&["emit", "mill"], lines.as_bytes())), "");
+        assert_eq!(printed(&server.run(&["emit", "lamp"], b"lit\nout")), "");
+        server.wait_for_totals("lamp 2 0\nmill 500 0\n");
+        for line in lines.lines() {
+            assert_eq!(watcher.line().expect("an event"), format!("mill: {line}"));
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error() {
+        let server = Server::start();
+        assert_eq!(printed(&server.run(&["publish", "lamp"], b"lit\n")), "published 1\n");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = server.command(&["totals"]).stdout(writer).output().expect("the client runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Runs the two programs as the README does.
 
-use std::net::Ipv4Addr;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Command, Output, Stdio};
-use trunkline_testkit::{Process, fresh_ip, run};
+use std::time::Duration;
+use trunkline_testkit::{Process, fresh_ip, parse_scrape, run};
 
 /// A running server at an address that only its clients share.
 struct Server {
@@ -15,7 +17,8 @@ impl Server {
     fn start() -> Self {
         let ip = fresh_ip();
         let mut command = Command::new(env!("CARGO_BIN_EXE_kv-server"));
-        command.args(["--listen", &format!("{ip}:0"), "--pollers", "2"]);
+        let any_port = format!("{ip}:0");
+        command.args(["--listen", &any_port, "--metrics", &any_port, "--pollers", "2"]);
         let mut process = Process::start("kv-server", &mut command).expect("the server starts");
         let address = process.after("listening ").expect("the address");
         Self { process, address, ip }
@@ -28,6 +31,18 @@ impl Server {
         command.args(["--timeout-ms", "60000"]).args(args);
         run(&mut command, input).expect("the client runs")
     }
+}
+
+/// Sends a request of HTTP, and returns the head and the body of the answer.
+fn request(to: &str, text: &str) -> (String, String) {
+    let mut server = TcpStream::connect(to).expect("it listens");
+    server.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit");
+    server.write_all(text.as_bytes()).expect("a request is sent");
+    let mut answer = String::new();
+    server.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
+    (head.to_owned(), body.to_owned())
 }
 
 #[cfg(test)]
@@ -72,6 +87,37 @@ mod tests {
         let last = text.lines().last().unwrap_or_default();
         assert!(last.contains("\"unavailable\":0,\"late\":0,\"other\":0,\"wrong\":0,"), "{last}");
         assert!(last.contains("\"device\":\"there\",\"incarnations\":1,"), "{last}");
+    }
+
+    #[test]
+    fn a_scrape_has_the_calls_and_each_line_parses() {
+        let mut server = Server::start();
+        let url = server.process.after("metrics http://").expect("the address for scrapes");
+        let metrics = url.strip_suffix("/metrics").expect("a path");
+        for key in ["colour", "shape"] {
+            assert_eq!(server.client(&["get", key], b"").status.code(), Some(1));
+        }
+        let (head, body) = request(metrics, "GET /metrics HTTP/1.1\r\nHost: kv\r\n\r\n");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        let samples = parse_scrape(&body);
+        let calls = samples.iter().find(|sample| {
+            sample.name == "rpc_server_call_duration_seconds_count"
+                && sample.labels["rpc_method"] == "trunkline.example.Kv/get"
+        });
+        assert_eq!(calls.map(|sample| sample.value), Some(2.0), "{samples:?}");
+
+        let (head, _) = request(metrics, "GET / HTTP/1.1\r\n\r\n");
+        assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+        let (head, _) = request(metrics, &"x".repeat(4096));
+        assert!(head.starts_with("HTTP/1.1 431 "), "{head}");
+    }
+
+    #[test]
+    fn scrapes_are_offered_on_loopback_only() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kv-server"));
+        let output = run(command.args(["--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0"]), b"").unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains("expected a loopback address"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Watches a feed, publishes events, and uploads files.
+//! Watches a feed, publishes events, prints totals, and uploads files.
 
 use clap::{Parser, Subcommand};
 use indicatif::ProgressBar;
@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use trunkline::stream::{Sender, channel};
 use trunkline::{Bytes, DeviceFlags, Node, block_on};
 use trunkline_example_feed::{Event, FeedClient, Summary};
@@ -20,6 +21,9 @@ struct Options {
     /// This client's address; it may be the same as the server's.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
+    /// Time limit of calls without streams, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    timeout_ms: u64,
     /// Use an address other than loopback although peers are not authenticated.
     #[arg(long)]
     allow_unauthenticated: bool,
@@ -38,6 +42,10 @@ enum Request {
     },
     /// Publish each line of standard input as an event.
     Publish { topic: String },
+    /// Publish each line of standard input by a one-way call.
+    Emit { topic: String },
+    /// Print what the server received so far: topic, events, watchers dropped.
+    Totals,
     /// Send a file, with a progress bar on standard error.
     Upload { file: PathBuf },
 }
@@ -55,9 +63,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         .device_flags(&options.device)
         .start()?;
     let client = FeedClient::new(node.channel(options.server));
+    let limited = client.clone().with_timeout(Duration::from_millis(options.timeout_ms));
     match options.request {
         Request::Watch { prefix } => watch(&client, prefix)?,
         Request::Publish { topic } => publish(&client, &topic)?,
+        Request::Emit { topic } => {
+            for line in std::io::stdin().lock().lines() {
+                block_on(limited.emit(Event { topic: topic.clone(), text: line? }))?;
+            }
+        }
+        Request::Totals => {
+            let mut totals = block_on(limited.totals())?.into_iter();
+            print(|| {
+                Ok(totals.next().map(|total| format!("{} {} {}", total.topic, total.events, total.dropped)))
+            })?;
+        }
         Request::Upload { file } => upload(&client, &file)?,
     }
     node.shutdown();
@@ -65,12 +85,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn watch(client: &FeedClient, prefix: String) -> Result<(), Box<dyn Error>> {
+    // Dropping the stream tells the server that the watcher has gone.
     let mut events = block_on(client.watch(prefix))?;
+    writeln!(std::io::stdout(), "watching")?;
+    print(|| Ok(block_on(events.message())?.map(|Event { topic, text }| format!("{topic}: {text}"))))
+}
+
+/// Prints lines until there are no more, or a reader such as `head` closes the pipe.
+fn print(mut next: impl FnMut() -> Result<Option<String>, Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "watching")?;
-    while let Some(Event { topic, text }) = block_on(events.message())? {
-        match writeln!(out, "{topic}: {text}") {
-            // A reader such as `head` has closed the pipe. Dropping the stream tells the server.
+    while let Some(line) = next()? {
+        match writeln!(out, "{line}") {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
             written => written?,
         }

@@ -1,6 +1,7 @@
 //! Serves a feed of events, until SIGTERM or Ctrl-C.
 
 use clap::Parser;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline::stream::{Receiver, Sender, channel};
 use trunkline::{Bytes, DeviceFlags, Node, Status, Stream, Streaming};
-use trunkline_example_feed::{Event, Feed, FeedServer, Summary};
+use trunkline_example_feed::{Event, Feed, FeedServer, Summary, Total};
 
 /// A feed of events. Prints the address it listens on.
 #[derive(Debug, Parser)]
@@ -46,41 +47,68 @@ impl Stream for Watched {
     }
 }
 
-/// Watchers on all pollers.
+/// Maximum number of topics with totals. Events of further topics are not counted.
+const MOST_TOPICS: usize = 1000;
+
+#[derive(Default)]
+struct Topics {
+    watchers: Vec<Watcher>,
+    totals: BTreeMap<String, Total>,
+}
+
+/// Watchers and totals on all pollers.
 #[derive(Clone, Default)]
-struct Hub(Arc<Mutex<Vec<Watcher>>>);
+struct Hub(Arc<Mutex<Topics>>);
 
 impl Hub {
-    fn watchers(&self) -> MutexGuard<'_, Vec<Watcher>> {
+    fn topics(&self) -> MutexGuard<'_, Topics> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends an event to all watchers of its topic, and drops those that are gone or too slow: dropping the
     /// sender ends the stream with an error.
-    fn publish(&self, event: &Event) {
-        self.watchers().retain(|watcher| {
-            if !event.topic.starts_with(&watcher.prefix) {
+    fn send(&self, event: &Event) {
+        let mut topics = self.topics();
+        let mut dropped = 0;
+        topics.watchers.retain(|watcher| {
+            if watcher.events.is_closed() || !event.topic.starts_with(&watcher.prefix) {
                 return !watcher.events.is_closed();
             }
-            watcher.events.try_send(event.clone()).is_ok()
+            let is_sent = watcher.events.try_send(event.clone()).is_ok();
+            dropped += u64::from(!is_sent);
+            is_sent
         });
+        if topics.totals.len() < MOST_TOPICS || topics.totals.contains_key(&event.topic) {
+            let total = topics.totals.entry(event.topic.clone()).or_default();
+            total.events += 1;
+            total.dropped += dropped;
+        }
     }
 }
 
 impl Feed for Hub {
     async fn watch(&self, prefix: String) -> Result<impl Stream<Item = Result<Event, Status>>, Status> {
         let (sender, events) = channel(MOST_WAITING);
-        self.watchers().push(Watcher { prefix, events: sender });
+        self.topics().watchers.push(Watcher { prefix, events: sender });
         Ok(Watched(events))
     }
 
     async fn publish(&self, mut events: Streaming<Event>) -> Result<u64, Status> {
         let mut count = 0;
         while let Some(event) = events.message().await? {
-            self.publish(&event);
+            self.send(&event);
             count += 1;
         }
         Ok(count)
+    }
+
+    async fn emit(&self, event: Event) {
+        self.send(&event);
+    }
+
+    async fn totals(&self) -> Result<Vec<Total>, Status> {
+        let topics = self.topics();
+        Ok(topics.totals.iter().map(|(topic, total)| Total { topic: topic.clone(), ..*total }).collect())
     }
 
     async fn upload(
@@ -130,7 +158,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     signals.forever().next();
     // Ends the watchers' streams, so that they see the end and not an error.
-    hub.watchers().drain(..).for_each(|watcher| watcher.events.finish());
+    hub.topics().watchers.drain(..).for_each(|watcher| watcher.events.finish());
     node.shutdown();
     Ok(())
 }

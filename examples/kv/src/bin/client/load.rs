@@ -3,7 +3,6 @@
 //! Each worker has keys that no other worker writes. A get must return the value of the last successful put,
 //! or the value of a put that failed and may have run, even one that takes effect later. Any other value is
 //! wrong, so the load tests what statuses claim.
-//! statuses claim: any other value is wrong.
 
 use std::collections::HashMap;
 use std::io::Write as _;

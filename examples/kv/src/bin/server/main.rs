@@ -1,16 +1,18 @@
 //! Serves a key-value map until SIGTERM or Ctrl-C.
 
+mod scrapes;
+
 use clap::Parser;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline::{Bytes, DeviceFlags, Node, Status};
 use trunkline_example_kv::{Kv, KvServer};
 
-/// A key-value server. Prints the address it listens on.
+/// A key-value server. Prints the address it listens on, and where to scrape it.
 #[derive(Debug, Parser)]
 struct Options {
     /// Address and port to listen on; port 0 picks a free one.
@@ -25,6 +27,9 @@ struct Options {
     /// Seconds that calls which run may take to finish at the end.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u64,
+    /// Loopback address and port where a Prometheus server scrapes the node; port 0 picks a free one.
+    #[arg(long, value_name = "IP:PORT")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     device: DeviceFlags,
 }
@@ -71,17 +76,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let mut signals =
         signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
-    let store = Store::default();
+    let scrapes = match options.metrics {
+        Some(address) if !address.ip().is_loopback() => {
+            return Err(format!("invalid --metrics {address}: expected a loopback address").into());
+        }
+        address => address.map(TcpListener::bind).transpose()?,
+    };
     let node = Node::builder()
         .listen(options.listen)
         .pollers(options.pollers)
         .allow_unauthenticated(options.allow_unauthenticated)
         .device_flags(&options.device)
         .grace(Duration::from_secs(options.grace))
-        .serve(KvServer::new(store))
+        .serve(KvServer::new(Store::default()))
         .start()?;
+    let node = Arc::new(node);
+    let mut out = std::io::stdout();
     // Ignored: the output may be closed.
-    let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
+    let _closed = writeln!(out, "listening {}", node.local_address());
+    if let Some(scrapes) = scrapes {
+        let _closed = writeln!(out, "metrics http://{}/metrics", scrapes.local_addr()?);
+        let observed = Arc::clone(&node);
+        // This thread ends with the process.
+        std::thread::spawn(move || scrapes::serve(&scrapes, &observed));
+    }
     signals.forever().next();
     // Running calls have time to finish, and new ones are refused.
     node.shutdown();

@@ -1,24 +1,17 @@
-//! The service of `trunkline-example-ops`, and the endpoint that a Prometheus server scrapes.
+//! The endpoint that a Prometheus server scrapes.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use trunkline::Node;
 
-/// A service to monitor.
-#[trunkline::service(name = "trunkline.example.Ops", version = 1)]
-pub trait Ops {
-    /// Returns the text.
-    async fn echo(&self, text: String) -> String;
-}
-
 /// Maximum length of a scrape's request in bytes.
-pub const MOST_BYTES: usize = 4096;
+const MOST_BYTES: usize = 4096;
 /// Time for a client to send its request, and to take each part of the answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Answers scrapes, one at a time, and never returns.
-pub fn serve_scrapes(listener: &TcpListener, node: &Node) {
+pub(crate) fn serve(listener: &TcpListener, node: &Node) {
     for client in listener.incoming() {
         // A client that goes away or is too slow loses only its own answer. If file descriptors run out, a
         // pause avoids a busy loop.
