@@ -11,11 +11,10 @@ mod coming_from_tarpc;
 mod coming_from_tonic;
 mod evolution;
 mod guide;
-mod readme;
 
 /// The documents with Rust examples, and the code of their modules.
 const DOCUMENTS: [(&str, &str); 7] = [
-    ("README.md", include_str!("pages/readme.rs")),
+    ("README.md", include_str!("../../../examples/hello/src/main.rs")),
     ("docs/budgets.md", include_str!("pages/budgets.rs")),
     ("docs/coming-from-tarpc.md", include_str!("pages/coming_from_tarpc.rs")),
     ("docs/coming-from-tonic.md", include_str!("pages/coming_from_tonic.rs")),

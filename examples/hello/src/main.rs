@@ -1,6 +1,6 @@
-//! The example of `README.md`.
+//! The program of `README.md`: a service, a server and a call.
 
-#![allow(unreachable_pub, reason = "a user's program")]
+#![allow(missing_docs, unreachable_pub, reason = "a user's program")]
 
 use trunkline::{Node, Status};
 
@@ -25,11 +25,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-#[test]
-fn first_example_runs() {
-    // The example's address is everybody's, and another user may have the device's port there.
-    if let Err(error) = main() {
-        assert!(error.to_string().contains("4791"), "{error}");
-        eprintln!("SKIPPED first_example_runs: {error}");
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_program_runs() {
+        // All programs share the address, and another user may hold the device's port there.
+        if let Err(error) = super::main() {
+            assert!(error.to_string().contains("4791"), "{error}");
+            eprintln!("SKIPPED the_program_runs: {error}");
+        }
     }
 }
