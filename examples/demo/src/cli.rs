@@ -1,9 +1,11 @@
-//! The command line.
+//! The command line, and the settings of both halves' nodes.
 
+use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use trunkline::DeviceFlags;
+use std::time::Duration;
+use trunkline::{DeviceFlags, Node, NodeBuilder};
 
 /// Trunkline's main job in one command: a server process and a client process, a real directory
 /// tree between them, and a report.
@@ -85,11 +87,36 @@ pub(crate) enum Half {
     Client {
         /// Address and port of the server.
         #[arg(long, value_name = "IP:PORT")]
-        server: std::net::SocketAddr,
+        server: SocketAddr,
     },
 }
 
 impl Demo {
+    /// Returns the builder of a node at `address`, with the pollers and faults of the command line.
+    pub(crate) fn node(&self, address: IpAddr) -> Result<NodeBuilder, Failure> {
+        let builder = Node::builder()
+            .listen(SocketAddr::new(address, 0))
+            .pollers(self.pollers)
+            // Shorter than the time that the supervisor waits for the process to end.
+            .grace(Duration::from_secs(1))
+            .allow_unauthenticated(self.allow_unauthenticated)
+            .device_flags(&self.device);
+        match self.faults() {
+            Some(faults) => builder.faults(&faults).map_err(|error| Failure::Start(error.to_string())),
+            None => Ok(builder),
+        }
+    }
+
+    /// Returns the tree's root directory: by default the checkout when run by cargo, otherwise the working
+    /// directory.
+    pub(crate) fn root(&self) -> PathBuf {
+        let checkout = || {
+            std::env::var_os("CARGO_MANIFEST_DIR")
+                .map_or_else(|| PathBuf::from("."), |crate_root| PathBuf::from(crate_root).join("../.."))
+        };
+        self.tree.clone().unwrap_or_else(checkout)
+    }
+
     /// Returns the faults in the form of `TRUNKLINE_FAULTS`; `None` if there are none.
     pub(crate) fn faults(&self) -> Option<String> {
         let parts = [

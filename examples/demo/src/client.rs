@@ -2,7 +2,6 @@
 
 use crate::cli::Demo;
 use crate::failure::Failure;
-use crate::node;
 use crate::progress::Progress;
 use crate::report::{Messages, PeerPath, Report};
 use crate::service::{Entry, PIECE, TreeClient, Wire};
@@ -30,9 +29,7 @@ pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Fa
         // Fail before the work, not after it, if the report cannot be written.
         File::options().append(true).create(true).open(path).map_err(Failure::file(path))?;
     }
-    let node = node::builder(demo, demo.client_address)?
-        .start()
-        .map_err(|error| Failure::Start(error.to_string()))?;
+    let node = demo.node(demo.client_address)?.start().map_err(|error| Failure::Start(error.to_string()))?;
     let outcome = work(demo, &node, server, stop);
     node.shutdown();
     let report = outcome?;
@@ -79,7 +76,7 @@ struct Fetched {
 }
 
 fn fetch(demo: &Demo, client: &TreeClient, listing: &[Entry], stop: &Stop) -> Result<Fetched, Failure> {
-    let root = node::root(demo);
+    let root = demo.root();
     let progress = Progress::bytes("files", listing.iter().map(|entry| entry.bytes).sum());
     let (next, bytes) = (AtomicU32::new(0), AtomicU64::new(0));
     let mismatches = Mutex::new(0);

@@ -7,7 +7,6 @@ mod cli;
 mod client;
 mod failure;
 mod log;
-mod node;
 mod progress;
 mod report;
 mod server;

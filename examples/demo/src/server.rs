@@ -2,12 +2,10 @@
 
 use crate::cli::Demo;
 use crate::failure::Failure;
-use crate::node;
 use crate::service::{Entry, PIECE, TreeServer, Wire};
 use crate::signals::Stop;
 use crate::tree::Tree;
 use std::io::Write as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trunkline::{Bytes, Node, Status};
@@ -17,10 +15,12 @@ const LIST_BYTES: usize = 8 << 10;
 
 /// Serves the tree until it is asked to stop.
 pub(crate) fn run(demo: &Demo, stop: &Stop) -> Result<u8, Failure> {
-    let tree = Arc::new(node::tree(demo)?);
+    let root = demo.root();
+    let tree = Arc::new(Tree::walk(&root, demo.tree.is_none()).map_err(Failure::file(&root))?);
     let this_node = Arc::new(OnceLock::new());
     let handler = Handler { tree, node: this_node.clone() };
-    let node = node::builder(demo, demo.server_address)?
+    let node = demo
+        .node(demo.server_address)?
         .serve(TreeServer::new(handler))
         .start()
         .map_err(|error| Failure::Start(error.to_string()))?;
@@ -47,12 +47,10 @@ impl crate::service::Tree for Handler {
         let rest = self.tree.files().get(usize::try_from(first).unwrap_or(usize::MAX)..).unwrap_or_default();
         let page = rest.iter().take_while(|file| {
             let fits = bytes < LIST_BYTES;
-            bytes += file.path.as_os_str().len() + 16;
+            bytes += file.path.len() + 16;
             fits
         });
-        Ok(page
-            .map(|file| Entry { path: file.path.as_os_str().as_bytes().to_vec(), bytes: file.bytes })
-            .collect())
+        Ok(page.cloned().collect())
     }
 
     async fn read(&self, file: u32, offset: u64, length: u32) -> Result<Bytes, Status> {

@@ -3,9 +3,11 @@
 //! A client names a file by its position in the listing, never by a path, so it cannot ask for anything
 //! outside of the tree.
 
+use crate::service::Entry;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -16,16 +18,7 @@ const LEFT_OUT: [&str; 2] = ["target", ".git"];
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: PathBuf,
-    files: Vec<Found>,
-}
-
-/// A file as it was when the tree was walked.
-#[derive(Debug, Clone)]
-pub(crate) struct Found {
-    /// Path relative to the root.
-    pub(crate) path: PathBuf,
-    /// Size in bytes.
-    pub(crate) bytes: u64,
+    files: Vec<Entry>,
 }
 
 impl Tree {
@@ -45,7 +38,8 @@ impl Tree {
                 if kind.is_dir() && !left_out {
                     waiting.push(path);
                 } else if kind.is_file() {
-                    files.push(Found { path, bytes: entry.metadata()?.len() });
+                    let path = path.into_os_string().into_vec();
+                    files.push(Entry { path, bytes: entry.metadata()?.len() });
                 }
             }
         }
@@ -54,15 +48,15 @@ impl Tree {
     }
 
     /// Returns the files. A file's number is its index.
-    pub(crate) fn files(&self) -> &[Found] {
+    pub(crate) fn files(&self) -> &[Entry] {
         &self.files
     }
 
     /// Reads up to `length` bytes of a file, from `offset`; fewer at the end of the file. Returns `None` if
     /// no file has this number.
     pub(crate) fn read(&self, file: u32, offset: u64, length: u32) -> Option<io::Result<Vec<u8>>> {
-        let found = self.files.get(usize::try_from(file).ok()?)?;
-        Some(read_part(&self.root.join(&found.path), offset, length))
+        let entry = self.files.get(usize::try_from(file).ok()?)?;
+        Some(read_part(&self.root.join(OsStr::from_bytes(&entry.path)), offset, length))
     }
 }
 
@@ -101,8 +95,8 @@ mod tests {
         let part = tree.read(0, 1, 3).unwrap().unwrap();
         let past = tree.read(0, 9, 3).unwrap().unwrap();
         let none = tree.read(2, 0, 1);
-        let paths: Vec<_> = tree.files().iter().map(|file| file.path.clone()).collect();
-        assert_eq!(paths, [PathBuf::from("a"), PathBuf::from("sub/target/b")]);
+        let paths: Vec<_> = tree.files().iter().map(|file| &file.path[..]).collect();
+        assert_eq!(paths, [&b"a"[..], b"sub/target/b"]);
         assert_eq!(all.files().len(), 3);
         assert_eq!(part, b"ell");
         assert_eq!(past, b"");
