@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 use trunkline::{Bytes, Status};
-use trunkline_rings::cell;
+use trunkline_machine::rings::cell;
 
 /// Work of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

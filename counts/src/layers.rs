@@ -1,7 +1,7 @@
 //! Attribution of instructions to layers.
 //!
 //! The source file of an instruction decides, so inlined code counts for the layer that contains its source. Code of the
-//! standard library, of other crates and of the crates that all layers use (`transport/verbs`, `rings`, `machine`)
+//! standard library, of other crates and of the crates that all layers use (`transport/verbs`, `transport/machine`)
 //! counts for the function into which it was inlined. Otherwise it counts for the callers of its function, in proportion to
 //! the cost of their calls.
 
@@ -137,7 +137,7 @@ mod tests {
             ("/tree/transport/softrdma/src/link/mod.rs", Some(Layer::Device)),
             ("/tree/transport/roce/src/engine/mod.rs", Some(Layer::Device)),
             ("/tree/transport/verbs/src/time.rs", None),
-            ("/tree/transport/rings/src/spsc.rs", None),
+            ("/tree/transport/machine/src/rings/spsc.rs", None),
             ("/tree/counts/src/steps/echo.rs", Some(Layer::Codec)),
             ("/tree/counts/src/steps/program.rs", Some(Layer::Program)),
             ("/x/registry/src/index/serde_core-1.0.228/src/de/mod.rs", Some(Layer::Codec)),

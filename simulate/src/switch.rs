@@ -3,7 +3,7 @@
 /// Switches a fault on in this thread.
 pub(crate) fn choose(name: Option<&str>) {
     #[cfg(feature = "mutants")]
-    trunkline_mutants::choose(name);
+    trunkline_machine::mutants::choose(name);
     #[cfg(not(feature = "mutants"))]
     let _ = name;
 }

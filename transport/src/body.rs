@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Deref;
-use trunkline_rings::panics::catch;
+use trunkline_machine::rings::panics::catch;
 
 /// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]). The last handle is
 /// usually dropped on a poller's thread. If an owner panics then, it has still been dropped, and the panic

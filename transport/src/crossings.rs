@@ -20,7 +20,7 @@ use crate::frame::Header;
 use crate::sizes::BATCH;
 use std::collections::VecDeque;
 use std::vec;
-use trunkline_rings::spsc::{self, Consumer, Producer};
+use trunkline_machine::rings::spsc::{self, Consumer, Producer};
 use trunkline_verbs::QpNumber;
 
 /// Item that a home sends to another poller. QP numbers are reused, names of sessions are not.

@@ -6,7 +6,7 @@ use crate::stopwatch::nanoseconds;
 use std::collections::VecDeque;
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};
-use trunkline_rings::spsc::ring;
+use trunkline_machine::rings::spsc::ring;
 
 /// Bytes of a message in the ring. [`stream`] measures larger ones.
 const MESSAGE_BYTES: usize = 64;

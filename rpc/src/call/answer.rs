@@ -10,8 +10,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use trunkline_rings::cell::Setter;
-use trunkline_rings::panics::catch;
+use trunkline_machine::rings::cell::Setter;
+use trunkline_machine::rings::panics::catch;
 
 /// Outcome of a call. The response of a one-way call is empty.
 pub(crate) type Outcome = Result<Response, Status>;

@@ -3,7 +3,7 @@
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::fmt;
-use trunkline_rings::panics::{Panicked, catch};
+use trunkline_machine::rings::panics::{Panicked, catch};
 
 type Hook = Box<dyn FnOnce(Result<(), &Status>) + Send>;
 

@@ -14,8 +14,8 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use trunkline_mutants::mutant;
-use trunkline_rings::cell::Getter;
+use trunkline_machine::mutant;
+use trunkline_machine::rings::cell::Getter;
 use trunkline_verbs::{Clock, Time};
 
 /// The last cause of a call that may have run and was not made again. `Status` says that it may have run.

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use trunkline_mutants::mutant;
-use trunkline_rings::cell::Getter;
+use trunkline_machine::mutant;
+use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{Connect, PeerKey, Turn};
 
 /// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before

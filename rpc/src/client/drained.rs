@@ -1,7 +1,7 @@
 //! Peers that run no more calls in their session: they have refused one because they drain, or have sent DRAINED.
 
 use std::collections::BTreeMap;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::{PeerKey, PollerIndex};
 use trunkline_verbs::Time;
 

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_rings::panics::catch;
+use trunkline_machine::rings::panics::catch;
 use trunkline_verbs::{Clock, Time};
 
 /// Maximum nesting of calls that interceptors make. Deeper nesting is a recursion, which would exhaust the stack.

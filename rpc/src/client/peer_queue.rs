@@ -11,7 +11,7 @@
 use super::no_room::NoRoom;
 use crate::call::{Entry, Submission};
 use std::collections::BTreeMap;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::{Leaves, Turn};
 
 /// Position of a waiting call: lower ones are older.

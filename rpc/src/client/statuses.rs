@@ -10,7 +10,7 @@ use crate::wire::metadata::{MetadataBytes, ReplyMetadata};
 use crate::wire::name::MethodName;
 use std::ops::Range;
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::{Message, PeerDown, PeerKey, SendError};
 
 pub(super) const GAVE_UP: &str = "the caller gave up";

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use trunkline_rings::cell::{self, Getter, Resting, Setter};
+use trunkline_machine::rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::PollerHandle;
 
 /// Calls and tasks that wait for a poller to take them, before calls go to the list.

@@ -5,7 +5,7 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use trunkline_rings::cell::{self, Getter};
+use trunkline_machine::rings::cell::{self, Getter};
 
 /// Spawns a task on the current poller, alongside its handlers. The future need not be `Send`.
 ///

@@ -5,7 +5,7 @@ use crate::call::context::Task;
 use slab::Slab;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use trunkline_rings::panics::catch;
+use trunkline_machine::rings::panics::catch;
 
 struct Slot {
     task: Task,

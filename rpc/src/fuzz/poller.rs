@@ -5,7 +5,7 @@ use crate::upper::fake::{ECHO, HANG, METHODS, Rig};
 use crate::wire::frame::{Asked, By, Header, Number, RequestHeader, StreamHeader, StreamPart};
 use crate::wire::metadata::MetadataBytes;
 use std::time::Duration;
-use trunkline_rings::cell::Getter;
+use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{
     Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome, SessionNumber, Token,
     Upper as _,

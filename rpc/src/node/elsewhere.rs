@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
-use trunkline_rings::cell;
+use trunkline_machine::rings::cell;
 use trunkline_verbs::fork::{FORKED, Process};
 use trunkline_verbs::internal_thread;
 

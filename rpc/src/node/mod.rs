@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_machine::Runtime;
-use trunkline_rings::cell::{self, Getter};
+use trunkline_machine::rings::cell::{self, Getter};
 use trunkline_transport::footprint::Footprint;
 use trunkline_transport::{
     Connections, DeviceCounter, InProcessNetwork, Limit, NicOptions, NodeOptions, NodeReport, Pinning,

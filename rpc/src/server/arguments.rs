@@ -13,7 +13,7 @@ use crate::status::{Code, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{Leaves, PeerKey};

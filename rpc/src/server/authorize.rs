@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_rings::panics::catch;
+use trunkline_machine::rings::panics::catch;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Time;
 

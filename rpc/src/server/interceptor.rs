@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Duration;
 use tracing::Span;
-use trunkline_rings::panics::{catch, catch_or};
+use trunkline_machine::rings::panics::{catch, catch_or};
 
 /// Code that sees each call of a service before its handler. Install it by `interceptor` of a generated server.
 /// Closures of this signature implement it.

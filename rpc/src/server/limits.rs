@@ -8,7 +8,7 @@ use crate::wire::name::{MethodName, ServiceName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::LimitReport;
 
 /// The subject of a limit.

@@ -12,7 +12,7 @@ use crate::status::{Code, Status};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use trunkline_rings::panics::{catch, catch_or};
+use trunkline_machine::rings::panics::{catch, catch_or};
 
 /// The outcome of a call on this node.
 pub(super) type Outcome = Result<Reply, Failure>;

@@ -11,7 +11,7 @@ use crate::node::start_error::{Cause, HandlerInitError};
 use crate::wire::name::{MethodName, ServiceName};
 use std::fmt;
 use std::sync::Arc;
-use trunkline_rings::panics::catch_or;
+use trunkline_machine::rings::panics::catch_or;
 use trunkline_transport::NodeReport;
 
 /// Adds rows of a service to the report of its node.

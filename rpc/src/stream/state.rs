@@ -20,7 +20,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::{Carrier, Leaves, Outgoing, PeerKey, SendError, SessionNumber, Toward};
 use trunkline_verbs::Time;
 

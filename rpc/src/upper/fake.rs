@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_machine::Runtime;
-use trunkline_rings::cell::{self, Getter, Setter};
+use trunkline_machine::rings::cell::{self, Getter, Setter};
 use trunkline_transport::{
     Carrier, Connect, EAGER_BYTES, Exhausted, Leaves, Origin, Outgoing, PeerDown, PeerEvent, PeerKey,
     PollerIndex, Reach, SendError, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper as _,

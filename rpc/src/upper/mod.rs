@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
-use trunkline_mutants::mutant;
-use trunkline_rings::panics::catch;
+use trunkline_machine::mutant;
+use trunkline_machine::rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
     Awaited, Carrier, Connect, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Screening,

@@ -21,7 +21,7 @@ use crate::wire::frame::{By, Header, Number, RequestHeader};
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::name::MethodName;
 use std::time::Duration;
-use trunkline_rings::cell::Getter;
+use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{
     Exhausted, Limit, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome,
     SessionNumber, Token, Toward, Upper as _,

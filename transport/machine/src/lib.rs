@@ -1,4 +1,4 @@
-//! Machines, which threads drive in production, and a seeded scheduler in a simulation.
+//! Machines, the rings between their threads, and deliberate faults.
 //!
 //! The body of each of Trunkline's threads is a [`Machine`]: a value that does one bounded turn at a time and
 //! reports what it wants next. A [`Runtime`] starts machines. The default runtime gives each machine a thread
@@ -8,25 +8,28 @@
 //! | file | what it is |
 //! |---|---|
 //! | `machine` | [`Machine`] and [`Turn`] |
-//! | `simulator`, `bell` | [`Simulator`]: the interface to a simulation; [`Bell`]: wakes a simulated machine |
+//! | `simulator` | [`Simulator`]: the interface to a simulation; [`Bell`]: wakes a simulated machine |
 //! | `runtime` | [`Runtime`]: clock, randomness, and the start of machines |
 //! | `sleeper` | [`Sleeper`], [`Waker`] and [`WatchSet`]: going to sleep without losing a wake-up |
 //! | `thread` | a thread that drives a machine, and [`Running`], its handle |
+//! | [`rings`] | lock-free pieces that carry work between threads, without I/O |
+//! | [`mutants`] | deliberate faults, for the simulation; compiled out unless the feature `mutants` is on |
 //!
 //! Nothing here knows what the machines do.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
-mod bell;
 mod machine;
+pub mod mutants;
+#[allow(unsafe_code, reason = "shared memory and lock-free queues")]
+pub mod rings;
 mod runtime;
 mod simulator;
 mod sleeper;
 mod thread;
 
-pub use bell::Bell;
 pub use machine::{Machine, MakeMachine, Turn};
 pub use runtime::Runtime;
-pub use simulator::Simulator;
+pub use simulator::{Bell, Simulator};
 pub use sleeper::{Sleeper, Waker, WatchSet};
 pub use thread::{NotJoined, Panicked, Running};

@@ -1,7 +1,8 @@
-//! The interface to a simulation, which schedules machines in place of the operating system.
+//! The interface to a simulation, which schedules machines in place of the operating system, and the word by
+//! which it wakes a machine.
 
-use crate::bell::Bell;
 use crate::machine::MakeMachine;
+use crate::rings::doorbell::Doorbell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,4 +17,22 @@ pub trait Simulator: Send + Sync + fmt::Debug {
 
     /// Returns the next number of the seeded source.
     fn random(&self) -> u64;
+}
+
+/// Sleep state of a simulated machine, which has no descriptor to be woken by.
+#[derive(Debug, Default)]
+pub struct Bell(Doorbell);
+
+impl Bell {
+    /// Wakes the machine if it has announced sleep. Called by the simulation for each
+    /// [`crate::Simulator::ring`].
+    pub fn ring(&self) {
+        // The sleeping machine's word is enough: there is no descriptor to write.
+        let _was_asleep = self.0.ring();
+    }
+
+    /// Returns the machine's side of the word.
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.0
+    }
 }

@@ -11,7 +11,8 @@
 //! A [`Sleeper`] also watches descriptors, such as a completion channel's, and a [`WatchSet`] of descriptors that
 //! changes. In a simulation there are neither descriptors nor system calls: the machine asks its channels itself.
 
-use crate::bell::Bell;
+use crate::rings::doorbell::Doorbell;
+use crate::simulator::Bell;
 use crate::simulator::Simulator;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -20,7 +21,6 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_rings::doorbell::Doorbell;
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Time};
 

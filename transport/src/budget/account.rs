@@ -7,7 +7,7 @@ use crate::PeerKey;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::PeerHost;
 
 /// Divisor of a limit: pollers together may keep this part reserved without using it.

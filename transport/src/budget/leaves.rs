@@ -1,7 +1,7 @@
 //! Share of a budget that is reserved for uses that must not wait.
 #![forbid(unsafe_code)]
 
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 
 /// Reserve of a limit: the share that a use may not take, because it is kept for uses that must not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

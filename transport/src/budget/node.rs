@@ -6,7 +6,7 @@ use super::{Budget, BudgetLedger, BudgetReport, Exhausted, Leaves, Limit, Share}
 use crate::{PeerHosts, PeerKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 
 /// Divisors of the limits on queued messages and on their bytes. These parts are reserved for refusals: no
 /// more calls run for a peer that leaves less free. Refusals are short, and a few replies of the largest size

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 
 /// Units that must be free.
 #[derive(Debug, Clone, Copy)]

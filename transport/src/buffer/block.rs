@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use trunkline_machine::mutant;
 use trunkline_machine::{Runtime, Waker};
-use trunkline_mutants::mutant;
 use trunkline_verbs::fork::Process;
 use trunkline_verbs::{
     Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Rkey, Sge, VerbsError,

@@ -16,7 +16,7 @@ use crate::PeerKey;
 use crate::ledger::{Granting, SrqLedger};
 use slab::Slab;
 use std::collections::VecDeque;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
 /// Number of credits that a pair gets in one turn.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{AHEAD, BASE, CreditViolation, START, steps};
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 
 /// Time after which a spender releases unused credit, in milliseconds. With the scan interval of the poller,
 /// it stays within the 100 ms in which idle grants decay.

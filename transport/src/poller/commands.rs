@@ -5,7 +5,7 @@ use super::Core;
 use super::targets::Target;
 use crate::PeerKey;
 use crate::command::{Command, PollerHandle};
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
 /// The poller's end of its queue of commands.

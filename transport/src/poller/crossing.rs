@@ -11,7 +11,7 @@ use crate::buffer::Received;
 use crate::crossings::Crossing;
 use crate::frame::FrameError;
 use crate::sizes::BATCH;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
 impl Core {

@@ -8,7 +8,7 @@ use crate::peer_hash::PeerHash;
 use crate::trunk::{Cancelling, MessageQueue, Resources};
 use crate::{Connect, PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Toward, Turn};
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::Time;
 
 /// A peer as this poller knows it.

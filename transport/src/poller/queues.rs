@@ -5,8 +5,8 @@ use crate::buffer::ReceiveSlots;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use trunkline_machine::mutant;
 use trunkline_machine::{Sleeper, Waker};
-use trunkline_mutants::mutant;
 use trunkline_verbs::{
     Completion, CompletionChannel, CompletionQueue, DeviceWait, Notify, Prepared, SharedReceiveQueue, Time,
     VerbsError,

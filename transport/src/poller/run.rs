@@ -38,8 +38,8 @@ use crate::{Carrier as _, Message, Origin, PeerKey, PollerIndex, Screening, Uppe
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
+use trunkline_machine::mutant;
 use trunkline_machine::{Machine, Sleeper, Turn};
-use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
 /// Number of events after which staged work is flushed, so that a slow handler does not hold back earlier

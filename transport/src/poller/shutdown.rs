@@ -7,7 +7,7 @@
 use crate::PeerKey;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::Time;
 
 /// Time for which the last messages may be in flight after the grace period.

@@ -15,7 +15,7 @@ use crate::sizes::TURN_MESSAGES;
 use crate::trunk::Resources;
 use slab::Slab;
 use std::collections::BTreeMap;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
 /// Number of frames that a peer's poller may send to one of ours before the poller that receives them has

@@ -7,7 +7,7 @@ use crate::frame::FrameError;
 use crate::{Awaited, PeerKey};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::Time;
 
 /// Interval at which a busy poller checks its timers.

@@ -17,7 +17,7 @@ use crate::{Origin, PeerKey};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::{Clock, QpNumber, Time};
 
 /// Time after which a round ends.

@@ -21,7 +21,7 @@
 use crate::PeerDown;
 use std::collections::VecDeque;
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::Time;
 
 /// First pause after a refused attempt, and the number of times that it doubles.

@@ -49,7 +49,7 @@ use crate::{Connect, PeerDown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::Time;
 
 /// Time after which an incomplete handshake has failed.

@@ -8,7 +8,7 @@ use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::{PeerHost, Time};
 
 /// Time down after which a peer is forgotten that was not named here, and with which a session has been up. A

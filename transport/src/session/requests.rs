@@ -12,7 +12,7 @@ use crate::PeerKey;
 use crate::connections::ConnectionKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::CmId;
 
 /// Maximum number of known peers. Beyond it, idle ones are forgotten first.

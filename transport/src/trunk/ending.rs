@@ -9,7 +9,7 @@ use super::{Resources, Trunk};
 use crate::{PeerDown, PeerEvent, SendFailure, SendOutcome};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::{QpModify, QpPath, QpState, QueuePair, Time, VerbsError};
 
 /// Time to wait for a device to flush a QP.

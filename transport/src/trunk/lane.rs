@@ -8,7 +8,7 @@ use crate::report::LaneCounters;
 use crate::settings::Settings;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::{SrqNumber, Time};
 
 /// Maximum number of unacknowledged credit frames per lane.

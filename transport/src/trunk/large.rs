@@ -9,7 +9,7 @@ use crate::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Sourc
 use crate::sizes::{EAGER_BYTES, MOST_ANNOUNCED};
 use crate::{Message, PeerDown, Screening, SendFailure, SendOutcome};
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
 impl Trunk {

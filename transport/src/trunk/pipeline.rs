@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::slice;
 use std::sync::Arc;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::{
     IoAddress, PostError, QueuePair, RemoteAddress, Rkey, SendData, SendFlags, SendOperation, SendRequest,
     Sge, SrqNumber, Time,

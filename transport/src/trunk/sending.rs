@@ -15,7 +15,7 @@ use crate::sizes::{BUNDLE_BYTES, SLOT_BYTES};
 use crate::upper::Receipt;
 use crate::{Outgoing, PeerDown, SendError, SendOutcome, Toward, Turn};
 use std::mem;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::{PostError, Time};
 
 impl Trunk {

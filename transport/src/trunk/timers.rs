@@ -7,7 +7,7 @@ use crate::Awaited;
 use crate::shared::Limits;
 use std::mem;
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::{QpPath, Time};
 
 /// Time of silence after which a stream without items is probed, in milliseconds.

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::mem::{ManuallyDrop, replace};
 use std::sync::Arc;
 use tracing::span::EnteredSpan;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_verbs::Time;
 
 thread_local! {

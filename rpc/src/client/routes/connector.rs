@@ -18,7 +18,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::{Carrier, Connect, PeerDown, PeerEvent, PeerKey};
 use trunkline_verbs::Time;
 

@@ -16,7 +16,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use trunkline_rings::panics::catch_or;
+use trunkline_machine::rings::panics::catch_or;
 use trunkline_verbs::internal_thread;
 
 /// Maximum number of lookup threads of a node. A resolver keeps one for up to [`LOOKUP`], or longer if it blocks, so fewer

@@ -15,7 +15,7 @@ use super::table::Routes;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::{Carrier, Connect, PeerDown, PeerKey, Reach};
 use trunkline_verbs::Time;
 

@@ -9,7 +9,7 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::name::MethodName;
 use std::sync::Arc;
-use trunkline_rings::cell;
+use trunkline_machine::rings::cell;
 
 /// The worker pool of a node, as generated code uses it.
 #[derive(Debug, Clone)]

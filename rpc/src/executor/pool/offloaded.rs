@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 
 /// Progress of an offloaded job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_machine::Waker;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_transport::budget::{Budget, Share};
 use trunkline_transport::histogram::HistogramWriter;
 use trunkline_transport::{BudgetReport, Limit, MethodReport, PeerHosts, PeerKey};

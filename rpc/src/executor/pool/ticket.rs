@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use trunkline_rings::cell::Getter;
+use trunkline_machine::rings::cell::Getter;
 
 /// A future that resolves to the output of a job's handler, or to the reason why there is none.
 ///

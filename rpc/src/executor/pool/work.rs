@@ -5,8 +5,8 @@ use crate::executor::runtime_guard::panicked;
 use crate::status::Status;
 use std::pin::Pin;
 use std::task::{self, Poll};
-use trunkline_rings::cell::Setter;
-use trunkline_rings::panics::{catch, catch_or};
+use trunkline_machine::rings::cell::Setter;
+use trunkline_machine::rings::panics::{catch, catch_or};
 
 /// A job that a worker polls.
 pub(super) trait Work {

@@ -6,7 +6,7 @@
 use crate::node::fork_lock::ForkLock;
 use slab::Slab;
 use std::task::Waker;
-use trunkline_rings::panics::catch;
+use trunkline_machine::rings::panics::catch;
 
 /// The wakers of waiting futures. A woken future keeps its entry until it removes it.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use trunkline_rings::panics::catch;
+use trunkline_machine::rings::panics::catch;
 
 /// Wakers that are collected. Further ones are woken at once.
 const DEPTH: usize = 256;

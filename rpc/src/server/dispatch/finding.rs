@@ -5,7 +5,7 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::{Asked, Header, RequestHeader};
 use crate::wire::name::{ServiceName, Streams};
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 
 impl Dispatch {
     /// Returns the requested method, if it is of the request's kind: unary, one-way, or one that streams items.

@@ -7,7 +7,7 @@ use crate::status::Code;
 use crate::status::reason::Reason;
 use crate::upper::fake::{ECHO, HANG, Rig};
 use std::time::Duration;
-use trunkline_rings::cell::Getter;
+use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{Limit, Origin, PeerDown, PeerEvent, SendError, Token, Turn, Upper as _};
 
 const OTHER: u16 = 18;

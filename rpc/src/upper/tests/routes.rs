@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use trunkline_rings::cell::Getter;
+use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{Connect, Origin, PeerDown, PeerEvent, PeerKey, SessionNumber, Upper as _};
 use trunkline_verbs::{Clock, VirtualClock};
 

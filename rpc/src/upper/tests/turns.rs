@@ -8,7 +8,7 @@ use crate::upper::fake::Rig;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use trunkline_rings::cell::Getter;
+use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{SendError, SendOutcome, SessionNumber, Token, Turn, Upper as _};
 
 const MS: Duration = Duration::from_millis(1);

@@ -24,9 +24,9 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
+use trunkline_machine::rings::handover::Duty;
+use trunkline_machine::rings::shared::Wanted;
 use trunkline_machine::{Machine, Running, Sleeper, Turn, WatchSet};
-use trunkline_rings::handover::Duty;
-use trunkline_rings::shared::Wanted;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 

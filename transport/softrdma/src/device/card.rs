@@ -16,8 +16,8 @@ use super::wake_up::Watcher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use trunkline_machine::Runtime;
-use trunkline_rings::owned::Turn;
-use trunkline_rings::shared::Wanted;
+use trunkline_machine::rings::owned::Turn;
+use trunkline_machine::rings::shared::Wanted;
 use trunkline_verbs::{Time, VerbsError};
 
 /// Control, and its access to the shards, for one operation.

@@ -3,7 +3,7 @@
 //! Owns the bounded queue between the shards, which push, and the program, which takes. It has a separate
 //! lock, so that a program reads its completions while another thread works on the shard. The shard of its
 //! group pushes under that lock. Completions of another shard go through a ring per shard
-//! ([`trunkline_rings::crossing`]). They are moved here when the program polls, or by the other shard if the
+//! ([`trunkline_machine::rings::crossing`]). They are moved here when the program polls, or by the other shard if the
 //! program wants an event. It must never take a shard's word.
 #![forbid(unsafe_code)]
 
@@ -12,8 +12,8 @@ use super::signal::{Signal, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use trunkline_mutants::mutant;
-use trunkline_rings::crossing::{Crossing, Sent};
+use trunkline_machine::mutant;
+use trunkline_machine::rings::crossing::{Crossing, Sent};
 use trunkline_verbs::{Completion, Notify, VerbsError};
 
 /// Maximum number of completions of another shard that wait to be moved.

@@ -11,7 +11,7 @@ use super::shard::Shard;
 use super::soft_device::SoftDevice;
 use std::os::fd::BorrowedFd;
 use std::sync::MutexGuard;
-use trunkline_rings::owned::Turn;
+use trunkline_machine::rings::owned::Turn;
 
 /// Keeps all other threads out of the card while it exists.
 #[derive(Debug)]

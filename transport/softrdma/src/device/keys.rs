@@ -11,9 +11,9 @@ use super::signal::lock;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use trunkline_mutants::mutant;
-use trunkline_rings::keyed::Keyed;
-use trunkline_rings::readers::{Readers, Reading};
+use trunkline_machine::mutant;
+use trunkline_machine::rings::keyed::Keyed;
+use trunkline_machine::rings::readers::{Readers, Reading};
 use trunkline_roce::Permutation;
 use trunkline_verbs::{Access, IoAddress, Memory, Sge, VerbsError};
 
@@ -207,7 +207,7 @@ impl<'a> KeyView<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trunkline_rings::readers::Reader;
+    use trunkline_machine::rings::readers::Reader;
     use trunkline_verbs::Lkey;
 
     const PD: PdNumber = PdNumber(1);

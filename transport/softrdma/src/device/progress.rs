@@ -12,8 +12,8 @@ use super::wake_up::{WakePoller, WakeUp, Watcher};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use trunkline_mutants::mutant;
-use trunkline_rings::handover::{Duty, Handover};
+use trunkline_machine::mutant;
+use trunkline_machine::rings::handover::{Duty, Handover};
 use trunkline_verbs::Time;
 
 /// State shared by pollers and the background machine.

@@ -12,7 +12,7 @@ use super::shard::{Found, Shard};
 use super::shard_lock::ShardLock;
 use super::shards::Shards;
 use crate::host::{AreaHandle, MemberId};
-use trunkline_rings::owned::Turn;
+use trunkline_machine::rings::owned::Turn;
 use trunkline_verbs::{Counter, QpAttributes, QpNumber, Time};
 
 /// Access to the shards for one operation of control.

@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 use super::keys::{KeyView, PdNumber, Refused};
-use trunkline_mutants::mutant;
-use trunkline_rings::lending::Stock;
+use trunkline_machine::mutant;
+use trunkline_machine::rings::lending::Stock;
 use trunkline_verbs::{PostError, ReceiveRequest, Sge, VerbsError};
 
 /// A ring of receives.
@@ -227,7 +227,7 @@ mod tests {
     use super::super::random::Random;
     use super::*;
     use std::sync::Arc;
-    use trunkline_rings::readers::{Reader, Readers};
+    use trunkline_machine::rings::readers::{Reader, Readers};
     use trunkline_verbs::{Access, Lkey, Memory};
 
     #[test]

@@ -9,7 +9,7 @@ use super::directory::ShardIndex;
 use super::progress::Progress;
 use super::shard::Shard;
 use std::sync::atomic::{AtomicBool, Ordering};
-use trunkline_rings::owned::Owned;
+use trunkline_machine::rings::owned::Owned;
 
 /// A shard under its word.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Owns the SRQs' posted requests and limits. Programs post receives, and the responders of all shards take
 //! them: an SRQ belongs to no shard. Its receives are lent to the shards in small batches
-//! ([`trunkline_rings::lending`]), so that shards which deliver into the same SRQ contend once per batch
+//! ([`trunkline_machine::rings::lending`]), so that shards which deliver into the same SRQ contend once per batch
 //! only. While a limit is armed, none is lent. Lent receives count as posted, but take no room: a program may
 //! post the same number in addition.
 #![forbid(unsafe_code)]
@@ -18,9 +18,9 @@ use super::receive_queue::{ReceiveQueue, Taken, post_all};
 use super::signal::lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use trunkline_rings::keyed::Keyed;
-use trunkline_rings::lending::Lending;
-use trunkline_rings::readers::{Readers, Reading};
+use trunkline_machine::rings::keyed::Keyed;
+use trunkline_machine::rings::lending::Lending;
+use trunkline_machine::rings::readers::{Readers, Reading};
 use trunkline_verbs::{
     AsyncEventKind, AsyncSubject, PostError, ReceiveRequest, SrqAttributes, SrqNumber, VerbsError,
 };

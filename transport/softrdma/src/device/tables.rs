@@ -11,7 +11,7 @@ use super::random::Random;
 use super::srqs::Srqs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trunkline_rings::readers::{Reader, Readers};
+use trunkline_machine::rings::readers::{Reader, Readers};
 
 /// Tables of a device.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::wake_up::{WakePoller, Watcher};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trunkline_rings::shared::Wanted;
+use trunkline_machine::rings::shared::Wanted;
 use trunkline_verbs::{DeviceWait, Notify, Prepared, Time};
 
 /// The wait of one poller.

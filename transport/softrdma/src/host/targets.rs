@@ -23,7 +23,7 @@ use super::segment::{HEADER, Word32, Word64};
 use super::{Host, HostError, MemberId, Segment};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use trunkline_rings::published::Published;
+use trunkline_machine::rings::published::Published;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt4");
 /// Maximum number of shared TGTs of a host; a power of two.

@@ -11,7 +11,7 @@ use crate::device::directory::ShardIndex;
 use crate::device::wake_up::Watcher;
 use crate::host::{AreaHandle, MemberId};
 use std::os::fd::RawFd;
-use trunkline_rings::shared::Wanted;
+use trunkline_machine::rings::shared::Wanted;
 use trunkline_roce::engine::{Response, is_request};
 use trunkline_roce::wire::{Packet, QP1};
 use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, VerbsError};

@@ -12,8 +12,8 @@ use crate::link::{Datagram, Origin};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use trunkline_mutants::mutant;
-use trunkline_rings::crossing::{Crossing, MAX_SENDERS, Sent};
+use trunkline_machine::mutant;
+use trunkline_machine::rings::crossing::{Crossing, MAX_SENDERS, Sent};
 
 /// Maximum number of packets queued for a shard by one sending shard.
 const MAX_WAITING: usize = 256;

@@ -11,7 +11,7 @@ use crate::device::directory::ShardIndex;
 use crate::device::numbers::NumberMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_roce::wire::{Bth, Service};
 use trunkline_verbs::{QpType, Time};
 

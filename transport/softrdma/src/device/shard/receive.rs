@@ -10,7 +10,7 @@ use super::peers::Checker;
 use super::qp::Qp;
 use super::route::Heard;
 use crate::link::{Datagram, Origin, Verdict};
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_roce::engine::{Handled, Response, is_request};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Operation, Packet, QP1};

@@ -16,7 +16,7 @@ use crate::device::srqs::Srq;
 use crate::device::tables::Tables;
 use crate::device::unknown_srq::UnknownSrq;
 use std::sync::Arc;
-use trunkline_rings::readers::{Reader, Reading};
+use trunkline_machine::rings::readers::{Reader, Reading};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Completion};
 
 /// Resources of a shard, shared by its QPs.

@@ -56,8 +56,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use trunkline_mutants::mutant;
-use trunkline_rings::shared::Wanted;
+use trunkline_machine::mutant;
+use trunkline_machine::rings::shared::Wanted;
 use trunkline_verbs::{Counter, QpNumber, Time};
 
 /// Time without messages after which a ring is parked.

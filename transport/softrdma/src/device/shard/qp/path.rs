@@ -10,7 +10,7 @@ use crate::device::shard::outbox::MemberOutbox;
 use crate::device::shard::resources::Resources;
 use crate::device::shard::target::QpTarget;
 use std::net::IpAddr;
-use trunkline_mutants::mutant;
+use trunkline_machine::mutant;
 use trunkline_roce::engine::{Requester, ResponderState};
 use trunkline_verbs::{QpState, Time};
 

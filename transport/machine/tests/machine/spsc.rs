@@ -7,7 +7,7 @@ mod tests {
     use std::thread;
 
     use proptest::prelude::*;
-    use trunkline_rings::spsc;
+    use trunkline_machine::rings::spsc;
 
     #[derive(Clone, Debug)]
     enum Step {

@@ -1,7 +1,7 @@
 //! A bounded ring with one producer and one consumer.
 //!
 //! Owns the slots and the two cursors. Pollers use it to hand frames to each other. It never blocks and never
-//! wakes a thread: a [`Doorbell`](crate::doorbell::Doorbell) next to the ring does that.
+//! wakes a thread: a [`Doorbell`](crate::rings::doorbell::Doorbell) next to the ring does that.
 //!
 //! The cursors count pushes and pops and wrap with the integer; the slot is the cursor under the mask. Each
 //! half keeps a copy of the other half's cursor. It reads the shared cursor only when the copy means full or
@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
+use crate::rings::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 
 /// State that both halves share.
 struct Shared<T> {
@@ -77,7 +77,7 @@ impl<T> Drop for Shared<T> {
 /// halves.
 ///
 /// ```
-/// let (mut producer, mut consumer) = trunkline_rings::spsc::ring(2);
+/// let (mut producer, mut consumer) = trunkline_machine::rings::spsc::ring(2);
 /// producer.push("one").unwrap();
 /// producer.push("two").unwrap();
 /// assert_eq!(producer.push("three"), Err("three"));

@@ -17,8 +17,8 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-use crate::panics::catch;
-use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
+use crate::rings::panics::catch;
+use crate::rings::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 
 const DONE: u32 = 1;
 const WAKER: u32 = 2;

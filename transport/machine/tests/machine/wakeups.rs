@@ -9,8 +9,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use trunkline_rings::doorbell::Doorbell;
-    use trunkline_rings::handover::{Duty, Handover};
+    use trunkline_machine::rings::doorbell::Doorbell;
+    use trunkline_machine::rings::handover::{Duty, Handover};
 
     #[test]
     fn doorbell_selects_one_ringer_per_sleep() {

@@ -26,7 +26,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::rings::sync::{AtomicU32, Ordering};
 
 /// The pollers have polled since the background thread last checked.
 const POLLERS: u32 = 0;

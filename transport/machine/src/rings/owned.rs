@@ -16,7 +16,7 @@ use core::ops::{Deref, DerefMut};
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, UnsafeCell, lock};
+use crate::rings::sync::{AtomicU32, Condvar, Mutex, Ordering, UnsafeCell, lock};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;

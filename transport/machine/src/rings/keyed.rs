@@ -10,8 +10,8 @@
 use core::fmt;
 use core::ptr;
 
-use crate::readers::{Readers, Reading};
-use crate::sync::{Arc, AtomicPtr, AtomicU32, Mutex, Ordering, lock};
+use crate::rings::readers::{Readers, Reading};
+use crate::rings::sync::{Arc, AtomicPtr, AtomicU32, Mutex, Ordering, lock};
 
 /// Key of a place that was never used since the array was created, or that nothing follows: a search ends
 /// here.

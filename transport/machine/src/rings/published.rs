@@ -7,7 +7,7 @@
 //! which process succeeds a dead one. The words belong to the caller and are usually in shared memory,
 //! so nothing read from them is trusted.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::rings::sync::{AtomicU64, Ordering, fence};
 
 /// The words of one published value.
 #[derive(Debug, Clone, Copy)]

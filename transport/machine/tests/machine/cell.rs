@@ -8,8 +8,8 @@ mod tests {
     use std::task::{Context, Poll, Wake, Waker};
     use std::thread;
 
-    use trunkline_rings::cell::{self, Closed};
-    use trunkline_rings::spsc;
+    use trunkline_machine::rings::cell::{self, Closed};
+    use trunkline_machine::rings::spsc;
 
     struct Unpark(thread::Thread);
 

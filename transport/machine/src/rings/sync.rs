@@ -1,7 +1,7 @@
 //! The choice between the atomics of `core` and those of loom.
 //!
-//! Owns only this choice; every module of this crate takes its atomics from here. The crate's own test build
-//! uses loom, which works only inside `loom::model`, so a unit test of this crate must be a model. Everything
+//! Owns only this choice; every ring takes its atomics from here. The crate's own test build uses loom, which
+//! works only inside `loom::model`, so a unit test that touches a ring must be a model. Everything
 //! that links the crate, including its integration tests, gets the plain types.
 
 #[cfg(test)]

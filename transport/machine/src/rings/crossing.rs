@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 
-use crate::spsc::{self, Consumer, Producer};
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::rings::spsc::{self, Consumer, Producer};
+use crate::rings::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// Maximum number of senders.
 pub const MAX_SENDERS: usize = 32;

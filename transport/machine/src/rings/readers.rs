@@ -1,7 +1,7 @@
 //! Registration of lock-free readers, so that a writer can wait until no reader uses a removed item.
 //!
 //! Owns one word per reader, each on its own cache line. A reader enters before it looks into a table
-//! ([`crate::keyed`]) and leaves when it holds no reference to the content any more. A writer first makes an
+//! ([`crate::rings::keyed`]) and leaves when it holds no reference to the content any more. A writer first makes an
 //! item impossible to find, then calls [`Readers::settle`]: every reader of that time has left, and later
 //! readers do not find the item.
 //!
@@ -13,7 +13,7 @@ use core::fmt;
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{Arc, AtomicU32, Mutex, Ordering, lock, yield_now};
+use crate::rings::sync::{Arc, AtomicU32, Mutex, Ordering, lock, yield_now};
 
 const AWAY: u32 = 0;
 const READING: u32 = 1;

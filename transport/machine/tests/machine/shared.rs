@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Wanted, Word};
+use trunkline_machine::rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Wanted, Word};
 
 const CAPACITY: usize = 256;
 const LONGEST: usize = 120;

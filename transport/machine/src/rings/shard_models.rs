@@ -1,17 +1,17 @@
 //! Loom models of the data that shards share: the word of a shard, keys that are read without a lock,
 //! crossing rings and lent receives.
 //!
-//! Owns nothing; `cargo test` calls it. As in [`crate::models`], models are small, with up to two preemptions.
+//! Owns nothing; `cargo test` calls it. As in [`crate::rings::models`], models are small, with up to two preemptions.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 
-use crate::crossing::{Crossing, Sent};
-use crate::keyed::Keyed;
-use crate::lending::{Lending, Stock};
-use crate::owned::Owned;
-use crate::readers::{Reader, Readers};
+use crate::rings::crossing::{Crossing, Sent};
+use crate::rings::keyed::Keyed;
+use crate::rings::lending::{Lending, Stock};
+use crate::rings::owned::Owned;
+use crate::rings::readers::{Reader, Readers};
 
 fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -16,7 +16,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::rings::sync::{AtomicU32, Ordering, fence};
 
 const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;

@@ -13,12 +13,12 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use loom::thread;
 
-use crate::cell::{self, Closed};
-use crate::doorbell::Doorbell;
-use crate::handover::{Duty, Handover};
-use crate::published::Published;
-use crate::shared::{Consumer, Mine, Producer, Theirs, Wanted, Word};
-use crate::spsc;
+use crate::rings::cell::{self, Closed};
+use crate::rings::doorbell::Doorbell;
+use crate::rings::handover::{Duty, Handover};
+use crate::rings::published::Published;
+use crate::rings::shared::{Consumer, Mine, Producer, Theirs, Wanted, Word};
+use crate::rings::spsc;
 
 fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -18,7 +18,7 @@
 //! the sender misses the word. A receiver that waits only for urgent messages says so by the second bit, and
 //! finds the others when it polls again.
 
-use crate::sync::{Ordering, fence};
+use crate::rings::sync::{Ordering, fence};
 use std::ops::Range;
 
 /// Bytes before each message.

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::rings::sync::{Mutex, MutexGuard, lock};
 
 /// A queue from which a part can be moved out.
 pub trait Stock {
