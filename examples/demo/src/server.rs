@@ -4,7 +4,7 @@ use crate::cli::Demo;
 use crate::failure::Failure;
 use crate::service::{Entry, PIECE, TreeServer, Wire};
 use crate::signals::Stop;
-use crate::tree::Tree;
+use crate::tree::{CHECKOUT_SKIPS, Tree};
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,7 +16,8 @@ const LIST_BYTES: usize = 8 << 10;
 /// Serves the tree until it is asked to stop.
 pub(crate) fn run(demo: &Demo, stop: &Stop) -> Result<u8, Failure> {
     let root = demo.root();
-    let tree = Arc::new(Tree::walk(&root, demo.tree.is_none()).map_err(Failure::file(&root))?);
+    let skips = if demo.tree.is_none() { CHECKOUT_SKIPS } else { &[] };
+    let tree = Arc::new(Tree::walk(&root, skips).map_err(Failure::file(&root))?);
     let this_node = Arc::new(OnceLock::new());
     let handler = Handler { tree, node: this_node.clone() };
     let node = demo

@@ -11,8 +11,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// Directories that are skipped when the tree is the checkout itself.
-const LEFT_OUT: [&str; 2] = ["target", ".git"];
+/// Directories to skip when the tree is the checkout itself.
+pub(crate) const CHECKOUT_SKIPS: &[&str] = &["target", ".git"];
 
 /// The regular files below a directory, sorted by path.
 #[derive(Debug)]
@@ -22,8 +22,9 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Walks `root`. Skips links and special files, since a link could lead out of the tree.
-    pub(crate) fn walk(root: &Path, leave_out_build: bool) -> io::Result<Self> {
+    /// Walks `root`, without the directories in it that are named in `skips`. Skips links and special files,
+    /// since a link could lead out of the tree.
+    pub(crate) fn walk(root: &Path, skips: &[&str]) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let mut files = Vec::new();
         let mut waiting = vec![PathBuf::new()];
@@ -32,10 +33,9 @@ impl Tree {
                 let entry = entry?;
                 let path = directory.join(entry.file_name());
                 let kind = entry.file_type()?;
-                let left_out = leave_out_build
-                    && directory.as_os_str().is_empty()
-                    && LEFT_OUT.iter().any(|name| entry.file_name().as_bytes() == name.as_bytes());
-                if kind.is_dir() && !left_out {
+                let is_skipped = directory.as_os_str().is_empty()
+                    && skips.iter().any(|name| entry.file_name().as_bytes() == name.as_bytes());
+                if kind.is_dir() && !is_skipped {
                     waiting.push(path);
                 } else if kind.is_file() {
                     let path = path.into_os_string().into_vec();
@@ -90,8 +90,8 @@ mod tests {
         std::fs::write(root.join("sub/target/b"), b"").unwrap();
         std::fs::write(root.join("target/c"), b"left out").unwrap();
         std::os::unix::fs::symlink("/etc/hostname", root.join("link")).unwrap();
-        let tree = Tree::walk(root, true).unwrap();
-        let all = Tree::walk(root, false).unwrap();
+        let tree = Tree::walk(root, CHECKOUT_SKIPS).unwrap();
+        let all = Tree::walk(root, &[]).unwrap();
         let part = tree.read(0, 1, 3).unwrap().unwrap();
         let past = tree.read(0, 9, 3).unwrap().unwrap();
         let none = tree.read(2, 0, 1);
