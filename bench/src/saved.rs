@@ -166,6 +166,11 @@ impl SavedPoint {
         Ok(Self { settings, each_repetition, calls, floors, peers })
     }
 
+    /// Returns the median and the extremes of a measured value.
+    pub(crate) fn spread(&self, key: &str) -> Option<Spread> {
+        Spread::of(self.each_repetition.get(key)?)
+    }
+
     /// Returns the point's settings as one line.
     pub(crate) fn label(&self) -> String {
         let each = |(key, value): (&String, &String)| match (key.as_str(), value.parse()) {
@@ -210,6 +215,18 @@ impl SavedPeer {
         let mut given = |key: &str| fields.contains_key(key).then(|| spread(&mut fields, key)).transpose();
         let (p50_ns, p99_ns) = (given("p50_ns")?, given("p99_ns")?);
         Ok(Self { p50_ns, p99_ns, mean_ns: given("mean_ns")?, per_s: given("per_s")? })
+    }
+}
+
+impl SavedPeer {
+    /// Returns the median time, or the mean of a system that reports no median.
+    pub(crate) fn middle_ns(&self) -> Option<Spread> {
+        self.p50_ns.or(self.mean_ns)
+    }
+
+    /// Returns `mean` if that is the time.
+    pub(crate) fn note(&self) -> &'static str {
+        if self.p50_ns.is_none() && self.mean_ns.is_some() { "mean" } else { "" }
     }
 }
 

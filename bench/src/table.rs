@@ -89,6 +89,11 @@ fn row(text: &mut String, name: &str, summary: &Summary) {
     );
 }
 
+/// Returns the text, or `-` for a value that is not known.
+pub(crate) fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
 /// Appends the row of another system. `-` stands for a value that it does not report; a mean replaces a missing median.
 fn peer_row(text: &mut String, name: &str, peer: &OfPeer) {
     let us = |ns: f64| format!("{:.2}", ns / 1e3);
