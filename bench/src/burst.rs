@@ -3,6 +3,7 @@
 //! The measurement has two parts: the calls, and the same number of tasks that wait for a timer instead. Each part runs in a
 //! separate process, so that their memory does not mix.
 
+use crate::child::{Child, await_parent};
 use crate::client::Kind;
 use crate::failure::Failure;
 use crate::machine::{Machine, Stamp, memory};
@@ -13,9 +14,7 @@ use crate::whole_file;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read as _};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
@@ -93,7 +92,7 @@ struct Results {
 pub(crate) fn measure(burst: &Burst) -> Result<(), Failure> {
     if burst.part.is_some() {
         thread::spawn(|| {
-            let _end = io::stdin().read_to_end(&mut Vec::new());
+            await_parent();
             std::process::exit(2);
         });
     }
@@ -155,29 +154,22 @@ fn table(results: &Results, failed: &[(String, u32)]) -> String {
 
 /// Runs this program again for one part.
 fn run(burst: &Burst, part: Part) -> Result<Outcome, Failure> {
-    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let mut command = Command::new(program);
-    command.args(["burst", "--part", &name(part), "--link", burst.link.name()]);
-    command.args(["--calls", &burst.calls.to_string(), "--limit", &burst.limit.to_string()]);
-    command.args(["--pollers", &burst.nodes.pollers.to_string()]);
-    for (option, address) in
-        [("--address", burst.nodes.address), ("--peer-address", burst.nodes.peer_address)]
-    {
-        if let Some(address) = address {
-            command.args([option, &address.to_string()]);
-        }
+    let mut arguments =
+        ["burst", "--part", &name(part), "--link", burst.link.name()].map(str::to_owned).to_vec();
+    let Nodes { pollers, address, peer_address } = burst.nodes;
+    for (option, value) in [
+        ("--calls", Some(burst.calls.to_string())),
+        ("--limit", Some(burst.limit.to_string())),
+        ("--pollers", Some(pollers.to_string())),
+        ("--address", address.map(|address| address.to_string())),
+        ("--peer-address", peer_address.map(|address| address.to_string())),
+    ] {
+        arguments.extend(value.into_iter().flat_map(|value| [option.to_owned(), value]));
     }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child =
-        command.spawn().map_err(|error| format!("cannot start the part {}: {error}", name(part)))?;
-    // The child ends when its input is closed, which also happens when this process is killed.
-    let _input = child.stdin.take();
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        // The child has printed the reason.
-        return Err(Failure::Unmeasured(format!("the part {} has ended, {}", name(part), output.status)));
-    }
-    let parsed = serde_json::from_slice(&output.stdout);
+    // The child has printed the reason if it fails.
+    let line =
+        Child::start(arguments)?.read_line().map_err(|why| format!("the part {}: {why}", name(part)))?;
+    let parsed = serde_json::from_str(&line);
     Ok(parsed.map_err(|error| format!("the part {} has no result: {error}", name(part)))?)
 }
 
@@ -213,7 +205,7 @@ fn calls(burst: &Burst) -> Result<Outcome, Failure> {
             ended.map(drop).map_err(|status| status.code())
         }
     })?;
-    session.death().map_or(Ok(ends), Err)
+    session.servers().death().map_or(Ok(ends), Err)
 }
 
 fn timers(burst: &Burst) -> Result<Outcome, Failure> {

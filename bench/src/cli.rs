@@ -10,12 +10,11 @@ use crate::load::Helper;
 use crate::mixed::Mixed;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
-use crate::peer::Serve;
 use crate::pin::Pin;
 use crate::quantities::{rate, seconds};
 use crate::rest::{IdleNodes, Rest};
 use crate::scale::Scale;
-use crate::servers::Wanted;
+use crate::servers::Fleet;
 use crate::shared::Shared;
 use crate::sizes::{Outstanding, Sizes};
 use crate::streams::Streams;
@@ -110,13 +109,10 @@ pub(crate) enum Command {
     Helper(Helper),
     /// The server process; the program starts it itself.
     #[command(hide = true)]
-    Serve(Serve),
+    Serve(Fleet),
     /// Idle nodes of `rest`.
     #[command(hide = true)]
     IdleNodes(IdleNodes),
-    /// The server process of `scale`.
-    #[command(hide = true)]
-    ServeFleet(ServeFleet),
 }
 
 // A doc comment would replace the description of the program.
@@ -206,27 +202,6 @@ pub(crate) struct SideBySide {
     /// Print nothing but errors.
     #[arg(long)]
     pub(crate) quiet: bool,
-}
-
-/// Arguments of the server process of `scale`.
-#[derive(Debug, Args)]
-pub(crate) struct ServeFleet {
-    #[arg(long, value_enum)]
-    pub(crate) link: LinkFlag,
-    #[arg(long)]
-    servers: u16,
-    #[arg(long)]
-    pollers: u16,
-    #[arg(long)]
-    services: u16,
-    #[arg(long)]
-    pub(crate) core: Option<usize>,
-}
-
-impl ServeFleet {
-    pub(crate) const fn wanted(&self) -> Wanted {
-        Wanted { servers: self.servers, pollers: self.pollers, services: self.services }
-    }
 }
 
 impl SideBySide {

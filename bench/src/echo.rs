@@ -51,50 +51,39 @@ pub(crate) fn digest(payload: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// A method of [`Echo`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    Echo,
+    Absorb,
+    Digest,
+    Post,
+}
+
 /// Calls of a client, on a poller or on another thread.
 pub(crate) trait Calls {
-    /// Calls [`Echo::echo`].
-    async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
-    /// Calls [`Echo::absorb`].
-    async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status>;
-    /// Calls [`Echo::digest`].
-    async fn digest(&self, payload: Bytes) -> Result<Bytes, Status>;
-    /// Calls [`Echo::post`].
-    async fn post(&self, payload: Bytes) -> Result<(), Status>;
+    /// Makes a call. The reply of [`Echo::post`] is empty.
+    async fn call(&self, request: Request, payload: Bytes) -> Result<Bytes, Status>;
 }
 
 impl Calls for EchoClient {
-    async fn echo(&self, payload: Bytes) -> Result<Bytes, Status> {
-        Self::echo(self, payload).await
-    }
-
-    async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status> {
-        Self::absorb(self, payload).await
-    }
-
-    async fn digest(&self, payload: Bytes) -> Result<Bytes, Status> {
-        Self::digest(self, payload).await
-    }
-
-    async fn post(&self, payload: Bytes) -> Result<(), Status> {
-        Self::post(self, payload).await
+    async fn call(&self, request: Request, payload: Bytes) -> Result<Bytes, Status> {
+        match request {
+            Request::Echo => self.echo(payload).await,
+            Request::Absorb => self.absorb(payload).await,
+            Request::Digest => self.digest(payload).await,
+            Request::Post => self.post(payload).await.map(|()| Bytes::new()),
+        }
     }
 }
 
 impl Calls for EchoLocal {
-    async fn echo(&self, payload: Bytes) -> Result<Bytes, Status> {
-        Self::echo(self, payload).await
-    }
-
-    async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status> {
-        Self::absorb(self, payload).await
-    }
-
-    async fn digest(&self, payload: Bytes) -> Result<Bytes, Status> {
-        Self::digest(self, payload).await
-    }
-
-    async fn post(&self, payload: Bytes) -> Result<(), Status> {
-        Self::post(self, payload).await
+    async fn call(&self, request: Request, payload: Bytes) -> Result<Bytes, Status> {
+        match request {
+            Request::Echo => self.echo(payload).await,
+            Request::Absorb => self.absorb(payload).await,
+            Request::Digest => self.digest(payload).await,
+            Request::Post => self.post(payload).await.map(|()| Bytes::new()),
+        }
     }
 }

@@ -77,8 +77,8 @@ pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
     // Many threads make these calls, so none is pinned.
     let cores = Pin::cores(Some(Pin::Off))?;
     let session = Session::start(LinkFlag::Auto, &load.nodes, Kind::Thread, cores)?;
-    let results = run(load, session.client().sendable())
-        .map_err(|error| session.death().unwrap_or(Failure::Unmeasured(error.to_string())))?;
+    let results =
+        run(load, session.client().sendable()).map_err(|error| session.servers().named(error.to_string()))?;
     if !load.quiet {
         output::out(&table(&results))?;
     }

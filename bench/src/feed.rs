@@ -3,7 +3,7 @@
 use crate::machine::memory;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use trunkline::{Bytes, Limit, NodeBuilder, Status, Stream, Streaming};
+use trunkline::{Bytes, Status, Stream, Streaming};
 
 /// Bytes of the number at the start of an item.
 const NUMBER: usize = 8;
@@ -68,11 +68,6 @@ impl Feed for Source {
         let read = |field| memory(field).map_err(Status::internal);
         Ok((read("VmRSS:")?, read("VmHWM:")?))
     }
-}
-
-/// Raises the limit of open streams per peer to what the benchmark needs.
-pub(crate) fn stream_budget(node: NodeBuilder) -> NodeBuilder {
-    node.decoded_bytes(Limit { per_peer: 1 << 30, in_all: 1 << 30 })
 }
 
 /// A stream of numbered items.

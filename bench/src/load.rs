@@ -1,15 +1,14 @@
 //! Load and limits during a measurement: busy loops beside it, and a CPU quota for each side.
 //!
-//! A busy loop is a child process. It ends with its standard input, which is also closed when its parent is killed. A quota
-//! is a control group (cgroup v2 or v1) below the group of this process. A child process removes the groups when this
-//! process has ended for whatever reason.
+//! A busy loop is a child process. A quota is a control group (cgroup v2 or v1) below the group of this process. A child
+//! process removes the groups when this process has ended for whatever reason.
 
+use crate::child::{Child, await_parent};
 use clap::{Args, Subcommand};
+use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::process::CommandExt as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -56,13 +55,10 @@ impl Load {
 impl Helper {
     /// Runs in the child process until the end of standard input.
     pub(crate) fn run(&self) {
-        let wait = || {
-            let _end = std::io::stdin().read_to_end(&mut Vec::new());
-        };
         match self {
             Self::Spin => {
-                thread::spawn(move || {
-                    wait();
+                thread::spawn(|| {
+                    await_parent();
                     std::process::exit(0);
                 });
                 loop {
@@ -70,7 +66,7 @@ impl Helper {
                 }
             }
             Self::RemoveGroups { groups } => {
-                wait();
+                await_parent();
                 for group in groups {
                     for _ in 0..ATTEMPTS {
                         if fs::remove_dir(group).is_ok() || !group.exists() {
@@ -84,44 +80,10 @@ impl Helper {
     }
 }
 
-/// A child process of this program, which ends when this value is dropped.
-#[derive(Debug)]
-pub(crate) struct Running(Child);
-
-impl Running {
-    /// Starts this program with these arguments.
-    ///
-    /// # Errors
-    /// Fails if the process does not start.
-    pub(crate) fn start(arguments: impl IntoIterator<Item = PathBuf>) -> Result<Self, String> {
-        let program =
-            std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-        let mut command = Command::new(program);
-        // Ctrl-C reaches the parent only, so that groups are removed after it.
-        command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.spawn().map(Self).map_err(|error| format!("cannot start a child process: {error}"))
-    }
-
-    /// Returns the next line that the process prints; `None` if it has ended.
-    pub(crate) fn read_line(&mut self) -> Option<String> {
-        let mut line = String::new();
-        let mut reader = BufReader::new(self.0.stdout.as_mut()?);
-        reader.read_line(&mut line).ok()?;
-        line.strip_suffix('\n').map(str::to_owned)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ended = self.0.wait();
-    }
-}
-
 /// Running busy loops, which end when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    _loops: Vec<Running>,
+    _loops: Vec<Child>,
 }
 
 impl Neighbours {
@@ -130,7 +92,7 @@ impl Neighbours {
     /// # Errors
     /// Fails if a process does not start.
     pub(crate) fn start(count: u32) -> Result<Self, String> {
-        let loops = (0..count).map(|_| Running::start(["spin".into()]));
+        let loops = (0..count).map(|_| Child::start(["spin"]));
         Ok(Self { _loops: loops.collect::<Result<_, _>>()? })
     }
 }
@@ -141,7 +103,7 @@ pub(crate) struct Quota {
     /// Former group of this process.
     parent: PathBuf,
     server: PathBuf,
-    _remover: Running,
+    _remover: Child,
 }
 
 impl Quota {
@@ -166,7 +128,7 @@ impl Quota {
         let group = |side: &str| parent.join(format!("trunkline-bench-{}-{side}", std::process::id()));
         let (client, server) = (group("client"), group("server"));
         // Started first: it removes the groups even if the next steps fail.
-        let remover = Running::start(["remove-groups".into(), client.clone(), server.clone()])?;
+        let remover = Child::start([OsStr::new("remove-groups"), client.as_os_str(), server.as_os_str()])?;
         for group in [&client, &server] {
             fs::create_dir(group).map_err(|error| format!("cannot create {}: {error}", group.display()))?;
             limit(group, cores)?;

@@ -5,7 +5,7 @@
 //! | `cli`, `nodes`, `sizes`, `quantities` | the command line |
 //! | `paths` | the path of packets to the server |
 //! | `run`, `drift`, `others` | the order of measurements, dropped measurements, and other load of the machine |
-//! | `session`, `peer`, `servers`, `in_process` | the two nodes, and the server's process |
+//! | `session`, `servers`, `child` | the nodes, and the server's process |
 //! | `client`, `worker`, `payload` | callers, exchanges and payloads |
 //! | `echo`, `feed` | the called services |
 //! | `floors` | the same exchanges without any middleware |
@@ -31,6 +31,7 @@
 
 mod across;
 mod burst;
+mod child;
 mod cli;
 mod client;
 mod compare;
@@ -43,7 +44,6 @@ mod feed;
 mod figures;
 mod floors;
 mod html;
-mod in_process;
 mod load;
 mod machine;
 mod mixed;
@@ -51,7 +51,6 @@ mod nodes;
 mod others;
 mod paths;
 mod payload;
-mod peer;
 mod pin;
 mod point;
 mod progress;
@@ -107,7 +106,6 @@ fn main() -> ExitCode {
         Some(Command::Node(host)) => across::serve(host),
         Some(Command::Run(orders)) => across::run(orders),
         Some(Command::Scale(scale)) => scale::measure(scale),
-        Some(Command::ServeFleet(fleet)) => peer::serve_fleet(fleet.wanted(), fleet.link, fleet.core),
         Some(Command::Mixed(mixed)) => mixed::measure(mixed),
         Some(Command::Burst(burst)) => burst::measure(burst),
         Some(Command::Streams(streams)) => streams::measure(streams),
@@ -120,7 +118,7 @@ fn main() -> ExitCode {
             helper.run();
             Ok(())
         }
-        Some(Command::Serve(serve)) => peer::serve(serve),
+        Some(Command::Serve(fleet)) => fleet.serve(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

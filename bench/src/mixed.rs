@@ -2,7 +2,7 @@
 
 use crate::client::{Job, Kind};
 use crate::drift::{Kept, steady};
-use crate::echo::Calls;
+use crate::echo::{Calls, Request};
 use crate::failure::Failure;
 use crate::floors;
 use crate::machine::{Machine, Stamp};
@@ -167,7 +167,7 @@ fn repeat(
         add(steady(line, || measure(slice::from_ref(member)))?, slice::from_mut(alone));
         bar.inc(1);
     }
-    session.death().map_or(Ok(()), Err)
+    session.servers().death().map_or(Ok(()), Err)
 }
 
 /// Adds the sample of each member to its repetitions.
@@ -283,10 +283,8 @@ impl Job for Mixture {
             let at = members::member(&self.members, self.next.fetch_add(1, Ordering::Relaxed));
             let began_ns = self.watch.now_ns();
             let payload = payloads[at].next();
-            let ended = match self.members[at].one_way {
-                true => calls.post(payload).await,
-                false => calls.echo(payload).await.map(drop),
-            };
+            let request = if self.members[at].one_way { Request::Post } else { Request::Echo };
+            let ended = calls.call(request, payload).await;
             let now_ns = self.watch.now_ns();
             let mut recorders = self.recorders();
             if let Err(status) = ended {

@@ -3,11 +3,11 @@
 //! Nothing is pinned, and all runtimes sleep. A caller is a thread that blocks. Idle sessions belong to nodes in further
 //! processes, or to further connections of other systems in the client process.
 
+use crate::child::{Child, await_parent};
 use crate::client::Kind;
 use crate::echo::EchoClient;
 use crate::failure::Failure;
 use crate::feed::FeedClient;
-use crate::load::Running;
 use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
 use crate::progress;
@@ -19,7 +19,6 @@ use crate::whole_file;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
@@ -145,13 +144,13 @@ impl Rest {
             System::Peer(peer) => return Ok(peer.usage(SIZE, rate, idle_sessions, time)?),
         };
         let session = Session::start(link, &self.nodes, Kind::Thread, None)?;
-        let server = session.server_process().ok_or_else(|| "the server has no process".to_owned())?;
+        let server = session.servers().process().ok_or_else(|| "the server has no process".to_owned())?;
         let address = session.client().server();
         let parts = (0..idle_sessions).step_by(NODES_OF_PROCESS.into());
         let idle =
             parts.map(|from| self.idle_nodes(link, address, (idle_sessions - from).min(NODES_OF_PROCESS)));
         let idle = idle.collect::<Result<Vec<_>, _>>();
-        let _idle = idle.map_err(|why| session.death().unwrap_or(Failure::Unmeasured(why)))?;
+        let _idle = idle.map_err(|why| session.servers().named(why))?;
         if idle_sessions > 0 {
             thread::sleep(SETTLING);
         }
@@ -161,10 +160,10 @@ impl Rest {
                 .map(drop)
                 .map_err(|status| format!("a call failed: {status}"))
         });
-        measured.map_err(|why| session.death().unwrap_or(Failure::Unmeasured(why)))
+        measured.map_err(|why| session.servers().named(why))
     }
 
-    fn idle_nodes(&self, link: LinkFlag, server: SocketAddr, count: u16) -> Result<Running, String> {
+    fn idle_nodes(&self, link: LinkFlag, server: SocketAddr, count: u16) -> Result<Child, String> {
         IdleNodes { server, count, link, streams: self.streams }.start()
     }
 }
@@ -185,16 +184,13 @@ type IdleNode = (Node, Option<(Sender<Bytes>, Streaming<Bytes>)>);
 
 impl IdleNodes {
     /// Starts the process, and returns it once all sessions are up.
-    fn start(self) -> Result<Running, String> {
+    fn start(self) -> Result<Child, String> {
         let Self { server, count, link, streams } = self;
-        let arguments = ["idle-nodes", &server.to_string(), &count.to_string(), "--link", link.name()];
-        let arguments = arguments.into_iter().chain(streams.then_some("--streams"));
-        let mut running = Running::start(arguments.map(PathBuf::from))?;
-        running
-            .read_line()
-            .filter(|line| line == READY)
-            .map(|_| running)
-            .ok_or_else(|| "idle sessions failed".to_owned())
+        let (server, count) = (server.to_string(), count.to_string());
+        let arguments = ["idle-nodes", &server, &count, "--link", link.name()];
+        let mut child = Child::start(arguments.into_iter().chain(streams.then_some("--streams")))?;
+        child.read_line().map_err(|why| format!("idle sessions failed: {why}"))?;
+        Ok(child)
     }
 
     /// Runs in the child process until the end of standard input.
@@ -204,7 +200,7 @@ impl IdleNodes {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let nodes = (0..self.count).map(|_| self.node()).collect::<Result<Vec<_>, _>>()?;
         output::out(READY)?;
-        let _end = std::io::stdin().read_to_end(&mut Vec::new());
+        await_parent();
         nodes.iter().for_each(|(node, _)| node.shutdown());
         Ok(())
     }

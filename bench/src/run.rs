@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
             let kept = steady(line, || session.measure(plan).inspect(|_| thread::sleep(SETTLE)))?;
             self.points[at].add_calls(&kept);
             bar.inc(1);
-            session.death().map_or(Ok(()), Err)?;
+            session.servers().death().map_or(Ok(()), Err)?;
         }
         Ok(())
     }

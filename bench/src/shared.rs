@@ -176,7 +176,7 @@ impl Shared {
         let _neighbours = Neighbours::start(self.load.neighbours)?;
         let quota = self.load.quota.map(Quota::start).transpose()?;
         let session = Session::start(link, &self.nodes, kind, cores)?;
-        if let (Some(quota), Some(server)) = (&quota, session.server_process()) {
+        if let (Some(quota), Some(server)) = (&quota, session.servers().process()) {
             quota.join_server(server)?;
         }
         let figures = OUTSTANDING.map(|outstanding| {

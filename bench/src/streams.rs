@@ -230,7 +230,7 @@ fn on_session<R>(
     run: impl FnOnce(&Session) -> Result<R, String>,
 ) -> Result<R, Failure> {
     let session = Session::start(streams.link, &streams.nodes, Kind::Poller, cores)?;
-    run(&session).map_err(|why| session.death().unwrap_or(Failure::Unmeasured(why)))
+    run(&session).map_err(|why| session.servers().named(why))
 }
 
 /// Runs a task on the first poller of the client.

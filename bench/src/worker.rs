@@ -1,6 +1,6 @@
 //! A worker of a measurement: makes and records one call after another until the measurement is over.
 
-use crate::echo::{Calls, digest};
+use crate::echo::{Calls, Request, digest};
 use crate::payload::{Buffer, Payloads};
 use crate::recorder::{Recorder, Sample};
 use crate::stopwatch::{Stopwatch, nanoseconds};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
-use trunkline::{Bytes, Status};
+use trunkline::Bytes;
 use trunkline_machine::rings::cell;
 
 /// Work of a call.
@@ -115,25 +115,21 @@ impl Measurement {
     async fn call(&self, calls: &impl Calls, payload: Bytes) -> Result<(), String> {
         let Plan { exchange, verify, .. } = self.plan;
         let expected = if verify { payload.clone() } else { Bytes::new() };
-        let ended = match exchange {
-            Exchange::OneWay => return calls.post(payload).await.map_err(named),
-            Exchange::Echo => calls.echo(payload).await,
-            Exchange::Absorb if verify => calls.digest(payload).await,
-            Exchange::Absorb => calls.absorb(payload).await,
+        let request = match exchange {
+            Exchange::OneWay => Request::Post,
+            Exchange::Echo => Request::Echo,
+            Exchange::Absorb if verify => Request::Digest,
+            Exchange::Absorb => Request::Absorb,
         };
-        let reply = ended.map_err(named)?;
-        let right = match exchange {
-            _ if !verify => true,
-            Exchange::Echo => reply == expected,
-            Exchange::Absorb => reply[..] == digest(&expected).to_le_bytes(),
-            Exchange::OneWay => true,
+        let reply =
+            calls.call(request, payload).await.map_err(|status| format!("a call failed: {status}"))?;
+        let is_right = match request {
+            Request::Echo => !verify || reply == expected,
+            Request::Digest => reply[..] == digest(&expected).to_le_bytes(),
+            Request::Absorb | Request::Post => true,
         };
-        if right { Ok(()) } else { Err("a reply has other contents than were sent".to_owned()) }
+        if is_right { Ok(()) } else { Err("a reply has other contents than were sent".to_owned()) }
     }
-}
-
-fn named(status: Status) -> String {
-    format!("a call failed: {status}")
 }
 
 /// Returns the time at which a call of an open loop is due.

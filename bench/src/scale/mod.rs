@@ -17,14 +17,14 @@ use crate::point::{Repetitions, Summary};
 use crate::progress;
 use crate::quantities::seconds;
 use crate::recorder::{Sample, histogram};
-use crate::servers::Wanted;
+use crate::servers::Fleet;
 use crate::session::Session;
 use crate::sizes::Counts;
 use crate::stopwatch::Stopwatch;
 use crate::whole_file;
 use crate::worker::{Exchange, Measurement, Plan};
 use clap::Args;
-use fleet::Fleet;
+use fleet::{Client, Order};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -82,8 +82,7 @@ enum Dimension {
     Peers,
     Pollers,
     Services,
-    OneAfterTheOther,
-    AtOnce,
+    Sessions(Order),
 }
 
 /// One value of one dimension during the measurement.
@@ -172,8 +171,8 @@ impl Scale {
             (Dimension::Peers, &self.peers.0),
             (Dimension::Pollers, &self.pollers.0),
             (Dimension::Services, &self.services.0),
-            (Dimension::OneAfterTheOther, &self.connections.0),
-            (Dimension::AtOnce, &self.connections.0),
+            (Dimension::Sessions(Order::OneAfterTheOther), &self.connections.0),
+            (Dimension::Sessions(Order::AtOnce), &self.connections.0),
         ];
         let point = |(dimension, count)| Point { dimension, count, repetitions: Repetitions::default() };
         let each = |(dimension, counts): (Dimension, &Vec<u16>)| {
@@ -184,7 +183,10 @@ impl Scale {
 
     /// Runs one repetition of a point with new nodes.
     fn repeat(&self, point: &mut Point, cores: Option<Cores>) -> Result<(), Failure> {
-        let wanted = Wanted {
+        let fleet = Fleet {
+            address: None,
+            link: self.link,
+            core: cores.map(|cores| cores.server),
             servers: if matches!(point.dimension, Dimension::Pollers | Dimension::Services) {
                 1
             } else {
@@ -195,18 +197,17 @@ impl Scale {
         };
         let line = || Ok::<_, Failure>(floors::line(cores, LINE)?.times.value_at_quantile(0.5));
         let kept = steady(line, || {
-            let fleet = Fleet::start(self.link, wanted, cores)?;
+            let client = Client::start(fleet, cores)?;
             match point.dimension {
-                Dimension::OneAfterTheOther => sessions(&fleet, false),
-                Dimension::AtOnce => sessions(&fleet, true),
-                Dimension::Peers | Dimension::Pollers | Dimension::Services => self.calls(&fleet),
+                Dimension::Sessions(order) => sessions(&client, order),
+                Dimension::Peers | Dimension::Pollers | Dimension::Services => self.calls(&client),
             }
         })?;
         point.repetitions.add(&kept);
         Ok(())
     }
 
-    fn calls(&self, fleet: &Fleet) -> Result<Sample, Failure> {
+    fn calls(&self, client: &Client) -> Result<Sample, Failure> {
         let measurement = Arc::new(Measurement::begin(Plan {
             exchange: Exchange::Echo,
             size: PAYLOAD,
@@ -218,16 +219,16 @@ impl Scale {
             measured: Duration::from_secs_f64(self.seconds),
             is_mean: false,
         }));
-        fleet.work(&measurement, self.outstanding)?;
+        client.work(&measurement, self.outstanding)?;
         Ok(measurement.finish()?)
     }
 }
 
 /// Measures first calls, which set up sessions.
 #[expect(clippy::cast_precision_loss, reason = "at most 64 sessions, and times far below 2^52 ns")]
-fn sessions(fleet: &Fleet, at_once: bool) -> Result<Sample, Failure> {
+fn sessions(client: &Client, order: Order) -> Result<Sample, Failure> {
     let (watch, mut times) = (Stopwatch::start(), histogram());
-    let each = fleet.first_calls(watch, at_once)?;
+    let each = client.first_calls(watch, order)?;
     let lasted_ns = watch.now_ns();
     each.iter().for_each(|time| times.saturating_record(*time));
     Ok(Sample { times, per_s: each.len() as f64 * 1e9 / lasted_ns as f64 })
@@ -239,13 +240,13 @@ impl Dimension {
             Self::Peers => "peers",
             Self::Pollers => "pollers",
             Self::Services => "services",
-            Self::OneAfterTheOther => "sessions, one after the other",
-            Self::AtOnce => "sessions, at once",
+            Self::Sessions(Order::OneAfterTheOther) => "sessions, one after the other",
+            Self::Sessions(Order::AtOnce) => "sessions, at once",
         }
     }
 
     const fn is_of_sessions(self) -> bool {
-        matches!(self, Self::OneAfterTheOther | Self::AtOnce)
+        matches!(self, Self::Sessions(_))
     }
 }
 

@@ -52,7 +52,7 @@ macro_rules! services {
         }
 
         /// Adds the first `count` services to a builder.
-        pub(crate) fn serve(builder: NodeBuilder, count: u16) -> NodeBuilder {
+        pub(super) fn serve(builder: NodeBuilder, count: u16) -> NodeBuilder {
             $(let builder = if $number < count {
                 builder.serve($module::EchoServer::new(Mirror))
             } else {
