@@ -10,12 +10,12 @@ use crate::load::Helper;
 use crate::mixed::Mixed;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
-use crate::pin::Pin;
-use crate::quantities::{rate, seconds};
 use crate::rest::{IdleNodes, Rest};
 use crate::scale::Scale;
+use crate::scenario::{Output, Sweep, rate};
 use crate::servers::Fleet;
 use crate::shared::Shared;
+use crate::side_by_side::SideBySide;
 use crate::sizes::{Outstanding, Sizes};
 use crate::streams::Streams;
 use clap::{Args, Parser, Subcommand};
@@ -130,21 +130,14 @@ pub(crate) struct Settings {
     /// Calls under way at a time, 1 to 4096; lists and ranges as for --size.
     #[arg(long, value_name = "CALLS")]
     pub(crate) outstanding: Option<Outstanding>,
-    /// Measured time of each repetition, after a warm-up of a quarter of it. Floors take a fifth of it.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    pub(crate) seconds: f64,
-    /// Number of repetitions of all measurements, in turn.
-    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) repetitions: u32,
+    #[command(flatten)]
+    pub(crate) sweep: Sweep,
     /// Kind of thread or task that makes the calls.
     #[arg(long, value_enum, default_value_t = Kind::Poller)]
     pub(crate) client: Kind,
     /// One-way calls: a call ends when its payload is in the server's memory, and nothing comes back.
     #[arg(long)]
     pub(crate) one_way: bool,
-    /// Cores of client and server, like `0,1`, or `off`. By default the first two that the process may use.
-    #[arg(long, value_name = "CORES")]
-    pub(crate) pin: Option<Pin>,
     /// Pause before each call, so that both sides sleep; floors that sleep have the same pause.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000), conflicts_with = "arrivals")]
     pub(crate) pause: Option<u64>,
@@ -164,72 +157,13 @@ pub(crate) struct Settings {
     /// The program with the systems in Rust, where these sources are not: bench/peers, built.
     #[arg(long, value_name = "FILE", requires = "peers")]
     pub(crate) peers_program: Option<PathBuf>,
-    /// Also write the results to this file: those of one point at the top level, several as `points`.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
     /// Also write a page with plots, which needs no other file: distributions, sweeps, floors, machine and settings.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(long)]
-    pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
-}
-
-/// Trunkline over UDP and shared memory, other systems and floors, in turn; prints one table in Markdown.
-///
-/// The columns are the round trip of 64 bytes, one at a time, and calls per second with 32 outstanding: medians, with
-/// the lowest and the highest of the repetitions. A line with date, version, machine and method follows. Standard output
-/// has nothing else. The first time, cargo builds the other systems in Rust, which takes some minutes.
-#[derive(Debug, Args)]
-pub(crate) struct SideBySide {
-    /// Measured time of each repetition. Floors take a fifth of it.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    pub(crate) seconds: f64,
-    /// Number of repetitions of all measurements, in turn.
-    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) repetitions: u32,
-    /// Cores of client and server, like `0,1`, or `off`. By default the first two that the process may use.
-    #[arg(long, value_name = "CORES")]
-    pub(crate) pin: Option<Pin>,
-    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) peers_program: Option<PathBuf>,
-    /// Also write the rows to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(long)]
-    pub(crate) quiet: bool,
-}
-
-impl SideBySide {
-    /// Returns the settings of the runs over one link. Other systems are measured in the UDP runs.
-    pub(crate) fn settings(&self, link: LinkFlag) -> Settings {
-        let peers = link == LinkFlag::Udp;
-        Settings {
-            link,
-            link_why: None,
-            size: None,
-            outstanding: None,
-            seconds: self.seconds,
-            repetitions: self.repetitions,
-            client: Kind::Poller,
-            one_way: false,
-            pin: self.pin,
-            pause: None,
-            buffer: Buffer::Reused,
-            verify: false,
-            arrivals: None,
-            peers,
-            peers_program: self.peers_program.clone(),
-            json: None,
-            html: None,
-            quiet: self.quiet,
-            nodes: Nodes { pollers: 1, peer_address: None, address: None },
-        }
-    }
 }
 
 impl Settings {
@@ -238,7 +172,7 @@ impl Settings {
     /// # Errors
     /// Fails with the reason.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.json.is_some() && self.json == self.html {
+        if self.html.is_some() && self.output.json == self.html {
             return Err("--json and --html name the same file".to_owned());
         }
         let most = self.outstanding.iter().flat_map(|all| all.0.iter().copied()).max().unwrap_or(1);

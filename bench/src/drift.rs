@@ -3,6 +3,13 @@
 //! A cache line's round trip between the two cores is measured before and after each measurement. When the two differ
 //! by more than [`MOST`], the measurement in between is dropped and repeated.
 
+use crate::failure::Failure;
+use crate::floors;
+use crate::pin::Cores;
+use std::time::Duration;
+
+/// Time for which the cache line is sampled.
+const LINE: Duration = Duration::from_millis(5);
 /// Largest ratio of two samples that does not count as drift.
 pub(crate) const MOST: f64 = 1.4;
 /// Maximum number of repeats. The last measurement counts regardless of its samples.
@@ -17,11 +24,18 @@ pub(crate) struct Kept<T> {
     pub(crate) drifted: bool,
 }
 
-/// Measures between two samples of the line, and repeats that while the samples differ too much.
+/// Measures between two samples of the line between these cores, and repeats that while the samples differ too much.
 ///
 /// # Errors
 /// Returns errors of the measurement and of the samples.
-pub(crate) fn steady<T, E>(
+pub(crate) fn steady<T>(
+    cores: Option<Cores>,
+    measure: impl FnMut() -> Result<T, Failure>,
+) -> Result<Kept<T>, Failure> {
+    repeated(|| Ok(floors::line(cores, LINE)?.times.value_at_quantile(0.5)), measure)
+}
+
+fn repeated<T, E>(
     mut line_ns: impl FnMut() -> Result<u64, E>,
     mut measure: impl FnMut() -> Result<T, E>,
 ) -> Result<Kept<T>, E> {
@@ -51,7 +65,7 @@ mod tests {
         let mut lines = lines.iter().copied().cycle();
         let mut measured = 0;
         let next = || Ok::<_, Infallible>(lines.next().unwrap_or_default());
-        steady(next, || {
+        repeated(next, || {
             measured += 1;
             Ok(measured)
         })

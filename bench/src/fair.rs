@@ -3,22 +3,17 @@
 use crate::client::Kind;
 use crate::echo::EchoClient;
 use crate::failure::Failure;
-use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
-use crate::pin::Pin;
-use crate::progress;
+use crate::scenario::{Output, Scenario};
 use crate::session::Session;
-use crate::whole_file;
 use clap::Args;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::error::Error;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::{Bytes, CallOptions, block_on};
-use trunkline_testkit::output;
 
 /// Bytes for which a small call may wait: four pieces, each fetched by one READ.
 const FOUR_PIECES: f64 = (4 << 20) as f64;
@@ -37,23 +32,15 @@ pub(crate) struct Load {
     /// Measured time of the small calls.
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     seconds: u64,
-    /// Also write the results to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     nodes: Nodes,
 }
 
-/// Contents of the file.
+/// Results, as in the file.
 #[derive(Debug, Serialize)]
 struct Results {
-    command: &'static str,
-    #[serde(flatten)]
-    stamp: Stamp,
-    machine: Machine,
     large: usize,
     large_bytes: usize,
     large_failed: u64,
@@ -72,20 +59,13 @@ struct Results {
 /// # Errors
 /// Fails with the reason if the nodes do not start or a small call fails.
 pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
-    whole_file::check(&load.json)?;
-    let began = Instant::now();
+    let scenario = Scenario::begin("fair", &load.output, None)?;
     // Many threads make these calls, so none is pinned.
-    let cores = Pin::cores(Some(Pin::Off))?;
-    let session = Session::start(LinkFlag::Auto, &load.nodes, Kind::Thread, cores)?;
+    let session = Session::start(LinkFlag::Auto, &load.nodes, Kind::Thread, None)?;
     let results =
         run(load, session.client().sendable()).map_err(|error| session.servers().named(error.to_string()))?;
-    if !load.quiet {
-        output::out(&table(&results))?;
-    }
-    let written = load.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &results));
-    written.map_err(Failure::Unwritten)?;
-    let what = format!("fair: {} small calls next to {} large ones", results.small_calls, results.large);
-    progress::end(load.quiet, &what, began, &load.json)
+    let what = format!("{} small calls next to {} large ones", results.small_calls, results.large);
+    scenario.end(Ok(()), &table(&results), &results, &what)
 }
 
 fn run(load: &Load, client: &EchoClient) -> Result<Results, Box<dyn Error>> {
@@ -122,9 +102,6 @@ fn run(load: &Load, client: &EchoClient) -> Result<Results, Box<dyn Error>> {
     #[expect(clippy::cast_precision_loss, reason = "reported with a few digits")]
     let bytes_per_s = moved.load(Ordering::Relaxed) as f64 / elapsed.as_secs_f64();
     Ok(Results {
-        command: "fair",
-        stamp: Stamp::now(),
-        machine: Machine::here(),
         large: load.large,
         large_bytes: load.bytes,
         large_failed: failed.load(Ordering::Relaxed),

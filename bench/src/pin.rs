@@ -11,6 +11,13 @@ pub(crate) struct Cores {
     pub(crate) server: usize,
 }
 
+impl Cores {
+    /// Returns both cores, as in JSON.
+    pub(crate) const fn pair(self) -> [usize; 2] {
+        [self.client, self.server]
+    }
+}
+
 /// Value of `--pin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pin {

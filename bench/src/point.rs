@@ -56,11 +56,34 @@ pub(crate) struct Point {
     pub(crate) size: usize,
     pub(crate) outstanding: usize,
     pub(crate) references: References,
-    calls: Repetitions,
-    floors: BTreeMap<Floor, Repetitions>,
-    systems: BTreeMap<String, Vec<Figures>>,
+    pub(crate) calls: Repetitions,
+    pub(crate) floors: BTreeMap<Floor, Repetitions>,
+    pub(crate) systems: BTreeMap<String, Vec<Figures>>,
     /// Reasons for which systems are not measured at this point.
-    skipped: BTreeMap<String, String>,
+    pub(crate) skipped: BTreeMap<String, String>,
+}
+
+/// Values that a point measures, by their keys in JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Values {
+    /// Medians over the repetitions.
+    #[serde(flatten)]
+    medians: BTreeMap<&'static str, f64>,
+    /// Values behind the medians, in the order of measurement. `compare` derives the noise from them.
+    each_repetition: BTreeMap<&'static str, Vec<f64>>,
+}
+
+impl Values {
+    /// Returns the values if each was measured at least once.
+    pub(crate) fn of(each_repetition: BTreeMap<&'static str, Vec<f64>>) -> Option<Self> {
+        let medians = each_repetition.iter().map(|(&key, values)| Some((key, Spread::of(values)?.median)));
+        Some(Self { medians: medians.collect::<Option<_>>()?, each_repetition })
+    }
+
+    /// Returns a median, or 0 for a value that the point does not measure.
+    pub(crate) fn get(&self, key: &str) -> f64 {
+        self.medians.get(key).copied().unwrap_or_default()
+    }
 }
 
 /// Results of one point, in JSON.
@@ -68,11 +91,8 @@ pub(crate) struct Point {
 pub(crate) struct Results {
     pub(crate) size_bytes: usize,
     pub(crate) outstanding: usize,
-    /// Medians over the repetitions. Values that the subcommand does not measure are left out.
     #[serde(flatten)]
-    pub(crate) headline: BTreeMap<&'static str, f64>,
-    /// Values behind the medians, in the order of measurement. `compare` derives the noise from them.
-    each_repetition: BTreeMap<&'static str, Vec<f64>>,
+    pub(crate) values: Values,
     pub(crate) calls: Summary,
     pub(crate) floors: BTreeMap<&'static str, Summary>,
     /// Other systems, and the reasons for which some were not measured.
@@ -96,7 +116,7 @@ pub(crate) struct OfPeer {
 }
 
 impl OfPeer {
-    fn of(all: &[Figures]) -> Self {
+    pub(crate) fn of(all: &[Figures]) -> Self {
         let spread = |figure: fn(&Figures) -> Option<f64>| {
             Spread::of(&all.iter().filter_map(figure).collect::<Vec<_>>())
         };
@@ -153,9 +173,12 @@ impl Repetitions {
             drifted: self.drifted,
         })
     }
-}
 
-impl Repetitions {
+    /// Returns the times of all repetitions together.
+    pub(crate) const fn times(&self) -> Option<&Histogram<u64>> {
+        self.times.as_ref()
+    }
+
     /// Returns times and rates, by their keys in JSON, in the order of measurement.
     pub(crate) fn each(&self, rate: &'static str) -> BTreeMap<&'static str, Vec<f64>> {
         let (p50, p99) = (("rtt_p50_ns", self.p50_ns.clone()), ("rtt_p99_ns", self.p99_ns.clone()));
@@ -171,31 +194,6 @@ impl Point {
         Self { measure, size, outstanding, references, calls, floors, systems, skipped }
     }
 
-    /// Adds a repetition of the calls.
-    pub(crate) fn add_calls(&mut self, kept: &Kept<Sample>) {
-        self.calls.add(kept);
-    }
-
-    /// Adds a repetition of a floor.
-    pub(crate) fn add_floor(&mut self, floor: Floor, kept: &Kept<Sample>) {
-        self.floors.entry(floor).or_default().add(kept);
-    }
-
-    /// Adds a repetition of another system.
-    pub(crate) fn add_system(&mut self, name: &str, figures: Figures) {
-        self.systems.entry(name.to_owned()).or_default().push(figures);
-    }
-
-    /// Records that another system cannot be measured at this point.
-    pub(crate) fn skip(&mut self, name: &str, why: String) {
-        self.skipped.insert(name.to_owned(), why);
-    }
-
-    /// Returns true if this system cannot be measured at this point.
-    pub(crate) fn is_skipped(&self, name: &str) -> bool {
-        self.skipped.contains_key(name)
-    }
-
     /// Returns the results if each kind was measured at least once.
     pub(crate) fn results(&self) -> Option<Results> {
         let calls = self.calls.summary()?;
@@ -203,15 +201,10 @@ impl Point {
         for (floor, repetitions) in &self.floors {
             floors.insert(floor.name(), repetitions.summary()?);
         }
-        let each_repetition = self.each_repetition()?;
-        let median = |values: &Vec<f64>| Spread::of(values).map(|spread| spread.median);
-        let headline = each_repetition.iter().map(|(&key, values)| Some((key, median(values)?)));
-        let headline = headline.collect::<Option<_>>()?;
         Some(Results {
             size_bytes: self.size,
             outstanding: self.outstanding,
-            headline,
-            each_repetition,
+            values: Values::of(self.each_repetition()?)?,
             calls,
             floors,
             peers: self.systems.iter().map(|(name, all)| (name.clone(), OfPeer::of(all))).collect(),
@@ -268,9 +261,9 @@ mod tests {
     fn point(measure: Measure) -> Point {
         let mut point = Point::new(measure, 64, 1, REFERENCES);
         for us in [10, 30, 20] {
-            point.add_calls(&kept(us));
+            point.calls.add(&kept(us));
             for floor in [Floor::Udp, Floor::UdpBatched, Floor::UdpGso] {
-                point.add_floor(floor, &kept(5));
+                point.floors.entry(floor).or_default().add(&kept(5));
             }
         }
         point
@@ -299,7 +292,7 @@ mod tests {
     fn results_are_medians_of_repetitions() {
         let results = point(Measure::Bandwidth).results().unwrap();
         let near = |key: &str, value: f64| {
-            let measured = results.headline[key];
+            let measured = results.values.get(key);
             assert!((measured - value).abs() < value / 100.0, "{key}: {measured}");
         };
         near("rtt_p50_ns", 20_000.0);
@@ -308,7 +301,7 @@ mod tests {
         near("floor_bytes_per_s", 200_000.0);
         assert_eq!((results.calls.repetitions, results.calls.dropped), (3, 3));
         let times: Vec<_> =
-            results.each_repetition["rtt_p50_ns"].iter().map(|ns| (ns / 1e3).round()).collect();
+            results.values.each_repetition["rtt_p50_ns"].iter().map(|ns| (ns / 1e3).round()).collect();
         assert_eq!(times, [10.0, 30.0, 20.0], "in the order of measurement");
     }
 
@@ -316,10 +309,13 @@ mod tests {
     fn other_systems_have_what_they_report_and_reasons() {
         let mut point = point(Measure::Rate);
         for us in [3.0, 1.0, 2.0] {
-            point.add_system("fast", Figures { mean_ns: Some(us * 1e3), ..Figures::default() });
+            point
+                .systems
+                .entry("fast".to_owned())
+                .or_default()
+                .push(Figures { mean_ns: Some(us * 1e3), ..Figures::default() });
         }
-        point.skip("slow", "it is not installed".to_owned());
-        assert!(point.is_skipped("slow") && !point.is_skipped("fast"));
+        point.skipped.insert("slow".to_owned(), "it is not installed".to_owned());
         let json = serde_json::to_value(point.results().unwrap()).unwrap();
         assert_eq!(
             (&json["peers"]["fast"]["mean_ns"]["median"], &json["peers"]["fast"]["per_s"]),

@@ -8,21 +8,18 @@ use crate::client::Kind;
 use crate::echo::EchoClient;
 use crate::failure::Failure;
 use crate::feed::FeedClient;
-use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
-use crate::progress;
-use crate::quantities::seconds;
+use crate::scenario::{Output, Scenario, seconds};
 use crate::session::Session;
 use crate::systems::Peer;
-use crate::usage::{self, Side, Usage};
-use crate::whole_file;
+use crate::table::Table;
+use crate::usage::{self, Usage};
 use clap::Args;
-use serde::Serialize;
-use std::fmt::Write as _;
+use serde_json::json;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline::stream::{Sender, channel};
 use trunkline::{Bytes, Node, Streaming, block_on};
 use trunkline_testkit::{fresh_ip, output};
@@ -59,44 +56,21 @@ pub(crate) struct Rest {
     /// The program with the systems in Rust, where these sources are not: bench/peers, built.
     #[arg(long, value_name = "FILE")]
     peers_program: Option<PathBuf>,
-    /// Also write the results to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     nodes: Nodes,
 }
 
-/// A system under measurement.
-enum System {
-    Trunkline(LinkFlag),
-    Peer(Peer),
-}
-
-/// Results of one system at one point.
-#[derive(Debug, Serialize)]
-struct Row {
+/// Trunkline over a link, or another system, at one point.
+struct Point {
     system: String,
+    link: LinkFlag,
+    peer: Option<Peer>,
     /// Requested calls per second.
     rate: u32,
     idle_sessions: u16,
-    #[serde(flatten)]
-    usage: Usage,
-}
-
-/// Contents of the JSON file.
-#[derive(Debug, Serialize)]
-struct Results<'a> {
-    command: &'static str,
-    #[serde(flatten)]
-    stamp: Stamp,
-    machine: Machine,
-    seconds: f64,
-    rows: &'a [Row],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    usage: Option<Usage>,
 }
 
 /// Measures and prints the results.
@@ -104,45 +78,77 @@ struct Results<'a> {
 /// # Errors
 /// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(wanted: &Rest) -> Result<(), Failure> {
-    whole_file::check(&wanted.json)?;
+    let scenario = Scenario::begin("rest", &wanted.output, None)?;
     if wanted.link.contains(&LinkFlag::Process) {
         return Err("--link process: client and server need a process each".to_owned().into());
     }
-    let (began, machine) = (Instant::now(), Machine::here());
-    let mut systems: Vec<_> = wanted.link.iter().copied().map(System::Trunkline).collect();
-    let peers = Peer::all(wanted.peers_program.as_deref())?;
-    systems.extend(peers.into_iter().filter(Peer::is_over_tcp).map(System::Peer));
-    let mut points: Vec<_> = wanted.rates.iter().map(|&rate| (rate, 0)).collect();
-    points.extend(wanted.sessions.iter().map(|&sessions| (0, sessions)));
-    let bar = progress::bar(wanted.quiet, (systems.len() * points.len()) as u64);
-    let mut rows = Vec::new();
-    let mut all = points.iter().flat_map(|&point| systems.iter().map(move |system| (system, point)));
-    let measured = all.try_for_each(|(system, (rate, idle_sessions))| {
-        bar.set_message(system.name());
-        let usage = wanted.usage(system, rate, idle_sessions)?;
-        rows.push(Row { system: system.name(), rate, idle_sessions, usage });
-        bar.inc(1);
-        Ok::<_, Failure>(())
+    let ours = wanted.link.iter().map(|&link| (format!("Trunkline, {}", link.name()), link, None));
+    let peers = Peer::over_tcp(wanted.peers_program.as_deref())?;
+    let peers = peers.into_iter().map(|peer| (peer.name.clone(), LinkFlag::Auto, Some(peer)));
+    let systems: Vec<_> = ours.chain(peers).collect();
+    let loads = wanted.rates.iter().map(|&rate| (rate, 0));
+    let loads = loads.chain(wanted.sessions.iter().map(|&sessions| (0, sessions)));
+    let points = loads.flat_map(|(rate, idle_sessions)| {
+        systems.iter().cloned().map(move |(system, link, peer)| Point {
+            system,
+            link,
+            peer,
+            rate,
+            idle_sessions,
+            usage: None,
+        })
     });
-    bar.finish_and_clear();
-    if !wanted.quiet {
-        output::out(&table(&rows))?;
+    let mut points: Vec<_> = points.collect();
+    let measured = scenario.sweep(
+        1,
+        &mut points,
+        |point| point.system.clone(),
+        |point| {
+            point.usage = Some(wanted.usage(point)?);
+            Ok(())
+        },
+    );
+    let mut table = Table::new([
+        "calls/s",
+        "idle sessions",
+        "<system",
+        "client CPU, %",
+        "server CPU, %",
+        "client switches/s",
+        "server switches/s",
+        "client RSS, MiB",
+        "server RSS, MiB",
+    ]);
+    let mut rows = Vec::new();
+    for Point { system, rate, idle_sessions, usage, .. } in points {
+        let Some(Usage { calls_per_s, client, server }) = usage else { continue };
+        let sides = [&client, &server];
+        let cpu = sides.map(|side| format!("{:.2}", side.cpu * 100.0));
+        let switches = sides.map(|side| format!("{:.0}", side.switches_per_s));
+        #[expect(clippy::cast_precision_loss, reason = "memory stays far below 2^52 bytes")]
+        let resident = sides.map(|side| format!("{:.1}", side.resident_bytes as f64 / f64::from(1 << 20)));
+        let names = [format!("{calls_per_s:.0}"), idle_sessions.to_string(), system.clone()];
+        table.row(names.into_iter().chain(cpu).chain(switches).chain(resident));
+        rows.push(json!({
+            "system": system,
+            "rate": rate,
+            "idle_sessions": idle_sessions,
+            "calls_per_s": calls_per_s,
+            "client": client,
+            "server": server,
+        }));
     }
-    let error = measured.as_ref().err().map(ToString::to_string);
-    let (stamp, seconds) = (Stamp::now(), wanted.seconds);
-    let results = Results { command: "rest", stamp, machine, seconds, rows: &rows, error };
-    let written = wanted.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &results));
-    measured.and(written.map_err(Failure::Unwritten))?;
-    progress::end(wanted.quiet, "rest", began, &wanted.json)
+    let results = json!({ "seconds": wanted.seconds, "rows": rows });
+    scenario.end(measured, table.markdown().trim_end(), &results, &format!("{} rows", rows.len()))
 }
 
 impl Rest {
-    fn usage(&self, system: &System, rate: u32, idle_sessions: u16) -> Result<Usage, Failure> {
+    fn usage(&self, point: &Point) -> Result<Usage, Failure> {
         let time = Duration::from_secs_f64(self.seconds);
-        let link = match system {
-            System::Trunkline(link) => *link,
-            System::Peer(peer) => return Ok(peer.usage(SIZE, rate, idle_sessions, time)?),
-        };
+        let &Point { link, rate, idle_sessions, .. } = point;
+        if let Some(peer) = &point.peer {
+            return Ok(peer.usage(SIZE, rate, idle_sessions, time)?);
+        }
         let session = Session::start(link, &self.nodes, Kind::Thread, None)?;
         let server = session.servers().process().ok_or_else(|| "the server has no process".to_owned())?;
         let address = session.client().server();
@@ -219,34 +225,4 @@ impl IdleNodes {
             block_on(feed.chat(items)).map_err(|status| format!("an idle stream failed: {status}"))?;
         Ok((node, Some((sender, answers))))
     }
-}
-
-impl System {
-    fn name(&self) -> String {
-        match self {
-            Self::Trunkline(link) => format!("Trunkline, {}", link.name()),
-            Self::Peer(peer) => peer.name.clone(),
-        }
-    }
-}
-
-fn table(rows: &[Row]) -> String {
-    let mut text = "| calls/s | idle sessions | system | client CPU, % | server CPU, % | client switches/s | server switches/s | client RSS, MiB | server RSS, MiB |\n".to_owned();
-    text.push_str("|---:|---:|---|---:|---:|---:|---:|---:|---:|\n");
-    for Row { system, idle_sessions, usage: Usage { calls_per_s, client, server }, .. } in rows {
-        #[expect(clippy::cast_precision_loss, reason = "memory stays far below 2^52 bytes")]
-        let mib = |side: &Side| side.resident_bytes as f64 / f64::from(1 << 20);
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "| {calls_per_s:.0} | {idle_sessions} | {system} | {:.2} | {:.2} | {:.0} | {:.0} | {:.1} | {:.1} |",
-            client.cpu * 100.0,
-            server.cpu * 100.0,
-            client.switches_per_s,
-            server.switches_per_s,
-            mib(client),
-            mib(server),
-        );
-    }
-    text.trim_end().to_owned()
 }

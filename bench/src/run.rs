@@ -1,21 +1,25 @@
-//! The plan of a run: each repetition measures every point and every floor once.
+//! `latency`, `rate` and `bandwidth`: each repetition measures every point and every floor once.
 
 use crate::cli::Settings;
 use crate::drift::steady;
 use crate::failure::Failure;
-use crate::floors::{self, Floor, Shape};
+use crate::floors::{Floor, Shape};
 use crate::nodes::LinkFlag;
 use crate::pin::{Cores, Pin};
-use crate::point::{Measure, Point, References};
+use crate::point::{Measure, Point, References, Results};
+use crate::scenario::Scenario;
 use crate::session::Session;
+use crate::sizes::with_unit;
+use crate::spread::Spread;
 use crate::systems::System;
+use crate::table::{Table, or_dash, us};
 use crate::worker::{Exchange, Plan};
 use indicatif::ProgressBar;
+use serde::Serialize;
+use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
-/// Time for which the cache line is sampled before and after a measurement.
-const LINE: Duration = Duration::from_millis(5);
 /// Time without work after which pollers sleep and do not disturb floors.
 const SETTLE: Duration = Duration::from_millis(5);
 
@@ -39,7 +43,7 @@ impl<'a> Run<'a> {
         sizes: &[usize],
         outstanding: usize,
     ) -> Result<Self, String> {
-        let cores = Pin::cores(settings.pin)?;
+        let cores = Pin::cores(settings.sweep.pin)?;
         let sizes = settings.size.as_ref().map_or(sizes, |sizes| &sizes.0);
         let default = [outstanding];
         let outstanding = settings.outstanding.as_ref().map_or(&default[..], |all| &all.0);
@@ -58,15 +62,7 @@ impl<'a> Run<'a> {
     /// Returns the number of measurements.
     pub(crate) fn steps(&self) -> u64 {
         let of_point = |point: &Point| (1 + self.floors(point).len() + self.systems.len()) as u64;
-        u64::from(self.settings.repetitions) * self.points.iter().map(of_point).sum::<u64>()
-    }
-
-    /// Measures everything. Results from before a failure stay in the points.
-    ///
-    /// # Errors
-    /// Fails with the reason if it cannot be measured.
-    pub(crate) fn measure(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
-        (0..self.settings.repetitions).try_for_each(|_| self.repeat(bar))
+        u64::from(self.settings.sweep.repetitions) * self.points.iter().map(of_point).sum::<u64>()
     }
 
     /// Measures every point and every floor once.
@@ -83,15 +79,14 @@ impl<'a> Run<'a> {
             let (plan, shape) = (self.plan(&self.points[at]), self.shape(&self.points[at]));
             for floor in self.floors(&self.points[at]) {
                 bar.set_message(floor.name());
-                let kept = steady(|| self.line_ns(), || floor.measure(&shape))?;
-                self.points[at].add_floor(floor, &kept);
+                let kept = steady(self.cores, || Ok(floor.measure(&shape)?))?;
+                self.points[at].floors.entry(floor).or_default().add(&kept);
                 bar.inc(1);
             }
             self.measure_systems(at, bar)?;
             bar.set_message("calls");
-            let line = || self.line_ns().map_err(Failure::from);
-            let kept = steady(line, || session.measure(plan).inspect(|_| thread::sleep(SETTLE)))?;
-            self.points[at].add_calls(&kept);
+            let kept = steady(self.cores, || session.measure(plan).inspect(|_| thread::sleep(SETTLE)))?;
+            self.points[at].calls.add(&kept);
             bar.inc(1);
             session.servers().death().map_or(Ok(()), Err)?;
         }
@@ -101,33 +96,21 @@ impl<'a> Run<'a> {
     /// Measures other systems. A system that cannot be measured at a point is not tried there again.
     fn measure_systems(&mut self, at: usize, bar: &ProgressBar) -> Result<(), Failure> {
         let point = &self.points[at];
-        let (measure, measured) = (point.measure, Duration::from_secs_f64(self.settings.seconds));
+        let (measure, measured) = (point.measure, Duration::from_secs_f64(self.settings.sweep.seconds));
         let shape = Shape { measured, ..self.shape(point) };
         for system in &self.systems {
             bar.set_message(system.name.clone());
             bar.inc(1);
-            if self.points[at].is_skipped(&system.name) {
+            let point = &mut self.points[at];
+            if point.skipped.contains_key(&system.name) {
                 continue;
             }
-            let mut failed = None;
-            let figures = || match system.measure(measure, &shape) {
-                Ok(figures) => Ok(Some(figures)),
-                Err(why) => {
-                    failed = Some(why);
-                    Ok(None)
-                }
-            };
-            let kept = steady(|| self.line_ns(), figures)?;
-            match (kept.value, failed) {
-                (Some(figures), _) => self.points[at].add_system(&system.name, figures),
-                (None, why) => self.points[at].skip(&system.name, why.unwrap_or_default()),
+            match steady(self.cores, || Ok(system.measure(measure, &shape)))?.value {
+                Ok(figures) => point.systems.entry(system.name.clone()).or_default().push(figures),
+                Err(why) => _ = point.skipped.insert(system.name.clone(), why),
             }
         }
         Ok(())
-    }
-
-    fn line_ns(&self) -> Result<u64, String> {
-        floors::line(self.cores, LINE).map(|sample| sample.times.value_at_quantile(0.5))
     }
 
     fn exchange(&self, point: &Point) -> Exchange {
@@ -148,7 +131,7 @@ impl<'a> Run<'a> {
             arrivals: settings.arrivals,
             buffer: settings.buffer,
             verify: settings.verify,
-            measured: Duration::from_secs_f64(settings.seconds),
+            measured: Duration::from_secs_f64(settings.sweep.seconds),
             is_mean: false,
         }
     }
@@ -162,7 +145,7 @@ impl<'a> Run<'a> {
             },
             outstanding: point.outstanding,
             pause: self.settings.pause.map(Duration::from_millis),
-            measured: Duration::from_secs_f64(self.settings.seconds / 5.0),
+            measured: Duration::from_secs_f64(self.settings.sweep.seconds / 5.0),
             cores: self.cores,
         }
     }
@@ -180,6 +163,161 @@ impl<'a> Run<'a> {
         }
         floors
     }
+}
+
+/// Measures, and reports the results even if a later measurement fails. `sizes` and `outstanding` are defaults.
+///
+/// # Errors
+/// Fails with the reason if it cannot be measured or a file cannot be written.
+pub(crate) fn measure(
+    measure: Measure,
+    settings: &Settings,
+    sizes: &[usize],
+    outstanding: usize,
+) -> Result<(), Failure> {
+    settings.check()?;
+    let scenario = Scenario::begin(measure.name(), &settings.output, settings.html.as_ref())?;
+    let (link, link_why) = Session::link(settings.link, &settings.nodes, settings.output.quiet)?;
+    let settings = &Settings { link, link_why, ..settings.clone() };
+    let mut run = Run::new(measure, settings, sizes, outstanding)?;
+    scenario.bar.inc_length(run.steps());
+    let measured = (0..settings.sweep.repetitions).try_for_each(|_| run.repeat(&scenario.bar));
+    let mut points: Vec<_> = run.points.iter().filter_map(Point::results).collect();
+    let table = table(measure, &points);
+    let summary = summary(measure, &points, settings.sweep.repetitions);
+    let point = if points.len() == 1 { points.pop() } else { None };
+    let results = Report { settings: Described::new(settings, run.cores), point, points };
+    scenario.end(measured, &table, &results, &summary)
+}
+
+/// Keys of a run in JSON. One point's keys are at the top level; several points are listed.
+#[derive(Debug, Serialize)]
+struct Report {
+    settings: Described,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    point: Option<Results>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    points: Vec<Results>,
+}
+
+/// The settings that results depend on.
+#[derive(Debug, Serialize)]
+struct Described {
+    link: &'static str,
+    /// Reason for which `auto` did not choose shared memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link_why: Option<&'static str>,
+    client: &'static str,
+    seconds: f64,
+    repetitions: u32,
+    one_way: bool,
+    verify: bool,
+    buffer: &'static str,
+    pollers: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arrivals_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cores: Option<[usize; 2]>,
+}
+
+impl Described {
+    fn new(settings: &Settings, cores: Option<Cores>) -> Self {
+        Self {
+            link: settings.link.name(),
+            link_why: settings.link_why,
+            client: settings.client.name(),
+            seconds: settings.sweep.seconds,
+            repetitions: settings.sweep.repetitions,
+            one_way: settings.one_way,
+            verify: settings.verify,
+            buffer: settings.buffer.name(),
+            pollers: settings.nodes.pollers,
+            pause_ms: settings.pause,
+            arrivals_per_s: settings.arrivals,
+            cores: cores.map(Cores::pair),
+        }
+    }
+}
+
+/// Returns a table for each point: the calls, each floor and other systems, with medians and extremes of the repetitions.
+fn table(measure: Measure, points: &[Results]) -> String {
+    let mut text = String::new();
+    for point in points {
+        let mut table = Table::new(["<", "p50 us", "min .. max", "p99 us", "per second"]);
+        let mut row = |name: &str, middle: Option<Spread>, p99: Option<Spread>, per_s: Option<Spread>| {
+            table.row([
+                name.to_owned(),
+                or_dash(middle.map(|time| us(time.median))),
+                or_dash(middle.map(|time| format!("{} .. {}", us(time.min), us(time.max)))),
+                or_dash(p99.map(|time| us(time.median))),
+                or_dash(per_s.map(|rate| format!("{:.0}", rate.median))),
+            ]);
+        };
+        let ours = [("calls", &point.calls)].into_iter();
+        for (name, summary) in ours.chain(point.floors.iter().map(|(name, floor)| (*name, floor))) {
+            row(name, Some(summary.p50_ns), Some(summary.p99_ns), Some(summary.per_s));
+        }
+        for (name, peer) in &point.peers {
+            // A mean replaces a missing median.
+            let note = if peer.p50_ns.is_none() && peer.mean_ns.is_some() { " (mean)" } else { "" };
+            row(&format!("{name}{note}"), peer.p50_ns.or(peer.mean_ns), peer.p99_ns, peer.per_s);
+        }
+        let (size, outstanding) = (with_unit(point.size_bytes), point.outstanding);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{}: {size}, {outstanding} under way\n{}",
+            measure.name(),
+            table.text().trim_end()
+        );
+        for (name, why) in &point.peers_skipped {
+            let _ = writeln!(text, "  {name}: not measured: {why}");
+        }
+        let get = |key: &str| point.values.get(key);
+        let ratio = |key: &str, floor: &str| get(key) / get(floor);
+        let _ = match measure {
+            Measure::Latency => writeln!(
+                text,
+                "  p50 is {:.2} times the link's floor ({:.2} us)\n",
+                ratio("rtt_p50_ns", "floor_p50_ns"),
+                get("floor_p50_ns") / 1e3
+            ),
+            Measure::Rate => writeln!(
+                text,
+                "  {:.0} calls/s are {:.3} of the link's floor\n",
+                get("calls_per_s"),
+                ratio("calls_per_s", "floor_calls_per_s")
+            ),
+            Measure::Bandwidth => writeln!(
+                text,
+                "  {:.1} MB/s are {:.3} of the link's floor ({:.1} MB/s)\n",
+                get("bytes_per_s") / 1e6,
+                ratio("bytes_per_s", "floor_bytes_per_s"),
+                get("floor_bytes_per_s") / 1e6
+            ),
+        };
+    }
+    text
+}
+
+/// Returns the first and the last point in short.
+fn summary(measure: Measure, points: &[Results], repetitions: u32) -> String {
+    let short = |point: &Results| {
+        let (size, get) = (with_unit(point.size_bytes), |key: &str| point.values.get(key));
+        match measure {
+            Measure::Latency => format!("{size} in {:.2} us", get("rtt_p50_ns") / 1e3),
+            Measure::Rate => format!("{size} at {:.0} calls/s", get("calls_per_s")),
+            Measure::Bandwidth => format!("{size} at {:.1} MB/s", get("bytes_per_s") / 1e6),
+        }
+    };
+    let figures = match points {
+        [] => String::new(),
+        [point] => format!("{}; ", short(point)),
+        [first, .., last] => format!("{} .. {}; ", short(first), short(last)),
+    };
+    format!("{figures}points {}, repetitions {repetitions}", points.len())
 }
 
 const fn references(link: LinkFlag) -> References {

@@ -8,22 +8,21 @@ use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::floors::Shape;
 use crate::load::{Load, Neighbours, Quota};
-use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
 use crate::pin::{Cores, Pin};
-use crate::progress;
-use crate::quantities::seconds;
+use crate::point::OfPeer;
+use crate::scenario::{Output, Scenario, Sweep};
 use crate::session::Session;
 use crate::spread::{Spread, digits};
 use crate::systems::Peer;
-use crate::whole_file;
+use crate::table::{Table, or_dash};
 use crate::worker::{Exchange, Plan};
 use clap::Args;
 use serde::Serialize;
-use std::fmt::Write as _;
+use serde_json::json;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline_testkit::output;
 
 /// Payload bytes in each direction.
@@ -39,59 +38,33 @@ pub(crate) struct Shared {
     /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
-    /// Measured time of each repetition, after a warm-up of a quarter of it.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    seconds: f64,
-    /// Number of repetitions of all measurements, in turn.
-    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repetitions: u32,
-    /// Cores of client and server, like `0,1`, or `off`. By default the first two that the process may use.
-    #[arg(long, value_name = "CORES")]
-    pin: Option<Pin>,
+    #[command(flatten)]
+    sweep: Sweep,
     /// The program with the systems in Rust, where these sources are not: bench/peers, built.
     #[arg(long, value_name = "FILE")]
     peers_program: Option<PathBuf>,
-    /// Also write the results to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     nodes: Nodes,
 }
 
-/// A system under measurement.
-enum System {
-    Trunkline(Kind),
-    Peer(Peer),
+/// A kind of caller, or another system, with its figures for each number of calls under way.
+struct System {
+    name: String,
+    kind: Kind,
+    peer: Option<Peer>,
+    figures: [Vec<Figures>; 2],
 }
 
-/// Results of one system with one number of calls under way.
+/// Results of one system with one number of calls under way: medians of the repetitions.
 #[derive(Debug, Serialize)]
 struct Row {
     system: String,
     outstanding: usize,
-    /// Medians of the repetitions.
     rtt_p50_ns: Spread,
     rtt_p99_ns: Spread,
     calls_per_s: Spread,
-}
-
-/// Contents of the JSON file.
-#[derive(Debug, Serialize)]
-struct Results {
-    command: &'static str,
-    #[serde(flatten)]
-    stamp: Stamp,
-    machine: Machine,
-    seconds: f64,
-    repetitions: u32,
-    cores: Option<[usize; 2]>,
-    link: &'static str,
-    neighbours: u32,
-    quota: Option<f64>,
-    rows: Vec<Row>,
 }
 
 /// Measures and prints the results.
@@ -99,54 +72,44 @@ struct Results {
 /// # Errors
 /// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(wanted: &Shared) -> Result<(), Failure> {
-    whole_file::check(&wanted.json)?;
-    let (began, machine) = (Instant::now(), Machine::here());
-    let cores = Pin::cores(wanted.pin)?;
-    let (link, _) = Session::link(wanted.link, &wanted.nodes, wanted.quiet)?;
+    let scenario = Scenario::begin("shared", &wanted.output, None)?;
+    let Sweep { seconds, repetitions, pin } = wanted.sweep;
+    let cores = Pin::cores(pin)?;
+    let (link, _) = Session::link(wanted.link, &wanted.nodes, wanted.output.quiet)?;
     if let Some(Err(why)) = wanted.load.quota.map(Quota::start) {
         return Ok(output::out(&format!("skip: {why}"))?);
     }
-    let mut systems =
-        [Kind::Poller, Kind::Thread, Kind::Tokio].map(System::Trunkline).into_iter().collect::<Vec<_>>();
-    let peers = Peer::all(wanted.peers_program.as_deref())?;
-    systems.extend(peers.into_iter().filter(Peer::is_over_tcp).map(System::Peer));
-    let bar = progress::bar(wanted.quiet, u64::from(wanted.repetitions) * systems.len() as u64);
-    let mut figures = vec![Vec::new(); systems.len() * OUTSTANDING.len()];
-    for _ in 0..wanted.repetitions {
-        for (system, figures) in systems.iter().zip(figures.chunks_mut(OUTSTANDING.len())) {
-            bar.set_message(system.name(link));
+    let ours = |kind: Kind| (format!("Trunkline, {}, {}", link.name(), kind.name()), kind, None);
+    let peers = Peer::over_tcp(wanted.peers_program.as_deref())?;
+    let peers = peers.into_iter().map(|peer| (peer.name.clone(), Kind::Thread, Some(peer)));
+    let all = [Kind::Poller, Kind::Thread, Kind::Tokio].map(ours).into_iter().chain(peers);
+    let system = |(name, kind, peer)| System { name, kind, peer, figures: Default::default() };
+    let mut systems: Vec<_> = all.map(system).collect();
+    let measured = scenario.sweep(
+        repetitions,
+        &mut systems,
+        |system| system.name.clone(),
+        |system| {
             // A thread that is pinned stays pinned, and so would the processes that it starts.
             let measured = std::thread::scope(|scope| {
                 let measured = scope.spawn(|| wanted.measure(system, link, cores)).join();
                 measured.unwrap_or_else(|_| Err("the measurement panicked".to_owned().into()))
             })?;
-            figures.iter_mut().zip(measured).for_each(|(all, each)| all.push(each));
-            bar.inc(1);
-        }
-    }
-    bar.finish_and_clear();
-    let points =
-        systems.iter().flat_map(|system| OUTSTANDING.map(|outstanding| (system.name(link), outstanding)));
-    let rows =
-        points.zip(&figures).filter_map(|((system, outstanding), all)| Row::of(system, outstanding, all));
-    let results = Results {
-        command: "shared",
-        stamp: Stamp::now(),
-        machine,
-        seconds: wanted.seconds,
-        repetitions: wanted.repetitions,
-        cores: cores.map(|Cores { client, server }| [client, server]),
-        link: link.name(),
-        neighbours: wanted.load.neighbours,
-        quota: wanted.load.quota,
-        rows: rows.collect(),
-    };
-    if !wanted.quiet {
-        output::out(&table(&results.rows))?;
-    }
-    let written = wanted.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &results));
-    written.map_err(Failure::Unwritten)?;
-    progress::end(wanted.quiet, "shared", began, &wanted.json)
+            system.figures.iter_mut().zip(measured).for_each(|(all, each)| all.push(each));
+            Ok(())
+        },
+    );
+    let rows = rows(&systems);
+    let results = json!({
+        "seconds": seconds,
+        "repetitions": repetitions,
+        "cores": cores.map(Cores::pair),
+        "link": link.name(),
+        "neighbours": wanted.load.neighbours,
+        "quota": wanted.load.quota,
+        "rows": rows,
+    });
+    scenario.end(measured, &table(&rows), &results, &format!("{repetitions} repetitions"))
 }
 
 impl Shared {
@@ -157,25 +120,16 @@ impl Shared {
         link: LinkFlag,
         cores: Option<Cores>,
     ) -> Result<Vec<Figures>, Failure> {
-        let measured = Duration::from_secs_f64(self.seconds);
-        let kind = match system {
-            System::Trunkline(kind) => *kind,
-            System::Peer(peer) => {
-                let shape = |outstanding| Shape {
-                    size: SIZE,
-                    reply: SIZE,
-                    outstanding,
-                    pause: None,
-                    measured,
-                    cores,
-                };
-                let figures = OUTSTANDING.map(|outstanding| peer.measure(&shape(outstanding), self.load));
-                return Ok(figures.into_iter().collect::<Result<_, _>>()?);
-            }
-        };
+        let measured = Duration::from_secs_f64(self.sweep.seconds);
+        if let Some(peer) = &system.peer {
+            let shape =
+                |outstanding| Shape { size: SIZE, reply: SIZE, outstanding, pause: None, measured, cores };
+            let figures = OUTSTANDING.map(|outstanding| peer.measure(&shape(outstanding), self.load));
+            return Ok(figures.into_iter().collect::<Result<_, _>>()?);
+        }
         let _neighbours = Neighbours::start(self.load.neighbours)?;
         let quota = self.load.quota.map(Quota::start).transpose()?;
-        let session = Session::start(link, &self.nodes, kind, cores)?;
+        let session = Session::start(link, &self.nodes, system.kind, cores)?;
         if let (Some(quota), Some(server)) = (&quota, session.servers().process()) {
             quota.join_server(server)?;
         }
@@ -197,47 +151,38 @@ impl Shared {
     }
 }
 
-impl System {
-    fn name(&self, link: LinkFlag) -> String {
-        match self {
-            Self::Trunkline(kind) => format!("Trunkline, {}, {}", link.name(), kind.name()),
-            Self::Peer(peer) => peer.name.clone(),
-        }
-    }
-}
-
-impl Row {
-    fn of(system: String, outstanding: usize, all: &[Figures]) -> Option<Self> {
-        let spread = |figure: fn(&Figures) -> Option<f64>| {
-            Spread::of(&all.iter().filter_map(figure).collect::<Vec<_>>())
-        };
-        Some(Self {
-            system,
+/// Returns the figures of all systems with each number of calls under way.
+fn rows(systems: &[System]) -> Vec<Row> {
+    let rows = systems.iter().flat_map(|System { name, figures, .. }| {
+        OUTSTANDING.iter().zip(figures).map(move |(&outstanding, all)| (name, outstanding, OfPeer::of(all)))
+    });
+    let row = |(system, outstanding, figures): (&String, usize, OfPeer)| {
+        Some(Row {
+            system: system.clone(),
             outstanding,
-            rtt_p50_ns: spread(|figures| figures.p50_ns)?,
-            rtt_p99_ns: spread(|figures| figures.p99_ns)?,
-            calls_per_s: spread(|figures| figures.per_s)?,
+            rtt_p50_ns: figures.p50_ns?,
+            rtt_p99_ns: figures.p99_ns?,
+            calls_per_s: figures.per_s?,
         })
-    }
+    };
+    rows.filter_map(row).collect()
 }
 
 /// Returns the medians, and the rates relative to tarpc over TCP.
 fn table(rows: &[Row]) -> String {
-    let mut text =
-        "| system | outstanding | p50, µs | p99, µs | calls/s | relative to tarpc, TCP |\n".to_owned();
-    text.push_str("|---|---:|---:|---:|---:|---:|\n");
+    let titles = ["<system", "outstanding", "p50, µs", "p99, µs", "calls/s", "relative to tarpc, TCP"];
+    let mut table = Table::new(titles);
     for outstanding in OUTSTANDING {
         let rows = || rows.iter().filter(|row| row.outstanding == outstanding);
         let base = rows().find(|row| row.system == "tarpc, TCP").map(|row| row.calls_per_s.median);
         for Row { system, rtt_p50_ns, rtt_p99_ns, calls_per_s, .. } in rows() {
-            let us = |ns: &Spread| digits(ns.median / 1e3);
-            let ratio = base.map_or_else(|| "-".to_owned(), |base| digits(calls_per_s.median / base));
-            let (p50, p99, rate) = (us(rtt_p50_ns), us(rtt_p99_ns), digits(calls_per_s.median));
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "| {system} | {outstanding} | {p50} | {p99} | {rate} | {ratio} |");
+            let times = [rtt_p50_ns, rtt_p99_ns].map(|ns| digits(ns.median / 1e3));
+            let ratio = or_dash(base.map(|base| digits(calls_per_s.median / base)));
+            let names = [system.clone(), outstanding.to_string()];
+            table.row(names.into_iter().chain(times).chain([digits(calls_per_s.median), ratio]));
         }
     }
-    text.trim_end().to_owned()
+    table.markdown().trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -246,17 +191,13 @@ mod tests {
 
     #[test]
     fn rates_are_relative_to_tarpc_with_as_many_calls() {
-        let row = |system: &str, outstanding, per_s| {
-            let figures =
-                Figures { p50_ns: Some(1.5e3), p99_ns: Some(2e6), mean_ns: None, per_s: Some(per_s) };
-            Row::of(system.to_owned(), outstanding, &[figures]).unwrap()
+        let system = |name: &str, rates: [f64; 2]| {
+            let figures = rates.map(|per_s| {
+                vec![Figures { p50_ns: Some(1.5e3), p99_ns: Some(2e6), mean_ns: None, per_s: Some(per_s) }]
+            });
+            System { name: name.to_owned(), kind: Kind::Poller, peer: None, figures }
         };
-        let text = table(&[
-            row("a", 1, 300.0),
-            row("a", 32, 900.0),
-            row("tarpc, TCP", 1, 200.0),
-            row("tarpc, TCP", 32, 300.0),
-        ]);
+        let text = table(&rows(&[system("a", [300.0, 900.0]), system("tarpc, TCP", [200.0, 300.0])]));
         let lines: Vec<_> = text.lines().skip(2).collect();
         assert_eq!(lines[0], "| a | 1 | 1.50 | 2000 | 300 | 1.50 |");
         assert_eq!(lines[2], "| a | 32 | 1.50 | 2000 | 900 | 3.00 |");

@@ -3,23 +3,27 @@
 //! Times and rates over UDP and through shared memory are four runs. Each repetition measures all four, one after the
 //! other, so that slow changes of the machine affect all rows alike.
 
-use crate::cli::SideBySide;
+use crate::cli::Settings;
+use crate::client::Kind;
 use crate::failure::Failure;
 use crate::floors::Floor;
-use crate::machine::{Machine, Stamp};
-use crate::nodes::LinkFlag;
+use crate::machine::Stamp;
+use crate::nodes::{LinkFlag, Nodes};
 use crate::others::{BUSY_CORES, Others};
+use crate::payload::Buffer;
 use crate::pin::Cores;
 use crate::point::{Measure, Results};
-use crate::progress;
 use crate::run::Run;
+use crate::scenario::{Output, Scenario, Sweep};
 use crate::spread::{Spread, digits};
 use crate::systems;
-use crate::whole_file;
+use crate::table::{Table, or_dash};
+use clap::Args;
 use serde::Serialize;
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::time::Instant;
+use std::path::PathBuf;
 use trunkline_testkit::output;
 
 /// Payload bytes in each direction.
@@ -27,25 +31,45 @@ const SIZE: usize = 64;
 /// Calls under way when rates are measured.
 const OUTSTANDING: usize = 32;
 
-/// Contents of the JSON file.
-#[derive(Debug, Serialize)]
-struct Table {
-    command: &'static str,
-    #[serde(flatten)]
-    stamp: Stamp,
-    machine: Machine,
-    seconds: f64,
-    repetitions: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cores: Option<[usize; 2]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    others_cores: Option<f64>,
-    rows: Vec<Row>,
-    /// Reasons for missing figures, by system.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    peers_skipped: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+/// Trunkline over UDP and shared memory, other systems and floors, in turn; prints one table in Markdown.
+///
+/// The columns are the round trip of 64 bytes, one at a time, and calls per second with 32 outstanding: medians, with
+/// the lowest and the highest of the repetitions. A line with date, version, machine and method follows. Standard output
+/// has nothing else. The first time, cargo builds the other systems in Rust, which takes some minutes.
+#[derive(Debug, Args)]
+pub(crate) struct SideBySide {
+    #[command(flatten)]
+    sweep: Sweep,
+    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
+    #[arg(long, value_name = "FILE")]
+    peers_program: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl SideBySide {
+    /// Returns the settings of the runs over one link. Other systems are measured in the UDP runs.
+    fn settings(&self, link: LinkFlag) -> Settings {
+        let peers = link == LinkFlag::Udp;
+        Settings {
+            link,
+            link_why: None,
+            size: None,
+            outstanding: None,
+            sweep: self.sweep.clone(),
+            client: Kind::Poller,
+            one_way: false,
+            pause: None,
+            buffer: Buffer::Reused,
+            verify: false,
+            arrivals: None,
+            peers,
+            peers_program: self.peers_program.clone(),
+            output: Output::default(),
+            html: None,
+            nodes: Nodes { pollers: 1, peer_address: None, address: None },
+        }
+    }
 }
 
 /// The figures of one system.
@@ -72,10 +96,8 @@ struct OfLink {
 /// # Errors
 /// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
-    whole_file::check(&wanted.json)?;
-    let began = Instant::now();
-    // A pinned thread sees one core only, so the machine is described first.
-    let machine = Machine::here();
+    let scenario = Scenario::begin("table", &wanted.output, None)?;
+    let Sweep { seconds, repetitions, .. } = wanted.sweep;
     let (udp, shm) = (wanted.settings(LinkFlag::Udp), wanted.settings(LinkFlag::Shm));
     let plan = |measure, settings, outstanding| Run::new(measure, settings, &[SIZE], outstanding);
     let mut runs = [
@@ -84,44 +106,49 @@ pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
         plan(Measure::Latency, &shm, 1)?,
         plan(Measure::Rate, &shm, OUTSTANDING)?,
     ];
-    let cores = runs[0].cores;
-    let bar = progress::bar(wanted.quiet, runs.iter().map(Run::steps).sum());
-    let others = Others::watch();
-    let measured = (1..=wanted.repetitions).try_for_each(|repetition| {
-        if bar.is_hidden() && !wanted.quiet {
-            output::err(&format!("repetition {repetition} of {}", wanted.repetitions));
+    let cores = runs[0].cores.map(Cores::pair);
+    scenario.bar.inc_length(runs.iter().map(Run::steps).sum());
+    let measured = (1..=repetitions).try_for_each(|repetition| {
+        if scenario.bar.is_hidden() && !wanted.output.quiet {
+            output::err(&format!("repetition {repetition} of {repetitions}"));
         }
-        runs.iter_mut().try_for_each(|run| run.repeat(&bar))
+        runs.iter_mut().try_for_each(|run| run.repeat(&scenario.bar))
     });
-    let others_cores = others.cores();
-    bar.finish_and_clear();
     let [udp_latency, udp_rate, shm_latency, shm_rate] = runs.map(|run| run.points.first()?.results());
     let udp = OfLink { latency: udp_latency, rate: udp_rate };
     let shm = OfLink { latency: shm_latency, rate: shm_rate };
-    let table = Table {
-        command: "table",
-        stamp: Stamp::now(),
-        machine,
-        seconds: wanted.seconds,
-        repetitions: wanted.repetitions,
-        cores: cores.map(|Cores { client, server }| [client, server]),
-        others_cores,
-        rows: rows(&udp, &shm),
-        peers_skipped: udp.skipped(),
-        error: measured.as_ref().err().map(ToString::to_string),
-    };
-    if !wanted.quiet {
-        if !table.rows.is_empty() {
-            output::out(&table.markdown())?;
-        }
-        table.remarks().iter().for_each(|remark| output::err(remark));
+    let (rows, peers_skipped) = (rows(&udp, &shm), udp.skipped());
+    let mut text = markdown(&rows);
+    if !rows.is_empty() {
+        let (date, machine) = (Stamp::now().date, scenario.machine().class());
+        let repetitions = match repetitions {
+            1 => format!("One repetition of {seconds} s"),
+            many => format!(
+                "Medians of {many} interleaved repetitions of {seconds} s, the lowest and the highest in parentheses"
+            ),
+        };
+        let cores = if cores.is_some() { "one core per side, all sides polling" } else { "not pinned" };
+        let note = if rows.iter().any(|row| row.one_way) {
+            " `*`: messages in one direction, without replies."
+        } else {
+            ""
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n{date}, trunkline-bench {version}, {machine}. {repetitions}; {cores}.{note}");
     }
-    let written = wanted.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &table));
-    measured.and(written.map_err(Failure::Unwritten))?;
-    if !wanted.quiet {
-        output::err(&format!("table: took {:.0} s", began.elapsed().as_secs_f64()));
+    if !wanted.output.quiet {
+        let others = scenario.others.as_ref().and_then(Others::cores);
+        remarks(&peers_skipped, others).iter().for_each(|remark| output::err(remark));
     }
-    Ok(())
+    let results = json!({
+        "seconds": seconds,
+        "repetitions": wanted.sweep.repetitions,
+        "cores": cores,
+        "rows": rows,
+        "peers_skipped": peers_skipped,
+    });
+    scenario.end(measured, &text, &results, "")
 }
 
 impl OfLink {
@@ -176,47 +203,24 @@ fn rows(udp: &OfLink, shm: &OfLink) -> Vec<Row> {
     rows
 }
 
-impl Table {
-    /// Returns the table, and below it a line with date, version, machine and method.
-    fn markdown(&self) -> String {
-        let mut text = format!(
-            "| system | round trip of {SIZE} B, µs | calls/s, {OUTSTANDING} outstanding |\n|---|---:|---:|\n"
-        );
-        let or_none = |figure: Option<String>| figure.unwrap_or_else(|| "-".to_owned());
-        for Row { system, rtt_p50_ns, calls_per_s, one_way } in &self.rows {
-            let us = rtt_p50_ns.map(|ns| figure(ns, 1e3, ""));
-            let rate = calls_per_s.map(|per_s| figure(per_s, 1e3, " k"));
-            let mark = if *one_way && rate.is_some() { " *" } else { "" };
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "| {system} | {} | {}{mark} |", or_none(us), or_none(rate));
-        }
-        let (Stamp { version, date }, machine) = (&self.stamp, self.machine.class());
-        let _ = write!(text, "\n{date}, trunkline-bench {version}, {machine}. ");
-        let repetitions = match self.repetitions {
-            1 => format!("One repetition of {} s", self.seconds),
-            many => format!(
-                "Medians of {many} interleaved repetitions of {} s, the lowest and the highest in parentheses",
-                self.seconds
-            ),
-        };
-        let cores = if self.cores.is_some() { "one core per side, all sides polling" } else { "not pinned" };
-        let _ = write!(text, "{repetitions}; {cores}.");
-        if self.rows.iter().any(|row| row.one_way) {
-            text.push_str(" `*`: messages in one direction, without replies.");
-        }
-        text
+/// Returns the rows as Markdown, or nothing without rows.
+fn markdown(rows: &[Row]) -> String {
+    let round_trip = format!("round trip of {SIZE} B, µs");
+    let mut table = Table::new(["<system", &round_trip, &format!("calls/s, {OUTSTANDING} outstanding")]);
+    for Row { system, rtt_p50_ns, calls_per_s, one_way } in rows {
+        let us = or_dash(rtt_p50_ns.map(|ns| figure(ns, 1e3, "")));
+        let rate = or_dash(calls_per_s.map(|per_s| figure(per_s, 1e3, " k")));
+        let mark = if *one_way && calls_per_s.is_some() { " *" } else { "" };
+        table.row([system.clone(), us, format!("{rate}{mark}")]);
     }
+    if table.is_empty() { String::new() } else { table.markdown() }
+}
 
-    /// Lists missing figures, and warns if the machine was busy.
-    fn remarks(&self) -> Vec<String> {
-        let skipped = self.peers_skipped.iter();
-        let mut remarks =
-            skipped.map(|(name, why)| format!("{name}: not measured: {why}")).collect::<Vec<_>>();
-        if let Some(cores) = self.others_cores.filter(|cores| *cores > BUSY_CORES) {
-            remarks.push(format!("other programs used {cores} cores meanwhile: measure again"));
-        }
-        remarks
-    }
+/// Lists missing figures, and warns if the machine was busy.
+fn remarks(skipped: &BTreeMap<String, String>, others_cores: Option<f64>) -> Vec<String> {
+    let busy = others_cores.filter(|cores| *cores > BUSY_CORES);
+    let busy = busy.map(|cores| format!("other programs used {cores} cores meanwhile: measure again"));
+    skipped.iter().map(|(name, why)| format!("{name}: not measured: {why}")).chain(busy).collect()
 }
 
 /// Formats the median in units of `unit`, with the extremes in parentheses if they differ.
@@ -233,35 +237,19 @@ mod tests {
         Row { system: system.to_owned(), rtt_p50_ns, calls_per_s, one_way: system.contains("perftest") }
     }
 
-    fn table(rows: Vec<Row>) -> Table {
-        Table {
-            command: "table",
-            stamp: Stamp::now(),
-            machine: Machine::here(),
-            seconds: 0.5,
-            repetitions: 3,
-            cores: Some([0, 1]),
-            others_cores: Some(0.0),
-            rows,
-            peers_skipped: BTreeMap::new(),
-            error: None,
-        }
-    }
-
     #[test]
     fn figures_are_microseconds_and_thousands_with_their_spread() {
         let us = |median: f64, min: f64, max: f64| {
             Some(Spread { median: median * 1e3, min: min * 1e3, max: max * 1e3 })
         };
-        let text = table(vec![
+        let text = markdown(&[
             row("Trunkline, UDP", us(35.62, 34.9, 140.4), us(422.0, 99.96, 431.2)),
             row("tarpc, TCP", us(24.5, 24.5, 24.5), None),
             row("ucx_perftest, TCP", None, us(1834.0, 1834.0, 1834.0)),
-        ])
-        .markdown();
+        ]);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
-            lines[..5],
+            lines,
             [
                 "| system | round trip of 64 B, µs | calls/s, 32 outstanding |",
                 "|---|---:|---:|",
@@ -270,21 +258,13 @@ mod tests {
                 "| ucx_perftest, TCP | - | 1834 k * |",
             ]
         );
-        let note = lines[6];
-        for part in
-            [" UTC, trunkline-bench ", " cores, ", "3 interleaved repetitions of 0.5 s", "one direction"]
-        {
-            assert!(note.contains(part), "{part}: {note}");
-        }
     }
 
     #[test]
     fn a_busy_machine_and_missing_systems_are_remarked() {
-        let mut table = table(Vec::new());
-        assert!(table.remarks().is_empty());
-        table.others_cores = Some(0.5);
-        table.peers_skipped.insert("perftest".to_owned(), "it is not installed".to_owned());
-        let remarks = table.remarks().join("\n");
+        let missing = BTreeMap::from([("perftest".to_owned(), "it is not installed".to_owned())]);
+        assert!(remarks(&BTreeMap::new(), Some(0.0)).is_empty());
+        let remarks = remarks(&missing, Some(0.5)).join("\n");
         assert!(remarks.contains("perftest: not measured: it is not installed"), "{remarks}");
         assert!(remarks.contains("0.5 cores meanwhile"), "{remarks}");
     }

@@ -89,6 +89,12 @@ fn doubling(from: u64, to: u64, text: &str) -> Result<Vec<u64>, String> {
     Ok(all)
 }
 
+/// Converts a size for arithmetic with rates.
+#[expect(clippy::cast_precision_loss, reason = "sizes are at most 2^27")]
+pub(crate) const fn as_f64(bytes: usize) -> f64 {
+    bytes as f64
+}
+
 /// Formats a size, with a unit if it is a whole number of units.
 pub(crate) fn written(bytes: usize) -> String {
     match bytes {

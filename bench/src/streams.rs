@@ -4,28 +4,27 @@ use crate::client::Kind;
 use crate::echo::EchoLocal;
 use crate::failure::Failure;
 use crate::feed::{Checked, FeedClient, FeedLocal, Numbered, numbered};
-use crate::machine::{Machine, Stamp, memory};
+use crate::machine::memory;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::pin::{Cores, Pin};
-use crate::progress;
+use crate::scenario::{Output, Scenario};
 use crate::session::Session;
-use crate::spread::Spread;
-use crate::whole_file;
+use crate::spread::{Spread, digits};
+use crate::table::Table;
 use clap::Args;
 use serde::Serialize;
-use std::fmt::Write as _;
-use std::path::PathBuf;
+use serde_json::json;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use trunkline::stream::{Sender, channel};
 use trunkline::{Bytes, PollerContext, PollerIndex, Status, Streaming, block_on};
-use trunkline_testkit::output;
 
 /// Bytes of an item or of a call's payload.
 const ITEM: usize = 64;
 /// Calls under way at a time when chunks of the upload are sent.
-const CHUNKS_OUTSTANDING: u64 = 4;
+const CHUNKS_OUTSTANDING: u32 = 4;
 /// Calls under way at a time.
 const OUTSTANDING: u32 = 32;
 /// Number of items measured for each call.
@@ -55,12 +54,8 @@ pub(crate) struct Streams {
     /// Cores of client and server, like `0,1`, or `off`.
     #[arg(long, value_name = "CORES")]
     pin: Option<Pin>,
-    /// Also write the results to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     nodes: Nodes,
 }
@@ -110,106 +105,83 @@ struct Upload {
     server_grown_bytes: u64,
 }
 
-/// Contents of the file.
-#[derive(Debug, Serialize)]
-struct Results {
-    command: &'static str,
-    #[serde(flatten)]
-    stamp: Stamp,
-    machine: Machine,
-    link: &'static str,
-    pollers: u16,
-    items: u64,
-    rates: Vec<Rate>,
-    upload: Upload,
-    open: Open,
-}
-
 /// Measures and prints the results.
 ///
 /// # Errors
 /// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
-    whole_file::check(&streams.json)?;
-    let began = Instant::now();
-    let streams =
-        &Streams { link: Session::link(streams.link, &streams.nodes, streams.quiet)?.0, ..streams.clone() };
-    let (machine, cores) = (Machine::here(), Pin::cores(streams.pin)?);
-    let bar = progress::bar(streams.quiet, u64::from(streams.repetitions) * SHAPES.len() as u64 + 2);
+    let scenario = Scenario::begin("streams", &streams.output, None)?;
+    let (link, _) = Session::link(streams.link, &streams.nodes, streams.output.quiet)?;
+    let streams = &Streams { link, ..streams.clone() };
+    let cores = Pin::cores(streams.pin)?;
     // The upload comes first, before anything else has grown the processes.
-    bar.set_message("upload");
+    scenario.bar.set_message("upload");
     let upload =
         on_session(streams, cores, |session| upload(session, streams.upload << 20, streams.chunk << 10))?;
-    bar.inc(1);
-    bar.set_message("open streams");
+    scenario.bar.set_message("open streams");
     let open = on_session(streams, cores, |session| open(session, streams.open))?;
-    bar.inc(1);
-    let mut rates = SHAPES.map(|_| Vec::new());
-    for _ in 0..streams.repetitions {
-        on_session(streams, cores, |session| {
-            for (shape, rates) in SHAPES.into_iter().zip(&mut rates) {
-                bar.set_message(shape.name());
-                rates.push(rate(session, shape, streams)?);
-                bar.inc(1);
-            }
-            Ok(())
-        })?;
-    }
-    bar.finish_and_clear();
-    let [calls, ..] = &rates;
-    let rate = |(shape, rates): (Shape, &Vec<f64>)| {
+    // Calls come first in each repetition, between new nodes.
+    let mut points = SHAPES.map(|shape| (shape, Vec::new()));
+    let mut session = None;
+    let name = |(shape, _): &(Shape, Vec<f64>)| shape.name().to_owned();
+    scenario.sweep(streams.repetitions, &mut points, name, |(shape, rates)| {
+        if *shape == Shape::Calls {
+            session = None;
+        }
+        let session = match &mut session {
+            Some(session) => session,
+            none => none.insert(Session::start(streams.link, &streams.nodes, Kind::Poller, cores)?),
+        };
+        rates.push(rate(session, *shape, streams).map_err(|why| session.servers().named(why))?);
+        Ok(())
+    })?;
+    let [(_, calls), ..] = &points;
+    let rate = |(shape, rates): &(Shape, Vec<f64>)| {
         let of_calls = rates.iter().zip(calls).map(|(rate, calls)| rate / calls).collect::<Vec<_>>();
         Some(Rate { shape: shape.name(), per_s: Spread::of(rates)?, of_calls: Spread::of(&of_calls)? })
     };
-    let results = Results {
-        command: "streams",
-        stamp: Stamp::now(),
-        machine,
-        link: streams.link.name(),
-        pollers: streams.nodes.pollers,
-        items: streams.items,
-        rates: SHAPES.into_iter().zip(&rates).filter_map(rate).collect(),
-        upload,
-        open,
-    };
-    if !streams.quiet {
-        output::out(&table(&results))?;
-    }
-    let written = streams.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &results));
-    written.map_err(Failure::Unwritten)?;
-    let what = format!("streams: {} items each, {} repetitions", streams.items, streams.repetitions);
-    progress::end(streams.quiet, &what, began, &streams.json)
+    let rates: Vec<_> = points.iter().filter_map(rate).collect();
+    let results = json!({
+        "link": link.name(),
+        "pollers": streams.nodes.pollers,
+        "items": streams.items,
+        "rates": rates,
+        "upload": upload,
+        "open": open,
+    });
+    let what = format!("{} items each, {} repetitions", streams.items, streams.repetitions);
+    scenario.end(Ok(()), &table(&rates, &upload, &open), &results, &what)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "printed with one digit after the point")]
-fn table(results: &Results) -> String {
-    let mut text = format!("streams: items of {ITEM} bytes, and calls, {OUTSTANDING} under way\n");
-    for Rate { shape, per_s, of_calls } in &results.rates {
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "  {shape:<16} {:>10.0} per second ({:.0} to {:.0}), {:.2} times the calls",
-            per_s.median, per_s.min, per_s.max, of_calls.median
-        );
+fn table(rates: &[Rate], upload: &Upload, open: &Open) -> String {
+    let mut table = Table::new(["<", "per second", "min .. max", "times the calls"]);
+    for Rate { shape, per_s, of_calls } in rates {
+        let range = format!("{:.0} .. {:.0}", per_s.min, per_s.max);
+        table.row([(*shape).to_owned(), format!("{:.0}", per_s.median), range, digits(of_calls.median)]);
     }
     let mb = |bytes: u64| bytes as f64 / 1e6;
-    let Upload { bytes, chunk_bytes, bytes_per_s, calls_bytes_per_s, client_grown_bytes, server_grown_bytes } =
-        results.upload;
-    let _ = writeln!(
-        text,
-        "  upload of {:.1} MB in chunks of {chunk_bytes} bytes: {:.1} MB/s, by calls {:.1} MB/s; client {:.1} MB more at its peak, server {:.1} MB",
+    let &Upload {
+        bytes,
+        chunk_bytes,
+        bytes_per_s,
+        calls_bytes_per_s,
+        client_grown_bytes,
+        server_grown_bytes,
+    } = upload;
+    let &Open { streams, seconds, client_bytes_each, server_bytes_each } = open;
+    format!(
+        "streams: items of {ITEM} bytes, and calls, {OUTSTANDING} under way\n{}  \
+         upload of {:.1} MB in chunks of {chunk_bytes} bytes: {:.1} MB/s, by calls {:.1} MB/s; \
+         client {:.1} MB more at its peak, server {:.1} MB\n  \
+         {streams} open streams: {seconds:.2} s to open; client {client_bytes_each} bytes each, server {server_bytes_each}",
+        table.text(),
         mb(bytes),
         bytes_per_s / 1e6,
         calls_bytes_per_s / 1e6,
         mb(client_grown_bytes),
         mb(server_grown_bytes)
-    );
-    let Open { streams, seconds, client_bytes_each, server_bytes_each } = results.open;
-    let _ = write!(
-        text,
-        "  {streams} open streams: {seconds:.2} s to open; client {client_bytes_each} bytes each, server {server_bytes_each}"
-    );
-    text
+    )
 }
 
 impl Shape {
@@ -253,7 +225,16 @@ fn rate(session: &Session, shape: Shape, streams: &Streams) -> Result<f64, Strin
     let began = Instant::now();
     if shape == Shape::Calls {
         let calls = items / ITEMS_PER_CALL;
-        call(session, calls)?;
+        let echo = move |echo: Rc<EchoLocal>, _| async move {
+            echo.echo(Bytes::from_static(&[0x5a; ITEM])).await.map(drop)
+        };
+        call(
+            session,
+            OUTSTANDING,
+            calls,
+            move |context| EchoLocal::connect(context, server).map(Rc::new),
+            echo,
+        )?;
         return Ok(calls as f64 / began.elapsed().as_secs_f64());
     }
     let received = on_poller(session, move |context| async move {
@@ -274,20 +255,28 @@ fn rate(session: &Session, shape: Shape, streams: &Streams) -> Result<f64, Strin
     }
 }
 
-/// Makes calls, [`OUTSTANDING`] at a time.
-fn call(session: &Session, calls: u64) -> Result<(), String> {
-    let (server, next) = (session.client().server(), Arc::new(AtomicU64::new(0)));
+/// Makes calls, some at a time, each with its number.
+fn call<C: Clone + 'static, F: Future<Output = Result<(), Status>>>(
+    session: &Session,
+    tasks: u32,
+    calls: u64,
+    connect: impl Fn(&PollerContext) -> Result<C, Status> + Copy + Send + 'static,
+    call: impl Fn(C, u64) -> F + Copy + Send + 'static,
+) -> Result<(), String> {
+    let next = Arc::new(AtomicU64::new(0));
     let task = |_| {
         let next = Arc::clone(&next);
         session.node().run_on(PollerIndex(0), move |context| async move {
-            let echo = EchoLocal::connect(&context, server)?;
-            while next.fetch_add(1, Ordering::Relaxed) < calls {
-                echo.echo(Bytes::from_static(&[0x5a; ITEM])).await?;
+            let client = connect(&context)?;
+            loop {
+                match next.fetch_add(1, Ordering::Relaxed) {
+                    number if number < calls => call(client.clone(), number).await?,
+                    _ => return Ok::<_, Status>(()),
+                }
             }
-            Ok::<_, Status>(())
         })
     };
-    for task in (0..OUTSTANDING).map(task).collect::<Vec<_>>() {
+    for task in (0..tasks).map(task).collect::<Vec<_>>() {
         let ended = block_on(task).and_then(|ended| ended);
         ended.map_err(|status| format!("a call failed: {status}"))?;
     }
@@ -314,32 +303,17 @@ fn upload(session: &Session, bytes: u64, chunk_bytes: u64) -> Result<Upload, Str
     let client_grown_bytes = memory("VmHWM:")?.saturating_sub(client_before);
     let server_grown_bytes = of_server()?.1.saturating_sub(server_before);
     let began = Instant::now();
-    call_with_chunks(session, chunks, size)?;
+    let store =
+        move |feed: Rc<FeedLocal>, number| async move { feed.store(number, numbered(number, size)).await };
+    call(
+        session,
+        CHUNKS_OUTSTANDING,
+        chunks,
+        move |context| FeedLocal::connect(context, server).map(Rc::new),
+        store,
+    )?;
     let calls_bytes_per_s = bytes as f64 / began.elapsed().as_secs_f64();
     Ok(Upload { bytes, chunk_bytes, bytes_per_s, calls_bytes_per_s, client_grown_bytes, server_grown_bytes })
-}
-
-/// Sends the chunks of an upload by unary calls.
-fn call_with_chunks(session: &Session, chunks: u64, size: usize) -> Result<(), String> {
-    let (server, next) = (session.client().server(), Arc::new(AtomicU64::new(0)));
-    let task = |_| {
-        let next = Arc::clone(&next);
-        session.node().run_on(PollerIndex(0), move |context| async move {
-            let feed = FeedLocal::connect(&context, server)?;
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= chunks {
-                    return Ok::<_, Status>(());
-                }
-                feed.store(number, numbered(number, size)).await?;
-            }
-        })
-    };
-    for task in (0..CHUNKS_OUTSTANDING).map(task).collect::<Vec<_>>() {
-        let ended = block_on(task).and_then(|ended| ended);
-        ended.map_err(|status| format!("a call failed: {status}"))?;
-    }
-    Ok(())
 }
 
 /// Opens streams. Each exchanges an item at the start, and another when all are open.

@@ -5,14 +5,9 @@ use super::pattern::Pattern;
 use super::service::{ControlClient, Load, Measured};
 use super::{address, own_address};
 use crate::failure::Failure;
-use crate::html;
-use crate::machine::Machine;
-use crate::progress;
-use crate::saved::Saved;
+use crate::scenario::{Output, Scenario, seconds};
 use crate::sizes::Sizes;
-use crate::whole_file;
 use clap::Args;
-use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -20,9 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline::{CallOptions, Code, Node, Status, block_on};
-use trunkline_testkit::output;
 
 /// Interval at which nodes are asked for their progress, well within the lease.
 const ASK: Duration = Duration::from_millis(200);
@@ -47,7 +41,7 @@ pub(crate) struct Orders {
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     outstanding: u32,
     /// Measured time of each repetition. Calls before and after it, usually for a quarter of that time, keep up the load.
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = crate::quantities::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
     /// Number of repetitions of all measurements.
     #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -61,15 +55,11 @@ pub(crate) struct Orders {
     /// Use an address other than loopback although peers are not authenticated.
     #[arg(long)]
     allow_unauthenticated: bool,
-    /// Also write the results to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
     /// Also show the results on a page with plots, in this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(long)]
-    quiet: bool,
 }
 
 /// A node under the coordinator's control.
@@ -83,7 +73,7 @@ struct Coordinator<'a> {
     orders: &'a Orders,
     hosts: Vec<Host>,
     outcome: Outcome,
-    bar: ProgressBar,
+    scenario: &'a Scenario<'a>,
     is_interrupted: Arc<AtomicBool>,
 }
 
@@ -93,8 +83,10 @@ struct Coordinator<'a> {
 /// Fails if nothing can be measured, or with the results that are missing.
 pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     let &[bytes] = &orders.size.0[..] else { return Err("--size: one size, please".to_owned().into()) };
-    whole_file::check(orders.json.iter().chain(&orders.html))?;
-    let began = Instant::now();
+    let mut scenario = Scenario::begin("run", &orders.output, orders.html.as_ref())?;
+    // Nodes of this host are not descendants of this process.
+    scenario.others = None;
+    scenario.bar.inc_length(orders.repetitions.into());
     let targets = orders.pattern.targets(orders.nodes.len())?;
     let addresses = orders.nodes.iter().map(|name| address(name)).collect::<Result<Vec<_>, _>>()?;
     if let Some(at) = (1..addresses.len()).find(|at| addresses[..*at].contains(&addresses[*at])) {
@@ -116,16 +108,23 @@ pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
         orders,
         hosts: hosts(&node, orders, &addresses)?,
         outcome: Outcome::new(orders.nodes.clone(), bytes as u64, orders.one_way),
-        bar: progress::bar(orders.quiet, u64::from(orders.repetitions)),
+        scenario: &scenario,
         is_interrupted,
     };
     let measured = coordinator.measure(&targets);
-    coordinator.bar.finish_and_clear();
-    let reported = coordinator.report();
+    let measured = measured.and(coordinator.check());
+    let Coordinator { outcome, .. } = coordinator;
     node.shutdown();
-    measured.and(reported)?;
-    let what = format!("run: {} nodes, {} repetitions", orders.nodes.len(), orders.repetitions);
-    progress::end(orders.quiet, &what, began, orders.json.iter().chain(&orders.html))
+    let settings = Settings {
+        pattern: orders.pattern.name(),
+        size_bytes: bytes as u64,
+        outstanding: orders.outstanding,
+        seconds: orders.seconds,
+        one_way: orders.one_way,
+    };
+    let table = if outcome.is_empty() { String::new() } else { outcome.table() };
+    let what = format!("{} nodes, {} repetitions", orders.nodes.len(), orders.repetitions);
+    scenario.end(measured, &table, &outcome.json(settings), &what)
 }
 
 /// Asks all nodes for their program and version.
@@ -174,7 +173,7 @@ impl Coordinator<'_> {
             if loads.is_empty() || self.is_interrupted.load(Ordering::Relaxed) {
                 break;
             }
-            self.bar.set_message(format!("{} nodes call", loads.len()));
+            self.scenario.bar.set_message(format!("{} nodes call", loads.len()));
             let run = first.wrapping_add(u64::from(repetition));
             let callers = self.prepare(run, &loads, repetition == 0)?;
             self.outcome.begin();
@@ -182,7 +181,7 @@ impl Coordinator<'_> {
                 self.ask(&callers, PATIENCE, |client, within| block_on(client.with(within).begin(run)));
             self.collect(run, begun, targets);
             self.outcome.end();
-            self.bar.inc(1);
+            self.scenario.bar.inc(1);
         }
         Ok(())
     }
@@ -281,27 +280,8 @@ impl Coordinator<'_> {
         }
     }
 
-    /// Writes the requested files.
-    fn write(&self) -> Result<(), Failure> {
-        let Orders { pattern, outstanding, seconds, one_way, .. } = *self.orders;
-        let size_bytes = self.orders.size.0[0] as u64;
-        let settings = Settings { pattern: pattern.name(), size_bytes, outstanding, seconds, one_way };
-        let machine = Machine::here();
-        let json = self.outcome.json(settings, &machine);
-        let written = self.orders.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &json));
-        let page = self.orders.html.as_ref().map_or(Ok(()), |path| {
-            let value = serde_json::to_value(&json).map_err(|error| error.to_string())?;
-            html::write(&[Saved::parse("this run", value)?], path)
-        });
-        written.and(page).map_err(Failure::Unwritten)
-    }
-
-    /// Prints and writes the results, and reports missing ones.
-    fn report(&self) -> Result<(), Failure> {
-        if !self.orders.quiet && !self.outcome.is_empty() {
-            output::out(&self.outcome.table())?;
-        }
-        self.write()?;
+    /// Reports missing results.
+    fn check(&self) -> Result<(), Failure> {
         if self.is_interrupted.load(Ordering::Relaxed) {
             let why = format!("interrupted: {} repetitions were begun", self.outcome.repetitions());
             return Err(Failure::Partial(why));

@@ -1,28 +1,23 @@
 //! Results of each node and of all together, as JSON and as a table.
 
 use super::service::Measured;
-use crate::distribution::Distribution;
-use crate::machine::{Machine, Stamp};
-use crate::recorder::histogram;
+use crate::drift::Kept;
+use crate::point::{Repetitions, Summary, Values};
+use crate::recorder::{Sample, histogram};
 use crate::spread::Spread;
-use hdrhistogram::Histogram;
+use crate::table::{Table, or_dash, us};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// Maximum number of distinct times that a node may report for one target.
 const MOST_TIMES: usize = 1 << 16;
 
 /// Results for a set of calls: from a node, to a node, of a pair, or all.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Calls {
-    times: Histogram<u64>,
-    /// Times of the current repetition.
-    now: Histogram<u64>,
-    /// Calls per second, and times in nanoseconds, by repetition.
-    per_s: Vec<f64>,
-    p50_ns: Vec<f64>,
-    p99_ns: Vec<f64>,
+    repetitions: Repetitions,
+    /// Calls of the current repetition.
+    now: Option<Sample>,
 }
 
 /// The calls of one node, or all calls, in the format of other subcommands, for `compare` and `report`.
@@ -31,19 +26,9 @@ struct Point<'a> {
     node: &'a str,
     size_bytes: u64,
     outstanding: u32,
-    rtt_p50_ns: f64,
-    rtt_p99_ns: f64,
-    calls_per_s: f64,
-    each_repetition: BTreeMap<&'static str, &'a [f64]>,
-    calls: Timed,
-}
-
-#[derive(Debug, Serialize)]
-struct Timed {
-    p50_ns: Spread,
-    p99_ns: Spread,
-    per_s: Spread,
-    distribution_ns: Distribution,
+    #[serde(flatten)]
+    values: Values,
+    calls: Summary,
 }
 
 /// The results of a run.
@@ -102,14 +87,7 @@ struct OfPair<'a> {
 /// Contents of the file.
 #[derive(Debug, Serialize)]
 pub(super) struct Json<'a> {
-    command: &'static str,
-    #[serde(flatten)]
-    stamp: Stamp,
     settings: Settings,
-    /// Machine of the coordinator.
-    machine: &'a Machine,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
     /// True if nodes were lost, or calls failed.
     partial: bool,
     /// Figures of all calls.
@@ -132,65 +110,34 @@ pub(super) struct Settings {
 }
 
 impl Calls {
-    fn new() -> Self {
-        let (times, now) = (histogram(), histogram());
-        Self { times, now, per_s: Vec::new(), p50_ns: Vec::new(), p99_ns: Vec::new() }
-    }
-
     /// Adds calls of the current repetition.
     fn add(&mut self, measured: &Measured) {
-        if self.per_s.len() == self.p50_ns.len() {
-            self.per_s.push(0.0);
-        }
-        if let Some(per_s) = self.per_s.last_mut() {
-            *per_s += measured.per_s;
-        }
+        let now = self.now.get_or_insert_with(|| Sample { times: histogram(), per_s: 0.0 });
+        now.per_s += measured.per_s;
         for (time, count) in &measured.times {
-            self.times.saturating_record_n(*time, *count);
-            self.now.saturating_record_n(*time, *count);
+            now.times.saturating_record_n(*time, *count);
         }
     }
 
     /// Ends a repetition. A repetition without measurements is ignored.
-    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
     fn end(&mut self) {
-        if self.per_s.len() == self.p50_ns.len() {
-            return;
+        if let Some(value) = self.now.take().filter(|now| !now.times.is_empty()) {
+            self.repetitions.add(&Kept { value, dropped: 0, drifted: false });
         }
-        if self.now.is_empty() {
-            self.per_s.pop();
-            return;
-        }
-        self.p50_ns.push(self.now.value_at_quantile(0.5) as f64);
-        self.p99_ns.push(self.now.value_at_quantile(0.99) as f64);
-        self.now.reset();
     }
 
-    fn point<'a>(&'a self, node: &'a str, size_bytes: u64, outstanding: u32) -> Option<Point<'a>> {
-        let of = |all: &[f64]| Spread::of(all);
-        let (p50_ns, p99_ns, per_s) = (of(&self.p50_ns)?, of(&self.p99_ns)?, of(&self.per_s)?);
-        Some(Point {
-            node,
-            size_bytes,
-            outstanding,
-            rtt_p50_ns: p50_ns.median,
-            rtt_p99_ns: p99_ns.median,
-            calls_per_s: per_s.median,
-            each_repetition: BTreeMap::from([
-                ("rtt_p50_ns", &self.p50_ns[..]),
-                ("rtt_p99_ns", &self.p99_ns[..]),
-                ("calls_per_s", &self.per_s[..]),
-            ]),
-            calls: Timed { p50_ns, p99_ns, per_s, distribution_ns: Distribution::of(&self.times) },
-        })
+    fn point<'a>(&self, node: &'a str, settings: Settings) -> Option<Point<'a>> {
+        let Settings { size_bytes, outstanding, .. } = settings;
+        let values = Values::of(self.repetitions.each("calls_per_s"))?;
+        Some(Point { node, size_bytes, outstanding, values, calls: self.repetitions.summary()? })
     }
 
     #[expect(clippy::cast_precision_loss, reason = "at most 2^27")]
     fn figures(&self, bytes_of_call: u64) -> Option<Figures> {
-        let spread = Spread::of(&self.per_s)?;
+        let (spread, times) = (self.repetitions.summary()?.per_s, self.repetitions.times()?);
         Some(Figures {
-            rtt_p50_ns: self.times.value_at_quantile(0.5),
-            rtt_p99_ns: self.times.value_at_quantile(0.99),
+            rtt_p50_ns: times.value_at_quantile(0.5),
+            rtt_p99_ns: times.value_at_quantile(0.99),
             calls_per_s: spread.median,
             bytes_per_s: spread.median * bytes_of_call as f64,
             calls_per_s_spread: spread,
@@ -205,7 +152,7 @@ impl Outcome {
             bytes,
             one_way,
             repetitions: 0,
-            all: Calls::new(),
+            all: Calls::default(),
             made: BTreeMap::new(),
             served: BTreeMap::new(),
             pairs: BTreeMap::new(),
@@ -239,9 +186,9 @@ impl Outcome {
         }
         let of = |calls: Option<&mut Calls>| calls.into_iter().for_each(|calls| calls.add(measured));
         of(Some(&mut self.all));
-        of(Some(self.made.entry(node).or_insert_with(Calls::new)));
-        of(Some(self.served.entry(target).or_insert_with(Calls::new)));
-        of(Some(self.pairs.entry((node, target)).or_insert_with(Calls::new)));
+        of(Some(self.made.entry(node).or_default()));
+        of(Some(self.served.entry(target).or_default()));
+        of(Some(self.pairs.entry((node, target)).or_default()));
     }
 
     /// Marks a node as lost.
@@ -279,15 +226,11 @@ impl Outcome {
     }
 
     /// Returns the outcome as JSON.
-    pub(super) fn json<'a>(&'a self, settings: Settings, machine: &'a Machine) -> Json<'a> {
-        let point = |(name, calls): (&'a str, &'a Calls)| calls.point(name, self.bytes, settings.outstanding);
+    pub(super) fn json(&self, settings: Settings) -> Json<'_> {
+        let point = |(name, calls): (_, &Calls)| calls.point(name, settings);
         let of_nodes = self.made.iter().map(|(node, calls)| (self.nodes[*node].as_str(), calls));
         Json {
-            command: "run",
-            stamp: Stamp::now(),
             settings,
-            machine,
-            error: self.missing(),
             partial: self.missing().is_some(),
             figures: self.all.figures(self.bytes_of_call()),
             nodes: (0..self.nodes.len()).map(|node| self.of_node(node)).collect(),
@@ -318,39 +261,25 @@ impl Outcome {
 
     /// Returns the outcome as a table with a row for each node and one for all.
     pub(super) fn table(&self) -> String {
-        let mut text = format!(
-            "{:<28} {:>10} {:>10} {:>12} {:>10} {:>12} {:>10}\n",
-            "node", "p50 us", "p99 us", "makes/s", "MB/s", "serves/s", "MB/s"
-        );
-        for node in 0..self.nodes.len() {
-            let OfNode { address, made, served, lost, .. } = self.of_node(node);
+        let mut table = Table::new(["<node", "p50 us", "p99 us", "makes/s", "MB/s", "serves/s", "MB/s"]);
+        let mut row = |name: String, made: Option<&Figures>, served: Option<&Figures>| {
+            let rates = |calls: Option<&Figures>| {
+                let per_s = or_dash(calls.map(|figures| format!("{:.0}", figures.calls_per_s)));
+                [per_s, or_dash(calls.map(|figures| format!("{:.1}", figures.bytes_per_s / 1e6)))]
+            };
+            #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
+            let time = |ns: fn(&Figures) -> u64| or_dash(made.map(|figures| us(ns(figures) as f64)));
+            let times = [time(|figures| figures.rtt_p50_ns), time(|figures| figures.rtt_p99_ns)];
+            table.row([name].into_iter().chain(times).chain(rates(made)).chain(rates(served)));
+        };
+        for OfNode { address, made, served, lost, .. } in (0..self.nodes.len()).map(|node| self.of_node(node))
+        {
             let note = if lost.is_some() { " lost" } else { "" };
-            line(&mut text, &format!("{address}{note}"), made.as_ref(), served.as_ref());
+            row(format!("{address}{note}"), made.as_ref(), served.as_ref());
         }
-        line(&mut text, "all", self.all.figures(self.bytes_of_call()).as_ref(), None);
-        text
+        row("all".to_owned(), self.all.figures(self.bytes_of_call()).as_ref(), None);
+        table.text()
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
-fn line(text: &mut String, name: &str, made: Option<&Figures>, served: Option<&Figures>) {
-    let or_none = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
-    let us =
-        |ns: fn(&Figures) -> u64| or_none(made.map(|figures| format!("{:.2}", ns(figures) as f64 / 1e3)));
-    let per_s = |calls: Option<&Figures>| or_none(calls.map(|figures| format!("{:.0}", figures.calls_per_s)));
-    let mb =
-        |calls: Option<&Figures>| or_none(calls.map(|figures| format!("{:.1}", figures.bytes_per_s / 1e6)));
-    // Writing to a string does not fail.
-    let _ = writeln!(
-        text,
-        "{name:<28} {:>10} {:>10} {:>12} {:>10} {:>12} {:>10}",
-        us(|figures| figures.rtt_p50_ns),
-        us(|figures| figures.rtt_p99_ns),
-        per_s(made),
-        mb(made),
-        per_s(served),
-        mb(served)
-    );
 }
 
 #[cfg(test)]
@@ -377,7 +306,7 @@ mod tests {
     fn json(outcome: &Outcome) -> serde_json::Value {
         let settings =
             Settings { pattern: "incast", size_bytes: 50, outstanding: 1, seconds: 1.0, one_way: false };
-        serde_json::to_value(outcome.json(settings, &Machine::here())).unwrap()
+        serde_json::to_value(outcome.json(settings)).unwrap()
     }
 
     #[test]
@@ -386,7 +315,9 @@ mod tests {
         let json = json(&outcome);
         assert_eq!((&json["calls_per_s"], &json["bytes_per_s"]), (&4000.0.into(), &400_000.0.into()));
         assert_eq!(json["partial"], false);
-        let saved = Saved::parse("it", json.clone()).unwrap();
+        let mut whole = json.clone();
+        (whole["command"], whole["machine"]) = ("run".into(), serde_json::json!({}));
+        let saved = Saved::parse("it", whole).unwrap();
         assert_eq!(
             saved.points.iter().map(|point| point.settings["node"].as_str()).collect::<Vec<_>>(),
             ["a", "c", "all"]

@@ -8,8 +8,8 @@ mod rows;
 
 use crate::failure::Failure;
 use crate::others::BUSY_CORES;
-use crate::progress;
 use crate::saved::{Saved, SavedPoint};
+use crate::scenario::sum_up;
 use crate::whole_file;
 use clap::Args;
 use noise::Change;
@@ -101,7 +101,7 @@ pub(crate) fn compare(files: &Comparison) -> Result<(), Failure> {
         }
         (verdict, written) => {
             verdict.and(written.map_err(Failure::Unwritten))?;
-            progress::end(files.quiet, &what, began, &files.json)
+            sum_up(files.quiet, &what, began, files.json.as_deref())
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::noise::Change;
 use super::{Outcome, is_floor};
+use crate::table::Table;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -91,30 +92,21 @@ impl Row {
 impl Outcome {
     /// Returns all rows and the verdict as a table.
     pub(super) fn table(&self) -> String {
-        let width = |of: fn(&Row) -> usize, least| self.rows.iter().map(of).fold(least, usize::max);
-        let (points, keys) = (width(|row| row.point.len(), 5), width(|row| row.key.len(), 3));
-        let mut text = format!("{}: {}, and then {}\n", self.of, self.before, self.after);
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "\n{:<points$}  {:<keys$}  {:>11} {:>11} {:>9} {:>8} {:>9}  verdict",
-            "point", "key", "before", "after", "change", "range", "itself"
-        );
+        let mut table =
+            Table::new(["<point", "<key", "before", "after", "change", "range", "itself", "<verdict"]);
         for row in &self.rows {
-            let _ = writeln!(
-                text,
-                "{:<points$}  {:<keys$}  {:>11} {:>11} {:>+8.1}% {:>7.1}% {:>+8.1}%  {}",
-                row.point,
-                row.key,
+            table.row([
+                row.point.clone(),
+                row.key.clone(),
                 digits(row.before),
                 digits(row.after),
-                row.change_percent,
-                row.range_percent,
-                row.value_change_percent,
-                row.word()
-            );
+                format!("{:+.1}%", row.change_percent),
+                format!("{:.1}%", row.range_percent),
+                format!("{:+.1}%", row.value_change_percent),
+                row.word().to_owned(),
+            ]);
         }
-        text.push('\n');
+        let mut text = format!("{}: {}, and then {}\n\n{}\n", self.of, self.before, self.after, table.text());
         for (names, file) in [(&self.only_before, &self.before), (&self.only_after, &self.after)] {
             for name in names {
                 let _ = writeln!(text, "only in {file}: {name}");

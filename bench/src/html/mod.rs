@@ -7,10 +7,10 @@ mod chart;
 mod figures;
 
 use crate::failure::Failure;
-use crate::progress;
 use crate::saved::{Saved, SavedPeer, SavedPoint, Timed};
+use crate::scenario::sum_up;
 use crate::spread::{Spread, digits};
-use crate::table::or_dash;
+use crate::table::{or_dash, us};
 use crate::whole_file;
 use chart::{Chart, escaped, number};
 use clap::Args;
@@ -53,7 +53,7 @@ pub(crate) fn report(files: &Files) -> Result<(), Failure> {
     let results = files.results.iter().map(|path| Saved::read(path)).collect::<Result<Vec<_>, _>>()?;
     let began = Instant::now();
     write(&results, &files.html).map_err(Failure::Unwritten)?;
-    progress::end(false, &format!("report: {} files", results.len()), began, [&files.html])
+    sum_up(false, &format!("report: {} files", results.len()), began, [files.html.as_path()])
 }
 
 /// Writes a page. An existing page is replaced only when the new one is complete.
@@ -263,7 +263,6 @@ fn all_figures(html: &mut String, file: &Saved) {
     }
     let titles =
         ["point", "", "p50 µs", "min .. max", "p99 µs", "longest µs", "per second", "dropped", "drifted"];
-    let us = |ns: f64| format!("{:.2}", ns / 1e3);
     let range = |ns: Spread| format!("{} .. {}", us(ns.min), us(ns.max));
     let timed = |point: &SavedPoint, name: &str, timed: &Timed| {
         vec![

@@ -93,8 +93,12 @@ impl Peer {
         Ok(peers)
     }
 
-    pub(crate) fn is_over_tcp(&self) -> bool {
-        self.word.ends_with("-tcp")
+    /// Returns those that exchange messages over TCP.
+    ///
+    /// # Errors
+    /// See [`Peer::all`].
+    pub(crate) fn over_tcp(named: Option<&Path>) -> Result<Vec<Self>, String> {
+        Ok(Self::all(named)?.into_iter().filter(|peer| peer.word.ends_with("-tcp")).collect())
     }
 
     /// Measures the system under a load.
