@@ -15,10 +15,10 @@ use crate::scale::Scale;
 use crate::scenario::{Output, Sweep, rate};
 use crate::servers::Fleet;
 use crate::shared::Shared;
-use crate::side_by_side::SideBySide;
 use crate::sizes::{Outstanding, Sizes};
 use crate::streams::Streams;
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// Measures generated calls, next to what the machine allows in the same run: the floors.
@@ -115,22 +115,26 @@ pub(crate) enum Command {
     IdleNodes(IdleNodes),
 }
 
-// A doc comment would replace the description of the program.
-#[derive(Debug, Clone, Args)]
+// Serialised for the settings that results depend on. A doc comment would replace the description of the program.
+#[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Settings {
     /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     pub(crate) link: LinkFlag,
     /// Reason for which `auto` did not choose shared memory.
     #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) link_why: Option<&'static str>,
     /// Bytes of a payload, 0 to 64M: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles.
     #[arg(long, value_name = "SIZES")]
+    #[serde(skip)]
     pub(crate) size: Option<Sizes>,
     /// Calls under way at a time, 1 to 4096; lists and ranges as for --size.
     #[arg(long, value_name = "CALLS")]
+    #[serde(skip)]
     pub(crate) outstanding: Option<Outstanding>,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(crate) sweep: Sweep,
     /// Kind of thread or task that makes the calls.
     #[arg(long, value_enum, default_value_t = Kind::Poller)]
@@ -140,6 +144,7 @@ pub(crate) struct Settings {
     pub(crate) one_way: bool,
     /// Pause before each call, so that both sides sleep; floors that sleep have the same pause.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000), conflicts_with = "arrivals")]
+    #[serde(rename = "pause_ms", skip_serializing_if = "Option::is_none")]
     pub(crate) pause: Option<u64>,
     /// Source of the payloads.
     #[arg(long, value_enum, default_value_t = Buffer::Reused)]
@@ -149,21 +154,68 @@ pub(crate) struct Settings {
     pub(crate) verify: bool,
     /// Open loop: calls that are due per second, in all. A call's time counts from when it was due.
     #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[serde(rename = "arrivals_per_s", skip_serializing_if = "Option::is_none")]
     pub(crate) arrivals: Option<f64>,
     /// Also measure other systems: tonic, tarpc and iceoryx2, and ucx_perftest, fi_pingpong and perftest if they are installed.
     /// The first time, cargo builds those in Rust, which takes some minutes.
     #[arg(long, conflicts_with_all = ["pause", "arrivals", "one_way"])]
+    #[serde(skip)]
     pub(crate) peers: bool,
     /// The program with the systems in Rust, where these sources are not: bench/peers, built.
     #[arg(long, value_name = "FILE", requires = "peers")]
+    #[serde(skip)]
     pub(crate) peers_program: Option<PathBuf>,
     #[command(flatten)]
+    #[serde(skip)]
     pub(crate) output: Output,
     /// Also write a page with plots, which needs no other file: distributions, sweeps, floors, machine and settings.
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     pub(crate) html: Option<PathBuf>,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(crate) nodes: Nodes,
+}
+
+/// Trunkline over UDP and shared memory, other systems and floors, in turn; prints one table in Markdown.
+///
+/// The columns are the round trip of 64 bytes, one at a time, and calls per second with 32 outstanding: medians, with
+/// the lowest and the highest of the repetitions. A line with date, version, machine and method follows. Standard output
+/// has nothing else. The first time, cargo builds the other systems in Rust, which takes some minutes.
+#[derive(Debug, Args)]
+pub(crate) struct SideBySide {
+    #[command(flatten)]
+    pub(crate) sweep: Sweep,
+    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
+    #[arg(long, value_name = "FILE")]
+    peers_program: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+impl SideBySide {
+    /// Returns the settings of the runs over one link. Other systems are measured in the UDP runs.
+    pub(crate) fn settings(&self, link: LinkFlag) -> Settings {
+        let peers = link == LinkFlag::Udp;
+        Settings {
+            link,
+            link_why: None,
+            size: None,
+            outstanding: None,
+            sweep: self.sweep.clone(),
+            client: Kind::Poller,
+            one_way: false,
+            pause: None,
+            buffer: Buffer::Reused,
+            verify: false,
+            arrivals: None,
+            peers,
+            peers_program: self.peers_program.clone(),
+            output: Output::default(),
+            html: None,
+            nodes: Nodes { pollers: 1, peer_address: None, address: None },
+        }
+    }
 }
 
 impl Settings {

@@ -1,9 +1,10 @@
 //! The client: tasks on its node's poller, threads, or tasks of tokio.
 
-use crate::echo::{Calls, EchoClient, EchoLocal};
+use crate::echo::{EchoClient, EchoLocal};
 use crate::recorder::Sample;
 use crate::worker::{Measurement, Plan};
 use clap::ValueEnum;
+use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -13,7 +14,8 @@ use trunkline::{Bytes, Node, PollerIndex, block_on};
 pub(crate) const MOST_THREADS: usize = 256;
 
 /// Kind of caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     /// Tasks on the client node's poller.
     Poller,
@@ -31,25 +33,6 @@ impl Kind {
             Self::Thread => "thread",
             Self::Tokio => "tokio",
         }
-    }
-}
-
-/// Work of a measurement's workers. Each worker has one call under way at a time.
-pub(crate) trait Job: Send + Sync + 'static {
-    /// Makes calls until the measurement is over.
-    async fn work(&self, calls: &impl Calls);
-
-    /// Records that a worker cannot call.
-    fn failed(&self, why: String);
-}
-
-impl Job for Measurement {
-    async fn work(&self, calls: &impl Calls) {
-        Self::work(self, calls).await;
-    }
-
-    fn failed(&self, why: String) {
-        Self::failed(self, why);
     }
 }
 
@@ -93,29 +76,33 @@ impl Client {
         measurement.finish()
     }
 
-    /// Runs a job on the given number of workers, and waits until all have ended.
+    /// Runs a measurement on the given number of workers, and waits until all have ended.
     ///
     /// # Errors
     /// Fails with the reason if a worker cannot call.
-    pub(crate) fn run<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), String> {
+    pub(crate) fn run(&self, measurement: &Arc<Measurement>, workers: usize) -> Result<(), String> {
         match self.kind {
-            Kind::Poller => self.on_poller(job, workers),
+            Kind::Poller => self.on_poller(measurement, workers),
             Kind::Thread => {
-                self.on_threads(&**job, workers);
+                thread::scope(|scope| {
+                    for _ in 0..workers {
+                        scope.spawn(|| block_on(measurement.work(&self.client)));
+                    }
+                });
                 Ok(())
             }
-            Kind::Tokio => self.on_tokio(job, workers),
+            Kind::Tokio => self.on_tokio(measurement, workers),
         }
     }
 
-    fn on_poller<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), String> {
+    fn on_poller(&self, measurement: &Arc<Measurement>, workers: usize) -> Result<(), String> {
         let tasks: Vec<_> = (0..workers)
             .map(|_| {
-                let (server, job) = (self.server, Arc::clone(job));
+                let (server, measurement) = (self.server, Arc::clone(measurement));
                 self.node.run_on(PollerIndex(0), async move |context| {
                     match EchoLocal::connect(&context, server) {
-                        Ok(calls) => job.work(&calls).await,
-                        Err(status) => job.failed(status.to_string()),
+                        Ok(calls) => measurement.work(&calls).await,
+                        Err(status) => measurement.failed(status.to_string()),
                     }
                 })
             })
@@ -126,22 +113,14 @@ impl Client {
         Ok(())
     }
 
-    fn on_threads<J: Job>(&self, job: &J, workers: usize) {
-        thread::scope(|scope| {
-            for _ in 0..workers {
-                scope.spawn(|| block_on(job.work(&self.client)));
-            }
-        });
-    }
-
-    fn on_tokio<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), String> {
+    fn on_tokio(&self, measurement: &Arc<Measurement>, workers: usize) -> Result<(), String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .map_err(|error| format!("cannot start tokio: {error}"))?;
         let tasks = tokio::task::LocalSet::new();
         for _ in 0..workers {
-            let (client, job) = (self.client.clone(), Arc::clone(job));
-            drop(tasks.spawn_local(async move { job.work(&client).await }));
+            let (client, measurement) = (self.client.clone(), Arc::clone(measurement));
+            drop(tasks.spawn_local(async move { measurement.work(&client).await }));
         }
         runtime.block_on(tasks);
         Ok(())

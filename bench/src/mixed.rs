@@ -1,27 +1,26 @@
 //! Calls of several sizes and kinds in a mix, and each kind alone in the same run.
 
-use crate::client::{Job, Kind};
+use crate::client::Kind;
 use crate::drift::{Kept, steady};
-use crate::echo::{Calls, Request};
 use crate::failure::Failure;
 use crate::nodes::{LinkFlag, Nodes};
-use crate::payload::{Buffer, Payloads};
 use crate::pin::Pin;
 use crate::point::Repetitions;
-use crate::recorder::{Recorder, Sample};
 use crate::scenario::{Output, Scenario, Sweep};
 use crate::session::Session;
-use crate::sizes::{as_f64, written};
-use crate::stopwatch::{Stopwatch, nanoseconds};
+use crate::sizes::{Sizes, as_f64, written};
 use crate::table::{Table, us};
+use crate::worker::{Exchange, Measurement, Member, Plan};
 use clap::Args;
-use members::{Member, Mix};
 use serde_json::json;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
-mod members;
+/// Limits on the number of members and on a weight.
+const MOST_MEMBERS: usize = 16;
+const MOST_WEIGHT: u32 = 10_000;
 
 /// The mix and the settings of the measurement.
 #[derive(Debug, Clone, Args)]
@@ -46,23 +45,7 @@ pub(crate) struct Mixed {
     nodes: Nodes,
 }
 
-/// One measurement: all members together, or one alone.
-#[derive(Debug)]
-struct Mixture {
-    members: Vec<Member>,
-    watch: Stopwatch,
-    recorders: Mutex<Recorders>,
-    /// Number of the next call. Members follow a fixed order, so that each has its share in every measurement.
-    next: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Recorders {
-    all: Recorder,
-    each: Vec<Recorder>,
-}
-
-/// A mixture with the repetitions of each of its members.
+/// All members together, or one alone, with the repetitions of each.
 struct Point {
     members: Vec<Member>,
     repetitions: Vec<Repetitions>,
@@ -78,6 +61,8 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     let (link, _) = Session::link(mixed.link, &mixed.nodes, mixed.output.quiet)?;
     let cores = Pin::cores(pin)?;
     let session = Session::start(link, &mixed.nodes, mixed.client, cores)?;
+    let (outstanding, measured) = (usize::from(mixed.outstanding), Duration::from_secs_f64(seconds));
+    let plan = Plan::closed_loop(Exchange::Echo, 0, outstanding, measured);
     let point = |members: &[Member]| Point {
         members: members.to_vec(),
         repetitions: vec![Repetitions::default(); members.len()],
@@ -88,9 +73,9 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     let name = |point: &Point| Mix(point.members.clone()).to_string();
     let measured = scenario.sweep(repetitions, &mut points, name, |point| {
         let Kept { value, dropped, drifted } = steady(cores, || {
-            let mixture = Arc::new(Mixture::begin(&point.members, seconds));
-            session.run(&mixture, usize::from(mixed.outstanding))?;
-            Ok(mixture.finish()?)
+            let measurement = Arc::new(Measurement::of_members(plan, &point.members));
+            session.run(&measurement, plan.outstanding)?;
+            Ok(measurement.finish_members()?)
         })?;
         for (value, repetitions) in value.into_iter().zip(&mut point.repetitions) {
             repetitions.add(&Kept { value, dropped, drifted });
@@ -101,8 +86,9 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     let (mut calls_per_s, mut bytes_per_s, mut of_members) = (0.0, 0.0, Vec::new());
     let titles = ["<", "p50 us", "p99 us", "per second", "p50 alone us", "p99 alone us", "alone per s"];
     let mut table = Table::new(titles);
-    for ((&Member { size, one_way, weight }, together), alone) in members.iter().zip(together).zip(alone) {
+    for ((&Member { exchange, size, weight }, together), alone) in members.iter().zip(together).zip(alone) {
         let (Some(mixed), Some(alone)) = (together.summary(), alone.summary()) else { continue };
+        let one_way = exchange == Exchange::OneWay;
         calls_per_s += mixed.per_s.median;
         bytes_per_s += mixed.per_s.median * as_f64(if one_way { size } else { 2 * size });
         let name = format!("{}{}", written(size), if one_way { ", one-way" } else { "" });
@@ -140,57 +126,61 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     scenario.end(measured, if table.is_empty() { "" } else { &text }, &results, &what)
 }
 
-impl Mixture {
-    fn begin(members: &[Member], seconds: f64) -> Self {
-        let measured_ns = nanoseconds(Duration::from_secs_f64(seconds));
-        let recorder = || Recorder::new(measured_ns);
-        let recorders = Recorders { all: recorder(), each: members.iter().map(|_| recorder()).collect() };
-        Self {
-            members: members.to_vec(),
-            watch: Stopwatch::start(),
-            recorders: Mutex::new(recorders),
-            next: AtomicU64::new(0),
+/// All members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mix(Vec<Member>);
+
+impl FromStr for Mix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let members = text.split(',').map(member).collect::<Result<Vec<_>, _>>()?;
+        if members.len() > MOST_MEMBERS {
+            return Err(format!("a mix has at most {MOST_MEMBERS} members"));
         }
-    }
-
-    fn recorders(&self) -> MutexGuard<'_, Recorders> {
-        self.recorders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the sample of each member.
-    fn finish(&self) -> Result<Vec<Sample>, String> {
-        let mut recorders = self.recorders();
-        std::mem::replace(&mut recorders.all, Recorder::new(0)).finish()?;
-        let finish = |(recorder, member): (Recorder, &Member)| {
-            recorder.finish().map_err(|why| format!("{member}: {why}, or a larger weight"))
-        };
-        std::mem::take(&mut recorders.each).into_iter().zip(&self.members).map(finish).collect()
+        Ok(Self(members))
     }
 }
 
-impl Job for Mixture {
-    async fn work(&self, calls: &impl Calls) {
-        let payload = |member: &Member| Payloads::new(Buffer::Reused, member.size);
-        let mut payloads = self.members.iter().map(payload).collect::<Vec<_>>();
-        loop {
-            let at = members::member(&self.members, self.next.fetch_add(1, Ordering::Relaxed));
-            let began_ns = self.watch.now_ns();
-            let payload = payloads[at].next();
-            let request = if self.members[at].one_way { Request::Post } else { Request::Echo };
-            let ended = calls.call(request, payload).await;
-            let now_ns = self.watch.now_ns();
-            let mut recorders = self.recorders();
-            if let Err(status) = ended {
-                recorders.all.failed(format!("a call failed: {status}"));
-            }
-            recorders.each[at].ended(began_ns, now_ns);
-            if !recorders.all.ended(began_ns, now_ns) {
-                return;
-            }
-        }
+fn member(text: &str) -> Result<Member, String> {
+    let wrong = || format!("invalid member `{text}`: expected SIZE:WEIGHT, such as 64:90 or 64K/oneway:9");
+    let (what, weight) = text.split_once(':').ok_or_else(wrong)?;
+    let weight = weight.parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight));
+    let weight = weight.ok_or_else(|| format!("{}, with a weight of 1 to {MOST_WEIGHT}", wrong()))?;
+    let (size, exchange) = match what.split_once('/') {
+        Some((size, "oneway")) => (size, Exchange::OneWay),
+        Some(_) => return Err(wrong()),
+        None => (what, Exchange::Echo),
+    };
+    match size.parse::<Sizes>()?.0[..] {
+        [size] => Ok(Member { exchange, size, weight }),
+        _ => Err(wrong()),
     }
+}
 
-    fn failed(&self, why: String) {
-        self.recorders().all.failed(why);
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, &Member { exchange, size, weight }) in self.0.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let kind = if exchange == Exchange::OneWay { "/oneway" } else { "" };
+            write!(f, "{comma}{}{kind}:{weight}", written(size))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixes_are_read_and_written() {
+        let mix = "64:90,64K/oneway:9,1M:1".parse::<Mix>().unwrap();
+        assert_eq!(mix.0[1], Member { exchange: Exchange::OneWay, size: 65536, weight: 9 });
+        assert_eq!(mix.to_string(), "64:90,64K/oneway:9,1M:1");
+        for wrong in ["", "64", "64:", "64:0", "64:10001", "64/twoway:1", "65M:1", "64:1,", "1..4:1"] {
+            assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
+        }
+        assert!(["1:1"; 17].join(",").parse::<Mix>().unwrap_err().contains("at most"));
     }
 }

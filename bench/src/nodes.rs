@@ -1,22 +1,25 @@
 //! Options for the two nodes and the link between them.
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use std::net::IpAddr;
 use trunkline::device::PathChoice;
 use trunkline::{Node, NodeBuilder, ProviderChoice};
 use trunkline_softrdma::device::SoftOptions;
 
 // The two nodes. A doc comment would replace the description of the subcommand.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Nodes {
     /// Pollers of each node.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32))]
     pub(crate) pollers: u16,
     /// The server's address; by default an unused loopback address.
     #[arg(long, value_name = "IP")]
+    #[serde(skip)]
     pub(crate) peer_address: Option<IpAddr>,
     /// The client's address, with the same default.
     #[arg(long, value_name = "IP")]
+    #[serde(skip)]
     pub(crate) address: Option<IpAddr>,
 }
 
@@ -57,7 +60,8 @@ impl LinkFlag {
 }
 
 /// A requested link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum LinkFlag {
     /// The value of TRUNKLINE_LINK, by default shared memory; floors and results use the resulting link.
     Auto,

@@ -1,10 +1,12 @@
 //! The payloads of calls: reused, rewritten for each call, or allocated for each call.
 
 use clap::ValueEnum;
+use serde::Serialize;
 use trunkline::Bytes;
 
 /// Origin of each call's payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Buffer {
     /// The same bytes each time: they are in the cache.
     Reused,
@@ -12,17 +14,6 @@ pub(crate) enum Buffer {
     Rewritten,
     /// New memory for each call, allocated and written.
     Own,
-}
-
-impl Buffer {
-    /// Returns the name on the command line and in JSON.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Reused => "reused",
-            Self::Rewritten => "rewritten",
-            Self::Own => "own",
-        }
-    }
 }
 
 /// The payloads of one worker, which has one call under way at a time.

@@ -7,7 +7,7 @@ use crate::floors::Floor;
 use crate::recorder::Sample;
 use crate::spread::Spread;
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Quantity that a subcommand measures.
@@ -103,7 +103,7 @@ pub(crate) struct Results {
 }
 
 /// Summary of another system's repetitions, with the values that it reports.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OfPeer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_ns: Option<Spread>,
@@ -127,21 +127,35 @@ impl OfPeer {
             per_s: spread(|figures| figures.per_s),
         }
     }
+
+    /// Returns the median time, or the mean of a system that reports no median.
+    pub(crate) fn middle_ns(&self) -> Option<Spread> {
+        self.p50_ns.or(self.mean_ns)
+    }
+
+    /// Returns `mean` if that is the time.
+    pub(crate) fn note(&self) -> &'static str {
+        if self.p50_ns.is_none() && self.mean_ns.is_some() { "mean" } else { "" }
+    }
 }
 
 /// Summary of one kind's repetitions.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) p50_ns: Spread,
     pub(crate) p99_ns: Spread,
     pub(crate) per_s: Spread,
     /// Distribution over all repetitions together.
-    distribution_ns: Distribution,
+    #[serde(default)]
+    pub(crate) distribution_ns: Distribution,
+    #[serde(default)]
     repetitions: usize,
     /// Measurements that were dropped because the time of the cache line changed meanwhile.
-    dropped: u32,
+    #[serde(default)]
+    pub(crate) dropped: u32,
     /// Repetitions that count although that time changed in each attempt.
-    drifted: u32,
+    #[serde(default)]
+    pub(crate) drifted: u32,
 }
 
 impl Repetitions {

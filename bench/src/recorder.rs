@@ -5,6 +5,7 @@
 //! takes the processor away for some milliseconds slows a few slices, but not the result. Where such pauses belong to the
 //! result, the rate is a mean over the measured time.
 
+use crate::spread::Spread;
 use hdrhistogram::Histogram;
 
 /// Minimum duration of a slice.
@@ -104,14 +105,14 @@ impl Recorder {
         if let Some(why) = self.failed {
             return Err(why);
         }
-        let per_s = median(self.rates).ok_or("too few calls have ended; use a larger --seconds")?;
+        let rates = Spread::of(&self.rates).ok_or("too few calls have ended; use a larger --seconds")?;
         let per_s = match self.span_ns {
             // The first call starts the time and does not count.
             #[expect(clippy::cast_precision_loss, reason = "counts and times stay far below 2^52")]
             Some((first_ns, last_ns)) if self.is_mean => {
                 (self.times.len() - 1) as f64 * 1e9 / (last_ns - first_ns).max(1) as f64
             }
-            _ => per_s,
+            _ => rates.median,
         };
         Ok(Sample { times: self.times, per_s })
     }
@@ -135,12 +136,6 @@ impl Recorder {
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LONGEST_NS, DIGITS)
         .unwrap_or_else(|_| unreachable!("{DIGITS} digits are in range"))
-}
-
-/// Returns the middle value, or the lower of the two middle ones.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len().checked_sub(1)? / 2).copied()
 }
 
 #[cfg(test)]
@@ -219,12 +214,5 @@ mod tests {
         assert_eq!(failed.as_deref(), Some("gone"));
         let (sample, failed) = Recorder::new(MS).finish_partly();
         assert!(sample.is_none() && failed.unwrap().contains("too few"));
-    }
-
-    #[test]
-    fn a_median_is_a_value_that_was_measured() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.0));
-        assert_eq!(median(Vec::new()), None);
     }
 }

@@ -186,14 +186,15 @@ pub(crate) fn measure(
     let table = table(measure, &points);
     let summary = summary(measure, &points, settings.sweep.repetitions);
     let point = if points.len() == 1 { points.pop() } else { None };
-    let results = Report { settings: Described::new(settings, run.cores), point, points };
+    let results =
+        Report { settings: Described { settings, cores: run.cores.map(Cores::pair) }, point, points };
     scenario.end(measured, &table, &results, &summary)
 }
 
 /// Keys of a run in JSON. One point's keys are at the top level; several points are listed.
 #[derive(Debug, Serialize)]
-struct Report {
-    settings: Described,
+struct Report<'a> {
+    settings: Described<'a>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     point: Option<Results>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -202,43 +203,11 @@ struct Report {
 
 /// The settings that results depend on.
 #[derive(Debug, Serialize)]
-struct Described {
-    link: &'static str,
-    /// Reason for which `auto` did not choose shared memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    link_why: Option<&'static str>,
-    client: &'static str,
-    seconds: f64,
-    repetitions: u32,
-    one_way: bool,
-    verify: bool,
-    buffer: &'static str,
-    pollers: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pause_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arrivals_per_s: Option<f64>,
+struct Described<'a> {
+    #[serde(flatten)]
+    settings: &'a Settings,
     #[serde(skip_serializing_if = "Option::is_none")]
     cores: Option<[usize; 2]>,
-}
-
-impl Described {
-    fn new(settings: &Settings, cores: Option<Cores>) -> Self {
-        Self {
-            link: settings.link.name(),
-            link_why: settings.link_why,
-            client: settings.client.name(),
-            seconds: settings.sweep.seconds,
-            repetitions: settings.sweep.repetitions,
-            one_way: settings.one_way,
-            verify: settings.verify,
-            buffer: settings.buffer.name(),
-            pollers: settings.nodes.pollers,
-            pause_ms: settings.pause,
-            arrivals_per_s: settings.arrivals,
-            cores: cores.map(Cores::pair),
-        }
-    }
 }
 
 /// Returns a table for each point: the calls, each floor and other systems, with medians and extremes of the repetitions.
@@ -260,9 +229,9 @@ fn table(measure: Measure, points: &[Results]) -> String {
             row(name, Some(summary.p50_ns), Some(summary.p99_ns), Some(summary.per_s));
         }
         for (name, peer) in &point.peers {
-            // A mean replaces a missing median.
-            let note = if peer.p50_ns.is_none() && peer.mean_ns.is_some() { " (mean)" } else { "" };
-            row(&format!("{name}{note}"), peer.p50_ns.or(peer.mean_ns), peer.p99_ns, peer.per_s);
+            let name =
+                if peer.note().is_empty() { name.clone() } else { format!("{name} ({})", peer.note()) };
+            row(&name, peer.middle_ns(), peer.p99_ns, peer.per_s);
         }
         let (size, outstanding) = (with_unit(point.size_bytes), point.outstanding);
         // Writing to a string does not fail.

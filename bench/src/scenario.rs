@@ -1,4 +1,4 @@
-//! What all scenarios share: their options, the order of measurements, and the end with table, files and last line.
+//! Common parts of all scenarios: options, the order of measurements, and the end with table, files and last line.
 //!
 //! A scenario measures each of its points once per repetition, one after the other, so that slow changes of the machine
 //! affect all alike. Points keep what was measured before a failure, and the scenario still prints and writes it.
@@ -9,7 +9,7 @@ use crate::machine::{Machine, Stamp};
 use crate::others::Others;
 use crate::pin::Pin;
 use crate::saved::Saved;
-use crate::whole_file;
+use crate::whole_file::{self, sum_up};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub(crate) struct Output {
     pub(crate) quiet: bool,
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Sweep {
     /// Measured time of each repetition, after a warm-up of a quarter of it. Floors take a fifth of it.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -38,6 +38,7 @@ pub(crate) struct Sweep {
     pub(crate) repetitions: u32,
     /// Cores of client and server, like `0,1`, or `off`. By default the first two that the process may use.
     #[arg(long, value_name = "CORES")]
+    #[serde(skip)]
     pub(crate) pin: Option<Pin>,
 }
 
@@ -165,24 +166,6 @@ impl<'a> Scenario<'a> {
         let files = self.output.json.as_deref().into_iter().chain(self.html);
         sum_up(self.output.quiet, &format!("{}: {what}", self.name), self.began, files)
     }
-}
-
-/// Prints the last line of a successful run, unless it is quiet: short results, elapsed time, written files.
-///
-/// # Errors
-/// Fails if standard output cannot be written.
-pub(crate) fn sum_up<'a>(
-    is_quiet: bool,
-    what: &str,
-    began: Instant,
-    written: impl IntoIterator<Item = &'a Path>,
-) -> Result<(), Failure> {
-    if is_quiet {
-        return Ok(());
-    }
-    let files = written.into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
-    let files = if files.is_empty() { files } else { format!("; wrote {files}") };
-    Ok(output::out(&format!("{what}; took {:.1} s{files}", began.elapsed().as_secs_f64()))?)
 }
 
 /// Parses a duration in seconds.

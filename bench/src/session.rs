@@ -1,13 +1,13 @@
 //! A client connected to its server, and the nodes or processes of both.
 
-use crate::client::{Client, Job, Kind};
+use crate::client::{Client, Kind};
 use crate::failure::Failure;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::paths;
 use crate::pin::{self, Cores};
 use crate::recorder::Sample;
 use crate::servers::{Fleet, Servers};
-use crate::worker::Plan;
+use crate::worker::{Measurement, Plan};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline::Node;
@@ -81,12 +81,12 @@ impl Session {
         self.client.measure(plan).map_err(|why| self.servers.named(why))
     }
 
-    /// Runs a job on the given number of workers.
+    /// Runs a measurement on the given number of workers.
     ///
     /// # Errors
     /// Fails with the reason if a worker cannot call, or if the server has died.
-    pub(crate) fn run<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), Failure> {
-        self.client.run(job, workers).map_err(|why| self.servers.named(why))
+    pub(crate) fn run(&self, measurement: &Arc<Measurement>, workers: usize) -> Result<(), Failure> {
+        self.client.run(measurement, workers).map_err(|why| self.servers.named(why))
     }
 
     /// Returns the client.

@@ -9,7 +9,6 @@ use crate::figures::Figures;
 use crate::floors::Shape;
 use crate::load::{Load, Neighbours, Quota};
 use crate::nodes::{LinkFlag, Nodes};
-use crate::payload::Buffer;
 use crate::pin::{Cores, Pin};
 use crate::point::OfPeer;
 use crate::scenario::{Output, Scenario, Sweep};
@@ -134,17 +133,8 @@ impl Shared {
             quota.join_server(server)?;
         }
         let figures = OUTSTANDING.map(|outstanding| {
-            let plan = Plan {
-                exchange: Exchange::Echo,
-                size: SIZE,
-                outstanding,
-                pause: None,
-                arrivals: None,
-                buffer: Buffer::Reused,
-                verify: false,
-                measured,
-                is_mean: self.load.is_any(),
-            };
+            let plan = Plan::closed_loop(Exchange::Echo, SIZE, outstanding, measured);
+            let plan = Plan { is_mean: self.load.is_any(), ..plan };
             session.measure(plan).map(|sample| Figures::of(&sample))
         });
         figures.into_iter().collect()

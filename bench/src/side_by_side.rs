@@ -3,74 +3,29 @@
 //! Times and rates over UDP and through shared memory are four runs. Each repetition measures all four, one after the
 //! other, so that slow changes of the machine affect all rows alike.
 
-use crate::cli::Settings;
-use crate::client::Kind;
+use crate::cli::SideBySide;
 use crate::failure::Failure;
 use crate::floors::Floor;
 use crate::machine::Stamp;
-use crate::nodes::{LinkFlag, Nodes};
+use crate::nodes::LinkFlag;
 use crate::others::{BUSY_CORES, Others};
-use crate::payload::Buffer;
 use crate::pin::Cores;
 use crate::point::{Measure, Results};
 use crate::run::Run;
-use crate::scenario::{Output, Scenario, Sweep};
+use crate::scenario::{Scenario, Sweep};
 use crate::spread::{Spread, digits};
 use crate::systems;
 use crate::table::{Table, or_dash};
-use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use trunkline_testkit::output;
 
 /// Payload bytes in each direction.
 const SIZE: usize = 64;
 /// Calls under way when rates are measured.
 const OUTSTANDING: usize = 32;
-
-/// Trunkline over UDP and shared memory, other systems and floors, in turn; prints one table in Markdown.
-///
-/// The columns are the round trip of 64 bytes, one at a time, and calls per second with 32 outstanding: medians, with
-/// the lowest and the highest of the repetitions. A line with date, version, machine and method follows. Standard output
-/// has nothing else. The first time, cargo builds the other systems in Rust, which takes some minutes.
-#[derive(Debug, Args)]
-pub(crate) struct SideBySide {
-    #[command(flatten)]
-    sweep: Sweep,
-    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
-    #[arg(long, value_name = "FILE")]
-    peers_program: Option<PathBuf>,
-    #[command(flatten)]
-    output: Output,
-}
-
-impl SideBySide {
-    /// Returns the settings of the runs over one link. Other systems are measured in the UDP runs.
-    fn settings(&self, link: LinkFlag) -> Settings {
-        let peers = link == LinkFlag::Udp;
-        Settings {
-            link,
-            link_why: None,
-            size: None,
-            outstanding: None,
-            sweep: self.sweep.clone(),
-            client: Kind::Poller,
-            one_way: false,
-            pause: None,
-            buffer: Buffer::Reused,
-            verify: false,
-            arrivals: None,
-            peers,
-            peers_program: self.peers_program.clone(),
-            output: Output::default(),
-            html: None,
-            nodes: Nodes { pollers: 1, peer_address: None, address: None },
-        }
-    }
-}
 
 /// The figures of one system.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,12 +1,17 @@
 //! The median and extremes of repetitions, and the format of figures.
 
-use serde::Serialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 /// Median and extremes of one number over the repetitions.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub(crate) struct Spread {
+    #[serde(deserialize_with = "positive")]
     pub(crate) median: f64,
+    #[serde(deserialize_with = "positive")]
     pub(crate) min: f64,
+    #[serde(deserialize_with = "positive")]
     pub(crate) max: f64,
 }
 
@@ -19,6 +24,19 @@ impl Spread {
         let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
         Some(Self { median: f64::midpoint(low, high), min, max })
     }
+}
+
+/// Returns a number between 1e-100 and 1e100, so that the ratio of two is a normal number.
+///
+/// # Errors
+/// Fails with the value.
+pub(crate) fn number(value: &Value) -> Result<f64, String> {
+    let number = value.as_f64().filter(|number| (1e-100..=1e100).contains(number));
+    number.ok_or_else(|| format!("{value} is not a number above 0"))
+}
+
+fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(&Value::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
 /// Formats a number with three digits, or with all digits before the point.

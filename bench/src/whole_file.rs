@@ -1,9 +1,12 @@
-//! Atomic replacement of files.
+//! Atomic replacement of files, and the last line of a run, which names them.
 
+use crate::failure::Failure;
 use nix::unistd::AccessFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+use trunkline_testkit::output;
 
 /// Checks before a measurement that [`write()`] can write these files. Existing files are unchanged.
 ///
@@ -67,6 +70,24 @@ pub(crate) fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(
 
 fn named(path: &Path, error: &io::Error) -> String {
     format!("cannot write {}: {error}", path.display())
+}
+
+/// Prints the last line of a successful run, unless it is quiet: short results, elapsed time, written files.
+///
+/// # Errors
+/// Fails if standard output cannot be written.
+pub(crate) fn sum_up<'a>(
+    is_quiet: bool,
+    what: &str,
+    began: Instant,
+    written: impl IntoIterator<Item = &'a Path>,
+) -> Result<(), Failure> {
+    if is_quiet {
+        return Ok(());
+    }
+    let files = written.into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
+    let files = if files.is_empty() { files } else { format!("; wrote {files}") };
+    Ok(output::out(&format!("{what}; took {:.1} s{files}", began.elapsed().as_secs_f64()))?)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use super::service::{Load, Measured};
 use crate::echo::EchoLocal;
-use crate::payload::Buffer;
 use crate::worker::{Exchange, Measurement, Plan};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -24,17 +23,10 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(target: SocketAddr, load: &Load) -> Self {
-        let plan = |measured: Duration| Plan {
-            exchange: if load.one_way { Exchange::OneWay } else { Exchange::Echo },
-            size: usize::try_from(load.bytes).unwrap_or(usize::MAX),
-            outstanding: usize::try_from(load.outstanding).unwrap_or(usize::MAX),
-            pause: None,
-            arrivals: None,
-            buffer: Buffer::Reused,
-            verify: false,
-            measured,
-            is_mean: false,
-        };
+        let exchange = if load.one_way { Exchange::OneWay } else { Exchange::Echo };
+        let size = usize::try_from(load.bytes).unwrap_or(usize::MAX);
+        let outstanding = usize::try_from(load.outstanding).unwrap_or(usize::MAX);
+        let plan = |measured| Plan::closed_loop(exchange, size, outstanding, measured);
         let margin = plan(load.margin());
         Self {
             target,

@@ -319,11 +319,11 @@ mod tests {
         (whole["command"], whole["machine"]) = ("run".into(), serde_json::json!({}));
         let saved = Saved::parse("it", whole).unwrap();
         assert_eq!(
-            saved.points.iter().map(|point| point.settings["node"].as_str()).collect::<Vec<_>>(),
+            saved.points.iter().map(|point| &point.settings["node"]).collect::<Vec<_>>(),
             ["a", "c", "all"]
         );
         assert_eq!(saved.points[2].each_repetition["calls_per_s"], [2000.0, 6000.0]);
-        assert_eq!(saved.points[0].calls.as_ref().unwrap().distribution_ns.len(), 11);
+        assert_eq!(saved.points[0].calls.as_ref().unwrap().distribution_ns.points().count(), 11);
         let nodes = &json["nodes"];
         assert_eq!(nodes[0]["made"]["calls_per_s"], 2000.0);
         assert_eq!(nodes[1]["served"]["calls_per_s"], 4000.0);

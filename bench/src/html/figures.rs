@@ -1,7 +1,8 @@
 //! Selection of a report's charts, from the contents of its files. A file's most telling charts come first.
 
 use super::chart::{Chart, Line, Scale, Series};
-use crate::saved::{Saved, SavedPoint, Timed};
+use crate::point::Summary;
+use crate::saved::{Saved, SavedPoint};
 use crate::spread::Spread;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,7 +93,7 @@ pub(super) fn of_open_loops(files: &[Saved]) -> Vec<Chart> {
 fn sweeps<'a>(points: &'a [SavedPoint], setting: &str) -> Vec<(String, Vec<Swept<'a>>)> {
     let mut groups: BTreeMap<String, Vec<Swept<'_>>> = BTreeMap::new();
     for point in points {
-        let Some(value) = point.settings.get(setting).and_then(|text| text.parse().ok()) else { continue };
+        let Some(value) = point.settings.get(setting).and_then(serde_json::Value::as_f64) else { continue };
         let mut others = point.clone();
         others.settings.remove(setting);
         groups.entry(others.label()).or_default().push((value, point));
@@ -170,11 +171,11 @@ fn distributions(title: String, curves: Vec<Series>) -> Option<Chart> {
     chart(title, Scale::Percentiles, "percentile of calls", "time, µs", curves)
 }
 
-fn curve(name: &str, line: Line, timed: &Timed) -> Series {
+fn curve(name: &str, line: Line, timed: &Summary) -> Series {
     // The longest time would be at infinity on this axis, so only the table shows it. Labels beyond six digits would overlap.
-    let finite = timed.distribution_ns.iter().filter(|(quantile, _)| *quantile <= 0.999_999);
+    let finite = timed.distribution_ns.points().filter(|(quantile, _)| *quantile <= 0.999_999);
     let alone = |ns: f64| Spread { median: ns, min: ns, max: ns };
-    let points = finite.map(|(quantile, ns)| (*quantile, alone(ns / 1e3))).collect();
+    let points = finite.map(|(quantile, ns)| (quantile, alone(ns / 1e3))).collect();
     Series { name: name.to_owned(), line, points, notes: Vec::new(), is_marked: false }
 }
 

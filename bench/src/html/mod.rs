@@ -7,11 +7,11 @@ mod chart;
 mod figures;
 
 use crate::failure::Failure;
-use crate::saved::{Saved, SavedPeer, SavedPoint, Timed};
-use crate::scenario::sum_up;
+use crate::point::{OfPeer, Summary};
+use crate::saved::{Saved, SavedPoint};
 use crate::spread::{Spread, digits};
 use crate::table::{or_dash, us};
-use crate::whole_file;
+use crate::whole_file::{self, sum_up};
 use chart::{Chart, escaped, number};
 use clap::Args;
 use serde_json::{Map, Value};
@@ -195,7 +195,8 @@ fn link(file: &Saved) -> &str {
 fn floor(point: &SavedPoint) -> String {
     let time = point.spread("floor_p50_ns");
     // Both are medians of the same values, so equality identifies the floor.
-    let is_it = |floor: &Timed| time.is_some_and(|time| time.median.total_cmp(&floor.p50_ns.median).is_eq());
+    let is_it =
+        |floor: &Summary| time.is_some_and(|time| time.median.total_cmp(&floor.p50_ns.median).is_eq());
     let named = point.floors.iter().find(|(_, floor)| is_it(floor));
     let rate = point.spread("floor_calls_per_s").or_else(|| Some(named?.1.per_s));
     both(time, rate.map(|rate| rate.median), named.map_or("", |(name, _)| name))
@@ -264,20 +265,20 @@ fn all_figures(html: &mut String, file: &Saved) {
     let titles =
         ["point", "", "p50 µs", "min .. max", "p99 µs", "longest µs", "per second", "dropped", "drifted"];
     let range = |ns: Spread| format!("{} .. {}", us(ns.min), us(ns.max));
-    let timed = |point: &SavedPoint, name: &str, timed: &Timed| {
+    let timed = |point: &SavedPoint, name: &str, timed: &Summary| {
         vec![
             escaped(&point.label()),
             escaped(name),
             us(timed.p50_ns.median),
             range(timed.p50_ns),
             us(timed.p99_ns.median),
-            or_dash(timed.distribution_ns.last().map(|(_, ns)| us(*ns))),
+            or_dash(timed.distribution_ns.points().last().map(|(_, ns)| us(ns))),
             format!("{:.0}", timed.per_s.median),
-            number(timed.dropped),
-            number(timed.drifted),
+            timed.dropped.to_string(),
+            timed.drifted.to_string(),
         ]
     };
-    let peer = |point: &SavedPoint, name: &str, peer: &SavedPeer| {
+    let peer = |point: &SavedPoint, name: &str, peer: &OfPeer| {
         let note = if peer.note().is_empty() { "" } else { " (mean)" };
         vec![
             escaped(&point.label()),

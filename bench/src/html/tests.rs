@@ -178,8 +178,9 @@ fn a_page_opens_with_date_version_machine_and_one_table() {
         "<td>40.0<br><small>-</small><br><small>mean</small></td><td>11.0<br><small>90.9 k/s</small></td>";
     place(&format!("{ours}{floor}{peers}"));
     assert_eq!(top.matches("<table").count(), 1, "one table comes first");
-    let later = Saved { date: Some("2026-02-01 00:00 UTC".to_owned()), ..one.clone() };
-    let other = Saved { version: Some("1.2.4".to_owned()), ..one.clone() };
+    let (mut later, mut other) = (one.clone(), one.clone());
+    later.date = Some("2026-02-01 00:00 UTC".to_owned());
+    other.version = Some("1.2.4".to_owned());
     let html = page(&[later, one, other]);
     for part in [
         "2026-01-31 18:05 UTC to 2026-02-01 00:00 UTC, trunkline-bench 1.2.3",

@@ -9,7 +9,6 @@ mod fleet;
 use crate::drift::steady;
 use crate::failure::Failure;
 use crate::nodes::{LinkFlag, Nodes};
-use crate::payload::Buffer;
 use crate::pin::{Cores, Pin};
 use crate::point::{Repetitions, Summary, Values};
 use crate::recorder::{Sample, histogram};
@@ -164,17 +163,9 @@ impl Scale {
     }
 
     fn calls(&self, client: &Client) -> Result<Sample, Failure> {
-        let measurement = Arc::new(Measurement::begin(Plan {
-            exchange: Exchange::Echo,
-            size: PAYLOAD,
-            outstanding: usize::from(self.outstanding),
-            pause: None,
-            arrivals: None,
-            buffer: Buffer::Reused,
-            verify: false,
-            measured: Duration::from_secs_f64(self.sweep.seconds),
-            is_mean: false,
-        }));
+        let measured = Duration::from_secs_f64(self.sweep.seconds);
+        let plan = Plan::closed_loop(Exchange::Echo, PAYLOAD, usize::from(self.outstanding), measured);
+        let measurement = Arc::new(Measurement::begin(plan));
         client.work(&measurement, self.outstanding)?;
         Ok(measurement.finish()?)
     }

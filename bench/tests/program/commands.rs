@@ -22,15 +22,19 @@ fn bench(line: &str) -> Output {
     program(line).output().expect("the program runs")
 }
 
-/// Runs the program briefly, and returns its JSON.
-fn json(line: &str) -> Value {
+/// Runs the program, and returns its JSON and its standard output.
+fn results(line: &str) -> (Value, String) {
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
-    // Other tests use the same cores meanwhile, so nothing is pinned.
-    let line = format!("{line} --pin off --seconds 0.1 --repetitions 1 --json {}", path.display());
-    let output = bench(&line);
+    let output = bench(&format!("{line} --json {}", path.display()));
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON")
+    let json = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
+    (json, String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs the program briefly, and returns its JSON. Other tests use the same cores meanwhile, so nothing is pinned.
+fn json(line: &str) -> Value {
+    results(&format!("{line} --pin off --seconds 0.1 --repetitions 1")).0
 }
 
 fn assert_positive(point: &Value, keys: &[&str]) {
@@ -86,13 +90,8 @@ fn a_table_has_both_links_other_systems_and_floors() {
 #[test]
 fn latency_has_floors_and_describes_the_machine() {
     let _alone = crate::alone();
-    let folder = Folder::new().expect("a temporary directory");
-    let path = folder.join("out.json");
     // The only pinned run, so that no two share a core.
-    let options = format!("--link process --seconds 0.1 --repetitions 1 --json {}", path.display());
-    let output = bench(&format!("latency --verify {options}"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let point: Value = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
+    let (point, _) = results("latency --verify --link process --seconds 0.1 --repetitions 1");
     assert_positive(&point, &ALWAYS);
     assert_eq!((&point["command"], &point["settings"]["link"]), (&"latency".into(), &"process".into()));
     assert_eq!((&point["size_bytes"], &point["outstanding"]), (&64.into(), &1.into()));
@@ -225,12 +224,8 @@ fn results_are_printed_although_the_disk_is_full() {
 #[test]
 fn a_burst_reports_calls_and_memory() {
     let _alone = crate::alone();
-    let folder = Folder::new().expect("a temporary directory");
-    let path = folder.join("out.json");
-    let output = bench(&format!("burst --calls 2000 --link process --json {}", path.display()));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("2000 succeeded"));
-    let results: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+    let (results, text) = results("burst --calls 2000 --link process");
+    assert!(text.contains("2000 succeeded"), "{text}");
     assert_eq!((&results["calls"], &results["failed"]), (&2000.into(), &0.into()));
     assert_positive(&results, &["seconds", "calls_per_s", "grown_bytes", "timer_grown_bytes"]);
     assert_stamped(&results);
@@ -239,16 +234,9 @@ fn a_burst_reports_calls_and_memory() {
 #[test]
 fn streams_have_rates_and_memory() {
     let _alone = crate::alone();
-    let folder = Folder::new().expect("a temporary directory");
-    let path = folder.join("out.json");
-    let line = format!(
-        "streams --items 2000 --repetitions 2 --open 20 --upload 1 --chunk 100 --pin off --link udp --json {}",
-        path.display()
-    );
-    let output = bench(&line);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("20 open streams"));
-    let results: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+    let (results, text) =
+        results("streams --items 2000 --repetitions 2 --open 20 --upload 1 --chunk 100 --pin off --link udp");
+    assert!(text.contains("20 open streams"), "{text}");
     let rates = results["rates"].as_array().expect("rates");
     let shapes = rates.iter().map(|rate| &rate["shape"]).collect::<Vec<_>>();
     assert_eq!(shapes, ["calls", "from the server", "from the client", "both ways"]);
@@ -315,16 +303,8 @@ fn scale_varies_one_number_at_a_time() {
 #[test]
 fn small_calls_next_to_large_ones_are_reported() {
     let _alone = crate::alone();
-    let folder = Folder::new().expect("a temporary directory");
-    let path = folder.join("out.json");
-    let line = format!("fair --large 1 --bytes 1000000 --seconds 1 --quiet --json {}", path.display());
-    let output = bench(&line);
-    assert!(
-        output.status.success() && output.stdout.is_empty(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let json: Value = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
+    let (json, text) = results("fair --large 1 --bytes 1000000 --seconds 1 --quiet");
+    assert!(text.is_empty(), "{text}");
     let keys = ["rtt_p50_ns", "rtt_p99_ns", "small_calls", "bytes_per_s", "four_pieces_ns", "large_bytes"];
     assert_positive(&json, &keys);
     assert_eq!(json["large_failed"], 0);

@@ -61,11 +61,11 @@ fn files_that_are_not_results_are_refused_by_name() {
         (&whole.replace("10.0", "1e999"), "not JSON"),
         (&whole.replace("10.0", "-1"), "-1 is not a number above 0"),
         (&whole.replace("10.0", "\"10\""), "is not a number above 0"),
-        (&whole.replace("each_repetition", "repetitions"), "`each_repetition` is missing"),
+        (&whole.replace("each_repetition", "repetitions"), "missing field `each_repetition`"),
         (&whole.replace("latency", "rate"), "only runs of one subcommand"),
         (&whole.replace("64", "65"), "no point in common"),
         ("\u{0}\u{1}", "not JSON"),
-        ("{}", "`command` is missing"),
+        ("{}", "missing field `command`"),
     ] {
         std::fs::write(&bad, contents).expect("a file");
         let output = run(&["compare", text(&good), text(&bad)]);
