@@ -1,15 +1,16 @@
 //! Campaigns: many runs on all CPUs, and their summary.
 
 use crate::coverage::{Coverage, Kind};
-use crate::interrupt::Interrupt;
 use crate::output;
 use crate::plan::Pollers;
 use crate::run::{Outcome, run};
 use crate::trace::Trace;
 use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Number of runs from which a campaign is checked for coverage.
@@ -114,6 +115,37 @@ pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outc
     })
 }
 
+/// Flag that SIGINT and SIGTERM set: a campaign begins no further run, and reports the runs so far. A second signal
+/// ends the program at once. Clones share the flag.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interrupt(Arc<AtomicUsize>);
+
+impl Interrupt {
+    /// Creates a flag that both signals set.
+    pub(crate) fn on_signals() -> io::Result<Self> {
+        let (number, again) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        for (signal, code) in [(SIGINT, 2_u8), (SIGTERM, 15)] {
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                128 + i32::from(code),
+                Arc::clone(&again),
+            )?;
+            signal_hook::flag::register(signal, Arc::clone(&again))?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&number), usize::from(code))?;
+        }
+        Ok(Self(number))
+    }
+
+    /// Returns the number and name of the first signal, if one has arrived.
+    pub(crate) fn signal(&self) -> Option<(u8, &'static str)> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            2 => Some((2, "SIGINT")),
+            _ => Some((15, "SIGTERM")),
+        }
+    }
+}
+
 /// Runs of a campaign.
 #[derive(Debug, Clone)]
 pub(crate) struct CampaignPlan<'a> {
@@ -150,7 +182,7 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                crate::switch::choose(mutant);
+                crate::mutants::choose(mutant);
                 loop {
                     if interrupt.signal().is_some() {
                         return;

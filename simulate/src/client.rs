@@ -2,12 +2,11 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Open, Oracle, pattern};
-use crate::pooled::PooledClient;
-use crate::service::{FEW, WorkClient, WorkLocal};
+use crate::service::{FEW, PooledClient, WorkClient, WorkLocal};
 use crate::timers::Timers;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -19,6 +18,91 @@ pub(crate) const TEXTS: usize = 12_000;
 /// Minimum length of arguments in registered buffers, and the length of a buffer on each side of a slice.
 const LENT: usize = 16 << 10;
 const BESIDE: usize = 512;
+/// Time limit of a call that may share a frame with a late one.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit of a call whose handler outlasts every program.
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+/// A call: its method, and what its handler does. Waiting and blocking times are in
+/// microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ask {
+    /// The handler replies at once.
+    Number,
+    /// Bytes go there and back.
+    Echo {
+        there: usize,
+        back: usize,
+        wait_us: u64,
+    },
+    Slow(u64),
+    Block(u64),
+    /// The handler waits and returns an error.
+    Refuse(u64),
+    Few(u64),
+    Panic,
+    /// The handler never returns.
+    Hang,
+    /// The handler keeps a number of empty texts while it waits.
+    Keep {
+        wait_us: u64,
+        texts: usize,
+    },
+    /// The handler makes a call.
+    Nested {
+        at: SocketAddr,
+    },
+    /// The handler makes calls to two servers.
+    Forward {
+        wait_us: u64,
+        near: SocketAddr,
+        far: SocketAddr,
+    },
+    /// The handler sleeps in the worker pool.
+    Ponder(u64),
+    /// The handler blocks a worker, and then waits on it.
+    Grind {
+        block_us: u64,
+        wait_us: u64,
+    },
+    /// The handler never returns, in the worker pool.
+    Brood,
+    /// Bytes go there, and nothing comes back.
+    Tell(usize),
+}
+
+impl Ask {
+    /// Returns an echo without a wait.
+    pub(crate) fn echo(there: usize, back: usize) -> Self {
+        Self::Echo { there, back, wait_us: 0 }
+    }
+
+    /// Returns the name of its method.
+    fn method(self) -> &'static str {
+        match self {
+            Self::Number => "number",
+            Self::Echo { .. } => "echo",
+            Self::Slow(_) => "slow",
+            Self::Block(_) => "block",
+            Self::Refuse(_) => "refuse",
+            Self::Few(_) => "few",
+            Self::Panic => "panic",
+            Self::Hang => "hang",
+            Self::Keep { .. } => "keep",
+            Self::Nested { .. } => "nested",
+            Self::Forward { .. } => "forward",
+            Self::Ponder(_) => "ponder",
+            Self::Grind { .. } => "grind",
+            Self::Brood => "brood",
+            Self::Tell(_) => "tell",
+        }
+    }
+
+    /// Returns true if no handler of it returns a value.
+    fn always_fails(self) -> bool {
+        matches!(self, Self::Refuse(_) | Self::Panic | Self::Hang | Self::Brood)
+    }
+}
 
 /// A client of one node.
 #[derive(Clone)]
@@ -42,28 +126,57 @@ impl Client {
             self.timers.sleep(Duration::from_nanos(pause)).await;
             let server = self.server();
             match self.random.u8(..100) {
-                0..=23 => self.echo(server).await,
-                24..=29 => self.stream(server).await,
-                30..=49 => self.number(server).await,
-                50..=58 => self.slow(server).await,
-                59 => self.ponder(server).await,
-                60..=63 => self.block(server).await,
-                64 => self.grind(server).await,
-                65..=68 => self.refuse(server).await,
-                69..=71 => self.panic(server).await,
-                72 => self.hang(server).await,
-                73 => self.brood(server).await,
-                74..=79 => self.nested(server).await,
-                80..=83 => self.keep(server).await,
-                84..=86 => self.tell(server).await,
-                87..=89 => self.burst(server).await,
-                90..=92 => self.cancel(server).await,
-                93..=95 => self.in_order(server).await,
-                96 => self.late(server).await,
-                97 => self.too_many(server).await,
-                _ => self.local(server).await,
+                0..=5 => self.stream(server).await,
+                6..=8 => self.cancel(server).await,
+                9..=11 => self.in_order(server).await,
+                12 => self.late(server).await,
+                13..=14 => self.local(server).await,
+                15..=19 => {
+                    let timeout = self.timeout();
+                    let _outcome = self.number_waiting(server, timeout).await;
+                }
+                roll => self.ask(server, roll).await,
             }
         }
+    }
+
+    /// Makes a random call, or several of a kind at once.
+    async fn ask(&mut self, server: SocketAddr, roll: u8) {
+        let mut timeout = self.timeout();
+        let at = self.server();
+        let random = &mut self.random;
+        let (calls, ask) = match roll {
+            // Several share a frame.
+            20..=22 => {
+                let bytes = if random.u8(..8) == 0 { random.usize(..100 << 10) } else { 64 };
+                (random.usize(1..8), Ask::Tell(bytes))
+            }
+            23..=46 => (1, Ask::echo(size(random), size(random))),
+            47..=61 => (1, Ask::Number),
+            62..=70 => (1, Ask::Slow(random.u64(..50_000))),
+            71..=74 => (1, Ask::Block(random.u64(..10_000))),
+            75..=78 => (1, Ask::Refuse(random.u64(..4).saturating_sub(1) * 1_000)),
+            79..=81 => (1, Ask::Panic),
+            82..=87 => (1, Ask::Nested { at }),
+            88..=91 => (1, Ask::Keep { wait_us: random.u64(..30_000), texts: random.usize(..TEXTS) }),
+            // More than the server's receives hold.
+            92..=94 => {
+                self.coverage.count(Kind::Burst);
+                (random.usize(8..40), Ask::Number)
+            }
+            // More than the server runs.
+            95 => (FEW as usize + 1, Ask::Few(random.u64(500..5_000))),
+            96 => (random.usize(1..6), Ask::Ponder(random.u64(..50_000))),
+            97 => {
+                let ask = Ask::Grind { block_us: random.u64(..20_000), wait_us: random.u64(..5_000) };
+                (random.usize(1..6), ask)
+            }
+            other => {
+                timeout = Duration::from_millis(random.u64(1..300));
+                (1, if other == 98 { Ask::Hang } else { Ask::Brood })
+            }
+        };
+        all((0..calls).map(|_| self.call(server, timeout, ask))).await;
     }
 
     fn server(&mut self) -> SocketAddr {
@@ -75,33 +188,59 @@ impl Client {
         Duration::from_millis(self.random.u64(least..most))
     }
 
-    pub(crate) fn connect(&self, server: SocketAddr, timeout: Duration) -> Option<WorkClient> {
-        match WorkClient::connect(&self.node, server) {
-            Ok(client) => Some(client.with_timeout(timeout)),
-            Err(error) => {
-                self.oracle.fail(format!("no client of {server}: {error}"));
-                None
+    /// Makes a call and judges its outcome. Returns the error, if it failed.
+    pub(crate) async fn call(&self, server: SocketAddr, timeout: Duration, ask: Ask) -> Option<Status> {
+        let open = self.oracle.made(self.process, server, ask.method(), timeout);
+        let open = if let Ask::Tell(_) = ask { open.one_way() } else { open };
+        let outcome = self.reply(server, timeout, ask, open.id()).await;
+        let failure = open.end(outcome);
+        if failure.is_none() && ask.always_fails() {
+            self.oracle.fail(format!("a call succeeded whose handler returns no value: {ask:?}"));
+        }
+        failure
+    }
+
+    async fn reply(&self, server: SocketAddr, timeout: Duration, ask: Ask, id: u64) -> Result<u64, Status> {
+        let work = WorkClient::connect(&self.node, server)?.with_timeout(timeout);
+        let pooled = || PooledClient::connect(&self.node, server).map(|client| client.with_timeout(timeout));
+        match ask {
+            Ask::Number => work.number(id).await,
+            Ask::Echo { there, back, wait_us } => {
+                for bytes in [there, back] {
+                    match bytes {
+                        0..=1024 => {}
+                        1025..=16_000 => self.coverage.count(Kind::EagerMessage),
+                        _ => self.coverage.count(Kind::LargeMessage),
+                    }
+                }
+                let reply_bytes = u32::try_from(back).unwrap_or(u32::MAX);
+                let reply = work.echo(id, wait_us, reply_bytes, self.body(id, there)).await?;
+                self.oracle.judge_reply(id, &reply, back);
+                Ok(id)
+            }
+            Ask::Slow(wait_us) => work.slow(id, wait_us).await,
+            Ask::Block(block_us) => work.block(id, block_us).await,
+            Ask::Refuse(wait_us) => work.refuse(id, wait_us).await,
+            Ask::Few(wait_us) => work.few(id, wait_us).await,
+            Ask::Panic => work.panic(id).await,
+            Ask::Hang => work.hang(id).await,
+            Ask::Keep { wait_us, texts } => work.keep(id, wait_us, vec![String::new(); texts]).await,
+            Ask::Nested { at } => work.nested(id, at.to_string()).await,
+            Ask::Forward { wait_us, near, far } => {
+                work.forward(id, wait_us, near.to_string(), far.to_string()).await
+            }
+            Ask::Ponder(wait_us) => pooled()?.ponder(id, wait_us).await,
+            Ask::Grind { block_us, wait_us } => pooled()?.grind(id, block_us, wait_us).await,
+            Ask::Brood => pooled()?.brood(id).await,
+            Ask::Tell(bytes) => {
+                self.coverage.count(Kind::OneWay);
+                work.tell(id, pattern(id, bytes).into()).await.map(|()| id)
             }
         }
     }
 
-    /// Makes a call whose reply is its number, and judges the outcome.
-    async fn judge<F>(
-        &self,
-        server: SocketAddr,
-        what: &'static str,
-        timeout: Duration,
-        call: impl FnOnce(WorkClient, u64) -> F,
-    ) -> Option<Status>
-    where
-        F: Future<Output = Result<u64, Status>>,
-    {
-        let client = self.connect(server, timeout)?;
-        self.judge_call(server, what, timeout, |id| call(client, id)).await
-    }
-
-    /// Makes and judges such a call for any client.
-    pub(crate) async fn judge_call<F>(
+    /// Makes any call whose reply is its number, and judges its outcome. Returns the error, if it failed.
+    pub(crate) async fn judge<F>(
         &self,
         server: SocketAddr,
         what: &'static str,
@@ -111,132 +250,42 @@ impl Client {
     where
         F: Future<Output = Result<u64, Status>>,
     {
-        let id = self.oracle.made(self.process, server, what, timeout);
-        let open = Open::new(&self.oracle, id);
-        let outcome = call(id).await;
-        open.ended();
-        match outcome {
-            Ok(replied) => self.oracle.succeeded(id, replied, false),
-            Err(status) => {
-                self.oracle.failed(id, &status);
-                return Some(status);
-            }
-        }
-        None
+        let open = self.oracle.made(self.process, server, what, timeout);
+        let outcome = call(open.id()).await;
+        open.end(outcome)
     }
 
-    async fn judge_pooled<F>(
+    /// Makes a call of `number` through a client. Returns the error, if it failed.
+    pub(crate) async fn number_by(
         &self,
+        client: WorkClient,
         server: SocketAddr,
         what: &'static str,
         timeout: Duration,
-        call: impl FnOnce(PooledClient, u64) -> F,
-    ) -> Option<Status>
-    where
-        F: Future<Output = Result<u64, Status>>,
-    {
-        let Ok(client) = PooledClient::connect(&self.node, server) else {
-            self.oracle.fail(format!("no client of {server}"));
-            return None;
-        };
-        let client = client.with_timeout(timeout);
-        self.judge_call(server, what, timeout, |id| call(client, id)).await
-    }
-
-    async fn ponder(&mut self, server: SocketAddr) {
-        let (timeout, wait) = (self.timeout(), self.random.u64(..50_000));
-        let count = self.random.usize(1..6);
-        all((0..count).map(|_| self.ponder_at(server, timeout, wait))).await;
-    }
-
-    /// Makes a call whose handler sleeps in the worker pool. Returns the error, if it failed.
-    pub(crate) async fn ponder_at(&self, server: SocketAddr, timeout: Duration, wait: u64) -> Option<Status> {
-        let call = |client: PooledClient, id| async move { client.ponder(id, wait).await };
-        self.judge_pooled(server, "ponder", timeout, call).await
-    }
-
-    async fn grind(&mut self, server: SocketAddr) {
-        let (timeout, work, wait) = (self.timeout(), self.random.u64(..20_000), self.random.u64(..5_000));
-        let count = self.random.usize(1..6);
-        all((0..count).map(|_| self.grind_at(server, timeout, work, wait))).await;
-    }
-
-    /// Makes a call whose handler blocks a worker, and then waits on it. Returns the error, if it failed.
-    pub(crate) async fn grind_at(
-        &self,
-        server: SocketAddr,
-        timeout: Duration,
-        block: u64,
-        wait: u64,
+        connect: Connect,
     ) -> Option<Status> {
-        let call = |client: PooledClient, id| async move { client.grind(id, block, wait).await };
-        self.judge_pooled(server, "grind", timeout, call).await
+        let options = CallOptions::new().timeout(timeout).connect(connect);
+        let call = |id| async move { client.with(&options).number(id).await };
+        self.judge(server, what, timeout, call).await
     }
 
-    /// Makes a call that never returns in the worker pool.
-    async fn brood(&mut self, server: SocketAddr) {
-        let timeout = Duration::from_millis(self.random.u64(1..300));
-        let call = |client: PooledClient, id| async move { client.brood(id).await };
-        if self.judge_pooled(server, "brood", timeout, call).await.is_none() {
-            self.oracle.fail("a call succeeded whose handler never returns".to_owned());
+    /// Makes a small call that waits for its server. Returns the error, if it failed.
+    pub(crate) async fn number_waiting(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
+        self.coverage.count(Kind::CallWaited);
+        let client = self.connect(server)?;
+        let what = "number, waiting for its server";
+        let failure = self.number_by(client, server, what, timeout, Connect::Wait).await;
+        if let Some(status) = failure.as_ref().filter(|status| is_tied_to_a_session(status)) {
+            let what =
+                "a call that waits for its server failed with a session that was over when it was made";
+            self.oracle.fail(format!("{what}: {status}"));
         }
+        failure
     }
 
-    async fn echo(&mut self, server: SocketAddr) {
-        let timeout = self.timeout();
-        let size = |random: &mut fastrand::Rng| match random.u8(..10) {
-            0..=5 => random.usize(..300),
-            6..=7 => random.usize(1 << 10..16 << 10),
-            _ => random.usize(16 << 10..200 << 10),
-        };
-        let (there, back) = (size(&mut self.random), size(&mut self.random));
-        let _outcome = self.echo_of(server, timeout, there, back).await;
-    }
-
-    /// Sends bytes there and back. Returns the error, if the call failed.
-    pub(crate) async fn echo_of(
-        &self,
-        server: SocketAddr,
-        timeout: Duration,
-        there: usize,
-        back: usize,
-    ) -> Option<Status> {
-        self.late_echo_of(server, timeout, (there, back), 0).await
-    }
-
-    /// Sends bytes there and back, with a handler that waits before it replies. Returns the error, if the
-    /// call failed.
-    pub(crate) async fn late_echo_of(
-        &self,
-        server: SocketAddr,
-        timeout: Duration,
-        (there, back): (usize, usize),
-        wait_us: u64,
-    ) -> Option<Status> {
-        for bytes in [there, back] {
-            match bytes {
-                0..=1024 => {}
-                1025..=16_000 => self.coverage.count(Kind::EagerMessage),
-                _ => self.coverage.count(Kind::LargeMessage),
-            }
-        }
-        let client = self.connect(server, timeout)?;
-        let id = self.oracle.made(self.process, server, "echo", timeout);
-        let open = Open::new(&self.oracle, id);
-        let reply_bytes = u32::try_from(back).unwrap_or(u32::MAX);
-        let outcome = client.echo(id, wait_us, reply_bytes, self.body(id, there)).await;
-        open.ended();
-        match outcome {
-            Ok(reply) => {
-                self.oracle.judge_reply(id, &reply, back);
-                self.oracle.succeeded(id, id, false);
-                None
-            }
-            Err(status) => {
-                self.oracle.failed(id, &status);
-                Some(status)
-            }
-        }
+    pub(crate) fn connect(&self, server: SocketAddr) -> Option<WorkClient> {
+        let client = WorkClient::connect(&self.node, server);
+        client.map_err(|error| self.oracle.fail(format!("no client of {server}: {error}"))).ok()
     }
 
     /// Returns the bytes that belong to a call. Large ones are in turn in plain memory, a whole registered
@@ -254,89 +303,9 @@ impl Client {
         buffer.freeze().slice(range)
     }
 
-    async fn number(&mut self, server: SocketAddr) {
-        let timeout = self.timeout();
-        let _outcome = if self.random.u8(..4) == 0 {
-            self.number_waiting(server, timeout).await
-        } else {
-            self.number_of(server, timeout).await
-        };
-    }
-
-    /// Makes a small call that waits for its server. Returns the error, if it failed.
-    pub(crate) async fn number_waiting(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
-        self.coverage.count(Kind::CallWaited);
-        let options = CallOptions::new().connect(Connect::Wait);
-        let call = |client: WorkClient, id| async move { client.with(&options).number(id).await };
-        let failure = self.judge(server, "number, waiting for its server", timeout, call).await;
-        if let Some(status) = failure.as_ref().filter(|status| is_tied_to_a_session(status)) {
-            let what =
-                "a call that waits for its server failed with a session that was over when it was made";
-            self.oracle.fail(format!("{what}: {status}"));
-        }
-        failure
-    }
-
-    /// Makes a small call. Returns the error, if it failed.
-    pub(crate) async fn number_of(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
-        self.judge(server, "number", timeout, |client, id| async move { client.number(id).await }).await
-    }
-
-    async fn slow(&mut self, server: SocketAddr) {
-        let (timeout, wait) = (self.timeout(), self.random.u64(..50_000));
-        let call = |client: WorkClient, id| async move { client.slow(id, wait).await };
-        let _outcome = self.judge(server, "slow", timeout, call).await;
-    }
-
-    async fn block(&mut self, server: SocketAddr) {
-        let (timeout, work) = (self.timeout(), self.random.u64(..10_000));
-        let _outcome = self.block_at(server, timeout, work).await;
-    }
-
-    /// Makes a call whose handler blocks its poller. Returns the error, if it failed.
-    pub(crate) async fn block_at(
-        &self,
-        server: SocketAddr,
-        timeout: Duration,
-        block_us: u64,
-    ) -> Option<Status> {
-        let call = |client: WorkClient, id| async move { client.block(id, block_us).await };
-        self.judge(server, "block", timeout, call).await
-    }
-
-    async fn refuse(&mut self, server: SocketAddr) {
-        let (timeout, wait) = (self.timeout(), self.random.u64(..4).saturating_sub(1) * 1_000);
-        let _outcome = self.refuse_at(server, timeout, wait).await;
-    }
-
-    /// Makes a call whose handler waits and returns an error. Returns the error.
-    pub(crate) async fn refuse_at(&self, server: SocketAddr, timeout: Duration, wait: u64) -> Option<Status> {
-        let call = |client: WorkClient, id| async move { client.refuse(id, wait).await };
-        let outcome = self.judge(server, "refuse", timeout, call).await;
-        if outcome.is_none() {
-            self.oracle.fail("a call succeeded whose handler returned an error".to_owned());
-        }
-        outcome
-    }
-
-    async fn panic(&mut self, server: SocketAddr) {
-        let timeout = self.timeout();
-        let _outcome = self.panic_at(server, timeout).await;
-    }
-
-    /// Makes a call whose handler panics. Returns the error.
-    pub(crate) async fn panic_at(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
-        let call = |client: WorkClient, id| async move { client.panic(id).await };
-        let outcome = self.judge(server, "panic", timeout, call).await;
-        if outcome.is_none() {
-            self.oracle.fail("a call succeeded whose handler panicked".to_owned());
-        }
-        outcome
-    }
-
     /// Drops a call whose handler would run for a minute.
     pub(crate) async fn give_up_hanging(&self, server: SocketAddr) {
-        let mut call = pin!(self.hang_at(server, Duration::from_secs(60)));
+        let mut call = pin!(self.call(server, MINUTE, Ask::Hang));
         let mut pause = pin!(self.timers.sleep(Duration::from_millis(5)));
         poll_fn(|context| {
             if call.as_mut().poll(context).is_ready() {
@@ -347,30 +316,9 @@ impl Client {
         .await;
     }
 
-    async fn hang(&mut self, server: SocketAddr) {
-        let timeout = Duration::from_millis(self.random.u64(1..300));
-        self.hang_at(server, timeout).await;
-    }
-
-    /// Makes a call that never returns, and judges that it fails.
-    pub(crate) async fn hang_at(&self, server: SocketAddr, timeout: Duration) {
-        if self.hang_for(server, timeout).await.is_none() {
-            self.oracle.fail("a call succeeded whose handler never returns".to_owned());
-        }
-    }
-
-    /// Makes a call that never returns. Returns the error.
-    pub(crate) async fn hang_for(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
-        let call = |client: WorkClient, id| async move { client.hang(id).await };
-        self.judge(server, "hang", timeout, call).await
-    }
-
     /// Drops a call while another of the same method runs. Returns the error of the other call, if it failed.
     pub(crate) async fn give_up_beside(&self, server: SocketAddr) -> Option<Status> {
-        let slow = |wait| {
-            let call = move |client: WorkClient, id| async move { client.slow(id, wait).await };
-            self.judge(server, "slow, next to one given up", Duration::from_millis(500), call)
-        };
+        let slow = |wait_us| self.call(server, Duration::from_millis(500), Ask::Slow(wait_us));
         let mut stays = pin!(slow(6_000));
         let mut dropped = Some(Box::pin(slow(8_000)));
         let mut pause = pin!(self.timers.sleep(Duration::from_millis(3)));
@@ -388,86 +336,13 @@ impl Client {
         .await
     }
 
-    async fn nested(&mut self, server: SocketAddr) {
-        let (timeout, at) = (self.timeout(), self.server());
-        let call = |client: WorkClient, id| async move { client.nested(id, at.to_string()).await };
-        let _outcome = self.judge(server, "nested", timeout, call).await;
-    }
-
-    /// Makes a call whose handler makes calls. Returns the error, if it failed.
-    pub(crate) async fn forward_of(
-        &self,
-        server: SocketAddr,
-        timeout: Duration,
-        wait_us: u64,
-        (near, far): (SocketAddr, SocketAddr),
-    ) -> Option<Status> {
-        let (near, far) = (near.to_string(), far.to_string());
-        let call = |client: WorkClient, id| async move { client.forward(id, wait_us, near, far).await };
-        self.judge(server, "forward", timeout, call).await
-    }
-
-    async fn keep(&mut self, server: SocketAddr) {
-        let (timeout, wait, texts) = (self.timeout(), self.random.u64(..30_000), self.random.usize(..TEXTS));
-        let _outcome = self.keep_at(server, timeout, wait, texts).await;
-    }
-
-    /// Makes a call whose handler keeps empty texts while it waits. Returns the error, if it failed.
-    pub(crate) async fn keep_at(
-        &self,
-        server: SocketAddr,
-        timeout: Duration,
-        wait: u64,
-        texts: usize,
-    ) -> Option<Status> {
-        let texts = vec![String::new(); texts];
-        let call = |client: WorkClient, id| async move { client.keep(id, wait, texts).await };
-        self.judge(server, "keep", timeout, call).await
-    }
-
-    async fn tell(&mut self, server: SocketAddr) {
-        let timeout = self.timeout();
-        let bytes = if self.random.u8(..8) == 0 { self.random.usize(..100 << 10) } else { 64 };
-        let Some(client) = self.connect(server, timeout) else { return };
-        self.coverage.count(Kind::OneWay);
-        let id = self.oracle.made(self.process, server, "tell", timeout);
-        let open = Open::new(&self.oracle, id);
-        let outcome = client.tell(id, pattern(id, bytes).into()).await;
-        open.ended();
-        match outcome {
-            Ok(()) => self.oracle.succeeded(id, id, true),
-            Err(status) => self.oracle.failed(id, &status),
-        }
-    }
-
-    /// Makes many calls at once, more than the server's receives hold.
-    async fn burst(&mut self, server: SocketAddr) {
-        self.coverage.count(Kind::Burst);
-        let (timeout, count) = (self.timeout(), self.random.usize(8..40));
-        all((0..count).map(|_| self.number_of(server, timeout))).await;
-    }
-
-    /// Makes more calls of a method at once than its server runs.
-    async fn too_many(&mut self, server: SocketAddr) {
-        let (timeout, wait) = (self.timeout(), self.random.u64(500..5_000));
-        let call = move |client: WorkClient, id| async move { client.few(id, wait).await };
-        all((0..=FEW).map(|_| self.judge(server, "few", timeout, call))).await;
-    }
-
     /// Makes a call and mostly drops it before it ends.
     async fn cancel(&mut self, server: SocketAddr) {
         let patience = Duration::from_nanos(self.random.u64(..3_000_000));
-        let wait = self.random.u64(..6_000);
-        let large = self.random.bool();
+        let slow = Ask::Slow(self.random.u64(..6_000));
+        let ask = if self.random.bool() { Ask::echo(100 << 10, 50 << 10) } else { slow };
         let mut pause = pin!(self.timers.sleep(patience));
-        let timeout = Duration::from_secs(1);
-        let call: Pin<Box<dyn Future<Output = Option<Status>>>> = if large {
-            Box::pin(self.echo_of(server, timeout, 100 << 10, 50 << 10))
-        } else {
-            let call = move |client: WorkClient, id| async move { client.slow(id, wait).await };
-            Box::pin(self.judge(server, "slow, given up", timeout, call))
-        };
-        let mut call = call;
+        let mut call = pin!(self.call(server, Duration::from_secs(1), ask));
         let gave_up = poll_fn(|context| {
             if call.as_mut().poll(context).is_ready() {
                 return Poll::Ready(false);
@@ -485,19 +360,75 @@ impl Client {
         self.coverage.count(Kind::LocalCall);
         let timeout = self.timeout();
         let poller = PollerIndex(self.random.u16(..self.pollers));
-        let id = self.oracle.made(self.process, server, "number from a poller's task", timeout);
-        let open = Open::new(&self.oracle, id);
+        let open = self.oracle.made(self.process, server, "number from a poller's task", timeout);
+        let id = open.id();
         let task = move |context| async move {
             WorkLocal::connect(&context, server)?.with_timeout(timeout).number(id).await
         };
-        let outcome = self.node.run_on(poller, task).await;
-        open.ended();
-        match outcome {
-            Ok(Ok(replied)) => self.oracle.succeeded(id, replied, false),
-            Ok(Err(status)) => self.oracle.failed(id, &status),
-            // The node shut down under the task, so it is unknown whether the call ran.
-            Err(_) => self.oracle.given_up(id),
+        // If the node shut down under the task, it is unknown whether the call ran.
+        if let Ok(outcome) = self.node.run_on(poller, task).await {
+            open.end(outcome);
         }
+    }
+
+    /// Makes a call from a poller's task, small or large, and then keeps the poller busy, mostly until after
+    /// the call's deadline. The request is staged in that turn of the poller, and would leave when the task
+    /// returns. A small request mostly shares its frame with the request of a call that is not late.
+    async fn late(&mut self, server: SocketAddr) {
+        let timeout = Duration::from_micros(self.random.u64(500..4_000));
+        let busy = Duration::from_micros(self.random.u64(1_000..8_000));
+        let bytes = if self.random.bool() { self.random.usize(..300) } else { 40 << 10 };
+        let poller = PollerIndex(self.random.u16(..self.pollers));
+        let open = self.oracle.made(self.process, server, "echo from a busy poller", timeout);
+        let id = open.id();
+        let shares = bytes < 300 && self.random.u8(..4) > 0;
+        let beside = shares.then(|| self.oracle.made(self.process, server, "number", PATIENCE));
+        let number_beside = beside.as_ref().map(Open::id);
+        let timers = self.timers.clone();
+        let task = move |context| async move {
+            let client = WorkLocal::connect(&context, server)?;
+            let (patient, client) = (client.clone().with_timeout(PATIENCE), client.with_timeout(timeout));
+            let number = number_beside.map(|id| patient.number(id));
+            let call = client.echo(id, 0, 0, pattern(id, bytes).into());
+            timers.block(busy);
+            let outcome = call.await;
+            let number = match number {
+                Some(number) => Some(number.await),
+                None => None,
+            };
+            Ok::<_, Status>((outcome, number))
+        };
+        let outcome = self.node.run_on(poller, task).await;
+        if busy > timeout {
+            self.coverage.count(Kind::LateCall);
+        }
+        // If the node shut down under the task, it is unknown whether the calls ran.
+        let Ok(outcome) = outcome else { return };
+        let (outcome, number) = match outcome {
+            Ok((outcome, number)) => (outcome, number),
+            Err(status) => (Err(status.clone()), Some(Err(status))),
+        };
+        if let Some((open, number)) = beside.zip(number) {
+            open.end(number);
+        }
+        let outcome = outcome.map(|reply| {
+            self.oracle.judge_reply(id, &reply, 0);
+            id
+        });
+        let failure = open.end(outcome).filter(|_| busy > timeout);
+        let is_wrong = |status: &&Status| status.code() == Code::DeadlineExceeded && status.may_have_run();
+        if let Some(status) = failure.as_ref().filter(is_wrong) {
+            self.oracle.fail(format!("call {id} was late before it could leave: {status}"));
+        }
+    }
+}
+
+/// Draws a number of bytes: mostly few, some more than a frame holds, some large.
+fn size(random: &mut fastrand::Rng) -> usize {
+    match random.u8(..10) {
+        0..=5 => random.usize(..300),
+        6..=7 => random.usize(1 << 10..16 << 10),
+        _ => random.usize(16 << 10..200 << 10),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Credits, slots, memory and open calls, checked over all nodes between two turns.
+//! Credits, slots, memory, budgets, half-open sessions and open calls, checked over all nodes between two turns.
 //!
 //! A spender and a grantor are paired by the TGT between them. Every granted credit is in exactly one place:
 //! in transit to the spender, held by the spender, released and on its way back, in a message in transit, or
@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use trunkline_transport::PeerKey;
 use trunkline_transport::ledger::{
-    Granting, MemoryLedger, PollerLedger, ROUND_MESSAGES, Spending, TURN_MESSAGES, UpperLedger,
+    BudgetLedger, Granting, MemoryLedger, PollerLedger, ROUND_MESSAGES, SessionEntry, SessionLedger,
+    Spending, TURN_MESSAGES, UpperLedger,
 };
 use trunkline_verbs::QpNumber;
 
@@ -17,6 +19,9 @@ const NEGATIVE: u32 = 1 << 31;
 
 /// Maximum bytes that sessions which are not up may leave at a poller.
 const MOST_EARLY: usize = 16 << 20;
+
+/// Maximum number of pollers of a node. The last accepted request may exceed the bound by this.
+const MOST_POLLERS: u32 = 32;
 
 /// Checks conservation, at any time. Returns the number of pairs compared.
 pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
@@ -167,6 +172,121 @@ fn for_each_pair(
     for spending in ledgers.iter().flat_map(|ledger| &ledger.spending) {
         if let Some(granting) = grants.get(&(spending.peer.ip(), spending.target, spending.poller)) {
             judge(spending, granting)?;
+        }
+    }
+    Ok(())
+}
+
+/// Charges of one node's pollers for one resource.
+#[derive(Debug, Default)]
+struct Sum {
+    all: usize,
+    of_host: BTreeMap<IpAddr, usize>,
+    of_peer: BTreeMap<PeerKey, usize>,
+}
+
+/// Checks, at any time, that a poller charges each peer for exactly what it holds for that peer, and that all
+/// pollers of a node together stay within the node's limits.
+pub(crate) fn budgets_are_kept(ledgers: &[PollerLedger]) -> Result<(), String> {
+    let mut sums = BTreeMap::<(SocketAddr, &str), Sum>::new();
+    for ledger in ledgers {
+        for budget in ledger.budgets.iter().chain(&ledger.upper.budgets) {
+            is_exact(ledger, budget)?;
+            let sum = sums.entry((ledger.node, budget.name)).or_default();
+            for (peer, units) in &budget.used {
+                let of_peer = sum.of_peer.entry(*peer).or_default();
+                let of_host = sum.of_host.entry(peer.host()).or_default();
+                *of_peer += units;
+                *of_host += units;
+                sum.all += units;
+                let limit = budget.limit;
+                let is_kept =
+                    *of_peer <= limit.per_peer && *of_host <= limit.per_host() && sum.all <= limit.in_all;
+                if !is_kept {
+                    return Err(format!(
+                        "the budget of {} is exceeded at {}: {sum:?}, allowed: {:?}",
+                        budget.name, ledger.node, budget.limit
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_exact(ledger: &PollerLedger, budget: &BudgetLedger) -> Result<(), String> {
+    let BudgetLedger { name, used, counted, .. } = budget;
+    let wrong = || {
+        let PollerLedger { node, poller, .. } = ledger;
+        format!("{name} are charged as {used:?}, but are {counted:?} at poller {poller} of {node}")
+    };
+    (used == counted).then_some(()).ok_or_else(wrong)
+}
+
+/// Checks sessions that others begin, at any time. No TGT of a half-open one is charged, and those of strangers have no
+/// more connections than one host, or all hosts, may have. The sessions of a host that has several have at most the
+/// connections of its share.
+pub(crate) fn sessions_are_bounded(
+    sessions: &[SessionLedger],
+    pollers: &[PollerLedger],
+) -> Result<(), String> {
+    for ledger in sessions {
+        let half_open = || ledger.sessions.iter().filter(|session| !session.is_up);
+        within_bounds(ledger, half_open().filter(|session| !session.is_named))?;
+        within_shares(ledger)?;
+        for session in half_open() {
+            without_credit(ledger.node, session, pollers)?;
+        }
+    }
+    Ok(())
+}
+
+fn within_bounds<'a>(
+    ledger: &SessionLedger,
+    strangers: impl Iterator<Item = &'a SessionEntry>,
+) -> Result<(), String> {
+    let (of_host, of_all) = ledger.half_open_limit;
+    let (mut by_host, mut all) = (BTreeMap::<IpAddr, u32>::new(), 0);
+    for session in strangers {
+        *by_host.entry(session.peer.ip()).or_default() += session.announced;
+        all += session.announced;
+    }
+    let most = by_host.values().max().copied().unwrap_or(0);
+    if most >= of_host + MOST_POLLERS || all >= of_all + MOST_POLLERS {
+        return Err(format!(
+            "half-open sessions at {} have {all} connections, of one host {most}; allowed: {of_all}, {of_host}",
+            ledger.node
+        ));
+    }
+    Ok(())
+}
+
+fn within_shares(ledger: &SessionLedger) -> Result<(), String> {
+    let mut by_host = BTreeMap::<IpAddr, (u32, usize)>::new();
+    for session in ledger.sessions.iter().filter(|session| !session.is_named) {
+        let (connections, sessions) = by_host.entry(session.peer.ip()).or_default();
+        *connections += session.announced;
+        *sessions += usize::from(session.announced > 0);
+    }
+    let (node, most) = (ledger.node, ledger.host_limit);
+    // A host has a first session whatever its size. Without a device there is no limit, and no new session.
+    let exceeds = |&(_, (connections, sessions)): &(IpAddr, (u32, usize))| {
+        most > 0 && sessions > 1 && connections > most
+    };
+    match by_host.into_iter().find(exceeds) {
+        Some((host, (connections, sessions))) => Err(format!(
+            "{sessions} sessions of {host} at {node} have {connections} connections; allowed: {most}"
+        )),
+        None => Ok(()),
+    }
+}
+
+fn without_credit(node: SocketAddr, session: &SessionEntry, pollers: &[PollerLedger]) -> Result<(), String> {
+    for ledger in pollers.iter().filter(|ledger| ledger.node == node) {
+        let mut charged = ledger.granting.iter().filter(|granting| !granting.is_up);
+        if let Some(granting) = charged.find(|granting| session.targets.contains(&granting.target)) {
+            let peer = session.peer;
+            return Err(format!("a session of {peer} holds credit at {node} and is not up: {granting:?}"));
         }
     }
     Ok(())

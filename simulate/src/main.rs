@@ -9,16 +9,14 @@
 //! | `strangers` | forge connection requests; rules for the answers |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
 //! | `departed` | rules for requests as they leave |
-//! | `service`, `chain`, `client`, `ordered`, `streams`, `late` | services of the nodes, and programs that call them |
+//! | `service`, `client`, `ordered`, `streams` | services of the nodes, and programs that call them |
 //! | `run/paths` | nonsense in shared memory, and rules for its effects |
-//! | `plan`, `run` | decisions made from the seed in advance, and their execution |
+//! | `plan`, `run` | decisions made from the seed in advance, and their execution in phases |
 //! | `oracle` | rules for every call |
-//! | `credits` | rules for credits, slots and memory |
-//! | `half_open` | rules for sessions that are not up yet |
-//! | `ended` | ends of sessions, with the causes that nodes log |
-//! | `trace`, `heading`, `packet` | a readable record of a run |
+//! | `credits` | rules for credits, slots, memory, budgets and sessions that are not up yet |
+//! | `trace`, `packet` | a readable record of a run |
 //! | `coverage`, `campaign`, `mutants` | many runs: do they exercise enough, and would they notice a fault? |
-//! | `cli`, `report`, `interrupt` | command line, output and signals |
+//! | `cli`, `report` | command line and output |
 //!
 //! A run uses no thread, socket, real time or unseeded randomness, so the same seed gives the same trace. See
 //! `cargo simulate --help` for the usage.
@@ -27,21 +25,13 @@
 
 mod announced;
 mod attacker;
-mod budgets;
 mod campaign;
-mod chain;
 mod cli;
 mod client;
 mod coverage;
 mod credits;
-mod crowd;
 mod departed;
-mod ended;
 mod forged;
-mod heading;
-mod interrupt;
-mod late;
-mod late_rings;
 mod mutants;
 mod network;
 mod node;
@@ -49,29 +39,24 @@ mod oracle;
 mod ordered;
 mod packet;
 mod plan;
-mod pooled;
 mod report;
-mod returns;
 mod rings;
 mod run;
 mod scheduler;
 mod service;
-mod sessions;
 mod strangers;
 mod streams;
-mod switch;
 mod tasks;
 mod timers;
 mod trace;
 
-use campaign::{CampaignPlan, Failure, Summary};
+use campaign::{CampaignPlan, Failure, Interrupt, Summary};
 use clap::Parser;
 use cli::Cli;
-use interrupt::Interrupt;
 use mutants::Mutant;
 use serde_json::json;
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use trace::Trace;
 use trunkline_testkit::output;
 use trunkline_verbs::headroom;
@@ -141,7 +126,7 @@ fn seed_of_the_day() -> u64 {
 
 fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
     let Some(name) = cli.mutant.as_deref() else { return Ok(None) };
-    if !switch::are_built_in() {
+    if !mutants::are_built_in() {
         return Err("this program has no deliberate faults in it; build it by `cargo simulate`".to_owned());
     }
     if mutants::ALL.iter().any(|mutant| mutant.name == name) {
@@ -155,7 +140,7 @@ fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
 /// Runs one seed, and writes its trace if one was asked for.
 fn run_one(cli: &Cli) -> Result<u8, String> {
     let mutant = known_mutant(cli)?;
-    switch::choose(mutant);
+    mutants::choose(mutant);
     let seed = cli.seed.unwrap_or_else(seed_of_the_day);
     let trace = match &cli.trace {
         Some(path) => Trace::to_file(path)
@@ -258,7 +243,7 @@ fn simulate(cli: &Cli) -> Result<u8, String> {
 
 /// Checks that each deliberate fault is caught.
 fn hunt(cli: &Cli, chosen: impl Iterator<Item = &'static Mutant>) -> Result<u8, String> {
-    if !switch::are_built_in() {
+    if !mutants::are_built_in() {
         return Err("this program has no deliberate faults in it; build it by `cargo simulate`".to_owned());
     }
     let interrupt = interrupt()?;
@@ -266,7 +251,16 @@ fn hunt(cli: &Cli, chosen: impl Iterator<Item = &'static Mutant>) -> Result<u8, 
     let mut hunts = Vec::new();
     let chosen: Vec<_> = chosen.collect();
     for mutant in &chosen {
-        let summary = mutants::hunt(**mutant, cli.seed.unwrap_or(1), cli.pollers, cli.jobs(), &interrupt);
+        let summary = campaign::campaign(&CampaignPlan {
+            first: cli.seed.unwrap_or(1),
+            runs: mutants::MOST_RUNS,
+            time: Duration::MAX,
+            jobs: cli.jobs(),
+            keep_going: false,
+            pollers: cli.pollers,
+            mutant: Some(mutant.name),
+            interrupt: interrupt.clone(),
+        });
         let (name, runs, failure) = (mutant.name, summary.runs, summary.failures.first());
         hunts.push(json!({
             "name": name,

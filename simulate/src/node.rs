@@ -1,11 +1,12 @@
 //! A simulated node: a process with an address, a device and incarnations.
 
-use crate::chain::{ChainServer, Link};
 use crate::coverage::Kind;
 use crate::plan::NodePlan;
-use crate::pooled::{PooledServer, QUEUED_JOBS, Thinker, WORKERS};
 use crate::scheduler::Scheduler;
-use crate::service::{FEW, Few, IdleServer, Idler, SharedClients, WorkClient, WorkServer, Worker};
+use crate::service::{
+    ChainServer, FEW, Few, IdleServer, Idler, Link, PooledServer, QUEUED_JOBS, SharedClients, Thinker,
+    WORKERS, WorkClient, WorkServer, Worker,
+};
 use crate::streams::{FeedServer, Feeder};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -30,9 +31,6 @@ const FIRST_PORT: u16 = 7471;
 /// Grace period of a shutdown.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
-/// Maximum number of running handlers: more than the calls of the phases without faults need, also if all
-/// come from one host, and fewer than clients make while handlers hang.
-pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
 /// Memory for decoded arguments: enough for two calls that keep `client::TEXTS` for one peer, and for three
 /// from a host. The part left to growing windows has room for the large items of all streams of the phases
 /// without faults.
@@ -46,19 +44,12 @@ pub(crate) const QUEUED: Limit = Limit { per_peer: 256, in_all: 1024 };
 pub(crate) struct SimNode {
     plan: NodePlan,
     rc: bool,
-    handlers: Limit,
-    /// Limit of calls under way; `None` for the default.
-    calls: Option<Limit>,
-    /// Limit of queued bytes; `None` for the default.
-    queued_bytes: Option<Limit>,
-    /// Limit of its SRQs' depth; `None` for the default.
-    srq_depth_limit: Option<u32>,
     /// Clients that the process's handlers share with its program.
     shared: SharedClients,
     /// Address on which it listens.
     pub(crate) address: SocketAddr,
     /// Network slot of its device.
-    slot: Slot,
+    pub(crate) slot: Slot,
     running: Option<Running>,
     /// A process that was shut down and has not ended.
     ending: Option<Running>,
@@ -80,37 +71,12 @@ impl SimNode {
         Self {
             plan,
             rc,
-            handlers: HANDLERS,
-            calls: None,
-            queued_bytes: None,
-            srq_depth_limit: None,
             shared: SharedClients::default(),
             address,
             slot: Slot::new(),
             running: None,
             ending: None,
         }
-    }
-
-    /// Sets other limits of handlers and of calls under way.
-    pub(crate) fn with_limits(self, handlers: Limit, calls: Limit) -> Self {
-        Self { handlers, calls: Some(calls), ..self }
-    }
-
-    /// Sets a maximum number of shards of its device.
-    #[cfg(test)]
-    pub(crate) fn with_shards(self, shards: usize) -> Self {
-        Self { plan: NodePlan { shards: Some(shards), ..self.plan }, ..self }
-    }
-
-    /// Sets another limit of queued bytes.
-    pub(crate) fn with_queued_bytes(self, queued_bytes: Limit) -> Self {
-        Self { queued_bytes: Some(queued_bytes), ..self }
-    }
-
-    /// Sets an SRQ depth that never grows.
-    pub(crate) fn with_fixed_srq_depth(self, depth: u32) -> Self {
-        Self { plan: NodePlan { srq_depth: depth, ..self.plan }, srq_depth_limit: Some(depth), ..self }
     }
 
     /// Creates clients of these servers for its handlers to share.
@@ -171,41 +137,36 @@ impl SimNode {
             .max_message_bytes(512 << 10)
             .queued_messages(QUEUED)
             .rendezvous_bytes(self.plan.rendezvous_bytes);
-        let options = match self.srq_depth_limit {
+        let options = match self.plan.srq_depth_limit {
             Some(depth) => options.srq_depth_limit(depth),
             None => options,
         };
-        let (oracle, timers) = (scheduler.oracle.clone(), scheduler.timers.clone());
-        let coverage = Arc::clone(&scheduler.coverage);
-        let thinker = Thinker::new((oracle.clone(), timers.clone(), Arc::clone(&coverage)), process);
-        let feeder = Feeder::new((oracle.clone(), timers.clone(), Arc::clone(&coverage)), process);
+        let run = scheduler.handling(process);
+        let (thinker, feeder, timers) = (Thinker(run.clone()), Feeder(run.clone()), run.timers.clone());
         let (shared, few) = (self.shared.clone(), Few::default());
         let make = move |context: &trunkline::PollerContext| {
-            let of_run = (oracle.clone(), timers.clone(), Arc::clone(&coverage));
-            let worker = Worker::new(of_run, context.clone(), process, shared.clone(), few.clone());
-            Ok::<_, trunkline::Status>(worker)
+            let (run, poller) = (run.clone(), context.clone());
+            Ok::<_, trunkline::Status>(Worker { run, poller, shared: shared.clone(), few: few.clone() })
         };
         let node = Node::builder()
             .transport(options)
             .listen(self.address)
             .pollers(self.plan.pollers)
-            .handler_limit(self.handlers)
+            .handler_limit(self.plan.handlers)
             .decoded_bytes(DECODED_BYTES);
-        let node = match self.calls {
+        let node = match self.plan.calls {
             Some(calls) => node.call_limit(calls),
             None => node,
         };
-        let node = match self.queued_bytes {
+        let node = match self.plan.queued_bytes {
             Some(bytes) => node.queued_bytes(bytes),
             None => node,
         };
-        let timers = scheduler.timers.clone();
         let link = move |context: &trunkline::PollerContext| {
-            Ok::<_, trunkline::Status>(Link::new(context.clone(), timers.clone()))
+            Ok::<_, trunkline::Status>(Link { poller: context.clone(), timers: timers.clone() })
         };
         let node = node.serve(ChainServer::per_poller(link)).serve(PooledServer::new(thinker));
-        let node = node.serve(FeedServer::new(feeder));
-        let node = node.workers(WORKERS).queued_jobs(QUEUED_JOBS);
+        let node = node.serve(FeedServer::new(feeder)).workers(WORKERS).queued_jobs(QUEUED_JOBS);
         // Method numbers differ in every other process.
         let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(Idler)) };
         let node = node.serve(WorkServer::per_poller(make).limit_few(FEW)).start();
@@ -287,11 +248,6 @@ impl SimNode {
         node.report().paths.into_iter().filter(|path| path.address.ip() == address).collect()
     }
 
-    /// Returns the number of receives posted in the SRQs of its device.
-    pub(crate) fn posted_receives(&self) -> usize {
-        self.slot.posted_receives()
-    }
-
     /// Begins to drain. The node runs on.
     pub(crate) fn begin_drain(&self, scheduler: &Scheduler) {
         let Some((process, node)) = self.running() else { return };
@@ -364,21 +320,6 @@ impl SimNode {
     /// Returns the number of queued or running jobs in its worker pool.
     pub(crate) fn jobs(&self) -> usize {
         self.running().map_or(0, |(_, node)| node.jobs())
-    }
-
-    /// Removes its device.
-    pub(crate) fn remove_device(&self) {
-        self.slot.remove();
-    }
-
-    /// Restores its device.
-    pub(crate) fn restore_device(&self) {
-        self.slot.restore();
-    }
-
-    /// Returns the number of opened devices with any object left.
-    pub(crate) fn devices(&self) -> usize {
-        self.slot.devices()
     }
 }
 

@@ -19,8 +19,8 @@
 //! | equal shapes match | a call is refused for the shape of its types, though all nodes run one program |
 //! | ordered calls start in order | a call on an ordered channel starts after a call that was made later on that channel |
 //! | time only passes | the handler of a nested call has more time left than the calling handler had when it made the call |
-//! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`departed.rs`, `late.rs`) |
-//! | an unsent call has not run | more calls to a stopped server may have run than it has receives (`run/unsent.rs`) |
+//! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`departed.rs`, `client.rs`) |
+//! | an unsent call has not run | more calls to a stopped server may have run than it has receives (`run/room.rs`) |
 //! | a waiting call belongs to no session | a call that asked to wait for its server fails because a session had ended when it was made (`client.rs`) |
 //!
 //! # Streams
@@ -34,7 +34,7 @@
 //! # Deadlines, draining and shutdown
 //! | rule | violated when |
 //! |---|---|
-//! | handlers end | a handler runs on after its deadline, after its caller gave up, or after its peer died (`run/endings.rs`) |
+//! | handlers end | a handler runs on after its deadline, after its caller gave up, or after its peer died (`run/draining.rs`) |
 //! | draining starts no handler | a handler is entered in a process that drains or shuts down, or a call refused for it counts as one that may have run |
 //! | draining fails no running call | a handler that ran when draining began, or a call made by it, fails within the grace period; or a new call is not refused within 50 ms (`run/draining.rs`) |
 //! | shutdown keeps its grace period | a call that ends within the grace period fails |
@@ -46,10 +46,10 @@
 //! |---|---|
 //! | drained servers get no calls | a poller sends a call to a peer after that peer's DRAINED (`run/replicas.rs`) |
 //! | replicas stand in | a call on a balanced channel with time left fails while one server drains, or an idempotent one while one server is killed (`run/replicas.rs`) |
-//! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call that asked to wait ends other than by success or deadline (`run/away.rs`) |
-//! | vanished clients are forgotten | a node keeps a session with a client that died while idle for more than 30 s (`run/deaths.rs`) |
-//! | a silent peer proves that it lives | a call to a node that died more than 1 s after its last message or acknowledgement takes longer than 1.3 s, or may have run (`run/deaths.rs`) |
-//! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call that asked to wait is not made soon after any of the name's addresses answers (`run/moving.rs`) |
+//! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call that asked to wait ends other than by success or deadline (`run/absence.rs`) |
+//! | vanished clients are forgotten | a node keeps a session with a client that died while idle for more than 30 s (`run/absence.rs`) |
+//! | a silent peer proves that it lives | a call to a node that died more than 1 s after its last message or acknowledgement takes longer than 1.3 s, or may have run (`run/absence.rs`) |
+//! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call that asked to wait is not made soon after any of the name's addresses answers (`run/absence.rs`) |
 //!
 //! # Resources
 //! | rule | violated when |
@@ -59,9 +59,9 @@
 //! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, message memory in use or registered without use, or a call, a handler or a deadline left (`credits.rs`) |
 //! | receives are posted | at rest the SRQs of a device hold another number of receives, lent ones included, than the pollers have posted (`credits.rs`) |
 //! | no machine sleeps beside ready work | a machine sleeps with work to do, and nothing is about to wake it |
-//! | budgets are kept | a peer is charged for anything but what is held for it, or a peer or its host exceeds its limit (`budgets.rs`) |
-//! | callers find room | a call waits for room long after there is some, a handler waits for the share reserved for handlers, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/admission.rs`) |
-//! | jobs start in time | a job of the worker pool starts after its call has ended or without its call's context, or is left at rest (`pooled.rs`, `run/calm.rs`) |
+//! | budgets are kept | a peer is charged for anything but what is held for it, or a peer or its host exceeds its limit (`credits.rs`) |
+//! | callers find room | a call waits for room long after there is some, a handler waits for the share reserved for handlers, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/room.rs`) |
+//! | jobs start in time | a job of the worker pool starts after its call has ended or without its call's context, or is left at rest (`service.rs`, `run/calm.rs`) |
 //! | method limits are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or a call is still counted at rest (`service.rs`) |
 //!
 //! # Shared memory
@@ -76,8 +76,8 @@
 //! # Hostile peers
 //! | rule | violated when |
 //! |---|---|
-//! | half-open sessions are cheap | a half-open session holds credit, or strangers have more of them than the bounds allow (`sessions.rs`) |
-//! | a host has half of an SRQ | the sessions of a host, with peers that the node has not named, have more connections than its share; a session beyond it is not refused, a node of another host finds no room, or the refused node finds none after the others have gone (`sessions.rs`, `run/crowding.rs`) |
+//! | half-open sessions are cheap | a half-open session holds credit, or strangers have more of them than the bounds allow (`credits.rs`) |
+//! | a host has half of an SRQ | the sessions of a host, with peers that the node has not named, have more connections than its share; a session beyond it is not refused, a node of another host finds no room, or the refused node finds none after the others have gone (`credits.rs`, `run/crowding.rs`) |
 //! | greed harms only the greedy | while a peer is at its limit of handlers or of decoded arguments, a further call of it is not refused by name, or another peer's call fails (`run/greed.rs`) |
 //! | hostility harms only the hostile | next to a peer that breaks the session protocol an honest call fails or is late, the peer's session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
 //! | no packet is diverted or amplified | a packet goes to a forger's port (`attacker.rs`), or an address gets more bytes than were sent in its name (`strangers.rs`) |
@@ -244,14 +244,14 @@ impl Oracle {
         self.note(|| format!("call {id}: its handler {what}"));
     }
 
-    /// Records a new call; returns its number, which its arguments carry.
+    /// Records a new call.
     pub(crate) fn made(
         &self,
         process: u64,
         server: SocketAddr,
         what: &'static str,
         timeout: Duration,
-    ) -> u64 {
+    ) -> Open<'_> {
         self.coverage.count(Kind::CallMade);
         let deadline = self.clock.now() + timeout;
         let mut state = self.lock();
@@ -285,7 +285,7 @@ impl Oracle {
             let end = Since(deadline);
             format!("call {id} ({what}) made by process {process} to {server}, to end by {end}")
         });
-        id
+        Open { oracle: self, id, has_ended: false }
     }
 
     /// Returns the number of a new ordered channel.
@@ -296,22 +296,8 @@ impl Oracle {
         number
     }
 
-    /// Records the ordered channel of a call that was just made.
-    pub(crate) fn is_ordered(&self, id: u64, channel: u64) {
-        if let Some(call) = self.lock().calls.get_mut(&id) {
-            call.channel = Some(channel);
-        }
-    }
-
-    /// Records that a call that was just made may run twice.
-    pub(crate) fn is_idempotent(&self, id: u64) {
-        if let Some(call) = self.lock().calls.get_mut(&id) {
-            call.idempotent = true;
-        }
-    }
-
     /// Records that the handler of a method was entered for a call in a process, with these bytes.
-    pub(crate) fn entered(&self, id: u64, (process, method): (u64, &str), body: &[u8]) {
+    pub(crate) fn entered(&self, id: u64, process: u64, method: &str, body: &[u8]) {
         self.note(|| format!("call {id}: its handler starts in process {process}"));
         if body != pattern(id, body.len()) {
             return self.fail(format!("call {id}: the handler got other bytes than were sent"));
@@ -441,17 +427,15 @@ impl Oracle {
     }
 
     /// Judges a success. `replied` is the call's number in the reply.
-    pub(crate) fn succeeded(&self, id: u64, replied: u64, one_way: bool) {
+    fn succeeded(&self, id: u64, replied: u64) {
         self.coverage.count(Kind::CallSucceeded);
         if replied != id {
             self.fail(format!("call {id} got the reply of call {replied}"));
         }
-        let returned = self.lock().calls.get_mut(&id).map_or(0, |call| {
-            call.one_way = one_way;
-            call.returned
-        });
+        let is_unanswered = |call: &Call| call.returned == 0 && !call.one_way;
+        let is_unanswered = self.lock().calls.get(&id).is_none_or(is_unanswered);
         self.reached(id);
-        if returned == 0 && !one_way {
+        if is_unanswered {
             self.fail(format!("call {id} succeeded, but its handler has not returned"));
         }
         self.end(id, Ended::Succeeded);
@@ -522,7 +506,7 @@ impl Oracle {
     }
 
     /// Judges a failure.
-    pub(crate) fn failed(&self, id: u64, status: &Status) {
+    fn failed(&self, id: u64, status: &Status) {
         self.coverage.count(Kind::CallFailed);
         if status.code() == Code::DeadlineExceeded {
             self.coverage.count(Kind::CallTimedOut);
@@ -580,11 +564,6 @@ impl Oracle {
         if !is_equal {
             self.fail(format!("call {id} failed with {status}, but its handler returned {refusal:?}"));
         }
-    }
-
-    /// Records that a call's future was dropped.
-    pub(crate) fn given_up(&self, id: u64) {
-        self.end(id, Ended::GivenUp);
     }
 
     /// Records that a process was killed: its open calls have no callers any more.
@@ -656,29 +635,61 @@ impl Oracle {
     }
 }
 
-/// A call that counts as given up when its future is dropped before it has ended.
+/// A call that was made. If it is dropped before its end is known, because its future was dropped or its node
+/// ended under it, it counts as given up.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
     oracle: &'a Oracle,
-    id: Option<u64>,
+    id: u64,
+    has_ended: bool,
 }
 
-impl<'a> Open<'a> {
-    /// Wraps a call that was made.
-    pub(crate) fn new(oracle: &'a Oracle, id: u64) -> Self {
-        Self { oracle, id: Some(id) }
+impl Open<'_> {
+    /// Returns the call's number, which its arguments carry.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
-    /// Records that the call has ended.
-    pub(crate) fn ended(mut self) {
-        self.id = None;
+    /// Marks a call without a reply.
+    pub(crate) fn one_way(self) -> Self {
+        self.set(|call| call.one_way = true)
+    }
+
+    /// Marks a call that may run twice.
+    pub(crate) fn idempotent(self) -> Self {
+        self.set(|call| call.idempotent = true)
+    }
+
+    /// Marks a call on an ordered channel.
+    pub(crate) fn ordered(self, channel: u64) -> Self {
+        self.set(|call| call.channel = Some(channel))
+    }
+
+    fn set(self, set: impl FnOnce(&mut Call)) -> Self {
+        self.oracle.lock().calls.get_mut(&self.id).map(set);
+        self
+    }
+
+    /// Judges the outcome: the call's number in the reply, or an error. Returns the error.
+    pub(crate) fn end(mut self, outcome: Result<u64, Status>) -> Option<Status> {
+        self.has_ended = true;
+        match outcome {
+            Ok(replied) => {
+                self.oracle.succeeded(self.id, replied);
+                None
+            }
+            Err(status) => {
+                self.oracle.failed(self.id, &status);
+                Some(status)
+            }
+        }
     }
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.oracle.given_up(id);
+        if !self.has_ended {
+            self.oracle.end(self.id, Ended::GivenUp);
         }
     }
 }

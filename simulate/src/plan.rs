@@ -1,10 +1,17 @@
 //! The plan of a run: everything that its seed decides in advance.
 
 use crate::network::Conditions;
+use crate::trace::{START, Since, Trace};
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
+use trunkline::Limit;
 use trunkline_testkit::Hostility;
+
+/// Maximum number of running handlers: more than the calls of the phases without faults need, also if all
+/// come from one host, and fewer than clients make while handlers hang.
+pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
 
 /// Packets that can be forged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +59,75 @@ pub(crate) enum Fault {
     /// Kills a node's process after a number of further stores to shared memory, and starts it again after a
     /// while.
     Tear { node: usize, stores: u64, restart_after: Duration },
+    /// Sends a forged packet.
+    ForgeOne(Forgery),
+    /// Shuts down a node that drains, and starts it again after a while.
+    Leave { node: usize, restart_after: Duration },
+    /// Starts a node again.
+    Restart { node: usize },
+    /// Ends a partition.
+    Join { a: usize, b: usize },
+    /// Restores a node's device.
+    Restore { node: usize },
+}
+
+impl Fault {
+    /// Returns true for the second half of a fault, which must follow the first.
+    pub(crate) fn is_end(self) -> bool {
+        matches!(self, Self::Leave { .. } | Self::Restart { .. } | Self::Join { .. } | Self::Restore { .. })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::StopMachine { node, pause } => write!(f, "stop a machine of node {node} for {pause:?}"),
+            Self::StopProcess { node, pause } => write!(f, "stop the process of node {node} for {pause:?}"),
+            Self::Kill { node, restart_after } => {
+                write!(f, "kill node {node}, start it again after {restart_after:?}")
+            }
+            Self::KillTwice { node, stores, restart_after } => write!(
+                f,
+                "kill node {node} and start it again; that process dies after {stores} stores to shared \
+                 memory, the next starts after {restart_after:?}"
+            ),
+            Self::ShutDown { node, restart_after } => {
+                write!(f, "shut node {node} down, start it again after {restart_after:?}")
+            }
+            Self::Drain { node, shut_down_after, restart_after } => write!(
+                f,
+                "drain node {node}, shut it down after {shut_down_after:?}, start it again after {restart_after:?} more"
+            ),
+            Self::Partition { a, b, lasts } => write!(f, "part nodes {a} and {b} for {lasts:?}"),
+            Self::Forge { node, other, requests } => write!(
+                f,
+                "forge connection requests to node {node}: {requests} from nowhere, one in the name of node {other}, \
+                 one from a stranger"
+            ),
+            Self::Crowd { node } => {
+                write!(
+                    f,
+                    "a stranger begins sessions with node {node} in the name of many, and completes none"
+                )
+            }
+            Self::Scribble { node } => {
+                write!(f, "node {node} writes nonsense into the memory that it shares")
+            }
+            Self::Tear { node, stores, restart_after } => write!(
+                f,
+                "node {node} dies after {stores} more stores to shared memory, and starts again after \
+                 {restart_after:?}"
+            ),
+            Self::ForgeOne(forgery) => write!(f, "the attacker forges a {forgery:?}"),
+            Self::Leave { node, .. } => write!(f, "node {node}, which drains, is to shut down"),
+            Self::Restart { node } => write!(f, "node {node} is to start again"),
+            Self::Join { a, b } => write!(f, "nodes {a} and {b} can reach each other again"),
+            Self::Restore { node } => write!(f, "the device of node {node} is back"),
+            Self::RemoveDevice { node, lasts } => {
+                write!(f, "remove the device of node {node} for {lasts:?}")
+            }
+        }
+    }
 }
 
 /// A node of the run.
@@ -68,13 +144,32 @@ pub(crate) struct NodePlan {
     /// True if it reaches other processes of its host through shared memory.
     pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
+    /// Limit of running handlers.
+    pub(crate) handlers: Limit,
+    /// Limit of calls under way; `None` for the default.
+    pub(crate) calls: Option<Limit>,
+    /// Limit of queued bytes; `None` for the default.
+    pub(crate) queued_bytes: Option<Limit>,
+    /// Limit of its SRQs' depth; `None` for the default.
+    pub(crate) srq_depth_limit: Option<u32>,
 }
 
 impl NodePlan {
-    /// Returns a node outside of the plan: it shares no memory, and no client of it calls.
+    /// Returns a node with much room, which shares no memory. No client of it calls.
     pub(crate) fn extra(host: usize, pollers: u16) -> Self {
-        let (srq_depth, rendezvous_bytes) = (256, 2 << 20);
-        Self { host, pollers, srq_depth, rendezvous_bytes, shards: None, shares_memory: false, clients: 0 }
+        Self {
+            host,
+            pollers,
+            srq_depth: 256,
+            rendezvous_bytes: 2 << 20,
+            shards: None,
+            shares_memory: false,
+            clients: 0,
+            handlers: HANDLERS,
+            calls: None,
+            queued_bytes: None,
+            srq_depth_limit: None,
+        }
     }
 }
 
@@ -160,6 +255,66 @@ impl Plan {
         })
     }
 
+    /// Writes the top of a trace: the legend, the nodes with their addresses, and the self.
+    pub(crate) fn write(&self, trace: &Trace, seed: u64, addresses: &[SocketAddr]) {
+        if !trace.is_kept() {
+            return;
+        }
+        let line = |who: &str, what: fmt::Arguments<'_>| trace.line(START, who, what);
+        line("about", format_args!("seed {seed}; each line is: virtual seconds since the start, who, what"));
+        line(
+            "about",
+            format_args!("3@127.7.7.1:7471 is process 3, an incarnation of the node with that address"),
+        );
+        line(
+            "about",
+            format_args!("`turns: N quiet` counts turns of a machine of which nothing was written"),
+        );
+        let transport = if self.rc { "RC" } else { "XRC" };
+        line("plan", format_args!("{} nodes over {transport}", self.nodes.len()));
+        for (index, (node, address)) in self.nodes.iter().zip(addresses).enumerate() {
+            let (host, pollers, depth) = (node.host, node.pollers, node.srq_depth);
+            let shards = node.shards.unwrap_or(pollers.into());
+            let path = if node.shares_memory { "shares memory" } else { "shares no memory" };
+            line(
+                "plan",
+                format_args!(
+                    "node {index} is {address} on host {host}: {pollers} pollers, {shards} shards, SRQ depth {depth}, {} \
+                     clients, {path}",
+                    node.clients
+                ),
+            );
+        }
+        if let Some(hostility) = self.hostility {
+            line(
+                "plan",
+                format_args!("one more node, on a host of its own, breaks the rules: it is {hostility}"),
+            );
+        }
+        let (calls, think) = (self.calls_per_client, self.think);
+        line(
+            "plan",
+            format_args!("each client makes {calls} calls, with pauses of up to {think:?} between them"),
+        );
+        let wire = self.conditions;
+        line(
+            "plan",
+            format_args!(
+                "packets: {:.2} % lost, {:.2} % doubled, {:.2} % delayed, {:.2} % corrupted; {:?} on the way, and up to {:?} more",
+                wire.lost * 100.0,
+                wire.doubled * 100.0,
+                wire.overtaken * 100.0,
+                wire.corrupted * 100.0,
+                wire.least_delay,
+                wire.jitter
+            ),
+        );
+        for (after, fault) in &self.faults {
+            line("plan", format_args!("at {}: {}", Since(START + *after), fault));
+        }
+        line("plan", format_args!("at {}: faults end", Since(START + self.lasts)));
+    }
+
     /// Replaces the numbers of pollers, if others are given.
     pub(crate) fn with_pollers(mut self, pollers: Option<Pollers>) -> Self {
         for (at, node) in self.nodes.iter_mut().enumerate() {
@@ -176,13 +331,10 @@ impl Plan {
         let mut nodes = hosts
             .iter()
             .map(|host| NodePlan {
-                host: *host,
-                pollers: random.u16(1..=3),
                 srq_depth: *random.choice(&[64, 256, 256]).unwrap_or(&256),
                 clients: random.usize(2..=4),
                 rendezvous_bytes: *random.choice(&[768 << 10, 2 << 20]).unwrap_or(&(2 << 20)),
-                shards: None,
-                shares_memory: false,
+                ..NodePlan::extra(*host, random.u16(1..=3))
             })
             .collect::<Vec<_>>();
         let clients = nodes.iter().map(|node| node.clients).sum::<usize>().max(1);

@@ -1,45 +1,96 @@
 //! One run: nodes start, clients call and faults happen. Then all faults end, and everything must be as if
-//! nothing had happened. Then all nodes shut down, and nothing may be left.
+//! nothing had happened.
+//!
+//! After the faults, the phases of [`PHASES`] follow one after another. A phase knows the nodes of the plan and
+//! may add further ones, which end with it. It begins when nothing is under way, and fails with the first
+//! violation. The last phase shuts all nodes down.
 
-use crate::budgets;
-use crate::client::Client;
+use crate::client::{Ask, Client, MINUTE};
 use crate::coverage::{Coverage, Kind};
 use crate::credits;
-use crate::heading;
 use crate::node::SimNode;
-use crate::plan::{Plan, Pollers};
+use crate::plan::{Fault, NodePlan, Plan, Pollers};
 use crate::scheduler::Scheduler;
-use crate::sessions;
 use crate::trace::Trace;
-use chaos::Due;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use trunkline_transport::ledger::PollerLedger;
 use trunkline_verbs::Time;
 
-mod admission;
-mod away;
+mod absence;
 mod calm;
 mod chaos;
 mod crowding;
-mod deaths;
 mod draining;
-mod endings;
-mod fairness;
 mod greed;
 mod hostility;
-mod moving;
 mod paths;
 mod replicas;
-mod shutdown;
-mod unsent;
+mod room;
 
 /// Time limit of each attempt to reach a node.
 const TRY: Duration = Duration::from_millis(500);
 /// Time after the last call in which all credit granted for a burst decays.
 const QUIET: Duration = Duration::from_millis(300);
+/// Interval at which handlers are counted.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Result of a check. The error is a violation, in words.
+type Checked<T = ()> = Result<T, String>;
+
+/// A part of a run without faults.
+struct Phase {
+    /// Name in the trace.
+    name: &'static str,
+    /// Returns true if runs with this plan have it.
+    belongs_to: fn(&Plan) -> bool,
+    check: fn(&mut Run) -> Checked,
+}
+
+impl Phase {
+    const fn of_all(name: &'static str, check: fn(&mut Run) -> Checked) -> Self {
+        Self { name, belongs_to: |_| true, check }
+    }
+
+    const fn of_some(
+        name: &'static str,
+        belongs_to: fn(&Plan) -> bool,
+        check: fn(&mut Run) -> Checked,
+    ) -> Self {
+        Self { name, belongs_to, check }
+    }
+}
+
+/// All phases after the faults, in their order.
+const PHASES: &[Phase] = &[
+    Phase::of_all("calm", Run::calm),
+    Phase::of_all("nobody calls", Run::idle),
+    Phase::of_some("packets change their path", Plan::shares_memory, Run::paths_change),
+    Phase::of_some("little room", |plan| plan.has_chains, Run::callers_find_room),
+    Phase::of_some(
+        "small calls next to large ones",
+        |plan| plan.has_chains,
+        Run::small_calls_pass_large_ones,
+    ),
+    Phase::of_some("a peer breaks the rules", |plan| plan.hostility.is_some(), Run::one_is_hostile),
+    Phase::of_all("one node is greedy", Run::one_is_greedy),
+    Phase::of_all("a host is greedy", Run::a_host_is_greedy),
+    Phase::of_some("a host has its share", |plan| plan.has_crowded_host, Run::a_host_has_its_share),
+    Phase::of_all("handlers end with their deadline", Run::handlers_end),
+    Phase::of_all("requests to a stopped node", Run::some_never_leave),
+    Phase::of_all("one node dies", Run::one_dies),
+    Phase::of_all("one node is away", Run::one_is_away),
+    Phase::of_all("one node is called by a name", Run::one_moves),
+    Phase::of_some("replicas leave", |plan| plan.has_replicas, Run::replicas_leave),
+    Phase::of_all("one node drains", Run::one_drains),
+    Phase::of_all("one node is stuck", Run::one_is_stuck),
+    Phase::of_all("one node leaves", Run::one_leaves),
+    Phase::of_all("shut down", Run::end),
+];
 
 /// Outcome of a run.
 #[derive(Debug)]
@@ -61,37 +112,17 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
     let plan = Plan::new(seed).with_pollers(pollers);
     let mut run = Run::new(seed, plan, trace, Arc::clone(&coverage));
     let addresses = run.nodes.iter().map(|node| node.address).collect::<Vec<_>>();
-    heading::write(&run.scheduler.trace, seed, &run.plan, &addresses);
+    run.plan.write(&run.scheduler.trace, seed, &addresses);
     let log = run.scheduler.trace.capture_log();
     run.chaos();
-    let mut healthy = run.is_unbroken() && run.heal();
-    healthy = healthy
-        && run.calm()
-        && run.idle()
-        && run.paths_change()
-        && run.callers_find_room()
-        && run.small_calls_pass_large_ones()
-        && run.one_is_hostile()
-        && run.one_is_greedy()
-        && run.a_host_is_greedy()
-        && run.a_host_has_its_share()
-        && run.handlers_end()
-        && run.some_never_leave()
-        && run.one_dies()
-        && run.one_is_away()
-        && run.one_moves()
-        && run.replicas_leave()
-        && run.one_drains()
-        && run.one_is_stuck()
-        && run.one_leaves();
-    if healthy {
-        run.end();
+    if let Err(why) = run.heal().and_then(|()| run.phases()) {
+        run.scheduler.oracle.fail(why);
     }
     run.show_end();
     run.clear();
     drop(log);
     run.scheduler.trace.mix(run.scheduler.network.checksum());
-    let broken = run.scheduler.oracle.verdict(run.scheduler.now()).map(|broken| broken.0);
+    let broken = run.unbroken().err();
     match &broken {
         Some(why) => run.scheduler.trace.verdict(format_args!("seed {seed} FAILED: {why}")),
         None => run.scheduler.trace.verdict(format_args!("seed {seed} passed: no rule was broken")),
@@ -106,14 +137,31 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
     }
 }
 
+/// Number of programs that have come to their end. Clones share it.
+#[derive(Debug, Clone, Default)]
+struct Tally(Rc<Cell<usize>>);
+
+impl Tally {
+    fn add(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+
+    fn get(&self) -> usize {
+        self.0.get()
+    }
+}
+
 struct Run {
     plan: Plan,
     scheduler: Scheduler,
     nodes: Vec<SimNode>,
+    /// Further nodes of the current phase.
+    extra: Vec<SimNode>,
     /// The hostile peer, in a run that has one.
     hostile: Option<SimNode>,
     random: fastrand::Rng,
-    due: BTreeMap<(Time, u64), Due>,
+    /// Faults that are about to happen, by time and by number among those of one time.
+    due: BTreeMap<(Time, u64), Fault>,
     dues: u64,
     began: Time,
 }
@@ -127,6 +175,7 @@ impl Run {
         Self {
             hostile: plan.hostility.is_some().then(hostile),
             nodes: nodes.collect(),
+            extra: Vec::new(),
             random: fastrand::Rng::with_seed(seed ^ 0x7275_6e00),
             due: BTreeMap::new(),
             dues: 0,
@@ -136,42 +185,132 @@ impl Run {
         }
     }
 
-    fn is_unbroken(&self) -> bool {
-        self.scheduler.oracle.verdict(self.scheduler.now()).is_none()
+    /// Runs all phases of the plan.
+    fn phases(&mut self) -> Checked {
+        for phase in PHASES {
+            if (phase.belongs_to)(&self.plan) {
+                self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("{}", phase.name));
+                self.pass(QUIET);
+                (phase.check)(self)?;
+                for mut node in self.extra.drain(..) {
+                    node.kill(&mut self.scheduler);
+                }
+                self.count_credits()?;
+            }
+        }
+        Ok(())
     }
 
-    fn settle(&mut self) {
-        for node in &mut self.nodes {
-            node.settle(&mut self.scheduler);
+    /// Returns the violation, if there is one.
+    fn unbroken(&self) -> Checked {
+        self.scheduler.oracle.verdict(self.scheduler.now()).map_or(Ok(()), |broken| Err(broken.0))
+    }
+
+    /// Lets time pass.
+    fn pass(&mut self, time: Duration) {
+        self.scheduler.run_until(self.scheduler.now() + time, |_| false);
+    }
+
+    /// Runs until `done`. If that takes longer than allowed, `why` is the violation.
+    fn within(&mut self, time: Duration, why: &str, done: impl FnMut(&Scheduler) -> bool) -> Checked {
+        self.by(self.scheduler.now() + time, why, done)
+    }
+
+    /// Runs until `done`, as [`Run::within`], up to a point in time.
+    fn by(&mut self, limit: Time, why: &str, done: impl FnMut(&Scheduler) -> bool) -> Checked {
+        let is_done = self.scheduler.run_until(limit, done);
+        self.unbroken()?;
+        if is_done { Ok(()) } else { Err(why.to_owned()) }
+    }
+
+    /// Runs until all programs have ended.
+    fn programs_end(&mut self, time: Duration, why: &str) -> Checked {
+        self.within(time, why, |scheduler| scheduler.tasks.len() == 0)
+    }
+
+    /// Runs until that number of handlers run at a node.
+    fn has_handlers_by(&mut self, limit: Time, node: usize, handlers: usize, why: &str) -> Checked {
+        let address = self.nodes[node].address;
+        loop {
+            let ledgers = self.scheduler.ledgers();
+            let own = ledgers.iter().filter(|ledger| ledger.node == address);
+            if own.map(|ledger| ledger.upper.handlers).sum::<usize>() == handlers {
+                return Ok(());
+            }
+            self.unbroken()?;
+            if self.scheduler.now() >= limit {
+                return Err(why.to_owned());
+            }
+            self.scheduler.run_until((self.scheduler.now() + LOOK).min(limit), |_| false);
         }
     }
 
-    /// Starts a node and its clients.
-    fn start(&mut self, index: usize) {
-        self.start_with(index, None);
+    /// Runs until a process that was shut down has ended, except for the card's machine, which ends with the
+    /// last handle of the node.
+    fn has_ended_by(&mut self, limit: Time, process: u64) -> Checked {
+        let is_over = |name: &&str| name.ends_with("card");
+        let ended = |scheduler: &Scheduler| scheduler.machines_of(process).iter().all(is_over);
+        self.by(limit, "a node has not ended soon after it was shut down", ended)
+            .map_err(|why| format!("{why}: {}", self.scheduler.machines_of(process).join(", ")))
+    }
+
+    /// Adds a program, which is counted when it has ended.
+    fn add(&self, tally: &Tally, process: u64, program: impl Future<Output = ()> + 'static) {
+        let tally = tally.clone();
+        self.scheduler.tasks.add(process, async move {
+            program.await;
+            tally.add();
+        });
+    }
+
+    /// Adds a program. The returned count is 1 when it has ended.
+    fn program(&self, process: u64, program: impl Future<Output = ()> + 'static) -> Tally {
+        let tally = Tally::default();
+        self.add(&tally, process, program);
+        tally
+    }
+
+    /// Makes a call whose handler never returns, from a node. It is counted when it has failed.
+    fn hang(&mut self, caller: usize, server: SocketAddr) -> Checked<Tally> {
+        let client = self.client(caller)?;
+        let process = client.process;
+        Ok(self.program(process, async move { drop(client.call(server, MINUTE, Ask::Hang).await) }))
     }
 
     /// Starts a node and its clients. The process dies after a number of stores, if one is given.
-    fn start_with(&mut self, index: usize, stores: Option<u64>) {
+    fn start(&mut self, index: usize, stores: Option<u64>) {
         self.nodes[index].start(&mut self.scheduler, stores);
         for _ in 0..self.plan.nodes[index].clients {
-            let Some(client) = self.client(index) else { return };
+            let Ok(client) = self.client(index) else { return };
             let process = client.process;
             self.scheduler.tasks.add(process, client.run(self.plan.calls_per_client, self.plan.think));
         }
     }
 
-    fn client(&mut self, index: usize) -> Option<Client> {
+    /// Starts a further node on a separate host. Returns its index among the further ones.
+    fn start_extra(&mut self, set: impl FnOnce(NodePlan) -> NodePlan) -> Checked<usize> {
+        // The next number may be the hostile peer's.
+        let host = self.nodes.len() + 1 + self.extra.len();
+        let plan = set(NodePlan::extra(host, self.random.u16(1..=2)));
+        let mut node = SimNode::new(host, plan, self.plan.rc);
+        node.start(&mut self.scheduler, None);
+        self.extra.push(node);
+        self.unbroken()?;
+        Ok(self.extra.len() - 1)
+    }
+
+    /// Returns a client of a node that calls all others.
+    fn client(&mut self, index: usize) -> Checked<Client> {
         let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != index);
         let others = others.map(|(_, node)| node.address).collect();
         let random = self.random.fork();
-        Some(Client { random, ..self.client_of(&self.nodes[index], others)? })
+        Ok(Client { random, ..self.client_of(&self.nodes[index], others)? })
     }
 
     /// Returns a client of a node that calls these servers.
-    fn client_of(&self, node: &SimNode, servers: Vec<SocketAddr>) -> Option<Client> {
-        let (process, running) = node.running()?;
-        Some(Client {
+    fn client_of(&self, node: &SimNode, servers: Vec<SocketAddr>) -> Checked<Client> {
+        let (process, running) = node.running().ok_or("a node is not running")?;
+        Ok(Client {
             process,
             oracle: self.scheduler.oracle.clone(),
             timers: self.scheduler.timers.clone(),
@@ -181,6 +320,11 @@ impl Run {
             servers,
             random: fastrand::Rng::with_seed(process),
         })
+    }
+
+    /// Returns the process of a node.
+    fn process(&self, node: usize) -> Checked<u64> {
+        self.nodes[node].process().ok_or_else(|| "a node is not running".to_owned())
     }
 
     fn kill(&mut self, node: usize) {
@@ -193,51 +337,46 @@ impl Run {
         self.nodes[node].kill(&mut self.scheduler);
     }
 
-    /// Kills a process that was to die between two stores, but made too few stores.
-    fn kill_doomed(&mut self, node: usize) {
-        if self.nodes[node].process().is_some_and(|process| self.scheduler.is_doomed(process)) {
-            self.kill(node);
-        }
+    /// Kills a node, and starts its successor.
+    fn replace(&mut self, node: usize) {
+        self.kill(node);
+        self.nodes[node].start(&mut self.scheduler, None);
     }
 
     /// Writes the state in which a failed run stopped into the trace.
     fn show_end(&self) {
-        if let Some(broken) = self.scheduler.oracle.verdict(self.scheduler.now()) {
+        if let Err(why) = self.unbroken() {
             let scheduler = &self.scheduler;
-            scheduler.trace.line(scheduler.now(), "phase", format_args!("stopped: {}", broken.0));
+            scheduler.trace.line(scheduler.now(), "phase", format_args!("stopped: {why}"));
             scheduler.show_machines();
         }
     }
 
     /// Drops the rest of a failed run, so that the next one starts clean.
     fn clear(&mut self) {
-        for node in self.nodes.iter_mut().chain(&mut self.hostile) {
+        for node in self.nodes.iter_mut().chain(&mut self.extra).chain(&mut self.hostile) {
             node.kill(&mut self.scheduler);
         }
     }
 
-    /// Checks at any time that credits are conserved, that budgets are kept, and that nobody has sent
-    /// anything to the attacker.
-    fn count_credits(&self) {
-        if let Some(why) = self.scheduler.network.broken() {
-            self.scheduler.oracle.fail(why);
-        }
-        let ledgers = self.ledgers();
-        if let Err(why) = budgets::kept(&ledgers) {
-            self.scheduler.oracle.fail(why);
-        }
-        if let Err(why) = sessions::bounded(&self.scheduler.sessions(), &ledgers) {
-            self.scheduler.oracle.fail(why);
-        }
-        match credits::conserved(&ledgers) {
-            Ok(pairs) => self.scheduler.coverage.add(Kind::CreditsCounted, pairs as u64),
-            Err(why) => self.scheduler.oracle.fail(why),
-        }
+    /// Returns the ledgers of honest nodes.
+    fn ledgers(&self) -> Vec<PollerLedger> {
+        let hostile = self.hostile.as_ref().map(|node| node.address);
+        let mut ledgers = self.scheduler.ledgers();
+        ledgers.retain(|ledger| Some(ledger.node) != hostile);
+        ledgers
     }
 
-    fn fail(&self, why: &str) -> bool {
-        self.scheduler.oracle.fail(why.to_owned());
-        false
+    /// Checks at any time that credits are conserved, that budgets are kept, and that nobody has sent
+    /// anything to the attacker.
+    fn count_credits(&self) -> Checked {
+        self.unbroken()?;
+        self.scheduler.network.broken().map_or(Ok(()), Err)?;
+        let ledgers = self.ledgers();
+        credits::budgets_are_kept(&ledgers)?;
+        credits::sessions_are_bounded(&self.scheduler.sessions(), &ledgers)?;
+        self.scheduler.coverage.add(Kind::CreditsCounted, credits::conserved(&ledgers)? as u64);
+        Ok(())
     }
 }
 

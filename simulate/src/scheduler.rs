@@ -6,11 +6,11 @@
 //! which its machine does nothing else while others run.
 
 use crate::coverage::{Coverage, Kind};
-use crate::late_rings::LateRings;
 use crate::network::Network;
 use crate::oracle::Oracle;
+use crate::service::Handling;
 use crate::tasks::Tasks;
-use crate::timers::Timers;
+use crate::timers::{LateRings, Timers};
 use crate::trace::{START, Since, Trace};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -172,6 +172,15 @@ pub(crate) struct Scheduler {
     pub(crate) coverage: Arc<Coverage>,
 }
 
+/// Machines that a fault stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// One machine, chosen by the seed.
+    OneMachine,
+    /// All machines of the process.
+    Process,
+}
+
 /// An event that is possible now.
 #[derive(Debug, Clone, Copy)]
 enum Choice {
@@ -211,6 +220,12 @@ impl Scheduler {
     /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.now
+    }
+
+    /// Returns what the handlers of a process use.
+    pub(crate) fn handling(&self, process: u64) -> Handling {
+        let (oracle, timers) = (self.oracle.clone(), self.timers.clone());
+        Handling { process, oracle, timers, coverage: Arc::clone(&self.coverage) }
     }
 
     /// Creates a process. Returns its number and the runtime of its nodes.
@@ -271,8 +286,9 @@ impl Scheduler {
         drop((dead, unmade));
     }
 
-    /// Stops a machine of a process, or all of them, for this time.
-    pub(crate) fn stop(&mut self, process: u64, one: bool, pause: Duration) {
+    /// Stops machines of a process for this time.
+    pub(crate) fn stop(&mut self, process: u64, stopped: Stopped, pause: Duration) {
+        let one = stopped == Stopped::OneMachine;
         let mut own =
             (0..self.machines.len()).filter(|at| self.machines[*at].process == process).collect::<Vec<_>>();
         if one && !own.is_empty() {

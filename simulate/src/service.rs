@@ -1,20 +1,28 @@
-//! The service of simulated nodes: one method for each way in which a handler may behave.
+//! The services of simulated nodes, with one method for each way in which a handler may behave: on pollers, in
+//! the worker pool, and in chains of calls back and forth between two nodes.
 
 use crate::coverage::{Coverage, Kind};
-use crate::oracle::{Open, Oracle, pattern};
+use crate::oracle::{Oracle, pattern};
 use crate::timers::Timers;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use trunkline::{Bytes, PollerContext, Status};
+use trunkline::{Bytes, Context, Limit, PollerContext, Status};
 
 /// Panic payload of a handler, which the panic hook does not print.
 pub(crate) const PANIC: &str = "simulated panic of a handler";
 
 /// Concurrent calls of `few` at a node: fewer than clients make.
 pub(crate) const FEW: u32 = 2;
+
+/// Workers of a node, and calls that may wait for a worker: fewer than clients make.
+pub(crate) const WORKERS: u16 = 2;
+pub(crate) const QUEUED_JOBS: Limit = Limit { per_peer: 2, in_all: 6 };
+
+/// Time limit of each call of [`Chain`], by programs and by handlers. No call may reach it.
+pub(crate) const CHAINED: Duration = Duration::from_secs(60);
 
 /// Work that a node does for others. Each call carries its number and bytes that belong to it.
 #[trunkline::service(name = "trunkline.simulate.Work", version = 1)]
@@ -81,6 +89,41 @@ impl Idle for Idler {
     async fn nothing(&self) {}
 }
 
+/// Parts of a run that the handlers of a process use.
+#[derive(Debug, Clone)]
+pub(crate) struct Handling {
+    pub(crate) process: u64,
+    pub(crate) oracle: Oracle,
+    pub(crate) timers: Timers,
+    pub(crate) coverage: Arc<Coverage>,
+}
+
+impl Handling {
+    /// Records that the handler of a call was entered, with these bytes.
+    pub(crate) fn entered(&self, id: u64, method: &str, body: &[u8]) {
+        self.oracle.entered(id, self.process, method, body);
+    }
+
+    /// Records the error that the handler of a call returns.
+    pub(crate) fn refused(&self, id: u64, status: Status) -> Status {
+        self.oracle.refused(id, &status);
+        status
+    }
+
+    /// Records that the handler of a call returns its number.
+    pub(crate) fn done(&self, id: u64) -> Result<u64, Status> {
+        self.oracle.returned(id);
+        Ok(id)
+    }
+
+    /// Waits in a handler.
+    async fn wait(&self, wait_us: u64) {
+        if wait_us > 0 {
+            self.timers.sleep(Duration::from_micros(wait_us)).await;
+        }
+    }
+}
+
 /// Time limit of a call made by a handler.
 const INNER: Duration = Duration::from_millis(200);
 /// Time limit of a call made by a forwarding handler.
@@ -126,186 +169,252 @@ impl Drop for OneOf<'_> {
 /// Handler of one poller.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    oracle: Oracle,
-    timers: Timers,
-    coverage: Arc<Coverage>,
-    poller: PollerContext,
-    process: u64,
-    shared: SharedClients,
-    few: Few,
+    pub(crate) run: Handling,
+    pub(crate) poller: PollerContext,
+    pub(crate) shared: SharedClients,
+    pub(crate) few: Few,
 }
 
 impl Worker {
-    /// Creates a handler for a poller.
-    pub(crate) fn new(
-        (oracle, timers, coverage): (Oracle, Timers, Arc<Coverage>),
-        poller: PollerContext,
-        process: u64,
-        shared: SharedClients,
-        few: Few,
-    ) -> Self {
-        Self { oracle, timers, coverage, poller, process, shared, few }
-    }
-
     fn local(&self, server: SocketAddr, timeout: Duration) -> Result<WorkLocal, Status> {
         Ok(WorkLocal::connect(&self.poller, server)?.with_timeout(timeout))
     }
 
     /// Parses the address in an argument.
     fn address(&self, id: u64, text: &str) -> Result<SocketAddr, Status> {
-        text.parse().map_err(|_| self.refused(id, Status::invalid_argument("no address")))
+        text.parse().map_err(|_| self.run.refused(id, Status::invalid_argument("no address")))
     }
 
     /// Makes a call inside the handler of call `id`, and judges it. The handler fails if the call does.
     async fn inner<F>(
         &self,
         id: u64,
-        (server, timeout): (SocketAddr, Duration),
+        server: SocketAddr,
+        timeout: Duration,
         what: &'static str,
         call: impl FnOnce(u64) -> F,
     ) -> Result<(), Status>
     where
         F: Future<Output = Result<u64, Status>>,
     {
-        let inner = self.oracle.made(self.process, server, what, timeout);
-        let open = Open::new(&self.oracle, inner);
-        let reply = call(inner).await;
-        open.ended();
-        match &reply {
-            Ok(replied) => self.oracle.succeeded(inner, *replied, false),
-            Err(status) => self.oracle.failed(inner, status),
-        }
-        reply.map(|_| ()).map_err(|status| {
+        let open = self.run.oracle.made(self.run.process, server, what, timeout);
+        let outcome = call(open.id()).await;
+        open.end(outcome).map_or(Ok(()), |status| {
             let own = if id.is_multiple_of(2) { Status::aborted(status.message()) } else { status };
-            self.refused(id, own)
+            Err(self.run.refused(id, own))
         })
-    }
-
-    fn refused(&self, id: u64, status: Status) -> Status {
-        self.oracle.refused(id, &status);
-        status
-    }
-
-    fn done(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.returned(id);
-        Ok(id)
     }
 }
 
 impl Work for Worker {
     async fn echo(&self, id: u64, wait_us: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status> {
-        self.oracle.entered(id, (self.process, "echo"), &body);
-        if wait_us > 0 {
-            self.timers.sleep(Duration::from_micros(wait_us)).await;
-        }
-        self.oracle.returned(id);
+        self.run.entered(id, "echo", &body);
+        self.run.wait(wait_us).await;
+        self.run.oracle.returned(id);
         Ok(pattern(!id, usize::try_from(reply_bytes).unwrap_or(0)).into())
     }
 
     async fn number(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "number"), &[]);
-        self.done(id)
+        self.run.entered(id, "number", &[]);
+        self.run.done(id)
     }
 
     async fn slow(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "slow"), &[]);
-        self.coverage.count(Kind::HandlerSlept);
-        self.timers.sleep(Duration::from_micros(wait_us)).await;
-        self.done(id)
+        self.run.entered(id, "slow", &[]);
+        self.run.coverage.count(Kind::HandlerSlept);
+        self.run.wait(wait_us).await;
+        self.run.done(id)
     }
 
     async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "repeat"), &[]);
-        self.timers.sleep(Duration::from_micros(wait_us)).await;
-        self.done(id)
+        self.run.entered(id, "repeat", &[]);
+        self.run.wait(wait_us).await;
+        self.run.done(id)
     }
 
     async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "block"), &[]);
-        self.coverage.count(Kind::HandlerBlocked);
-        self.timers.block(Duration::from_micros(block_us));
-        self.done(id)
+        self.run.entered(id, "block", &[]);
+        self.run.coverage.count(Kind::HandlerBlocked);
+        self.run.timers.block(Duration::from_micros(block_us));
+        self.run.done(id)
     }
 
     async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "refuse"), &[]);
-        self.coverage.count(Kind::HandlerRefused);
-        if wait_us > 0 {
-            self.timers.sleep(Duration::from_micros(wait_us)).await;
-        }
+        self.run.entered(id, "refuse", &[]);
+        self.run.coverage.count(Kind::HandlerRefused);
+        self.run.wait(wait_us).await;
         let details = pattern(!id, usize::try_from(id % 100).unwrap_or(0));
-        Err(self.refused(id, Status::failed_precondition(id.to_string()).with_details(details)))
+        Err(self.run.refused(id, Status::failed_precondition(id.to_string()).with_details(details)))
     }
 
     async fn few(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "few"), &[]);
+        self.run.entered(id, "few", &[]);
         let (_until_dropped, running) = self.few.begin();
         if running > FEW {
-            self.oracle.fail(format!(
+            self.run.oracle.fail(format!(
                 "{running} calls of `few` run in process {}, its limit is {FEW}",
-                self.process
+                self.run.process
             ));
         }
-        self.timers.sleep(Duration::from_micros(wait_us)).await;
-        self.done(id)
+        self.run.wait(wait_us).await;
+        self.run.done(id)
     }
 
     async fn panic(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "panic"), &[]);
-        self.coverage.count(Kind::HandlerPanicked);
-        self.oracle.handler(id, "panics");
+        self.run.entered(id, "panic", &[]);
+        self.run.coverage.count(Kind::HandlerPanicked);
+        self.run.oracle.handler(id, "panics");
         let told = "trunkline.simulate.Work.panic: the handler panicked";
-        let _what_its_caller_is_told = self.refused(id, Status::internal(told));
+        let _what_its_caller_is_told = self.run.refused(id, Status::internal(told));
         std::panic::panic_any(PANIC);
     }
 
     async fn hang(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "hang"), &[]);
-        self.coverage.count(Kind::HandlerHung);
-        self.oracle.handler(id, "never returns");
+        self.run.entered(id, "hang", &[]);
+        self.run.coverage.count(Kind::HandlerHung);
+        self.run.oracle.handler(id, "never returns");
         std::future::pending().await
     }
 
     async fn keep(&self, id: u64, wait_us: u64, texts: Vec<String>) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "keep"), &[]);
-        self.coverage.count(Kind::ArgumentsKept);
-        self.timers.sleep(Duration::from_micros(wait_us)).await;
+        self.run.entered(id, "keep", &[]);
+        self.run.coverage.count(Kind::ArgumentsKept);
+        self.run.wait(wait_us).await;
         drop(texts);
-        self.done(id)
+        self.run.done(id)
     }
 
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "nested"), &[]);
-        self.coverage.count(Kind::NestedCall);
+        self.run.entered(id, "nested", &[]);
+        self.run.coverage.count(Kind::NestedCall);
         let at = self.address(id, &at)?;
         let call = |inner| async move { self.local(at, INNER)?.number(inner).await };
-        self.inner(id, (at, INNER), "number inside a handler", call).await?;
-        self.done(id)
+        self.inner(id, at, INNER, "number inside a handler", call).await?;
+        self.run.done(id)
     }
 
     async fn forward(&self, id: u64, wait_us: u64, near: String, far: String) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "forward"), &[]);
-        self.coverage.count(Kind::NestedCall);
+        self.run.entered(id, "forward", &[]);
+        self.run.coverage.count(Kind::NestedCall);
         let (near, far) = (self.address(id, &near)?, self.address(id, &far)?);
         let slow = |inner| async move { self.local(near, FORWARDED)?.slow(inner, wait_us).await };
-        self.inner(id, (near, FORWARDED), "slow inside a handler", slow).await?;
+        self.inner(id, near, FORWARDED, "slow inside a handler", slow).await?;
         let number = |inner| async move { self.local(far, FORWARDED)?.number(inner).await };
-        self.inner(id, (far, FORWARDED), "number inside a handler", number).await?;
+        self.inner(id, far, FORWARDED, "number inside a handler", number).await?;
         for server in [far, near] {
             let shared =
                 |inner| async move { self.shared.of(server)?.with_timeout(FORWARDED).number(inner).await };
-            self.inner(id, (server, FORWARDED), "number inside a handler, by a shared client", shared)
-                .await?;
+            self.inner(id, server, FORWARDED, "number inside a handler, by a shared client", shared).await?;
         }
-        self.done(id)
+        self.run.done(id)
     }
 
     async fn tell(&self, id: u64, body: Bytes) {
-        self.oracle.entered(id, (self.process, "tell"), &body);
-        self.oracle.returned(id);
+        self.run.entered(id, "tell", &body);
+        self.run.oracle.returned(id);
     }
 
     async fn linger(&self) {
         std::future::pending().await
+    }
+}
+
+/// Work that pollers do not wait for.
+#[trunkline::service(name = "trunkline.simulate.Pooled", version = 1)]
+pub(crate) trait Pooled {
+    /// Sleeps by the pool's own timers.
+    #[offload]
+    async fn ponder(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
+
+    /// Blocks its worker, and then waits on it.
+    #[blocking]
+    async fn grind(&self, id: u64, block_us: u64, wait_us: u64) -> Result<u64, Status>;
+
+    /// Never returns.
+    #[offload]
+    async fn brood(&self, id: u64) -> Result<u64, Status>;
+}
+
+/// Handler of [`Pooled`].
+#[derive(Debug)]
+pub(crate) struct Thinker(pub(crate) Handling);
+
+impl Thinker {
+    fn entered(&self, id: u64, method: &str) {
+        self.0.entered(id, method, &[]);
+        self.0.coverage.count(Kind::HandlerPooled);
+        if Context::current().is_none_or(|call| call.is_cancelled()) {
+            self.0.oracle.fail(format!(
+                "call {id} ({method}) starts in the pool although it was over, or without its context"
+            ));
+        }
+    }
+}
+
+impl Pooled for Thinker {
+    async fn ponder(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
+        self.entered(id, "ponder");
+        let (began, wait) = (self.0.timers.now(), Duration::from_micros(wait_us));
+        trunkline::sleep(wait).await;
+        if self.0.timers.now() < began + wait {
+            self.0.oracle.fail(format!("the sleep of call {id} ends before its time"));
+        }
+        self.0.done(id)
+    }
+
+    async fn grind(&self, id: u64, block_us: u64, wait_us: u64) -> Result<u64, Status> {
+        self.entered(id, "grind");
+        self.0.timers.block(Duration::from_micros(block_us));
+        trunkline::sleep(Duration::from_micros(wait_us)).await;
+        self.0.done(id)
+    }
+
+    async fn brood(&self, id: u64) -> Result<u64, Status> {
+        self.entered(id, "brood");
+        self.0.oracle.handler(id, "never returns");
+        trunkline::sleep(Duration::from_secs(3600)).await;
+        Err(Status::internal("an hour has passed"))
+    }
+}
+
+/// Calls that need further calls.
+#[trunkline::service(name = "trunkline.simulate.Chain", version = 1)]
+pub(crate) trait Chain {
+    /// Makes the rest of a chain of calls: the next one at `to`, whose next one is at `back`.
+    async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status>;
+
+    /// Waits for this time.
+    async fn hold(&self, wait_us: u64);
+
+    /// Takes bytes.
+    async fn take(&self, bytes: Bytes);
+
+    /// Returns the given number of bytes.
+    async fn give(&self, bytes: u32) -> Result<Bytes, Status>;
+}
+
+/// Handler of [`Chain`].
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) poller: PollerContext,
+    pub(crate) timers: Timers,
+}
+
+impl Chain for Link {
+    async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status> {
+        let Some(rest) = rest.checked_sub(1) else { return Ok(()) };
+        let server: SocketAddr = to.parse().map_err(|_| Status::invalid_argument("no address"))?;
+        let next = ChainLocal::connect(&self.poller, server)?.with_timeout(CHAINED);
+        next.chain(rest, back, to).await
+    }
+
+    async fn hold(&self, wait_us: u64) {
+        self.timers.sleep(Duration::from_micros(wait_us)).await;
+    }
+
+    async fn take(&self, _: Bytes) {}
+
+    async fn give(&self, bytes: u32) -> Result<Bytes, Status> {
+        Ok(vec![0x5a; usize::try_from(bytes).unwrap_or(0)].into())
     }
 }

@@ -2,16 +2,15 @@
 //! and each end.
 
 use crate::client::{Client, all as all_end};
-use crate::coverage::{Coverage, Kind};
-use crate::oracle::{Flow, Open, Oracle, item};
-use crate::service::PANIC;
+use crate::coverage::Kind;
+use crate::oracle::{Flow, Oracle, item};
+use crate::service::{Handling, PANIC};
 use crate::timers::{Sleep, Timers};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use trunkline::{Bytes, CallOptions, Code, Status, Stream, Streaming};
@@ -217,21 +216,11 @@ impl Stream for Replies {
 
 /// Handler of the service.
 #[derive(Debug)]
-pub(crate) struct Feeder {
-    oracle: Oracle,
-    timers: Timers,
-    coverage: Arc<Coverage>,
-    process: u64,
-}
+pub(crate) struct Feeder(pub(crate) Handling);
 
 impl Feeder {
-    /// Creates a handler for a process.
-    pub(crate) fn new((oracle, timers, coverage): (Oracle, Timers, Arc<Coverage>), process: u64) -> Self {
-        Self { oracle, timers, coverage, process }
-    }
-
     fn source(&self, id: u64, script: Script) -> Source {
-        Source::new(&self.oracle, &self.timers, Flow { call: id, from_caller: false }, script)
+        Source::new(&self.0.oracle, &self.0.timers, Flow { call: id, from_caller: false }, script)
     }
 }
 
@@ -241,7 +230,7 @@ impl Feed for Feeder {
         id: u64,
         script: Script,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
-        self.oracle.entered(id, (self.process, "watch"), &[]);
+        self.0.entered(id, "watch", &[]);
         Ok(self.source(id, script))
     }
 
@@ -253,36 +242,34 @@ impl Feed for Feeder {
         checks: bool,
         mut items: Streaming<Bytes>,
     ) -> Result<u64, Status> {
-        self.oracle.entered(id, (self.process, "upload"), &[]);
+        self.0.entered(id, "upload", &[]);
         let flow = Flow { call: id, from_caller: true };
         let mut taken = 0;
         while taken < script.items {
             match items.message().await {
-                Ok(Some(item)) => self.oracle.item_received(flow, &item),
+                Ok(Some(item)) => self.0.oracle.item_received(flow, &item),
                 Ok(None) => {
-                    self.oracle.stream_ended(flow);
+                    self.0.oracle.stream_ended(flow);
                     break;
                 }
                 Err(status) => {
-                    self.oracle.refused(id, &status);
-                    return Err(status);
+                    return Err(self.0.refused(id, status));
                 }
             }
             taken += 1;
-            if let Some(pause) = script.pause(&self.timers, taken) {
+            if let Some(pause) = script.pause(&self.0.timers, taken) {
                 pause.await;
             }
         }
         drop(items);
         if wait_us > 0 {
-            self.coverage.count(Kind::StreamReset);
-            self.timers.sleep(Duration::from_micros(wait_us)).await;
+            self.0.coverage.count(Kind::StreamReset);
+            self.0.timers.sleep(Duration::from_micros(wait_us)).await;
         }
-        if checks && !self.oracle.is_writer_gone(flow) {
-            self.oracle.fail(format!("the client of call {id} still sends items that its handler refused"));
+        if checks && !self.0.oracle.is_writer_gone(flow) {
+            self.0.oracle.fail(format!("the client of call {id} still sends items that its handler refused"));
         }
-        self.oracle.returned(id);
-        Ok(id)
+        self.0.done(id)
     }
 
     async fn chat(
@@ -291,7 +278,7 @@ impl Feed for Feeder {
         script: Script,
         items: Streaming<Bytes>,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
-        self.oracle.entered(id, (self.process, "chat"), &[]);
+        self.0.entered(id, "chat", &[]);
         Ok(Replies { items, replies: self.source(id, script), has_ended: false })
     }
 }
@@ -365,7 +352,8 @@ impl Client {
         &self,
         server: SocketAddr,
         random: &mut fastrand::Rng,
-        (timeout, limit): (Duration, Duration),
+        timeout: Duration,
+        limit: Duration,
     ) -> Option<Status> {
         let all = Script::all(u64::MAX);
         let hangs = Script { items: 40, pause_us: 0, then: Then::Hang };
@@ -425,7 +413,8 @@ impl Client {
         shape: Shape,
         read: Script,
     ) -> (u64, Option<Status>) {
-        let id = self.oracle.made(self.process, server, shape.name(), timeout);
+        let open = self.oracle.made(self.process, server, shape.name(), timeout);
+        let id = open.id();
         let Ok(client) = FeedClient::connect(&self.node, server) else {
             self.oracle.fail(format!("no client of {server}"));
             return (id, None);
@@ -434,7 +423,6 @@ impl Client {
         let options = idle.map_or_else(CallOptions::new, |limit| CallOptions::new().idle_timeout(limit));
         let client = client.with(&options);
         self.coverage.count(Kind::StreamOpened);
-        let open = Open::new(&self.oracle, id);
         let upload = |script| {
             let flow = Flow { call: id, from_caller: true };
             Upload(Source::new(&self.oracle, &self.timers, flow, script))
@@ -453,26 +441,23 @@ impl Client {
                 Err(status) => Err(status),
             },
         };
-        match outcome {
+        let outcome = match outcome {
             Ok(Some(replied)) => {
-                open.ended();
                 self.coverage.count(Kind::StreamFinished);
-                self.oracle.succeeded(id, replied, false);
-                (id, None)
+                Ok(replied)
             }
             Ok(None) => {
                 self.coverage.count(Kind::StreamDropped);
-                (id, None)
+                return (id, None);
             }
-            Err(status) => {
-                open.ended();
-                if let Some(limit) = idle.filter(|_| status.message().contains("idle_timeout")) {
-                    self.oracle.stream_idle(Flow { call: id, from_caller: false }, limit);
-                }
-                self.oracle.failed(id, &status);
-                (id, Some(status))
-            }
+            Err(status) => Err(status),
+        };
+        let failure = open.end(outcome);
+        let is_idle = failure.as_ref().is_some_and(|status| status.message().contains("idle_timeout"));
+        if let Some(limit) = idle.filter(|_| is_idle) {
+            self.oracle.stream_idle(Flow { call: id, from_caller: false }, limit);
         }
+        (id, failure)
     }
 
     /// Reads up to a number of items. Returns `None` if it gives the stream up, or else the call's number.

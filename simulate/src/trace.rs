@@ -5,7 +5,6 @@
 //! the nodes' own code. Only virtual time and what the seed decides may be in a line: the same seed
 //! gives the same file. Writing never fails a run: the first error is kept for [`Trace::close`].
 
-use crate::ended::EndedSessions;
 use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
@@ -14,8 +13,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use trunkline_verbs::Time;
 
 /// Virtual time at which a run begins. It is not 0, where a careless subtraction would go unnoticed.
@@ -203,7 +204,6 @@ impl Sheet {
 
 /// A line of a node's log. Write errors are kept in the trace; otherwise the logging library would complain
 /// for each line.
-/// the library that writes it complain for each line.
 struct LogLine(Pen);
 
 impl Write for LogLine {
@@ -218,6 +218,66 @@ impl Write for LogLine {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Ends of sessions not yet taken: the peer's address and the cause, as nodes log them. The rules for hostile peers
+/// read them, because the log is where a node names the cause to its operator. Clones share the list.
+#[derive(Debug, Clone, Default)]
+struct EndedSessions(Arc<Mutex<Vec<(SocketAddr, String)>>>);
+
+impl EndedSessions {
+    fn take(&self) -> Vec<(SocketAddr, String)> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(SocketAddr, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Subscriber> Layer<S> for EndedSessions {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut line = Fields::default();
+        event.record(&mut line);
+        if line.message == "session down"
+            && let Ok(peer) = line.peer.parse()
+        {
+            self.lock().push((peer, line.cause));
+        }
+    }
+}
+
+/// Fields of a log line that matter.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    peer: String,
+    cause: String,
+}
+
+impl Fields {
+    fn field(&mut self, name: &str) -> Option<&mut String> {
+        match name {
+            "message" => Some(&mut self.message),
+            "peer" => Some(&mut self.peer),
+            "cause" => Some(&mut self.cause),
+            _ => None,
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if let Some(kept) = self.field(field.name()) {
+            value.clone_into(kept);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if let Some(kept) = self.field(field.name()) {
+            *kept = format!("{value:?}");
+        }
     }
 }
 

@@ -1,19 +1,18 @@
 //! Rules once all faults have ended: nodes reach each other again, calls succeed soon, and without calls
-//! machines sleep and everything comes back.
+//! machines sleep and everything comes back. After a shutdown nothing is left.
 
-use super::chaos::Due;
-use super::{QUIET, Run, TRY};
-use crate::client::Client;
+use super::{Checked, Run, TRY, Tally};
+use crate::client::{Ask, Client};
 use crate::credits;
 use crate::network::Conditions;
 use crate::node::SimNode;
 use crate::oracle::CALM_LIMIT;
 use crate::plan::{FORGED, Forgery};
-use std::cell::Cell;
+use crate::scheduler::Scheduler;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::Duration;
-use trunkline::{Code, Status};
+use trunkline::Code;
+use trunkline_testkit::Hostility;
 
 /// Time from the last fault in which every node must reach every other. A session that was cut off is given
 /// up after seconds, and a handshake is repeated with growing pauses.
@@ -29,10 +28,13 @@ const CREDIT_DECAYS: Duration = Duration::from_millis(110);
 const LOOKS: u32 = 5;
 /// Maximum turns of one machine in an idle second: keepalives, and checks of timers.
 const IDLE_TURNS_PER_S: u64 = 2_000;
+/// Maximum time in which nodes end when no calls are under way.
+const ENDING: Duration = Duration::from_secs(10);
 
 impl Run {
     /// Ends all faults, lets clients finish, and checks that every node reaches every other.
-    pub(super) fn heal(&mut self) -> bool {
+    pub(super) fn heal(&mut self) -> Checked {
+        self.unbroken()?;
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("faults end"));
         let quiet = Conditions {
             least_delay: self.plan.conditions.least_delay,
@@ -40,72 +42,59 @@ impl Run {
             ..Conditions::default()
         };
         self.scheduler.network.set(quiet);
-        for (_, due) in std::mem::take(&mut self.due) {
-            if !matches!(due, Due::Begin(_) | Due::Forge(_)) {
-                self.happen(due);
+        for (_, fault) in std::mem::take(&mut self.due) {
+            if fault.is_end() {
+                self.happen(fault);
             }
         }
         self.scheduler.resume_all();
-        if !self.lose_hostile() {
-            return false;
-        }
+        self.lose_hostile()?;
         for index in 0..self.nodes.len() {
             self.kill_doomed(index);
             self.nodes[index].start(&mut self.scheduler, None);
         }
-        let limit = self.scheduler.now() + HEALING;
-        if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0) {
-            return self.fail("clients have not finished long after the last fault");
-        }
+        self.programs_end(HEALING, "clients have not finished long after the last fault")?;
         self.settle();
-        let reached = Rc::new(Cell::new(0));
-        let mut pairs = 0;
+        let (reached, mut pairs) = (Tally::default(), 0);
         for index in 0..self.nodes.len() {
-            let Some(client) = self.client(index) else { return self.fail("a node is not running") };
+            let client = self.client(index)?;
             for server in client.servers.clone() {
                 pairs += 1;
-                let (client, reached) = (client.clone(), Rc::clone(&reached));
-                self.scheduler.tasks.add(client.process, async move {
-                    while client.number_of(server, TRY).await.is_some() {
-                        client.timers.sleep(Duration::from_millis(5)).await;
-                    }
-                    reached.set(reached.get() + 1);
-                });
+                self.add(&reached, client.process, client.clone().until_reached(server));
             }
         }
-        let limit = self.scheduler.now() + HEALING;
-        if !self.scheduler.run_until(limit, |_| reached.get() == pairs) {
-            return self.fail("a node does not reach another long after the last fault");
-        }
-        self.count_credits();
-        self.is_unbroken()
+        let why = "a node does not reach another long after the last fault";
+        self.within(HEALING, why, |_| reached.get() == pairs)?;
+        self.count_credits()
     }
 
-    /// Checks that calls succeed soon in the calm.
-    pub(super) fn calm(&mut self) -> bool {
-        self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("calm"));
-        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
-        for index in 0..self.nodes.len() {
-            let Some(client) = self.client(index) else { return self.fail("a node is not running") };
+    /// Checks that calls succeed soon in the calm, also while an attacker forges packets.
+    pub(super) fn calm(&mut self) -> Checked {
+        let forgeries = if self.plan.forgeries.is_empty() { 0 } else { CALM_FORGERIES };
+        for _ in 0..forgeries {
+            let at = self.scheduler.now().plus_ns(self.random.u64(..CALM_FORGING_NS));
+            let forgery = *self.random.choice(&FORGED).unwrap_or(&Forgery::Packet);
+            self.forge_one(at, forgery);
+        }
+        self.calm_calls(HEALING, "calls do not end although nothing is wrong")
+    }
+
+    /// Makes calls between all nodes, each of which must succeed soon. All must end within this time.
+    pub(super) fn calm_calls(&mut self, time: Duration, why: &str) -> Checked {
+        let (ended, nodes) = (Tally::default(), self.nodes.len());
+        let has_room = self.plan.has_room();
+        let limit = if has_room { CALM_LIMIT } else { CALM_LIMIT + CREDIT_DECAYS };
+        for index in 0..nodes {
+            let client = self.client(index)?;
             let random = self.random.fork();
-            self.scheduler.tasks.add(client.process, calm_calls(client, random, self.calm_limit()));
+            self.add(&ended, client.process, calm_calls(client, random, limit));
         }
-        self.forge_in_the_calm();
-        let limit = self.scheduler.now() + HEALING;
-        if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0) {
-            return self.fail("calls do not end although nothing is wrong");
-        }
-        self.count_credits();
-        self.is_unbroken()
-    }
-
-    /// Returns the maximum time of a call between nodes that are connected.
-    pub(super) fn calm_limit(&self) -> Duration {
-        if self.plan.has_room() { CALM_LIMIT } else { CALM_LIMIT + CREDIT_DECAYS }
+        self.within(time, why, |_| ended.get() == nodes)?;
+        self.count_credits()
     }
 
     /// Returns an error if something is not back although nobody has called for long.
-    pub(super) fn rest(&self) -> Result<(), String> {
+    pub(super) fn rest(&self) -> Checked {
         if let Some(node) = self.nodes.iter().find(|node| node.limited_calls() > 0) {
             return Err(format!("{} calls count in limits at {}", node.limited_calls(), node.address));
         }
@@ -115,56 +104,82 @@ impl Run {
         let ledgers = self.ledgers();
         credits::at_rest(&ledgers)?;
         for node in &self.nodes {
-            credits::receives_are_posted(&ledgers, node.address, node.posted_receives())?;
+            credits::receives_are_posted(&ledgers, node.address, node.slot.posted_receives())?;
         }
         Ok(())
     }
 
-    /// Forges packets during the calm. Calls must still succeed, and soon.
-    fn forge_in_the_calm(&mut self) {
-        if self.plan.forgeries.is_empty() {
-            return;
-        }
-        for _ in 0..CALM_FORGERIES {
-            let at = self.scheduler.now().plus_ns(self.random.u64(..CALM_FORGING_NS));
-            let forgery = *self.random.choice(&FORGED).unwrap_or(&Forgery::Packet);
-            self.forge_one(at, forgery);
-        }
-    }
-
     /// Checks that machines sleep while nobody calls.
-    pub(super) fn idle(&mut self) -> bool {
+    pub(super) fn idle(&mut self) -> Checked {
         let machines = self.nodes.iter().filter_map(SimNode::process);
         let machines = machines.map(|process| self.scheduler.machines_of(process).len()).sum::<usize>();
-        self.scheduler.run_until(self.scheduler.now() + Duration::from_millis(50), |_| false);
         let before = self.scheduler.turns;
-        self.scheduler.run_until(self.scheduler.now() + Duration::from_millis(500), |_| false);
+        self.pass(Duration::from_millis(500));
         let turns = self.scheduler.turns - before;
         if turns > IDLE_TURNS_PER_S / 2 * machines as u64 {
-            return self.fail(&format!("{machines} idle machines took {turns} turns in half a second"));
+            return Err(format!("{machines} idle machines took {turns} turns in half a second"));
         }
-        self.count_credits();
-        let mut rest = self.rest();
+        self.count_credits()?;
         for _ in 0..LOOKS {
             // A keepalive may be in transit. A leak is still there when it has arrived.
-            if rest.is_ok() {
+            if self.rest().is_ok() {
                 break;
             }
-            self.scheduler.run_until(self.scheduler.now() + Duration::from_millis(1), |_| false);
-            rest = self.rest();
+            self.pass(Duration::from_millis(1));
         }
-        if let Err(why) = rest {
-            return self.fail(&why);
-        }
+        self.rest()?;
         self.scheduler.oracle.judge_one_ways(|server| {
             let node = self.nodes.iter().find(|node| node.address == server);
             node.map_or(0, SimNode::refused_calls)
         });
-        self.is_unbroken()
+        self.unbroken()
+    }
+
+    /// Shuts all nodes down, and checks that nothing of them is left.
+    pub(super) fn end(&mut self) -> Checked {
+        for node in &self.nodes {
+            let rnr = node.running().map_or(0, |(_, running)| running.report().rnr);
+            // A peer that sends beyond its credit may empty an SRQ, and then another peer's message finds no
+            // receive either.
+            if rnr > 0 && self.plan.hostility != Some(Hostility::Beyond) {
+                return Err(format!("{rnr} RNR NAKs at {}", node.address));
+            }
+        }
+        let processes = self.nodes.iter().filter_map(SimNode::process).collect::<Vec<_>>();
+        for node in &mut self.nodes {
+            node.begin_shutdown(&self.scheduler);
+        }
+        let limit = self.scheduler.now() + ENDING;
+        for process in &processes {
+            self.has_ended_by(limit, *process)?;
+        }
+        for node in &mut self.nodes {
+            node.forget(&self.scheduler).map_or(Ok(()), Err)?;
+        }
+        let gone = |scheduler: &Scheduler| {
+            processes.iter().all(|process| scheduler.machines_of(*process).is_empty())
+        };
+        self.within(ENDING, "the device of a node that has ended goes on", gone)?;
+        if let Some(node) = self.nodes.iter().find(|node| node.slot.devices() > 0) {
+            return Err(format!("an object of the device at {} is left", node.address));
+        }
+        if self.scheduler.oracle.open() > 0 {
+            return Err("a call is open although all nodes have ended".to_owned());
+        }
+        Ok(())
     }
 }
 
-pub(super) async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) {
+impl Client {
+    /// Calls a server until a call succeeds. The first ones may meet the session with an ended process.
+    pub(super) async fn until_reached(self, server: SocketAddr) {
+        while self.call(server, TRY, Ask::Number).await.is_some() {
+            self.timers.sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) {
     for _ in 0..CALM_CALLS {
         for server in client.servers.clone() {
             // Long enough that machines are mostly asleep.
@@ -180,16 +195,24 @@ pub(super) async fn calm_calls(client: Client, mut random: fastrand::Rng, limit:
                     client.give_up_hanging(server).await;
                     None
                 }
-                6 => failed_as(
-                    Code::FailedPrecondition,
-                    client.refuse_at(server, TRY, random.u64(..2000)).await,
-                ),
-                7 => failed_as(Code::Internal, client.panic_at(server, TRY).await),
-                8 => client.ponder_at(server, TRY, random.u64(..2000)).await,
-                9 => client.grind_at(server, TRY, random.u64(..1000), random.u64(..1000)).await,
-                0 => client.echo_of(server, TRY, 40 << 10, 40 << 10).await,
-                1 => client.echo_of(server, TRY, 4 << 10, 4 << 10).await,
-                _ => client.number_of(server, TRY).await,
+                6 => {
+                    let refused = client.call(server, TRY, Ask::Refuse(random.u64(..2000))).await;
+                    refused.filter(|status| status.code() != Code::FailedPrecondition)
+                }
+                7 => {
+                    let panicked = client.call(server, TRY, Ask::Panic).await;
+                    panicked.filter(|status| status.code() != Code::Internal)
+                }
+                roll => {
+                    let ask = match roll {
+                        0 => Ask::echo(40 << 10, 40 << 10),
+                        1 => Ask::echo(4 << 10, 4 << 10),
+                        8 => Ask::Ponder(random.u64(..2000)),
+                        9 => Ask::Grind { block_us: random.u64(..1000), wait_us: random.u64(..1000) },
+                        _ => Ask::Number,
+                    };
+                    client.call(server, TRY, ask).await
+                }
             };
             let took = client.timers.now() - began;
             if let Some(status) = failure {
@@ -206,12 +229,7 @@ async fn calm_stream(client: &Client, server: SocketAddr, random: &mut fastrand:
     if random.u8(..6) == 0 {
         return client.drop_stream(server, TRY, limit).await;
     }
-    if let Some(status) = client.calm_stream(server, random, (TRY, limit)).await {
+    if let Some(status) = client.calm_stream(server, random, TRY, limit).await {
         client.oracle.fail(format!("a stream failed although nothing is wrong: {status}"));
     }
-}
-
-/// Returns the failure, unless it is the handler's.
-fn failed_as(code: Code, failure: Option<Status>) -> Option<Status> {
-    failure.filter(|status| status.code() != code)
 }

@@ -2,11 +2,9 @@
 
 use super::Run;
 use crate::coverage::Kind;
-use crate::heading::Described;
 use crate::plan::{Fault, Forgery};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, Stopped};
 use crate::strangers::{Request, Sender};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
@@ -14,30 +12,6 @@ use trunkline_verbs::Time;
 /// Sessions that a crowd begins, and connections of each: twice what one host may have half-open.
 const CROWD: u16 = 16;
 const CROWD_POLLERS: u16 = 32;
-
-/// A step of the plan at its time.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Due {
-    Begin(Fault),
-    Forge(Forgery),
-    Leave { node: usize, restart_after: Duration },
-    Restart(usize),
-    Join(usize, usize),
-    Restore(usize),
-}
-
-impl fmt::Display for Due {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Begin(fault) => Described(*fault).fmt(f),
-            Self::Forge(forgery) => write!(f, "the attacker forges a {forgery:?}"),
-            Self::Leave { node, .. } => write!(f, "node {node}, which drains, is to shut down"),
-            Self::Restart(node) => write!(f, "node {node} is to start again"),
-            Self::Join(a, b) => write!(f, "nodes {a} and {b} can reach each other again"),
-            Self::Restore(node) => write!(f, "the device of node {node} is back"),
-        }
-    }
-}
 
 impl Run {
     /// Runs the clients and the faults of the plan.
@@ -51,37 +25,53 @@ impl Run {
             coverage.count(Kind::SharedHost);
         }
         for index in 0..self.nodes.len() {
-            self.start(index);
+            self.start(index, None);
         }
         self.start_hostile();
         self.scheduler.network.set(self.plan.conditions);
         for (after, fault) in self.plan.faults.clone() {
-            self.at(self.began + after, Due::Begin(fault));
+            self.at(self.began + after, fault);
         }
         for (after, forgery) in self.plan.forgeries.clone() {
-            self.at(self.began + after, Due::Forge(forgery));
+            self.at(self.began + after, Fault::ForgeOne(forgery));
         }
         let end = self.began + self.plan.lasts;
-        while self.is_unbroken() {
+        while self.unbroken().is_ok() {
             let next = self.due.keys().next().map_or(end, |(at, _)| (*at).min(end));
             let interrupted = self.scheduler.run_until(next, Scheduler::has_death);
             self.settle();
             if interrupted {
                 continue;
             }
-            if self.scheduler.now() >= end || !self.is_unbroken() {
+            if self.scheduler.now() >= end || self.unbroken().is_err() {
                 return;
             }
-            self.count_credits();
-            if let Some((_, due)) = self.due.pop_first() {
-                self.happen(due);
+            if let Err(why) = self.count_credits() {
+                return self.scheduler.oracle.fail(why);
+            }
+            if let Some((_, fault)) = self.due.pop_first() {
+                self.happen(fault);
             }
         }
     }
 
-    fn at(&mut self, when: Time, due: Due) {
+    /// Records processes that have ended since the last step.
+    pub(super) fn settle(&mut self) {
+        for node in &mut self.nodes {
+            node.settle(&mut self.scheduler);
+        }
+    }
+
+    /// Kills a process that was to die between two stores, but made too few stores.
+    pub(super) fn kill_doomed(&mut self, node: usize) {
+        if self.nodes[node].process().is_some_and(|process| self.scheduler.is_doomed(process)) {
+            self.kill(node);
+        }
+    }
+
+    fn at(&mut self, when: Time, fault: Fault) {
         self.dues += 1;
-        self.due.insert((when, self.dues), due);
+        self.due.insert((when, self.dues), fault);
     }
 
     /// Sends connection requests of strangers to a node. See [`Fault::Forge`].
@@ -125,81 +115,85 @@ impl Run {
         }
     }
 
-    pub(super) fn happen(&mut self, due: Due) {
+    pub(super) fn happen(&mut self, fault: Fault) {
         let now = self.scheduler.now();
         let coverage = Arc::clone(&self.scheduler.coverage);
-        self.scheduler.trace.line(now, "fault", format_args!("{due}"));
-        match due {
-            Due::Forge(forgery) => self.forge_one(now, forgery),
-            Due::Begin(Fault::StopMachine { node, pause }) => self.stop(node, true, pause),
-            Due::Begin(Fault::StopProcess { node, pause }) => self.stop(node, false, pause),
-            Due::Begin(Fault::Kill { node, restart_after }) => {
+        self.scheduler.trace.line(now, "fault", format_args!("{fault}"));
+        match fault {
+            Fault::ForgeOne(forgery) => self.forge_one(now, forgery),
+            Fault::StopMachine { node, pause } => self.stop(node, Stopped::OneMachine, pause),
+            Fault::StopProcess { node, pause } => self.stop(node, Stopped::Process, pause),
+            Fault::Kill { node, restart_after } => {
                 self.kill(node);
-                self.at(now + restart_after, Due::Restart(node));
+                self.at(now + restart_after, Fault::Restart { node });
             }
-            Due::Begin(Fault::KillTwice { node, stores, restart_after }) => {
+            Fault::KillTwice { node, stores, restart_after } => {
                 self.kill(node);
-                self.start_with(node, Some(stores));
-                self.at(now + restart_after, Due::Restart(node));
+                self.start(node, Some(stores));
+                self.at(now + restart_after, Fault::Restart { node });
             }
-            Due::Begin(Fault::ShutDown { node, restart_after }) => {
+            Fault::ShutDown { node, restart_after } => {
                 if self.nodes[node].running().is_some() {
                     coverage.count(Kind::NodeShutDown);
                     self.nodes[node].begin_shutdown(&self.scheduler);
-                    self.at(now + restart_after, Due::Restart(node));
+                    self.at(now + restart_after, Fault::Restart { node });
                 }
             }
-            Due::Begin(Fault::Drain { node, shut_down_after, restart_after }) => {
+            Fault::Drain { node, shut_down_after, restart_after } => {
                 if self.nodes[node].running().is_some() {
                     coverage.count(Kind::NodeDrained);
                     self.nodes[node].begin_drain(&self.scheduler);
-                    self.at(now + shut_down_after, Due::Leave { node, restart_after });
+                    self.at(now + shut_down_after, Fault::Leave { node, restart_after });
                 }
             }
-            Due::Leave { node, restart_after } => {
+            Fault::Leave { node, restart_after } => {
                 self.nodes[node].begin_shutdown(&self.scheduler);
-                self.at(now + restart_after, Due::Restart(node));
+                self.at(now + restart_after, Fault::Restart { node });
             }
-            Due::Begin(Fault::Partition { a, b, lasts }) => {
+            Fault::Partition { a, b, lasts } => {
                 coverage.count(Kind::Partition);
                 self.scheduler.network.cut(self.nodes[a].address.ip(), self.nodes[b].address.ip());
-                self.at(now + lasts, Due::Join(a, b));
+                self.at(now + lasts, Fault::Join { a, b });
             }
-            Due::Begin(Fault::Forge { node, other, requests }) => self.forge(node, other, requests),
-            Due::Begin(Fault::Crowd { node }) => self.crowd(node),
-            Due::Begin(Fault::RemoveDevice { node, lasts }) => {
+            Fault::Forge { node, other, requests } => self.forge(node, other, requests),
+            Fault::Crowd { node } => self.crowd(node),
+            Fault::RemoveDevice { node, lasts } => {
                 coverage.count(Kind::DeviceRemoved);
-                self.nodes[node].remove_device();
+                self.nodes[node].slot.remove();
                 self.scheduler.oracle.disturbed(self.nodes[node].address);
-                self.at(now + lasts, Due::Restore(node));
+                self.at(now + lasts, Fault::Restore { node });
             }
-            Due::Begin(Fault::Scribble { node }) => self.scribble(node),
-            Due::Begin(Fault::Tear { node, stores, restart_after }) => {
-                if self.nodes[node].tear(&mut self.scheduler, stores) {
-                    self.at(now + restart_after, Due::Restart(node));
+            Fault::Scribble { node } => {
+                if let Err(why) = self.scribble(node) {
+                    self.scheduler.oracle.fail(why);
                 }
             }
-            Due::Restart(node) => {
+            Fault::Tear { node, stores, restart_after } => {
+                if self.nodes[node].tear(&mut self.scheduler, stores) {
+                    self.at(now + restart_after, Fault::Restart { node });
+                }
+            }
+            Fault::Restart { node } => {
                 self.kill_doomed(node);
                 if self.nodes[node].running().is_none() {
                     coverage.count(Kind::NodeRestarted);
-                    self.start(node);
+                    self.start(node, None);
                 }
             }
-            Due::Join(a, b) => {
+            Fault::Join { a, b } => {
                 self.scheduler.network.join(self.nodes[a].address.ip(), self.nodes[b].address.ip());
             }
-            Due::Restore(node) => {
+            Fault::Restore { node } => {
                 coverage.count(Kind::DeviceRestored);
-                self.nodes[node].restore_device();
+                self.nodes[node].slot.restore();
                 self.scheduler.oracle.disturbed(self.nodes[node].address);
             }
         }
     }
 
-    fn stop(&mut self, node: usize, one: bool, pause: Duration) {
+    fn stop(&mut self, node: usize, stopped: Stopped, pause: Duration) {
         if let Some(process) = self.nodes[node].process() {
-            self.scheduler.stop(process, one, pause);
+            self.scheduler.stop(process, stopped, pause);
         }
     }
 }

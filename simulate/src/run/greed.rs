@@ -1,10 +1,8 @@
 //! Peers at their budgets: refused by name, while others are served.
 
-use super::{QUIET, Run, TRY};
-use crate::client::TEXTS;
-use crate::node::HANDLERS;
-use std::cell::Cell;
-use std::rc::Rc;
+use super::{Checked, QUIET, Run, TRY, Tally};
+use crate::client::{Ask, TEXTS};
+use crate::plan::HANDLERS;
 use std::time::Duration;
 use trunkline::{Code, Status};
 use trunkline_verbs::Time;
@@ -22,7 +20,7 @@ const BESIDE: usize = 6;
 const BLOCKS: usize = 5;
 const BLOCKED_US: u64 = 300;
 
-/// A peer that holds all handlers that it may, and the peers that must be served meanwhile.
+/// A server, the peers that use all of it that they may, and a peer that must be served meanwhile.
 struct Greed {
     server: usize,
     greedy: Vec<usize>,
@@ -32,43 +30,43 @@ struct Greed {
 }
 
 impl Run {
-    /// Makes a caller hold all handlers that it may. Further calls of it are refused, and another's are not.
-    pub(super) fn one_is_greedy(&mut self) -> bool {
+    /// Makes a caller hold all handlers and then all memory that it may, and lastly make as many calls as it
+    /// can. Further calls of it are refused, and another's are not.
+    pub(super) fn one_is_greedy(&mut self) -> Checked {
         let honest = Some(self.nodes.len() - 1).filter(|honest| *honest != 1);
         let greed = Greed { server: 0, greedy: vec![1], allowed: HANDLERS.per_peer, honest };
-        self.hold(&greed) && self.one_keeps_memory() && self.one_floods()
+        self.hold(&greed)?;
+        self.keep(&greed)?;
+        self.flood_one(&greed)
     }
 
-    /// Does the same with several callers of one host and one of another host, if the run has them.
-    pub(super) fn a_host_is_greedy(&mut self) -> bool {
+    /// Makes several callers of one host hold all handlers that they may, next to one of another host, if the
+    /// run has them.
+    pub(super) fn a_host_is_greedy(&mut self) -> Checked {
         let host = |node: usize| self.nodes[node].address.ip();
         let all = 0..self.nodes.len();
         let others = |server: usize| all.clone().filter(move |node| *node != server);
-        let crowd = all.clone().flat_map(|server| others(server).map(move |first| (server, first))).find_map(
-            |(server, first)| {
-                let greedy = others(server).filter(|node| host(*node) == host(first)).collect::<Vec<_>>();
-                let honest = others(server).find(|node| host(*node) != host(first));
-                (greedy.len() > 1).then_some((server, greedy, honest))
-            },
-        );
-        let Some((server, greedy, honest)) = crowd else { return true };
-        let allowed = HANDLERS.per_host();
-        self.hold(&Greed { server, greedy, allowed, honest })
+        let pairs = all.clone().flat_map(|server| others(server).map(move |first| (server, first)));
+        let mut crowds = pairs.map(|(server, first)| Greed {
+            server,
+            greedy: others(server).filter(|node| host(*node) == host(first)).collect(),
+            allowed: HANDLERS.per_host(),
+            honest: others(server).find(|node| host(*node) != host(first)),
+        });
+        let crowd = crowds.find(|greed| greed.greedy.len() > 1);
+        crowd.map_or(Ok(()), |greed| self.hold(&greed))
     }
 
-    fn hold(&mut self, greed: &Greed) -> bool {
-        let &Greed { server, ref greedy, allowed, honest } = greed;
-        let address = self.nodes[server].address;
-        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
-        let refused = Rc::new(Cell::new(0));
-        let began = self.scheduler.now();
-        for greedy in greedy {
-            let Some(client) = self.client(*greedy) else { return self.fail("a node is not running") };
+    fn hold(&mut self, greed: &Greed) -> Checked {
+        let address = self.nodes[greed.server].address;
+        let (refused, began) = (Tally::default(), self.scheduler.now());
+        for greedy in &greed.greedy {
+            let client = self.client(*greedy)?;
             for _ in 0..HANDLERS.per_peer + BEYOND {
-                let (client, refused) = (client.clone(), Rc::clone(&refused));
+                let (client, refused) = (client.clone(), refused.clone());
                 self.scheduler.tasks.add(client.process, async move {
-                    match client.hang_for(address, HELD).await {
-                        Some(status) if is_refusal(&status) => refused.set(refused.get() + 1),
+                    match client.call(address, HELD, Ask::Hang).await {
+                        Some(status) if is_refusal(&status) => refused.add(),
                         Some(status) if status.code() == Code::DeadlineExceeded => {}
                         other => {
                             client.oracle.fail(format!("a call that holds a handler ended with {other:?}"));
@@ -77,108 +75,86 @@ impl Run {
                 });
             }
         }
-        let beyond = greedy.len() * (HANDLERS.per_peer + BEYOND) - allowed;
-        if !self.scheduler.run_until(began + HELD / 2, |_| refused.get() == beyond) {
-            return self.fail("callers may hold other than as many handlers as their budget allows");
-        }
-        self.count_credits();
-        if let Some(honest) = honest {
-            let Some(client) = self.client(honest) else { return self.fail("a node is not running") };
-            let served = Rc::new(Cell::new(false));
-            let noted = Rc::clone(&served);
-            self.scheduler.tasks.add(client.process, async move {
+        let beyond = greed.greedy.len() * (HANDLERS.per_peer + BEYOND) - greed.allowed;
+        let why = "callers may hold other than as many handlers as their budget allows";
+        self.by(began + HELD / 2, why, |_| refused.get() == beyond)?;
+        self.count_credits()?;
+        if let Some(honest) = greed.honest {
+            let client = self.client(honest)?;
+            let served = self.program(client.process, async move {
                 for wait_us in [0, 500] {
-                    if let Some(status) = client.late_echo_of(address, TRY, (100, 100), wait_us).await {
+                    let ask = Ask::Echo { there: 100, back: 100, wait_us };
+                    if let Some(status) = client.call(address, TRY, ask).await {
                         client.oracle.fail(format!("a call failed while other peers are greedy: {status}"));
                     }
                 }
-                noted.set(true);
             });
-            if !self.scheduler.run_until(began + HELD, |_| served.get()) {
-                return self.fail("a call waits for peers that are at their budget");
-            }
+            let why = "a call waits for peers that are at their budget";
+            self.by(began + HELD, why, |_| served.get() == 1)?;
         }
-        self.ends_within(server, began + HELD + QUIET)
+        self.ends_within(greed, began + HELD + QUIET)
     }
 
-    /// Makes a caller hold all memory for decoded arguments that it may. One more call of it is refused, and
-    /// another's is not.
-    fn one_keeps_memory(&mut self) -> bool {
-        let (server, greedy, honest) = (0, 1, self.nodes.len() - 1);
-        let address = self.nodes[server].address;
-        let began = self.scheduler.now();
-        let refused = Rc::new(Cell::new(0));
-        let callers = [greedy; KEEPING].into_iter().chain((honest != greedy).then_some(honest));
+    /// Makes a caller hold all memory for decoded arguments that it may.
+    fn keep(&mut self, greed: &Greed) -> Checked {
+        let address = self.nodes[greed.server].address;
+        let (refused, began) = (Tally::default(), self.scheduler.now());
+        let wait_us = HELD.as_micros().try_into().unwrap_or(u64::MAX) / 2;
+        let callers = [greed.greedy[0]; KEEPING].into_iter().chain(greed.honest);
         for (call, caller) in callers.enumerate() {
-            let Some(client) = self.client(caller) else { return self.fail("a node is not running") };
-            let refused = Rc::clone(&refused);
+            let (client, refused) = (self.client(caller)?, refused.clone());
             self.scheduler.tasks.add(client.process, async move {
-                let wait = HELD.as_micros().try_into().unwrap_or(u64::MAX) / 2;
-                match client.keep_at(address, HELD, wait, TEXTS).await {
-                    Some(status) if is_out_of_memory(&status) && call < KEEPING => {
-                        refused.set(refused.get() + 1);
-                    }
+                match client.call(address, HELD, Ask::Keep { wait_us, texts: TEXTS }).await {
+                    Some(status) if is_out_of_memory(&status) && call < KEEPING => refused.add(),
                     Some(status) => {
-                        client.oracle.fail(format!("a call that keeps memory ended with {status}"))
+                        client.oracle.fail(format!("a call that keeps memory ended with {status}"));
                     }
                     None => {}
                 }
             });
         }
-        if !self.ends_within(server, began + HELD + QUIET) {
-            return false;
-        }
+        self.ends_within(greed, began + HELD + QUIET)?;
         if refused.get() != 1 {
-            return self.fail("a caller may hold more or less memory of arguments than its budget allows");
+            let why = "a caller may hold more or less memory of arguments than its budget allows";
+            return Err(why.to_owned());
         }
-        true
+        Ok(())
     }
 
     /// Makes many calls by one caller at once, while another makes one after the other. The ledgers tell how long its
     /// messages waited for their turn.
-    fn one_floods(&mut self) -> bool {
-        let (server, greedy, honest) = (0, 1, self.nodes.len() - 1);
-        let address = self.nodes[server].address;
+    fn flood_one(&mut self, greed: &Greed) -> Checked {
+        let address = self.nodes[greed.server].address;
+        let (greedy, honest) = (greed.greedy[0], self.nodes.len() - 1);
         let began = self.scheduler.now();
-        let Some(client) = self.client(greedy) else { return self.fail("a node is not running") };
-        let blocker = client.clone();
-        self.scheduler.tasks.add(client.process, async move {
-            for _ in 0..BLOCKS {
-                // Many others arrive while the poller is busy.
-                let outcome = blocker.block_at(address, TRY, BLOCKED_US).await;
-                if let Some(status) = outcome.filter(|status| !is_overload(status)) {
-                    blocker.oracle.fail(format!("a call that blocks its poller failed: {status}"));
-                }
-            }
-        });
-        for (caller, tasks, calls) in [(greedy, FLOOD, BESIDE), (honest, 1, BESIDE)] {
-            let Some(client) = self.client(caller) else { return self.fail("a node is not running") };
+        // Many others arrive while the poller is busy.
+        let blocks = (greedy, 1, BLOCKS, Ask::Block(BLOCKED_US));
+        let small = Ask::echo(20, 20);
+        for (caller, tasks, calls, ask) in
+            [blocks, (greedy, FLOOD, BESIDE, small), (honest, 1, BESIDE, small)]
+        {
+            let client = self.client(caller)?;
             for _ in 0..tasks {
                 let client = client.clone();
                 self.scheduler.tasks.add(client.process, async move {
                     for _ in 0..calls {
-                        match client.late_echo_of(address, TRY, (20, 20), 0).await {
-                            Some(status) if caller != greedy || !is_overload(&status) => {
-                                client.oracle.fail(format!("a call beside many others failed: {status}"));
-                            }
-                            _ => {}
+                        let failure = client.call(address, TRY, ask).await;
+                        if let Some(status) = failure.filter(|one| caller != greedy || !is_overload(one)) {
+                            client.oracle.fail(format!("a call beside many others failed: {status}"));
                         }
                     }
                 });
             }
         }
-        self.ends_within(server, began + TRY + QUIET)
+        self.ends_within(greed, began + TRY + QUIET)
     }
 
     /// Checks that all calls and handlers end by the time limit.
-    fn ends_within(&mut self, server: usize, limit: Time) -> bool {
-        if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0)
-            || !self.has_handlers_by(server, 0, limit)
-        {
-            return self.fail("handlers that greedy peers held do not end");
-        }
-        self.count_credits();
-        self.is_unbroken()
+    fn ends_within(&mut self, greed: &Greed, limit: Time) -> Checked {
+        let why = "handlers that greedy peers held do not end";
+        self.by(limit, why, |scheduler| scheduler.tasks.len() == 0)?;
+        self.has_handlers_by(limit, greed.server, 0, why)?;
+        self.count_credits()
     }
 }
 

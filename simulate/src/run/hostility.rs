@@ -11,22 +11,19 @@
 //! | the peer gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
 //! | everything comes back | anything of the peer is left at the attacked node after it is gone |
 
-use super::calm::calm_calls;
-use super::{QUIET, Run};
-use crate::client::Client;
+use super::{Checked, QUIET, Run};
+use crate::client::{Ask, Client};
 use crate::coverage::Kind;
 use crate::node::{LARGE_CALLS, LENT_CALLS};
 use crate::plan::NodePlan;
-use std::cell::Cell;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::Duration;
 use trunkline_testkit::Hostility;
 use trunkline_verbs::Time;
 
-/// Small calls that the peer makes at once, and large ones with the bytes of their arguments and replies.
+/// Small calls that the peer makes at once, and each of its large ones.
 const SMALL: usize = 280;
-const LARGE: (u32, usize, usize) = (LARGE_CALLS, 40 << 10, 100 << 10);
+const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 100 << 10, wait_us: 0 };
 /// Time limit of its calls: longer than a node waits for a peer that takes nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Calls of the hostile peer during faults, and its longest pause between two calls.
@@ -82,7 +79,8 @@ const fn kind(hostility: Hostility) -> Kind {
 impl Run {
     /// Starts the hostile peer of the run, if it has one, with clients that call during faults.
     pub(super) fn start_hostile(&mut self) {
-        let Some(client) = self.hostile_client() else { return };
+        let Some(hostility) = self.plan.hostility else { return };
+        let Ok(client) = self.hostile_client(hostility) else { return };
         for _ in 0..2 {
             let client = Client { random: self.random.fork(), ..client.clone() };
             self.scheduler.tasks.add(client.process, pester(client));
@@ -90,9 +88,8 @@ impl Run {
     }
 
     /// Returns a client of the hostile peer, which is started unless it runs.
-    fn hostile_client(&mut self) -> Option<Client> {
-        let hostility = self.plan.hostility?;
-        let mut node = self.hostile.take()?;
+    fn hostile_client(&mut self, hostility: Hostility) -> Checked<Client> {
+        let mut node = self.hostile.take().ok_or("the run has no hostile peer")?;
         let seed = self.random.u64(..);
         self.scheduler.network.corrupt(node.address.ip(), hostility, seed);
         self.scheduler.oracle.is_hostile(node.address);
@@ -104,22 +101,23 @@ impl Run {
     }
 
     /// Kills the hostile peer, and waits until all nodes have noticed.
-    pub(super) fn lose_hostile(&mut self) -> bool {
-        let Some(node) = &mut self.hostile else { return true };
+    pub(super) fn lose_hostile(&mut self) -> Checked {
+        let Some(node) = &mut self.hostile else { return Ok(()) };
         node.kill(&mut self.scheduler);
+        let address = node.address;
         let limit = self.scheduler.now() + FORGOTTEN;
-        while self.knows_hostile() {
-            if self.scheduler.now() >= limit || !self.is_unbroken() {
-                return self.fail("a session with a hostile peer is left long after that was killed");
+        while self.knows(address) {
+            self.unbroken()?;
+            if self.scheduler.now() >= limit {
+                return Err("a session with a hostile peer is left long after that was killed".to_owned());
             }
-            self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+            self.pass(QUIET);
         }
-        self.is_unbroken()
+        self.unbroken()
     }
 
     /// Returns true if a node has a session with the hostile peer, or the rest of one.
-    fn knows_hostile(&self) -> bool {
-        let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
+    fn knows(&self, hostile: SocketAddr) -> bool {
         let sessions = self.scheduler.sessions();
         let mut peers = sessions.iter().flat_map(|ledger| &ledger.sessions).map(|session| session.peer);
         let ledgers = self.ledgers();
@@ -128,144 +126,116 @@ impl Run {
     }
 
     /// Checks the rules while a peer misbehaves and others call each other.
-    pub(super) fn one_is_hostile(&mut self) -> bool {
-        let Some(hostility) = self.plan.hostility else { return true };
+    pub(super) fn one_is_hostile(&mut self) -> Checked {
+        let Some(hostility) = self.plan.hostility else { return Ok(()) };
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("a peer is {hostility}"));
         let victim = self.random.usize(..self.nodes.len());
         let (address, before) = (self.nodes[victim].address, self.qps(victim));
-        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
-        let Some(client) = self.hostile_client() else { return self.fail("the hostile peer does not run") };
+        self.pass(QUIET);
+        let client = self.hostile_client(hostility)?;
         let _earlier = self.scheduler.trace.ended_sessions();
         self.flood(&client, address);
-        if !self.lend(victim) {
-            return false;
-        }
+        self.lend(victim)?;
         let began = self.scheduler.now();
-        if !self.honest_calls() {
-            return false;
-        }
+        self.honest_calls()?;
         // A hoarder loses its session only when others lack the credit for long.
-        if hostility != Hostility::Hoarding && !self.loses_its_session(hostility, address, began) {
-            return false;
+        if hostility != Hostility::Hoarding {
+            self.loses_its_session(hostility, address, began)?;
         }
         self.scheduler.coverage.count(kind(hostility));
         // Its next session gets no more than the first.
         self.flood(&client, address);
-        if !self.honest_calls() {
-            return false;
-        }
+        self.honest_calls()?;
         drop(client);
-        if !self.lose_hostile() {
-            return false;
-        }
+        self.lose_hostile()?;
         let limit = self.scheduler.now() + FORGOTTEN;
-        // Connections that were ending may have counted before.
-        let has_more = |(ini, tgt): (u32, u32)| ini > before.0 || tgt > before.1;
-        while has_more(self.qps(victim)) || self.rest().is_err() {
-            if self.scheduler.now() >= limit || !self.is_unbroken() {
-                let (now, rest) = (self.qps(victim), self.rest());
-                return self.fail(&format!(
-                    "a hostile peer is gone, and has left {now:?} QPs, {before:?} before it came, and {rest:?}"
+        loop {
+            let (now, rest) = (self.qps(victim), self.rest());
+            // Connections that were ending may have counted before.
+            if now.ini <= before.ini && now.tgt <= before.tgt && rest.is_ok() {
+                return Ok(());
+            }
+            self.unbroken()?;
+            if self.scheduler.now() >= limit {
+                return Err(format!(
+                    "a hostile peer is gone, and has left {now:?}, {before:?} before it came, and {rest:?}"
                 ));
             }
-            self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+            self.pass(QUIET);
         }
-        self.count_credits();
-        self.is_unbroken()
     }
 
+    /// Calls a node from the hostile peer.
     fn flood(&self, client: &Client, server: SocketAddr) {
-        for _ in 0..SMALL {
+        let small = std::iter::repeat_n(Ask::Number, SMALL);
+        for ask in small.chain(std::iter::repeat_n(LARGE, LARGE_CALLS as usize)) {
             let client = client.clone();
             self.scheduler.tasks.add(client.process, async move {
-                let _whatever = client.number_of(server, PATIENCE).await;
-            });
-        }
-        let (large, there, back) = LARGE;
-        for _ in 0..large {
-            let client = client.clone();
-            self.scheduler.tasks.add(client.process, async move {
-                let _whatever = client.echo_of(server, PATIENCE, there, back).await;
+                let _whatever = client.call(server, PATIENCE, ask).await;
             });
         }
     }
 
     /// Calls the hostile peer from a node, with slices of buffers among the arguments.
-    fn lend(&mut self, victim: usize) -> bool {
-        let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
-        let Some(client) = self.client(victim) else { return self.fail("a node is not running") };
-        let (_, there, back) = LARGE;
+    fn lend(&mut self, victim: usize) -> Checked {
+        let hostile = self.hostile.as_ref().map(|node| node.address).ok_or("the run has no hostile peer")?;
+        let client = self.client(victim)?;
         // At least one argument of four in a row is a slice.
         for _ in 0..LENT_CALLS {
             let client = client.clone();
             self.scheduler.tasks.add(client.process, async move {
-                let _whatever = client.echo_of(hostile, PATIENCE, there, back).await;
+                let _whatever = client.call(hostile, PATIENCE, LARGE).await;
             });
         }
-        true
+        Ok(())
     }
 
     /// Makes calls between honest nodes, as in the calm.
-    fn honest_calls(&mut self) -> bool {
-        let done = Rc::new(Cell::new(0));
-        let nodes = self.nodes.len();
-        for index in 0..nodes {
-            let Some(client) = self.client(index) else { return self.fail("a node is not running") };
-            let (random, limit, done) = (self.random.fork(), self.calm_limit(), Rc::clone(&done));
-            self.scheduler.tasks.add(client.process, async move {
-                calm_calls(client, random, limit).await;
-                done.set(done.get() + 1);
-            });
-        }
-        let limit = self.scheduler.now() + PATIENCE;
-        if !self.scheduler.run_until(limit, |_| done.get() == nodes) {
-            return self.fail("honest calls do not end next to a hostile peer");
-        }
-        self.count_credits();
-        self.is_unbroken()
+    fn honest_calls(&mut self) -> Checked {
+        self.calm_calls(PATIENCE, "honest calls do not end next to a hostile peer")
     }
 
     /// Checks that its session ends in time and with its cause, while honest calls go on.
-    fn loses_its_session(&mut self, hostility: Hostility, victim: SocketAddr, began: Time) -> bool {
-        let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
+    fn loses_its_session(&mut self, hostility: Hostility, victim: SocketAddr, began: Time) -> Checked {
+        let hostile = self.hostile.as_ref().map(|node| node.address);
         let bound = if takes_long(hostility) { STALL_LIMIT + NOTICED } else { NOTICED };
         let mut ended = Vec::new();
         for round in 1..=ROUNDS {
             let next = began + bound * round / ROUNDS;
             self.scheduler.run_until(next.max(self.scheduler.now()), |_| false);
             ended.extend(self.scheduler.trace.ended_sessions());
-            if ended.iter().any(|(peer, _)| *peer == hostile) {
+            if ended.iter().any(|(peer, _)| Some(*peer) == hostile) {
                 break;
             }
-            if round < ROUNDS && !self.honest_calls() {
-                return false;
+            if round < ROUNDS {
+                self.honest_calls()?;
             }
         }
         // The hostile peer's own node may be the first to notice a stall, since the network took its frames.
-        let of_it = |peer: &SocketAddr| *peer == hostile || (*peer == victim && takes_long(hostility));
-        let ends = ended.iter().filter(|(peer, _)| of_it(peer)).map(|(_, cause)| cause.as_str());
+        let of_it = |peer: SocketAddr| Some(peer) == hostile || (peer == victim && takes_long(hostility));
+        let ends = ended.iter().filter(|(peer, _)| of_it(*peer)).map(|(_, cause)| cause.as_str());
         let (ends, expected) = (ends.collect::<Vec<_>>(), causes(hostility));
         if !ends.iter().any(|end| expected.iter().any(|cause| end.contains(cause))) {
-            let why =
-                format!("the session of a peer that is {hostility} has not ended after {bound:?} by any of");
-            return self.fail(&format!("{why} {expected:?}; it was down by {ends:?}"));
+            return Err(format!(
+                "the session of a peer that is {hostility} has not ended after {bound:?} by any of {expected:?}; \
+                 it was down by {ends:?}"
+            ));
         }
-        self.is_unbroken()
+        self.unbroken()
     }
 
-    /// Returns the numbers of INIs and TGTs of a node.
-    fn qps(&self, node: usize) -> (u32, u32) {
+    /// Returns the numbers of connections of a node.
+    fn qps(&self, node: usize) -> Qps {
         let report = self.nodes[node].running().map(|(_, node)| node.report());
-        report.map_or((0, 0), |report| (report.ini, report.tgt))
+        report.map_or_else(Qps::default, |report| Qps { ini: report.ini, tgt: report.tgt })
     }
+}
 
-    /// Returns the ledgers of honest nodes.
-    pub(super) fn ledgers(&self) -> Vec<trunkline_transport::ledger::PollerLedger> {
-        let hostile = self.hostile.as_ref().map(|node| node.address);
-        let mut ledgers = self.scheduler.ledgers();
-        ledgers.retain(|ledger| Some(ledger.node) != hostile);
-        ledgers
-    }
+/// Connections of a node, by their direction.
+#[derive(Debug, Clone, Copy, Default)]
+struct Qps {
+    ini: u32,
+    tgt: u32,
 }
 
 /// Makes the hostile peer's calls during faults.
@@ -275,13 +245,9 @@ async fn pester(mut client: Client) {
         let pause = Duration::from_micros(random.u64(..THINK_US));
         let server = client.servers[random.usize(..client.servers.len())];
         let timeout = Duration::from_millis(random.u64(30..2000));
-        let (there, back) = (random.usize(..60 << 10), random.usize(..100 << 10));
-        let is_small = random.u8(..3) > 0;
+        let large = Ask::echo(random.usize(..60 << 10), random.usize(..100 << 10));
+        let ask = if random.u8(..3) > 0 { Ask::Number } else { large };
         client.timers.sleep(pause).await;
-        if is_small {
-            let _whatever = client.number_of(server, timeout).await;
-        } else {
-            let _whatever = client.echo_of(server, timeout, there, back).await;
-        }
+        let _whatever = client.call(server, timeout, ask).await;
     }
 }

@@ -1,14 +1,12 @@
 //! Packets change their path while nothing else is wrong. No call may fail.
 
-use super::{QUIET, Run};
-use crate::client::Client;
+use super::{Checked, QUIET, Run, Tally};
+use crate::client::{Ask, Client};
 use crate::coverage::Kind;
 use crate::node::SimNode;
 use crate::plan::Fault;
 use crate::rings;
-use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
@@ -26,43 +24,31 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Run {
     /// Writes nonsense into the memory of nodes that share it: their packets go by the network, and later by
     /// memory again.
-    pub(super) fn paths_change(&mut self) -> bool {
-        if !self.plan.shares_memory() {
-            return true;
-        }
-        self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("packets change their path"));
-        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
-        if !self.memory_is_used() || !self.memory_makes_sense() {
-            return false;
-        }
+    pub(super) fn paths_change(&mut self) -> Checked {
+        self.memory_is_used()?;
+        self.memory_makes_sense()?;
         let forgers = self.forgers();
         let mut forged = BTreeSet::new();
-        let forge = |run: &mut Self| {
-            let forger = forgers[run.random.usize(..forgers.len())];
-            run.put_forged(forger, &mut forged);
-        };
-        if !forgers.is_empty() && !self.disturb_calls(forge) {
-            return false;
+        if !forgers.is_empty() {
+            self.disturb_calls(|run| {
+                let forger = forgers[run.random.usize(..forgers.len())];
+                run.put_forged(forger, &mut forged)
+            })?;
         }
-        let scribble = |run: &mut Self| {
+        self.disturb_calls(|run| {
             let node = run.random.usize(..run.nodes.len());
-            run.scribble(node);
-        };
-        self.disturb_calls(scribble) && self.memory_is_released()
+            run.scribble(node)
+        })?;
+        self.memory_is_released()
     }
 
     /// Disturbs the nodes' memory [`TIMES`] times while all of them call each other.
-    fn disturb_calls(&mut self, mut disturb: impl FnMut(&mut Self)) -> bool {
-        let ended = Rc::new(Cell::new(0));
-        let mut clients = 0;
-        for index in 0..self.nodes.len() {
-            let Some(client) = self.client(index) else { return self.fail("a node is not running") };
-            let (random, ended) = (self.random.fork(), Rc::clone(&ended));
-            clients += 1;
-            self.scheduler.tasks.add(client.process, async move {
-                calls(client, random).await;
-                ended.set(ended.get() + 1);
-            });
+    fn disturb_calls(&mut self, mut disturb: impl FnMut(&mut Self) -> Checked) -> Checked {
+        let (ended, nodes) = (Tally::default(), self.nodes.len());
+        for index in 0..nodes {
+            let client = self.client(index)?;
+            let random = self.random.fork();
+            self.add(&ended, client.process, calls(client, random));
         }
         let mut times = (0..TIMES)
             .map(|_| self.scheduler.now().plus_ns(self.random.u64(..WITHIN_NS)))
@@ -70,13 +56,10 @@ impl Run {
         times.sort_unstable();
         for time in times {
             self.scheduler.run_until(time, |_| false);
-            disturb(self);
+            disturb(self)?;
         }
-        let limit = self.scheduler.now() + PATIENCE * 20;
-        if !self.scheduler.run_until(limit, |_| ended.get() == clients) {
-            return self.fail("calls do not end while packets change their path");
-        }
-        self.is_unbroken()
+        let why = "calls do not end while packets change their path";
+        self.within(PATIENCE * 20, why, |_| ended.get() == nodes)
     }
 
     /// Returns the nodes that share memory with at least two others of their host.
@@ -96,9 +79,9 @@ impl Run {
     ///
     /// `forged` holds the packets forged so far, at most one per time and area of the host. No forged packet
     /// is copied, since it may have been made from a packet of this node, which may send it in its own name.
-    fn put_forged(&mut self, node: usize, forged: &mut BTreeSet<Vec<u8>>) {
+    fn put_forged(&mut self, node: usize, forged: &mut BTreeSet<Vec<u8>>) -> Checked {
         // Nonsense found after this is expected.
-        self.memory_makes_sense();
+        self.memory_makes_sense()?;
         let own = self.nodes[node].areas();
         let produced = || own.iter().map(|area| rings::produced(area)).collect::<Vec<_>>();
         let before = produced();
@@ -114,40 +97,42 @@ impl Run {
             }
         }
         forged.extend(packets);
+        Ok(())
     }
 
     /// Writes nonsense into the memory that a node's process shares with others.
-    pub(super) fn scribble(&mut self, node: usize) {
+    pub(super) fn scribble(&mut self, node: usize) -> Checked {
         // Nonsense found from now on proves nothing.
-        self.memory_makes_sense();
+        self.memory_makes_sense()?;
         let random = &mut self.random;
         let areas = self.nodes[node].scribble(|_| nonsense(random));
         if areas > 0 {
             self.scheduler.coverage.count(Kind::MemoryScribbled);
         }
+        Ok(())
     }
 
     /// Checks that no process has found nonsense in shared memory before any was written on purpose, although
     /// processes died between two stores.
-    fn memory_makes_sense(&mut self) -> bool {
+    fn memory_makes_sense(&self) -> Checked {
         let written = [Kind::MemoryScribbled, Kind::MemoryForged];
         if written.iter().any(|kind| self.scheduler.coverage.of(*kind) > 0) {
-            return true;
+            return Ok(());
         }
         for (index, node) in self.nodes.iter().enumerate() {
             let count = node.counter("drop_shm_nonsense");
             if count > 0 {
-                return self.fail(&format!("node {index} found nonsense in shared memory, {count} times"));
+                return Err(format!("node {index} found nonsense in shared memory, {count} times"));
             }
         }
-        true
+        Ok(())
     }
 
     /// Checks that nodes of one host, if all of them share memory, use it on each of their shards. They do so
     /// again after nonsense too, but perhaps much later, so runs with nonsense are not checked.
-    fn memory_is_used(&mut self) -> bool {
+    fn memory_is_used(&self) -> Checked {
         if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
-            return true;
+            return Ok(());
         }
         for (index, node) in self.nodes.iter().enumerate() {
             let mut of_host = self.nodes.iter().filter(|other| other.address.ip() == node.address.ip());
@@ -156,16 +141,16 @@ impl Run {
             }
             let paths = node.paths_to(node.address.ip());
             if let Some(path) = paths.iter().find(|path| path.path != "shm") {
-                return self.fail(&format!("node {index} shares no memory with one of its host: {path:?}"));
+                return Err(format!("node {index} shares no memory with one of its host: {path:?}"));
             }
         }
-        true
+        Ok(())
     }
 
     /// Checks that memory shared with ended processes is released: each process has at most one pair with
     /// each living process for each two shards.
-    fn memory_is_released(&mut self) -> bool {
-        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+    fn memory_is_released(&mut self) -> Checked {
+        self.pass(QUIET);
         for (index, node) in self.nodes.iter().enumerate() {
             let own = node.shards();
             let of_host = self.nodes.iter().filter(|other| other.address.ip() == node.address.ip());
@@ -175,11 +160,10 @@ impl Run {
                 .sum::<usize>();
             let pairs = node.counter("shm_peers");
             if pairs > most as u64 {
-                return self
-                    .fail(&format!("node {index} shares memory {pairs} times; {most} times at most it can"));
+                return Err(format!("node {index} shares memory {pairs} times; {most} times at most it can"));
             }
         }
-        true
+        Ok(())
     }
 }
 
@@ -206,7 +190,7 @@ async fn calls(client: Client, mut random: fastrand::Rng) {
                 1 | 2 => 4 << 10,
                 _ => 64,
             };
-            let failure = client.echo_of(server, PATIENCE, bytes, bytes).await;
+            let failure = client.call(server, PATIENCE, Ask::echo(bytes, bytes)).await;
             let took = client.timers.now() - began;
             client.coverage.count(Kind::PathChanged);
             if let Some(status) = failure {

@@ -4,10 +4,9 @@
 //! time, and each fault meets calls with enough time left to survive it. While a server drains, further
 //! programs call it directly, and through channels that do not know yet that it drains.
 
-use super::{QUIET, Run};
-use crate::client::Client;
+use super::{Checked, QUIET, Run, Tally};
+use crate::client::{Ask, Client};
 use crate::coverage::Kind;
-use crate::node::SimNode;
 use crate::oracle::ANY_SERVER;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
@@ -39,17 +38,15 @@ const BRIEF_US: u64 = 1_500;
 /// Running time of handlers that a fault interrupts.
 const HELD_US: u64 = 10_000;
 
-/// The servers, their caller and its channel.
-struct Replicas {
-    servers: Vec<SimNode>,
-    caller: SimNode,
-    process: u64,
-    calls: Calls,
-    /// Set to end the programs that call all the time.
-    is_over: Rc<Cell<bool>>,
+/// The way in which a server leaves.
+#[derive(Debug, Clone, Copy)]
+enum Departure {
+    Drains,
+    Dies,
+    DiesWhileItDrains,
 }
 
-/// Calls on balanced channels.
+/// The caller of the servers, and its channel.
 #[derive(Clone)]
 struct Calls {
     client: Client,
@@ -66,149 +63,97 @@ struct Job {
 
 impl Run {
     /// Makes servers of one balanced channel leave and come back.
-    pub(super) fn replicas_leave(&mut self) -> bool {
-        if !self.plan.has_replicas {
-            return true;
+    pub(super) fn replicas_leave(&mut self) -> Checked {
+        for _ in 0..=SERVERS {
+            self.start_extra(|node| NodePlan { handlers: ROOM, calls: Some(ROOM), ..node })?;
         }
-        self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("replicas leave"));
-        let Some(mut replicas) = self.start_replicas() else { return self.fail("a node does not start") };
-        let are_reached = self.replicas_come_and_go(&mut replicas);
-        for node in replicas.servers.iter_mut().chain([&mut replicas.caller]) {
-            node.kill(&mut self.scheduler);
-        }
-        are_reached && self.is_unbroken()
-    }
-
-    fn start_replicas(&mut self) -> Option<Replicas> {
-        // The next number may be the hostile peer's.
-        let first = self.nodes.len() + 1;
-        let mut nodes = Vec::new();
-        for host in first..=first + SERVERS {
-            let plan = NodePlan::extra(host, self.random.u16(1..=2));
-            let mut node = SimNode::new(host, plan, self.plan.rc).with_limits(ROOM, ROOM);
-            node.start(&mut self.scheduler, None);
-            nodes.push(node);
-        }
-        let caller = nodes.pop()?;
-        let addresses = nodes.iter().map(|node| node.address).collect();
+        let addresses = self.extra[..SERVERS].iter().map(|node| node.address).collect();
         let policy = if self.random.bool() { Policy::PowerOfTwo } else { Policy::RoundRobin };
-        let client = self.client_of(&caller, addresses)?;
+        let client = self.client_of(&self.extra[SERVERS], addresses)?;
+        let process = client.process;
         let calls = Calls { channel: channel(&client, policy), client, policy };
-        let (process, is_over) = (caller.process()?, Rc::default());
-        Some(Replicas { servers: nodes, caller, process, calls, is_over })
-    }
-
-    fn replicas_come_and_go(&mut self, replicas: &mut Replicas) -> bool {
         // Every server is reached before the first one leaves.
-        self.scheduler.tasks.add(replicas.process, reach(replicas.calls.client.clone()));
-        let limit = self.scheduler.now() + QUIET;
-        if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0) {
-            return self.fail("a server is not reached although nothing is wrong");
-        }
+        self.scheduler.tasks.add(process, reach(calls.client.clone()));
+        self.programs_end(QUIET, "a server is not reached although nothing is wrong")?;
+        let is_over = Rc::new(Cell::new(false));
         for _ in 0..PROGRAMS {
-            let (calls, is_over) = (replicas.calls.clone(), Rc::clone(&replicas.is_over));
-            self.scheduler.tasks.add(replicas.process, calls.go_on(self.random.fork(), is_over));
+            let program = calls.clone().go_on(self.random.fork(), Rc::clone(&is_over));
+            self.scheduler.tasks.add(process, program);
         }
-        let mut at = || self.random.usize(..SERVERS);
-        let victims = [at(), at(), at(), at()];
-        self.replica_drains(replicas, victims[0])
-            && self.replica_dies(replicas, victims[1], false)
-            && self.replica_drains(replicas, victims[2])
-            && self.replica_dies(replicas, victims[3], true)
-            && self.programs_end(replicas)
+        for departure in [Departure::Drains, Departure::Dies, Departure::Drains, Departure::DiesWhileItDrains]
+        {
+            let at = self.random.usize(..SERVERS);
+            match departure {
+                Departure::Drains => self.replica_drains(&calls, at)?,
+                Departure::Dies | Departure::DiesWhileItDrains => self.replica_dies(&calls, at, departure)?,
+            }
+            self.extra[at].kill(&mut self.scheduler);
+            self.scheduler.coverage.count(Kind::NodeRestarted);
+            self.extra[at].start(&mut self.scheduler, None);
+            self.pass(QUIET);
+            self.count_credits()?;
+        }
+        is_over.set(true);
+        self.programs_end(LONG, "calls to replicas do not end although all are back")
     }
 
     /// Shuts a server down while calls are under way, all of which succeed.
-    fn replica_drains(&mut self, replicas: &mut Replicas, at: usize) -> bool {
-        let Some(victim) = replicas.servers[at].process() else { return self.fail("a node is not running") };
-        let address = replicas.servers[at].address;
-        let left = self.call_at_once(replicas, BRIEF_US, |_| true);
-        self.scheduler.run_until(self.scheduler.now() + Duration::from_micros(BRIEF_US / 4), |_| false);
+    fn replica_drains(&mut self, calls: &Calls, at: usize) -> Checked {
+        let victim = self.extra[at].process().ok_or("a node is not running")?;
+        let address = self.extra[at].address;
+        let ended = self.call_at_once(calls, BRIEF_US, |_| true);
+        self.pass(Duration::from_micros(BRIEF_US / 4));
         self.scheduler.coverage.count(Kind::ReplicaDrained);
-        replicas.servers[at].begin_shutdown_within(&self.scheduler, GRACE);
-        let limit = self.scheduler.now() + PROBED;
+        self.extra[at].begin_shutdown_within(&self.scheduler, GRACE);
+        let process = calls.client.process;
         for _ in 0..PROBES {
-            let probe = replicas.calls.clone().probe(self.random.fork(), PROBED);
-            self.scheduler.tasks.add(replicas.process, probe);
-            let call = call_directly(replicas.calls.client.clone(), address, self.random.fork(), PROBED);
-            self.scheduler.tasks.add(replicas.process, call);
+            self.scheduler.tasks.add(process, calls.clone().probe(self.random.fork(), PROBED));
+            let call = call_directly(calls.client.clone(), address, self.random.fork(), PROBED);
+            self.scheduler.tasks.add(process, call);
         }
-        let process = replicas.process;
+        let limit = self.scheduler.now() + PROBED;
         let sends = |scheduler: &Scheduler| scheduler.sent_to_drained(process) > 0;
         if self.scheduler.run_until(limit, sends) {
-            return self.fail("a server gets a call after its caller has seen that it has drained");
+            return Err("a server gets a call after its caller has seen that it has drained".to_owned());
         }
-        let is_over = |name: &&str| name.ends_with("card");
         let limit = self.scheduler.now() + GRACE;
-        let ended = self.scheduler.run_until(limit, |scheduler| {
-            left.get() == 0 && scheduler.machines_of(victim).iter().all(is_over)
-        });
-        if !ended {
-            return self.fail("a server that drains, or calls to its replicas, do not end within the grace");
-        }
-        self.replica_returns(replicas, at)
+        let why = "calls to the replicas of a server that drains do not end within the grace";
+        self.by(limit, why, |_| ended.get() == CALLS)?;
+        self.has_ended_by(limit, victim)
     }
 
     /// Kills a server, perhaps while it drains: calls that may run twice succeed.
-    fn replica_dies(&mut self, replicas: &mut Replicas, at: usize, drains: bool) -> bool {
-        let left = self.call_at_once(replicas, HELD_US, |job| job.idempotent);
+    fn replica_dies(&mut self, calls: &Calls, at: usize, departure: Departure) -> Checked {
+        let ended = self.call_at_once(calls, HELD_US, |job| job.idempotent);
         let held = Duration::from_micros(HELD_US);
-        self.scheduler.run_until(self.scheduler.now() + held / 4, |_| false);
-        if drains {
+        self.pass(held / 4);
+        if let Departure::DiesWhileItDrains = departure {
             self.scheduler.coverage.count(Kind::ReplicaDrained);
-            replicas.servers[at].begin_shutdown_within(&self.scheduler, GRACE);
-            self.scheduler.run_until(self.scheduler.now() + held / 8, |_| false);
+            self.extra[at].begin_shutdown_within(&self.scheduler, GRACE);
+            self.pass(held / 8);
         }
         self.scheduler.coverage.count(Kind::ReplicaKilled);
-        replicas.servers[at].kill(&mut self.scheduler);
-        let limit = self.scheduler.now() + LONG;
-        if !self.scheduler.run_until(limit, |_| left.get() == 0) {
-            return self.fail("calls to a server that was killed do not end");
-        }
-        self.replica_returns(replicas, at)
+        self.extra[at].kill(&mut self.scheduler);
+        self.within(LONG, "calls to a server that was killed do not end", |_| ended.get() == CALLS)
     }
 
-    fn replica_returns(&mut self, replicas: &mut Replicas, at: usize) -> bool {
-        replicas.servers[at].kill(&mut self.scheduler);
-        self.scheduler.coverage.count(Kind::NodeRestarted);
-        replicas.servers[at].start(&mut self.scheduler, None);
-        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
-        self.count_credits();
-        self.is_unbroken()
-    }
-
-    fn programs_end(&mut self, replicas: &Replicas) -> bool {
-        replicas.is_over.set(true);
-        let limit = self.scheduler.now() + LONG;
-        if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0) {
-            return self.fail("calls to replicas do not end although all are back");
-        }
-        self.is_unbroken()
-    }
-
-    /// Makes calls whose handlers take up to this time, of which the chosen ones must succeed. Returns the
-    /// number of calls that have not ended.
-    fn call_at_once(
-        &mut self,
-        replicas: &Replicas,
-        most_us: u64,
-        must_succeed: impl Fn(Job) -> bool,
-    ) -> Rc<Cell<usize>> {
-        let left = Rc::new(Cell::new(CALLS));
+    /// Makes calls whose handlers take up to this time, of which the chosen ones must succeed. They are counted
+    /// when they have ended.
+    fn call_at_once(&mut self, calls: &Calls, most_us: u64, must_succeed: fn(Job) -> bool) -> Tally {
+        let ended = Tally::default();
         for number in 0..CALLS {
             let wait_us = self.random.u64(most_us / 2..most_us);
             let job = Job { wait_us, idempotent: number % 2 == 0 };
-            let (calls, left, must_succeed) = (replicas.calls.clone(), Rc::clone(&left), must_succeed(job));
-            self.scheduler.tasks.add(replicas.process, async move {
+            let calls = calls.clone();
+            self.add(&ended, calls.client.process, async move {
                 let failed = calls.make(&calls.channel, job, CallOptions::new(), LONG).await;
-                if let Some(status) = failed.filter(|_| must_succeed) {
+                if let Some(status) = failed.filter(|_| must_succeed(job)) {
                     let text = format!("a call to replicas failed while one was away: {job:?}: {status}");
                     calls.client.oracle.fail(text);
                 }
-                left.set(left.get() - 1);
             });
         }
-        left
+        ended
     }
 }
 
@@ -224,16 +169,15 @@ impl Calls {
         let Job { wait_us, idempotent } = job;
         let (client, options) = (WorkClient::new(channel.clone()), options.timeout(timeout));
         let client = client.with(&options);
-        let oracle = &self.client.oracle;
-        let what = if idempotent { "repeat, balanced" } else { "slow, balanced" };
-        let call = |id| async move {
-            if idempotent {
-                oracle.is_idempotent(id);
-                return client.repeat(id, wait_us).await;
-            }
-            client.slow(id, wait_us).await
-        };
-        self.client.judge_call(ANY_SERVER, what, timeout, call).await
+        let made = |what| self.client.oracle.made(self.client.process, ANY_SERVER, what, timeout);
+        if idempotent {
+            let open = made("repeat, balanced").idempotent();
+            let outcome = client.repeat(open.id(), wait_us).await;
+            return open.end(outcome);
+        }
+        let open = made("slow, balanced");
+        let outcome = client.slow(open.id(), wait_us).await;
+        open.end(outcome)
     }
 
     /// Calls all the time, and ignores the outcomes.
@@ -272,7 +216,7 @@ async fn call_directly(client: Client, server: SocketAddr, mut random: fastrand:
     let until = client.timers.now() + lasts;
     while client.timers.now() < until {
         client.timers.sleep(Duration::from_micros(random.u64(..PROBE_PAUSE_US))).await;
-        let _refused = client.number_of(server, LONG).await;
+        let _refused = client.call(server, LONG, Ask::Number).await;
     }
 }
 

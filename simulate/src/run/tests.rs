@@ -1,6 +1,12 @@
-//! Whole runs: repeatable and readable.
+//! Whole runs, repeatable and readable, and two scenarios of their own without faults: a crowd of pollers joins
+//! one node, and a peer returns that left work behind.
+//!
+//! `cargo test -p trunkline-simulate crowd` makes 224 pollers. With `TRUNKLINE_CROWD_NODES=63` it makes 2,000,
+//! which take a minute.
 
 use super::*;
+use crate::plan::HANDLERS;
+use trunkline::Connect;
 use trunkline_testkit::Folder;
 
 /// Runs seed 7 with a trace.
@@ -33,4 +39,100 @@ fn a_seed_has_one_trace_which_tells_what_happened_to_each_call() {
     let has_time =
         |line: &str| line.split_whitespace().next().is_some_and(|time| time.parse::<f64>().is_ok());
     assert!(trace.lines().all(has_time), "a line has no time");
+}
+
+/// Pollers of each calling node.
+const POLLERS: u16 = 32;
+/// Nodes that call the hub, unless `TRUNKLINE_CROWD_NODES` names another number.
+const NODES: usize = 7;
+/// Maximum time until all are connected, in simulated time.
+const JOINING: Duration = Duration::from_secs(20);
+
+/// Time limit of calls whose handlers outlast a session.
+const HOUR: Duration = Duration::from_secs(3600);
+/// Time that is longer than it takes to forget a peer.
+const FORGOTTEN: Duration = Duration::from_secs(40);
+
+fn small_node(host: usize, pollers: u16) -> NodePlan {
+    NodePlan { srq_depth: 64, rendezvous_bytes: 768 << 10, ..NodePlan::extra(host, pollers) }
+}
+
+/// Returns a run with these nodes, and without faults.
+fn run_of(nodes: Vec<NodePlan>) -> Run {
+    let plan = Plan { nodes, rc: false, ..Plan::new(1) };
+    Run::new(1, plan, Trace::checksum_only(), Arc::default())
+}
+
+/// Makes a call from each poller of a node. A client's calls go to its node's pollers in turn.
+fn call_from_each(run: &mut Run, node: usize, server: SocketAddr, pollers: u16, replied: &Tally) {
+    let client = run.client(node).unwrap();
+    let work = client.connect(server).unwrap();
+    for _ in 0..pollers {
+        let (client, work) = (client.clone(), work.clone());
+        run.add(replied, client.process, async move {
+            let what = "number, in a crowd";
+            if let Some(status) = client.number_by(work, server, what, JOINING, Connect::FailFast).await {
+                client.oracle.fail(format!("a call failed in a crowd: {status}"));
+            }
+        });
+    }
+}
+
+/// Many pollers of other nodes at one node with an SRQ of 64 receives: all connect, and all make calls.
+#[test]
+fn crowd_of_pollers_joins_one_node() {
+    let nodes = std::env::var("TRUNKLINE_CROWD_NODES");
+    let nodes = nodes.map_or(NODES, |nodes| nodes.parse().expect("a number of nodes"));
+    // One shard each, for the same load at the hub with half as many machines.
+    let caller = |index| NodePlan { shards: Some(1), ..small_node(index, POLLERS) };
+    let mut run = run_of(std::iter::once(small_node(0, 1)).chain((1..=nodes).map(caller)).collect());
+    for node in &mut run.nodes {
+        node.start(&mut run.scheduler, None);
+    }
+    let pollers = nodes * usize::from(POLLERS);
+    let replied = Tally::default();
+    // Once while they connect, and again when all are connected.
+    for round in 1..=2 {
+        for caller in 1..=nodes {
+            let (hub, address) = (run.nodes[0].address, run.nodes[caller].address);
+            call_from_each(&mut run, caller, hub, POLLERS, &replied);
+            call_from_each(&mut run, 0, address, 1, &replied);
+        }
+        let all = round * (pollers + nodes);
+        run.within(JOINING, "not all calls have ended", |_| replied.get() == all).unwrap();
+    }
+    run.count_credits().unwrap();
+    assert!(run.scheduler.coverage.of(Kind::CreditsCounted) >= pollers as u64);
+    let report = run.nodes[0].running().expect("it runs").1.report();
+    assert_eq!((report.tgt, report.rnr), (u32::try_from(pollers).unwrap(), 0));
+    run.clear();
+}
+
+/// A peer that leaves work behind, is forgotten and comes back under its address keeps one budget.
+#[test]
+fn handlers_that_outlive_a_session_count_when_their_caller_returns() {
+    let mut run = run_of(vec![small_node(0, 2), small_node(1, 2)]);
+    run.nodes[0].start(&mut run.scheduler, None);
+    let server = run.nodes[0].address;
+    for _ in 0..2 {
+        run.nodes[1].start(&mut run.scheduler, None);
+        let client = run.client(1).unwrap();
+        let work = client.connect(server).unwrap().with_timeout(HOUR);
+        for _ in 0..2 * HANDLERS.per_peer {
+            let work = work.clone();
+            run.scheduler.tasks.add(client.process, async move { assert_eq!(work.linger().await, Ok(())) });
+        }
+        drop((client, work));
+        run.programs_end(FORGOTTEN, "a one-way call does not end").unwrap();
+        run.pass(Duration::from_millis(100));
+        run.count_credits().unwrap();
+        let limit = run.scheduler.now();
+        run.has_handlers_by(limit, 0, HANDLERS.per_peer, "the budget allows other than its limit").unwrap();
+        run.nodes[1].begin_shutdown(&run.scheduler);
+        run.pass(FORGOTTEN);
+        run.settle();
+        let known = run.scheduler.sessions().iter().map(|ledger| ledger.sessions.len()).sum::<usize>();
+        assert_eq!(known, 0, "the session has ended");
+    }
+    run.clear();
 }

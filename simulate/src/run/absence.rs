@@ -1,0 +1,393 @@
+//! Nodes that die, are away for a while, or move: callers are told soon, wait for an attempt to connect that
+//! is under way but not for the next one, and reach a successor at once.
+
+use super::{Checked, QUIET, Run, Tally};
+use crate::client::{Ask, Client, MINUTE};
+use crate::coverage::Kind;
+use crate::service::WorkClient;
+use crate::timers::Timers;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use trunkline::{Channel, Code, Connect, Resolve, Resolving, Status, Target};
+use trunkline_transport::ledger::SessionLedger;
+
+/// Node that is absent, and node that calls it.
+const VICTIM: usize = 0;
+const WITNESS: usize = 1;
+
+/// Maximum time until the death of a node is reported to its callers.
+const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
+/// Maximum time until a successor reaches the others, which have not noticed the death.
+const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
+/// Maximum time from the first call that fails with a session until all pollers of its node know that the
+/// session has ended.
+const ALL_ARE_TOLD: Duration = Duration::from_millis(1);
+/// Maximum time until a node has freed what it holds for a client that vanished while idle.
+const CLIENT_IS_FORGOTTEN: Duration = Duration::from_secs(30);
+/// Time without a message or an acknowledgement after which a call waits for a sign of its server.
+const SILENCE: Duration = Duration::from_millis(1_100);
+/// Maximum time until a node learns that a process with which it shares memory has ended.
+const DEATH_IN_MEMORY: Duration = Duration::from_millis(50);
+/// Maximum time of a call to a node that vanished while idle.
+const VANISHED_IS_REPORTED: Duration = Duration::from_millis(1_300);
+
+/// Time for which a node is away.
+const AWAY: Duration = Duration::from_secs(10);
+/// Pause of its caller between two calls: shorter than any pause between two failed attempts.
+const BETWEEN: Duration = Duration::from_millis(50);
+/// Maximum time of a call that need not wait: the caller and its poller take turns.
+const AT_ONCE: Duration = Duration::from_millis(10);
+/// Maximum time of a call that waits for one attempt: a handshake is given up after 5 s.
+const ATTEMPT: Duration = Duration::from_millis(5_100);
+/// Longest pause between two attempts, plus the attempt that follows.
+pub(super) const RETURNS: Duration = Duration::from_secs(11);
+/// Time limit of a call that waits for the node in vain. It is longer than an unanswered attempt.
+const SHORT: Duration = Duration::from_secs(3);
+
+/// Offset of a port without a listener from the port of a node.
+const NOWHERE: u16 = 500;
+/// Duration of a lookup.
+const LOOKUP: Duration = Duration::from_millis(3);
+/// Time for which a name has no address, and time for which its server is away.
+const UNKNOWN: Duration = Duration::from_secs(2);
+/// Longest pause between two rounds, plus the longest between two attempts at an address, plus the attempt.
+const FOUND: Duration = Duration::from_secs(13);
+/// Maximum time of a round: a lookup, and each of two addresses with a handshake that is given up after 5 s.
+const ROUND: Duration = Duration::from_secs(11);
+/// Time limit of calls by a name that wait in vain.
+const IN_VAIN: Duration = Duration::from_millis(700);
+
+impl Run {
+    /// Kills a node while another waits for it and nothing else happens: the caller is told soon. The node's
+    /// successor reaches the others at once.
+    pub(super) fn one_dies(&mut self) -> Checked {
+        let addresses = [VICTIM, WITNESS].map(|node| self.nodes[node].address);
+        let told = self.hang(WITNESS, addresses[0])?;
+        let _killed = self.hang(VICTIM, addresses[1])?;
+        self.pass(QUIET);
+        self.kill(VICTIM);
+        let limit = self.scheduler.now() + DEATH_IS_REPORTED;
+        self.by(limit, "the caller of a node that was killed is not told", |_| told.get() == 1)?;
+        self.has_handlers_by(limit, WITNESS, 0, "a handler runs on for a caller that was killed")?;
+        // The others do not wait for the second successor, and still know the node before it.
+        for _ in 0..2 {
+            self.replace(VICTIM);
+            self.reach_from(VICTIM)?;
+        }
+        self.stale_session(addresses[0])?;
+        self.one_vanishes(addresses[0])
+    }
+
+    /// Restarts a node while another has a session with it: at most the next call meets the old session.
+    fn stale_session(&mut self, address: SocketAddr) -> Checked {
+        let client = self.client(WITNESS)?;
+        self.pass(QUIET);
+        self.replace(VICTIM);
+        let ended = self.program(client.process, async move {
+            let _may_fail = client.call(address, DEATH_IS_REPORTED, Ask::Number).await;
+            // The second call goes to another poller.
+            client.timers.sleep(ALL_ARE_TOLD).await;
+            if let Some(status) = client.call(address, SUCCESSOR_REACHES, Ask::Number).await {
+                client.oracle.fail(format!("the second call to a node's successor failed: {status}"));
+            }
+        });
+        let why = "calls to a node's successor do not end";
+        self.within(DEATH_IS_REPORTED + SUCCESSOR_REACHES, why, |_| ended.get() == 1)
+    }
+
+    /// Kills a node with which others have idle sessions: those that it dialled end by themselves, and a call to
+    /// it ends soon and has certainly not run.
+    fn one_vanishes(&mut self, address: SocketAddr) -> Checked {
+        // A successor dials all others.
+        self.replace(VICTIM);
+        self.reach_from(VICTIM)?;
+        self.pass(QUIET);
+        self.kill(VICTIM);
+        self.pass(CLIENT_IS_FORGOTTEN);
+        let holder = self.scheduler.sessions().into_iter().find(|ledger| has_session(ledger, address));
+        if let Some(holder) = holder {
+            return Err(format!("{} keeps a session with a client that vanished while idle", holder.node));
+        }
+        self.nodes[VICTIM].start(&mut self.scheduler, None);
+        let client = self.client(WITNESS)?;
+        let (reached, caller) = (Tally::default(), client.clone());
+        let noted = reached.clone();
+        self.scheduler.tasks.add(client.process, async move {
+            if caller.number_waiting(address, RETURNS).await.is_none() {
+                noted.add();
+            }
+        });
+        self.within(RETURNS, "a node that was started again is not reached", |_| reached.get() == 1)?;
+        self.pass(SILENCE);
+        self.kill(VICTIM);
+        // Nodes that share memory learn of the death at once, and the call dials.
+        self.pass(DEATH_IN_MEMORY);
+        let own = self.nodes[WITNESS].address;
+        let knows = |ledger: &SessionLedger| ledger.node == own && has_session(ledger, address);
+        if self.scheduler.sessions().iter().any(knows) {
+            self.scheduler.coverage.count(Kind::VanishedPeerCalled);
+            let ended = self.program(client.process, async move {
+                let status = client.call(address, DEATH_IS_REPORTED, Ask::Number).await;
+                if status.as_ref().is_none_or(Status::may_have_run) {
+                    let text = format!("a call to a node that had vanished ended with {status:?}");
+                    client.oracle.fail(text);
+                }
+            });
+            let why = "a call to a node that had vanished does not end in time";
+            self.within(VANISHED_IS_REPORTED, why, |_| ended.get() == 1)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a node reaches all others soon, each by its first call.
+    fn reach_from(&mut self, index: usize) -> Checked {
+        let client = self.client(index)?;
+        let (reached, servers) = (Tally::default(), client.servers.clone());
+        for server in servers.clone() {
+            let client = client.clone();
+            self.add(&reached, client.process, async move {
+                if let Some(status) = client.call(server, SUCCESSOR_REACHES, Ask::Number).await {
+                    client.oracle.fail(format!("the first call of a node's successor failed: {status}"));
+                }
+            });
+        }
+        let why = "a node that was started again does not reach another at once";
+        self.within(SUCCESSOR_REACHES, why, |_| reached.get() == servers.len())
+    }
+
+    /// Kills a node that another calls all the time, until it is back and reached again.
+    pub(super) fn one_is_away(&mut self) -> Checked {
+        let address = self.nodes[VICTIM].address;
+        let (client, waiting) = (self.client(WITNESS)?, self.client(WITNESS)?);
+        self.kill(VICTIM);
+        let process = client.process;
+        let reached = self.program(process, async move { calls_until_reached(&client, address).await });
+        let waited = self.program(process, async move { waits_until_reached(&waiting, address).await });
+        self.scheduler.run_until(self.scheduler.now() + AWAY, |_| reached.get() == 1);
+        if reached.get() == 1 {
+            return Err("a node that was killed is reached".to_owned());
+        }
+        self.nodes[VICTIM].start(&mut self.scheduler, None);
+        let why = "a node is not reached again long after it is back";
+        self.within(RETURNS, why, |_| reached.get() + waited.get() == 2)
+    }
+
+    /// Calls a node by a name while its addresses change.
+    pub(super) fn one_moves(&mut self) -> Checked {
+        let home = self.nodes[VICTIM].address;
+        let nobody = SocketAddr::new(home.ip(), home.port() + NOWHERE);
+        let client = self.client(WITNESS)?;
+        let directory = Directory { timers: client.timers.clone(), addresses: Arc::default() };
+        let channel = client.node.channel(Target::resolver(directory.clone()));
+        let caller = Caller { channel, client, server: home };
+        // The name is unknown, then wrong, then right.
+        self.fails(&caller)?;
+        directory.set(&[nobody]);
+        let found = self.begin(&caller);
+        self.fails(&caller)?;
+        self.scheduler.run_until(self.scheduler.now() + UNKNOWN, |_| found.get() == 1);
+        directory.set(&[nobody, home]);
+        self.is_found(&found, "a name that has been corrected")?;
+        // Its server dies, and comes back.
+        self.kill(VICTIM);
+        self.fails(&caller)?;
+        let found = self.begin(&caller);
+        self.scheduler.run_until(self.scheduler.now() + UNKNOWN, |_| found.get() == 1);
+        self.nodes[VICTIM].start(&mut self.scheduler, None);
+        self.is_found(&found, "a server that is back")?;
+        // Its server dies, and its name is given to another, which is found without waiting for the first.
+        if let Some(successor) = self.nodes.get(2).map(|node| node.address) {
+            directory.set(&[home, successor]);
+            self.kill(VICTIM);
+            let found = self.begin(&Caller { server: successor, ..caller });
+            self.is_found(&found, "another address of a server")?;
+            self.nodes[VICTIM].start(&mut self.scheduler, None);
+        }
+        Ok(())
+    }
+
+    /// Makes a call that waits and must succeed. It is counted once it has.
+    fn begin(&self, caller: &Caller) -> Tally {
+        let caller = caller.clone();
+        let (found, process) = (Tally::default(), caller.client.process);
+        let noted = found.clone();
+        self.scheduler.tasks.add(process, async move {
+            match caller.number_in_new_session(Connect::Wait).await {
+                None => noted.add(),
+                Some(status) => {
+                    caller.client.oracle.fail(format!("a call that waits for its server failed: {status}"));
+                }
+            }
+        });
+        found
+    }
+
+    fn is_found(&mut self, found: &Tally, what: &str) -> Checked {
+        self.within(FOUND, &format!("{what} is not found in {FOUND:?}"), |_| found.get() == 1)?;
+        self.scheduler.coverage.count(Kind::ServerFound);
+        Ok(())
+    }
+
+    /// Checks that calls, and tasks that wait for a connection, fail in time while nothing is reached by the
+    /// name.
+    fn fails(&mut self, caller: &Caller) -> Checked {
+        let caller = caller.clone();
+        let ended = self.program(caller.client.process, async move { caller.fails().await });
+        // A session that has just broken is noticed first, which takes up to 2 s.
+        let why = "calls by a name that leads nowhere do not end";
+        self.within(ROUND * 3, why, |_| ended.get() == 1)
+    }
+}
+
+/// Returns true if a node has a session with the node at this address.
+fn has_session(ledger: &SessionLedger, peer: SocketAddr) -> bool {
+    ledger.node != peer && ledger.sessions.iter().any(|session| session.peer == peer)
+}
+
+/// Calls until a call succeeds. Once an attempt has failed, a call that waits for another attempt is followed
+/// by a call that does not wait. By chance two calls in a row may each meet an attempt that the caller's wait
+/// has started.
+async fn calls_until_reached(client: &Client, server: SocketAddr) {
+    let (mut is_known, mut waited) = (false, 0);
+    loop {
+        let began = client.timers.now();
+        let Some(status) = client.call(server, MINUTE, Ask::Number).await else { return };
+        let took = client.timers.now() - began;
+        let is_refused = took <= AT_ONCE && is_refusal(&status);
+        if is_refused {
+            client.coverage.count(Kind::CallRefusedWhileAway);
+        }
+        if is_known && took > ATTEMPT {
+            return client.oracle.fail(format!("a call to a node that is away took {took:?}: {status}"));
+        }
+        if is_known && waited >= 2 && !is_refused {
+            return client.oracle.fail(format!(
+                "calls wait although the last attempt to connect has just failed, the third {took:?} long: {status}"
+            ));
+        }
+        waited = if took > AT_ONCE && is_attempt(&status) { waited + 1 } else { 0 };
+        is_known |= is_attempt(&status);
+        client.timers.sleep(BETWEEN).await;
+    }
+}
+
+/// Waits for the node, at first not long enough.
+async fn waits_until_reached(client: &Client, server: SocketAddr) {
+    while !client.call(server, MINUTE, Ask::Number).await.is_some_and(|status| is_attempt(&status)) {
+        client.timers.sleep(BETWEEN).await;
+    }
+    match client.number_waiting(server, SHORT).await {
+        Some(status) if is_late(&status) => {}
+        other => {
+            return client
+                .oracle
+                .fail(format!("a call that waits for a node for {SHORT:?} ended with {other:?}"));
+        }
+    }
+    if let Some(status) = client.number_waiting(server, MINUTE).await {
+        client.oracle.fail(format!("a call that waits for a node to be back failed: {status}"));
+    }
+}
+
+/// Returns true if a call ended by its deadline, with a reason why it did not leave.
+fn is_late(status: &Status) -> bool {
+    status.code() == Code::DeadlineExceeded && is_attempt(status)
+}
+
+/// Returns true if a call did not leave because an attempt to connect has failed. Requests of a broken
+/// session fail, too.
+fn is_attempt(status: &Status) -> bool {
+    let causes = ["the peer does not answer", "does not connect back", "nobody listens"];
+    !status.may_have_run() && causes.iter().any(|cause| status.message().contains(cause))
+}
+
+fn is_refusal(status: &Status) -> bool {
+    status.code() == Code::Unavailable
+        && !status.may_have_run()
+        && status.causes().iter().any(|cause| cause.starts_with("the next attempt to connect is due in"))
+}
+
+/// Addresses of a name, in virtual time.
+#[derive(Debug, Clone)]
+struct Directory {
+    timers: Timers,
+    addresses: Arc<Mutex<Vec<SocketAddr>>>,
+}
+
+impl Directory {
+    fn set(&self, addresses: &[SocketAddr]) {
+        *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = addresses.to_vec();
+    }
+}
+
+impl Resolve for Directory {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async {
+            let found = self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            self.timers.sleep(LOOKUP).await;
+            if found.is_empty() { Err("there is no such name".into()) } else { Ok(found) }
+        })
+    }
+}
+
+/// Returns true if a call has failed because its session ended.
+fn broke_with_its_session(status: &Status) -> bool {
+    let causes = [
+        "the peer stopped answering in an open session",
+        "the peer has ended the session, or has named memory that it does not hold",
+        "the peer gave up the session and began another",
+        "the peer closed the session, or its process has ended",
+        "the peer was restarted",
+    ];
+    status.code() == Code::Unavailable && causes.iter().any(|cause| status.message().ends_with(cause))
+}
+
+/// A caller that uses a name.
+#[derive(Clone)]
+struct Caller {
+    client: Client,
+    channel: Channel,
+    /// Address of the server.
+    server: SocketAddr,
+}
+
+impl Caller {
+    /// Makes a small call. Returns the error, if it failed.
+    async fn number(&self, timeout: Duration, connect: Connect) -> Option<Status> {
+        let client = WorkClient::new(self.channel.clone());
+        self.client.number_by(client, self.server, "number, by a name", timeout, connect).await
+    }
+
+    /// Makes small calls until one is not made in a session that is about to end. Returns its error, if it
+    /// failed.
+    async fn number_in_new_session(&self, connect: Connect) -> Option<Status> {
+        loop {
+            let failure = self.number(MINUTE, connect).await;
+            if !failure.as_ref().is_some_and(broke_with_its_session) {
+                return failure;
+            }
+        }
+    }
+
+    async fn fails(&self) {
+        let (oracle, timers) = (&self.client.oracle, &self.client.timers);
+        let _first = self.number_in_new_session(Connect::FailFast).await;
+        let began = timers.now();
+        let status = self.number(MINUTE, Connect::FailFast).await;
+        let took = timers.now() - began;
+        if !status.as_ref().is_some_and(|status| status.code() == Code::Unavailable && took <= ROUND) {
+            oracle.fail(format!("a call by a name that leads nowhere ended with {status:?} after {took:?}"));
+        }
+        let began = timers.now();
+        let ready = self.channel.ready().await;
+        let took = timers.now() - began;
+        if !ready.as_ref().is_err_and(|status| status.code() == Code::Unavailable) || took > ROUND {
+            oracle.fail(format!("who waits for a server that is away was told {ready:?} after {took:?}"));
+        }
+        let late = self.number(IN_VAIN, Connect::Wait).await;
+        if !late.as_ref().is_some_and(|status| status.code() == Code::DeadlineExceeded) {
+            oracle.fail(format!("a call that waits for {IN_VAIN:?} in vain ended with {late:?}"));
+        }
+    }
+}
