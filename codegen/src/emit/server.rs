@@ -171,6 +171,8 @@ fn register(service: &Service) -> TokenStream {
     let (ident, krate) = (&service.ident, krate(service, Span::call_site()));
     if service.is_pooled() {
         quote! {
+            // Pollers count their clones without atomic operations.
+            #[allow(clippy::redundant_allocation)]
             fn __register<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(
                 handler: ::std::rc::Rc<::std::sync::Arc<__Handler>>,
                 methods: &mut #krate::stub::Methods,

@@ -188,6 +188,7 @@ impl KvServer {
             ),
         )
     }
+    #[allow(clippy::redundant_allocation)]
     fn __register<__Handler: Kv + ::core::marker::Send + ::core::marker::Sync>(
         handler: ::std::rc::Rc<::std::sync::Arc<__Handler>>,
         methods: &mut ::trunkline::stub::Methods,
