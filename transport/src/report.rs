@@ -12,6 +12,7 @@ use trunkline_verbs::{QpPath, QueuePair};
 
 /// The state and the counters of a node at one moment.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct NodeReport {
     /// Family of the device: `softrdma` or `rdma-core`.
     pub provider: &'static str,
@@ -172,6 +173,7 @@ pub struct FailedCalls {
 
 /// The QPs that take the same path to the same address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathReport {
     /// Address that the peer listens on.
     pub address: SocketAddr,
@@ -211,6 +213,7 @@ pub struct DeviceCounter {
 
 /// The messages between one local poller and one poller of a peer, since the peer is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaneReport {
     /// The peer.
     pub peer: PeerKey,

@@ -103,6 +103,7 @@ impl Limit {
 
 /// State of a budget at one moment, as a node reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BudgetReport {
     /// Name of the resource, as shown in refusals.
     pub name: &'static str,
