@@ -3,7 +3,7 @@
 
 use crate::recorder::{Recorder, Sample};
 use crate::stopwatch::{Stopwatch, nanoseconds};
-use crate::{Exchange, child, pin};
+use crate::{Exchange, pin, server};
 use iceoryx2::pending_response::PendingResponse;
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::PortFactory as _;
@@ -61,10 +61,10 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     let service = echo(&node, &name, exchange.outstanding)?;
     let server =
         service.server_builder().initial_max_slice_len(exchange.reply.max(1)).create().map_err(named)?;
-    child::announce(&name)?;
+    server::announce(&name)?;
     let (is_over, reply) = (Arc::new(AtomicBool::new(false)), vec![1; exchange.reply]);
     let ended = Arc::clone(&is_over);
-    child::at_end(move || ended.store(true, Ordering::Relaxed));
+    server::at_end(move || ended.store(true, Ordering::Relaxed));
     while !is_over.load(Ordering::Relaxed) {
         let Some(request) = server.receive().map_err(named)? else {
             spin_loop();

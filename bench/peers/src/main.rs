@@ -7,11 +7,15 @@
 //! |---|---|
 //! | `tonic_echo`, `tarpc_echo`, `iceoryx_echo` | the systems |
 //! | `tokio_side` | code common to the systems on tokio |
-//! | `child` | the server process |
+//! | `server` | the server process |
 
 #![forbid(unsafe_code)]
 
+#[path = "../../src/child.rs"]
 mod child;
+#[path = "../../src/failure.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+mod failure;
 mod iceoryx_echo;
 #[path = "../../src/load.rs"]
 mod load;
@@ -21,6 +25,10 @@ mod pin;
 #[path = "../../src/recorder.rs"]
 #[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod recorder;
+mod server;
+#[path = "../../src/spread.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+mod spread;
 #[path = "../../src/stopwatch.rs"]
 mod stopwatch;
 mod tarpc_echo;
@@ -217,11 +225,11 @@ fn rest(mut exchange: Exchange, rate: f64, sessions: u16) -> Result<(), String> 
     print(&usage.map_err(|why| server.death().unwrap_or(why))?)
 }
 
-fn start(exchange: &Exchange) -> Result<(tempfile::TempDir, child::Server), String> {
+fn start(exchange: &Exchange) -> Result<(tempfile::TempDir, server::Server), String> {
     let folder =
         tempfile::tempdir().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let core = exchange.cores().map(|cores| cores.server);
-    let server = child::Server::start(exchange, folder.path(), core)?;
+    let server = server::Server::start(exchange, folder.path(), core)?;
     Ok((folder, server))
 }
 

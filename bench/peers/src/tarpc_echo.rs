@@ -1,7 +1,7 @@
 //! tarpc with its bincode transport.
 
 use crate::tokio_side::{self, Caller};
-use crate::{Exchange, System, child};
+use crate::{Exchange, System, server};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use serde_bytes::ByteBuf;
@@ -58,7 +58,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
         let named = |error: std::io::Error| error.to_string();
         if exchange.system == System::TarpcTcp {
             let listener = TcpListener::bind("127.0.0.1:0").await.map_err(named)?;
-            child::announce(&listener.local_addr().map_err(named)?.to_string())?;
+            server::announce(&listener.local_addr().map_err(named)?.to_string())?;
             loop {
                 let (stream, _) = listener.accept().await.map_err(named)?;
                 stream.set_nodelay(true).map_err(named)?;
@@ -67,7 +67,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
         }
         let path = exchange.folder.clone().unwrap_or_default().join("tarpc");
         let listener = UnixListener::bind(&path).map_err(named)?;
-        child::announce(&path.to_string_lossy())?;
+        server::announce(&path.to_string_lossy())?;
         loop {
             tokio::spawn(serve_one(listener.accept().await.map_err(named)?.0));
         }

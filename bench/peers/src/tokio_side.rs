@@ -6,7 +6,7 @@
 use crate::recorder::{Recorder, Sample};
 use crate::stopwatch::{Stopwatch, nanoseconds};
 use crate::usage::{self, Usage};
-use crate::{Exchange, child, pin};
+use crate::{Exchange, pin, server};
 use bytes::Bytes;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +46,7 @@ pub(crate) fn serve(
 ) -> Result<(), String> {
     exchange.cores().map_or(Ok(()), |cores| pin::to(cores.server))?;
     let (ended, end) = futures::channel::oneshot::channel::<()>();
-    child::at_end(|| drop(ended));
+    server::at_end(|| drop(ended));
     runtime(exchange)?.block_on(async {
         tokio::select! {
             served = server => served,

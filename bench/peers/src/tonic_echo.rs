@@ -1,7 +1,7 @@
 //! gRPC by tonic: unary calls, with windows that hold the calls under way.
 
 use crate::tokio_side::{self, Caller};
-use crate::{Exchange, System, child};
+use crate::{Exchange, System, server};
 use bytes::Bytes;
 use std::path::PathBuf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -64,13 +64,13 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
         let named = |error: std::io::Error| error.to_string();
         let served = if exchange.system == System::TonicTcp {
             let listener = TcpListener::bind("127.0.0.1:0").await.map_err(named)?;
-            child::announce(&listener.local_addr().map_err(named)?.to_string())?;
+            server::announce(&listener.local_addr().map_err(named)?.to_string())?;
             // `Server::tcp_nodelay` has no effect on incoming connections passed in.
             router.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await
         } else {
             let path = exchange.folder.clone().unwrap_or_default().join("tonic");
             let listener = UnixListener::bind(&path).map_err(named)?;
-            child::announce(&path.to_string_lossy())?;
+            server::announce(&path.to_string_lossy())?;
             router.serve_with_incoming(UnixListenerStream::new(listener)).await
         };
         served.map_err(|error| error.to_string())
