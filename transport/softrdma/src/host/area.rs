@@ -8,7 +8,7 @@
 
 use super::Host;
 use super::area_ffi::{self, Fork, Mapping};
-use super::memory::Life;
+use super::segment::Life;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;

@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use super::HostError;
-use super::runtime_dir::{create_private, fault, is_private_directory, private_directory};
+use super::private_file::{create_private, fault, is_private_directory, private_directory};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions, read_dir, remove_dir, symlink_metadata};

@@ -2,7 +2,7 @@
 //!
 //! Owns the open folder and the open lock file. Both are opened when a member joins and kept, since a process
 //! that changes its user or its root directory may not be able to open them again. A lock file that a cleaner
-//! of old files has removed is created again. Called by `member` only.
+//! of old files has removed is created again. Called by `member`, and by `tidy` for other folders.
 //!
 //! A holder keeps the lock for microseconds, but it may be stopped meanwhile, as by SIGSTOP. The lock file names its
 //! holder. Once one holder has kept the lock for [`PAUSES`] pauses, a member that waits renames the file, and a new
@@ -13,7 +13,7 @@
 use super::HostError;
 use super::private_file::{is_at, open_private};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, RenameFlags, renameat2};
+use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, renameat2};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -246,8 +246,14 @@ impl Drop for Locked<'_> {
 /// before it is locked.
 pub(super) fn is_in_place(lock: &FolderLock, held: &Locked<'_>) -> io::Result<()> {
     let path = lock.path().join(NAME);
-    match held.file().is_none_or(|file| is_at(file, nix::fcntl::AT_FDCWD, &path)) {
+    match held.file().is_none_or(|file| is_at(file, AT_FDCWD, &path)) {
         true => Ok(()),
         false => Err(io::ErrorKind::NotFound.into()),
     }
+}
+
+/// Takes the lock of a folder unless it is held.
+pub(super) fn try_lock(folder: &Path) -> Option<Flock<File>> {
+    let file = open_private(AT_FDCWD, &folder.join(NAME)).ok()?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }

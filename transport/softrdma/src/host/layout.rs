@@ -1,4 +1,4 @@
-//! Layout of the registry: offset and size of each table.
+//! Layout of the registry: offset and size of each table, and the word that identifies a member.
 //!
 //! Owns the format: any change here needs a new [`MAGIC`]. Tables have fixed sizes.
 #![forbid(unsafe_code)]
@@ -38,6 +38,30 @@ const SLOT_TABLE: usize = COUNTERS + 128;
 const BLOCK_TABLE: usize = SLOT_TABLE + 8 * SLOTS;
 /// The tables of records.
 const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;
+
+/// Identifies a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct MemberId {
+    /// Slot of the member in the registry.
+    pub(crate) slot: u16,
+    /// Generation: the count of members that have had the slot, from 1.
+    pub(crate) generation: u32,
+}
+
+impl MemberId {
+    /// Packs the identifier into one word; never 0.
+    pub(crate) fn pack(self) -> u64 {
+        u64::from(self.generation) << 16 | u64::from(self.slot)
+    }
+
+    /// Unpacks a word of [`MemberId::pack`]; `None` for any other word.
+    #[allow(clippy::cast_possible_truncation, reason = "the low 16 bits are the slot")]
+    pub(crate) fn unpack(word: u64) -> Option<Self> {
+        let slot = word as u16;
+        let generation = u32::try_from(word >> 16).ok().filter(|generation| *generation != 0)?;
+        (usize::from(slot) < SLOTS).then_some(Self { slot, generation })
+    }
+}
 
 /// A table of records: a tag and three words each.
 #[derive(Debug)]
@@ -93,5 +117,15 @@ mod tests {
         assert_eq!(SERVICES.record(SERVICES.capacity - 1) + RECORD, PORTS.start);
         assert_eq!(PORTS.record(PORTS.capacity - 1) + RECORD, DOMAINS.start);
         assert_eq!(DOMAINS.record(DOMAINS.capacity - 1) + RECORD, LENGTH);
+    }
+
+    #[test]
+    fn unpack_accepts_exactly_the_words_of_pack() {
+        let member = MemberId { slot: 1023, generation: u32::MAX };
+        assert_eq!(MemberId::unpack(member.pack()), Some(member));
+        assert_eq!(MemberId::unpack(0), None);
+        assert_eq!(MemberId::unpack(5), None, "no generation");
+        assert_eq!(MemberId::unpack(1 << 16 | 1024), None, "no such slot");
+        assert_eq!(MemberId::unpack(u64::MAX), None);
     }
 }

@@ -1,60 +1,26 @@
 //! Members: joining, leaving, and cleaning up after the dead.
 //!
-//! Owns the locks of the slots. A member's slot holds its generation while it lives; a generation is
+//! Owns the words of the slots. A member's slot holds its generation while it lives; a generation is
 //! never used again, so a stale identifier matches no member.
 #![forbid(unsafe_code)]
 
-use super::folder_lock::{self, FolderLock, Locked, is_in_place};
-use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, SLOTS};
-use super::memory::{HostMemory, Life};
+use super::folder_lock::{FolderLock, Locked, is_in_place};
+use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, MemberId, SLOTS};
+use super::memory::HostMemory;
 use super::numbering::Numbering;
-use super::private_file::{open_private, open_to_check};
-use super::records::ATTEMPTS;
+use super::private_file::open_private;
 use super::runtime_dir::namespace_folder;
+use super::segment::{ATTEMPTS, Life};
+use super::slot_locks::{Marks, REGISTRY, SLOT, holds_lock};
 use super::{HostError, Segment, tidy};
-use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, fcntl};
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, c_int};
+use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use trunkline_machine::Runtime;
-use trunkline_verbs::descriptors::above_stdio;
-
-/// The prefix of the names of the slots' lock files.
-const SLOT: &str = "slot-";
-/// The name of the registry.
-const REGISTRY: &str = "registry";
-
-/// Identifies a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct MemberId {
-    /// Slot of the member in the registry.
-    pub(crate) slot: u16,
-    /// Generation: the count of members that have had the slot, from 1.
-    pub(crate) generation: u32,
-}
-
-impl MemberId {
-    /// Packs the identifier into one word; never 0.
-    pub(crate) fn pack(self) -> u64 {
-        u64::from(self.generation) << 16 | u64::from(self.slot)
-    }
-
-    /// Unpacks a word of [`MemberId::pack`]; `None` for any other word.
-    #[allow(clippy::cast_possible_truncation, reason = "the low 16 bits are the slot")]
-    pub(crate) fn unpack(word: u64) -> Option<Self> {
-        let slot = word as u16;
-        let generation = u32::try_from(word >> 16).ok().filter(|generation| *generation != 0)?;
-        (usize::from(slot) < SLOTS).then_some(Self { slot, generation })
-    }
-}
 
 /// One member's view of the host. Dropping it leaves.
 #[derive(Debug)]
@@ -281,109 +247,6 @@ impl Drop for Host {
             Place::Folder { marks, .. } => marks.clear(self.me.slot),
             Place::Memory { memory, .. } => memory.leave(self.me),
         }
-    }
-}
-
-/// Takes the lock of a folder unless it is held.
-pub(super) fn try_lock(folder: &Path) -> Option<Flock<File>> {
-    let file = open_private(AT_FDCWD, &folder.join(folder_lock::NAME)).ok()?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
-}
-
-/// Returns true if a member lives in a folder that is locked, or if that cannot be determined. It reads files
-/// and maps none, so that neither another format nor a full file system can do harm.
-pub(super) fn any_lives(folder: &Path) -> bool {
-    let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
-    let Ok(present) = slots_present(folder) else { return true };
-    let Ok(directory) = above_stdio(|| File::open(folder)) else { return true };
-    if present.iter().any(|slot| holds_lock(directory.as_fd(), *slot, None)) {
-        return true;
-    }
-    // A cleaner of old files may have removed the lock file of a living member.
-    let Ok(words) = read_slots(&folder.join(REGISTRY)) else { return false };
-    slots().zip(words).any(|(slot, word)| word != 0 && !present.contains(&slot))
-}
-
-/// Returns the slots that have a lock file.
-fn slots_present(folder: &Path) -> io::Result<BTreeSet<u16>> {
-    let mut present = BTreeSet::new();
-    for entry in std::fs::read_dir(folder)? {
-        let name = entry?.file_name();
-        let slot =
-            name.to_str().and_then(|name| name.strip_prefix(SLOT)).and_then(|slot| slot.parse::<u16>().ok());
-        present.extend(slot);
-    }
-    Ok(present)
-}
-
-/// Reads the words of all slots from a registry of our format.
-fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
-    let file = open_to_check(AT_FDCWD, path)?;
-    let mut bytes = vec![0; layout::slot(0) + 8 * SLOTS];
-    file.read_exact_at(&mut bytes, 0)?;
-    let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
-    if words.next() != Some(MAGIC) {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok(words.skip(layout::slot(0) / 8 - 1).collect())
-}
-
-/// Returns true if the lock of a slot is held. If its file is gone or cannot be opened, the slot's mark
-/// decides. If the mark cannot be read either, no member is declared dead. It is called while handling
-/// packets, so it allocates nothing.
-fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Option<&Marks>) -> bool {
-    let mut name = [0; 16];
-    let mut rest = &mut name[..];
-    let written = write!(rest, "{SLOT}{slot}").map(|()| rest.len());
-    let Ok(left) = written else { return true };
-    let name = Path::new(OsStr::from_bytes(&name[..name.len() - left]));
-    match open_to_check(folder, name) {
-        Ok(file) => Flock::lock(file, FlockArg::LockSharedNonblock).is_err(),
-        Err(_) => marks.is_none_or(|marks| marks.is_set(slot)),
-    }
-}
-
-/// Locks on single bytes of the registry, one for each living member, besides the lock of its slot. A mark
-/// belongs to the open file, so a process that has changed its user or its root directory, or has no
-/// descriptor left, can still check it. All members of a registry share its file, even if its path has
-/// changed. A child after a fork shares the open file, and with it its parent's lock.
-#[derive(Debug)]
-struct Marks(File);
-
-impl Marks {
-    fn open(folder: &Path) -> Result<Self, HostError> {
-        let path = folder.join(REGISTRY);
-        // Opened for reading only: data that the program writes to a wrong descriptor must not end up in it.
-        let opened = open_to_check(AT_FDCWD, &path);
-        opened.map(Self).map_err(|source| HostError::Os { doing: "open", path, source })
-    }
-
-    fn set(&self, slot: u16) -> io::Result<()> {
-        fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_RDLCK)))?;
-        Ok(())
-    }
-
-    fn clear(&self, slot: u16) {
-        // Unlocked explicitly: a child of a fork may share the open file, and would keep the mark.
-        let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_UNLCK)));
-    }
-
-    /// Returns true if another member has set the mark, or if that cannot be determined.
-    fn is_set(&self, slot: u16) -> bool {
-        let mut found = byte(slot, libc::F_WRLCK);
-        let asked = fcntl(&self.0, FcntlArg::F_OFD_GETLK(&mut found));
-        asked.is_err() || c_int::from(found.l_type) != libc::F_UNLCK
-    }
-}
-
-/// Returns a lock on the byte of a slot.
-fn byte(slot: u16, kind: c_int) -> libc::flock {
-    libc::flock {
-        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
-        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
-        l_start: slot.into(),
-        l_len: 1,
-        l_pid: 0,
     }
 }
 
@@ -639,15 +502,5 @@ mod tests {
                 });
             }
         });
-    }
-
-    #[test]
-    fn unpack_accepts_exactly_the_words_of_pack() {
-        let member = MemberId { slot: 1023, generation: u32::MAX };
-        assert_eq!(MemberId::unpack(member.pack()), Some(member));
-        assert_eq!(MemberId::unpack(0), None);
-        assert_eq!(MemberId::unpack(5), None, "no generation");
-        assert_eq!(MemberId::unpack(1 << 16 | 1024), None, "no such slot");
-        assert_eq!(MemberId::unpack(u64::MAX), None);
     }
 }

@@ -1,6 +1,6 @@
 //! A host inside one process, for simulations: segments, liveness and messages without files and sockets.
 //!
-//! Owns the memory that the simulated processes of a host share, and which of them are alive. Once a process
+//! Owns the segments that the simulated processes of a host share, and their inboxes. Once a process
 //! is killed, its stores and messages are dropped, although its code may run until the simulation drops it. A
 //! process may be killed between two stores, so that other members find its writes half done.
 //!
@@ -8,64 +8,16 @@
 //! (`super::Host`), and by the module `simulation`.
 #![forbid(unsafe_code)]
 
-use super::segment::HeapWords;
+use super::segment::{HeapWords, Life};
 use super::{HostError, MemberId};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_machine::Runtime;
 use trunkline_verbs::Memory;
 
 /// Capacity of a member's inbox in bytes, like a socket's buffer.
 const INBOX_BYTES: usize = 1 << 20;
-
-/// Marks a process without a limit on its stores.
-const UNLIMITED: u64 = u64::MAX;
-
-/// State of a simulated process, alive or killed.
-#[derive(Debug)]
-pub(crate) struct Life {
-    is_alive: AtomicBool,
-    /// Number of stores to shared memory until the process is killed.
-    stores_left: AtomicU64,
-}
-
-impl Life {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { is_alive: AtomicBool::new(true), stores_left: AtomicU64::new(UNLIMITED) })
-    }
-
-    pub(crate) fn is_alive(&self) -> bool {
-        self.is_alive.load(Ordering::Relaxed)
-    }
-
-    /// Kills the process now.
-    pub(crate) fn kill(&self) {
-        self.is_alive.store(false, Ordering::Relaxed);
-    }
-
-    /// Kills the process after a number of further stores to shared memory.
-    pub(crate) fn kill_after_stores(&self, stores: u64) {
-        self.stores_left.store(stores, Ordering::Relaxed);
-    }
-
-    /// Accounts for `wanted` stores that are about to be made; returns how many of them take effect.
-    pub(super) fn permit(&self, wanted: u64) -> u64 {
-        if !self.is_alive() {
-            return 0;
-        }
-        let left = self.stores_left.load(Ordering::Relaxed);
-        if left == UNLIMITED {
-            return wanted;
-        }
-        self.stores_left.store(left.saturating_sub(wanted), Ordering::Relaxed);
-        if left < wanted {
-            self.kill();
-        }
-        left.min(wanted)
-    }
-}
 
 /// An entry of a member's inbox.
 #[derive(Debug)]

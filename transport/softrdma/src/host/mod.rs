@@ -14,10 +14,12 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | `runtime_dir` | the choice of the directory, and the check that only its user can write there |
+//! | `runtime_dir` | the choice of the directory |
+//! | `private_file` | the check that only their user can access files and directories |
 //! | `segment` | mapped files, or memory of a simulation, whose words are atomics |
-//! | `layout` | offset and size of each of the registry's tables |
+//! | `layout` | offset and size of each of the registry's tables, and members' identifiers |
 //! | `member` | joining, leaving, the list of living members, cleaning up after the dead |
+//! | `slot_locks` | the locks that show which members live |
 //! | `members` | messages between members |
 //! | `area` | memory that one member writes and another reads |
 //! | `memory` | the replacement of the files in a simulation |
@@ -61,6 +63,7 @@ mod records;
 mod runtime_dir;
 mod segment;
 mod services;
+mod slot_locks;
 mod targets;
 mod tidy;
 
@@ -74,10 +77,11 @@ pub(crate) use away::AwayFiles;
 pub use away::{DeviceList, list_devices, put_back, take_away};
 pub(crate) use domains::{DomainClaim, FileId};
 pub use error::HostError;
-pub(crate) use member::{Host, MemberId};
+pub(crate) use layout::MemberId;
+pub(crate) use member::Host;
 pub(crate) use members::{MAX_MESSAGE_BYTES, MemberMessage, Members, Received, Undelivered};
 pub use node_sockets::{FoundNode, MAX_NODE_BYTES, MAX_NODES, NodeSocket, ask_nodes};
 pub(crate) use ports::{MemberPorts, PortHolder, PortRefused, Source};
-pub(crate) use segment::Segment;
+pub(crate) use segment::{Life, Segment};
 pub(crate) use services::ServiceClaim;
 pub(crate) use targets::{BUFFER_WORDS, Left, TargetRecord, Targets};

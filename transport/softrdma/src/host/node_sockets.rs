@@ -9,7 +9,8 @@
 
 use super::HostError;
 use super::members::{Folder, send};
-use super::runtime_dir::{existing_folder, is_private_directory, namespace_folder, private_directory};
+use super::private_file::{is_private_directory, private_directory};
+use super::runtime_dir::{existing_folder, namespace_folder};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use socket2::Socket;

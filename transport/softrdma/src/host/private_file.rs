@@ -1,19 +1,26 @@
-//! Files in the members' folder that only their user may access, regardless of the umask.
+//! The members' files and directories, which only their user may access, regardless of the umask.
 #![forbid(unsafe_code)]
 
+use super::HostError;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstatat};
 use nix::unistd::geteuid;
-use std::fs::{File, Permissions};
-use std::io;
+use std::fs::{DirBuilder, File, Metadata, Permissions};
+use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use trunkline_verbs::descriptors::above_stdio;
 
 /// Permissions of the files.
 const MODE: u32 = 0o600;
+
+/// Permissions of the directories.
+const PRIVATE: u32 = 0o700;
+
+/// Fault of a file that belongs to another user.
+const OF_ANOTHER_USER: &str = "belongs to another user";
 
 /// Opens a file for reading and writing, or creates it. A relative path starts at `directory`.
 pub(super) fn open_private(directory: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
@@ -22,7 +29,7 @@ pub(super) fn open_private(directory: BorrowedFd<'_>, path: &Path) -> io::Result
     let open = || above_stdio(|| Ok(File::from(openat(directory, path, flags, mode)?)));
     let file = match open() {
         // The umask of the process that made the file had removed the permissions.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let found = fstatat(directory, path, AtFlags::AT_SYMLINK_NOFOLLOW)?;
             let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
             if !is_file || found.st_uid != geteuid().as_raw() {
@@ -51,5 +58,68 @@ pub(super) fn is_at(file: &File, directory: BorrowedFd<'_>, path: &Path) -> bool
         (Ok(there), Ok(open)) => (there.st_dev, there.st_ino) == (open.dev(), open.ino()),
         (Err(Errno::ENOENT | Errno::ENOTDIR), _) => false,
         _ => true,
+    }
+}
+
+/// Creates the directory, or checks that only this user can write to it.
+pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
+    create_private(path)?;
+    match is_private_directory(path)? {
+        true => Ok(()),
+        // It was removed since.
+        false => {
+            let source = ErrorKind::NotFound.into();
+            Err(HostError::Os { doing: "examine", path: path.to_owned(), source })
+        }
+    }
+}
+
+/// Creates the directory unless there is something of that name.
+pub(super) fn create_private(path: &Path) -> Result<(), HostError> {
+    match DirBuilder::new().mode(PRIVATE).create(path) {
+        Err(source) if source.kind() != ErrorKind::AlreadyExists => {
+            Err(HostError::Os { doing: "create the runtime directory", path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns true if the directory exists. Checks that only this user can write to it.
+pub(super) fn is_private_directory(path: &Path) -> Result<bool, HostError> {
+    let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        found => found.map_err(failed("examine"))?,
+    };
+    if let Some(fault) = fault(&found) {
+        let remedy = if fault == OF_ANOTHER_USER {
+            "run as that user, or name another one in TRUNKLINE_RUNTIME_DIR"
+        } else {
+            "remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
+        };
+        return Err(HostError::Unsafe { path: path.to_owned(), fault, remedy });
+    }
+    // The umask of the process that made the directory may have removed its user's permissions. Any process
+    // that finds it so restores them: its maker may not have done so yet, or may have died.
+    if found.mode() & PRIVATE != PRIVATE {
+        std::fs::set_permissions(path, Permissions::from_mode(PRIVATE))
+            .map_err(failed("set the permissions of"))?;
+    }
+    Ok(true)
+}
+
+/// Returns the reason why a file cannot serve; `None` for a directory of this user to which only it can write.
+pub(super) fn fault(found: &Metadata) -> Option<&'static str> {
+    // Another user's file first, of any kind: this user may be unable to remove it.
+    if found.uid() != geteuid().as_raw() {
+        Some(OF_ANOTHER_USER)
+    } else if found.file_type().is_symlink() {
+        Some("is a symbolic link")
+    } else if !found.is_dir() {
+        Some("is not a directory")
+    } else if found.mode() & 0o077 != 0 {
+        Some("is open to other users")
+    } else {
+        None
     }
 }

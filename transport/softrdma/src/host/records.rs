@@ -14,6 +14,7 @@
 
 use super::folder_lock::Locked;
 use super::layout::Table;
+use super::segment::ATTEMPTS;
 use super::{Host, HostError, MemberId};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -23,8 +24,6 @@ const MEMBER: u64 = (1 << 48) - 1;
 const IS_WRITTEN: u64 = 1 << 15;
 /// Number of places of a table up to which new records leave those of dead members alone.
 const KEPT: usize = 256;
-/// Number of attempts at a place. Each that fails is a success of another member, unless a simulation has killed this process.
-pub(super) const ATTEMPTS: u32 = 1000;
 
 /// A record whose member is in its slot, checked without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +194,8 @@ mod tests {
     use super::super::layout::PORTS;
     use super::super::testing::Folder;
     use super::*;
-    use crate::host::memory::{HostMemory, Life};
+    use crate::host::Life;
+    use crate::host::memory::HostMemory;
     use std::collections::BTreeSet;
     use std::sync::atomic::AtomicU64;
     use std::sync::mpsc;

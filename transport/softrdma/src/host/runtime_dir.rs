@@ -1,27 +1,19 @@
 //! The directory that the processes of one user and one network namespace share.
 //!
-//! Owns the choice of the directory, the check that only its user can write there, and the names of the
-//! folders inside. Each folder is named after a network namespace, since addresses are valid within one only.
+//! Owns the choice of the directory and the names of the folders inside. Each folder is named after a network namespace, since addresses are valid within one only.
 #![forbid(unsafe_code)]
 
 use super::HostError;
 use super::default_dir::DefaultDirectory;
+use super::private_file::{is_private_directory, private_directory};
 use std::fmt;
-use std::fs::{DirBuilder, Metadata, Permissions};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Format of the files in such a folder. It changes with the format of any of them, and is part of the
 /// folder's name, so that programs of two versions never read each other's tables. At a shared address one of
 /// the two finds port 4791 in use.
 pub(super) const FORMAT: u32 = 8;
-
-/// Permissions of the directories.
-const PRIVATE: u32 = 0o700;
-
-/// Fault of a file that belongs to another user.
-const OF_ANOTHER_USER: &str = "belongs to another user";
 
 /// Name of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,73 +117,12 @@ impl Root {
     }
 }
 
-/// Creates the directory, or checks that only this user can write to it.
-pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
-    create_private(path)?;
-    match is_private_directory(path)? {
-        true => Ok(()),
-        // It was removed since.
-        false => {
-            let source = ErrorKind::NotFound.into();
-            Err(HostError::Os { doing: "examine", path: path.to_owned(), source })
-        }
-    }
-}
-
-/// Creates the directory unless there is something of that name.
-pub(super) fn create_private(path: &Path) -> Result<(), HostError> {
-    match DirBuilder::new().mode(PRIVATE).create(path) {
-        Err(source) if source.kind() != ErrorKind::AlreadyExists => {
-            Err(HostError::Os { doing: "create the runtime directory", path: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Returns true if the directory exists. Checks that only this user can write to it.
-pub(super) fn is_private_directory(path: &Path) -> Result<bool, HostError> {
-    let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
-    let found = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        found => found.map_err(failed("examine"))?,
-    };
-    if let Some(fault) = fault(&found) {
-        let remedy = if fault == OF_ANOTHER_USER {
-            "run as that user, or name another one in TRUNKLINE_RUNTIME_DIR"
-        } else {
-            "remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
-        };
-        return Err(HostError::Unsafe { path: path.to_owned(), fault, remedy });
-    }
-    // The umask of the process that made the directory may have removed its user's permissions. Any process
-    // that finds it so restores them: its maker may not have done so yet, or may have died.
-    if found.mode() & PRIVATE != PRIVATE {
-        std::fs::set_permissions(path, Permissions::from_mode(PRIVATE))
-            .map_err(failed("set the permissions of"))?;
-    }
-    Ok(true)
-}
-
-/// Returns the reason why a file cannot serve; `None` for a directory of this user to which only it can write.
-pub(super) fn fault(found: &Metadata) -> Option<&'static str> {
-    // Another user's file first, of any kind: this user may be unable to remove it.
-    if found.uid() != nix::unistd::geteuid().as_raw() {
-        Some(OF_ANOTHER_USER)
-    } else if found.file_type().is_symlink() {
-        Some("is a symbolic link")
-    } else if !found.is_dir() {
-        Some("is not a directory")
-    } else if found.mode() & 0o077 != 0 {
-        Some("is open to other users")
-    } else {
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::Folder;
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
 
     fn refusal(path: &Path) -> String {
         namespace_folder(Some(path)).unwrap_err().to_string()

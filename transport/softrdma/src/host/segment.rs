@@ -8,7 +8,6 @@
 //! Stores go through [`Word32`] and [`Word64`], which drop the stores of a simulated process that was killed.
 
 use super::HostError;
-use super::memory::Life;
 use super::private_file::open_private;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FallocateFlags, fallocate};
@@ -18,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use trunkline_verbs::headroom;
 
 /// Length of the segment's own header in bytes, at its start.
@@ -27,6 +26,13 @@ pub(crate) const HEADER: usize = 64;
 const MAGIC: usize = 0;
 /// Offset of the length in bytes.
 const LENGTH: usize = 8;
+
+/// Maximum number of attempts to exchange a word. Each that fails is a success of another member, unless a simulation has
+/// killed this process.
+pub(super) const ATTEMPTS: u32 = 1000;
+
+/// Marks a process without a limit on its stores.
+const UNLIMITED: u64 = u64::MAX;
 
 /// A segment, as one member accesses it.
 #[derive(Debug)]
@@ -77,6 +83,50 @@ impl HeapWords {
     /// Returns the length in bytes.
     pub(super) fn length(&self) -> usize {
         8 * self.0.len()
+    }
+}
+
+/// State of a simulated process, alive or killed.
+#[derive(Debug)]
+pub(crate) struct Life {
+    is_alive: AtomicBool,
+    /// Number of stores to shared memory until the process is killed.
+    stores_left: AtomicU64,
+}
+
+impl Life {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { is_alive: AtomicBool::new(true), stores_left: AtomicU64::new(UNLIMITED) })
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.is_alive.load(Ordering::Relaxed)
+    }
+
+    /// Kills the process now.
+    pub(crate) fn kill(&self) {
+        self.is_alive.store(false, Ordering::Relaxed);
+    }
+
+    /// Kills the process after a number of further stores to shared memory.
+    pub(crate) fn kill_after_stores(&self, stores: u64) {
+        self.stores_left.store(stores, Ordering::Relaxed);
+    }
+
+    /// Accounts for `wanted` stores that are about to be made; returns how many of them take effect.
+    pub(super) fn permit(&self, wanted: u64) -> u64 {
+        if !self.is_alive() {
+            return 0;
+        }
+        let left = self.stores_left.load(Ordering::Relaxed);
+        if left == UNLIMITED {
+            return wanted;
+        }
+        self.stores_left.store(left.saturating_sub(wanted), Ordering::Relaxed);
+        if left < wanted {
+            self.kill();
+        }
+        left.min(wanted)
     }
 }
 

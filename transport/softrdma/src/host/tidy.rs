@@ -6,8 +6,9 @@
 //! starts again. The work of one start is bounded, and the next start continues.
 #![forbid(unsafe_code)]
 
-use super::member::{any_lives, try_lock};
+use super::folder_lock::try_lock;
 use super::runtime_dir::{FORMAT, FolderName};
+use super::slot_locks::any_lives;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -15,7 +15,8 @@
 
 mod ports;
 
-use crate::host::memory::{HostMemory, Life};
+use crate::host::Life;
+use crate::host::memory::HostMemory;
 use crate::link::Datagram;
 use ports::Ports;
 use std::fmt::Debug;

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::Network;
-use crate::host::memory::Life;
+use crate::host::Life;
 use crate::link::{
     Datagram, DatagramSocket, LinkError, MAX_DATAGRAM_BYTES, ReceiveBatch, Received, SendBatch, Sockets,
 };
