@@ -9,7 +9,7 @@
 //! | one | waits in the backlog | the responder answers the peer; the backlog is fed | contract G7 | repeated, same serial |
 #![forbid(unsafe_code)]
 
-use super::change::{ATTRIBUTE_WORDS, put_attributes};
+use super::attributes::{ATTRIBUTE_WORDS, put_attributes};
 use super::message::Message;
 use super::owner::MAX_FETCH;
 use crate::device::async_events::AsyncEvents;

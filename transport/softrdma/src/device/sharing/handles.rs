@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::Sharing;
-use super::change::take_attributes;
+use super::attributes::take_attributes;
 use super::executor::{Executor, executor_of};
 use super::message::Message;
 use crate::device::domain_table::Domain;

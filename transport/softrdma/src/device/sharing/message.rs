@@ -16,12 +16,14 @@
 //! | 24 event | executor, holder | TGT, event |
 #![forbid(unsafe_code)]
 
-use super::change::{put_change, take_change};
 use crate::device::shard::{MemberOutbox, RemoteOutcome};
 use crate::host::MemberId;
 use std::net::IpAddr;
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadPiece, RemoteRange, Work};
-use trunkline_verbs::{AsyncEventKind, Gid, IoAddress, Psn, QpModify, RemoteAddress, Rkey, SrqNumber};
+use trunkline_verbs::{
+    Access, AddressVector, AsyncEventKind, Gid, IoAddress, Mtu, Psn, QpModify, QpNumber, QpState,
+    RemoteAddress, Rkey, SrqNumber,
+};
 
 /// Message kinds that are read here.
 pub(super) const KINDS: std::ops::RangeInclusive<u8> = 16..=24;
@@ -293,6 +295,78 @@ fn take_outcome(from: &mut Reader<'_>) -> Option<RemoteOutcome> {
     })
 }
 
+/// Appends a change. The message carries the source of the address vector separately.
+fn put_change(out: &mut Vec<u8>, change: &QpModify) {
+    let fields = [
+        change.state.map(|state| u32::from(state.code())),
+        change.current_state.map(|state| u32::from(state.code())),
+        change.pkey_index.map(u32::from),
+        change.port.map(u32::from),
+        change.access.map(|access| access.bits()),
+        change.path_mtu.map(|mtu| u32::from(mtu.code())),
+        change.destination_qp.map(QpNumber::get),
+        change.rq_psn.map(Psn::get),
+        change.sq_psn.map(Psn::get),
+        change.max_dest_rd_atomic.map(u32::from),
+        change.max_rd_atomic.map(u32::from),
+        change.min_rnr_timer.map(u32::from),
+        change.timeout.map(u32::from),
+        change.retry_count.map(u32::from),
+        change.rnr_retry.map(u32::from),
+    ];
+    for field in fields {
+        out.push(u8::from(field.is_some()));
+        put32(out, field.unwrap_or(0));
+    }
+    out.push(u8::from(change.address_vector.is_some()));
+    if let Some(vector) = change.address_vector {
+        out.extend_from_slice(&vector.destination.0);
+        out.extend_from_slice(&[vector.port, vector.hop_limit, vector.traffic_class]);
+        put64(out, u64::from(vector.flow_label));
+    }
+}
+
+/// Reads a change. The code that applies it decides whether it is legal.
+fn take_change(from: &mut Reader<'_>) -> Option<QpModify> {
+    fn byte(value: u32) -> Option<u8> {
+        u8::try_from(value).ok()
+    }
+    /// Reads an optional field; `None` if it holds no value of the type.
+    fn field<T>(from: &mut Reader<'_>, read: impl FnOnce(u32) -> Option<T>) -> Option<Option<T>> {
+        let (is_some, value) = (from.u8()?, from.u32()?);
+        if is_some == 0 { Some(None) } else { read(value).map(Some) }
+    }
+    let mut change = QpModify {
+        state: field(from, QpState::from_code)?,
+        current_state: field(from, QpState::from_code)?,
+        pkey_index: field(from, |value| u16::try_from(value).ok())?,
+        port: field(from, byte)?,
+        access: field(from, Access::from_bits)?,
+        path_mtu: field(from, |value| byte(value).and_then(Mtu::from_code))?,
+        destination_qp: field(from, |value| Some(QpNumber::new(value)))?,
+        rq_psn: field(from, |value| Some(Psn::new(value)))?,
+        sq_psn: field(from, |value| Some(Psn::new(value)))?,
+        max_dest_rd_atomic: field(from, byte)?,
+        max_rd_atomic: field(from, byte)?,
+        min_rnr_timer: field(from, byte)?,
+        timeout: field(from, byte)?,
+        retry_count: field(from, byte)?,
+        rnr_retry: field(from, byte)?,
+        address_vector: None,
+    };
+    if from.u8()? != 0 {
+        change.address_vector = Some(AddressVector {
+            source_gid_index: 0,
+            destination: Gid(from.array()?),
+            port: from.u8()?,
+            hop_limit: from.u8()?,
+            traffic_class: from.u8()?,
+            flow_label: u32::try_from(from.u64()?).ok()?,
+        });
+    }
+    Some(change)
+}
+
 fn put_remote(out: &mut Vec<u8>, remote: RemoteAddress) {
     put64(out, remote.address.0);
     put32(out, remote.rkey.0);
@@ -311,33 +385,33 @@ fn take_range(from: &mut Reader<'_>) -> Option<RemoteRange> {
     Some(RemoteRange { start: take_remote(from)?, length: from.u32()? })
 }
 
-pub(super) fn put32(out: &mut Vec<u8>, value: u32) {
+fn put32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-pub(super) fn put64(out: &mut Vec<u8>, value: u64) {
+fn put64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// Unread part of a message.
-pub(super) struct Reader<'a>(&'a [u8]);
+struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*head)
     }
 
-    pub(super) fn u8(&mut self) -> Option<u8> {
+    fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    pub(super) fn u32(&mut self) -> Option<u32> {
+    fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
@@ -350,7 +424,6 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
     use crate::device::random::Random;
-    use trunkline_verbs::{Access, AddressVector, Mtu, QpNumber, QpState};
 
     fn samples() -> Vec<Message<'static>> {
         let start = RemoteAddress { address: IoAddress(0x1122_3344_5566_7788), rkey: Rkey(0x99) };

@@ -21,7 +21,7 @@
 //! ```
 //! | part | what it owns |
 //! |---|---|
-//! | `message`, `change` | the encoding of messages and images |
+//! | `message`, `attributes` | the encoding of messages and images |
 //! | `executor` | a TGT's remote placements: one at a time, later packets wait in order, bounded |
 //! | `placements` | replies to an executor's placements and READs |
 //! | `owner` | placements for the executors of other TGTs |
@@ -42,7 +42,7 @@
 //! reporting an unknown SRQ.
 #![forbid(unsafe_code)]
 
-mod change;
+mod attributes;
 mod executor;
 mod handles;
 mod message;

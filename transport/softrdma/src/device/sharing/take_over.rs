@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use super::Sharing;
-use super::change::{ATTRIBUTE_WORDS, take_attributes};
+use super::attributes::{ATTRIBUTE_WORDS, take_attributes};
 use super::executor::{Executor, executor_of};
 use super::placements::abandon_requests_to;
 use crate::device::gid_table::GidTable;

@@ -1,98 +1,13 @@
-//! Changes and attributes of a TGT as plain numbers.
+//! Attributes of a TGT as plain numbers, in its shared image.
 //!
-//! Owns their encoding in messages and in the shared image. Decoded values are checked only against their
-//! types. The code that applies a change decides whether it is legal.
+//! Decoded values are checked only against their types.
 #![forbid(unsafe_code)]
 
-use super::message::{Reader, put32, put64};
 use std::net::IpAddr;
-use trunkline_verbs::{
-    Access, AddressVector, Gid, Mtu, Psn, QpAttributes, QpModify, QpNumber, QpState, QpType,
-};
+use trunkline_verbs::{Access, AddressVector, Gid, Mtu, Psn, QpAttributes, QpNumber, QpState, QpType};
 
 /// Number of words of the attributes in an image.
 pub(super) const ATTRIBUTE_WORDS: usize = 22;
-
-fn state_code(state: QpState) -> u32 {
-    state.code().into()
-}
-
-fn state_of(code: u64) -> Option<QpState> {
-    QpState::from_code(u32::try_from(code).ok()?)
-}
-
-/// Appends a change. The message carries the source of the address vector separately.
-pub(super) fn put_change(out: &mut Vec<u8>, change: &QpModify) {
-    let fields = [
-        change.state.map(state_code),
-        change.current_state.map(state_code),
-        change.pkey_index.map(u32::from),
-        change.port.map(u32::from),
-        change.access.map(|access| access.bits()),
-        change.path_mtu.map(|mtu| u32::from(mtu.code())),
-        change.destination_qp.map(QpNumber::get),
-        change.rq_psn.map(Psn::get),
-        change.sq_psn.map(Psn::get),
-        change.max_dest_rd_atomic.map(u32::from),
-        change.max_rd_atomic.map(u32::from),
-        change.min_rnr_timer.map(u32::from),
-        change.timeout.map(u32::from),
-        change.retry_count.map(u32::from),
-        change.rnr_retry.map(u32::from),
-    ];
-    for field in fields {
-        out.push(u8::from(field.is_some()));
-        put32(out, field.unwrap_or(0));
-    }
-    out.push(u8::from(change.address_vector.is_some()));
-    if let Some(vector) = change.address_vector {
-        out.extend_from_slice(&vector.destination.0);
-        out.extend_from_slice(&[vector.port, vector.hop_limit, vector.traffic_class]);
-        put64(out, u64::from(vector.flow_label));
-    }
-}
-
-/// Reads a change.
-pub(super) fn take_change(from: &mut Reader<'_>) -> Option<QpModify> {
-    fn byte(value: u32) -> Option<u8> {
-        u8::try_from(value).ok()
-    }
-    /// Reads an optional field; `None` if it holds no value of the type.
-    fn field<T>(from: &mut Reader<'_>, read: impl FnOnce(u32) -> Option<T>) -> Option<Option<T>> {
-        let (is_some, value) = (from.u8()?, from.u32()?);
-        if is_some == 0 { Some(None) } else { read(value).map(Some) }
-    }
-    let state = |value: u32| state_of(u64::from(value));
-    let mut change = QpModify {
-        state: field(from, state)?,
-        current_state: field(from, state)?,
-        pkey_index: field(from, |value| u16::try_from(value).ok())?,
-        port: field(from, byte)?,
-        access: field(from, Access::from_bits)?,
-        path_mtu: field(from, |value| byte(value).and_then(Mtu::from_code))?,
-        destination_qp: field(from, |value| Some(QpNumber::new(value)))?,
-        rq_psn: field(from, |value| Some(Psn::new(value)))?,
-        sq_psn: field(from, |value| Some(Psn::new(value)))?,
-        max_dest_rd_atomic: field(from, byte)?,
-        max_rd_atomic: field(from, byte)?,
-        min_rnr_timer: field(from, byte)?,
-        timeout: field(from, byte)?,
-        retry_count: field(from, byte)?,
-        rnr_retry: field(from, byte)?,
-        address_vector: None,
-    };
-    if from.u8()? != 0 {
-        change.address_vector = Some(AddressVector {
-            source_gid_index: 0,
-            destination: Gid(from.array()?),
-            port: from.u8()?,
-            hop_limit: from.u8()?,
-            traffic_class: from.u8()?,
-            flow_label: u32::try_from(from.u64()?).ok()?,
-        });
-    }
-    Some(change)
-}
 
 /// Appends [`ATTRIBUTE_WORDS`] words.
 pub(super) fn put_attributes(out: &mut Vec<u64>, attributes: &QpAttributes, source: Option<IpAddr>) {
@@ -102,7 +17,7 @@ pub(super) fn put_attributes(out: &mut Vec<u64>, attributes: &QpAttributes, sour
     };
     let vector = attributes.address_vector;
     out.extend([
-        u64::from(state_code(attributes.state)),
+        u64::from(attributes.state.code()),
         u64::from(attributes.pkey_index),
         u64::from(attributes.port),
         u64::from(attributes.access.bits()),
@@ -151,7 +66,7 @@ pub(super) fn take_attributes(words: &[u64]) -> Option<(QpAttributes, Option<IpA
     };
     let attributes = QpAttributes {
         qp_type: QpType::XrcTgt,
-        state: state_of(words[0])?,
+        state: QpState::from_code(number(0)?)?,
         pkey_index: u16::try_from(words[1]).ok()?,
         port: byte(2)?,
         access: Access::from_bits(number(3)?)?,
