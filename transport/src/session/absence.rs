@@ -1,5 +1,4 @@
-//! Handling of a removed device: ending its sessions, releasing it completely, and looking for it until it is
-//! back.
+//! Steps by which a removed device is released completely, and looked for until it is back.
 //!
 //! ```text
 //! Present --- removed ---> Emptying --- every poller has taken what had arrived ---> Releasing
@@ -10,20 +9,15 @@
 //! A kernel removes a device only when every process has released every object on it. So nothing here waits
 //! for the device: work that it has not completed fails, and may have arrived. While the device is away, a
 //! send fails as it does for a peer that is down, at the pace at which the device is looked for. The CM
-//! machine calls this.
+//! machine reports what has happened, and acts on the answers.
 #![forbid(unsafe_code)]
 
-use super::cm_machine::CmMachine;
-use crate::command::Command;
 use crate::incarnation::{self, DeviceShared, Listening, Opened};
 use crate::options::NodeOptions;
-use crate::{Connect, PeerDown, PeerKey, PollerIndex, StartError};
+use crate::{PeerKey, PollerIndex, StartError};
 use std::collections::BTreeSet;
-use std::io;
-use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::time::Duration;
-use trunkline_machine::mutant;
 use trunkline_verbs::Time;
 
 /// First and longest pause between two attempts to find the device.
@@ -50,6 +44,8 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Presence {
     state: State,
+    /// All pollers of the node.
+    pollers: BTreeSet<PollerIndex>,
     /// Options for opening the device again, and why that device and its kind of connections were chosen at
     /// first.
     options: NodeOptions,
@@ -61,9 +57,10 @@ pub(super) struct Presence {
 impl Presence {
     /// Creates the state for a present device. Later devices must be of the same family, even if others are
     /// found then.
-    pub(super) fn new(options: NodeOptions, device: &DeviceShared) -> Self {
+    pub(super) fn new(options: NodeOptions, device: &DeviceShared, pollers: BTreeSet<PollerIndex>) -> Self {
         Self {
             state: State::Present,
+            pollers,
             options: incarnation::again(options, device),
             why: (device.why.clone(), device.connections_why.clone()),
             wanted: BTreeSet::new(),
@@ -74,7 +71,7 @@ impl Presence {
         matches!(self.state, State::Present)
     }
 
-    /// Returns the time at which [`CmMachine::look`] has something to do.
+    /// Returns the time at which [`Presence::may_open`] returns true.
     pub(super) fn next_timer(&self) -> Option<Time> {
         match self.state {
             State::Looking { next, .. } => Some(next),
@@ -91,116 +88,59 @@ impl Presence {
     pub(super) fn want(&mut self, peer: PeerKey) {
         self.wanted.insert(peer);
     }
-}
 
-impl CmMachine {
-    /// Handles the removal of the device: every session ends, and the pollers release the device.
-    pub(super) fn device_removed(&mut self) {
-        if self.closed || !self.presence.is_present() || mutant!(removal_is_ignored) {
-            return;
-        }
-        tracing::warn!(device = self.endpoints.device_name(), "the RDMA device was removed; sessions end");
-        self.shared.device.lost(self.now());
-        self.presence.state = State::Emptying(self.all_pollers());
-        self.tell(|| Command::DeviceLost);
+    /// Handles the removal of a present device.
+    pub(super) fn removed(&mut self) {
+        self.state = State::Emptying(self.pollers.clone());
     }
 
-    /// Notes that a poller has taken what had arrived. After the last poller, the sessions end.
-    pub(super) fn emptied(&mut self, poller: PollerIndex) {
-        let State::Emptying(left) = &mut self.presence.state else { return };
+    /// Notes that a poller has taken what had arrived. Returns true for the last poller.
+    pub(super) fn emptied(&mut self, poller: PollerIndex) -> bool {
+        let State::Emptying(left) = &mut self.state else { return false };
         left.remove(&poller);
-        if !left.is_empty() {
-            return;
+        let is_last = left.is_empty();
+        if is_last {
+            self.state = State::Releasing(self.pollers.clone());
         }
-        self.presence.state = State::Releasing(self.all_pollers());
-        self.tell(|| Command::TakeHandedOn);
-        for peer in self.peers.keys() {
-            self.drive(peer, |machine, actions| machine.device_removed(actions));
-        }
-        self.endpoints.abandon();
-        self.tell(|| Command::ReleaseDevice);
+        is_last
     }
 
-    /// Notes that a poller has released the device. After the last poller, this machine releases it too.
-    pub(super) fn released(&mut self, poller: PollerIndex) {
-        let State::Releasing(left) = &mut self.presence.state else { return };
+    /// Notes that a poller has released the device. Returns true for the last poller.
+    pub(super) fn released(&mut self, poller: PollerIndex, now: Time) -> bool {
+        let State::Releasing(left) = &mut self.state else { return false };
         left.remove(&poller);
-        if !left.is_empty() {
-            return;
+        let is_last = left.is_empty();
+        if is_last {
+            self.state = State::Looking { next: now + LOOK_FIRST, failures: 0 };
         }
-        self.detach();
-        self.shared.release();
-        self.presence.state = State::Looking { next: self.now() + LOOK_FIRST, failures: 0 };
-        tracing::info!("nothing of the RDMA device is held any more; looking for it");
+        is_last
     }
 
-    /// Tries to open the device again, if it is time to.
-    pub(super) fn look(&mut self, now: Time) {
-        let State::Looking { next, failures } = self.presence.state else { return };
-        if next > now || self.closed {
-            return;
-        }
-        if let Err(error) = self.open_again() {
-            if failures % TELL_EVERY == 0 {
-                tracing::info!(%error, "the RDMA device is not back");
-            }
-            let pause = LOOK_FIRST * (1 << failures.min(LOOK_DOUBLINGS));
-            let (next, failures) = (self.now() + pause, failures.saturating_add(1));
-            self.presence.state = State::Looking { next, failures };
-            let cause = PeerDown::DeviceRemoved;
-            for peer in self.presence.take_wanted() {
-                self.tell(|| Command::PeerDown { peer, number: 0, cause, next: None });
-            }
-            return;
-        }
-        self.presence.state = State::Present;
-        let now = self.now();
-        for peer in self.presence.take_wanted() {
-            self.drive(peer, |machine, actions| machine.want(now, Connect::FailFast, actions));
-        }
+    /// Returns true if it is time to try to open the device again.
+    pub(super) fn may_open(&self, now: Time) -> bool {
+        self.next_timer().is_some_and(|next| next <= now)
     }
 
-    /// Takes a device, with its event channel and listeners.
-    pub(super) fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
-        let Listening { channel, listeners } = listening;
-        self.sleeper.watch(|| channel.as_fd())?;
-        if let Err(error) = self.sleeper.watch(|| device.device.async_event_fd()) {
-            let _unwatched = self.sleeper.unwatch(|| channel.as_fd());
-            return Err(error);
-        }
-        // Ports chosen at first are kept, so that peers find us again.
-        self.listening = listeners.iter().map(|listener| listener.local_address()).collect();
-        self.endpoints.attach(device, channel, listeners);
-        Ok(())
+    /// Opens the device again, to listen at the same addresses.
+    pub(super) fn open(&self, addresses: &[SocketAddr]) -> Result<(Opened, Listening), StartError> {
+        let mut opened = incarnation::open(&self.options, addresses)?;
+        (opened.shared.why, opened.shared.connections_why) = self.why.clone();
+        let listening = incarnation::listen(&opened.shared, &self.options, &opened.listen)?;
+        Ok((opened, listening))
     }
 
-    /// Releases the device, and discards its remaining events.
-    pub(super) fn detach(&mut self) {
-        let Some((device, channel)) = self.endpoints.detach() else { return };
-        let unwatched = self.sleeper.unwatch(|| channel.as_fd());
-        if let Err(error) = unwatched.and(self.sleeper.unwatch(|| device.device.async_event_fd())) {
-            tracing::debug!(%error, "ceasing to wait for the events of a device");
+    /// Handles a failed attempt to open the device.
+    pub(super) fn still_away(&mut self, now: Time, error: &StartError) {
+        let State::Looking { failures, .. } = self.state else { return };
+        if failures % TELL_EVERY == 0 {
+            tracing::info!(%error, "the RDMA device is not back");
         }
-        while channel.next_event().is_some() {}
+        let next = now + LOOK_FIRST * (1 << failures.min(LOOK_DOUBLINGS));
+        self.state = State::Looking { next, failures: failures.saturating_add(1) };
     }
 
-    fn all_pollers(&self) -> BTreeSet<PollerIndex> {
-        self.shared.pollers.iter().map(|poller| poller.index()).collect()
-    }
-
-    fn open_again(&mut self) -> Result<(), StartError> {
-        let opened = incarnation::open(&self.presence.options, &self.listening)?;
-        let Opened { shared: mut device, pollers, listen } = opened;
-        (device.why, device.connections_why) = self.presence.why.clone();
-        let listening = incarnation::listen(&device, &self.presence.options, &listen)?;
-        let device = Arc::new(device);
-        self.attach(Arc::clone(&device), listening)
-            .map_err(|cause| StartError::Os { doing: "wait for connection events", cause })?;
-        tracing::info!(device = device.device.attributes().name, "the RDMA device is back");
-        self.shared.open(&device);
-        for (poller, own) in self.shared.pollers.iter().zip(pollers) {
-            poller.command(Command::TakeDevice(Box::new(own)));
-        }
-        Ok(())
+    /// Handles the return of the device.
+    pub(super) fn returned(&mut self) {
+        self.state = State::Present;
     }
 }

@@ -13,14 +13,14 @@ use super::machine::{Action, Machine, Numbers};
 use super::peers::{HALF_OPEN, HALF_OPEN_OF_HOST, PeerSession, Peers};
 use super::proof::Cookies;
 use crate::command::{CmCommand, CmHandle, Command};
-use crate::incarnation::{DeviceShared, Listening};
+use crate::incarnation::{DeviceShared, Listening, Opened};
 use crate::ledger::{SessionEntry, SessionLedger};
 use crate::log_limit::LogLimit;
 use crate::options::NodeOptions;
 use crate::provider::SOFTWARE;
 use crate::report::link_of;
 use crate::shared::{Alive, NodeShared};
-use crate::{Connect, NodeStatus, PeerDown, PeerKey, PeerStatus, PollerIndex, Watch};
+use crate::{Connect, NodeStatus, PeerDown, PeerKey, PeerStatus, PollerIndex, StartError, Watch};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::io;
@@ -106,6 +106,7 @@ impl CmMachine {
         let cookies = Cookies::new(&shared.runtime);
         let watch = options.watch.clone().map(|watch| (watch, Time(0)));
         let socket = open_socket(&options, &device, &sleeper);
+        let pollers = shared.pollers.iter().map(|poller| poller.index()).collect();
         let mut this = Self {
             endpoints: Endpoints::new(Arc::clone(&shared)),
             _alive: shared.gauges.machine(),
@@ -113,7 +114,7 @@ impl CmMachine {
             sleeper,
             handle,
             listening: Vec::new(),
-            presence: Presence::new(options, &device),
+            presence: Presence::new(options, &device, pollers),
             peers: Peers::default(),
             log: LogLimit::default(),
             refused: LogLimit::default(),
@@ -288,6 +289,100 @@ impl CmMachine {
             let machine = Machine::new(shared.epochs.of(key.address()), pollers, numbers.clone());
             (machine, shared.hosts.learn(key))
         })
+    }
+
+    /// Handles the removal of the device: every session ends, and the pollers release the device.
+    pub(super) fn device_removed(&mut self) {
+        if self.closed || !self.presence.is_present() || mutant!(removal_is_ignored) {
+            return;
+        }
+        tracing::warn!(device = self.endpoints.device_name(), "the RDMA device was removed; sessions end");
+        self.shared.device.lost(self.now());
+        self.presence.removed();
+        self.tell(|| Command::DeviceLost);
+    }
+
+    /// Notes that a poller has taken what had arrived. After the last poller, the sessions end.
+    fn emptied(&mut self, poller: PollerIndex) {
+        if !self.presence.emptied(poller) {
+            return;
+        }
+        self.tell(|| Command::TakeHandedOn);
+        for peer in self.peers.keys() {
+            self.drive(peer, |machine, actions| machine.device_removed(actions));
+        }
+        self.endpoints.abandon();
+        self.tell(|| Command::ReleaseDevice);
+    }
+
+    /// Notes that a poller has released the device. After the last poller, this machine releases it too.
+    fn released(&mut self, poller: PollerIndex) {
+        if self.presence.released(poller, self.now()) {
+            self.detach();
+            self.shared.release();
+            tracing::info!("nothing of the RDMA device is held any more; looking for it");
+        }
+    }
+
+    /// Tries to open the device again, if it is time to.
+    fn look(&mut self, now: Time) {
+        if self.closed || !self.presence.may_open(now) {
+            return;
+        }
+        let outcome = self.open_again();
+        let now = self.now();
+        match outcome {
+            Ok(()) => {
+                self.presence.returned();
+                for peer in self.presence.take_wanted() {
+                    self.drive(peer, |machine, actions| machine.want(now, Connect::FailFast, actions));
+                }
+            }
+            Err(error) => {
+                self.presence.still_away(now, &error);
+                let cause = PeerDown::DeviceRemoved;
+                for peer in self.presence.take_wanted() {
+                    self.tell(|| Command::PeerDown { peer, number: 0, cause, next: None });
+                }
+            }
+        }
+    }
+
+    fn open_again(&mut self) -> Result<(), StartError> {
+        let (Opened { shared: device, pollers, .. }, listening) = self.presence.open(&self.listening)?;
+        let device = Arc::new(device);
+        self.attach(Arc::clone(&device), listening)
+            .map_err(|cause| StartError::Os { doing: "wait for connection events", cause })?;
+        tracing::info!(device = device.device.attributes().name, "the RDMA device is back");
+        self.shared.open(&device);
+        for (poller, own) in self.shared.pollers.iter().zip(pollers) {
+            poller.command(Command::TakeDevice(Box::new(own)));
+        }
+        Ok(())
+    }
+
+    /// Takes a device, with its event channel and listeners.
+    fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
+        let Listening { channel, listeners } = listening;
+        self.sleeper.watch(|| channel.as_fd())?;
+        if let Err(error) = self.sleeper.watch(|| device.device.async_event_fd()) {
+            let _unwatched = self.sleeper.unwatch(|| channel.as_fd());
+            return Err(error);
+        }
+        // Ports chosen at first are kept, so that peers find us again.
+        self.listening = listeners.iter().map(|listener| listener.local_address()).collect();
+        self.endpoints.attach(device, channel, listeners);
+        Ok(())
+    }
+
+    /// Releases the device, and discards its remaining events.
+    fn detach(&mut self) {
+        let Some((device, channel)) = self.endpoints.detach() else { return };
+        let unwatched = self.sleeper.unwatch(|| channel.as_fd());
+        if let Err(error) = unwatched.and(self.sleeper.unwatch(|| device.device.async_event_fd())) {
+            tracing::debug!(%error, "ceasing to wait for the events of a device");
+        }
+        while channel.next_event().is_some() {}
     }
 
     /// Feeds a peer's machine, and performs its actions.
