@@ -611,7 +611,7 @@ impl NodeBuilder {
         routes.open(runtime.clone(), clock.clone(), self.limits.metadata);
         let (numbers, runtime_guard) = (MethodNumbers::default(), self.runtime_guard.of_this_process());
         let pool = services.iter().any(Service::is_pooled).then(|| {
-            PoolThreads::new(self.pool, self.pollers, &lifecycle, (&runtime, runtime_guard.clone()), &hosts)
+            PoolThreads::new(self.pool, self.pollers, &lifecycle, &runtime, runtime_guard.clone(), &hosts)
         });
         let pool = pool.transpose()?.map(Box::new);
         let shared_pool = pool.as_ref().map(|pool| Arc::clone(pool.pool()));

@@ -1,7 +1,6 @@
 //! The handle through which generated code submits jobs.
 
-use super::offloaded::Offloaded;
-use super::shared::{Job, SharedPool};
+use super::shared::{Job, Offloaded, SharedPool};
 use super::ticket::{Submitted, Ticket};
 use super::work::{Blocking, Handler};
 use crate::call::context::Context;

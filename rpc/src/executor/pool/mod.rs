@@ -14,7 +14,6 @@
 //! Methods without these attributes never enter this module. Only the program's code blocks.
 
 mod handle;
-mod offloaded;
 mod shared;
 mod threads;
 mod ticket;

@@ -40,12 +40,12 @@ impl PoolThreads {
         settings: PoolSettings,
         pollers: u16,
         lifecycle: &Arc<Lifecycle>,
-        (runtime, runtime_guard): (&Runtime, RuntimeGuard),
+        runtime: &Runtime,
+        runtime_guard: RuntimeGuard,
         hosts: &Arc<PeerHosts>,
     ) -> Result<Self, StartError> {
         let clock = runtime.clock().clone();
-        let pool =
-            SharedPool::new(settings.queued, pollers, lifecycle, (clock.clone(), runtime_guard), hosts);
+        let pool = SharedPool::new(settings.queued, pollers, lifecycle, clock.clone(), runtime_guard, hosts);
         let workers = Self::workers(settings, runtime);
         let parts = (0..workers).map(|_| runtime.sleeper()).collect::<Result<Vec<_>, _>>();
         let parts = parts.map_err(|cause| StartError::os("make an event queue", cause))?;

@@ -1,7 +1,6 @@
 //! The poller's half of a job: a future that resolves to the job's outcome.
 
-use super::offloaded::Offloaded;
-use super::shared::{Place, SharedPool};
+use super::shared::{Offloaded, Place, SharedPool};
 use crate::call::context::PollerContext;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};

@@ -1,7 +1,6 @@
 //! A worker: the machine that begins jobs, polls them, and fires the pool's timers.
 
-use super::offloaded::{Offloaded, Polled};
-use super::shared::{Job, Next, SharedPool};
+use super::shared::{Job, Next, Offloaded, Polled, SharedPool};
 use super::work::{Work, drop_quietly};
 use crate::call::context::InPool;
 use std::sync::Arc;

@@ -18,8 +18,8 @@ use trunkline_verbs::Clock;
 fn rig() -> (Rig, Arc<SharedPool>, Arc<Lifecycle>) {
     let lifecycle = Lifecycle::new(1);
     let queued = Limit { per_peer: 2, in_all: 4 };
-    let around = (Clock::monotonic(), RuntimeGuard::default());
-    let pool = SharedPool::new(queued, 1, &lifecycle, around, &Arc::default());
+    let guard = RuntimeGuard::default();
+    let pool = SharedPool::new(queued, 1, &lifecycle, Clock::monotonic(), guard, &Arc::default());
     (Rig::with(Limits::default(), Some(Arc::clone(&pool))), pool, lifecycle)
 }
 
