@@ -1,5 +1,6 @@
 //! Streams that their poller has to process, reported by readers and writers on any thread.
 
+use super::Charge;
 use super::state::{Flushed, Stream};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -16,9 +17,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// Maximum number of a peer's streams that are tried in a round, and that are tried in vain.
 const TRIES: usize = 256;
 const FAILURES: usize = 16;
-
-/// Changes the charge of a peer from one number of bytes to another. Returns false if it may not use them.
-pub(super) type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
 
 /// The streams of one poller that have changed. Each is in the list at most once.
 #[derive(Default)]

@@ -10,12 +10,17 @@
 //! charge the peer with them, a server also with the `BATCH` that a writer may have handed over. The first window of a client
 //! is not charged.
 
+use crate::node::budgets::SharedMemory;
+use crate::status::Status;
+use crate::wire::metadata::ReplyMetadata;
 use crate::wire::name::Streams;
+use std::fmt;
+use std::sync::Arc;
+use trunkline_transport::PeerKey;
 
 mod buffer;
 mod changes;
 mod channel;
-mod host;
 mod items;
 pub(crate) mod peer_memory;
 mod state;
@@ -27,7 +32,6 @@ pub(crate) use changes::{Changes, Unsent};
 #[doc(hidden)]
 pub use channel::Watch;
 pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
-pub(crate) use host::{CallEnd, StreamHost};
 pub use items::Streaming;
 pub(crate) use state::{Address, Expiry, Misuse, Stream};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
@@ -83,4 +87,41 @@ impl Window {
     fn at_most(self, most: Self) -> Self {
         Self { bytes: self.bytes.min(most.bytes), items: self.items.min(most.items) }
     }
+}
+
+/// Changes the charge of a peer from one number of bytes to another. Returns false if it may not use them.
+type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
+
+/// The poller that makes the call of a stream, or runs it: a trait, because it belongs to the layer above. Nothing here waits.
+pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
+    /// Tells the poller to process a stream that has changed.
+    fn stream_changed(&self, stream: Arc<Stream>);
+
+    /// Tells the poller that a caller has dropped a stream. The poller then searches its calls.
+    fn stream_dropped(&self);
+
+    /// Wakes the tasks whose wakers the poller has collected. Called by the first of these tasks that runs.
+    fn wake_others(&self);
+
+    /// Returns the memory that one decoded item may take, in bytes.
+    fn most_decoded(&self) -> usize;
+
+    /// Returns the share of the budget of decoded arguments that any thread may charge; `None` before its node has started.
+    fn memory(&self) -> Option<&SharedMemory>;
+
+    /// Returns true in a forked child, which has no pollers.
+    fn is_forked(&self) -> bool;
+}
+
+/// The caller's work for a stream: the place for its metadata, and the closures of interceptors. Dropping it before the end
+/// cancels the call for both.
+pub(crate) trait CallEnd: fmt::Debug + Send {
+    /// Called when the handler's stream exists.
+    fn opened(&self, metadata: ReplyMetadata);
+
+    /// Called when the stream has ended.
+    ///
+    /// # Errors
+    /// Returns a status if an interceptor panics.
+    fn closed(self: Box<Self>, ended: Result<(), &Status>, metadata: ReplyMetadata) -> Result<(), Status>;
 }

@@ -3,9 +3,9 @@
 //! Wakers are woken after the lock is released, because they may run code of the program.
 
 use super::buffer::{ItemBuffer, Next, ReceivedItems};
-use super::changes::Charge;
-use super::host::{CallEnd, StreamHost};
-use super::{BATCH, ENOUGH_BYTES, FIRST, ITEMS_AHEAD, MOST, RETURNED_BYTES, Window};
+use super::{
+    BATCH, CallEnd, Charge, ENOUGH_BYTES, FIRST, ITEMS_AHEAD, MOST, RETURNED_BYTES, StreamHost, Window,
+};
 use crate::call::response::Response;
 use crate::executor::waking::wakes;
 use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
@@ -195,7 +195,7 @@ impl Stream {
         streams: Streams,
         idle_limit: Option<Duration>,
     ) -> Arc<Self> {
-        Self::new(owner, Side::Client, streams, (None, idle_limit), 0)
+        Self::new(owner, Side::Client, streams, None, idle_limit, 0)
     }
 
     /// Creates a stream of a call that runs on the poller of `owner`, for which its peer is charged.
@@ -205,14 +205,15 @@ impl Stream {
         to: Address,
         charged: usize,
     ) -> Arc<Self> {
-        Self::new(owner, Side::Server, streams, (Some(to), None), charged)
+        Self::new(owner, Side::Server, streams, Some(to), None, charged)
     }
 
     fn new(
         owner: Arc<dyn StreamHost>,
         side: Side,
         streams: Streams,
-        (address, idle_limit): (Option<Address>, Option<Duration>),
+        address: Option<Address>,
+        idle_limit: Option<Duration>,
         charged: usize,
     ) -> Arc<Self> {
         let incoming = Incoming {
