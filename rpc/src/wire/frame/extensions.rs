@@ -6,7 +6,7 @@
 //!
 //! Only `header` uses this module. The bytes come from a peer: every length is checked, and parsing never panics.
 
-use super::header::{FrameError, array};
+use super::{FrameError, array};
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::method_shapes::{MethodShapes, Traced};
 use crate::wire::name::Streams;

@@ -9,7 +9,45 @@ mod streams;
 
 pub(crate) use encoded::Encoded;
 pub(crate) use extensions::{Method, Number};
-pub(crate) use header::{Asked, By, FrameError, Header, RequestHeader, Unread};
+pub(crate) use header::{Asked, By, Header, RequestHeader, Unread};
 pub(crate) use outgoing::{NOBODY, send, without_call};
 pub(crate) use status_body::HANDLER_ERROR;
 pub(crate) use streams::{DATA_BYTES, StreamHeader, StreamPart};
+
+/// The error of parsing a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum FrameError {
+    /// There are fewer bytes than the header needs.
+    #[error("a frame of {0} bytes is too short")]
+    Short(usize),
+    /// The kind is not assigned.
+    #[error("frame kind {0} is unknown")]
+    Kind(u8),
+    /// Flags are set that the kind does not have.
+    #[error("the flags {0:#04x} are unknown")]
+    Flags(u8),
+    /// The extensions or the encoded part would extend beyond the end of the message.
+    #[error("the extensions or the encoded part do not fit the message")]
+    Length,
+    /// The extensions are too many or too long, their lengths do not fit, or there are two of one type.
+    #[error("the extensions are malformed")]
+    Extensions,
+    /// A critical extension is unknown.
+    #[error("extension {0} is unknown and critical")]
+    UnknownExtension(u8),
+    /// The request does not name its method, or does so twice.
+    #[error("the request names no method, or two")]
+    Method,
+    /// The method is of another kind than the frame, or of one that is unknown.
+    #[error("kind {0} of a method does not fit the frame, or is unknown")]
+    MethodKind(u8),
+}
+
+/// Returns bytes of a header whose length was checked.
+#[inline]
+fn array<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&header[at..at + N]);
+    bytes
+}

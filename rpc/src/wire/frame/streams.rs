@@ -10,7 +10,7 @@
 //! end      16 items (8)
 //! ```
 
-use super::header::{FrameError, array};
+use super::{FrameError, array};
 
 pub(super) const DATA: u8 = 0x21;
 pub(super) const RESET: u8 = 0x22;
