@@ -2,16 +2,17 @@
 //!
 //! Guards restore the previous values. Values are therefore dropped by guards, never at the end of the thread.
 
-use super::{Context, PollerContext};
+use super::{Context, Inherited, PollerContext};
 use crate::executor::on_poller::OnPoller;
 use crate::executor::waking::timers::Timers;
 use crate::node::lifecycle::Lifecycle;
 use std::cell::RefCell;
 use std::mem::{ManuallyDrop, replace};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 use tracing::span::EnteredSpan;
 use trunkline_machine::mutant;
-use trunkline_verbs::Time;
 
 thread_local! {
     // Without a destructor, access costs no more than to a plain variable.
@@ -105,22 +106,6 @@ impl Drop for Scope {
     }
 }
 
-/// Returns the context of the innermost scope, or of the handler that is being polled.
-pub(super) fn context() -> Option<Context> {
-    HERE.with(|here| match &**here.scope.borrow() {
-        Some(scope) => Some(scope.clone()),
-        None => here.poller.borrow().as_ref().and_then(|poller| poller.call().context()),
-    })
-}
-
-/// The parts of a handler's call that its own calls inherit.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Inherited {
-    pub(crate) deadline: Option<Time>,
-    /// True if the handler's call has a trace.
-    pub(crate) is_traced: bool,
-}
-
 /// Returns what calls made here inherit.
 #[inline]
 pub(crate) fn inherited() -> Inherited {
@@ -134,7 +119,47 @@ pub(crate) fn inherited() -> Inherited {
     inherited
 }
 
-/// Returns the poller that runs on this thread.
-pub(super) fn poller() -> Option<PollerContext> {
-    HERE.with(|here| (**here.poller.borrow()).clone())
+impl PollerContext {
+    /// Returns the poller on whose thread this code runs. `None` outside of handlers and tasks of
+    /// [`Node::run_on`](crate::Node::run_on).
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        HERE.with(|here| (**here.poller.borrow()).clone())
+    }
+}
+
+impl Context {
+    /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
+    /// as in a task of [`Node::run_on`](crate::Node::run_on).
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        HERE.with(|here| match &**here.scope.borrow() {
+            Some(scope) => Some(scope.clone()),
+            None => here.poller.borrow().as_ref().and_then(|poller| poller.call().context()),
+        })
+    }
+
+    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls
+    /// made in it inherit this deadline.
+    pub fn scope<F>(&self, future: F) -> Scoped<F> {
+        Scoped { context: self.clone(), future: Box::pin(future) }
+    }
+}
+
+/// A future that is polled within a context, from [`Context::scope`].
+// It is boxed, since the crate has no `unsafe` by which a field could be pinned.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Scoped<F> {
+    context: Context,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<F::Output> {
+        let _scope = Scope::enter(self.context.clone());
+        self.future.as_mut().poll(task)
+    }
 }

@@ -1,11 +1,10 @@
 //! A call as its handler sees it.
 
-use super::{Peer, Scoped, ambient};
 use crate::executor::waking::waiters::Waiters;
 use crate::node::lifecycle::Drain;
 use crate::wire::metadata::{Metadata, ReplyMetadata, TraceContext};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,6 +13,38 @@ use std::time::{Duration, Instant};
 use tracing::Span;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::{Clock, Time};
+
+/// The node that made a call. The value stays the same when that node reconnects or restarts at the same address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer(PeerKey);
+
+impl Peer {
+    pub(crate) fn new(key: PeerKey) -> Self {
+        Self(key)
+    }
+
+    fn key(self) -> PeerKey {
+        self.0
+    }
+
+    /// Returns the address that the node listens on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Peer").field(&self.address()).finish()
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address().fmt(f)
+    }
+}
 
 /// The call that a handler serves: its peer, its deadline, its metadata, and whether it is cancelled.
 ///
@@ -72,11 +103,12 @@ impl Context {
         deadline: Option<Time>,
         metadata: Metadata,
     ) -> Self {
-        Self::with((clock, Some(drain)), Some(peer), deadline, metadata)
+        Self::with(clock, Some(drain), Some(peer), deadline, metadata)
     }
 
     fn with(
-        (clock, drain): (Clock, Option<Arc<Drain>>),
+        clock: Clock,
+        drain: Option<Arc<Drain>>,
         peer: Option<Peer>,
         deadline: Option<Time>,
         metadata: Metadata,
@@ -84,13 +116,6 @@ impl Context {
         let (request, changes) = (Sent::new(metadata), OnceLock::new());
         let (is_over, waiting, reply) = (AtomicBool::new(false), Waiters::default(), Mutex::default());
         Self(Arc::new(Shared { clock, drain, peer, deadline, request, changes, is_over, waiting, reply }))
-    }
-
-    /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
-    /// as in a task of [`Node::run_on`](crate::Node::run_on).
-    #[must_use]
-    pub fn current() -> Option<Self> {
-        ambient::context()
     }
 
     /// Creates a context without a deadline or a peer, which is never cancelled. Calls made in its
@@ -103,7 +128,7 @@ impl Context {
     /// Creates a detached context with the metadata of a request, for tests that call a handler directly.
     #[must_use]
     pub fn detached_with(metadata: Metadata) -> Self {
-        Self::with((Clock::monotonic(), None), None, None, metadata)
+        Self::with(Clock::monotonic(), None, None, None, metadata)
     }
 
     /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
@@ -249,12 +274,6 @@ impl Context {
     /// ```
     pub fn draining(&self) -> Draining<'_> {
         Draining::new(self.0.drain.as_deref())
-    }
-
-    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls
-    /// made in it inherit this deadline.
-    pub fn scope<F>(&self, future: F) -> Scoped<F> {
-        Scoped::new(self.clone(), future)
     }
 
     /// Returns the peer's key, or the key of an unspecified address if the context is detached.

@@ -3,7 +3,7 @@
 //! The dispatcher brackets each poll by [`CurrentCall::begin`] and [`CurrentCall::end`], which store a few words. A
 //! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends.
 
-use super::{Context, Inherited, Peer};
+use super::{Context, Peer};
 use crate::node::lifecycle::Drain;
 use crate::wire::metadata::Metadata;
 use std::cell::Cell;
@@ -11,6 +11,14 @@ use std::fmt;
 use std::sync::Arc;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::{Clock, Time};
+
+/// The parts of a handler's call that its own calls inherit.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Inherited {
+    pub(crate) deadline: Option<Time>,
+    /// True if the handler's call has a trace.
+    pub(crate) is_traced: bool,
+}
 
 /// The current call of one poller.
 pub(crate) struct CurrentCall {

@@ -5,14 +5,11 @@
 mod ambient;
 mod call;
 mod current;
-mod peer;
 mod poller;
-mod scoped;
 
-pub(crate) use ambient::{Entered, InPool, Inherited, Scope, current_timers, inherited};
-pub use call::{Cancelled, Context, Draining};
-pub(crate) use current::CurrentCall;
-pub use peer::Peer;
+pub use ambient::Scoped;
+pub(crate) use ambient::{Entered, InPool, Scope, current_timers, inherited};
+pub use call::{Cancelled, Context, Draining, Peer};
+pub(crate) use current::{CurrentCall, Inherited};
 pub use poller::PollerContext;
 pub(crate) use poller::{Spawn, Task};
-pub use scoped::Scoped;

@@ -1,6 +1,6 @@
 //! The poller that a task or handler runs on.
 
-use super::{CurrentCall, Draining, ambient};
+use super::{CurrentCall, Draining};
 use crate::call::LocalQueue;
 use crate::client::routes::Routes;
 use crate::executor::runtime_guard::RuntimeGuard;
@@ -60,13 +60,6 @@ impl PollerContext {
             routes,
             owner,
         }))
-    }
-
-    /// Returns the poller on whose thread this code runs. `None` outside of handlers and tasks of
-    /// [`Node::run_on`](crate::Node::run_on).
-    #[must_use]
-    pub fn current() -> Option<Self> {
-        ambient::poller()
     }
 
     /// Returns the poller's index within its node, from 0.
