@@ -8,10 +8,9 @@
 //! channel without a balance: the route looks the name up and tries the addresses in order. In its pause, calls that would
 //! fail at once wait for a server that is being connected.
 
-use super::link::Link;
 use super::route::{Phase, Reached, Usage};
-use super::table::{Routes, Session};
 use super::target::{Source, Target};
+use super::{Link, Routes, Session};
 use crate::client::routes::id::RouteId;
 use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};

@@ -5,11 +5,11 @@
 //! pause ends at 750 ms, and each address whose attempt fails is reached again at once, so that the transport dials it
 //! again within a second.
 
+use super::Routes;
 use super::failure::Failure;
 use super::lookups::Lookup;
 use super::round::{Round, Step};
 use super::route::{Phase, Route, Usage};
-use super::table::Routes;
 use super::target::Source;
 use crate::client::routes::id::Resolved;
 use crate::client::routes::id::RouteId;

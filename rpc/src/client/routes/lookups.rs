@@ -1,7 +1,7 @@
 //! Lookups may block, so each of those in progress has a thread. The threads end when there is nothing to look up. A
 //! simulation runs lookups as tasks of a poller instead.
 
-use super::pollers::Pollers;
+use super::Pollers;
 use super::round::{LOOKUP, Round};
 use super::route::Route;
 use super::target::{Source, Usable, scoped, usable};

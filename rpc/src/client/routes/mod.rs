@@ -16,26 +16,388 @@ mod balance;
 mod connector;
 mod failure;
 pub(crate) mod id;
-mod link;
 mod lookups;
 mod parked;
-mod pollers;
 mod ready;
 mod resolve;
 mod round;
 mod route;
-mod table;
 mod target;
 
 pub use balance::{Balance, Policy};
 pub(crate) use balance::{Balanced, Chosen, Tried};
 pub(crate) use connector::Connector;
-pub(crate) use link::Link;
+pub(crate) use id::Pollers;
 pub(crate) use lookups::Lookups;
 pub(crate) use parked::Parked;
-pub(crate) use pollers::Pollers;
 pub use ready::Ready;
 pub use resolve::{AddressWatcher, Dns, Resolve, ResolveError, Resolving, ServerList};
-pub(crate) use table::{Routes, Started};
 pub use target::Target;
 pub(crate) use target::misuse;
+
+use crate::call::NOWHERE;
+use balance::AllBalanced;
+use id::RouteId;
+use route::{Phase, Route, Usage};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use target::Source;
+use trunkline_machine::Runtime;
+use trunkline_transport::{PeerKey, ServerReport};
+use trunkline_verbs::Clock;
+use trunkline_verbs::fork::Process;
+
+/// The routes of a node, and its sessions. Channels add and remove routes, also before the node starts. Pollers look them up
+/// by the numbers that calls carry.
+pub(crate) struct Routes {
+    pollers: Arc<dyn Pollers>,
+    started: OnceLock<Started>,
+    known: Mutex<Known>,
+    balanced: AllBalanced,
+}
+
+/// Properties of a node that has started.
+pub(crate) struct Started {
+    pub(crate) clock: Clock,
+    runtime: Runtime,
+    /// Maximum size of one call's metadata, in bytes.
+    pub(crate) most_metadata: usize,
+    /// The process that has the pollers.
+    process: Process,
+}
+
+#[derive(Default)]
+struct Known {
+    routes: BTreeMap<RouteId, Arc<Route>>,
+    last: u32,
+    /// Nodes with a session to this one.
+    up: BTreeMap<PeerKey, Session>,
+    /// Number of sessions so far.
+    sessions: u64,
+    is_closed: bool,
+}
+
+/// A session with a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Session {
+    /// Sequence number among all sessions of this node.
+    serial: u64,
+    /// Incarnation of the node.
+    epoch: u64,
+    /// True if the node drains. It takes no further calls.
+    pub(crate) drains: bool,
+}
+
+impl Routes {
+    /// Creates an empty table for a node with these pollers, which has not started.
+    pub(crate) fn new(pollers: Arc<dyn Pollers>) -> Arc<Self> {
+        Arc::new(Self {
+            pollers,
+            started: OnceLock::new(),
+            known: Mutex::default(),
+            balanced: AllBalanced::default(),
+        })
+    }
+
+    /// Records that the node starts. Its pollers are known by then.
+    pub(crate) fn open(&self, runtime: Runtime, clock: Clock, most_metadata: usize) {
+        let started = Started { clock, runtime, most_metadata, process: Process::current() };
+        let _opened_before = self.started.set(started);
+    }
+
+    /// Returns the node's properties, or `None` before it starts.
+    #[inline]
+    pub(crate) fn started(&self) -> Option<&Started> {
+        self.started.get()
+    }
+
+    pub(crate) fn pollers(&self) -> &Arc<dyn Pollers> {
+        &self.pollers
+    }
+
+    /// Adds a balanced channel.
+    fn add_balanced(&self, balanced: &Arc<Balanced>) {
+        if !self.is_forked() {
+            self.balanced.add(balanced);
+        }
+    }
+
+    /// Keeps the servers of a balanced channel connected after a lookup for its target.
+    fn keep_found(&self, target: RouteId) {
+        if let Some(balanced) = self.balanced.get(target) {
+            balanced.keep();
+        }
+    }
+
+    /// Returns the state of each server of balanced channels.
+    pub(crate) fn report(&self) -> Vec<ServerReport> {
+        self.started().map(|started| self.balanced.report(started.clock.now())).unwrap_or_default()
+    }
+
+    /// Returns a random number, or 0 before the node starts.
+    fn random(&self) -> usize {
+        let number = self.started().map_or(0, |started| started.runtime.random());
+        // 31 bits fit everywhere.
+        usize::try_from(number >> 33).unwrap_or(0)
+    }
+
+    /// Returns the maximum size of one call's metadata, in bytes.
+    pub(crate) fn most_metadata(&self) -> usize {
+        self.started().map_or(0, |started| started.most_metadata)
+    }
+
+    /// Returns true in a forked child, whose locks a thread of the parent may have held.
+    fn is_forked(&self) -> bool {
+        self.started().is_some_and(|started| started.process.is_forked())
+    }
+
+    /// Adds a route.
+    fn add(&self, target: Target, usage: Usage) -> Arc<Route> {
+        if self.is_forked() {
+            // No poller looks for it.
+            let route = Route::new(RouteId(NonZeroU32::MIN), target, usage);
+            route.publish(Phase::Closed);
+            return Arc::new(route);
+        }
+        let mut known = self.lock();
+        let id = loop {
+            known.last = known.last.wrapping_add(1);
+            // Numbers repeat after four billion channels.
+            if let Some(number) = NonZeroU32::new(known.last)
+                && !known.routes.contains_key(&RouteId(number))
+            {
+                break RouteId(number);
+            }
+        };
+        let route = Arc::new(Route::new(id, target, usage));
+        if known.is_closed {
+            route.publish(Phase::Closed);
+        }
+        known.routes.insert(id, Arc::clone(&route));
+        route
+    }
+
+    /// Removes a route whose channels were dropped.
+    fn remove(&self, route: &Route) {
+        if self.is_forked() {
+            return;
+        }
+        self.lock().routes.remove(&route.id);
+        if route.is_known() {
+            self.tell_all(route.id);
+        }
+    }
+
+    /// Returns the route of this number, for a poller to keep in its tables until it is told of a change.
+    fn get(&self, id: RouteId) -> Option<Arc<Route>> {
+        let known = self.lock();
+        let route = known.routes.get(&id)?;
+        // Done under the lock: the route is removed later, and the poller is then told.
+        route.is_looked_at();
+        Some(Arc::clone(route))
+    }
+
+    /// Tells all pollers to look at a route.
+    fn tell_all(&self, id: RouteId) {
+        self.pollers.look(id);
+    }
+
+    /// Tells the seeking poller to look at a route.
+    fn tell_seeker(&self, id: RouteId) {
+        self.pollers.seek(id);
+    }
+
+    /// Records that a session with this incarnation of a node is up.
+    fn up(&self, peer: PeerKey, epoch: u64) {
+        let mut known = self.lock();
+        known.sessions += 1;
+        let session = Session { serial: known.sessions, epoch, drains: false };
+        known.up.insert(peer, session);
+    }
+
+    /// Records that the session with this node is over.
+    fn down(&self, peer: PeerKey) {
+        self.lock().up.remove(&peer);
+    }
+
+    /// Records that this incarnation of a node drains. Another poller may say so after a new session is up.
+    pub(crate) fn drains(&self, peer: PeerKey, epoch: u64) {
+        let mut known = self.lock();
+        let Some(session) = known.up.get_mut(&peer).filter(|session| session.epoch == epoch) else { return };
+        if mem::replace(&mut session.drains, true) {
+            return;
+        }
+        let routes = known.routes.values().filter(|route| route.target.has_several()).map(Arc::clone);
+        let routes = routes.collect::<Vec<_>>();
+        drop(known);
+        for route in routes {
+            if matches!(route.phase().0, Phase::Up(to) if to == peer) {
+                self.tell_seeker(route.id);
+            }
+            route.release();
+        }
+    }
+
+    /// Returns true if a node has a session and takes calls.
+    fn serves(&self, peer: PeerKey) -> bool {
+        self.session(peer).is_some_and(|session| !session.drains)
+    }
+
+    /// Returns true if a node with a session drains.
+    fn is_draining(&self, peer: PeerKey) -> bool {
+        self.session(peer).is_some_and(|session| session.drains)
+    }
+
+    /// Returns the session with a node.
+    pub(crate) fn session(&self, peer: PeerKey) -> Option<Session> {
+        self.lock().up.get(&peer).copied()
+    }
+
+    /// Closes all routes, because the node shuts down or has failed to start.
+    pub(crate) fn close(&self) {
+        let mut known = self.lock();
+        known.is_closed = true;
+        known.up.clear();
+        let routes = known.routes.values().map(Arc::clone).collect::<Vec<_>>();
+        drop(known);
+        routes.into_iter().for_each(|route| route.publish(Phase::Closed));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routes").field("routes", &self.lock().routes.len()).finish_non_exhaustive()
+    }
+}
+
+/// A channel's handle to its route, which all clones of the channel share. Dropping it removes the route.
+pub(crate) struct Link {
+    routes: Arc<Routes>,
+    target: Target,
+    usage: Usage,
+    /// Route of the channel. For a single address it is created when a future waits for it; calls need none.
+    route: OnceLock<Arc<Route>>,
+}
+
+impl Link {
+    /// Creates a link to a target.
+    pub(crate) fn new(routes: &Arc<Routes>, target: Target) -> Arc<Self> {
+        Self::with_usage(routes, target, Usage::Sticky)
+    }
+
+    /// Creates a link to a target whose addresses are used in this way.
+    fn with_usage(routes: &Arc<Routes>, target: Target, usage: Usage) -> Arc<Self> {
+        let link = Arc::new(Self { routes: Arc::clone(routes), target, usage, route: OnceLock::new() });
+        if link.target.address().is_none() {
+            link.route();
+        }
+        // In a forked child there are no lookups, and the resolver may have a lock that a thread of the parent has taken.
+        if let Source::Resolver(resolver, _) = &link.target.0
+            && !routes.is_forked()
+        {
+            resolver.watch(AddressWatcher::new(Arc::downgrade(&link)));
+        }
+        link
+    }
+
+    pub(crate) fn routes(&self) -> &Arc<Routes> {
+        &self.routes
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn route(&self) -> &Arc<Route> {
+        self.route.get_or_init(|| self.routes.add(self.target.clone(), self.usage))
+    }
+
+    /// Returns the address or the route of calls.
+    pub(crate) fn server(&self) -> (PeerKey, Option<RouteId>) {
+        match self.target.address() {
+            Some(address) => (PeerKey::new(address), None),
+            None => (NOWHERE, Some(self.route().id)),
+        }
+    }
+
+    /// Returns the addresses of a target that has several, if they are known.
+    fn found(&self) -> Option<Arc<[SocketAddr]>> {
+        match &self.target.0 {
+            Source::Addresses(all) => Some(all.addresses.as_slice().into()),
+            Source::Resolver(..) => self.route().found(),
+            Source::Address(_) | Source::Nonsense(_) => None,
+        }
+    }
+
+    /// Returns true if its addresses are looked up.
+    fn is_name(&self) -> bool {
+        matches!(self.target.0, Source::Resolver(..))
+    }
+
+    /// Requests another lookup of a name's addresses.
+    fn look_again(&self) {
+        if self.is_name() && self.route().look_again() {
+            self.routes.tell_seeker(self.route().id);
+        }
+    }
+
+    /// Requests another lookup of the addresses, because they have changed.
+    fn has_changed(&self) {
+        // Before the first round there is nothing to correct.
+        if !self.routes.is_forked() && self.route().phase().1 > 0 {
+            self.look_again();
+        }
+    }
+
+    /// Keeps the server connected from now on.
+    fn keep(&self) {
+        if self.routes.started().is_some() && !self.routes.is_forked() && self.route().keep() {
+            self.routes.tell_seeker(self.route().id);
+        }
+    }
+
+    /// Returns the session with the server, if the target is a single address.
+    fn session(&self) -> Option<Session> {
+        let address = self.target.address().filter(|_| !self.routes.is_forked())?;
+        self.routes.session(PeerKey::new(address))
+    }
+
+    /// Returns true if there is a session with the server.
+    pub(crate) fn is_connected(&self) -> bool {
+        if self.routes.is_forked() {
+            return false;
+        }
+        match self.target.address() {
+            Some(_) => self.session().is_some(),
+            None => matches!(self.route().phase().0, Phase::Up(_)),
+        }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.target.fmt(f)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Link").field(&self.target).finish()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(route) = self.route.get() {
+            self.routes.remove(route);
+        }
+    }
+}

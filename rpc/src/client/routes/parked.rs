@@ -4,8 +4,8 @@
 //! ends with the failure of the round that decides it, at its deadline, or when its future is dropped. A call that
 //! waits for a connection outlives failed rounds.
 
+use super::Routes;
 use super::route::{Phase, Route};
-use super::table::Routes;
 use crate::call::{Entry, Submission, shutting_down, too_many};
 use crate::client::routes::id::RouteId;
 use crate::status::reason::Reason;

@@ -1,7 +1,7 @@
 //! A wait until a channel is connected.
 
+use super::Link;
 use super::balance::Balanced;
-use super::link::Link;
 use super::route::{Phase, WaitingFuture};
 use crate::executor::on_poller;
 use crate::node::lifecycle::{not_started, refused_in_child};

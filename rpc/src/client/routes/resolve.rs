@@ -1,6 +1,6 @@
 //! Resolvers, which find the addresses of a server.
 
-use super::link::Link;
+use super::Link;
 use crate::node::fork_lock::ForkLock;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};

@@ -10,8 +10,8 @@
 //! silent ones do not delay a live one. A session that comes up after another has won stays, and is used if the route needs it
 //! later.
 
+use super::Routes;
 use super::failure::Unreached;
-use super::table::Routes;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
