@@ -88,7 +88,7 @@ impl World {
     }
 
     /// Returns the next completion of a program that sleeps on its channel, so that the background machine
-    /// does the card's work.
+    /// does the device's work.
     fn completion(&mut self, node: &Node) -> Completion {
         let take = || {
             let mut one = [Completion::default()];

@@ -338,15 +338,15 @@ impl Machine {
         if self.current().is_none() {
             self.open(now, Some(hello.session), actions);
         }
-        let State::Open(session) = &mut self.state else { return Err(Refusal::Nonsense) };
+        let State::Open(session) = &mut self.state else { return Err(Refusal::Malformed) };
         session.remote = Some(hello.session);
         session.is_accepted |= hello.echo.is_none();
         if !session.fits(hello.pollers) {
-            return Err(Refusal::Nonsense);
+            return Err(Refusal::Malformed);
         }
         match session.targets.get_mut(usize::from(hello.poller)) {
             Some(target @ Target::Absent) => *target = Target::Accepted,
-            _ => return Err(Refusal::Nonsense),
+            _ => return Err(Refusal::Malformed),
         }
         Ok(session.number)
     }

@@ -106,13 +106,13 @@ fn requests_are_judged_by_name() {
     // (request, answer, whether session 1 lives on)
     let rows = [
         (hello(PEER, 5, Some(9), 0, 1), Err(Refusal::Stale), true),
-        (hello(PEER, 5, None, 0, 1), Err(Refusal::Nonsense), true),
+        (hello(PEER, 5, None, 0, 1), Err(Refusal::Malformed), true),
         (hello(PEER, 4, None, 0, 1), Err(Refusal::Stale), true),
         (hello(PEER, 6, Some(1), 0, 1), Err(Refusal::Stale), true),
         (hello(PEER, 6, None, 0, 1), Ok(2), false),
         (hello(33, 1, None, 0, 1), Ok(2), false),
         (hello(33, 1, Some(1), 0, 1), Err(Refusal::Stale), true),
-        (hello(PEER, 5, None, 0, 2), Err(Refusal::Nonsense), true),
+        (hello(PEER, 5, None, 0, 2), Err(Refusal::Malformed), true),
     ];
     for (request, answer, lives) in rows {
         let mut machine = up(now, 5);

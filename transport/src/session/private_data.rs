@@ -118,7 +118,7 @@ pub(crate) enum Refusal {
     /// The session that the request belongs to is over. The other side should start a new one.
     Stale,
     /// The request breaks the protocol.
-    Nonsense,
+    Malformed,
     /// The node is shutting down.
     ShuttingDown,
     /// The node cannot create its end of the connection: a limit is reached, or a permission is missing. Its
@@ -143,7 +143,7 @@ impl Refusal {
         Self::NotTrunkline,
         Self::Authentication,
         Self::Stale,
-        Self::Nonsense,
+        Self::Malformed,
         Self::ShuttingDown,
         Self::Resources,
         Self::Crowded,
@@ -157,7 +157,7 @@ impl Refusal {
             Self::Version(_) => OTHER_VERSION,
             Self::Authentication => 3,
             Self::Stale => 4,
-            Self::Nonsense => 5,
+            Self::Malformed => 5,
             Self::ShuttingDown => 6,
             Self::Resources => 7,
             Self::Crowded => 8,
@@ -217,7 +217,7 @@ impl Refusal {
             Self::Version(_) => "its protocol version is another",
             Self::Authentication => "it wants another authentication method",
             Self::Stale => "the session it belonged to was over",
-            Self::Nonsense => "it took the request for malformed",
+            Self::Malformed => "it took the request for malformed",
             Self::ShuttingDown => "it is shutting down",
             Self::Resources => {
                 "it cannot make its end of the session: its log names the limit or permission that it lacks"
@@ -306,10 +306,10 @@ impl Hello {
                 cookie: (cookie != [0; 16]).then_some(Cookie(cookie)),
             })
         };
-        let hello = read().ok_or(Refusal::Nonsense)?;
+        let hello = read().ok_or(Refusal::Malformed)?;
         let counts = (1..=MAX_POLLERS).contains(&hello.pollers) && hello.poller < hello.pollers;
         if !counts || hello.session.epoch == 0 || hello.session.number == 0 {
-            return Err(Refusal::Nonsense);
+            return Err(Refusal::Malformed);
         }
         Ok(hello)
     }
@@ -356,9 +356,9 @@ impl Welcome {
                 srqs,
             })
         };
-        let welcome = read().ok_or(Refusal::Nonsense)?;
+        let welcome = read().ok_or(Refusal::Malformed)?;
         if welcome.session.epoch == 0 || welcome.session.number == 0 {
-            return Err(Refusal::Nonsense);
+            return Err(Refusal::Malformed);
         }
         Ok(welcome)
     }
@@ -421,12 +421,12 @@ mod tests {
         assert_eq!(with(37, 5), Err(Refusal::Version(Versions { lowest: 5, highest: 4 })));
         assert!(with(4, 9).is_ok() && with(37, 1).is_ok(), "a node that speaks other versions, too");
         assert_eq!(with(5, 9), Err(Refusal::Authentication));
-        assert_eq!(with(33, 2), Err(Refusal::Nonsense));
-        assert_eq!(with(34, 1), Err(Refusal::Nonsense));
-        assert_eq!(with(36, 0), Err(Refusal::Nonsense));
-        assert_eq!(with(15, 0), Err(Refusal::Nonsense));
-        assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Nonsense));
-        assert_eq!(Hello::parse(&good[..50]), Err(Refusal::Nonsense));
+        assert_eq!(with(33, 2), Err(Refusal::Malformed));
+        assert_eq!(with(34, 1), Err(Refusal::Malformed));
+        assert_eq!(with(36, 0), Err(Refusal::Malformed));
+        assert_eq!(with(15, 0), Err(Refusal::Malformed));
+        assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Malformed));
+        assert_eq!(Hello::parse(&good[..50]), Err(Refusal::Malformed));
         assert_eq!(Refusal::parse(b"TRNK\x04\xff"), None);
         assert_eq!(Refusal::parse(b"TRNK\x04\x0b\x04\0too short"), None);
         assert_eq!(Refusal::parse(b""), None);

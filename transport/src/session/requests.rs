@@ -51,7 +51,7 @@ impl CmMachine {
             (ConnectionKind::Xrc, _) => return Err(Refusal::UsesXrc),
             (ConnectionKind::Rc, _) => return Err(Refusal::UsesRc),
         }
-        let from = id.peer_address().ok_or(Refusal::Nonsense)?;
+        let from = id.peer_address().ok_or(Refusal::Malformed)?;
         let peer = PeerKey::new(SocketAddr::new(from.ip(), hello.listener_port.get()));
         let known = self.peers.get(peer);
         let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());

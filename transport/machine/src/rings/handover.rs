@@ -1,6 +1,6 @@
-//! Assigns the card's work to the program's pollers or to the card's background thread.
+//! Assigns the device's work to the program's pollers or to the device's background thread.
 //!
-//! Owns one word per card. Pollers call [`Handover::poller_entered`] on each poll, the background thread
+//! Owns one word per device. Pollers call [`Handover::poller_entered`] on each poll, the background thread
 //! calls [`Handover::background_check`] whenever it wakes. It assigns the duty and does not exclude: both may
 //! work for a moment, so the state they work on needs its own lock. It guarantees that the duty is assigned
 //! at any time.
@@ -21,7 +21,7 @@
 //!
 //! The background thread checks again some ticks after `Leave` and `Watched`, and sleeps without a tick after
 //! `TakeOver`. So pollers that just stop are relieved at the second check, and pollers that call `arm` at once.
-//! A poller that calls `watch` sleeps on the card's own descriptors and keeps the duty. It stays in that
+//! A poller that calls `watch` sleeps on the device's own descriptors and keeps the duty. It stays in that
 //! state while it is awake for a few polls only, so that a wake-up costs no exchange of this word.
 
 use crossbeam_utils::CachePadded;
@@ -34,21 +34,21 @@ const POLLERS: u32 = 0;
 const QUIET: u32 = 1;
 /// The background thread does the work.
 const BACKGROUND: u32 = 2;
-/// A poller sleeps on the card's descriptors, or was woken by them a moment ago.
+/// A poller sleeps on the device's descriptors, or was woken by them a moment ago.
 const WATCHED: u32 = 3;
 
 /// Next task of the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Do the card's work, then sleep until there is more or until woken; no tick is needed.
+    /// Do the device's work, then sleep until there is more or until woken; no tick is needed.
     TakeOver,
     /// Leave the work to the pollers and check again after a tick.
     Leave,
-    /// Leave the work to a poller that sleeps on the card's descriptors, and check again later.
+    /// Leave the work to a poller that sleeps on the device's descriptors, and check again later.
     Watched,
 }
 
-/// Word of one card.
+/// Word of one device.
 #[derive(Debug)]
 pub struct Handover {
     word: CachePadded<AtomicU32>,
@@ -87,7 +87,7 @@ impl Handover {
         self.word.swap(BACKGROUND, Ordering::AcqRel) != BACKGROUND
     }
 
-    /// Poller: keeps the duty while it sleeps on the card's descriptors. Returns true if the caller must wake
+    /// Poller: keeps the duty while it sleeps on the device's descriptors. Returns true if the caller must wake
     /// the background thread, because both would watch them.
     #[must_use = "the background thread watches the descriptors too unless woken when this is true"]
     pub fn watch(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::rings::cell::{self, Closed};
 use crate::rings::doorbell::Doorbell;
 use crate::rings::handover::{Duty, Handover};
 use crate::rings::published::Published;
-use crate::rings::shared::{Consumer, Mine, Producer, Theirs, Wanted, Word};
+use crate::rings::shared::{Consumer, LocalArea, PeerArea, Producer, Wanted, Word};
 use crate::rings::spsc;
 
 fn model(run: impl Fn() + Send + Sync + 'static) {
@@ -132,9 +132,9 @@ fn doorbell_loses_no_wake_up() {
         // The queue is relaxed on purpose: the doorbell's fences alone must make work and sleep see each
         // other.
         let shared = Arc::new((Doorbell::new(), AtomicUsize::new(0), EventFd::default()));
-        let theirs = Arc::clone(&shared);
+        let peer = Arc::clone(&shared);
         let ringer = thread::spawn(move || {
-            let (bell, queue, event) = &*theirs;
+            let (bell, queue, event) = &*peer;
             for _ in 0..2 {
                 queue.fetch_add(1, Ordering::Relaxed);
                 if bell.ring() {
@@ -153,9 +153,9 @@ fn doorbell_wakes_a_consumer_of_a_ring() {
     model(|| {
         let (mut producer, mut consumer) = spsc::ring(2);
         let shared = Arc::new((Doorbell::new(), EventFd::default()));
-        let theirs = Arc::clone(&shared);
+        let peer = Arc::clone(&shared);
         let ringer = thread::spawn(move || {
-            let (bell, event) = &*theirs;
+            let (bell, event) = &*peer;
             producer.push(1).unwrap();
             if bell.ring() {
                 event.write();
@@ -346,9 +346,9 @@ fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
 fn hand_over_model(poll: fn(&Handover, &EventFd)) {
     model(move || {
         let shared = Arc::new((Handover::new(), EventFd::default(), AtomicUsize::new(0)));
-        let theirs = Arc::clone(&shared);
+        let peer = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            let (word, event, done) = &*theirs;
+            let (word, event, done) = &*peer;
             background(word, event, done);
         });
         let (word, event, done) = &*shared;
@@ -388,7 +388,7 @@ fn handover_relieves_pollers_that_arm() {
     });
 }
 
-/// A poller that slept on the card's descriptors and was woken may stop for good, too.
+/// A poller that slept on the device's descriptors and was woken may stop for good, too.
 #[test]
 fn handover_relieves_pollers_that_watched() {
     hand_over_model(|word, event| {
@@ -472,7 +472,7 @@ impl Side {
     }
 }
 
-impl Mine for Side {
+impl LocalArea for Side {
     fn store(&self, word: Word, value: u64) {
         self.word(word).store(value, Ordering::Release);
     }
@@ -486,7 +486,7 @@ impl Mine for Side {
     }
 }
 
-impl Theirs for Side {
+impl PeerArea for Side {
     fn load(&self, word: Word) -> u64 {
         self.word(word).load(Ordering::Acquire)
     }
@@ -504,16 +504,16 @@ impl Theirs for Side {
 fn a_shared_ring_delivers_each_message_whole_and_in_order() {
     model(|| {
         let (sender, receiver) = (Arc::new(Side::default()), Arc::new(Side::default()));
-        let theirs = (Arc::clone(&sender), Arc::clone(&receiver));
+        let peer = (Arc::clone(&sender), Arc::clone(&receiver));
         let sending = thread::spawn(move || {
-            let (mine, theirs) = theirs;
+            let (local, peer) = peer;
             let mut ring = Producer::new(16);
             for message in 1_u64..=2 {
-                while ring.has_room(&*theirs, 8) != Ok(true) {
+                while ring.has_room(&*peer, 8) != Ok(true) {
                     thread::yield_now();
                 }
-                ring.push(&*mine, &message.to_le_bytes(), 0, &[]);
-                let _nobody_sleeps = ring.publish(&*mine, &*theirs, true);
+                ring.push(&*local, &message.to_le_bytes(), 0, &[]);
+                let _nobody_sleeps = ring.publish(&*local, &*peer, true);
             }
         });
         let (mut ring, mut message) = (Consumer::new(16), Vec::new());
@@ -540,13 +540,13 @@ fn wakes_a_parked_shared_ring(is_urgent: bool, wanted: Wanted) {
     model(move || {
         let (sender, receiver) = (Arc::new(Side::default()), Arc::new(Side::default()));
         let wake = Arc::new(EventFd::default());
-        let theirs = (Arc::clone(&sender), Arc::clone(&receiver), Arc::clone(&wake));
+        let peer = (Arc::clone(&sender), Arc::clone(&receiver), Arc::clone(&wake));
         let sending = thread::spawn(move || {
-            let (mine, theirs, wake) = theirs;
+            let (local, peer, wake) = peer;
             let mut ring = Producer::new(16);
-            assert_eq!(ring.has_room(&*theirs, 0), Ok(true));
-            ring.push(&*mine, &[], 0, &[]);
-            if ring.publish(&*mine, &*theirs, is_urgent) {
+            assert_eq!(ring.has_room(&*peer, 0), Ok(true));
+            ring.push(&*local, &[], 0, &[]);
+            if ring.publish(&*local, &*peer, is_urgent) {
                 wake.write();
             }
         });

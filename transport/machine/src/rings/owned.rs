@@ -1,8 +1,8 @@
-//! A value that one thread at a time works on, for one turn: the lock word of a shard.
+//! A value that one thread at a time works on, for one turn: the lock of a shard.
 //!
-//! Owns the word, on its own cache line, and the value. A poller tries the word once per turn: while no other
+//! Owns the lock word, on its own cache line, and the value. A poller tries the lock once per turn: while no other
 //! thread needs the value, that costs one read-modify-write of an uncontended line. Another thread that needs
-//! the value, such as control or a second thread of the program, waits for the same word.
+//! the value, such as control or a second thread of the program, waits for the same lock.
 //!
 //! ```text
 //!   word      meaning                      try_enter   enter                     leave

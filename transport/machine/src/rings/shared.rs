@@ -1,8 +1,8 @@
 //! A ring of messages from one process to another, through memory that each of them shares with the other.
 //!
 //! Owns positions and their order, and the word by which a receiver that has stopped polling is woken. Each
-//! side writes only its own memory, [`Mine`], and reads the peer's, [`Theirs`]. The peer's memory may hold
-//! anything: any value is safe to read, and a value that no honest peer writes ends the ring ([`Nonsense`]).
+//! side writes only its own memory, [`LocalArea`], and reads the peer's, [`PeerArea`]. The peer's memory may hold
+//! anything: any value is safe to read, and a value that no honest peer writes ends the ring ([`Violation`]).
 //! The ring never waits, and keeps no reference to shared memory.
 //!
 //! ```text
@@ -51,7 +51,7 @@ const URGENT_ONLY: u64 = 2;
 const PARKED_STEP: u64 = 4;
 
 /// Memory of this side, which the peer reads.
-pub trait Mine {
+pub trait LocalArea {
     /// Stores a word, with release ordering.
     fn store(&self, word: Word, value: u64);
 
@@ -60,7 +60,7 @@ pub trait Mine {
 }
 
 /// Memory of the peer.
-pub trait Theirs {
+pub trait PeerArea {
     /// Loads a word, with acquire ordering.
     fn load(&self, word: Word) -> u64;
 
@@ -70,7 +70,7 @@ pub trait Theirs {
 
 /// The peer wrote a value that no honest peer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonsense;
+pub struct Violation;
 
 /// A position in the ring: the number of bytes since the ring began, and the offset in its memory.
 #[derive(Clone, Copy, Debug)]
@@ -132,18 +132,18 @@ impl Producer {
     /// Returns true if there is room for a message of `length` bytes.
     ///
     /// # Errors
-    /// [`Nonsense`].
-    pub fn has_room(&mut self, theirs: &impl Theirs, length: usize) -> Result<bool, Nonsense> {
+    /// [`Violation`].
+    pub fn has_room(&mut self, peer: &impl PeerArea, length: usize) -> Result<bool, Violation> {
         let needed = footprint(length) as u64;
         let capacity = self.written.capacity as u64;
         if self.written.count.wrapping_sub(self.consumed) + needed <= capacity {
             return Ok(true);
         }
         // SYNC: shared-consumed
-        let consumed = theirs.load(Word::Consumed);
+        let consumed = peer.load(Word::Consumed);
         let used = self.written.count.wrapping_sub(consumed);
         if used > capacity {
-            return Err(Nonsense);
+            return Err(Violation);
         }
         self.consumed = consumed;
         Ok(used + needed <= capacity)
@@ -164,16 +164,16 @@ impl Producer {
     /// `head` and `tail` are in their [ranges](Producer::ranges) already. The receiver sees it after the next
     /// [`Producer::publish`].
     #[inline]
-    pub fn push(&mut self, mine: &impl Mine, head: &[u8], written: usize, tail: &[u8]) {
+    pub fn push(&mut self, local: &impl LocalArea, head: &[u8], written: usize, tail: &[u8]) {
         let length = head.len() + written + tail.len();
         let header = u64::from(u32::try_from(length).unwrap_or(u32::MAX));
-        mine.write(self.written.at, &header.to_le_bytes());
+        local.write(self.written.at, &header.to_le_bytes());
         for (from, part) in [(0, head), (head.len() + written, tail)] {
             let [first, rest] = self.ranges(from, part.len());
             let (first_part, rest_part) = part.split_at(first.len());
-            mine.write(first.start, first_part);
+            local.write(first.start, first_part);
             if !rest.is_empty() {
-                mine.write(0, rest_part);
+                local.write(0, rest_part);
             }
         }
         self.written.advance(footprint(length));
@@ -188,23 +188,23 @@ impl Producer {
     /// Publishes the appended messages, of which one is urgent or none. Returns true if the caller must wake the
     /// receiver.
     #[must_use = "a receiver that parked the ring does not look"]
-    pub fn publish(&mut self, mine: &impl Mine, theirs: &impl Theirs, is_urgent: bool) -> bool {
+    pub fn publish(&mut self, local: &impl LocalArea, peer: &impl PeerArea, is_urgent: bool) -> bool {
         if self.published == self.written.count {
             return false;
         }
         self.published = self.written.count;
         // SYNC: shared-produced
-        mine.store(Word::Produced, self.published);
+        local.store(Word::Produced, self.published);
         // SYNC: shared-parked-fence
         fence(Ordering::SeqCst);
-        self.finds_parked(theirs, is_urgent)
+        self.finds_parked(peer, is_urgent)
     }
 
     /// Returns true if the receiver has parked the ring for such a message and was not woken since. It then counts
     /// as woken.
-    fn finds_parked(&mut self, theirs: &impl Theirs, is_urgent: bool) -> bool {
+    fn finds_parked(&mut self, peer: &impl PeerArea, is_urgent: bool) -> bool {
         // SYNC: shared-parked
-        let parked = theirs.load(Word::Parked);
+        let parked = peer.load(Word::Parked);
         let is_wanted = is_urgent || parked & URGENT_ONLY == 0;
         let sleeps = parked & PARKED != 0 && is_wanted && parked != self.woken;
         if sleeps {
@@ -221,16 +221,16 @@ impl Producer {
 
     /// Returns true if the receiver has taken out everything published.
     #[must_use]
-    pub fn is_drained(&self, theirs: &impl Theirs) -> bool {
+    pub fn is_drained(&self, peer: &impl PeerArea) -> bool {
         // SYNC: shared-consumed
-        theirs.load(Word::Consumed) == self.published
+        peer.load(Word::Consumed) == self.published
     }
 
     /// Returns the receiver's position, to detect progress.
     #[must_use]
-    pub fn consumed(&self, theirs: &impl Theirs) -> u64 {
+    pub fn consumed(&self, peer: &impl PeerArea) -> u64 {
         // SYNC: shared-consumed
-        theirs.load(Word::Consumed)
+        peer.load(Word::Consumed)
     }
 }
 
@@ -260,30 +260,30 @@ impl Consumer {
     /// the length of the longest honest message.
     ///
     /// # Errors
-    /// [`Nonsense`].
+    /// [`Violation`].
     pub fn pop(
         &mut self,
-        theirs: &impl Theirs,
+        peer: &impl PeerArea,
         longest: usize,
         into: &mut Vec<u8>,
-    ) -> Result<bool, Nonsense> {
-        if self.taken.count == self.produced && !self.look(theirs)? {
+    ) -> Result<bool, Violation> {
+        if self.taken.count == self.produced && !self.look(peer)? {
             return Ok(false);
         }
         let mut header = [0; HEADER];
-        theirs.read(self.taken.at, &mut header);
-        let length = usize::try_from(u64::from_le_bytes(header)).map_err(|_| Nonsense)?;
+        peer.read(self.taken.at, &mut header);
+        let length = usize::try_from(u64::from_le_bytes(header)).map_err(|_| Violation)?;
         let available = self.produced.wrapping_sub(self.taken.count);
         if length > longest || footprint(length) as u64 > available {
-            return Err(Nonsense);
+            return Err(Violation);
         }
         self.taken.advance(HEADER);
         // Existing bytes need not be zeroed.
         into.resize(length, 0);
         let (first, rest) = into.split_at_mut(self.taken.straight(length));
-        theirs.read(self.taken.at, first);
+        peer.read(self.taken.at, first);
         if !rest.is_empty() {
-            theirs.read(0, rest);
+            peer.read(0, rest);
         }
         self.taken.advance(length.next_multiple_of(8));
         Ok(true)
@@ -291,28 +291,28 @@ impl Consumer {
 
     /// Returns true if a message, or nonsense, has arrived.
     #[must_use]
-    pub fn has_message(&mut self, theirs: &impl Theirs) -> bool {
-        self.taken.count != self.produced || self.look(theirs) != Ok(false)
+    pub fn has_message(&mut self, peer: &impl PeerArea) -> bool {
+        self.taken.count != self.produced || self.look(peer) != Ok(false)
     }
 
     /// Polls for messages. Returns true if there are any.
-    fn look(&mut self, theirs: &impl Theirs) -> Result<bool, Nonsense> {
+    fn look(&mut self, peer: &impl PeerArea) -> Result<bool, Violation> {
         // SYNC: shared-produced
-        let produced = theirs.load(Word::Produced);
+        let produced = peer.load(Word::Produced);
         let available = produced.wrapping_sub(self.taken.count);
         if available > self.taken.capacity as u64 || !available.is_multiple_of(8) {
-            return Err(Nonsense);
+            return Err(Violation);
         }
         self.produced = produced;
         Ok(available > 0)
     }
 
     /// Makes the space of the messages taken out available to the sender.
-    pub fn release(&mut self, mine: &impl Mine) {
+    pub fn release(&mut self, local: &impl LocalArea) {
         if self.released != self.taken.count {
             self.released = self.taken.count;
             // SYNC: shared-consumed
-            mine.store(Word::Consumed, self.released);
+            local.store(Word::Consumed, self.released);
         }
     }
 
@@ -320,28 +320,28 @@ impl Consumer {
     /// any kind, or nonsense, has arrived meanwhile; the ring is then not parked. A ring that is parked already
     /// may be parked for more messages than before.
     #[must_use = "the ring is not parked when this is false"]
-    pub fn park(&mut self, mine: &impl Mine, theirs: &impl Theirs, wanted: Wanted) -> bool {
+    pub fn park(&mut self, local: &impl LocalArea, peer: &impl PeerArea, wanted: Wanted) -> bool {
         if self.is_parked() && (wanted == Wanted::Urgent || self.parked & URGENT_ONLY == 0) {
             return true;
         }
         self.count_parked(wanted as u64);
         // SYNC: shared-parked
-        mine.store(Word::Parked, self.parked);
+        local.store(Word::Parked, self.parked);
         // SYNC: shared-parked-fence
         fence(Ordering::SeqCst);
-        if !self.has_message(theirs) {
+        if !self.has_message(peer) {
             return true;
         }
-        self.unpark(mine);
+        self.unpark(local);
         false
     }
 
     /// Resumes polling.
-    pub fn unpark(&mut self, mine: &impl Mine) {
+    pub fn unpark(&mut self, local: &impl LocalArea) {
         if self.is_parked() {
             self.count_parked(0);
             // SYNC: shared-parked
-            mine.store(Word::Parked, self.parked);
+            local.store(Word::Parked, self.parked);
         }
     }
 

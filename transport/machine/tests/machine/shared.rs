@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use trunkline_machine::rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Wanted, Word};
+use trunkline_machine::rings::shared::{Consumer, LocalArea, PeerArea, Producer, Violation, Wanted, Word};
 
 const CAPACITY: usize = 256;
 const LONGEST: usize = 120;
@@ -22,7 +22,7 @@ impl Default for Side {
     }
 }
 
-impl Mine for Side {
+impl LocalArea for Side {
     fn store(&self, word: Word, value: u64) {
         self.words[word as usize].set(value);
     }
@@ -32,7 +32,7 @@ impl Mine for Side {
     }
 }
 
-impl Theirs for Side {
+impl PeerArea for Side {
     fn load(&self, word: Word) -> u64 {
         self.words[word as usize].get()
     }
@@ -134,52 +134,52 @@ proptest! {
     fn any_memory_is_safe_to_read(
         rounds in vec((any::<[u64; 3]>(), vec(any::<u8>(), CAPACITY), 0_u64..400), 1..20),
     ) {
-        let (mine, theirs) = (Side::default(), Side::default());
+        let (local, peer) = (Side::default(), Side::default());
         let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
         let mut out = Vec::new();
         for (words, bytes, ahead) in rounds {
-            for (word, value) in theirs.words.iter().zip(words) {
+            for (word, value) in peer.words.iter().zip(words) {
                 word.set(value);
             }
             // Near what it was, too: far-off values alone would be found out at once.
-            theirs.words[Word::Produced as usize].set(if words[0] % 2 == 0 { ahead & !7 } else { words[0] });
-            *theirs.bytes.borrow_mut() = bytes;
-            while consumer.pop(&theirs, LONGEST, &mut out) == Ok(true) {
+            peer.words[Word::Produced as usize].set(if words[0] % 2 == 0 { ahead & !7 } else { words[0] });
+            *peer.bytes.borrow_mut() = bytes;
+            while consumer.pop(&peer, LONGEST, &mut out) == Ok(true) {
                 prop_assert!(out.len() <= LONGEST);
             }
-            consumer.release(&mine);
-            let _ = consumer.park(&mine, &theirs, Wanted::All);
-            if producer.has_room(&theirs, 40) == Ok(true) {
-                producer.push(&mine, &[1; 40], 0, &[]);
+            consumer.release(&local);
+            let _ = consumer.park(&local, &peer, Wanted::All);
+            if producer.has_room(&peer, 40) == Ok(true) {
+                producer.push(&local, &[1; 40], 0, &[]);
             }
-            let _ = producer.publish(&mine, &theirs, true);
+            let _ = producer.publish(&local, &peer, true);
         }
     }
 }
 
 #[test]
 fn positions_that_no_honest_side_has_are_nonsense() {
-    let (mine, theirs) = (Side::default(), Side::default());
+    let (local, peer) = (Side::default(), Side::default());
     let mut out = Vec::new();
     for produced in [264, u64::MAX, u64::MAX - 7, 12] {
-        theirs.store(Word::Produced, produced);
-        assert_eq!(Consumer::new(CAPACITY).pop(&theirs, LONGEST, &mut out), Err(Nonsense), "{produced}");
+        peer.store(Word::Produced, produced);
+        assert_eq!(Consumer::new(CAPACITY).pop(&peer, LONGEST, &mut out), Err(Violation), "{produced}");
     }
-    theirs.store(Word::Produced, 64);
+    peer.store(Word::Produced, 64);
     for length in [57_u64, 121, 1 << 40, u64::MAX] {
-        theirs.write(0, &length.to_le_bytes());
-        assert_eq!(Consumer::new(CAPACITY).pop(&theirs, LONGEST, &mut out), Err(Nonsense), "{length}");
+        peer.write(0, &length.to_le_bytes());
+        assert_eq!(Consumer::new(CAPACITY).pop(&peer, LONGEST, &mut out), Err(Violation), "{length}");
     }
     let mut producer = Producer::new(CAPACITY);
     for _ in 0..2 {
-        assert_eq!(producer.has_room(&theirs, LONGEST), Ok(true));
-        producer.push(&mine, &[7; LONGEST], 0, &[]);
+        assert_eq!(producer.has_room(&peer, LONGEST), Ok(true));
+        producer.push(&local, &[7; LONGEST], 0, &[]);
     }
-    assert_eq!(producer.has_room(&theirs, LONGEST), Ok(false), "full");
-    theirs.store(Word::Consumed, 300);
-    assert_eq!(producer.has_room(&theirs, LONGEST), Err(Nonsense), "more than there was");
-    theirs.store(Word::Consumed, 128);
-    assert_eq!(producer.has_room(&theirs, LONGEST), Ok(true));
+    assert_eq!(producer.has_room(&peer, LONGEST), Ok(false), "full");
+    peer.store(Word::Consumed, 300);
+    assert_eq!(producer.has_room(&peer, LONGEST), Err(Violation), "more than there was");
+    peer.store(Word::Consumed, 128);
+    assert_eq!(producer.has_room(&peer, LONGEST), Ok(true));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Asynchronous events of a device.
 //!
-//! Owns the queue behind `next_async_event`: the card pushes, the program takes. The queue is bounded, and
+//! Owns the queue behind `next_async_event`: the device pushes, the program takes. The queue is bounded, and
 //! events that do not fit are counted.
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,7 @@
 //! datagrams have arrived.
 #![forbid(unsafe_code)]
 
-use super::card::Card;
+use super::device_parts::DeviceParts;
 use super::shard::Shard;
 use super::shard_lock::ShardLock;
 use super::wake_up::Watcher;
@@ -48,19 +48,19 @@ pub(super) struct Background {
 impl Background {
     /// Starts the machine. `sleeper` is the object that it sleeps on in a simulation.
     pub(super) fn start(
-        card: &Arc<Card>,
+        parts: &Arc<DeviceParts>,
         lock: &Arc<ShardLock>,
         sleeper: Option<Sleeper>,
     ) -> io::Result<Self> {
-        let runtime = card.runtime().clone();
-        let (card, of_shard) = (Arc::clone(card), Arc::clone(lock));
+        let runtime = parts.runtime().clone();
+        let (parts, of_shard) = (Arc::clone(parts), Arc::clone(lock));
         let make = Box::new(move || {
             let rest = match sleeper {
                 Some(sleeper) => Rest::Bell(sleeper),
                 None => Rest::Descriptors(Descriptors::new(of_shard.progress.waker())?),
             };
             Ok(Box::new(ShardMachine {
-                card,
+                parts,
                 lock: of_shard,
                 rest,
                 step: Step::Check,
@@ -94,7 +94,7 @@ impl Background {
 
 /// The background machine.
 struct ShardMachine {
-    card: Arc<Card>,
+    parts: Arc<DeviceParts>,
     lock: Arc<ShardLock>,
     rest: Rest,
     step: Step,
@@ -137,18 +137,18 @@ impl ShardMachine {
         }
         let (duty, is_unwatched) = progress.check();
         if is_unwatched {
-            self.card.woken(&self.lock, true);
+            self.parts.woken(&self.lock, true);
         }
         match duty {
             Duty::Leave => {
                 self.step = Step::Tick;
                 self.tick = TICK;
-                Turn::Sleep(Some(self.card.now() + self.tick))
+                Turn::Sleep(Some(self.parts.now() + self.tick))
             }
             Duty::Watched => {
                 self.step = Step::Tick;
                 self.tick = (2 * self.tick).min(LONGEST_TICK);
-                Turn::Sleep(Some(self.card.now() + self.tick))
+                Turn::Sleep(Some(self.parts.now() + self.tick))
             }
             Duty::TakeOver => {
                 self.step = Step::Work;
@@ -161,11 +161,11 @@ impl ShardMachine {
     /// Does the shard's work.
     fn work(&mut self) -> Turn {
         self.step = Step::Check;
-        let (more, mut shard) = self.card.work_and_stay(&self.lock, Shard::work_and_linger);
+        let (more, mut shard) = self.parts.work_and_stay(&self.lock, Shard::work_and_linger);
         if more || !self.lock.progress.has_handed_over() {
             // A poller may have gone to sleep for the shard since the last check.
-            self.card.worked(&self.lock, &mut shard, self.card.now());
-            // Other threads wait for the shard, and its word is not fair.
+            self.parts.worked(&self.lock, &mut shard, self.parts.now());
+            // Other threads wait for the shard, and its lock is not fair.
             return if more { Turn::Yield } else { Turn::Again };
         }
         if let Rest::Descriptors(descriptors) = &mut self.rest {
@@ -174,7 +174,7 @@ impl ShardMachine {
             descriptors.watched.update(&descriptors.full, version, all);
         }
         let Some(deadline) =
-            self.card.fall_asleep(&self.lock, &mut shard, (Watcher::Background, Wanted::All))
+            self.parts.fall_asleep(&self.lock, &mut shard, (Watcher::Background, Wanted::All))
         else {
             return Turn::Again;
         };
@@ -194,7 +194,7 @@ impl Machine for ShardMachine {
 
     fn sleep(&mut self, until: Option<Time>) {
         let Rest::Descriptors(descriptors) = &mut self.rest else { return };
-        let timeout = until.map(|until| until - self.card.now());
+        let timeout = until.map(|until| until - self.parts.now());
         let woken = match self.step {
             Step::Sleep => descriptors.sleep(timeout),
             Step::Tick | Step::Check | Step::Work => descriptors.tick(timeout),
@@ -215,7 +215,7 @@ impl Machine for ShardMachine {
     fn is_due(&self) -> bool {
         match self.step {
             Step::Tick => self.lock.progress.has_handed_over(),
-            Step::Sleep => self.card.is_due(&self.lock, self.until),
+            Step::Sleep => self.parts.is_due(&self.lock, self.until),
             Step::Check | Step::Work => false,
         }
     }

@@ -88,7 +88,7 @@ impl Drop for SoftCmChannel {
         // answer.
         while let Some(event) = self.queue.pop() {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
-                self.core.act(|card, now| card.control.drop_endpoint(&mut card.shards, new, now));
+                self.core.act(|access, now| access.control.drop_endpoint(&mut access.shards, new, now));
             }
         }
     }

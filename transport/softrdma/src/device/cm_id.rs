@@ -70,14 +70,14 @@ impl CmId for SoftCmId {
             .filter(|qp| Arc::ptr_eq(qp.core(), &self.core))
             .ok_or(VerbsError::Invalid("the QP belongs to another device"))?;
         let mut attached = lock(&self.qp);
-        self.core.act(|card, _| card.control.attach(&mut card.shards, self.number, qp.number()))?;
+        self.core.act(|access, _| access.control.attach(&mut access.shards, self.number, qp.number()))?;
         *attached = Some(qp);
         Ok(())
     }
 
     fn detach(&self) -> Option<Arc<dyn QueuePair>> {
         let mut attached = lock(&self.qp);
-        self.core.act(|card, _| card.control.detach(&mut card.shards, self.number));
+        self.core.act(|access, _| access.control.detach(&mut access.shards, self.number));
         attached.take().map(|qp| qp as Arc<dyn QueuePair>)
     }
 
@@ -86,7 +86,8 @@ impl CmId for SoftCmId {
     }
 
     fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError> {
-        self.core.act(|card, _| card.control.resolve_address(&mut card.shards, self.number, source, remote))
+        self.core
+            .act(|access, _| access.control.resolve_address(&mut access.shards, self.number, source, remote))
     }
 
     fn resolve_route(&self) -> Result<(), VerbsError> {
@@ -102,32 +103,35 @@ impl CmId for SoftCmId {
     }
 
     fn listen(&self, backlog: u32) -> Result<(), VerbsError> {
-        self.core.act(|card, _| card.control.listen(&mut card.shards, self.number, backlog))
+        self.core.act(|access, _| access.control.listen(&mut access.shards, self.number, backlog))
     }
 
     fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.control.connect(&mut card.shards, self.number, parameters, now))
+        self.core.act(|access, now| access.control.connect(&mut access.shards, self.number, parameters, now))
     }
 
     fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.control.accept(&mut card.shards, self.number, parameters, now))
+        self.core.act(|access, now| access.control.accept(&mut access.shards, self.number, parameters, now))
     }
 
     fn establish(&self) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.control.establish(&mut card.shards, self.number, now))
+        self.core.act(|access, now| access.control.establish(&mut access.shards, self.number, now))
     }
 
     fn communication_established(&self) {
-        self.core.act(|card, now| card.control.communication_established(&mut card.shards, self.number, now));
+        self.core.act(|access, now| {
+            access.control.communication_established(&mut access.shards, self.number, now)
+        });
     }
 
     fn reject_for(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), VerbsError> {
-        self.core
-            .act(|card, now| card.control.reject(&mut card.shards, self.number, reason, private_data, now))
+        self.core.act(|access, now| {
+            access.control.reject(&mut access.shards, self.number, reason, private_data, now)
+        })
     }
 
     fn disconnect(&self) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.control.disconnect(&mut card.shards, self.number, now))
+        self.core.act(|access, now| access.control.disconnect(&mut access.shards, self.number, now))
     }
 
     fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError> {
@@ -141,6 +145,6 @@ impl CmId for SoftCmId {
 
 impl Drop for SoftCmId {
     fn drop(&mut self) {
-        self.core.act(|card, now| card.control.drop_endpoint(&mut card.shards, self.number, now));
+        self.core.act(|access, now| access.control.drop_endpoint(&mut access.shards, self.number, now));
     }
 }

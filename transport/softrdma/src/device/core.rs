@@ -1,13 +1,13 @@
 //! State that all objects of a device share.
 //!
-//! Owns the card and the lives of the background threads. Each verbs object holds an `Arc` of it, so that
-//! objects may be dropped in any order. With the last object the threads end and the card is dropped.
+//! Owns the device's parts and the lives of the background threads. Each verbs object holds an `Arc` of it, so that
+//! objects may be dropped in any order. With the last object the threads end and the parts are dropped.
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
 use super::background::Background;
-use super::card::{Access, Card};
 use super::control::Control;
+use super::device_parts::{Access, DeviceParts};
 use super::directory::ShardIndex;
 use super::domain_table::DomainTable;
 use super::keys::PdNumber;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::{Time, VerbsError};
 
-/// Time within which a thread at work on the card has to leave it when the process ends.
+/// Time within which a thread at work on the device has to leave it when the process ends.
 const PARTING: Duration = Duration::from_secs(2);
 
 /// Exists until everything of a device is released, including its descriptors and threads.
@@ -34,7 +34,7 @@ pub(super) struct SlotGuard;
 /// State shared by all objects of a device.
 #[derive(Debug)]
 pub(super) struct Core {
-    card: Arc<Card>,
+    parts: Arc<DeviceParts>,
     maker: ShardMaker,
     /// Asynchronous events.
     pub(super) events: Arc<AsyncEvents>,
@@ -50,16 +50,16 @@ pub(super) struct Core {
 impl Core {
     /// Starts the background thread of the first shard.
     pub(super) fn start(
-        card: Card,
+        parts: DeviceParts,
         maker: ShardMaker,
         sleeper: Option<Sleeper>,
         events: Arc<AsyncEvents>,
         host: Option<Arc<Host>>,
     ) -> std::io::Result<Arc<Self>> {
-        let card = Arc::new(card);
-        let background = Background::start(&card, card.shards().first(), sleeper)?;
+        let parts = Arc::new(parts);
+        let background = Background::start(&parts, parts.shards().first(), sleeper)?;
         Ok(Arc::new(Self {
-            card,
+            parts,
             maker,
             events,
             domains: DomainTable::new(host),
@@ -71,42 +71,42 @@ impl Core {
     }
 
     /// Returns control and the shards.
-    pub(super) fn card(&self) -> &Card {
-        &self.card
+    pub(super) fn parts(&self) -> &DeviceParts {
+        &self.parts
     }
 
     /// Returns the runtime of the device's machines.
     pub(super) fn runtime(&self) -> &Runtime {
-        self.card.runtime()
+        self.parts.runtime()
     }
 
     /// Returns the tables that all shards read without a lock.
     pub(super) fn tables(&self) -> &Tables {
-        self.card.shards().tables()
+        self.parts.shards().tables()
     }
 
     /// Returns a shard; the first one if no shard has the index.
     pub(super) fn shard(&self, index: ShardIndex) -> &Arc<ShardLock> {
-        let shards = self.card.shards();
+        let shards = self.parts.shards();
         shards.get(index).unwrap_or_else(|| shards.first())
     }
 
     #[cfg(test)]
     pub(super) fn with_shards(&self, action: impl FnOnce(&super::shards::Shards)) {
-        action(self.card.shards());
+        action(self.parts.shards());
     }
 
     /// Returns all shards.
     pub(super) fn shards(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
-        self.card.shards().all()
+        self.parts.shards().all()
     }
 
     /// Returns the shard of a group of CQs, which is created for the first CQ of the group.
     pub(super) fn shard_of_group(&self, group: u32) -> Result<ShardIndex, VerbsError> {
-        self.card.shards().of_group(group, |index| {
+        self.parts.shards().of_group(group, |index| {
             let Some((shard, sleeper)) = self.maker.make(index)? else { return Ok(None) };
             let shard = Arc::new(shard);
-            let started = Background::start(&self.card, &shard, sleeper)?;
+            let started = Background::start(&self.parts, &shard, sleeper)?;
             lock(&self.backgrounds).push(started);
             Ok(Some(shard))
         })
@@ -114,7 +114,7 @@ impl Core {
 
     /// Returns the shard of a group that has CQs, otherwise the first shard.
     pub(super) fn known_group(&self, group: u32) -> ShardIndex {
-        self.card.shards().known_group(group)
+        self.parts.shards().known_group(group)
     }
 
     /// Records in the child of a fork that the background threads do not exist there. Returns their eventfds.
@@ -135,7 +135,7 @@ impl Core {
         }
         of.progress.adopt();
         // A fork loses only threads, and they create the objects that they sleep on themselves.
-        match Background::start(&self.card, of, None) {
+        match Background::start(&self.parts, of, None) {
             Ok(started) => backgrounds.push(started),
             Err(error) => tracing::error!(%error, "a shard's background thread cannot start again"),
         }
@@ -157,36 +157,37 @@ impl Core {
     /// # Errors
     /// [`VerbsError::Gone`].
     pub(super) fn present(&self) -> Result<(), VerbsError> {
-        self.card.present()
+        self.parts.present()
     }
 
     /// Locks control, for operations that concern no shard and set no timer.
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {
-        self.card.control()
+        self.parts.control()
     }
 
     /// Runs an operation of control. Afterwards wakes background threads that sleep longer than the shards
     /// now need.
     pub(super) fn act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> R {
-        self.ensure_background(self.card.shards().first());
-        self.card.act(action)
+        self.ensure_background(self.parts.shards().first());
+        self.parts.act(action)
     }
 
     /// Runs an operation on one shard, and then wakes its background thread if necessary.
     pub(super) fn act_on<R>(&self, index: ShardIndex, action: impl FnOnce(&mut Shard, Time) -> R) -> R {
         let of = self.shard(index);
         self.ensure_background(of);
-        self.card.act_on(of, action)
+        self.parts.act_on(of, action)
     }
 
     /// Disconnects all peers because the process ends, perhaps in the middle of an operation. It does so only
     /// if control and the first shard become free soon, and are not a forked copy of those that another
     /// process uses. The wait is bounded, since the thread at work may never run again.
     pub(super) fn disconnect_all(&self) {
-        let began = self.card.now();
-        while !self.card.shards().first().progress.is_orphan() {
-            let done = self.card.try_act(|card, now| card.control.disconnect_all(&mut card.shards, now));
-            if done.is_some() || self.card.now() - began >= PARTING {
+        let began = self.parts.now();
+        while !self.parts.shards().first().progress.is_orphan() {
+            let done =
+                self.parts.try_act(|access, now| access.control.disconnect_all(&mut access.shards, now));
+            if done.is_some() || self.parts.now() - began >= PARTING {
                 return;
             }
             #[expect(clippy::disallowed_methods, reason = "waits for another real thread")]
@@ -201,12 +202,12 @@ impl Core {
 
     /// Removes the device from its slot.
     pub(super) fn remove(&self) {
-        self.act(|card, now| card.control.remove(&mut card.shards, now));
+        self.act(|access, now| access.control.remove(&mut access.shards, now));
     }
 
     /// Does a shard's pending work, unless another thread is working on the shard.
     pub(super) fn work(&self, index: ShardIndex) {
-        self.card.work(self.shard(index));
+        self.parts.work(self.shard(index));
     }
 
     /// Records that the program polls, so that the shard's background thread leaves the work to it.

@@ -4,7 +4,7 @@
 //! lock, so that a program reads its completions while another thread works on the shard. The shard of its
 //! group pushes under that lock. Completions of another shard go through a ring per shard
 //! ([`trunkline_machine::rings::crossing`]). They are moved here when the program polls, or by the other shard if the
-//! program wants an event. It must never take a shard's word.
+//! program wants an event. It must never take a shard's lock.
 #![forbid(unsafe_code)]
 
 use super::directory::ShardIndex;

@@ -1,6 +1,6 @@
-//! The card: control and the shards of a device, and which thread works on them when.
+//! Control and the shards of a device, and which thread works on them when.
 //!
-//! Owns control under its lock, each shard under its word, and the order in which they are taken: control
+//! Owns control under its lock, each shard under its lock, and the order in which they are taken: control
 //! first, then the first shard, then any other. A thread at work on a shard never blocks on another, and
 //! tries control's lock only while it holds no shard. A thread that polls, posts or connects does the work
 //! itself; background machines work when no thread polls.
@@ -29,7 +29,7 @@ pub(super) struct Access<'a> {
 
 /// Control and shards of a device.
 #[derive(Debug)]
-pub(super) struct Card {
+pub(super) struct DeviceParts {
     control: Mutex<Control>,
     shards: Shards,
     runtime: Runtime,
@@ -38,7 +38,7 @@ pub(super) struct Card {
     is_removed: Arc<AtomicBool>,
 }
 
-impl Card {
+impl DeviceParts {
     pub(super) fn new(control: Control, shards: Shards, runtime: Runtime) -> Self {
         let control_due_ns = AtomicU64::new(0);
         let is_removed = Arc::clone(control.removed());
@@ -116,7 +116,7 @@ impl Card {
         let mut shard = lock.shard.enter();
         let now = self.now();
         let result = action(&mut shard, now);
-        lock.note_found(&shard);
+        lock.note_control_events(&shard);
         lock.progress.acted(&mut shard, |shard| self.deadline(lock, shard, now));
         result
     }
@@ -153,7 +153,7 @@ impl Card {
         let mut more = work(&mut shard, now);
         if self.wants_control(lock, &shard, now) {
             drop(shard);
-            // Another thread holds control's lock, so the findings wait.
+            // Another thread holds control's lock, so the events wait.
             more |= !self.serve_control();
             shard = lock.shard.enter();
             more |= shard.has_work();
@@ -219,7 +219,7 @@ impl Card {
     /// Returns true if control's work has to follow a shard's turn. Messages of other processes, and timers,
     /// are left to the first shard.
     fn wants_control(&self, lock: &ShardLock, shard: &Shard, now: Time) -> bool {
-        if lock.note_found(shard) {
+        if lock.note_control_events(shard) {
             return true;
         }
         self.is_first(lock) && (self.control_due_ns.load(Ordering::Acquire) <= now.0 || shard.has_messages())
@@ -232,7 +232,7 @@ impl Card {
             return true;
         }
         let first = self.shards.first().shard.enter();
-        self.operate(&mut control, first, |card, now| card.control.work(&mut card.shards, now));
+        self.operate(&mut control, first, |access, now| access.control.work(&mut access.shards, now));
         true
     }
 }

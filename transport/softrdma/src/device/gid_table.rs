@@ -2,7 +2,7 @@
 //!
 //! Owns the addresses and their order (design: global IPv4 by interface index, global IPv6, link-local IPv4,
 //! 127.0.0.1, ::1). Link-local IPv6 addresses are valid on one interface only, and are left out. It must
-//! never open an address; the card does that when the address is first used.
+//! never open an address; the device does that when the address is first used.
 #![forbid(unsafe_code)]
 
 use nix::ifaddrs::getifaddrs;

@@ -27,7 +27,7 @@ pub(super) struct Refused;
 
 /// Memory of a region that passed the checks of an access, and the start of the accessed range.
 #[derive(Debug)]
-pub(super) struct Found<'a> {
+pub(super) struct KeyRange<'a> {
     pub(super) memory: &'a Memory,
     pub(super) offset: usize,
 }
@@ -180,7 +180,7 @@ impl<'a> KeyView<'a> {
         address: IoAddress,
         length: usize,
         needs: Access,
-    ) -> Result<Found<'a>, Refused> {
+    ) -> Result<KeyRange<'a>, Refused> {
         let region = self.table.get(self.reading, key).ok_or(Refused)?;
         if region.pd != pd || !region.access.contains(needs) {
             return Err(Refused);
@@ -190,7 +190,7 @@ impl<'a> KeyView<'a> {
         if offset.checked_add(length).is_none_or(|end| end > region.range.len()) {
             return Err(Refused);
         }
-        Ok(Found { memory: &region.memory, offset: region.range.start + offset })
+        Ok(KeyRange { memory: &region.memory, offset: region.range.start + offset })
     }
 
     /// Writes bytes to the start of an SGE, whose length the caller has checked.

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | entry points | `provider`, `soft_device`, `opening`, `options`, `slot`, `unknown_srq` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
-//! | the card: control and shards | `card`, `shards`, `shard_lock` (a shard under its word), `shard_maker`, `reach` (control's access to them) |
+//! | control and shards | `device_parts`, `shards`, `shard_lock` (a shard under its lock), `shard_maker`, `reach` (control's access to them) |
 //! | the data path | `shard`: QPs, packets in and out, timers |
 //! | slow operations | `control`: connections, addresses, changes of QPs, removal |
 //! | TGTs that processes share | `sharing`, which only devices of several processes need |
@@ -17,14 +17,13 @@
 //! | threads and their duties | `core`, `progress` (the words), `wake_up`, `background` (a shard's thread) |
 //!
 //! # Locks
-//! Control's lock is taken first, then the word of the first shard, then the word of any other. CQs, SRQs,
+//! Control's lock is taken first, then the lock of the first shard, then the lock of any other. CQs, SRQs,
 //! channels, events, the directory and the writers of the tables have small separate locks, which are taken
-//! last and never held during a call into another object. A poller only tries its shard's word, and reads its
+//! last and never held during a call into another object. A poller only tries its shard's lock, and reads its
 //! CQ in any case. It tries control's lock while it holds no shard.
 
 mod async_events;
 mod background;
-mod card;
 mod channel;
 mod cm_channel;
 mod cm_id;
@@ -33,6 +32,7 @@ mod core;
 mod counters;
 mod cq;
 mod cq_ring;
+mod device_parts;
 mod directory;
 mod domain_table;
 mod fork;

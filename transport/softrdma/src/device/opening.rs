@@ -6,9 +6,9 @@
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
-use super::card::Card;
 use super::control::{Control, ControlInit};
 use super::core::Core;
+use super::device_parts::DeviceParts;
 use super::directory::{MAX_SHARDS, QpDirectory};
 use super::gid_table::{GidTable, MAX_ENTRIES};
 use super::guid::{address_guid, node_guid};
@@ -83,7 +83,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         make_link: link_maker(options, members.as_ref(), capture_has_ended),
     };
     let (shard, sleeper) =
-        maker.first(link, members.clone()).map_err(os("make what wakes the card's background thread"))?;
+        maker.first(link, members.clone()).map_err(os("make what wakes the device's background thread"))?;
     let active_mtu = shard.shard.enter().link().mtu_of(first);
     let control = Control::new(ControlInit {
         gids,
@@ -97,9 +97,9 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         away,
     });
     let shards = Shards::new(shard, neighbours, tables, most_shards);
-    let card = Card::new(control, shards, runtime);
-    let core = Core::start(card, maker, sleeper, events, host.clone())
-        .map_err(os("start the card's background thread"))?;
+    let parts = DeviceParts::new(control, shards, runtime);
+    let core = Core::start(parts, maker, sleeper, events, host.clone())
+        .map_err(os("start the device's background thread"))?;
     if slot.is_some_and(|slot| !slot.fill(&core)) {
         return Err(OpenError::Removed);
     }

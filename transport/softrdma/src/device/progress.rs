@@ -4,7 +4,7 @@
 //! whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's own
 //! descriptors ([`super::wait`]) keeps the work. When no thread has polled since the last check, or a program
 //! arms a CQ to sleep on its channel, the machine does the work ([`super::background`]). It must never take the
-//! shard's word: callers are in a turn.
+//! shard's lock: callers are in a turn.
 #![forbid(unsafe_code)]
 
 use super::shard::Shard;
@@ -125,7 +125,7 @@ impl Progress {
         if self.waker.is(Watcher::Nobody) {
             return;
         }
-        if shard.has_found_more_in_memory() {
+        if shard.has_control_events_more_in_memory() {
             self.waker.wake();
         } else {
             self.shard_changed(shard.link().descriptors_version(), deadline(shard));

@@ -69,7 +69,7 @@ pub(super) struct SoftQp {
 }
 
 impl SoftQp {
-    /// Creates a handle on a QP that the card has just created, or whose handle it has counted.
+    /// Creates a handle on a QP that the device has just created, or whose handle it has counted.
     pub(super) fn new(
         core: Arc<Core>,
         (number, home): (QpNumber, ShardIndex),
@@ -115,17 +115,17 @@ impl SoftQp {
     }
 
     fn ask_for(&self, change: &QpModify, until: Time) -> BegunModify {
-        let asked = self.core.act(|card, now| {
-            let asked = card.control.qps().ask_executor(&mut card.shards, self.number, change);
-            card.shards.flush(now);
+        let asked = self.core.act(|access, now| {
+            let asked = access.control.qps().ask_executor(&mut access.shards, self.number, change);
+            access.shards.flush(now);
             asked
         });
         match asked {
             Some(Ok(ticket)) => BegunModify::Pending(PendingModify { change: *change, ticket, until }),
             Some(Err(refused)) => BegunModify::Done(Err(refused)),
-            None => BegunModify::Done(self.core.act(|card, now| {
-                let result = card.control.qps().modify(&mut card.shards, self.number, change);
-                card.shards.flush(now);
+            None => BegunModify::Done(self.core.act(|access, now| {
+                let result = access.control.qps().modify(&mut access.shards, self.number, change);
+                access.shards.flush(now);
                 result
             })),
         }
@@ -175,7 +175,7 @@ impl QueuePair for SoftQp {
 
     fn query(&self) -> Result<QpAttributes, VerbsError> {
         self.check_open()?;
-        self.core.act(|card, _| card.control.qps().query(&mut card.shards, self.number))
+        self.core.act(|access, _| access.control.qps().query(&mut access.shards, self.number))
     }
 
     fn path(&self) -> Option<QpPath> {
@@ -205,10 +205,10 @@ impl QueuePair for SoftQp {
         if !self.is_open.swap(false, Ordering::AcqRel) {
             return Err(VerbsError::Gone);
         }
-        self.core.act(|card, now| {
-            card.control.qps().close(&mut card.shards, self.number);
+        self.core.act(|access, now| {
+            access.control.qps().close(&mut access.shards, self.number);
             // Another process may have to be notified.
-            card.shards.flush(now);
+            access.shards.flush(now);
         });
         drop(std::mem::take(&mut *lock(&self.holds)));
         Ok(())

@@ -8,7 +8,7 @@
 
 use super::counters::{QpCounters, ShardCounters};
 use super::directory::{QpDirectory, ShardIndex};
-use super::shard::{Found, Shard};
+use super::shard::{ControlEvent, Shard};
 use super::shard_lock::ShardLock;
 use super::shards::Shards;
 use crate::host::{AreaHandle, MemberId};
@@ -85,13 +85,13 @@ impl<'a> Reach<'a> {
         self.of_qp(number.get(), |shard| shard.attributes(number.get()).copied())?
     }
 
-    /// Takes the shards' findings for control; the findings of one shard are in order.
-    pub(super) fn take_found(&mut self) -> Vec<Found> {
-        let mut found = self.first.take_found();
+    /// Takes the shards' events for control; the events of one shard are in order.
+    pub(super) fn take_control_events(&mut self) -> Vec<ControlEvent> {
+        let mut events = self.first.take_control_events();
         for lock in self.shards.others().filter(|lock| lock.take_note()) {
-            found.append(&mut lock.shard.enter().take_found());
+            events.append(&mut lock.shard.enter().take_control_events());
         }
-        found
+        events
     }
 
     /// Sends the packets of the first shard.
@@ -138,7 +138,7 @@ fn visit<R>(lock: &ShardLock, now: Time, action: impl FnOnce(&mut Shard) -> R) -
     let mut shard = lock.shard.enter();
     let result = action(&mut shard);
     shard.flush(now);
-    lock.note_found(&shard);
+    lock.note_control_events(&shard);
     lock.progress.acted(&mut shard, |shard| shard.deadline(now));
     result
 }

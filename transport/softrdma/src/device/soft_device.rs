@@ -291,9 +291,9 @@ impl Device for SoftDevice {
         }
         let (holds, parts, home) = self.qp_parts(init)?;
         let capacities = parts.capacities;
-        let made = self.core.act(|card, _| {
-            card.control.present()?;
-            card.control.qps().create(&mut card.shards, home, parts)
+        let made = self.core.act(|access, _| {
+            access.control.present()?;
+            access.control.qps().create(&mut access.shards, home, parts)
         })?;
         Ok(Arc::new(SoftQp::new(Arc::clone(&self.core), made, qp_type, capacities, holds)))
     }
@@ -302,9 +302,9 @@ impl Device for SoftDevice {
         self.needs_xrc()?;
         let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
         let domain = xrcd.domain()?;
-        let home = self.core.act(|card, now| {
-            card.control.qps().open_tgt(&mut card.shards, number, &domain, now)?;
-            Ok::<_, VerbsError>(card.shards.directory().home(number.get()))
+        let home = self.core.act(|access, now| {
+            access.control.qps().open_tgt(&mut access.shards, number, &domain, now)?;
+            Ok::<_, VerbsError>(access.shards.directory().home(number.get()))
         })?;
         let home = home.unwrap_or(ShardIndex::FIRST);
         let holds = QpHolds { xrcd: Some(xrcd), ..QpHolds::default() };
@@ -333,7 +333,7 @@ impl Device for SoftDevice {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        self.core.act(|card, now| card.control.counters(&mut card.shards, now))
+        self.core.act(|access, now| access.control.counters(&mut access.shards, now))
     }
 }
 
@@ -377,7 +377,7 @@ impl ConnectionManager for SoftDevice {
         let channel = own_channel(&self.core, channel)?;
         let queue = Arc::clone(channel.queue());
         let number =
-            self.core.act(|card, _| card.control.create_endpoint(&mut card.shards, request, queue))?;
+            self.core.act(|access, _| access.control.create_endpoint(&mut access.shards, request, queue))?;
         Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
     }
 }

@@ -50,7 +50,7 @@ impl SoftSrq {
         Ok(Self { core, queue, is_xrc, use_count: UseCount::default(), parts })
     }
 
-    /// Returns the number on the card; a basic SRQ has a number, too.
+    /// Returns the number on the device; a basic SRQ has a number, too.
     pub(super) fn card_number(&self) -> u32 {
         self.queue.number()
     }

@@ -40,13 +40,13 @@ impl ShardWait {
 
     fn try_prepare(&self, wanted: Wanted) -> Option<(Option<Time>, u64)> {
         self.ring.arm(Notify::Any).ok()?;
-        let (card, lock) = (self.core.card(), self.core.shard(self.home));
-        let (more, mut shard) = card.work_and_stay(lock, Shard::work_before_sleep);
+        let (parts, lock) = (self.core.parts(), self.core.shard(self.home));
+        let (more, mut shard) = parts.work_and_stay(lock, Shard::work_before_sleep);
         // A completion since the arming has disarmed the CQ.
         if more || !self.ring.is_armed() || self.ring.has_any() {
             return None;
         }
-        let until = card.fall_asleep(lock, &mut shard, (Watcher::Poller, wanted))?;
+        let until = parts.fall_asleep(lock, &mut shard, (Watcher::Poller, wanted))?;
         self.until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
         Some((until, shard.link().descriptors_version()))
     }
@@ -74,7 +74,7 @@ impl DeviceWait for ShardWait {
         self.ring.disarm();
         let lock = self.core.shard(self.home);
         lock.progress.poller_awake();
-        self.core.card().woken(lock, by_device);
+        self.core.parts().woken(lock, by_device);
     }
 
     fn has_arrivals(&self) -> bool {
@@ -83,7 +83,7 @@ impl DeviceWait for ShardWait {
 
     fn is_due(&self) -> bool {
         let until = Some(Time(self.until_ns.load(Ordering::Relaxed)));
-        self.core.card().is_due(self.core.shard(self.home), until)
+        self.core.parts().is_due(self.core.shard(self.home), until)
     }
 }
 

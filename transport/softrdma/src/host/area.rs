@@ -71,7 +71,7 @@ pub(crate) struct OwnArea {
 
 /// Another member's area.
 #[derive(Debug)]
-pub(crate) struct PeerArea {
+pub(crate) struct MappedArea {
     bytes: Bytes,
 }
 
@@ -132,7 +132,7 @@ impl Areas {
     /// # Errors
     /// The area has another length, is not sealed, or has no memory reserved; or the system or a limit of this
     /// process refuses.
-    pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<PeerArea, &'static str> {
+    pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<MappedArea, &'static str> {
         has_room(length)?;
         let bytes = match (handle, &self.0) {
             (AreaHandle::Descriptor(file), Kind::Mapped(fork)) => {
@@ -149,7 +149,7 @@ impl Areas {
             }
             _ => return Err("its shared memory is of another kind"),
         };
-        Ok(PeerArea { bytes })
+        Ok(MappedArea { bytes })
     }
 }
 
@@ -211,7 +211,7 @@ impl OwnArea {
     }
 }
 
-impl PeerArea {
+impl MappedArea {
     /// Loads a word, with acquire ordering.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.bytes.memory().load(offset).unwrap_or(0)

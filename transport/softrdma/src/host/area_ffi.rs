@@ -116,7 +116,7 @@ impl Mapping {
         let start = map(Some(file), length, protection)?;
         // SAFETY: the range is mapped until this value is dropped, and `memory` is lent for no longer. The mapping is
         // shared with another process, whose accesses come from its own `Memory`, or from any code at all, which the
-        // copies of `Memory` allow for. `PeerArea`, the only owner of a mapping that cannot be written, only reads.
+        // copies of `Memory` allow for. `MappedArea`, the only owner of a mapping that cannot be written, only reads.
         let memory = unsafe { Memory::from_raw_parts(start, length) };
         let mapping = Self { memory, start, length, fork: Arc::clone(fork) };
         advise(start, length, libc::MADV_DONTFORK)?;

@@ -72,7 +72,7 @@ pub(crate) use members::MAX_QUEUED;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub(crate) use area::{AreaHandle, Areas, OwnArea, PeerArea};
+pub(crate) use area::{AreaHandle, Areas, MappedArea, OwnArea};
 pub(crate) use away::AwayFiles;
 pub use away::{DeviceList, list_devices, put_back, take_away};
 pub(crate) use domains::{DomainClaim, FileId};

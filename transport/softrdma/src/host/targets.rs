@@ -1,7 +1,7 @@
 //! TGTs that processes share through XRC domains.
 //!
 //! Owns their table, in its own segment: the domain of each TGT, the member that executes it (its
-//! *executor*), the number of handles of each member, and the last published image of its state. The card's
+//! *executor*), the number of handles of each member, and the last published image of its state. The device's
 //! sharing side calls it. Handles change under the host's lock. The executor changes by compare-and-swap,
 //! from a dead member to a living one. The executor of a number is looked up without a lock and without a
 //! system call, for each packet that is handed on.

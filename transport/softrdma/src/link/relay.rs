@@ -27,7 +27,7 @@ use trunkline_roce::wire::cm::{CmMessage, ServiceId};
 use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
 use trunkline_verbs::{Counter, Time};
 
-/// Kind of the messages that carry datagrams; all other kinds are for the card.
+/// Kind of the messages that carry datagrams; all other kinds are for the device.
 const DATAGRAMS: u8 = 1;
 /// Header of a datagram in a bundle: length 2, family 1, source port 2 and address 16, scope 4,
 /// destination port 2 and address 16, origin 1.
@@ -48,7 +48,7 @@ const MESSAGES_IN_TURN: usize = 64;
 /// Maximum number of connection requests remembered.
 const MAX_REQUESTS: usize = 1024;
 /// Number of receives between two polls of other members while nothing arrives from them. They are always
-/// polled before the card sleeps.
+/// polled before the device sleeps.
 const LOOK_EVERY: u32 = 8;
 /// Time after which they are polled at the next receive.
 const LOOK_AFTER_NS: u64 = 1_000_000;

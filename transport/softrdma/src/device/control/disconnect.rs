@@ -21,7 +21,7 @@ impl Control {
         Ok(())
     }
 
-    /// Disconnects all endpoints when the process ends. The program gets no event, and only the card's lock
+    /// Disconnects all endpoints when the process ends. The program gets no event, and only the device's lock
     /// is taken: the program may have been interrupted anywhere.
     pub(in crate::device) fn disconnect_all(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.connections.machine().disconnect_all(now.0);

@@ -2,7 +2,7 @@
 //!
 //! Owns connections, addresses, handles and attributes of QPs, removal, and the device's dealings with other
 //! processes of the host. Called under a separate lock, off the data path. Every operation that touches
-//! packets gets access to the shards ([`Reach`]), and their findings arrive as plain values ([`Found`]). It
+//! packets gets access to the shards ([`Reach`]), and their events arrive as plain values ([`ControlEvent`]). It
 //! must never wait for the network.
 //!
 //! | part | what it owns |
@@ -45,7 +45,7 @@ use super::counters;
 use super::gid_table::GidTable;
 use super::random::Random;
 use super::reach::Reach;
-use super::shard::Found;
+use super::shard::ControlEvent;
 use super::sharing::Sharing;
 use crate::host::{AwayFiles, Host, MemberMessage, Members, Targets};
 use addresses::Addresses;
@@ -145,11 +145,11 @@ impl Control {
         of_connections.into_iter().chain([self.qps.next_timeout()]).chain(own).flatten().min()
     }
 
-    /// Handles the findings of the shards.
-    fn take_found(&mut self, shards: &mut Reach<'_>, now: Time) {
-        for found in shards.take_found() {
-            match found {
-                Found::Mad { from, to, mad } => {
+    /// Handles the events of the shards.
+    fn take_control_events(&mut self, shards: &mut Reach<'_>, now: Time) {
+        for event in shards.take_control_events() {
+            match event {
+                ControlEvent::Mad { from, to, mad } => {
                     let mut source = MadSource::from(from);
                     // Only a request asks the host, which takes system calls.
                     if is_request(&mad) {
@@ -157,11 +157,11 @@ impl Control {
                     }
                     self.connections.machine().handle_mad(now.0, source, to, &mad);
                 }
-                Found::FirstPacket(qp) => self.connections.machine().communication_established(qp),
-                Found::OwnMessage { me, kind, bytes, area } => {
+                ControlEvent::FirstPacket(qp) => self.connections.machine().communication_established(qp),
+                ControlEvent::OwnMessage { me, kind, bytes, area } => {
                     shards.handle_memory_message(me, (kind, &bytes), area);
                 }
-                Found::MemberGone(member) => {
+                ControlEvent::MemberGone(member) => {
                     shards.each(|shard| shard.member_gone(member, now));
                     self.qps.member_gone(member, now);
                 }

@@ -3,7 +3,7 @@
 //! Owns nothing: it joins the key table with the QP's protection domain for the requester.
 
 use super::local::RingPayload;
-use crate::device::keys::{Found, KeyView, PdNumber, Refused};
+use crate::device::keys::{KeyRange, KeyView, PdNumber, Refused};
 use trunkline_roce::engine::{LocalFault, LocalMemory};
 use trunkline_verbs::{Access, Sge};
 
@@ -34,7 +34,7 @@ impl LocalMemory for QpMemory<'_> {
 
 /// Appends `length` bytes from a checked range to a packet, or to its payload in a ring.
 pub(super) fn append(
-    range: &Found<'_>,
+    range: &KeyRange<'_>,
     length: usize,
     ring: Option<&RingPayload<'_>>,
     packet: &mut Vec<u8>,

@@ -129,7 +129,7 @@ impl Shard {
 
     /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if something has
     /// arrived meanwhile.
-    pub(in crate::device) fn has_found_more_in_memory(&mut self) -> bool {
+    pub(in crate::device) fn has_control_events_more_in_memory(&mut self) -> bool {
         self.local.park_again()
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Owns QPs, their timers and the shard's end of the link. It reads SRQs and keys, which all shards of the
 //! device share. Threads that poll or post, the shard's background machine, and control call it in a turn of
-//! the shard. It must never wait, and knows nothing of connections: findings that control handles are queued
-//! in order as [`Found`].
+//! the shard. It must never wait, and knows nothing of connections: events for control are queued
+//! in order as [`ControlEvent`].
 //!
 //! ```text
 //! link -> receive -> engine halves -> completions -> CQs
@@ -23,12 +23,11 @@
 //! | `peers` | peers whose ICRC may be solved for |
 //! | `receive`, `transmit` | the receive path and the send path |
 //! | `local`, `memory_packets` | memory shared with other processes, in place of the link |
-//! | `found`, `outbox`, `neighbours` | output for control, for other processes, and for other shards |
+//! | `outbox`, `neighbours` | output for control, for other processes, and for other shards |
 //! | `shared_tgt`, `executing` | the seam to TGTs that processes share: from the shard, to the shard |
 #![forbid(unsafe_code)]
 
 mod executing;
-mod found;
 mod link_endpoint;
 mod local;
 mod memory;
@@ -49,10 +48,10 @@ mod target;
 mod timers;
 mod transmit;
 
-pub(super) use found::Found;
 pub(super) use link_endpoint::LinkEndpoint;
 pub(super) use local::{LocalInit, PathPolicy, Refusal};
 pub(super) use neighbours::Neighbours;
+pub(super) use outbox::ControlEvent;
 pub(super) use outbox::MemberOutbox;
 pub(super) use qp::{QpParts, ReceiveSide, TgtRemains};
 pub(super) use qp_table::QpTable;
@@ -134,7 +133,7 @@ impl Shard {
             events,
             unknown_srq,
             outbox: MemberOutbox::new(members),
-            found: Vec::new(),
+            control_events: Vec::new(),
             image: Vec::new(),
         };
         Self {
@@ -195,15 +194,15 @@ impl Shard {
         if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);
         }
-        if self.qps.ready() > 0 || !self.resources.found.is_empty() || self.local.must_choose() {
+        if self.qps.ready() > 0 || !self.resources.control_events.is_empty() || self.local.must_choose() {
             return Some(now);
         }
         self.qps.next_due().into_iter().chain(self.link.next_timeout()).min()
     }
 
-    /// Returns true if findings for control are queued.
-    pub(super) fn has_found(&self) -> bool {
-        !self.resources.found.is_empty()
+    /// Returns true if events for control are queued.
+    pub(super) fn has_control_events(&self) -> bool {
+        !self.resources.control_events.is_empty()
     }
 
     /// Returns true if a message of another process waits for control.
@@ -226,9 +225,9 @@ impl Shard {
         &mut self.link
     }
 
-    /// Takes the findings for control, in order.
-    pub(super) fn take_found(&mut self) -> Vec<Found> {
-        std::mem::take(&mut self.resources.found)
+    /// Takes the events for control, in order.
+    pub(super) fn take_control_events(&mut self) -> Vec<ControlEvent> {
+        std::mem::take(&mut self.resources.control_events)
     }
 
     /// Creates a route from a local address, and opens that address.

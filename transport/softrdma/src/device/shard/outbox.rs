@@ -1,14 +1,16 @@
-//! Messages to other members of the host.
+//! Output of a shard besides packets: messages to other members of the host, and events for control.
 //!
 //! Owns messages that are written and not yet sent. A message without room at its receiver stays queued, in
 //! order; the queue is bounded. A message that no longer fits is dropped, and its sender repeats it if it
 //! waits for an answer. The outbox does not interpret messages.
 #![forbid(unsafe_code)]
 
-use super::found::Found;
 use crate::host::{AreaHandle, MemberId, Members, Undelivered};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
+use trunkline_roce::wire::Mad;
+use trunkline_verbs::QpNumber;
 
 /// Maximum number of queued messages.
 const MAX_WAITING: usize = 2048;
@@ -17,6 +19,37 @@ const MAX_WAITING: usize = 2048;
 const MAX_WAITING_OF_ONE: usize = 1024;
 /// Maximum number of buffers kept for reuse.
 const MAX_SPARE: usize = 64;
+
+/// An event that control handles. The shard queues them in order, and control takes them at the end of each turn, so
+/// the queue never holds more than one turn's packets produce.
+#[derive(Debug)]
+pub(in crate::device) enum ControlEvent {
+    /// A management datagram for QP 1.
+    Mad {
+        /// Sender's address.
+        from: IpAddr,
+        /// The local address that it was sent to.
+        to: IpAddr,
+        /// The management datagram.
+        mad: Box<Mad>,
+    },
+    /// The first packet at a QP whose connection awaits its RTU. It replaces an RTU that was lost or
+    /// overtaken (contract rocev2 12.4).
+    FirstPacket(QpNumber),
+    /// A message about shared memory from this shard to another of the device.
+    OwnMessage {
+        /// This process.
+        me: MemberId,
+        /// Kind of the message.
+        kind: u8,
+        /// Body of the message.
+        bytes: Vec<u8>,
+        /// An area that is handed over with the message.
+        area: Option<AreaHandle>,
+    },
+    /// A member of the host that can no longer be reached, found while sending to it.
+    MemberGone(MemberId),
+}
 
 /// A message that has not been sent.
 #[derive(Debug)]
@@ -92,14 +125,14 @@ impl MemberOutbox {
     }
 
     /// Sends the queued messages. Messages for this process itself, and members that can no longer be
-    /// reached, are added to `found`.
-    pub(super) fn send(&mut self, found: &mut Vec<Found>) {
+    /// reached, are added to `events`.
+    pub(super) fn send(&mut self, events: &mut Vec<ControlEvent>) {
         let mut full: Vec<MemberId> = Vec::new();
         let me = self.members.as_ref().map(|members| members.host().me());
         for _ in 0..self.waiting.len() {
             let Some(Waiting { to, kind, bytes, area }) = self.waiting.pop_front() else { break };
             if me == Some(to) {
-                found.push(Found::OwnMessage { me: to, kind, bytes, area });
+                events.push(ControlEvent::OwnMessage { me: to, kind, bytes, area });
                 continue;
             }
             // Later messages to a receiver without room must not overtake earlier ones.
@@ -117,7 +150,7 @@ impl MemberOutbox {
                     self.waiting.push_back(Waiting { to, kind, bytes, area });
                     continue;
                 }
-                Err(Undelivered::Gone) => found.push(Found::MemberGone(to)),
+                Err(Undelivered::Gone) => events.push(ControlEvent::MemberGone(to)),
                 // An area is offered again later.
                 Ok(()) | Err(Undelivered::TooLong | Undelivered::TooManyDescriptors) => {}
             }

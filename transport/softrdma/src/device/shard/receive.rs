@@ -5,7 +5,7 @@
 //! shard is handed over after the ICRC check.
 
 use super::Shard;
-use super::found::Found;
+use super::outbox::ControlEvent;
 use super::peers::Checker;
 use super::qp::Qp;
 use super::route::Heard;
@@ -116,7 +116,7 @@ impl Shard {
             CmMessage::Rep(rep) => self.peers.saw_guid((from, to), rep.ca_guid),
             _ => {}
         }
-        self.resources.found.push(Found::Mad { from, to, mad: Box::new(mad) });
+        self.resources.control_events.push(ControlEvent::Mad { from, to, mad: Box::new(mad) });
     }
 
     /// Returns true if the content of a packet from an unknown peer makes it plausible: an acknowledgement,

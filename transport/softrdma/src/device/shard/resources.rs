@@ -1,11 +1,11 @@
 //! Resources that the QPs of a shard work on.
 //!
 //! Owns the shard's reader of the device's tables (memory by key, SRQs), its counters, and the queues of
-//! everything that QPs produce besides packets: asynchronous events, messages to other members, and findings
+//! everything that QPs produce besides packets: asynchronous events, messages to other members, and events
 //! for control. Each call into a QP borrows it whole.
 
-use super::found::Found;
 use super::neighbours::Neighbours;
+use super::outbox::ControlEvent;
 use super::outbox::MemberOutbox;
 use crate::device::async_events::AsyncEvents;
 use crate::device::counters::ShardCounters;
@@ -30,7 +30,7 @@ pub(super) struct Resources {
     pub(super) events: Arc<AsyncEvents>,
     pub(super) unknown_srq: UnknownSrq,
     pub(super) outbox: MemberOutbox,
-    pub(super) found: Vec<Found>,
+    pub(super) control_events: Vec<ControlEvent>,
     /// Scratch space for the image of a shared TGT.
     pub(super) image: Vec<u64>,
 }

@@ -10,7 +10,7 @@ use super::receives::Receives;
 use super::reception::{HeldReceive, Reception};
 use super::resources::{Completer, Resources, Split};
 use super::shared_tgt::{RemoteCall, RemoteOutcome, SharedTgt};
-use crate::device::keys::{Found, KeyView, Refused};
+use crate::device::keys::{KeyRange, KeyView, Refused};
 use crate::device::unknown_srq::UnknownSrq;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
@@ -267,7 +267,7 @@ impl<'a> Here<'a, '_> {
         range: RemoteRange,
         offset: u32,
         part: usize,
-    ) -> Result<Option<Found<'a>>, Refused> {
+    ) -> Result<Option<KeyRange<'a>>, Refused> {
         if range.length == 0 {
             return if part == 0 { Ok(None) } else { Err(Refused) };
         }
@@ -277,11 +277,11 @@ impl<'a> Here<'a, '_> {
         if offset as usize + part > length {
             return Err(Refused);
         }
-        Ok(Some(Found { offset: found.offset + offset as usize, ..found }))
+        Ok(Some(KeyRange { offset: found.offset + offset as usize, ..found }))
     }
 
     /// Checks a range that the peer names.
-    fn range(&self, start: RemoteAddress, length: usize, needs: Access) -> Result<Found<'a>, Refused> {
+    fn range(&self, start: RemoteAddress, length: usize, needs: Access) -> Result<KeyRange<'a>, Refused> {
         self.keys.range(start.rkey.0, self.receives.rkey_pd(), start.address, length, needs)
     }
 
@@ -374,7 +374,7 @@ impl Target for QpTarget<'_> {
         let read = match found {
             Ok(range) if inside => {
                 let offset = range.offset + piece.offset as usize;
-                append(&Found { offset, ..range }, piece.length as usize, self.ring, out)
+                append(&KeyRange { offset, ..range }, piece.length as usize, self.ring, out)
             }
             _ => Err(Refused),
         };

@@ -36,7 +36,7 @@ impl Shard {
         }
         self.serve_overflows();
         if !self.resources.outbox.is_empty() {
-            self.resources.outbox.send(&mut self.resources.found);
+            self.resources.outbox.send(&mut self.resources.control_events);
             self.link.note_use(now);
         }
         self.send(now);

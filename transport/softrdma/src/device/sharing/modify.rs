@@ -1,6 +1,6 @@
 //! Changes of a TGT that are requested from its executor.
 //!
-//! Owns the tickets of changes requested from other processes. Callers wait without holding the card's lock.
+//! Owns the tickets of changes requested from other processes. Callers wait without holding the device's lock.
 //! The executor answers from its background thread, independently of its program.
 #![forbid(unsafe_code)]
 

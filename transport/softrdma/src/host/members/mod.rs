@@ -1,8 +1,8 @@
 //! Messages between the members of one host.
 //!
-//! Owns this member's connections with the others, and the messages for the card that have been read and not
+//! Owns this member's connections with the others, and the messages for the device that have been read and not
 //! yet taken. It is a service next to the link: the link's relay exchanges datagrams with other members
-//! through it, the card everything else. Both hold it by an `Arc`. Each call takes a lock for a bounded time,
+//! through it, the device everything else. Both hold it by an `Arc`. Each call takes a lock for a bounded time,
 //! and none waits for another member.
 #![forbid(unsafe_code)]
 
@@ -27,13 +27,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_verbs::Counter;
 
-/// Maximum number of messages queued for the card; further messages stay in their sockets.
+/// Maximum number of messages queued for the device; further messages stay in their sockets.
 pub(crate) const MAX_QUEUED: usize = 256;
 /// Limits of the buffers kept for reuse. Messages that wake a receiver are short and frequent.
 const MAX_SPARE: usize = 16;
 const SPARE_BYTES: usize = 256;
 
-/// A message for the card.
+/// A message for the device.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum MemberMessage {
     /// A message from another member that is not for the relay.
@@ -65,9 +65,9 @@ pub(crate) enum MemberMessage {
 pub(crate) enum Received {
     /// A message of the requested kind; its body is in the buffer.
     Message,
-    /// A message of another kind, which is queued for the card.
+    /// A message of another kind, which is queued for the device.
     Queued,
-    /// A connection with a member ended. It is also queued for the card.
+    /// A connection with a member ended. It is also queued for the device.
     Lost,
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum Received {
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Mutex<State>,
-    /// True if a message is queued for the card, so that an idle card need not take the lock.
+    /// True if a message is queued for the device, so that an idle device need not take the lock.
     has_queued: AtomicBool,
     /// True if connections wait for descriptors or memory; can be checked without the lock.
     is_short: Arc<AtomicBool>,
@@ -87,7 +87,7 @@ pub(crate) struct Members {
 #[derive(Debug)]
 struct State {
     way: Way,
-    /// Messages for the card, oldest first.
+    /// Messages for the device, oldest first.
     queued: VecDeque<MemberMessage>,
     spare: Vec<Vec<u8>>,
 }
@@ -197,7 +197,7 @@ impl Members {
     }
 
     /// Reads the next message. The body of a message of `kind` replaces the content of the buffer; any other
-    /// message is queued for the card. Returns `None` if no message has arrived, or if the queue for the card
+    /// message is queued for the device. Returns `None` if no message has arrived, or if the queue for the device
     /// is full.
     pub(crate) fn receive(&self, kind: u8, into: &mut Vec<u8>) -> Option<Received> {
         let mut state = self.lock();
@@ -230,12 +230,12 @@ impl Members {
         Some(received)
     }
 
-    /// Returns true if a message is queued for the card. Call it only in the turn in which messages are read.
+    /// Returns true if a message is queued for the device. Call it only in the turn in which messages are read.
     pub(crate) fn has_queued(&self) -> bool {
         self.has_queued.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest message queued for the card.
+    /// Takes the oldest message queued for the device.
     pub(crate) fn next_message(&self) -> Option<MemberMessage> {
         // Messages are queued in a turn of the first shard, which the caller also holds, so the order of this
         // flag and the queue does not matter.

@@ -424,15 +424,15 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
     hostile.send(to, DATAGRAMS, &[&fine, &fine, b"x", &fine]).unwrap();
     let [arrived] = gather([&mut victim], [2]);
     assert_eq!(arrived.len(), 2);
-    hostile.send(to, 77, &[b"for the card"]).unwrap();
+    hostile.send(to, 77, &[b"for the device"]).unwrap();
     let from = hostile.host().me();
-    let message = MemberMessage::Message { from, kind: 77, bytes: b"for the card".to_vec() };
-    let arrived = wait_until("the message for the card", BOUND, || {
+    let message = MemberMessage::Message { from, kind: 77, bytes: b"for the device".to_vec() };
+    let arrived = wait_until("the message for the device", BOUND, || {
         assert_eq!(victim.receive(), []);
         victim.link.relay_for_tests().members().next_message()
     });
     assert_eq!(arrived, message);
-    // Further messages stay in their socket while the card does not take the queued ones.
+    // Further messages stay in their socket while the device does not take the queued ones.
     for _ in 0..3 * MAX_QUEUED {
         let _full = hostile.send(to, 77, &[b"more"]);
         victim.receive();

@@ -1,6 +1,6 @@
 //! The link over UDP sockets, without privileges.
 //!
-//! Owns one or two sockets per open address, and the relay to the other processes of the host. The card
+//! Owns one or two sockets per open address, and the relay to the other processes of the host. The device
 //! drives it as a [`Link`]. It never waits, and examines a datagram only to determine its addressee. It drops
 //! and counts datagrams that come from the address of members, but from none of their ports.
 //!

@@ -369,7 +369,7 @@ impl Asker {
         self.what_happened(&before)
     }
 
-    /// Does the card's work on this thread.
+    /// Does the device's work on this thread.
     fn work(&self) {
         self.node.cq.poll(&mut [Completion::default()]);
     }

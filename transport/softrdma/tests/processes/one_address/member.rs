@@ -192,7 +192,7 @@ impl Member {
                 NextLine::End => return None,
             }
             if !self.step() {
-                // The card makes progress whether or not this process polls.
+                // The device makes progress whether or not this process polls.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

@@ -10,7 +10,7 @@ use super::pair::{AREA_BYTES, Pair};
 use super::{AWAITED, Known, LocalPaths, MAX_BELLS, Partner};
 use crate::device::directory::MAX_SHARDS;
 use crate::device::shard::outbox::MemberOutbox;
-use crate::host::{AreaHandle, MemberId, OwnArea, PeerArea};
+use crate::host::{AreaHandle, MappedArea, MemberId, OwnArea};
 use trunkline_verbs::Time;
 
 impl LocalPaths {
@@ -201,7 +201,7 @@ impl LocalPaths {
     fn attach(
         &mut self,
         index: usize,
-        (area, number): (PeerArea, u64),
+        (area, number): (MappedArea, u64),
         outbox: &mut MemberOutbox,
         now: Time,
     ) {

@@ -11,11 +11,11 @@
 
 use super::Partner;
 use super::bell::ShardBell;
-use crate::device::keys::{Found, Refused};
-use crate::host::{OwnArea, PeerArea};
+use crate::device::keys::{KeyRange, Refused};
+use crate::host::{MappedArea, OwnArea};
 use std::cell::Cell;
 use trunkline_machine::mutant;
-use trunkline_machine::rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Wanted, Word};
+use trunkline_machine::rings::shared::{Consumer, LocalArea, PeerArea, Producer, Violation, Wanted, Word};
 use trunkline_roce::engine::JOINED_BYTES;
 use trunkline_roce::wire::{HEADERS_LENGTH_MAX, is_positive_acknowledge};
 use trunkline_verbs::Time;
@@ -51,7 +51,7 @@ enum Other {
     /// The peer's area is not known yet.
     Awaited,
     /// The peer's area, and the area's number.
-    Mapped(PeerArea, u64),
+    Mapped(MappedArea, u64),
     /// This shard itself, which receives its own packets.
     Same,
 }
@@ -110,7 +110,7 @@ impl RingPayload<'_> {
     pub(in crate::device::shard) fn append(
         &self,
         headers: usize,
-        from: &Found<'_>,
+        from: &KeyRange<'_>,
         length: usize,
     ) -> Result<(), Refused> {
         let before = self.written.get();
@@ -138,7 +138,7 @@ impl RingPayload<'_> {
 
 struct Own<'a>(&'a OwnArea);
 
-impl Mine for Own<'_> {
+impl LocalArea for Own<'_> {
     fn store(&self, word: Word, value: u64) {
         self.0.store(offset(word), value);
     }
@@ -150,7 +150,7 @@ impl Mine for Own<'_> {
 
 struct Shown<'a>(&'a Other, &'a OwnArea);
 
-impl Theirs for Shown<'_> {
+impl PeerArea for Shown<'_> {
     fn load(&self, word: Word) -> u64 {
         match self.0 {
             Other::Awaited => 0,
@@ -206,7 +206,7 @@ impl Pair {
     }
 
     /// Takes over the peer's area, and stores in the own area that it is mapped.
-    pub(super) fn attach(&mut self, area: PeerArea, number: u64, now: Time) {
+    pub(super) fn attach(&mut self, area: MappedArea, number: u64, now: Time) {
         self.other = Other::Mapped(area, number);
         self.own.store(ATTACHED, number);
         self.heard = now;
@@ -253,7 +253,7 @@ impl Pair {
     }
 
     /// Returns true if a packet of any length has room.
-    pub(super) fn has_room(&mut self) -> Result<bool, Nonsense> {
+    pub(super) fn has_room(&mut self) -> Result<bool, Violation> {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
 
@@ -297,7 +297,7 @@ impl Pair {
     }
 
     /// Copies the next packet into `into`. Returns false if there is none.
-    pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<bool, Nonsense> {
+    pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<bool, Violation> {
         let popped = self.consumer.pop(&Shown(&self.other, &self.own), LONGEST, into)?;
         if popped {
             self.heard = now;

@@ -1,7 +1,7 @@
 //! Effects of packets on a QP, and its outgoing packets.
 
 use super::Qp;
-use crate::device::shard::found::Found;
+use crate::device::shard::ControlEvent;
 use crate::device::shard::link_endpoint::Outgoing;
 use crate::device::shard::memory::QpMemory;
 use crate::device::shard::resources::Resources;
@@ -53,7 +53,7 @@ impl Qp {
         drop(target);
         if self.awaits_rtu && handled.is_in_sequence() {
             self.awaits_rtu = false;
-            resources.found.push(Found::FirstPacket(self.number));
+            resources.control_events.push(ControlEvent::FirstPacket(self.number));
         }
         if handled == Handled::Waiting {
             // The state is published before the request to another process leaves.
