@@ -127,7 +127,7 @@ impl Node {
         if let Some(first) = incarnation::reachable_at(&device, &listening) {
             let _ = node.shared.local_address.set(first);
         }
-        let machine = CmMachine::new(Arc::clone(&node.shared), (cm_sleeper, cm), options, device, listening)
+        let machine = CmMachine::new(Arc::clone(&node.shared), cm_sleeper, cm, options, device, listening)
             .map_err(os("wait for connection events"))?;
         node.spawn("trunkline-cm", None, Box::new(move || Ok(Box::new(machine))))?;
         node.is_whole = true;

@@ -98,7 +98,8 @@ impl CmMachine {
     /// When a descriptor cannot be waited for.
     pub(crate) fn new(
         shared: Arc<NodeShared>,
-        (sleeper, handle): (Sleeper, CmHandle),
+        sleeper: Sleeper,
+        handle: CmHandle,
         options: NodeOptions,
         device: Arc<DeviceShared>,
         listening: Listening,
