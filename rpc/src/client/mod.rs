@@ -3,14 +3,11 @@
 mod attempts;
 mod cancels;
 mod channel;
-mod counters;
-mod drained;
 mod flight;
 mod held;
 mod interceptor;
 mod local;
-mod no_room;
-mod numbers;
+mod methods;
 mod options;
 mod peer_queue;
 pub(crate) mod routes;

@@ -8,7 +8,7 @@
 //! Calls on an ordered channel keep their order across both parts. Once one waits among the large calls, later
 //! ones follow it there. It does not leave before those that wait among the small calls.
 
-use super::no_room::NoRoom;
+use super::statuses::NoRoom;
 use crate::call::{Entry, Submission};
 use std::collections::BTreeMap;
 use trunkline_machine::mutant;

@@ -1,6 +1,7 @@
-//! Statuses of calls that the carrier or the server refused.
+//! Statuses of calls that the carrier or the server refused, or that exceed a limit.
 
 use super::flight::Flight;
+use crate::call::Entry;
 use crate::node::budgets::check_metadata;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -11,7 +12,7 @@ use crate::wire::name::MethodName;
 use std::ops::Range;
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_transport::{Message, PeerDown, PeerKey, SendError};
+use trunkline_transport::{Exhausted, Message, PeerDown, PeerKey, SendError};
 
 pub(super) const GAVE_UP: &str = "the caller gave up";
 
@@ -178,5 +179,48 @@ pub(super) fn late(
         (None, Some(bytes), _) => no_memory(bytes),
         (None, None, Some((is_up, away))) => not_sent(is_up, away),
         (None, None, None) => "no answer in time".to_owned(),
+    }
+}
+
+/// The limit that a call exceeds, which decides its final status.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NoRoom {
+    /// Limit of calls in flight.
+    Calls(Exhausted),
+    /// Limit of messages that wait to be sent.
+    Queue(Exhausted),
+}
+
+impl NoRoom {
+    /// Returns the status of a call that does not wait.
+    pub(super) fn refusal(self, entry: Entry) -> Status {
+        Status::not_run(Code::ResourceExhausted, self.told(entry)).because(Reason::Overloaded)
+    }
+
+    /// Returns the status of a call whose deadline passed while it waited.
+    pub(super) fn expired(self) -> Status {
+        let why = self.told(Entry::Waits);
+        let text = format!("the deadline passed while the call waited for room: {why}");
+        Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
+    }
+
+    /// Describes the limit and the remedy.
+    fn told(self, entry: Entry) -> String {
+        let part = match entry {
+            Entry::Reserved => "",
+            Entry::Waits | Entry::Tries => {
+                ", but for the part that is reserved for calls of handlers and for replies"
+            }
+        };
+        match self {
+            Self::Calls(exhausted) => {
+                let part = part.strip_suffix(" and for replies").unwrap_or(part);
+                format!("{exhausted}{part}; call_limit raises it")
+            }
+            Self::Queue(exhausted) => {
+                let setting = exhausted.name().replace(' ', "_");
+                format!("too much waits to be sent: {exhausted}{part}; {setting} raises it")
+            }
+        }
     }
 }

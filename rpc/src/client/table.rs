@@ -2,15 +2,12 @@
 //! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
 
 use super::cancels::{Cancel, Cancels, send_control};
-use super::counters::Counters;
-use super::drained::DrainedPollers;
 use super::flight::{Flight, Progress, Session, Takes, is_reply_to, microseconds, number, parts};
-use super::held::{Held, MOST};
-use super::no_room::NoRoom;
-use super::numbers::Numbers;
+use super::held::{DrainedPollers, Held, MOST};
+use super::methods::{Counters, Numbers};
 use super::peer_queue::Part;
 use super::statuses::{
-    GAVE_UP, drained, expired, gave_up, late, missed, no_memory, no_session, not_sent, out_of_order,
+    GAVE_UP, NoRoom, drained, expired, gave_up, late, missed, no_memory, no_session, not_sent, out_of_order,
     received, refused, status_of, unreadable,
 };
 use super::waiting::Waiting;

@@ -4,8 +4,8 @@
 //! The table looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
 //! room. In a round each queue has its turn until the first calls of its parts find no room.
 
-use super::no_room::NoRoom;
 use super::peer_queue::{Part, PeerQueue, Place};
+use super::statuses::NoRoom;
 use crate::call::Submission;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

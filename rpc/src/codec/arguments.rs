@@ -8,8 +8,11 @@
 //! trailing arguments that it does not know, and the codec supplies those that the caller does not know. The bytes
 //! come from a peer: all lengths are checked before the first value is decoded, and one [`Limits`] applies to all.
 
+use super::coding::{DecodeValue, EncodeValue};
 use super::limits::{Allowance, DecodeError, Limits};
-use super::values::{DecodeValue, EncodeValue};
+use serde::de::value::Error;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
+use serde::forward_to_deserialize_any;
 
 /// Size of an argument's length field, in bytes.
 const LENGTH: usize = 4;
@@ -148,11 +151,46 @@ tuples! {
     (9 A B C D E F G H I) (10 A B C D E F G H I J) (11 A B C D E F G H I J K) (12 A B C D E F G H I J K L)
 }
 
+/// Returns the value of an argument that a request does not have, by serde's rule for a missing field. A type that asks for
+/// an `Option` is `None`, whatever its name: an alias, a newtype around one. Any other type has no value.
+pub(super) fn absent<T: DeserializeOwned>() -> Option<T> {
+    T::deserialize(Nothing).ok()
+}
+
+/// A deserializer without an input.
+struct Nothing;
+
+impl<'de> Deserializer<'de> for Nothing {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
+        Err(Error::custom("there is no value"))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_none()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq
+        tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Unlimited;
     use super::super::{Bincode, Coding, Decoder};
     use super::*;
+    use serde::Deserialize;
 
     fn bytes_of(arguments: &impl EncodeArguments) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -226,5 +264,28 @@ mod tests {
         assert!(decoded!(&message(3) => Empty, Empty, Empty).is_ok());
         let five = decoded!(&message(5) => Empty, Empty, Empty, Empty, Empty);
         assert!(five.unwrap_err().contains("elements"));
+    }
+
+    #[test]
+    fn only_options_may_be_absent() {
+        type Alias = Option<Vec<u8>>;
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Newtype(Alias);
+        #[derive(Debug, PartialEq, Deserialize)]
+        #[serde(transparent)]
+        struct Transparent {
+            inner: Alias,
+        }
+        #[derive(Debug, Default, PartialEq, Deserialize)]
+        #[serde(default)]
+        struct Defaults {
+            inner: Alias,
+        }
+        assert_eq!(absent::<Alias>(), Some(None));
+        assert_eq!(absent::<Box<Option<u8>>>(), Some(Box::new(None)));
+        assert_eq!(absent::<Newtype>(), Some(Newtype(None)));
+        assert_eq!(absent::<Transparent>(), Some(Transparent { inner: None }));
+        assert_eq!((absent::<u8>(), absent::<String>(), absent::<Vec<u8>>()), (None, None, None));
+        assert_eq!((absent::<()>(), absent::<(u8, u8)>(), absent::<Defaults>()), (None, None, None));
     }
 }

@@ -1,11 +1,11 @@
 //! The default codec: serde over bincode 2.
 
-use super::absent::absent;
-use super::codec_for::{Codec, CodecFor};
+use super::arguments::absent;
+use super::coding::{Codec, CodecFor};
 use super::limited::LimitedSerializer;
 use super::limits::{DecodeError, Limits, Unlimited};
 use super::shapes::{Lists, Part, REMEDY, Shape, Shapes};
-use super::type_shape::TypeShape;
+use crate::wire::type_shape::TypeShape;
 use ::bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use ::bincode::error::DecodeError as Error;
 use ::bincode::serde::DecodeError as Unsupported;

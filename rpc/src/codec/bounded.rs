@@ -1,18 +1,18 @@
 //! A serde deserializer that wraps another one and bounds what hostile bytes can cost: memory, elements that
 //! occupy no bytes, and nesting.
 //!
-//! The codec wraps its decoder in it. It never changes a value, it only rejects.
+//! The codec wraps its decoder in it. A level is entered when its contents are visited. It never changes a value, it only rejects.
 
-use super::any::Any;
-use super::growth::Growth;
-use super::heap::{Slot, block};
-use super::limits::Limits;
+use super::heap::{Growth, Slot};
+use super::limits::{Limits, block};
 use super::shapes::Kind;
 use super::stack::Level;
 use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
+    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess,
+    Visitor,
 };
 use std::fmt;
+use std::marker::PhantomData;
 
 /// Number of values that a map allocates room for at once, where the map does not ask for whole entries. The first leaf
 /// of a B-tree has room for the most.
@@ -22,16 +22,29 @@ const PLACES: usize = 11;
 const LONGEST_TUPLE: usize = 16;
 
 /// A deserializer that enforces the limits, and the slot of its value.
-pub(super) struct Bounded<'l, D> {
+struct Bounded<'l, D> {
     inner: D,
     limits: &'l Limits<'l>,
     slot: Slot,
 }
 
-impl<'l, D> Bounded<'l, D> {
-    /// Wraps the deserializer of a value within an `Option` or a newtype struct.
-    pub(super) fn within(inner: D, limits: &'l Limits<'l>, slot: Slot) -> Self {
-        Self { inner, limits, slot }
+impl Limits<'_> {
+    /// Decodes a value by serde, within these limits. The deserializer must pass strings and bytes on as borrowed
+    /// ones. Owned ones take memory that is not counted.
+    ///
+    /// # Errors
+    /// Returns the deserializer's error.
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        &self,
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        self.seed::<T>().deserialize(deserializer)
+    }
+
+    /// Returns a seed of a value within these limits.
+    #[inline]
+    pub(super) fn seed<T>(&self) -> Seed<'_, PhantomData<T>> {
+        Seed { inner: PhantomData, limits: self }
     }
 }
 
@@ -39,12 +52,6 @@ impl<'l, D> Bounded<'l, D> {
 pub(super) struct Seed<'l, S> {
     inner: S,
     limits: &'l Limits<'l>,
-}
-
-impl<'l, S> Seed<'l, S> {
-    pub(super) fn new(inner: S, limits: &'l Limits<'l>) -> Self {
-        Self { inner, limits }
-    }
 }
 
 impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<'_, S> {
@@ -79,13 +86,13 @@ macro_rules! pass_on {
 /// Texts and bytes, which are all borrowed from the message: an owned one would be allocated with the
 /// length that the bytes claim, before that is checked.
 macro_rules! borrow {
-    ($($name:ident $borrowed:ident $is_owned:literal;)*) => {
+    ($($name:ident $borrowed:ident $contents:ident;)*) => {
         $(
             fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
                 let Self { inner, limits, slot } = self;
                 limits.list(|lists| lists.add(Kind::Bytes));
                 slot.fill::<V::Value, _>(false, limits)?;
-                inner.$borrowed(Bytes { visitor, limits, is_owned: $is_owned })
+                inner.$borrowed(Visit { visitor, limits, level: None, contents: Contents::$contents })
             }
         )*
     };
@@ -93,15 +100,15 @@ macro_rules! borrow {
 
 /// Values that contain others.
 macro_rules! go_deeper {
-    ($($name:ident($($argument:ident: $type:ty),*) $length:ident $level:ident($parts:expr)
+    ($($name:ident($($argument:ident: $type:ty),*) $contents:ident $level:ident($parts:expr)
         $($list:ident($($listed:expr),*))?;)*) => {
         $(
             fn $name<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, D::Error> {
                 let Self { inner, limits, slot } = self;
                 slot.fill::<V::Value, _>(false, limits)?;
                 $(limits.list(|lists| lists.$list($($listed),*));)?
-                let visitor = Counted { visitor, limits, length: Length::$length };
-                limits.deeper(Level::$level::<V::Value>($parts), || inner.$name($($argument,)* visitor))
+                let level = Some(Level::$level::<V::Value>($parts));
+                inner.$name($($argument,)* Visit { visitor, limits, level, contents: Contents::$contents })
             }
         )*
     };
@@ -121,18 +128,18 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         let Self { inner, limits, slot } = self;
         slot.fill::<V::Value, _>(false, limits)?;
         limits.note_any();
-        inner.deserialize_any(Any::kept(visitor, limits))
+        inner.deserialize_any(Visit::of_any(visitor, limits, Contents::Any))
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_ignored_any(Any::ignored(visitor, self.limits))
+        self.inner.deserialize_ignored_any(Visit::of_any(visitor, self.limits, Contents::Skipped))
     }
 
     borrow! {
-        deserialize_str deserialize_str false;
-        deserialize_string deserialize_str true;
-        deserialize_bytes deserialize_bytes false;
-        deserialize_byte_buf deserialize_bytes true;
+        deserialize_str deserialize_str OfType;
+        deserialize_string deserialize_str Owned;
+        deserialize_bytes deserialize_bytes OfType;
+        deserialize_byte_buf deserialize_bytes Owned;
     }
 
     go_deeper! {
@@ -160,121 +167,159 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     }
 }
 
-/// A visitor of texts and bytes.
-struct Bytes<'l, V> {
-    visitor: V,
-    limits: &'l Limits<'l>,
-    /// True if the visitor takes them owned.
-    is_owned: bool,
+/// Contents of a visited value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    /// A text or bytes as borrowed ones, or as many values as the type has.
+    OfType,
+    /// A text or bytes, which the visitor takes owned.
+    Owned,
+    /// As many values as the bytes claim.
+    Claimed,
+    /// Contents whose type only the bytes tell, as for an untagged enum or a flattened struct.
+    Any,
+    /// The same, which the type skips. They take no memory.
+    Skipped,
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Bytes<'_, V> {
+/// A visitor that enforces the limits.
+struct Visit<'l, V> {
+    visitor: V,
+    limits: &'l Limits<'l>,
+    /// The level of the values inside; `None` if they have none, or it was entered before.
+    level: Option<Level>,
+    contents: Contents,
+}
+
+impl<'l, V> Visit<'l, V> {
+    /// Creates a visitor in a self-describing format, where the contents are known only when they are visited.
+    fn of_any<'de>(visitor: V, limits: &'l Limits<'l>, contents: Contents) -> Self
+    where
+        V: Visitor<'de>,
+    {
+        Self { visitor, limits, level: Some(Level::of_fields::<V::Value>(1)), contents }
+    }
+
+    /// Takes the memory of a text or of bytes.
+    fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
+        if self.contents == Contents::Skipped { Ok(()) } else { self.limits.take(block(bytes)) }
+    }
+
+    /// Returns bounded access to the elements of a `T`. `elements` is the decoder's hint: exactly what the bytes claim.
+    fn open<T, A, E: Error>(&self, inner: A, elements: Option<usize>) -> Result<Access<'l, A>, E> {
+        let growth = match self.contents {
+            Contents::Claimed => Growth::of::<T>(),
+            Contents::Any => Growth::of::<V>(),
+            Contents::OfType | Contents::Owned | Contents::Skipped => Growth::none(),
+        };
+        if !matches!(self.contents, Contents::OfType) {
+            self.limits.claim(elements)?;
+        }
+        Ok(Access { inner, limits: self.limits, growth })
+    }
+}
+
+/// Values that contain no others.
+macro_rules! visit_leaves {
+    ($($name:ident: $ty:ty;)*) => {
+        $(
+            fn $name<E: Error>(self, value: $ty) -> Result<V::Value, E> {
+                self.visitor.$name(value)
+            }
+        )*
+    };
+}
+
+/// Texts and bytes.
+macro_rules! visit_bytes {
+    ($($name:ident: $ty:ty;)*) => {
+        $(
+            fn $name<E: Error>(self, value: $ty) -> Result<V::Value, E> {
+                self.take(value.len())?;
+                self.visitor.$name(value)
+            }
+        )*
+    };
+}
+
+/// Values that contain others.
+macro_rules! visit_inside {
+    ($($name:ident: $bound:ident, |$visit:ident, $inner:ident| $bounded:expr;)*) => {
+        $(
+            fn $name<A: $bound<'de>>(self, $inner: A) -> Result<V::Value, A::Error> {
+                let $visit = &self;
+                let bounded = $bounded;
+                self.limits.descend(self.level)?;
+                let visited = self.visitor.$name(bounded);
+                self.limits.ascend(self.level);
+                visited
+            }
+        )*
+    };
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Visit<'_, V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.visitor.expecting(f)
     }
 
+    visit_leaves! {
+        visit_bool: bool; visit_i8: i8; visit_i16: i16; visit_i32: i32; visit_i64: i64; visit_i128: i128; visit_u8: u8;
+        visit_u16: u16; visit_u32: u32; visit_u64: u64; visit_u128: u128; visit_f32: f32; visit_f64: f64; visit_char: char;
+    }
+
+    visit_bytes! { visit_str: &str; visit_string: String; visit_bytes: &[u8]; visit_byte_buf: Vec<u8>; }
+
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<V::Value, E> {
-        self.limits.take(block(text.len()))?;
-        if self.is_owned {
-            self.visitor.visit_string(text.to_owned())
-        } else {
-            self.visitor.visit_borrowed_str(text)
+        self.take(text.len())?;
+        match self.contents {
+            Contents::Owned => self.visitor.visit_string(text.to_owned()),
+            _ => self.visitor.visit_borrowed_str(text),
         }
     }
 
     fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<V::Value, E> {
-        self.limits.take(block(bytes.len()))?;
-        if self.is_owned {
-            self.visitor.visit_byte_buf(bytes.to_owned())
-        } else {
-            self.visitor.visit_borrowed_bytes(bytes)
+        self.take(bytes.len())?;
+        match self.contents {
+            Contents::Owned => self.visitor.visit_byte_buf(bytes.to_owned()),
+            _ => self.visitor.visit_borrowed_bytes(bytes),
         }
     }
-}
 
-/// Source of the number of values inside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Length {
-    /// The type.
-    OfType,
-    /// The bytes.
-    Claimed,
-}
-
-/// A visitor of values that contain others.
-struct Counted<'l, V> {
-    visitor: V,
-    limits: &'l Limits<'l>,
-    length: Length,
-}
-
-impl<'l, V> Counted<'l, V> {
-    /// Returns the visitor, and bounded access to the elements. `elements` is the decoder's hint.
-    fn open<T, A, E: Error>(self, inner: A, elements: Option<usize>) -> Result<(V, Access<'l, A>), E> {
-        let Self { visitor, limits, length } = self;
-        let growth = if length == Length::Claimed {
-            // The decoder's hint is exactly what the bytes claim.
-            limits.claim(elements)?;
-            Growth::of::<T>()
-        } else {
-            Growth::none()
-        };
-        Ok((visitor, Access::new(inner, limits, growth)))
-    }
-}
-
-impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<'_, V> {
-    type Value = V::Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.visitor.expecting(f)
+    fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
+        self.visitor.visit_unit()
     }
 
     fn visit_none<E: Error>(self) -> Result<V::Value, E> {
         self.visitor.visit_none()
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        let Self { visitor, limits, .. } = self;
-        visitor.visit_some(Bounded { inner, limits, slot: Slot::in_option::<V::Value>() })
-    }
-
-    fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        let Self { visitor, limits, .. } = self;
-        visitor.visit_newtype_struct(Bounded { inner, limits, slot: Slot::in_newtype::<V::Value>() })
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let claimed = inner.size_hint();
-        let (visitor, access) = self.open::<V::Value, _, _>(inner, claimed)?;
-        visitor.visit_seq(access)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let claimed = inner.size_hint();
-        let (visitor, access) = self.open::<V::Value, _, _>(inner, claimed)?;
-        visitor.visit_map(access)
-    }
-
-    fn visit_enum<A: EnumAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let Self { visitor, limits, .. } = self;
-        visitor.visit_enum(Enum { inner, limits })
+    visit_inside! {
+        visit_some: Deserializer, |visit, inner| {
+            Bounded { inner, limits: visit.limits, slot: Slot::in_option::<V::Value>() }
+        };
+        visit_newtype_struct: Deserializer, |visit, inner| {
+            Bounded { inner, limits: visit.limits, slot: Slot::in_newtype::<V::Value>() }
+        };
+        visit_seq: SeqAccess, |visit, inner| {
+            let claimed = inner.size_hint();
+            visit.open::<V::Value, _, _>(inner, claimed)?
+        };
+        visit_map: MapAccess, |visit, inner| {
+            let claimed = inner.size_hint();
+            visit.open::<V::Value, _, _>(inner, claimed)?
+        };
+        visit_enum: EnumAccess, |visit, inner| Enum { inner, limits: visit.limits };
     }
 }
 
 /// The elements of a sequence, or the entries of a map.
-pub(super) struct Access<'l, A> {
+struct Access<'l, A> {
     inner: A,
     limits: &'l Limits<'l>,
     growth: Growth,
-}
-
-impl<'l, A> Access<'l, A> {
-    pub(super) fn new(inner: A, limits: &'l Limits<'l>, growth: Growth) -> Self {
-        Self { inner, limits, growth }
-    }
 }
 
 impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<'_, A> {
@@ -284,7 +329,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<'_, A> {
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
         let Self { inner, limits, growth } = self;
         growth.element(size_of::<S::Value>(), || inner.size_hint(), limits)?;
-        inner.next_element_seed(Seed::new(seed, limits))
+        inner.next_element_seed(Seed { inner: seed, limits })
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -302,13 +347,13 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
     ) -> Result<Option<(K::Value, V::Value)>, A::Error> {
         let Self { inner, limits, growth } = self;
         growth.element(size_of::<(K::Value, V::Value)>(), || inner.size_hint(), limits)?;
-        inner.next_entry_seed(Seed::new(key, limits), Seed::new(value, limits))
+        inner.next_entry_seed(Seed { inner: key, limits }, Seed { inner: value, limits })
     }
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
         let Self { inner, limits, growth } = self;
         growth.element(size_of::<S::Value>(), || inner.size_hint(), limits)?;
-        inner.next_key_seed(Seed::new(seed, limits))
+        inner.next_key_seed(Seed { inner: seed, limits })
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
@@ -316,7 +361,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
         if !self.growth.is_fixed() {
             self.limits.take(block(PLACES.saturating_mul(size_of::<S::Value>())))?;
         }
-        self.inner.next_value_seed(Seed::new(seed, self.limits))
+        self.inner.next_value_seed(Seed { inner: seed, limits: self.limits })
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -325,9 +370,9 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
 }
 
 /// A variant of an enum, and what is in it.
-pub(super) struct Enum<'l, A> {
-    pub(super) inner: A,
-    pub(super) limits: &'l Limits<'l>,
+struct Enum<'l, A> {
+    inner: A,
+    limits: &'l Limits<'l>,
 }
 
 impl<'de, 'l, A: EnumAccess<'de>> EnumAccess<'de> for Enum<'l, A> {
@@ -350,14 +395,14 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Enum<'_, A> {
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
         self.limits.list(|lists| lists.add_tuple_variant(1));
-        self.inner.newtype_variant_seed(Seed::new(seed, self.limits))
+        self.inner.newtype_variant_seed(Seed { inner: seed, limits: self.limits })
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
         let Self { inner, limits } = self;
         limits.list(|lists| lists.add_tuple_variant(len));
         limits.admit(Level::of_fields::<V::Value>(len))?;
-        inner.tuple_variant(len, Counted { visitor, limits, length: Length::OfType })
+        inner.tuple_variant(len, Visit { visitor, limits, level: None, contents: Contents::OfType })
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -368,6 +413,6 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Enum<'_, A> {
         let Self { inner, limits } = self;
         limits.list(|lists| lists.add_variant(fields));
         limits.admit(Level::of_fields::<V::Value>(fields.len()))?;
-        inner.struct_variant(fields, Counted { visitor, limits, length: Length::OfType })
+        inner.struct_variant(fields, Visit { visitor, limits, level: None, contents: Contents::OfType })
     }
 }

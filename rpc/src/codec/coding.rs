@@ -1,14 +1,85 @@
-//! Generated code must name the method and the argument whose type the codec does not accept, in one error.
+//! A codec is an identity, and a way to encode and decode each type that it accepts. Generated code passes on a value
+//! together with its codec, and must name the method and the argument whose type the codec does not accept, in one error.
 //!
 //! Inherent functions win over those of a trait, but only if the bounds of their `impl` hold. So `Coding::<C,
 //! T>::IS_POSSIBLE` is true where `C: CodecFor<T>`, and otherwise it is the constant of [`NoCoding`]. With that,
 //! everything but an emitted assertion compiles. It works for types that are concrete where it is written, such as
 //! those of a service's methods.
 
-use super::codec_for::CodecFor;
-use super::type_shape::TypeShape;
-use super::values::{Coded, Decoder, NoValue};
+use super::limits::{DecodeError, Limits};
+use crate::wire::type_shape::TypeShape;
 use std::marker::PhantomData;
+
+/// A codec of values. The types that it accepts are those for which it implements [`CodecFor`].
+///
+/// ```
+/// use trunkline::codec::{Codec, CodecFor, DecodeError, Limits};
+///
+/// /// Text by its own bytes.
+/// struct Plain;
+///
+/// impl Codec for Plain {
+///     const ID: u8 = 128;
+///     const NAME: &'static str = "plain";
+/// }
+///
+/// impl CodecFor<String> for Plain {
+///     fn encode(value: &String, into: &mut Vec<u8>) -> Result<(), String> {
+///         into.extend_from_slice(value.as_bytes());
+///         Ok(())
+///     }
+///
+///     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<String, DecodeError> {
+///         limits.allocate(bytes.len())?;
+///         String::from_utf8(bytes.to_vec()).map_err(DecodeError::malformed)
+///     }
+/// }
+///
+/// #[trunkline::service(codec = Plain)]
+/// trait Shout {
+///     async fn shout(&self, text: String) -> String;
+/// }
+/// # fn main() {}
+/// ```
+pub trait Codec: 'static {
+    /// Number on the wire. A request names it, and a server refuses any number but its service's. Trunkline uses 0
+    /// to 127; programs choose from 128 to 255.
+    const ID: u8;
+    /// Name in error messages.
+    const NAME: &'static str;
+}
+
+/// A codec that accepts values of type `T`, with serde or without.
+pub trait CodecFor<T>: Codec {
+    /// Appends the encoded value.
+    ///
+    /// # Errors
+    /// Returns a human-readable reason why it cannot be encoded.
+    fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String>;
+
+    /// Decodes a value from all of `bytes`.
+    ///
+    /// The bytes come from a peer. Take memory from `limits` before allocating in proportion to what the bytes
+    /// claim, and decode nested values through `limits`.
+    ///
+    /// # Errors
+    /// Returns a [`DecodeError`].
+    fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError>;
+
+    /// Returns the value of an argument that a caller does not know and does not send. `None`, the default, if
+    /// every caller must send it.
+    #[must_use]
+    fn absent() -> Option<T> {
+        None
+    }
+
+    /// Returns the shape of the type, which both sides of a call must have alike. `None`, the default, if they are not
+    /// compared, as for a codec that sends the names of fields.
+    #[must_use]
+    fn shape() -> Option<TypeShape> {
+        None
+    }
+}
 
 /// Values of type `T` in the codec `C`. `IS_BORROWED` is true for a type that is known to hold references: serde decodes
 /// some of these, but only from bytes that live for ever.
@@ -63,6 +134,106 @@ pub trait NoCoding<T> {
 }
 
 impl<C, T, const IS_BORROWED: bool> NoCoding<T> for Coding<C, T, IS_BORROWED> {}
+
+/// A value that can be encoded.
+pub trait EncodeValue {
+    /// Appends the encoded value.
+    ///
+    /// # Errors
+    /// Returns a human-readable reason.
+    fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
+}
+
+/// A decoder of a value.
+pub trait DecodeValue {
+    /// Type of the value.
+    type Value;
+
+    /// Decodes a value from `bytes`, a part of the message that has these limits.
+    ///
+    /// # Errors
+    /// Returns a [`DecodeError`].
+    fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<Self::Value, DecodeError>;
+
+    /// Returns the value of an argument that is not sent, if it is optional.
+    fn absent() -> Option<Self::Value>;
+}
+
+/// A value and its codec.
+#[derive(Debug)]
+pub struct Coded<'v, C, T> {
+    value: &'v T,
+    codec: PhantomData<fn() -> C>,
+}
+
+impl<'v, C: CodecFor<T>, T> Coded<'v, C, T> {
+    /// Wraps a value.
+    #[inline]
+    pub fn new(value: &'v T) -> Self {
+        Self { value, codec: PhantomData }
+    }
+}
+
+impl<C: CodecFor<T>, T> EncodeValue for Coded<'_, C, T> {
+    #[inline]
+    fn encode(&self, into: &mut Vec<u8>) -> Result<(), String> {
+        C::encode(self.value, into)
+    }
+}
+
+/// A decoder of a value by its codec.
+#[derive(Debug)]
+pub struct Decoder<C, T>(PhantomData<fn() -> (C, T)>);
+
+impl<C, T> Default for Decoder<C, T> {
+    #[inline]
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<C: CodecFor<T>, T> DecodeValue for Decoder<C, T> {
+    type Value = T;
+
+    #[inline]
+    fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError> {
+        limits.checked(C::decode(bytes, limits))
+    }
+
+    fn absent() -> Option<T> {
+        C::absent()
+    }
+}
+
+/// A placeholder for a value that its codec does not accept. A program with one does not compile.
+#[derive(Debug)]
+pub struct NoValue<T>(PhantomData<fn() -> T>);
+
+impl<T> Default for NoValue<T> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+const NOT_TAKEN: &str = "the codec does not take this type";
+
+impl<T> EncodeValue for NoValue<T> {
+    fn encode(&self, _: &mut Vec<u8>) -> Result<(), String> {
+        Err(NOT_TAKEN.to_owned())
+    }
+}
+
+impl<T> DecodeValue for NoValue<T> {
+    type Value = T;
+
+    fn decode(_: &[u8], _: &Limits<'_>) -> Result<T, DecodeError> {
+        Err(DecodeError::malformed(NOT_TAKEN))
+    }
+
+    fn absent() -> Option<T> {
+        None
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,14 +1,11 @@
 //! The limits of a message that is being decoded: elements, nesting, stack and memory.
 
-use super::bounded::Seed;
-use super::heap::block;
 use super::shapes::Lists;
 use super::stack::{Level, Stack, TOP};
-use serde::de::{Deserialize, DeserializeSeed as _, Deserializer, Error};
+use serde::de::Error;
 use std::any::type_name;
 use std::cell::{Cell, OnceCell};
 use std::fmt;
-use std::marker::PhantomData;
 
 /// Number of elements that the sequences of a message may claim beyond its length in bytes. An element occupies at
 /// least one byte, except for types like `()`.
@@ -21,6 +18,15 @@ const LARGE: usize = 4 << 10;
 pub(crate) const FREE: usize = 1024;
 /// Minimum amount requested at once, in bytes.
 const PORTION: usize = 16 << 10;
+
+/// Returns the heap memory of an allocation of `bytes` bytes, as glibc rounds it.
+pub(crate) fn block(bytes: usize) -> usize {
+    match bytes {
+        0 => 0,
+        // Rust allocates no more than this.
+        _ => bytes.min(isize::MAX.cast_unsigned() - 32).next_multiple_of(16) + 16,
+    }
+}
 
 /// The error of decoding a value, with a human-readable reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -116,25 +122,11 @@ impl Limits<'_> {
     /// # Errors
     /// Returns an error if the message is nested too deeply, or the error of `inside`.
     pub fn nest<T>(&self, inside: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
-        self.deeper(Level::of_fields::<T>(0), inside)
-    }
-
-    /// Decodes a value by serde, within these limits. The deserializer must pass strings and bytes on as borrowed
-    /// ones. Owned ones take memory that is not counted.
-    ///
-    /// # Errors
-    /// Returns the deserializer's error.
-    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-        &self,
-        deserializer: D,
-    ) -> Result<T, D::Error> {
-        self.seed::<T>().deserialize(deserializer)
-    }
-
-    /// Returns a seed of a value within these limits.
-    #[inline]
-    pub(super) fn seed<T>(&self) -> Seed<'_, PhantomData<T>> {
-        Seed::new(PhantomData, self)
+        let level = Some(Level::of_fields::<T>(0));
+        self.descend(level)?;
+        let value = inside();
+        self.ascend(level);
+        value
     }
 }
 
@@ -234,20 +226,20 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Runs `inside` one level deeper. Decoding ends at the first error, so the level is returned only
-    /// on success.
+    /// Enters a level, if one is given. [`Self::ascend`] leaves it.
     #[inline]
-    pub(super) fn deeper<T, E: Error>(
-        &self,
-        level: Level,
-        inside: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
-        self.admit(level)?;
-        let left = self.depth.get() - 1;
-        self.depth.set(left);
-        let value = inside()?;
-        self.depth.set(left + 1);
-        Ok(value)
+    pub(super) fn descend<E: Error>(&self, level: Option<Level>) -> Result<(), E> {
+        if let Some(level) = level {
+            self.admit(level)?;
+            self.depth.set(self.depth.get() - 1);
+        }
+        Ok(())
+    }
+
+    /// Leaves the level that [`Self::descend`] has entered.
+    #[inline]
+    pub(super) fn ascend(&self, level: Option<Level>) {
+        self.depth.set(self.depth.get() + usize::from(level.is_some()));
     }
 
     /// Takes bytes of the heap.
@@ -297,5 +289,18 @@ impl<'m> Limits<'m> {
         self.granted.set(self.granted.get() + portion);
         self.left.set(left + portion - bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_as_large_as_malloc_makes_it() {
+        for (bytes, least) in [(0, 0), (1, 32), (24, 32), (25, 48), (4096, 4112)] {
+            assert!((least..least + 17).contains(&block(bytes)), "{bytes}: {}", block(bytes));
+        }
+        assert!(block(usize::MAX) > 1 << 62);
     }
 }

@@ -1,7 +1,7 @@
 //! A self-describing codec: serde over MessagePack, with the names of fields and variants.
 
-use super::absent::absent;
-use super::codec_for::{Codec, CodecFor};
+use super::arguments::absent;
+use super::coding::{Codec, CodecFor};
 use super::limited::LimitedSerializer;
 use super::limits::{DEPTH, DecodeError, Limits, Unlimited};
 use super::shapes::{Lists, Shapes};

@@ -7,8 +7,6 @@
 //! [`Limits`] grant, and no more stack than the thread has. Encoding takes no more stack either, and a codec without
 //! names refuses types whose two sides differ.
 
-mod absent;
-mod any;
 mod arguments;
 #[cfg(test)]
 mod attributes;
@@ -16,12 +14,10 @@ mod bincode;
 mod bounded;
 #[cfg(test)]
 mod chosen;
-mod codec_for;
 mod coding;
 #[cfg(test)]
 mod evolution;
-mod growth;
-pub(crate) mod heap;
+mod heap;
 mod limited;
 mod limits;
 #[cfg(feature = "message-pack")]
@@ -30,23 +26,18 @@ mod message_pack;
 mod one_sided;
 mod shapes;
 mod stack;
-mod tracer;
-mod type_shape;
-mod values;
 
 pub use self::bincode::Bincode;
+pub use crate::wire::type_shape::TypeShape;
 pub(crate) use arguments::decode_arguments;
 pub use arguments::{ArgumentList, DecodeArguments, EncodeArguments};
-pub use codec_for::{Codec, CodecFor};
-pub use coding::{Coding, NoCoding};
+pub use coding::{Codec, CodecFor, Coded, Coding, DecodeValue, Decoder, EncodeValue, NoCoding, NoValue};
 #[cfg(test)]
 pub(crate) use limits::Unlimited;
-pub(crate) use limits::{Allowance, FREE};
+pub(crate) use limits::{Allowance, FREE, block};
 pub use limits::{DecodeError, Limits};
 #[cfg(feature = "message-pack")]
 pub use message_pack::MessagePack;
-pub use type_shape::TypeShape;
-pub use values::{Coded, DecodeValue, Decoder, EncodeValue, NoValue};
 
 /// Decodes a value from all of `bytes`. Beyond [`FREE`] bytes it takes no more of the heap than `allowance` grants.
 /// Bytes granted for a value that is not returned have not been put back.

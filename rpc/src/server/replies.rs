@@ -9,7 +9,7 @@
 //! from all lines, and frees at most as many of lost peers. A reply is charged what it costs until it is freed.
 
 use super::dispatch::{Caller, Key};
-use crate::codec::heap::block;
+use crate::codec::block;
 use crate::wire::frame::{Encoded, Header};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;

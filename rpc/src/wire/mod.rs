@@ -1,4 +1,4 @@
-//! The bytes between nodes: frames, metadata, names and hashes.
+//! The bytes between nodes: frames, metadata, names, hashes and the shapes of types.
 
 pub(crate) mod frame;
 pub(crate) mod metadata;
@@ -6,3 +6,5 @@ pub(crate) mod method_shapes;
 pub(crate) mod name;
 pub(crate) mod named;
 pub(crate) mod schema;
+mod shape_tracer;
+pub(crate) mod type_shape;

@@ -8,7 +8,6 @@
 //! A type within itself is a reference to the outer one. The tree of parts, the steps, the depth and the stack are
 //! bounded. All of it depends on the type alone, so both sides of a call find the same.
 
-use super::type_shape::Line;
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, IntoDeserializer as _, MapAccess,
@@ -40,6 +39,15 @@ const TEXTS: [&str; 8] = [
     "00:00:00",
 ];
 const BYTES: [&[u8]; 5] = [&[], &[0; 16], &[0; 4], &[0; 8], &[0; 32]];
+
+/// A line of a shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    /// The part of the type that the line describes.
+    pub(super) place: String,
+    /// Description of the shape, which both sides compare. It has no control characters.
+    pub(super) text: String,
+}
 
 /// Returns the lines of a type's shape. `None` if it has none, or exceeds a bound.
 pub(super) fn trace<T: DeserializeOwned>() -> Option<Vec<Line>> {

@@ -3,8 +3,8 @@
 //! A shape is a list of lines, one per step through the type. Lines hold the names of fields and variants, in order, and
 //! primitive types, but no names of types. So the first line that differs tells where two types differ.
 
-use super::tracer::trace;
-use crate::wire::schema::Fnv;
+use super::schema::Fnv;
+use super::shape_tracer::{Line, trace};
 use serde::de::DeserializeOwned;
 
 /// Maximum size of a shape as text, in bytes.
@@ -13,15 +13,6 @@ const MOST_TEXT: usize = 4096;
 const CUT: &str = "...";
 /// Maximum number of characters of a line in an error message.
 const MOST_SAID: usize = 64;
-
-/// A line of a shape.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
-    /// The part of the type that the line describes.
-    pub(super) place: String,
-    /// Description of the shape, which both sides compare. It has no control characters.
-    pub(super) text: String,
-}
 
 /// The shape of a type of an argument, a result, an item or an error.
 #[derive(Debug, Clone, PartialEq, Eq)]

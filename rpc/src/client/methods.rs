@@ -1,13 +1,13 @@
-//! Method numbers assigned by servers and known to one poller.
-//!
-//! A number is valid only in the session that it came through, because a restarted server may give it to another
-//! method. It is forgotten with the session, and a request that uses it is bound to the session.
+//! The methods that one poller calls: their numbers at servers, and their counters.
 
+use crate::executor::inbox::Inbox;
+use crate::observe::counted::MethodCounters;
 use crate::wire::frame::Number;
 use crate::wire::name::MethodName;
 use crate::wire::schema::Schema;
 use std::collections::BTreeMap;
 use std::ptr;
+use std::sync::Arc;
 use trunkline_transport::{Origin, PeerKey, PeerMap, SessionNumber};
 
 /// A method, and the schema for which its server has checked it.
@@ -24,6 +24,10 @@ struct Server {
     methods: BTreeMap<Key, u16>,
 }
 
+/// Method numbers assigned by servers.
+///
+/// A number is valid only in the session that it came through, because a restarted server may give it to another
+/// method. It is forgotten with the session, and a request that uses it is bound to the session.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     /// Requested methods and the digests of their shapes; at most the methods of the program. Numbers of other methods
@@ -93,5 +97,53 @@ impl Numbers {
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.servers.remove(peer);
         self.last = None;
+    }
+}
+
+/// Counters by method, at most as many as the program has methods.
+pub(super) struct Counters {
+    inbox: Arc<Inbox>,
+    all: Vec<Arc<MethodCounters>>,
+    /// Index in `all` by the method's hash.
+    index: BTreeMap<u64, u32>,
+    /// Last result, because calls come in runs.
+    last: Option<(&'static MethodName, u32)>,
+}
+
+impl Counters {
+    pub(super) fn new(inbox: &Arc<Inbox>) -> Self {
+        Self { inbox: Arc::clone(inbox), all: Vec::new(), index: BTreeMap::new(), last: None }
+    }
+
+    /// Returns the index of a method's counters.
+    #[inline]
+    pub(super) fn index(&mut self, method: &'static MethodName) -> u32 {
+        match self.last {
+            Some((last, index)) if ptr::eq(last, method) => index,
+            _ => self.find(method),
+        }
+    }
+
+    #[inline(never)]
+    fn find(&mut self, method: &'static MethodName) -> u32 {
+        let Self { inbox, all, index, last } = self;
+        let index = *index.entry(method.hash).or_insert_with(|| {
+            all.push(inbox.called().add(method));
+            u32::try_from(all.len() - 1).unwrap_or(u32::MAX)
+        });
+        *last = Some((method, index));
+        index
+    }
+
+    /// Returns the counters of an index.
+    #[inline]
+    pub(super) fn at(&self, index: u32) -> Option<&MethodCounters> {
+        self.all.get(index as usize).map(|counters| &**counters)
+    }
+
+    /// Returns the counters of a method.
+    pub(super) fn of(&mut self, method: &'static MethodName) -> Option<&MethodCounters> {
+        let index = self.index(method);
+        self.at(index)
     }
 }
