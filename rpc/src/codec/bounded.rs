@@ -5,7 +5,7 @@
 
 use super::heap::{Growth, Slot};
 use super::limits::{Limits, block};
-use super::shapes::Kind;
+use super::shapes::{FieldsRead, Kind};
 use super::stack::Level;
 use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess,
@@ -389,18 +389,18 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Enum<'_, A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
-        self.limits.list(|lists| lists.add_tuple_variant(0));
+        self.limits.list(|lists| lists.set_fields(FieldsRead::Unnamed(0)));
         self.inner.unit_variant()
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.limits.list(|lists| lists.add_tuple_variant(1));
+        self.limits.list(|lists| lists.set_fields(FieldsRead::Unnamed(1)));
         self.inner.newtype_variant_seed(Seed { inner: seed, limits: self.limits })
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
         let Self { inner, limits } = self;
-        limits.list(|lists| lists.add_tuple_variant(len));
+        limits.list(|lists| lists.set_fields(FieldsRead::Unnamed(len)));
         limits.admit(Level::of_fields::<V::Value>(len))?;
         inner.tuple_variant(len, Visit { visitor, limits, level: None, contents: Contents::OfType })
     }
@@ -411,7 +411,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Enum<'_, A> {
         visitor: V,
     ) -> Result<V::Value, A::Error> {
         let Self { inner, limits } = self;
-        limits.list(|lists| lists.add_variant(fields));
+        limits.list(|lists| lists.set_fields(FieldsRead::Named(fields)));
         limits.admit(Level::of_fields::<V::Value>(fields.len()))?;
         inner.struct_variant(fields, Visit { visitor, limits, level: None, contents: Contents::OfType })
     }

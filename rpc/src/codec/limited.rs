@@ -423,13 +423,7 @@ impl<'s, S> Parts<'s, S> {
         Self { inner, place, shape, is_mixed: false, position: 0, types, last, owner }
     }
 
-    /// Returns the place of an element.
-    #[inline]
-    fn element<T: ?Sized>(&mut self, value: &T) -> Place<'s> {
-        self.entry(value, 0)
-    }
-
-    /// Returns the place of a key, which is part 0 of its entry, or of a value, which is part 1.
+    /// Returns the place of an element, or of a key, which are part 0 of an entry, or of a value, which is part 1.
     #[inline]
     fn entry<T: ?Sized>(&mut self, value: &T, part: usize) -> Place<'s> {
         let place = self.place.of(value);
@@ -465,17 +459,19 @@ impl<'s, S> Parts<'s, S> {
 }
 
 macro_rules! parts {
-    ($($compound:ident $part:ident $place:ident;)*) => {
+    ($($compound:ident { $($part:ident: $place:ident($($position:literal)?)),* })*) => {
         $(
             impl<S: $compound> $compound for Parts<'_, S> {
                 type Ok = S::Ok;
                 type Error = S::Error;
 
-                #[inline]
-                fn $part<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-                    let place = self.$place(value);
-                    self.inner.$part(&LimitedSerializer { value, place })
-                }
+                $(
+                    #[inline]
+                    fn $part<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
+                        let place = self.$place(value $(, $position)?);
+                        self.inner.$part(&LimitedSerializer { value, place })
+                    }
+                )*
 
                 #[inline]
                 fn end(self) -> Result<S::Ok, S::Error> {
@@ -488,32 +484,11 @@ macro_rules! parts {
 }
 
 parts! {
-    SerializeSeq serialize_element element;
-    SerializeTuple serialize_element field;
-    SerializeTupleStruct serialize_field field;
-    SerializeTupleVariant serialize_field field;
-}
-
-impl<S: SerializeMap> SerializeMap for Parts<'_, S> {
-    type Ok = S::Ok;
-    type Error = S::Error;
-
-    #[inline]
-    fn serialize_key<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-        let place = self.entry(value, 0);
-        self.inner.serialize_key(&LimitedSerializer { value, place })
-    }
-
-    #[inline]
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-        let place = self.entry(value, 1);
-        self.inner.serialize_value(&LimitedSerializer { value, place })
-    }
-
-    #[inline]
-    fn end(self) -> Result<S::Ok, S::Error> {
-        self.inner.end()
-    }
+    SerializeSeq { serialize_element: entry(0) }
+    SerializeMap { serialize_key: entry(0), serialize_value: entry(1) }
+    SerializeTuple { serialize_element: field() }
+    SerializeTupleStruct { serialize_field: field() }
+    SerializeTupleVariant { serialize_field: field() }
 }
 
 /// The named fields of a struct or a variant.

@@ -105,31 +105,6 @@ mod tests {
         decode_by(MessagePack::decode_value, bytes, &Unlimited).map_err(|error| error.to_string())
     }
 
-    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-    enum All {
-        Unit,
-        Newtype(i128),
-        Tuple(char, f32, Option<bool>),
-        Struct { map: BTreeMap<u16, String>, array: [i8; 3], bytes: bytes::Bytes, unit: () },
-    }
-
-    #[test]
-    fn every_shape_survives_a_round_trip() {
-        let (map, bytes) = (BTreeMap::from([(1, "one".to_owned())]), bytes::Bytes::from_static(b"raw"));
-        let value = vec![
-            All::Unit,
-            All::Newtype(-1),
-            All::Tuple('ä', 0.5, Some(true)),
-            All::Struct { map, array: [-1, 0, 1], bytes, unit: () },
-        ];
-        let encoded = encoded(&value);
-        assert_eq!(decode::<Vec<All>>(&encoded), Ok(value));
-        for end in 0..encoded.len() {
-            assert!(decode::<Vec<All>>(&encoded[..end]).is_err(), "cut at {end}");
-        }
-        assert!(decode::<Vec<All>>(&[&encoded[..], &[0]].concat()).unwrap_err().contains("left over"));
-    }
-
     #[test]
     fn fields_and_variants_have_their_names() {
         #[derive(Serialize, Deserialize)]
@@ -137,7 +112,11 @@ mod tests {
             x: u8,
         }
         assert_eq!(encoded(&Point { x: 7 }), b"\x81\xa1x\x07");
-        assert_eq!(encoded(&All::Unit), b"\xa4Unit");
+        #[derive(Serialize, Deserialize)]
+        enum Kind {
+            Unit,
+        }
+        assert_eq!(encoded(&Kind::Unit), b"\xa4Unit");
     }
 
     /// Returns a value of one key, nested this deep.

@@ -439,7 +439,7 @@ pub(super) struct Lists {
 
 /// The fields of a variant, as the decoder reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FieldsRead {
+pub(super) enum FieldsRead {
     /// The variant was not decoded.
     Unknown,
     Named(&'static [&'static str]),
@@ -476,16 +476,7 @@ impl Lists {
     }
 
     /// Notes the fields of the variant of the last enum.
-    pub(super) fn add_variant(&self, fields: &'static [&'static str]) {
-        self.set_fields(FieldsRead::Named(fields));
-    }
-
-    /// Notes the number of fields, without names, of the variant of the last enum.
-    pub(super) fn add_tuple_variant(&self, length: usize) {
-        self.set_fields(FieldsRead::Unnamed(length));
-    }
-
-    fn set_fields(&self, fields: FieldsRead) {
+    pub(super) fn set_fields(&self, fields: FieldsRead) {
         if let Some((_, unknown)) = self.variants.borrow_mut().last_mut() {
             *unknown = fields;
         }
