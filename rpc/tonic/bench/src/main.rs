@@ -8,6 +8,12 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../../../../bench/src/child.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+mod child;
+#[path = "../../../../bench/src/failure.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+mod failure;
 #[path = "../../../../bench/src/load.rs"]
 #[allow(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod load;
@@ -16,12 +22,16 @@ mod load;
 mod machine;
 mod measure;
 #[path = "../../../../bench/src/pin.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod pin;
 #[path = "../../../../bench/src/recorder.rs"]
 #[allow(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod recorder;
 mod server;
 mod service;
+#[path = "../../../../bench/src/spread.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+mod spread;
 #[path = "../../../../bench/src/stopwatch.rs"]
 mod stopwatch;
 mod table;

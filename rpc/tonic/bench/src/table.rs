@@ -3,7 +3,8 @@
 use crate::load::Load;
 use crate::machine::{Machine, Stamp};
 use crate::measure::Point;
-use crate::recorder::{Sample, median};
+use crate::recorder::Sample;
+use crate::spread::Spread;
 use crate::transport::{Runtime, Transport};
 use serde::Serialize;
 
@@ -127,7 +128,7 @@ impl Report {
     ) -> String {
         let middle = |transport| {
             let series = self.series.iter().find(|series| series.is(point, transport))?;
-            median(values(series).clone())
+            Spread::of(values(series)).map(|spread| spread.median)
         };
         let cells = Transport::ALL.map(|transport| {
             let value = middle(transport).and_then(|value| cell(value, middle(Transport::Tcp)));
