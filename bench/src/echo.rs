@@ -66,24 +66,18 @@ pub(crate) trait Calls {
     async fn call(&self, request: Request, payload: Bytes) -> Result<Bytes, Status>;
 }
 
-impl Calls for EchoClient {
-    async fn call(&self, request: Request, payload: Bytes) -> Result<Bytes, Status> {
-        match request {
-            Request::Echo => self.echo(payload).await,
-            Request::Absorb => self.absorb(payload).await,
-            Request::Digest => self.digest(payload).await,
-            Request::Post => self.post(payload).await.map(|()| Bytes::new()),
+macro_rules! calls {
+    ($($client:ty),*) => {$(
+        impl Calls for $client {
+            async fn call(&self, request: Request, payload: Bytes) -> Result<Bytes, Status> {
+                match request {
+                    Request::Echo => self.echo(payload).await,
+                    Request::Absorb => self.absorb(payload).await,
+                    Request::Digest => self.digest(payload).await,
+                    Request::Post => self.post(payload).await.map(|()| Bytes::new()),
+                }
+            }
         }
-    }
+    )*};
 }
-
-impl Calls for EchoLocal {
-    async fn call(&self, request: Request, payload: Bytes) -> Result<Bytes, Status> {
-        match request {
-            Request::Echo => self.echo(payload).await,
-            Request::Absorb => self.absorb(payload).await,
-            Request::Digest => self.digest(payload).await,
-            Request::Post => self.post(payload).await.map(|()| Bytes::new()),
-        }
-    }
-}
+calls!(EchoClient, EchoLocal);

@@ -86,14 +86,21 @@ fn on_nic() -> Option<Place> {
     let ip = address("TRUNKLINE_MESH_ADDRESS")?;
     let name = trunkline_rdma_core::device_for(ip).unwrap();
     let device = trunkline_rdma_core::RdmaCore.open(&name).unwrap();
-    let dead = vec![address("TRUNKLINE_MESH_DEAD").map_or(fresh_address(), |ip| SocketAddr::new(ip, 7471))];
+    let foreign = address("TRUNKLINE_MESH_DEAD").map(|ip| SocketAddr::new(ip, 7471));
+    let dead = foreign.unwrap_or_else(fresh_address);
+    let unread = foreign.is_none().then(|| UdpSocket::bind((dead.ip(), ROCE_PORT)).unwrap());
     let options = || {
         let ip = address("TRUNKLINE_MESH_ADDRESS").unwrap();
         let options =
             NodeOptions::new().provider(ProviderChoice::Require).allow_unauthenticated(true).srq_depth(128);
         options.listen(SocketAddr::new(ip, 0)).or_from_env().unwrap()
     };
-    Some(Place { options, mute: Mute::at(ip, device), dead, _unread: Vec::new() })
+    Some(Place {
+        options,
+        mute: Mute::at(ip, device),
+        dead: vec![dead],
+        _unread: unread.into_iter().collect(),
+    })
 }
 
 /// Waits until a session is up or down at a node's first poller.

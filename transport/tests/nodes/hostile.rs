@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use trunkline_softrdma::device::{Slot, SoftDevice, SoftOptions};
 use trunkline_testkit::wait_until;
-use trunkline_transport::{Connections, PeerDown, PeerEvent};
+use trunkline_transport::{Connections, PeerDown, PeerEvent, ProviderChoice};
 use trunkline_verbs::{
     Access, CmChannel, CmEventKind, CmId, Completion, CompletionQueue, ConnectParameters, CqInit, Device,
     EndpointRequest, EndpointSide, Memory, MemoryRegion, PortSpace, ProtectionDomain, QpInit, QpModify,
@@ -546,7 +546,8 @@ fn waiting_messages_of_a_removed_device_keep_their_order() {
     const SENT: u16 = 310;
     let slot = Slot::new();
     let device = SoftOptions { slot: Some(slot.clone()), ..SoftOptions::default() };
-    let mut node = TestNode::start(over_udp().srq_depth(2048).device(device), 1);
+    let options = over_udp().srq_depth(2048).provider(ProviderChoice::Soft).device(device);
+    let mut node = TestNode::start(options, 1);
     let peer = RawPeer::connect(node.address);
     let key = node.up();
     let eager = |number: u16| with(message(&number.to_be_bytes()), 6, &[u8::MAX]);

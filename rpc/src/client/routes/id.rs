@@ -18,7 +18,9 @@ pub(crate) struct Resolved {
     pub(crate) outcome: Result<Vec<SocketAddr>, Vec<String>>,
 }
 
-/// The pollers of a node, as their routes see them: a trait, because pollers belong to the layer above. Nothing here waits. A message to a poller that has ended is dropped.
+/// The pollers of a node, as their routes see them: a trait, because pollers belong to the layer above.
+///
+/// Nothing here waits. A message to a poller that has ended is dropped.
 pub(crate) trait Pollers: Send + Sync {
     /// Tells all pollers to look at a route.
     fn look(&self, id: RouteId);

@@ -4,7 +4,7 @@
 //! (`LD_LIBRARY_PATH=$PWD/target/dropin`). Without one each test is skipped with a message, or fails if
 //! `TRUNKLINE_REQUIRE_DEVICE` is set.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ impl Lab {
     }
 
     /// An address that can be reached and at which nothing replies; `None` with a message if none is known.
-    pub(crate) fn nobody(&self) -> Option<SocketAddr> {
+    pub(crate) fn nobody(&self) -> Option<(SocketAddr, UdpSocket)> {
         use std::hash::{BuildHasher, RandomState};
         let own = self.addresses[0];
         if !own.is_loopback() || own.is_ipv6() {
@@ -82,7 +82,10 @@ impl Lab {
             return None;
         }
         let [a, b, c, ..] = RandomState::new().hash_one(own).to_ne_bytes();
-        Some(SocketAddr::from(([127, a | 0x80, b, c.clamp(1, 254)], 7471)))
+        let at = Ipv4Addr::new(127, a | 0x80, b, c.clamp(1, 254));
+        // The software device refuses requests to an address of its host without a socket.
+        let unread = UdpSocket::bind((at, 4791)).unwrap();
+        Some((SocketAddr::from((at, 7471)), unread))
     }
 
     pub(crate) fn channel(&self) -> Arc<dyn CmChannel> {

@@ -222,7 +222,7 @@ fn a_packet_establishes_the_connection_without_an_rtu() {
 #[test]
 fn a_request_without_a_reply_is_unreachable() {
     let Some(lab) = Lab::open() else { return };
-    let Some(nobody) = lab.nobody() else { return };
+    let Some((nobody, _unread)) = lab.nobody() else { return };
     for types in lab.types() {
         let near = lab.channel();
         let (id, qp) = lab.request(nobody, types.0, &near, b"");
