@@ -28,6 +28,9 @@ use trunkline_testkit::{fresh_ip, output};
 const SIZE: usize = 64;
 /// Idle nodes of a process, which has some twenty descriptors for each.
 const NODES_OF_PROCESS: u16 = 40;
+/// Maximum number of idle sessions over shared memory. A device has 512 pairs of rings; further peers go by UDP, which
+/// `--link shm` forbids.
+const SHARED_SESSIONS: u16 = 500;
 /// Time after which idle sessions are probed together: more than the longest interval.
 const SETTLING: Duration = Duration::from_secs(12);
 /// Line of a child process whose sessions are up.
@@ -40,7 +43,7 @@ pub(crate) struct Rest {
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "0,1,10,100,1000,10000",
           value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     rates: Vec<u32>,
-    /// Idle sessions beside a client that makes no calls.
+    /// Idle sessions beside a client that makes no calls; over shared memory, numbers above 500 are left out.
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "100,1000",
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     sessions: Vec<u16>,
@@ -88,8 +91,10 @@ pub(crate) fn measure(wanted: &Rest) -> Result<(), Failure> {
     let systems: Vec<_> = ours.chain(peers).collect();
     let loads = wanted.rates.iter().map(|&rate| (rate, 0));
     let loads = loads.chain(wanted.sessions.iter().map(|&sessions| (0, sessions)));
+    let is_shareable = |link, sessions| link != LinkFlag::Shm || sessions <= SHARED_SESSIONS;
     let points = loads.flat_map(|(rate, idle_sessions)| {
-        systems.iter().cloned().map(move |(system, link, peer)| Point {
+        let systems = systems.iter().filter(move |&&(_, link, _)| is_shareable(link, idle_sessions));
+        systems.cloned().map(move |(system, link, peer)| Point {
             system,
             link,
             peer,
