@@ -1,22 +1,22 @@
 //! The command line of `trunkline-bench`.
 
-use crate::across::{Host, Orders};
-use crate::burst::Burst;
-use crate::client::{Kind, MOST_THREADS};
-use crate::compare::Comparison;
-use crate::fair;
-use crate::html::Files;
-use crate::load::Helper;
-use crate::mixed::Mixed;
-use crate::nodes::{LinkFlag, Nodes};
-use crate::payload::Buffer;
-use crate::rest::{IdleNodes, Rest};
-use crate::scale::Scale;
+use crate::calls::client::{Kind, MOST_THREADS};
+use crate::calls::nodes::{LinkFlag, Nodes};
+use crate::calls::payload::Buffer;
+use crate::calls::servers::Fleet;
+use crate::meter::load::Helper;
+use crate::results::compare::Comparison;
+use crate::results::html::Files;
+use crate::scenario::across::{Host, Orders};
+use crate::scenario::burst::Burst;
+use crate::scenario::fair;
+use crate::scenario::mixed::Mixed;
+use crate::scenario::rest::{IdleNodes, Rest};
+use crate::scenario::scale::Scale;
+use crate::scenario::shared::Shared;
+use crate::scenario::streams::Streams;
 use crate::scenario::{Output, Sweep, rate};
-use crate::servers::Fleet;
-use crate::shared::Shared;
 use crate::sizes::{Outstanding, Sizes};
-use crate::streams::Streams;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;

@@ -2,82 +2,31 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `cli`, `nodes`, `sizes` | the command line |
-//! | `paths` | the path of packets to the server |
-//! | `scenario` | what all scenarios share: options, repetitions in turn, files, and the end of a run |
-//! | `drift`, `others` | dropped measurements, and other load of the machine |
-//! | `run` | latency, rate and bandwidth, with floors and other systems |
-//! | `session`, `servers`, `child` | the nodes, and the server's process |
-//! | `client`, `worker`, `payload` | callers, exchanges and payloads |
-//! | `echo`, `feed` | the called services |
-//! | `floors` | the same exchanges without any middleware |
-//! | `systems`, `figures` | the same exchanges over other systems, for `--peers` |
-//! | `recorder`, `stopwatch`, `spread` | times and rates of one measurement, and medians over several |
-//! | `point`, `table`, `machine` | results of a point, tables, and the machine |
-//! | `fair` | small calls next to large ones |
-//! | `across` | measurements between several hosts |
-//! | `side_by_side` | Trunkline, other systems and floors in one table |
-//! | `scale` | peers, pollers, services and sessions |
-//! | `mixed` | sizes and kinds in a mix |
-//! | `burst` | many calls at once, and their memory |
-//! | `streams` | items of streams, and the memory of streams |
-//! | `shared`, `load` | busy loops and CPU quotas |
-//! | `rest`, `usage` | CPU time, context switches and memory of idle sides |
-//! | `compare`, `saved` | changes between the files of two runs |
-//! | `html`, `distribution` | a page with plots |
-//! | `pin`, `failure`, `whole_file` | cores, exit codes, and files that are replaced as a whole |
+//! | `cli`, `sizes` | the command line |
+//! | `scenario` | one file per subcommand, and what all share: options, repetitions in turn, files, the end of a run |
+//! | `calls` | the nodes, their services and their callers |
+//! | `floors`, `systems` | the same exchanges without any middleware, and over other systems |
+//! | `meter` | child processes, cores, load, times and rates |
+//! | `results` | tables, files, pages, and changes between two files |
 //!
 //! See also `trunkline-bench --help`.
 
 #![forbid(unsafe_code)]
 
-mod across;
-mod burst;
-mod child;
+mod calls;
 mod cli;
-mod client;
-mod compare;
-mod distribution;
-mod drift;
-mod echo;
-mod failure;
-mod fair;
-mod feed;
-mod figures;
 mod floors;
-mod html;
-mod load;
-mod machine;
-mod mixed;
-mod nodes;
-mod others;
-mod paths;
-mod payload;
-mod pin;
-mod point;
-mod recorder;
-mod rest;
-mod run;
-mod saved;
-mod scale;
+mod meter;
+mod results;
 mod scenario;
-mod servers;
-mod session;
-mod shared;
-mod side_by_side;
 mod sizes;
-mod spread;
-mod stopwatch;
-mod streams;
 mod systems;
-mod table;
-mod usage;
-mod whole_file;
-mod worker;
 
 use clap::Parser;
 use cli::{Cli, Command};
-use point::Measure;
+use results::{compare, html};
+use scenario::point::Measure;
+use scenario::{across, burst, fair, mixed, rest, run, scale, shared, side_by_side, streams};
 use std::process::ExitCode;
 use trunkline_testkit::output;
 

@@ -1,9 +1,10 @@
 //! iceoryx2's request and response. Each side writes its payload into a loaned slot of shared memory, and the other reads every
 //! cache line in place. Both sides poll.
 
-use crate::recorder::{Recorder, Sample};
-use crate::stopwatch::{Stopwatch, nanoseconds};
-use crate::{Exchange, pin, server};
+use crate::meter::pin;
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::{Stopwatch, nanoseconds};
+use crate::{Exchange, server};
 use iceoryx2::pending_response::PendingResponse;
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::PortFactory as _;

@@ -11,35 +11,19 @@
 
 #![forbid(unsafe_code)]
 
-#[path = "../../src/child.rs"]
-mod child;
-#[path = "../../src/failure.rs"]
-#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod failure;
 mod iceoryx_echo;
-#[path = "../../src/load.rs"]
-mod load;
-#[path = "../../src/pin.rs"]
+#[path = "../../src/meter/mod.rs"]
 #[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod pin;
-#[path = "../../src/recorder.rs"]
-#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod recorder;
+mod meter;
 mod server;
-#[path = "../../src/spread.rs"]
-#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod spread;
-#[path = "../../src/stopwatch.rs"]
-mod stopwatch;
 mod tarpc_echo;
 mod tokio_side;
 mod tonic_echo;
-#[path = "../../src/usage.rs"]
-mod usage;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use load::{Helper, Load, Neighbours, Quota};
-use recorder::Sample;
+use meter::load::{Helper, Load, Neighbours, Quota};
+use meter::pin;
+use meter::recorder::Sample;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;

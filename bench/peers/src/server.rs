@@ -1,7 +1,7 @@
 //! The server process runs this program until the end of its standard input, which is also closed when its parent is killed.
 
 use crate::Exchange;
-use crate::child::{Child, await_parent};
+use crate::meter::child::{Child, await_parent};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::Path;

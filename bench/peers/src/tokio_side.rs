@@ -3,10 +3,11 @@
 //! A side with a core for itself has a single-threaded runtime that polls instead of sleeping, as our pollers do while they have
 //! work. Otherwise the runtime is an ordinary one, which sleeps when idle.
 
-use crate::recorder::{Recorder, Sample};
-use crate::stopwatch::{Stopwatch, nanoseconds};
-use crate::usage::{self, Usage};
-use crate::{Exchange, pin, server};
+use crate::meter::pin;
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::{Stopwatch, nanoseconds};
+use crate::meter::usage::{self, Usage};
+use crate::{Exchange, server};
 use bytes::Bytes;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,8 @@
 //! Wake-ups of a thread that sleeps in the kernel.
 
 use super::{Shape, pause, with_sleeping_server};
-use crate::recorder::{Recorder, Sample};
-use crate::stopwatch::{Stopwatch, nanoseconds};
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::{Stopwatch, nanoseconds};
 use nix::sys::eventfd::EventFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 

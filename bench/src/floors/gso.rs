@@ -2,8 +2,8 @@
 
 use super::udp::{BATCH, LOST_NS, Receive, pair, receive};
 use super::{Shape, with_server};
-use crate::recorder::{Recorder, Sample};
-use crate::stopwatch::nanoseconds;
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::nanoseconds;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg};
 use std::io::IoSlice;
 use std::net::UdpSocket;

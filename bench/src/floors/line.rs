@@ -1,9 +1,9 @@
 //! A cache line that both cores write in turn.
 
 use super::with_server;
-use crate::pin::Cores;
-use crate::recorder::{Recorder, Sample};
-use crate::stopwatch::nanoseconds;
+use crate::meter::pin::Cores;
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::nanoseconds;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -20,9 +20,9 @@ mod udp;
 
 pub(crate) use line::line;
 
-use crate::pin::{self, Cores};
-use crate::recorder::Sample;
-use crate::stopwatch::Stopwatch;
+use crate::meter::pin::{self, Cores};
+use crate::meter::recorder::Sample;
+use crate::meter::stopwatch::Stopwatch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;

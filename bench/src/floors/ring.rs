@@ -1,8 +1,8 @@
 //! Messages between two threads over SPSC rings: small messages by copy, or buffers that stay in place.
 
 use super::{Shape, with_server};
-use crate::recorder::{Recorder, Sample};
-use crate::stopwatch::nanoseconds;
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::nanoseconds;
 use std::collections::VecDeque;
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! Messages over a TCP connection with polling ends.
 
 use super::{Shape, pause, with_server};
-use crate::recorder::{Recorder, Sample};
-use crate::stopwatch::nanoseconds;
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::nanoseconds;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

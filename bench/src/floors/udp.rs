@@ -1,8 +1,8 @@
 //! Datagrams between two sockets on the loopback interface.
 
 use super::{Shape, pause, with_server};
-use crate::recorder::{Recorder, Sample};
-use crate::stopwatch::{Stopwatch, nanoseconds};
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::{Stopwatch, nanoseconds};
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};

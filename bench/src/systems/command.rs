@@ -1,6 +1,6 @@
 //! Runs another project's program on a core, for a limited time, and no longer than this program.
 
-use crate::pin;
+use crate::meter::pin;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

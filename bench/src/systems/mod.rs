@@ -9,16 +9,17 @@
 //! | `command` | any program, on a core, with a time limit, read line by line |
 
 mod command;
+pub(crate) mod figures;
 mod libfabric;
 mod perftest;
 mod program;
 mod ucx;
 
-use crate::figures::Figures;
 use crate::floors::Shape;
-use crate::load::Load;
-use crate::pin::Cores;
-use crate::point::Measure;
+use crate::meter::load::Load;
+use crate::meter::pin::Cores;
+use crate::scenario::point::Measure;
+use crate::systems::figures::Figures;
 use std::path::Path;
 
 pub(crate) use program::Peer;

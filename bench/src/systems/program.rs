@@ -1,11 +1,11 @@
 //! `trunkline-bench-peers`: systems in Rust, in a program outside the workspace, so that the workspace does not compile them.
 
 use super::command::Running;
-use crate::figures::Figures;
 use crate::floors::Shape;
-use crate::load::Load;
-use crate::recorder::{Sample, histogram};
-use crate::usage::Usage;
+use crate::meter::load::Load;
+use crate::meter::recorder::{Sample, histogram};
+use crate::meter::usage::Usage;
+use crate::systems::figures::Figures;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -3,9 +3,9 @@
 
 use super::command::{HEAD_START, Running};
 use super::{free_port, sides};
-use crate::figures::Figures;
 use crate::floors::Shape;
-use crate::point::Measure;
+use crate::scenario::point::Measure;
+use crate::systems::figures::Figures;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;

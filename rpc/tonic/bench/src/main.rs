@@ -8,39 +8,19 @@
 
 #![forbid(unsafe_code)]
 
-#[path = "../../../../bench/src/child.rs"]
-#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod child;
-#[path = "../../../../bench/src/failure.rs"]
-#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod failure;
-#[path = "../../../../bench/src/load.rs"]
-#[allow(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod load;
-#[path = "../../../../bench/src/machine.rs"]
-#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod machine;
 mod measure;
-#[path = "../../../../bench/src/pin.rs"]
+#[path = "../../../../bench/src/meter/mod.rs"]
 #[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod pin;
-#[path = "../../../../bench/src/recorder.rs"]
-#[allow(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod recorder;
+mod meter;
 mod server;
 mod service;
-#[path = "../../../../bench/src/spread.rs"]
-#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
-mod spread;
-#[path = "../../../../bench/src/stopwatch.rs"]
-mod stopwatch;
 mod table;
 mod transport;
 
 use clap::{Args, Parser, Subcommand};
-use load::{Helper, Load, Neighbours, Quota};
 use measure::Point;
-use pin::Pin;
+use meter::load::{Helper, Load, Neighbours, Quota};
+use meter::pin::{self, Pin};
 use server::Server;
 use std::fs::File;
 use std::io::Write as _;

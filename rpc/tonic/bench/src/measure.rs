@@ -1,8 +1,8 @@
 //! The measurements, each over one connection.
 
-use crate::recorder::{Recorder, Sample};
+use crate::meter::recorder::{Recorder, Sample};
+use crate::meter::stopwatch::{Stopwatch, nanoseconds};
 use crate::service::Message;
-use crate::stopwatch::{Stopwatch, nanoseconds};
 use crate::transport::{Client, Connection, Failure};
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! The server's process: this program again. It ends with its standard input, which also ends when its parent is killed.
 
-use crate::load::Quota;
+use crate::meter::load::Quota;
 use crate::transport::{Failure, Runtime, Transport};
 use std::future::Future;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

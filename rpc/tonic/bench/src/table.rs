@@ -1,10 +1,10 @@
 //! The results as a Markdown table, and as JSON.
 
-use crate::load::Load;
-use crate::machine::{Machine, Stamp};
 use crate::measure::Point;
-use crate::recorder::Sample;
-use crate::spread::Spread;
+use crate::meter::load::Load;
+use crate::meter::machine::{Machine, Stamp};
+use crate::meter::recorder::Sample;
+use crate::meter::spread::Spread;
 use crate::transport::{Runtime, Transport};
 use serde::Serialize;
 
@@ -187,10 +187,10 @@ mod tests {
         let mut report = Report::new(0.5, None, load, Runtime::TwoWorkers);
         let point = Point::ALL[0];
         for (time_us, per_s) in [(30, 3000.0), (10, 1000.0), (20, 2000.0)] {
-            let mut times = crate::recorder::histogram();
+            let mut times = crate::meter::recorder::histogram();
             times.record(time_us * 1000).unwrap();
             report.add(point, Transport::Tcp, &Sample { times, per_s });
-            let times = crate::recorder::histogram();
+            let times = crate::meter::recorder::histogram();
             report.add(point, Transport::Unix, &Sample { times, per_s: per_s * 1.5 });
         }
         let table = report.table();

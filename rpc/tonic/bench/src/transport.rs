@@ -1,6 +1,6 @@
 //! The transports: how a server offers the service, and how a client reaches it.
 
-use crate::pin::Cores;
+use crate::meter::pin::Cores;
 use crate::server::{announce, at_end};
 use crate::service::{self, EchoClient};
 use clap::ValueEnum;

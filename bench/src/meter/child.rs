@@ -1,0 +1,72 @@
+//! Child processes that run this program. A child ends with its standard input, which is also closed when its parent is killed.
+
+use crate::meter::failure::Failure;
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{self, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// A child process, which ends when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Child(Mutex<process::Child>);
+
+impl Child {
+    /// Starts this program with these arguments.
+    ///
+    /// # Errors
+    /// Fails if the process does not start.
+    pub(crate) fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Self, String> {
+        let program =
+            std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+        let mut command = Command::new(program);
+        // Ctrl-C reaches the parent only, so that children end after it.
+        command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = command.spawn().map_err(|error| format!("cannot start a child process: {error}"))?;
+        Ok(Self(Mutex::new(child)))
+    }
+
+    /// Returns the next line that the process prints.
+    ///
+    /// # Errors
+    /// Fails with its status if the process has ended.
+    pub(crate) fn read_line(&mut self) -> Result<String, String> {
+        let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.as_mut() {
+            // An unreadable line counts as none.
+            let _unread = BufReader::new(stdout).read_line(&mut line);
+        }
+        if let Some(line) = line.strip_suffix('\n') {
+            return Ok(line.to_owned());
+        }
+        drop(child.stdin.take());
+        let status = child.wait().map_err(|error| error.to_string())?;
+        Err(format!("it has ended, {status}"))
+    }
+
+    /// Returns the number of the process.
+    pub(crate) fn process(&self) -> u32 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).id()
+    }
+
+    /// Returns how the process ended, if it has ended.
+    pub(crate) fn death(&self) -> Option<Failure> {
+        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = child.try_wait().ok().flatten()?;
+        Some(Failure::ServerDied(format!("process {}, {status}", child.id())))
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(child.stdin.take());
+        let _ended = child.wait();
+    }
+}
+
+/// Waits in a child process for the end of its parent.
+pub(crate) fn await_parent() {
+    let _end = std::io::stdin().read_to_end(&mut Vec::new());
+}

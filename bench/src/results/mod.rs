@@ -1,0 +1,8 @@
+//! Tables, files and pages of results, and the comparison of two files.
+
+pub(crate) mod compare;
+pub(crate) mod distribution;
+pub(crate) mod html;
+pub(crate) mod saved;
+pub(crate) mod table;
+pub(crate) mod whole_file;

@@ -1,0 +1,236 @@
+//! A node: serves the benchmark's calls, and makes calls on a coordinator's request.
+
+use super::load::Pair;
+use super::service::{Control, ControlServer, Hello, LEASE, Load, Measured};
+use super::{PORT, own_address};
+use crate::calls::echo::{EchoClient, EchoServer, Mirror};
+use crate::meter::failure::Failure;
+use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use trunkline::{Bytes, Code, Node, PollerIndex, Status, block_on};
+use trunkline_testkit::output;
+
+/// Interval at which the node checks its coordinator's lease and signals.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The node's address and pollers.
+#[derive(Debug, Args)]
+pub(crate) struct Host {
+    /// Address of the node; by default the address of the interface with the default route.
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// Pollers, 1 to 32. Calls are made from all of them in turn.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32))]
+    pollers: u16,
+    /// Listen on an address other than loopback although peers are not authenticated: anyone who reaches the node may have it
+    /// make calls, within limits. For test networks.
+    #[arg(long)]
+    allow_unauthenticated: bool,
+}
+
+/// State that all pollers share.
+#[derive(Debug, Default)]
+struct Board {
+    pollers: u16,
+    node: OnceLock<Arc<Node>>,
+    run: Mutex<Option<Run>>,
+}
+
+/// A run that a coordinator has requested.
+#[derive(Debug)]
+struct Run {
+    number: u64,
+    outstanding: u32,
+    pairs: Vec<Arc<Pair>>,
+    has_begun: bool,
+    is_over: Arc<AtomicBool>,
+    /// Time of the coordinator's last request.
+    heard: Instant,
+}
+
+#[derive(Debug, Clone)]
+struct Handler(Arc<Board>);
+
+/// Serves until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// Fails with the reason if the node does not start.
+pub(crate) fn serve(host: &Host) -> Result<(), Failure> {
+    let is_ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&is_ended))
+            .map_err(|error| format!("cannot wait for signals: {error}"))?;
+    }
+    let far = SocketAddr::from(([192, 0, 2, 1], PORT));
+    let address = host.address.map_or_else(|| own_address(far), Ok);
+    let address = address
+        .map_err(|error| format!("this host's address is not known, name it by --address: {error}"))?;
+    let board = Arc::new(Board { pollers: host.pollers, ..Board::default() });
+    let handler = Handler(Arc::clone(&board));
+    let node = Node::builder()
+        .listen(SocketAddr::new(address, host.port))
+        .pollers(host.pollers)
+        .allow_unauthenticated(host.allow_unauthenticated)
+        .serve(EchoServer::new(Mirror))
+        .serve(ControlServer::new(handler))
+        .start()
+        .map_err(|error| error.to_string())?;
+    let node = board.node.get_or_init(|| Arc::new(node));
+    output::out(&format!("listening {}", node.local_address()))?;
+    while !is_ended.load(Ordering::Relaxed) {
+        thread::sleep(LOOK);
+        board.look();
+    }
+    board.stop("its node was told to end");
+    node.shutdown();
+    Ok(())
+}
+
+impl Board {
+    fn run(&self) -> MutexGuard<'_, Option<Run>> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops a run whose coordinator has gone.
+    fn look(&self) {
+        let mut run = self.run();
+        if run.as_ref().is_some_and(|run| run.heard.elapsed() > LEASE) {
+            run.take().into_iter().for_each(|run| run.stop("its coordinator has gone"));
+        }
+    }
+
+    fn stop(&self, why: &str) {
+        self.run().take().into_iter().for_each(|run| run.stop(why));
+    }
+
+    /// Calls `act` with the run of this number, and renews its lease.
+    fn with<R>(&self, number: u64, act: impl FnOnce(&mut Run) -> R) -> Result<R, Status> {
+        let mut run = self.run();
+        let Some(run) = run.as_mut().filter(|run| run.number == number) else {
+            let why = "this node has no such run: it ended because its coordinator was silent, or the node was restarted";
+            return Err(Status::new(Code::NotFound, why));
+        };
+        run.heard = Instant::now();
+        Ok(act(run))
+    }
+}
+
+impl Run {
+    fn stop(&self, why: &str) {
+        self.pairs.iter().for_each(|pair| pair.stop(why));
+    }
+
+    /// Starts the calls of the run, unless they were started before.
+    fn begin(&mut self, node: &Arc<Node>, pollers: u16) {
+        if std::mem::replace(&mut self.has_begun, true) {
+            return;
+        }
+        let (pairs, is_over, node) = (self.pairs.clone(), Arc::clone(&self.is_over), Arc::clone(node));
+        let outstanding = self.outstanding;
+        thread::spawn(move || {
+            let pollers = (0..pollers).map(PollerIndex).cycle();
+            let of_pairs = (0..outstanding).flat_map(|_| &pairs).zip(pollers);
+            let tasks = of_pairs.map(|(pair, poller)| {
+                let at_work = Arc::clone(pair);
+                (pair, node.run_on(poller, async move |context| at_work.work(context).await))
+            });
+            for (pair, task) in tasks.collect::<Vec<_>>() {
+                if let Err(status) = block_on(task) {
+                    pair.stop(&format!("a task has failed: {status}"));
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+impl Control for Handler {
+    async fn hello(&self) -> Result<Hello, Status> {
+        Ok(Hello::own())
+    }
+
+    async fn prepare(&self, run: u64, load: Load) -> Result<(), Status> {
+        load.check()?;
+        let parsed = load.targets.iter().map(|target| target.parse().map_err(|_| target));
+        let targets = parsed.collect::<Result<Vec<SocketAddr>, _>>();
+        let targets = targets.map_err(|target| {
+            Status::invalid_argument(format!("invalid address `{target}`: expected IP:PORT"))
+        })?;
+        let node = self.node()?;
+        {
+            let mut known = self.0.run();
+            if known.as_ref().is_some_and(|other| other.number != run && other.heard.elapsed() <= LEASE) {
+                let why = format!(
+                    "this node has another run; it is free {LEASE:?} after that one's coordinator has gone"
+                );
+                return Err(Status::new(Code::ResourceExhausted, why));
+            }
+            let pairs = targets.iter().map(|target| Arc::new(Pair::new(*target, &load))).collect();
+            let next = Run {
+                number: run,
+                outstanding: load.outstanding,
+                pairs,
+                has_begun: false,
+                is_over: Arc::default(),
+                heard: Instant::now(),
+            };
+            known.replace(next).into_iter().for_each(|earlier| earlier.stop("another run has begun"));
+        }
+        let connected = connect(node, &targets).await;
+        if connected.is_err() {
+            self.release(run).await?;
+        }
+        connected
+    }
+
+    async fn begin(&self, run: u64) -> Result<(), Status> {
+        let node = self.node()?;
+        self.0.with(run, |run| run.begin(node, self.0.pollers))
+    }
+
+    async fn is_over(&self, run: u64) -> Result<bool, Status> {
+        self.0.with(run, |run| run.is_over.load(Ordering::Relaxed))
+    }
+
+    async fn release(&self, run: u64) -> Result<(), Status> {
+        let given_up = self.0.run().take_if(|known| known.number == run);
+        given_up.into_iter().for_each(|run| run.stop("its coordinator has given it up"));
+        Ok(())
+    }
+
+    async fn results(&self, run: u64) -> Result<Vec<Measured>, Status> {
+        let is_over = self.is_over(run).await?;
+        if !is_over {
+            return Err(Status::new(Code::FailedPrecondition, "the run is not over"));
+        }
+        let ended = self.0.run().take_if(|known| known.number == run);
+        Ok(ended.map_or_else(Vec::new, |run| run.pairs.iter().map(|pair| pair.measured()).collect()))
+    }
+}
+
+impl Handler {
+    fn node(&self) -> Result<&Arc<Node>, Status> {
+        self.0.node.get().ok_or_else(|| Status::new(Code::Unavailable, "the node is about to start"))
+    }
+}
+
+/// Makes the first call to each target, so that sessions are up before anything is measured.
+async fn connect(node: &Node, targets: &[SocketAddr]) -> Result<(), Status> {
+    let client = |target: &SocketAddr| Ok((*target, EchoClient::connect(node, *target)?));
+    let clients = targets.iter().map(client).collect::<Result<Vec<_>, Status>>()?;
+    let calls = clients.iter().map(|(target, client)| (target, client.echo(Bytes::new())));
+    // Make all calls before waiting for the first.
+    for (target, call) in calls.collect::<Vec<_>>() {
+        call.await.map_err(|status| {
+            Status::new(Code::Unavailable, format!("it cannot reach {target}: {}", status.message()))
+        })?;
+    }
+    Ok(())
+}

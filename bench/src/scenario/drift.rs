@@ -1,0 +1,86 @@
+//! Detects that the host has moved virtual processors, which changes all measured times.
+//!
+//! A cache line's round trip between the two cores is measured before and after each measurement. When the two differ
+//! by more than [`MOST`], the measurement in between is dropped and repeated.
+
+use crate::floors;
+use crate::meter::failure::Failure;
+use crate::meter::pin::Cores;
+use std::time::Duration;
+
+/// Time for which the cache line is sampled.
+const LINE: Duration = Duration::from_millis(5);
+/// Largest ratio of two samples that does not count as drift.
+pub(crate) const MOST: f64 = 1.4;
+/// Maximum number of repeats. The last measurement counts regardless of its samples.
+const REPEATS: u32 = 3;
+
+/// A result and the number of results dropped before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kept<T> {
+    pub(crate) value: T,
+    pub(crate) dropped: u32,
+    /// True if the samples around this result still differed too much.
+    pub(crate) drifted: bool,
+}
+
+/// Measures between two samples of the line between these cores, and repeats that while the samples differ too much.
+///
+/// # Errors
+/// Returns errors of the measurement and of the samples.
+pub(crate) fn steady<T>(
+    cores: Option<Cores>,
+    measure: impl FnMut() -> Result<T, Failure>,
+) -> Result<Kept<T>, Failure> {
+    repeated(|| Ok(floors::line(cores, LINE)?.times.value_at_quantile(0.5)), measure)
+}
+
+fn repeated<T, E>(
+    mut line_ns: impl FnMut() -> Result<u64, E>,
+    mut measure: impl FnMut() -> Result<T, E>,
+) -> Result<Kept<T>, E> {
+    let mut dropped = 0;
+    loop {
+        let before = line_ns()?;
+        let value = measure()?;
+        let drifted = differs(before, line_ns()?);
+        if !drifted || dropped == REPEATS {
+            return Ok(Kept { value, dropped, drifted });
+        }
+        dropped += 1;
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of a round trip stay far below 2^52")]
+fn differs(one: u64, other: u64) -> bool {
+    one.max(other) as f64 > MOST * one.min(other) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    fn run(lines: &[u64]) -> Kept<u32> {
+        let mut lines = lines.iter().copied().cycle();
+        let mut measured = 0;
+        let next = || Ok::<_, Infallible>(lines.next().unwrap_or_default());
+        repeated(next, || {
+            measured += 1;
+            Ok(measured)
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_measurement_between_samples_that_differ_is_repeated() {
+        assert_eq!(run(&[100, 139]), Kept { value: 1, dropped: 0, drifted: false });
+        assert_eq!(run(&[100, 141, 100, 100]), Kept { value: 2, dropped: 1, drifted: false });
+        assert_eq!(run(&[141, 100, 100, 100]), Kept { value: 2, dropped: 1, drifted: false });
+    }
+
+    #[test]
+    fn repeats_are_bounded_and_the_last_is_marked() {
+        assert_eq!(run(&[100, 200]), Kept { value: 4, dropped: 3, drifted: true });
+    }
+}
