@@ -16,8 +16,7 @@ use std::thread;
 use std::time::Duration;
 use tracing::Level;
 use trunkline::{
-    Balance, CallOptions, Channel, Code, Connect, Node, Origin, Policy, Reason, Resolve, Resolving,
-    ServerList, Status, Target, block_on,
+    Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, ServerList, Status, Target, block_on,
 };
 use trunkline_testkit::{Process, print_line, same_test};
 
@@ -137,16 +136,6 @@ impl Replicas {
         self.servers[at].take().unwrap().shutdown();
     }
 
-    /// Stops a server and waits until the caller knows.
-    fn stop_and_tell(&mut self, at: usize) {
-        self.stop(at);
-        let address = self.addresses[at];
-        until("the caller knows", || {
-            let servers = self.caller.report().servers;
-            servers.iter().all(|server| server.address != address || server.state != "up").then_some(())
-        });
-    }
-
     fn start(&mut self, at: usize) {
         let builder = Node::builder().listen(self.addresses[at]).grace(LIMIT);
         let server = builder.serve(WorkServer::new(self.workers[at].clone())).start().unwrap();
@@ -186,15 +175,6 @@ fn round_robin_uses_all_servers_alike() {
         calls[usize::try_from(block_on(client.add(job)).unwrap()).unwrap()] += 1;
     }
     assert_eq!(calls, [10; 3]);
-}
-
-#[test]
-fn pick_first_uses_one_server_until_that_is_gone() {
-    let mut replicas = Replicas::new(2);
-    let client = replicas.client(Policy::PickFirst);
-    assert!((0..10).all(|job| block_on(client.add(job)) == Ok(0)));
-    replicas.stop_and_tell(0);
-    assert!((10..20).all(|job| block_on(client.add(job)) == Ok(1)));
 }
 
 #[test]
@@ -354,38 +334,6 @@ fn killed_process_fails_only_calls_that_may_have_run() {
 }
 
 #[test]
-fn draining_server_is_left_out_and_reported() {
-    let replicas = Replicas::new(2);
-    let client = replicas.client(Policy::RoundRobin);
-    replicas.connect(&client);
-    let server = replicas.servers[0].as_ref().unwrap();
-    replicas.workers[0].holds.store(true, Ordering::SeqCst);
-    thread::scope(|scope| {
-        let direct =
-            WorkClient::connect(&replicas.caller, replicas.addresses[0]).unwrap().with_timeout(LIMIT);
-        let held = direct.wait(1000);
-        until("the call is held", || (replicas.workers[0].gate.arrived() == 1).then_some(()));
-        let draining = scope.spawn(|| server.drain());
-        until("the server drains", || {
-            assert!(block_on(client.add(u64::MAX)).is_ok());
-            (replicas.refused(0) > 0).then_some(())
-        });
-        for job in 0..200 {
-            assert_eq!(block_on(client.add(job)), Ok(1));
-        }
-        until("the report says so", || {
-            block_on(client.add(u64::MAX)).unwrap();
-            (replicas.states() == ["left out", "up"]).then_some(())
-        });
-        // Each timeout is twice the previous one, so a minute has room for a dozen.
-        assert!(replicas.refused(0) < 20, "{}", replicas.refused(0));
-        replicas.workers[0].gate.open();
-        assert_eq!(block_on(held), Ok(0));
-        assert!(draining.join().unwrap());
-    });
-}
-
-#[test]
 fn calls_that_a_draining_server_has_not_taken_need_no_budget() {
     let replicas = Replicas::new(2);
     let client = replicas.client(Balance::from(Policy::PickFirst).retry_budget(0, 0));
@@ -497,50 +445,6 @@ fn retry_budget_bounds_further_attempts() {
 }
 
 #[test]
-fn dead_server_does_not_replace_the_answer_of_an_overloaded_one() {
-    let mut replicas = Replicas::limited(2, 1);
-    let client = replicas.client(Policy::RoundRobin);
-    replicas.connect(&client);
-    replicas.stop_and_tell(1);
-    replicas.workers[0].holds.store(true, Ordering::SeqCst);
-    let direct = WorkClient::connect(&replicas.caller, replicas.addresses[0]).unwrap().with_timeout(LIMIT);
-    let held = direct.wait(1000);
-    until("the call is held", || (replicas.workers[0].gate.arrived() == 1).then_some(()));
-    for job in 0..20 {
-        let status = block_on(client.add(job)).unwrap_err();
-        assert_eq!((status.reason(), status.origin()), (Some(Reason::Overloaded), Origin::Peer), "{status}");
-    }
-    replicas.workers[0].gate.open();
-    assert_eq!(block_on(held), Ok(0));
-}
-
-/// Addresses that a test changes.
-#[derive(Debug, Clone, Default)]
-struct Listed(Arc<Mutex<Vec<SocketAddr>>>);
-
-impl Resolve for Listed {
-    fn resolve(&self) -> Resolving<'_> {
-        Box::pin(async { Ok(self.0.lock().unwrap().clone()) })
-    }
-}
-
-#[test]
-fn names_are_looked_up_again_when_a_server_is_gone() {
-    let mut replicas = Replicas::new(3);
-    let listed = Listed::default();
-    *listed.0.lock().unwrap() = replicas.addresses[..2].to_vec();
-    let channel = replicas.caller.channel(Target::resolver(listed.clone())).balanced(Policy::RoundRobin);
-    let client = WorkClient::new(channel).with_timeout(LIMIT);
-    replicas.connect(&client);
-    *listed.0.lock().unwrap() = vec![replicas.addresses[0], replicas.addresses[2]];
-    replicas.stop_and_tell(1);
-    until("the new server is called", || (block_on(client.add(0)).unwrap() == 2).then_some(()));
-    let servers = replicas.caller.report().servers;
-    let addresses = servers.iter().map(|server| server.address).collect::<Vec<_>>();
-    assert_eq!(addresses, [replicas.addresses[0], replicas.addresses[2]]);
-}
-
-#[test]
 fn servers_are_added_and_removed_under_calls_and_none_fails() {
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut replicas = Replicas::new(4);
@@ -608,22 +512,6 @@ fn list_of_servers_is_used_from_its_first_change_on() {
 }
 
 #[test]
-fn all_servers_are_connected_without_a_call() {
-    for policy in [Policy::RoundRobin, Policy::PowerOfTwo] {
-        let replicas = Replicas::new(3);
-        let list = ServerList::new("replicas", replicas.addresses[..2].iter().copied());
-        let named = replicas.caller.channel(Target::resolver(list.clone())).balanced(policy);
-        let listed = replicas.channel(policy);
-        for channel in [&named, &listed] {
-            block_on(channel.ready()).unwrap();
-        }
-        replicas.until_all_are_up();
-        list.set(replicas.addresses.iter().copied());
-        until("the new server is up", || (replicas.states() == ["up"; 6]).then_some(()));
-    }
-}
-
-#[test]
 fn moves_before_anything_was_sent_need_no_budget() {
     let caller = node().start().unwrap();
     let dead = [fresh_address(), fresh_address()];
@@ -638,20 +526,4 @@ fn moves_before_anything_was_sent_need_no_budget() {
     }
     let servers = caller.report().servers;
     assert!(servers.iter().all(|server| server.unretried == 0), "{servers:?}");
-}
-
-#[test]
-fn call_waits_for_the_first_server_that_comes_back() {
-    let mut replicas = Replicas::new(2);
-    let client = replicas.client(Policy::RoundRobin);
-    replicas.connect(&client);
-    replicas.stop_and_tell(0);
-    replicas.stop_and_tell(1);
-    let status = block_on(client.add(1)).unwrap_err();
-    assert!(!status.may_have_run(), "{status}");
-    let patient = CallOptions::new().timeout(Duration::MAX).connect(Connect::Wait);
-    let mut call = pin!(client.with(&patient).add(2));
-    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    replicas.start(1);
-    assert_eq!(block_on(call), Ok(1));
 }

@@ -1,16 +1,15 @@
 //! Channels to servers that have several addresses or names, or that move: the addresses that are tried, and
 //! the errors that callers get.
 
-use crate::common::{LIMIT, events, until};
+use crate::common::{LIMIT, until};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
-use std::time::Duration;
 use trunkline::{
-    Admission, CallOptions, Channel, Code, Connect, Context, Dns, InProcessNetwork, Node, NodeBuilder,
-    PollerIndex, Reason, Resolve, Resolving, ServerList, StartError, Status, Target, block_on,
+    CallOptions, Channel, Code, Connect, Context, Dns, InProcessNetwork, Node, NodeBuilder, PollerIndex,
+    Reason, Resolve, Resolving, ServerList, StartError, Status, Target, block_on,
 };
 
 #[trunkline::service]
@@ -155,39 +154,6 @@ fn a_channel_of_a_node_that_does_not_start_fails_at_once() {
 }
 
 #[test]
-fn ready_and_calls_name_every_address_with_its_cause() {
-    let network = InProcessNetwork::new();
-    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
-    let dead =
-        [next_to(&there), SocketAddr::new(there.local_address().ip(), there.local_address().port() ^ 2)];
-    let channel = caller.channel(dead);
-    let named = |status: &Status| {
-        assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
-        assert_eq!(status.reason(), Some(Reason::Unreachable), "{status}");
-        for address in dead {
-            let words = format!("{address}: nobody listens on that port");
-            assert!(status.message().contains(&words), "{status}");
-        }
-    };
-    let status = block_on(channel.ready()).unwrap_err();
-    named(&status);
-    assert!(status.message().starts_with("connecting to "), "{status}");
-    let refused = until("no attempt is due", || {
-        let status = who(&channel, &CallOptions::new()).unwrap_err();
-        named(&status);
-        let is_refused = status.causes().iter().any(|cause| cause.starts_with("the next attempt to connect"));
-        is_refused.then_some(status)
-    });
-    assert!(refused.message().starts_with("Who.who at "), "{refused}");
-    let short = CallOptions::new().timeout(Duration::from_millis(100)).connect(Connect::Wait);
-    until("a call waits for an attempt before its time limit", || {
-        let late = who(&channel, &short).unwrap_err();
-        assert_eq!((late.code(), late.may_have_run()), (Code::DeadlineExceeded, false), "{late}");
-        late.message().contains("nobody listens on that port").then_some(())
-    });
-}
-
-#[test]
 fn names_are_resolved_again_when_connecting_fails_and_when_a_session_ends() {
     let network = InProcessNetwork::new();
     let (first, second) = (server(&network, 1), server(&network, 2));
@@ -213,32 +179,6 @@ fn names_are_resolved_again_when_connecting_fails_and_when_a_session_ends() {
     first.shutdown();
     until("the other one answers", || who(&channel, &CallOptions::new()).ok().filter(|who| *who == 2));
     assert_eq!(directory.lookups(), asked + 1);
-}
-
-#[test]
-fn a_lookup_that_blocks_holds_up_neither_pollers_nor_callers() {
-    #[derive(Debug)]
-    struct Blocked(Mutex<std::sync::mpsc::Receiver<SocketAddr>>);
-    impl Resolve for Blocked {
-        fn resolve(&self) -> Resolving<'_> {
-            Box::pin(async { Ok(vec![self.0.lock().unwrap().recv_timeout(LIMIT)?]) })
-        }
-    }
-    let network = InProcessNetwork::new();
-    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
-    let (answer, lookup) = std::sync::mpsc::channel();
-    let channel = caller.channel(Target::resolver(Blocked(Mutex::new(lookup))));
-    let client = WhoClient::new(channel.clone());
-    let options = patient();
-    let mut blocked = pin!(client.with(&options).who());
-    let (mut ready, other) = (pin!(channel.ready()), caller.channel(there.local_address()));
-    for _ in 0..20 {
-        assert!(blocked.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
-        assert!(ready.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
-        assert_eq!(who(&other, &CallOptions::new()), Ok(7), "the node's only poller goes on");
-    }
-    answer.send(there.local_address()).unwrap();
-    assert_eq!((block_on(blocked), block_on(ready)), (Ok(7), Ok(())));
 }
 
 #[test]
@@ -446,54 +386,6 @@ fn a_channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
             WhoLocal::new(local).who().await
         };
         assert_eq!(block_on(node.run_on(PollerIndex(poller), task)), Ok(Ok(7)));
-    }
-}
-
-#[test]
-fn calls_on_an_ordered_channel_keep_their_order_while_it_is_looked_for() {
-    #[trunkline::service]
-    trait Log {
-        async fn note(&self, number: u32) -> Result<(), Status>;
-    }
-    struct Notes(crate::common::Reporter<u32>);
-    impl Log for Notes {
-        async fn note(&self, number: u32) -> Result<(), Status> {
-            self.0.tell(number);
-            Ok(())
-        }
-    }
-    let (reporter, noted) = events();
-    let network = InProcessNetwork::new();
-    let there = node(&network).pollers(2).serve(LogServer::new(Notes(reporter))).start().unwrap();
-    let caller = node(&network).pollers(2).start().unwrap();
-    let directory = Directory::default();
-    directory.set([next_to(&there), there.local_address()]);
-    let client = LogClient::new(caller.channel(Target::resolver(directory)).ordered());
-    let options = patient();
-    let calls = (0..100).map(|number| client.with(&options).note(number)).collect::<Vec<_>>();
-    for (number, call) in (0..).zip(calls) {
-        assert_eq!(block_on(call), Ok(()));
-        assert_eq!(noted.next(), number);
-    }
-}
-
-#[test]
-fn calls_that_wait_for_a_connection_end_when_dropped_and_when_their_node_shuts_down() {
-    let network = InProcessNetwork::new();
-    let caller = node(&network).start().unwrap();
-    let nobody = SocketAddr::from(([127, 9, 9, 9], 7000));
-    let channel = caller.channel([nobody, SocketAddr::from(([127, 9, 9, 9], 7001))]);
-    let client = WhoClient::new(channel.clone());
-    let options = patient().timeout(Duration::from_secs(3600)).admission(Admission::Try);
-    drop(client.with(&options).who());
-    let mut waiting = pin!(client.with(&options).who());
-    let mut ready = pin!(channel.ready());
-    assert!(waiting.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
-    assert!(ready.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
-    caller.shutdown();
-    let ended = [block_on(waiting).map(drop), block_on(ready), block_on(channel.ready())];
-    for status in ended.map(Result::unwrap_err) {
-        assert_eq!((status.code(), status.reason()), (Code::Unavailable, Some(Reason::Draining)), "{status}");
     }
 }
 

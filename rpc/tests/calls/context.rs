@@ -14,12 +14,9 @@ trait Chain {
     async fn left(&self, cx: &Context) -> Option<u64>;
     /// Works for the given time, and then asks the next server for its time left: inherited, with a separate
     /// limit of an hour, and detached.
-    /// detached.
     async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
     /// Hangs at the end of a chain of `depth` calls.
     async fn hang(&self, depth: u32, route: Vec<SocketAddr>) -> Result<(), Status>;
-    /// Returns the caller's address, explicit and ambient.
-    async fn who(&self, cx: &Context) -> (Option<SocketAddr>, Option<SocketAddr>);
     /// Hands its context to a thread, which reports the end of the call.
     async fn leave(&self, hang: bool);
 }
@@ -64,11 +61,6 @@ impl Chain for Link {
         let _guard = Guard(self.reporter.clone());
         self.reporter.tell("started");
         std::future::pending().await
-    }
-
-    async fn who(&self, cx: &Context) -> (Option<SocketAddr>, Option<SocketAddr>) {
-        let ambient = Context::current().and_then(|current| current.peer());
-        (cx.peer().map(|peer| peer.address()), ambient.map(|peer| peer.address()))
     }
 
     async fn leave(&self, hang: bool) {
@@ -136,13 +128,6 @@ fn a_call_that_is_dropped_stops_the_fifth_handler_of_its_chain() {
         drop(call);
         assert_eq!(told.next(), "dropped");
     }
-}
-
-#[test]
-fn a_handler_knows_its_caller() {
-    let Rig { nodes, client, .. } = rig();
-    let caller = Some(nodes[1].local_address());
-    assert_eq!(block_on(client.who()), Ok((caller, caller)));
 }
 
 #[test]

@@ -27,22 +27,6 @@ impl Details for Chain {
     const NAME: &'static str = "tests.Chain";
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Order {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    first: Option<u8>,
-    second: u8,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-enum Kind {
-    #[serde(skip_deserializing)]
-    #[allow(dead_code, reason = "it is only in the way")]
-    Internal,
-    Second,
-    Third,
-}
-
 #[trunkline::service]
 trait Deep {
     async fn reply(&self, depth: usize) -> Result<Chain, Status>;
@@ -55,9 +39,6 @@ trait Deep {
     async fn offloaded(&self, depth: usize) -> Result<Chain, Status>;
     #[blocking]
     async fn blocked(&self, cx: &Context, depth: usize) -> Result<(), Chain>;
-    async fn order(&self, first: Option<u8>) -> Result<Order, Status>;
-    async fn take(&self, order: Order) -> Result<u8, Status>;
-    async fn kind(&self) -> Result<Kind, Status>;
 }
 
 struct Deeply(std::sync::OnceLock<DeepClient>);
@@ -83,16 +64,6 @@ impl Deep for std::sync::Arc<Deeply> {
     }
     async fn blocked(&self, _: &Context, depth: usize) -> Result<(), Chain> {
         Err(Chain::of_depth(depth))
-    }
-    async fn order(&self, first: Option<u8>) -> Result<Order, Status> {
-        Ok(Order { first, second: 2 })
-    }
-    async fn take(&self, order: Order) -> Result<u8, Status> {
-        Ok(order.second)
-    }
-    async fn kind(&self) -> Result<Kind, Status> {
-        let _ = Kind::Third;
-        Ok(Kind::Second)
     }
 }
 
@@ -138,52 +109,4 @@ fn chains_too_deep_end_their_call_and_nothing_else() {
     block_on(client.argument(Chain::of_depth(50))).unwrap();
     assert!(block_on(client.reply(50)).unwrap().0.is_some());
     assert!(block_on(client.offloaded(50)).is_ok());
-}
-
-#[test]
-fn no_value_overflows_the_stack_of_a_thread_of_64_kib() {
-    let (_server, _node, client) = deep();
-    let run = |depth| {
-        let client = client.clone();
-        let chain = Chain::of_depth(depth);
-        let calls = move || {
-            let sent = block_on(client.argument(chain)).map_err(|status| status.to_string());
-            let read = block_on(client.reply(depth)).map(drop).map_err(|status| status.to_string());
-            let failed = status_or_chain(block_on(client.fail(depth)));
-            [sent, read, failed]
-        };
-        std::thread::Builder::new().stack_size(64 << 10).spawn(calls).unwrap().join().unwrap()
-    };
-    for depth in [0, 1, 3, 50, 30_000] {
-        for _ in 0..2 {
-            for outcome in run(depth) {
-                assert!(
-                    outcome.as_ref().err().is_none_or(|text| text.contains("nested too deep")),
-                    "{outcome:?}"
-                );
-                assert!(depth > 0 || outcome.is_ok(), "{outcome:?}");
-            }
-        }
-    }
-}
-
-/// Returns the status of a call that failed, or `Ok` for a success or the handler's error.
-fn status_or_chain(outcome: Result<(), CallError<Chain>>) -> Result<(), String> {
-    match outcome {
-        Err(CallError::Status(status)) => Err(status.to_string()),
-        _ => Ok(()),
-    }
-}
-
-#[test]
-fn types_whose_sides_differ_are_refused_by_name() {
-    let (_server, _node, client) = deep();
-    assert_eq!(block_on(client.take(Order { first: Some(1), second: 2 })), Ok(2));
-    assert_eq!(block_on(client.order(Some(1))).unwrap().second, 2);
-    let argument = block_on(client.take(Order { first: None, second: 2 })).unwrap_err();
-    assert!(argument.message().contains("field `first` of struct `Order`"), "{argument}");
-    let reply = block_on(client.order(None)).unwrap_err();
-    assert!(reply.message().contains("field `first` of struct `Order`"), "{reply}");
-    let kind = block_on(client.kind()).unwrap_err();
-    assert!(kind.message().contains("variant `Kind::Second`"), "{kind}");
 }

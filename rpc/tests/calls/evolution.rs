@@ -1,9 +1,9 @@
-//! Changes allowed in the methods, versions and errors of a service while old and new programs call each
+//! Changes allowed in the methods and versions of a service while old and new programs call each
 //! other: rows of `docs/evolution.md`. Changes of types are tested beside the codecs, in
 //! `src/codec/evolution.rs`.
 
 use crate::common::node;
-use trunkline::{CallError, Code, Node, Reason, Status, block_on};
+use trunkline::{Code, Node, Reason, Status, block_on};
 
 /// An interface in three versions, of which the second is compatible with the first.
 mod versions {
@@ -82,60 +82,6 @@ fn another_codec_is_refused_by_name() {
     let [_, _, _, message_pack] = by_version(&from, &packed);
     assert_eq!(message_pack, Ok(1));
     assert_eq!(by_version(&from, &packed)[0].as_ref().unwrap_err().reason(), Some(Reason::OtherCodec));
-}
-
-/// Application errors, of which the new side has one more.
-mod errors {
-    use serde::{Deserialize, Serialize};
-
-    macro_rules! side {
-        ($module:ident $($variant:ident)*) => {
-            pub(super) mod $module {
-                use super::*;
-
-                #[derive(Debug, PartialEq, Serialize, Deserialize)]
-                pub(crate) enum Refusal {
-                    $($variant,)*
-                }
-
-                #[trunkline::service(name = "tests.Refusing", codec = trunkline::codec::MessagePack)]
-                pub(crate) trait Refusing {
-                    async fn shut(&self) -> Result<(), Refusal>;
-                    async fn last(&self) -> Result<(), Refusal>;
-                }
-
-                impl Refusing for super::super::Versions {
-                    async fn shut(&self) -> Result<(), Refusal> {
-                        Err(Refusal::Shut)
-                    }
-                    async fn last(&self) -> Result<(), Refusal> {
-                        Err([$(Refusal::$variant),*].into_iter().next_back().unwrap())
-                    }
-                }
-            }
-        };
-    }
-
-    side!(old Shut);
-    side!(new Full Shut Gone);
-}
-
-#[test]
-fn a_variant_is_added_to_an_error() {
-    let old = node().serve(errors::old::RefusingServer::new(Versions)).start().unwrap();
-    let new = node().serve(errors::new::RefusingServer::new(Versions)).start().unwrap();
-    let from = node().start().unwrap();
-    for server in [&old, &new] {
-        let client = errors::old::RefusingClient::connect(&from, server.local_address()).unwrap();
-        assert_eq!(block_on(client.shut()), Err(CallError::Handler(errors::old::Refusal::Shut)));
-        let client = errors::new::RefusingClient::connect(&from, server.local_address()).unwrap();
-        assert_eq!(block_on(client.shut()), Err(CallError::Handler(errors::new::Refusal::Shut)));
-    }
-    let client = errors::old::RefusingClient::connect(&from, new.local_address()).unwrap();
-    let error = block_on(client.last()).unwrap_err();
-    let status = error.status().expect("the variant is unknown");
-    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::BadReply), true), "{status}");
-    assert!(status.message().contains("Gone"), "{status}");
 }
 
 /// Methods that only one side has.

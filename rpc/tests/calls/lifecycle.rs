@@ -4,10 +4,10 @@ use crate::common::{Events, Guard, Reporter, events, fresh_address, node, until}
 use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use trunkline::{
-    Channel, Code, InProcessNetwork, Limit, Node, NodeBuilder, PollerIndex, Reason, Resolve, Resolving,
+    CallOptions, Channel, Code, Connect, Limit, Node, NodeBuilder, PollerIndex, Resolve, Resolving,
     StartError, Status, Target, block_on,
 };
 
@@ -40,41 +40,6 @@ fn server(address: SocketAddr, generation: u64) -> (Node, Events<&'static str>) 
     (Node::builder().listen(address).serve(service).start().unwrap(), reported)
 }
 
-/// Deadline of calls whose server may be gone.
-const SHORT: Duration = Duration::from_millis(20);
-
-#[test]
-fn calls_around_a_clean_shutdown_are_told_that_and_look_for_the_server_again() {
-    let network = InProcessNetwork::new();
-    let node = Node::builder().in_process(&network).start().unwrap();
-    for _ in 0..8 {
-        let (reporter, _reported) = events();
-        let service = LifeServer::new(Living { generation: 1, reporter });
-        let server = Node::builder().in_process(&network).serve(service).start().unwrap();
-        let client = LifeClient::new(node.channel(server.local_address()));
-        block_on(client.ping()).unwrap();
-        let ends = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                // Calls are made in sequence, so that some coincide with the news of the end.
-                while !ends.load(Ordering::Relaxed) {
-                    let Err(status) = block_on(client.clone().with_timeout(SHORT).ping()) else { continue };
-                    let is_of_the_session = ["stopped answering", "closed the session"]
-                        .iter()
-                        .any(|words| status.message().contains(words));
-                    // The server has reported the calls that it had not taken.
-                    let is_told = status.reason() == Some(Reason::Draining);
-                    let has_left = status.may_have_run() || is_told;
-                    assert!(has_left || !is_of_the_session, "it has not left: {status}");
-                    assert!(!status.message().contains("stopped answering"), "it ended in order: {status}");
-                }
-            });
-            server.shutdown();
-            ends.store(true, Ordering::Relaxed);
-        });
-    }
-}
-
 #[test]
 fn shutting_down_ends_the_calls_of_this_node() {
     let (server, reported) = server(fresh_address(), 1);
@@ -101,17 +66,6 @@ fn shutting_down_ends_the_calls_of_this_node() {
     node.shutdown();
     assert_eq!(node.report().pollers, 1);
     let status = block_on(node.run_on(PollerIndex(0), |_| async {})).unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-}
-
-#[test]
-fn a_node_that_was_dropped_with_a_client_left_refuses_calls() {
-    let (server, _told) = server(fresh_address(), 1);
-    let node = node().start().unwrap();
-    let client = LifeClient::connect(&node, server.local_address()).unwrap();
-    assert_eq!(block_on(client.ping()), Ok(1));
-    drop(node);
-    let status = block_on(client.ping()).unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
@@ -149,10 +103,8 @@ fn wrong_settings_are_refused_by_name_before_anything_is_made() {
         (node().queued_bytes(limit(1 << 30, usize::MAX)), "queued_bytes = 18446744073709551615 is out"),
         (node().queued_messages(limit(9, 8)), "queued_messages = 8 is out of range"),
         (node().large_messages(limit(1, usize::MAX)), "large_messages = 18446744073709551615 is out"),
-        (node().handler_limit(limit(1, usize::MAX)), "handler_limit = 18446744073709551615 is out of range"),
-        (node().call_limit(limit(9, 8)), "call_limit = 8 is out of range"),
-        (node().decoded_bytes(limit(1 << 20, 1)), "decoded_bytes = 1 is out of range"),
         (node().queued_jobs(limit(9, 8)), "queued_jobs = 8 is out of range"),
+        (node().workers(0), "workers = 0 is out of range"),
         (node().workers(u16::MAX), "workers = 65535 is out of range: choose 1 to 1024"),
         (node().srq_depth(u32::MAX, u32::MAX), "srq_depth = 4294967295 is out of range: choose 16 to 16384"),
         (node().max_message_bytes(usize::MAX), "max_message_bytes = 18446744073709551615 is out of range"),
@@ -256,4 +208,19 @@ fn a_factory_that_fails_or_panics_gives_the_cause_at_the_start() {
     let error = node().pollers(3).serve(failing).start().unwrap_err();
     assert!(matches!(&error, StartError::Handler { service: "Life", cause } if cause.is::<std::io::Error>()));
     assert_eq!(error.to_string(), "the handler of Life cannot be made: no such table");
+}
+
+#[test]
+fn a_server_of_the_other_address_family_is_refused_with_the_remedy() {
+    let node = node().start().unwrap();
+    let client = LifeClient::connect(&node, "[::1]:7471").unwrap();
+    for connect in [Connect::FailFast, Connect::Wait] {
+        let options = CallOptions::new().timeout(Duration::from_secs(3600)).connect(connect);
+        let status = block_on(client.with(&options).ping()).unwrap_err();
+        assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
+        let listens_on = format!("listens on {}", node.local_address());
+        for words in ["no IPv6 address", &listens_on, "listen on an IPv6 address"] {
+            assert!(status.message().contains(words), "{status}");
+        }
+    }
 }

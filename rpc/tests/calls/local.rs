@@ -1,9 +1,9 @@
 //! Calls made on pollers: by handlers, and by tasks that a program runs there.
 
-use crate::common::{events, fresh_address, node, until};
+use crate::common::{events, node, until};
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use trunkline::{Bytes, Code, Limit, Node, PollerContext, PollerIndex, Status, block_on};
+use trunkline::{Bytes, Code, Limit, Node, Origin, PollerContext, PollerIndex, Status, block_on};
 
 /// Calls itself or another server until the route is empty.
 #[trunkline::service]
@@ -147,11 +147,7 @@ fn a_task_continues_when_its_waiter_is_dropped() {
 #[test]
 fn a_node_without_a_listening_address_can_call() {
     let server = node().serve(relay()).start().unwrap();
-    let caller = Node::builder().start();
-    let caller = match caller {
-        Ok(caller) => caller,
-        Err(error) => panic!("{error}; {}", fresh_address()),
-    };
+    let caller = Node::builder().start().unwrap();
     let client = RelayClient::connect(&caller, server.local_address()).unwrap();
     assert_eq!(block_on(client.hop(Vec::new())), Ok(Vec::new()));
 }
@@ -171,4 +167,16 @@ fn types_of_a_poller_are_not_send() {
     <RelayLocal as StaysHere<_>>::check();
     fn shared<T: Clone + Send + Sync>() {}
     shared::<RelayClient>();
+}
+
+#[test]
+fn a_handler_that_passes_on_a_status_has_run() {
+    let server = node().serve(relay()).start().unwrap();
+    let client = RelayClient::connect(&server, server.local_address()).unwrap();
+    // This port of the server's address has no listener.
+    let nobody = SocketAddr::new(server.local_address().ip(), 1);
+    let status = block_on(client.hop(vec![nobody])).unwrap_err();
+    assert_eq!((status.code(), status.origin()), (Code::Unavailable, Origin::Handler), "{status}");
+    assert_eq!(status.reason(), None);
+    assert!(status.may_have_run(), "{status}");
 }

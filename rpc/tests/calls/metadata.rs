@@ -1,10 +1,9 @@
 //! Metadata of requests and responses, over all kinds of calls.
 
-use crate::common::{Events, Reporter, events, node as udp};
-use trunkline::stream::channel;
+use crate::common::{Events, Reporter, events};
 use trunkline::{
-    Bytes, CallError, CallOptions, Code, Context, InProcessNetwork, Metadata, Node, NodeBuilder,
-    PollerContext, Reason, ResponseMetadata, Status, Stream, block_on,
+    Bytes, CallError, CallOptions, Code, Context, InProcessNetwork, Metadata, Node, PollerContext, Reason,
+    ResponseMetadata, Status, block_on,
 };
 
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
@@ -27,12 +26,6 @@ trait Tags {
     async fn big(&self, cx: &Context, bytes: u32) -> Result<(), Status>;
     /// Calls `echo` of this node through a local client.
     async fn forward(&self, cx: &Context) -> Result<String, Status>;
-    /// Sends this many bytes of response metadata, before a stream of one item.
-    async fn big_stream(
-        &self,
-        cx: &Context,
-        bytes: u32,
-    ) -> Result<impl Stream<Item = Result<u8, Status>>, Status>;
 }
 
 struct Echo(Reporter<Metadata>);
@@ -89,18 +82,6 @@ impl Tags for Echo {
         Ok(())
     }
 
-    async fn big_stream(
-        &self,
-        cx: &Context,
-        bytes: u32,
-    ) -> Result<impl Stream<Item = Result<u8, Status>>, Status> {
-        cx.set_initial_metadata(sized(bytes as usize));
-        let (items, sent) = channel(1);
-        items.try_send(Ok(1)).map_err(|_| Status::internal("no room"))?;
-        items.finish();
-        Ok(sent)
-    }
-
     async fn forward(&self, cx: &Context) -> Result<String, Status> {
         let poller = PollerContext::current().expect("a handler runs on a poller");
         let itself: std::net::SocketAddr = cx.metadata().get("address").unwrap_or_default().parse()?;
@@ -133,17 +114,13 @@ struct Rig {
     told: Events<Metadata>,
 }
 
-fn rig(builder: impl Fn() -> NodeBuilder, more: impl Fn(NodeBuilder) -> NodeBuilder) -> Rig {
+fn rig() -> Rig {
     let (reporter, told) = events();
-    let server = builder().serve(TagsServer::new(Echo(reporter))).start().unwrap();
-    let node = more(builder()).start().unwrap();
+    let network = InProcessNetwork::new();
+    let server = Node::builder().in_process(&network).serve(TagsServer::new(Echo(reporter))).start().unwrap();
+    let node = Node::builder().in_process(&network).start().unwrap();
     let client = TagsClient::new(node.channel(server.local_address()));
     Rig { server, _node: node, client, told }
-}
-
-fn in_process() -> impl Fn() -> NodeBuilder {
-    let network = InProcessNetwork::new();
-    move || Node::builder().in_process(&network)
 }
 
 /// Makes all kinds of calls, with metadata that fits into one frame or not.
@@ -193,61 +170,19 @@ fn exchange(rig: &Rig, mut sent: Metadata) {
 
 #[test]
 fn metadata_travels_both_ways_with_all_kinds_of_calls() {
-    let rig = rig(in_process(), |node| node);
+    let rig = rig();
     exchange(&rig, Metadata::new());
     exchange(&rig, sized(8192 - 200));
 }
 
 #[test]
-fn metadata_travels_over_udp() {
-    exchange(&rig(udp, |node| node), sized(4000));
-}
-
-#[test]
 fn local_calls_carry_metadata_and_nested_calls_do_not_inherit_it() {
-    let rig = rig(in_process(), |node| node);
+    let rig = rig();
     let mut metadata = one("address", &rig.server.local_address().to_string());
     metadata.insert("token", "outer").unwrap();
     let options = CallOptions::new().metadata(metadata);
     let outcome = block_on(rig.client.with(&options).forward());
     assert_eq!(outcome, Ok("nested local, nested, none plain".to_owned()));
-}
-
-#[test]
-fn metadata_beyond_the_limit_is_refused_on_both_sides() {
-    let rig = rig(in_process(), |node| node.metadata_bytes(20_000));
-    let call = |bytes| {
-        let options = CallOptions::new().metadata(sized(bytes));
-        block_on(rig.client.with(&options).big(4))
-    };
-    assert_eq!(call(8192), Ok(()));
-    // The server's limit, and the limit of the client's node.
-    for (bytes, limit) in [(8193, 8192), (20_001, 20_000)] {
-        let status = call(bytes).unwrap_err();
-        assert_eq!((status.code(), status.reason()), (Code::ResourceExhausted, Some(Reason::TooLarge)));
-        let text = format!("metadata of {bytes} bytes exceeds the limit of {limit} (setting metadata_bytes)");
-        assert!(status.message().ends_with(&text) && !status.may_have_run(), "{status}");
-    }
-    assert_eq!(block_on(rig.client.big(8192)), Ok(()));
-    let status = block_on(rig.client.big(8193)).unwrap_err();
-    assert_eq!((status.code(), status.reason()), (Code::ResourceExhausted, Some(Reason::TooLarge)));
-    assert!(status.may_have_run() && status.message().contains("8193 bytes"), "{status}");
-}
-
-/// Checks the client's limit against a server that allows more.
-#[test]
-fn response_metadata_beyond_the_clients_limit_ends_the_call() {
-    let (builder, (reporter, _told)) = (in_process(), events());
-    let server = builder().metadata_bytes(20_000).serve(TagsServer::new(Echo(reporter))).start().unwrap();
-    let node = builder().start().unwrap();
-    let client = TagsClient::new(node.channel(server.local_address()));
-    let first = |bytes| block_on(async { client.big_stream(bytes).await?.message().await });
-    assert_eq!(first(8192), Ok(Some(1)));
-    let text = "metadata of 8193 bytes exceeds the limit of 8192 (setting metadata_bytes)";
-    for status in [first(8193).unwrap_err(), block_on(client.big(8193)).unwrap_err()] {
-        assert_eq!((status.code(), status.reason()), (Code::ResourceExhausted, Some(Reason::TooLarge)));
-        assert!(status.may_have_run() && status.message().ends_with(text), "{status}");
-    }
 }
 
 #[test]
@@ -283,7 +218,7 @@ fn generic_callers_and_tests_of_handlers_have_metadata() {
     async fn generic(calls: &impl TagsCalls) -> String {
         calls.echo("generic".into()).await.unwrap()
     }
-    let rig = rig(in_process(), |node| node);
+    let rig = rig();
     let options = CallOptions::new().metadata(one("token", "t"));
     assert_eq!(block_on(generic(&rig.client.with(&options))), "t generic");
     assert_eq!(block_on(generic(&rig.client)), "none generic");

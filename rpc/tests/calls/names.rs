@@ -101,6 +101,8 @@ trait Items {
     async fn drop(&self) -> u8;
     async fn shared(&self) -> u8;
     async fn __register(&self) -> u8;
+    async fn call(&self, from: u8) -> u8;
+    async fn send(&self, into: u8) -> u8;
     async fn channel(&self, methods: u8, handler: u8) -> u8;
     #[offload]
     async fn pool(&self, handler: u8, context: u8) -> u8;
@@ -138,6 +140,12 @@ impl Items for Handler {
     async fn __register(&self) -> u8 {
         18
     }
+    async fn call(&self, from: u8) -> u8 {
+        from
+    }
+    async fn send(&self, into: u8) -> u8 {
+        into
+    }
     async fn channel(&self, methods: u8, handler: u8) -> u8 {
         methods + handler
     }
@@ -155,6 +163,7 @@ fn a_method_may_have_the_name_of_an_emitted_item() {
     assert_eq!((block_on(client.r#type(1, 2)), block_on(client.default())), (Ok(3), Ok(14)));
     assert_eq!((block_on(client.fmt()), block_on(client.drop())), (Ok(15), Ok(16)));
     assert_eq!((block_on(client.shared()), block_on(client.__register())), (Ok(17), Ok(18)));
+    assert_eq!((block_on(client.call(6)), block_on(client.send(8))), (Ok(6), Ok(8)));
     assert_eq!((block_on(client.channel(2, 3)), block_on(client.pool(3, 4))), (Ok(5), Ok(7)));
 }
 
@@ -178,9 +187,23 @@ mod odd {
         /// two lines.
         #[doc(alias = "numbers")]
         #[allow(clippy::too_many_arguments, reason = "the names are the point")]
-        async fn names(&self, self_: u8, cx: u8, client: u8, options: u8, value: u8, error: u8) -> u8;
+        async fn names(
+            &self,
+            self_: u8,
+            cx: u8,
+            client: u8,
+            options: u8,
+            value: u8,
+            error: u8,
+            request: u8,
+            call: u8,
+            answer: u8,
+            make: u8,
+            reply: u8,
+            body: u8,
+        ) -> u8;
         #[doc(hidden)]
-        async fn stubs(&self, server: u8, krate: u8, r#await: u8, message: u8, f: u8) -> u8;
+        async fn stubs(&self, server: u8, krate: u8, r#await: u8, message: u8, channel: u8, f: u8) -> u8;
         #[must_use]
         async fn important(&self) -> u8;
         async fn unit(&self) -> ();
@@ -203,11 +226,25 @@ mod odd {
     }
 
     impl Odd for Handler {
-        async fn names(&self, self_: u8, cx: u8, client: u8, options: u8, value: u8, error: u8) -> u8 {
-            self_ + cx + client + options + value + error
+        async fn names(
+            &self,
+            self_: u8,
+            cx: u8,
+            client: u8,
+            options: u8,
+            value: u8,
+            error: u8,
+            request: u8,
+            call: u8,
+            answer: u8,
+            make: u8,
+            reply: u8,
+            body: u8,
+        ) -> u8 {
+            self_ + cx + client + options + value + error + request + call + answer + make + reply + body
         }
-        async fn stubs(&self, server: u8, krate: u8, r#await: u8, message: u8, f: u8) -> u8 {
-            server + krate + r#await + message + f
+        async fn stubs(&self, server: u8, krate: u8, r#await: u8, message: u8, channel: u8, f: u8) -> u8 {
+            server + krate + r#await + message + channel + f
         }
         async fn important(&self) -> u8 {
             3
@@ -250,8 +287,8 @@ mod odd {
     fn odd_traits_are_services_too() {
         let (server, node) = pair(OddServer::new(Handler).limit_limit(9));
         let client = OddClient::connect(&node, server.local_address()).unwrap();
-        assert_eq!(block_on(client.names(1, 2, 3, 4, 5, 6)), Ok(21));
-        assert_eq!(block_on(client.stubs(1, 2, 3, 4, 5)), Ok(15));
+        assert_eq!(block_on(client.names(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)), Ok(78));
+        assert_eq!(block_on(client.stubs(1, 2, 3, 4, 5, 6)), Ok(21));
         assert_eq!(block_on(client.important()), Ok(3));
         assert_eq!((block_on(client.unit()), block_on(client.nothing())), (Ok(()), Ok(())));
         assert_eq!(block_on(client.spelled(1, "a".into(), 2)), Ok("1a2".into()));

@@ -337,14 +337,6 @@ fn a_job_that_nobody_waits_for_counts_until_it_has_ended() {
 }
 
 #[test]
-fn pools_of_no_use_are_refused_when_a_node_starts() {
-    let refused = |node: NodeBuilder| node.start().unwrap_err().to_string();
-    assert!(refused(node().workers(0)).contains("workers = 0"));
-    assert!(refused(node().queued_jobs(Limit { per_peer: 0, in_all: 1 })).contains("queued_jobs = 0"));
-    assert!(refused(node().hold_limit(Duration::ZERO)).contains("hold_limit"));
-}
-
-#[test]
 fn workers_that_all_wait_for_timers_go_on() {
     let all = rig(|node| node.workers(2));
     let calls = [(); 4].map(|()| all.client.nap());

@@ -5,7 +5,7 @@ use crate::common::{Guard, LIMIT, Reporter, events, until};
 use std::pin::pin;
 use std::task::Poll;
 use tokio::runtime::{Builder, Runtime};
-use trunkline::{CallOptions, InProcessNetwork, Node, Status, block_on};
+use trunkline::{InProcessNetwork, Node, Status, block_on};
 
 #[trunkline::service]
 trait Slow {
@@ -122,42 +122,4 @@ fn a_start_that_is_dropped_leaves_no_node() {
     assert_ne!(node.local_address(), address);
     let wrong = Node::builder().in_process(&network).pollers(0).start_async();
     assert!(block_on(wrong).is_err(), "errors come through");
-}
-
-/// A stub's future borrows its client and nothing else.
-#[test]
-fn futures_of_stubs_go_wherever_tasks_go() {
-    let [_, runtime] = runtimes();
-    runtime.block_on(async {
-        let network = InProcessNetwork::new();
-        let (reporter, _reported) = events();
-        let server = Node::builder().in_process(&network).serve(SlowServer::new(Handler(reporter)));
-        let server = server.start_async().await.unwrap();
-        let node = Node::builder().in_process(&network).start_async().await.unwrap();
-        let client = SlowClient::new(node.channel(server.local_address()));
-        // Options and arguments are dropped before the call ends.
-        let call = {
-            let options = CallOptions::new().timeout(LIMIT);
-            let numbers = [1, 2];
-            client.with(&options).add(numbers[0], numbers[1])
-        };
-        assert_eq!(call.await, Ok(3));
-        // Many concurrent calls of one client.
-        let calls = (0..100).map(|number| client.add(number, 1)).collect::<Vec<_>>();
-        for (number, call) in (0..).zip(calls) {
-            assert_eq!(call.await, Ok(number + 1));
-        }
-        // Calls in tasks, each with a separate client.
-        let mut tasks = tokio::task::JoinSet::new();
-        for number in 0..100 {
-            let client = client.clone();
-            tasks.spawn(async move { client.with(&CallOptions::new()).add(number, 1).await });
-        }
-        while let Some(ended) = tasks.join_next().await {
-            assert!(ended.unwrap().is_ok());
-        }
-        let ready = tokio::spawn(node.channel(server.local_address()).ready());
-        assert_eq!(ready.await.unwrap(), Ok(()));
-        node.shutdown_async().await;
-    });
 }

@@ -3,41 +3,28 @@
 use crate::common::{pair, until};
 use crate::logged::Logged;
 use serde::{Deserialize, Serialize};
-use trunkline::{Code, Node, Origin, Reason, Status, Stream, block_on, stream};
+use trunkline::{Code, Node, Origin, Reason, Status, block_on};
 
-/// The same service with one of its types in three forms.
+/// The same service with one of its types in several forms.
 macro_rules! side {
-    ($module:ident, $codec:path, { $($order:item)* }, $number:ty) => {
+    ($module:ident { $($order:item)* }) => {
         mod $module {
             use super::*;
 
             $(#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)] $order)*
 
-            #[trunkline::service(name = "tests.Shapes", codec = $codec)]
+            #[trunkline::service(name = "tests.Shapes")]
             pub(super) trait Shapes {
-                async fn place(&self, key: u8, order: Order) -> Result<$number, Status>;
-                async fn check(&self, number: $number) -> Result<(), Refusal>;
-                async fn list(&self) -> Result<impl Stream<Item = Result<$number, Status>>, Status>;
+                async fn place(&self, key: u8, order: Order) -> Result<u64, Status>;
                 #[oneway]
                 async fn note(&self, order: Order);
-            }
-
-            #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-            pub(super) enum Refusal {
-                Number($number),
             }
 
             pub(super) struct Shop;
 
             impl Shapes for Shop {
-                async fn place(&self, key: u8, _: Order) -> Result<$number, Status> {
+                async fn place(&self, key: u8, _: Order) -> Result<u64, Status> {
                     Ok(key.into())
-                }
-                async fn check(&self, number: $number) -> Result<(), Refusal> {
-                    Err(Refusal::Number(number))
-                }
-                async fn list(&self) -> Result<impl Stream<Item = Result<$number, Status>>, Status> {
-                    Ok(stream::channel(1).1)
                 }
                 async fn note(&self, _: Order) {}
             }
@@ -45,107 +32,40 @@ macro_rules! side {
     };
 }
 
-side!(
-    first,
-    trunkline::codec::Bincode,
-    {
-        pub(super) struct Order {
-            pub(super) net: u64,
-            pub(super) tax: u64,
-            pub(super) state: State,
-        }
-        pub(super) enum State {
-            New,
-            Paid,
-        }
-    },
-    u64
-);
-side!(
-    swapped,
-    trunkline::codec::Bincode,
-    {
-        pub(super) struct Order {
-            pub(super) tax: u64,
-            pub(super) net: u64,
-            pub(super) state: State,
-        }
-        pub(super) enum State {
-            New,
-            Paid,
-        }
-    },
-    u64
-);
-side!(
-    added,
-    trunkline::codec::Bincode,
-    {
-        pub(super) struct Order {
-            pub(super) net: u64,
-            pub(super) tax: u64,
-            pub(super) state: State,
-        }
-        pub(super) enum State {
-            New,
-            Shipped,
-            Paid,
-        }
-    },
-    u64
-);
-side!(
-    wider,
-    trunkline::codec::Bincode,
-    {
-        pub(super) struct Order {
-            pub(super) net: u64,
-            pub(super) tax: u64,
-            pub(super) state: State,
-        }
-        pub(super) enum State {
-            New,
-            Paid,
-        }
-    },
-    u128
-);
-#[cfg(feature = "message-pack")]
-side!(
-    named,
-    trunkline::codec::MessagePack,
-    {
-        pub(super) struct Order {
-            pub(super) net: u64,
-            pub(super) tax: u64,
-            pub(super) state: State,
-        }
-        pub(super) enum State {
-            New,
-            Paid,
-        }
-    },
-    u64
-);
-#[cfg(feature = "message-pack")]
-side!(
-    named_swapped,
-    trunkline::codec::MessagePack,
-    {
-        pub(super) struct Order {
-            pub(super) tax: u64,
-            pub(super) net: u64,
-            pub(super) state: State,
-        }
-        pub(super) enum State {
-            New,
-            Shipped,
-            Paid,
-        }
-    },
-    u64
-);
-
+side!(first {
+    pub(super) struct Order {
+        pub(super) net: u64,
+        pub(super) tax: u64,
+        pub(super) state: State,
+    }
+    pub(super) enum State {
+        New,
+        Paid,
+    }
+});
+side!(swapped {
+    pub(super) struct Order {
+        pub(super) tax: u64,
+        pub(super) net: u64,
+        pub(super) state: State,
+    }
+    pub(super) enum State {
+        New,
+        Paid,
+    }
+});
+side!(added {
+    pub(super) struct Order {
+        pub(super) net: u64,
+        pub(super) tax: u64,
+        pub(super) state: State,
+    }
+    pub(super) enum State {
+        New,
+        Shipped,
+        Paid,
+    }
+});
 macro_rules! order {
     ($module:ident) => {
         $module::Order { net: 100, tax: 19, state: $module::State::Paid }
@@ -184,18 +104,6 @@ fn swapped_fields_and_added_variants_are_refused_by_name() {
 }
 
 #[test]
-fn results_errors_and_items_are_compared() {
-    let (server, from) = pair(first::ShapesServer::new(first::Shop));
-    let client = wider::ShapesClient::connect(&from, server.local_address()).unwrap();
-    let status = block_on(client.place(7, order!(wider))).unwrap_err();
-    refused(&status, "the result: it is `u128` here and `u64` at the server");
-    let error = block_on(client.check(7)).unwrap_err();
-    refused(error.status().unwrap(), "argument 1 `number`: it is `u128` here and `u64` at the server");
-    let status = block_on(async { client.list().await.map(drop) }).unwrap_err();
-    refused(&status, "the result: it is `u128` here and `u64` at the server");
-}
-
-#[test]
 fn one_way_calls_of_another_shape_are_dropped_and_counted_and_logged_once() {
     let warnings = Logged::by_all();
     let (server, from) = pair(first::ShapesServer::new(first::Shop));
@@ -206,14 +114,6 @@ fn one_way_calls_of_another_shape_are_dropped_and_counted_and_logged_once() {
     until("the server's count", || (counted(&server, "one_way_requests_not_served") == 3).then_some(()));
     until("the caller's count", || (counted(&from, "one_way_calls_not_served") == 3).then_some(()));
     assert_eq!(warnings.count("argument `order` has another shape"), 1);
-}
-
-#[cfg(feature = "message-pack")]
-#[test]
-fn a_codec_with_names_takes_fields_and_variants_in_any_order() {
-    let (server, from) = pair(named::ShapesServer::new(named::Shop));
-    let client = named_swapped::ShapesClient::connect(&from, server.local_address()).unwrap();
-    assert_eq!(block_on(client.place(7, order!(named_swapped))), Ok(7));
 }
 
 /// Versions whose author vouches for their types.

@@ -2,7 +2,7 @@
 
 #![allow(unreachable_pub, unnameable_types, reason = "a user's program")]
 
-use crate::common::{Guard, LIMIT, Reporter, events, node as udp, until};
+use crate::common::{LIMIT, Reporter, events, node as udp, until};
 use crate::gate::Gate;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -652,16 +652,6 @@ fn servers_of_a_balanced_client_change() -> Outcome {
     Ok(())
 }
 
-#[test]
-fn balanced_client_calls_one_of_several_servers() -> Outcome {
-    let pair = Pair::start(StockServer::new(Shelf));
-    let server = pair.server.local_address();
-    let client = stock(&pair.node, [server, SocketAddr::new(server.ip(), server.port() ^ 1)]);
-    assert_eq!(block_on(client.count("salt".into()))?, 3);
-    assert_eq!(block_on(client.take("salt".into()))?, 2);
-    Ok(())
-}
-
 async fn on_a_poller(node: &Node, server: SocketAddr) -> Result<Option<Bytes>, Status> {
     let task = node.run_on(PollerIndex(0), move |poller| async move {
         let kv = KvLocal::connect(&poller, server)?;
@@ -767,33 +757,6 @@ fn handler_ends_its_stream_at_a_drain() -> Outcome {
     pair.server.begin_drain();
     while block_on(ticks.message())?.is_some() {}
     Ok(())
-}
-
-#[test]
-fn draining_node_refuses_new_peers_by_reason() {
-    let pair = Pair::start(KvServer::new(Store::default()));
-    pair.server.drain();
-    let status = block_on(pair.client().get("a".into())).unwrap_err();
-    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
-}
-
-#[test]
-fn shutdown_drops_tasks_and_does_not_wait_for_them() {
-    let (reporter, reported) = events();
-    let network = InProcessNetwork::new();
-    let node = Node::builder().in_process(&network).grace(Duration::from_secs(3600)).start().unwrap();
-    let task = node.run_on(PollerIndex(0), |_| async move {
-        let guard = Guard(reporter);
-        trunkline::spawn(async move {
-            guard.0.tell("started");
-            std::future::pending::<()>().await;
-            drop(guard);
-        });
-    });
-    block_on(task).unwrap();
-    assert_eq!(reported.next(), "started");
-    node.shutdown();
-    assert_eq!(reported.next(), "dropped");
 }
 
 #[test]
