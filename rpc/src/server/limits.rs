@@ -161,59 +161,39 @@ impl MethodLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    static SERVICE: ServiceName =
-        ServiceName { name: "test.Kv", version: 1, oldest: 1, codec: 0, codec_name: "bincode", hash: 7 };
-    static GET: MethodName = MethodName {
-        service: &SERVICE,
-        name: "get",
-        hash: 8,
-        one_way: false,
-        idempotent: false,
-        streams: crate::wire::name::Streams::Neither,
-        shapes: None,
-    };
-    static PUT: MethodName = MethodName {
-        service: &SERVICE,
-        name: "put",
-        hash: 9,
-        one_way: false,
-        idempotent: false,
-        streams: crate::wire::name::Streams::Neither,
-        shapes: None,
-    };
+    use crate::upper::fake::{ECHO, HANG};
 
     #[test]
     fn a_call_is_under_the_limits_of_its_method_and_of_its_service() {
         let mut limits = ServiceLimits::default();
-        limits.of_service(&SERVICE, 3);
-        limits.of_method(&PUT, 1);
+        limits.of_service(ECHO.service, 3);
+        limits.of_method(HANG, 1);
         let mut reports = LimitReports::default();
         reports.add(&limits);
         // Two pollers.
-        let (get, put, other_put) = (limits.under(&GET), limits.under(&PUT), limits.under(&PUT));
-        assert_eq!(put.take(), Ok(()));
-        let refused = other_put.take().unwrap_err();
+        let (echo, hang, other_hang) = (limits.under(ECHO), limits.under(HANG), limits.under(HANG));
+        assert_eq!(hang.take(), Ok(()));
+        let refused = other_hang.take().unwrap_err();
         assert_eq!(
             refused,
-            "this node runs 1 calls of the method, which is its limit (`limit_put` of the server)"
+            "this node runs 1 calls of the method, which is its limit (`limit_hang` of the server)"
         );
-        assert_eq!((get.take(), get.take()), (Ok(()), Ok(())));
-        assert!(get.take().unwrap_err().contains("3 calls of the service, which is its limit (`limit` of"));
+        assert_eq!((echo.take(), echo.take()), (Ok(()), Ok(())));
+        assert!(echo.take().unwrap_err().contains("3 calls of the service, which is its limit (`limit` of"));
         // A refused call returns its unit of the other limit.
-        put.put_back();
-        assert_eq!((get.take(), put.take().is_err()), (Ok(()), true));
-        get.put_back();
-        assert_eq!(other_put.take(), Ok(()));
+        hang.put_back();
+        assert_eq!((echo.take(), hang.take().is_err()), (Ok(()), true));
+        echo.put_back();
+        assert_eq!(other_hang.take(), Ok(()));
         let rows = reports.report().map(|row| (row.name, row.running, row.limit, row.refused));
-        let expected = [("test.Kv", 3, 3, 2), ("test.Kv.put", 1, 1, 1)];
+        let expected = [("fake", 3, 3, 2), ("fake.hang", 1, 1, 1)];
         assert_eq!(rows.collect::<Vec<_>>(), expected.map(|(name, a, b, c)| (name.to_owned(), a, b, c)));
     }
 
     #[test]
     fn a_limit_of_nothing_is_refused() {
         let mut limits = ServiceLimits::default();
-        limits.of_method(&GET, 0);
+        limits.of_method(ECHO, 0);
         assert!(limits.check().unwrap_err().to_string().contains("choose 1 or more"));
     }
 }

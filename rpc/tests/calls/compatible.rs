@@ -47,14 +47,6 @@ mod required {
     }
 }
 
-/// The service with text in another encoding.
-mod coded {
-    #[trunkline::service(name = "tests.Library")]
-    pub(super) trait Library {
-        async fn store(&self, shelf: u8, text: Vec<u8>) -> Result<String, trunkline::Status>;
-    }
-}
-
 struct Desk;
 
 impl first::Library for Desk {
@@ -131,12 +123,4 @@ fn a_required_argument_that_is_not_sent_is_named() {
     let (server, node) = pair(first::LibraryServer::new(Desk));
     let client = required::LibraryClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.lend("Emma".into(), 7)), Ok("Emma".to_owned()));
-}
-
-#[test]
-fn a_method_that_sends_an_argument_raw_is_another_method() {
-    let (server, node) = pair(first::LibraryServer::new(Desk));
-    let client = coded::LibraryClient::connect(&node, server.local_address()).unwrap();
-    let status = block_on(client.store(3, b"coded".to_vec())).unwrap_err();
-    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::NoMethod), false), "{status}");
 }

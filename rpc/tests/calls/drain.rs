@@ -16,8 +16,6 @@ trait Hop {
     async fn wait(&self) -> Result<u8, Status>;
     /// Calls `wait` there, and then `plain` there and at the third, by local and shared clients.
     async fn forward(&self) -> Result<u8, Status>;
-    #[oneway]
-    async fn note(&self);
     /// Drains, or shuts down, its own node.
     async fn end(&self, drain: bool) -> Result<bool, Status>;
 }
@@ -52,7 +50,6 @@ impl Hop for Handler {
         }
         Ok(sum)
     }
-    async fn note(&self) {}
     async fn end(&self, drain: bool) -> Result<bool, Status> {
         let node = self.shared.own.get().expect("it is set before the first call");
         if drain {
@@ -188,20 +185,6 @@ fn call_that_outlasts_the_grace_period_ends_as_draining() {
         };
         assert!((0..5).any(|_| is_told()), "the calls do not learn the reason");
     }
-}
-
-#[test]
-fn one_way_calls_to_a_draining_server_are_dropped_and_counted() {
-    let server = serve(&Shared::default(), 1, LIMIT);
-    let caller = node().start().unwrap();
-    let client = HopClient::connect(&caller, server.local_address()).unwrap();
-    assert_eq!(block_on(client.plain()), Ok(1));
-    assert!(server.drain(), "nothing runs");
-    assert_eq!(block_on(client.note()), Ok(()));
-    assert_draining(&block_on(client.plain()).unwrap_err());
-    let counters = server.report().counters;
-    let refused = counters.iter().find(|counter| counter.name == "requests_refused_draining");
-    assert_eq!(refused.map(|counter| counter.value), Some(2));
 }
 
 #[test]

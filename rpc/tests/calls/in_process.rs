@@ -23,25 +23,11 @@ const CHILD: &str = "TRUNKLINE_TEST_IN_PROCESS";
 /// The port of RoCEv2.
 const PORT: u16 = 4791;
 
-struct Curt;
-
-impl GreeterCalls for Curt {
-    async fn greet(&self, name: String) -> Result<String, Status> {
-        if name.is_empty() { Err(Status::invalid_argument("no name")) } else { Ok(name) }
-    }
-}
-
-/// Greets through any greeter, as code of a program would.
-async fn welcome(greeter: &impl GreeterCalls) -> Result<String, Status> {
-    Ok(format!("{} Come in.", greeter.greet("trunk".into()).await?))
-}
-
-/// Runs a test as a user might write it: a client, its server, and a mock.
-fn client_server_and_mock() {
+/// Runs a test as a user might write it: a client and its server.
+fn client_and_server() {
     let (server, node) = Node::in_process(GreeterServer::new(Polite)).unwrap();
     let client = GreeterClient::new(node.channel(server.local_address()));
-    assert_eq!(block_on(welcome(&client)), Ok("Good day, trunk! Come in.".to_owned()));
-    assert_eq!(block_on(welcome(&Curt)), Ok("trunk Come in.".to_owned()));
+    assert_eq!(block_on(client.greet("trunk".into())), Ok("Good day, trunk!".to_owned()));
     assert_eq!([&server, &node].map(|node| node.report().link), ["in-process", "in-process"]);
 }
 
@@ -58,7 +44,7 @@ fn nodes_with_settings(listen: IpAddr) {
 #[test]
 fn a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_directory() {
     if let Ok(listen) = std::env::var(CHILD) {
-        client_server_and_mock();
+        client_and_server();
         return nodes_with_settings(listen.parse().unwrap());
     }
     let listen = fresh_address().ip();

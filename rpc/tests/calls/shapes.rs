@@ -7,11 +7,20 @@ use trunkline::{Code, Node, Origin, Reason, Status, block_on};
 
 /// The same service with one of its types in several forms.
 macro_rules! side {
-    ($module:ident { $($order:item)* }) => {
+    ($module:ident { $($field:ident),* } { $($state:ident),* }) => {
         mod $module {
             use super::*;
 
-            $(#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)] $order)*
+            #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+            pub(super) struct Order {
+                $(pub(super) $field: u64,)*
+                pub(super) state: State,
+            }
+
+            #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+            pub(super) enum State {
+                $($state),*
+            }
 
             #[trunkline::service(name = "tests.Shapes")]
             pub(super) trait Shapes {
@@ -32,40 +41,10 @@ macro_rules! side {
     };
 }
 
-side!(first {
-    pub(super) struct Order {
-        pub(super) net: u64,
-        pub(super) tax: u64,
-        pub(super) state: State,
-    }
-    pub(super) enum State {
-        New,
-        Paid,
-    }
-});
-side!(swapped {
-    pub(super) struct Order {
-        pub(super) tax: u64,
-        pub(super) net: u64,
-        pub(super) state: State,
-    }
-    pub(super) enum State {
-        New,
-        Paid,
-    }
-});
-side!(added {
-    pub(super) struct Order {
-        pub(super) net: u64,
-        pub(super) tax: u64,
-        pub(super) state: State,
-    }
-    pub(super) enum State {
-        New,
-        Shipped,
-        Paid,
-    }
-});
+side!(first { net, tax } { New, Paid });
+side!(swapped { tax, net } { New, Paid });
+side!(added { net, tax } { New, Shipped, Paid });
+
 macro_rules! order {
     ($module:ident) => {
         $module::Order { net: 100, tax: 19, state: $module::State::Paid }

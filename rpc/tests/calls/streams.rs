@@ -1,9 +1,9 @@
 //! Streams of items between two nodes of one process.
 
-use crate::common::{Guard, Reporter, events, until};
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
-use trunkline::stream::{Receiver, channel};
+use crate::common::until;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use trunkline::stream::channel;
 use trunkline::{
     Bytes, CallError, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, Stream, Streaming, block_on,
 };
@@ -17,7 +17,7 @@ enum Refusal {
 #[trunkline::service]
 trait Feed {
     async fn count(&self, to: u64, then: String) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
-    async fn upload(&self, most: u64, chunks: Streaming<Bytes>) -> Result<Vec<u64>, Status>;
+    async fn upload(&self, chunks: Streaming<Bytes>) -> Result<Vec<u64>, Status>;
     async fn chat(
         &self,
         says: Streaming<String>,
@@ -40,9 +40,7 @@ impl<I: Iterator + Unpin> Stream for Iterate<I> {
     }
 }
 
-struct Server {
-    reporter: Reporter<&'static str>,
-}
+struct Server;
 
 /// Counts, and then ends as it is told.
 struct Counter {
@@ -50,7 +48,6 @@ struct Counter {
     to: u64,
     then: String,
     has_waited: bool,
-    _guard: Guard,
 }
 
 impl Stream for Counter {
@@ -63,7 +60,6 @@ impl Stream for Counter {
         }
         match self.then.as_str() {
             "end" => Poll::Ready(None),
-            "fail" => Poll::Ready(Some(Err(Status::aborted("enough")))),
             // In a later turn than the items.
             "panic" if self.has_waited => panic!("a stream that panics"),
             "panic" => {
@@ -100,23 +96,14 @@ impl Feed for Server {
         if then == "refuse" {
             return Err(Status::not_found("no such count"));
         }
-        Ok(Counter { next: 0, to, then, has_waited: false, _guard: Guard(self.reporter.clone()) })
+        Ok(Counter { next: 0, to, then, has_waited: false })
     }
 
-    async fn upload(&self, most: u64, mut chunks: Streaming<Bytes>) -> Result<Vec<u64>, Status> {
+    async fn upload(&self, mut chunks: Streaming<Bytes>) -> Result<Vec<u64>, Status> {
         let mut sizes = Vec::new();
-        while (sizes.len() as u64) < most {
-            let Some(chunk) = chunks.message().await? else { break };
+        while let Some(chunk) = chunks.message().await? {
             assert!(chunk.iter().all(|byte| *byte == fill(chunk.len())), "the chunk is whole");
             sizes.push(chunk.len() as u64);
-        }
-        if most == 1 {
-            return Err(Status::aborted("one is enough"));
-        }
-        if most == 2 {
-            drop(chunks);
-            self.reporter.tell("two");
-            std::future::pending::<()>().await;
         }
         Ok(sizes)
     }
@@ -144,18 +131,16 @@ impl Feed for Server {
 struct Pair {
     server: Node,
     node: Node,
-    events: crate::common::Events<&'static str>,
     client: FeedClient,
 }
 
 fn pair() -> Pair {
     let network = InProcessNetwork::new();
-    let (reporter, events) = events();
-    let service = FeedServer::new(Server { reporter });
+    let service = FeedServer::new(Server);
     let server = Node::builder().in_process(&network).serve(service).start().unwrap();
     let node = Node::builder().in_process(&network).start().unwrap();
     let client = FeedClient::connect(&node, server.local_address()).unwrap();
-    Pair { server, node, events, client }
+    Pair { server, node, client }
 }
 
 /// Reads all items up to the end. Returns `Ok` if the stream ended without an error.
@@ -190,7 +175,7 @@ fn each_shape_carries_its_items_once_and_in_order() {
     assert_eq!((counted.len() as u64, end), (MANY, Ok(())));
     assert!(counted.into_iter().eq(0..MANY));
     let sizes = || (0..10_000).map(|number| number % 100);
-    let uploaded = block_on(pair.client.upload(u64::MAX, Iterate(sizes().map(chunk)))).unwrap();
+    let uploaded = block_on(pair.client.upload(Iterate(sizes().map(chunk)))).unwrap();
     assert!(uploaded.into_iter().eq(sizes().map(|size| size as u64)));
     let says = Iterate((0..MANY).map(|number| number.to_string()));
     let (answers, end) = read(block_on(pair.client.chat(says)).unwrap());
@@ -212,7 +197,7 @@ fn tasks_on_a_poller_stream_as_other_threads_do() {
             while let Some(number) = counted.message().await? {
                 sum += number;
             }
-            let sizes = client.upload(u64::MAX, Iterate((0..1000).map(|_| chunk(3)))).await?;
+            let sizes = client.upload(Iterate((0..1000).map(|_| chunk(3)))).await?;
             Ok::<_, Status>((sum, sizes.len()))
         }
     });
@@ -224,22 +209,12 @@ fn items_of_all_sizes_keep_their_places() {
     let pair = pair();
     let sizes = [0, 1, 300_000, 2, 5000, 17_000, 3, 1_000_000, 300_000, 4, 4096, 4097, 9];
     let sizes = || sizes.into_iter().cycle().take(65);
-    let uploaded = block_on(pair.client.upload(u64::MAX, Iterate(sizes().map(chunk)))).unwrap();
+    let uploaded = block_on(pair.client.upload(Iterate(sizes().map(chunk)))).unwrap();
     assert!(uploaded.into_iter().eq(sizes().map(|size| size as u64)));
     let says = Iterate(sizes().map(|size| "a".repeat(size)));
     let (answers, end) = read(block_on(pair.client.chat(says)).unwrap());
     assert_eq!(end, Ok(()));
     assert!(answers.into_iter().map(|bytes| bytes.len()).eq(sizes().chain([3])));
-}
-
-#[test]
-fn a_handler_ends_its_stream_with_a_status_after_the_items() {
-    let pair = pair();
-    let (counted, end) = read(block_on(pair.client.count(500, "fail".into())).unwrap());
-    assert_eq!(counted.len(), 500);
-    let status = end.unwrap_err();
-    assert_eq!((status.code(), status.message()), (Code::Aborted, "enough"));
-    assert_eq!(pair.events.next(), "dropped");
 }
 
 #[test]
@@ -265,98 +240,20 @@ fn a_panic_in_a_handlers_stream_is_an_error_that_says_how_many_items_came() {
 }
 
 #[test]
-fn a_server_may_answer_before_the_client_has_finished() {
-    let pair = pair();
-    let (sender, chunks) = channel(4);
-    sender.try_send(chunk(9)).unwrap();
-    let status = block_on(pair.client.upload(1, chunks)).unwrap_err();
-    assert_eq!(status.message(), "one is enough");
-    until("the client's stream is dropped", || sender.is_closed().then_some(()));
-}
-
-#[test]
-fn a_handler_that_drops_its_reader_stops_the_clients_stream_and_goes_on() {
-    let pair = pair();
-    let (sender, chunks) = channel(4);
-    for _ in 0..2 {
-        sender.try_send(chunk(9)).unwrap();
-    }
-    let mut upload = pin!(pair.client.upload(2, chunks));
-    assert_eq!(pair.events.next(), "two");
-    until("the client's stream is dropped", || sender.is_closed().then_some(()));
-    let mut task = Context::from_waker(Waker::noop());
-    assert!(upload.as_mut().poll(&mut task).is_pending(), "the handler has not returned");
-}
-
-#[test]
-fn a_client_that_drops_its_stream_stops_the_handlers() {
-    let pair = pair();
-    let mut counted = block_on(pair.client.count(u64::MAX, "end".into())).unwrap();
-    assert_eq!(block_on(counted.message()), Ok(Some(0)));
-    assert!(pair.events.is_empty());
-    drop(counted);
-    assert_eq!(pair.events.next(), "dropped");
-    // Dropped before the handler has returned, and before the future is polled.
-    drop(pair.client.count(u64::MAX, "end".into()));
-    assert_eq!(block_on(pair.client.ping()), Ok(7));
-    let (sender, says) = channel::<String>(1);
-    drop(block_on(pair.client.chat(says)).unwrap());
-    until("the client's stream is dropped", || sender.is_closed().then_some(()));
-    until("nothing is left", || {
-        pair.server.report().budgets.iter().all(|budget| budget.used == 0).then_some(())
-    });
-}
-
-#[test]
-fn a_lost_client_drops_the_handlers_stream_and_ends_the_ones_it_reads() {
-    let Pair { server: _server, node, client, events, .. } = pair();
-    let counted = block_on(client.count(3, "wait".into())).unwrap();
-    drop(node);
-    assert_eq!(events.next(), "dropped");
-    let (_, end) = read(counted);
-    assert_eq!(end.unwrap_err().code(), Code::Unavailable);
-}
-
-#[test]
 fn a_clients_stream_that_panics_ends_the_call_with_an_error() {
     let pair = pair();
     let chunks = Iterate(
         (0..).map(|number: usize| if number < 3 { chunk(number) } else { panic!("a client's stream") }),
     );
-    let status = block_on(pair.client.upload(u64::MAX, chunks)).unwrap_err();
+    let status = block_on(pair.client.upload(chunks)).unwrap_err();
     assert_eq!(status.reason(), Some(Reason::Panicked), "{status}");
     assert_eq!(block_on(pair.client.ping()), Ok(7));
-}
-
-#[test]
-fn streams_work_on_tokio_and_are_fed_from_there() {
-    let pair = pair();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
-    let (sender, says): (_, Receiver<String>) = channel(2);
-    let client = pair.client.clone();
-    let answers = runtime.block_on(async move {
-        let feeder = tokio::spawn(async move {
-            for number in 0..100 {
-                sender.send(format!("{number}")).await.unwrap();
-            }
-            sender.finish();
-        });
-        let mut answers = client.chat(says).await.unwrap();
-        let mut count = 0;
-        while let Some(answer) = answers.message().await.unwrap() {
-            assert_eq!(answer, if count < 100 { count.to_string() } else { "bye".to_owned() });
-            count += 1;
-        }
-        feeder.await.unwrap();
-        count
-    });
-    assert_eq!(answers, 101);
 }
 
 /// Sums a feed through a client or a mock.
 async fn sum(feed: &impl FeedCalls) -> Result<u64, Status> {
     let mut items = feed.count(3, "end".into()).await?;
-    let mut sum = feed.upload(u64::MAX, Iterate([chunk(5)].into_iter())).await?.into_iter().sum();
+    let mut sum = feed.upload(Iterate([chunk(5)].into_iter())).await?.into_iter().sum();
     while let Some(item) = items.message().await? {
         sum += item;
     }
@@ -369,11 +266,7 @@ impl FeedCalls for Mock {
     async fn count(&self, to: u64, _: String) -> Result<Streaming<u64>, Status> {
         Ok(Streaming::from_stream(Iterate((0..to).map(|number| Ok(number * 100)))))
     }
-    async fn upload<S: Stream<Item = Bytes> + Send + 'static>(
-        &self,
-        _: u64,
-        chunks: S,
-    ) -> Result<Vec<u64>, Status> {
+    async fn upload<S: Stream<Item = Bytes> + Send + 'static>(&self, chunks: S) -> Result<Vec<u64>, Status> {
         let mut chunks = Box::pin(chunks);
         let first = std::future::poll_fn(|task| chunks.as_mut().poll_next(task)).await;
         Ok(first.into_iter().map(|chunk| chunk.len() as u64).collect())
