@@ -4,18 +4,18 @@
 //! objects may be dropped in any order. With the last object the threads end and the parts are dropped.
 #![forbid(unsafe_code)]
 
-use super::async_events::AsyncEvents;
-use super::background::Background;
 use super::control::Control;
 use super::device_parts::{Access, DeviceParts};
-use super::directory::ShardIndex;
-use super::domain_table::DomainTable;
-use super::keys::PdNumber;
+use super::objects::async_events::AsyncEvents;
 use super::shard::Shard;
-use super::shard_lock::ShardLock;
-use super::shard_maker::ShardMaker;
-use super::signal::lock;
+use super::shards::lock::ShardLock;
+use super::shards::maker::ShardMaker;
 use super::tables::Tables;
+use super::tables::directory::ShardIndex;
+use super::tables::domain_table::DomainTable;
+use super::tables::keys::PdNumber;
+use super::threads::background::Background;
+use super::threads::signal::lock;
 use crate::host::Host;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};

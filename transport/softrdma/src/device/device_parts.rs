@@ -7,12 +7,12 @@
 #![forbid(unsafe_code)]
 
 use super::control::Control;
-use super::reach::Reach;
 use super::shard::Shard;
-use super::shard_lock::ShardLock;
 use super::shards::Shards;
-use super::signal::lock;
-use super::wake_up::Watcher;
+use super::shards::lock::ShardLock;
+use super::shards::reach::Reach;
+use super::threads::signal::lock;
+use super::threads::wake_up::Watcher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use trunkline_machine::Runtime;

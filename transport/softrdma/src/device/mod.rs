@@ -6,15 +6,14 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | entry points | `provider`, `soft_device`, `opening`, `options`, `slot`, `unknown_srq` |
-//! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
-//! | control and shards | `device_parts`, `shards`, `shard_lock` (a shard under its lock), `shard_maker`, `reach` (control's access to them) |
+//! | entry points | `provider`, `soft_device`, `opening`, `options`, `slot` |
+//! | verbs objects | `objects` |
+//! | control and shards | `core`, `device_parts`, `shards` |
 //! | the data path | `shard`: QPs, packets in and out, timers |
 //! | slow operations | `control`: connections, addresses, changes of QPs, removal |
 //! | TGTs that processes share | `sharing`, which only devices of several processes need |
-//! | tables read by all shards | `tables`: `keys` (memory by key), `srqs` |
-//! | other tables | `directory` (QPs by shard), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid`, `limits` |
-//! | threads and their duties | `core`, `progress` (the words), `wake_up`, `background` (a shard's thread) |
+//! | tables, numbers, keys | `tables`; `keys` and `srqs` are read by all shards |
+//! | sleeping, waking, background threads | `threads` |
 //!
 //! # Locks
 //! Control's lock is taken first, then the lock of the first shard, then the lock of any other. CQs, SRQs,
@@ -22,60 +21,51 @@
 //! last and never held during a call into another object. A poller only tries its shard's lock, and reads its
 //! CQ in any case. It tries control's lock while it holds no shard.
 
-mod async_events;
-mod background;
-mod channel;
-mod cm_channel;
-mod cm_id;
 mod control;
 mod core;
 mod counters;
-mod cq;
-mod cq_ring;
 mod device_parts;
-mod directory;
-mod domain_table;
-mod fork;
-mod gid_table;
-mod guid;
-mod keys;
-mod limits;
-mod mr;
-mod numbers;
+mod objects;
 mod opening;
 mod options;
-mod pd;
-mod progress;
 mod provider;
-mod qp;
-mod random;
-mod reach;
-mod receive_queue;
 mod shard;
-mod shard_lock;
-mod shard_maker;
 mod shards;
 mod sharing;
-mod signal;
 mod slot;
 mod soft_device;
-mod srq;
-mod srqs;
 mod tables;
-mod unknown_srq;
-mod use_count;
-mod wait;
-mod wake_up;
-mod xrcd;
+mod threads;
 
-pub use crate::host::{
-    DeviceList, FoundNode, HostError, MAX_NODE_BYTES, MAX_NODES, NodeSocket, ask_nodes, list_devices,
-    put_back, take_away,
-};
-pub use fork::Held;
+pub use crate::host::ask_nodes;
+pub use crate::host::list_devices;
+pub use crate::host::put_back;
+pub use crate::host::take_away;
+pub use crate::host::{DeviceList, FoundNode, HostError, MAX_NODE_BYTES, MAX_NODES, NodeSocket};
 pub use options::{LinkChoice, LinkFactory, LinkWrapper, OpenError, SoftOptions};
 pub use provider::SoftProvider;
 pub use slot::Slot;
-pub use soft_device::SoftDevice;
+pub use soft_device::{Held, SoftDevice};
+pub use tables::srqs::UnknownSrq;
 pub use trunkline_verbs::PathChoice;
-pub use unknown_srq::UnknownSrq;
+
+/// Name of the device.
+const DEVICE_NAME: &str = "trunkline0";
+/// Maximum number of QPs.
+const MAX_QPS: usize = 1 << 16;
+/// Maximum number of SRQs.
+const MAX_SRQS: usize = 1 << 16;
+/// Maximum number of memory regions.
+const MAX_REGIONS: u32 = 1 << 20;
+/// Maximum number of work requests in any queue.
+const MAX_WR: u32 = 32_768;
+/// Maximum number of SGEs of a work request.
+const MAX_SGE: u32 = 32;
+/// Maximum inline data of a work request, in bytes.
+const MAX_INLINE: u32 = 1024;
+/// Maximum number of entries of a CQ.
+const MAX_CQE: u32 = 1 << 22;
+/// Maximum length of a message, in bytes.
+const MAX_MESSAGE: u32 = 1 << 30;
+/// Maximum number of READs and atomics that a QP serves, or has outstanding.
+const MAX_RD_ATOMIC: u8 = 128;

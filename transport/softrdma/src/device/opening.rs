@@ -5,25 +5,25 @@
 //! [`super::SoftDevice::open`].
 #![forbid(unsafe_code)]
 
-use super::async_events::AsyncEvents;
 use super::control::{Control, ControlInit};
 use super::core::Core;
 use super::device_parts::DeviceParts;
-use super::directory::{MAX_SHARDS, QpDirectory};
-use super::gid_table::{GidTable, MAX_ENTRIES};
-use super::guid::{address_guid, node_guid};
-use super::limits::{
+use super::objects::async_events::AsyncEvents;
+use super::options::{LinkChoice, OpenError, SoftOptions};
+use super::shard::{LocalInit, Neighbours, PathPolicy, Refusal};
+use super::shards::Shards;
+use super::shards::maker::{MakeLink, ShardMaker};
+use super::slot::Slot;
+use super::tables::Tables;
+use super::tables::directory::{MAX_SHARDS, QpDirectory};
+use super::tables::gid_table::{GidTable, MAX_ENTRIES};
+use super::tables::guid::{address_guid, node_guid};
+use super::tables::numbers::Numbers;
+use super::tables::random::Random;
+use super::{
     DEVICE_NAME, MAX_CQE, MAX_INLINE, MAX_MESSAGE, MAX_QPS, MAX_RD_ATOMIC, MAX_REGIONS, MAX_SGE, MAX_SRQS,
     MAX_WR,
 };
-use super::numbers::Numbers;
-use super::options::{LinkChoice, OpenError, SoftOptions};
-use super::random::Random;
-use super::shard::{LocalInit, Neighbours, PathPolicy, Refusal};
-use super::shard_maker::{MakeLink, ShardMaker};
-use super::shards::Shards;
-use super::slot::Slot;
-use super::tables::Tables;
 use crate::host::{AwayFiles, Host, Members, Targets};
 use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::io;

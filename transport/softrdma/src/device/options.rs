@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::slot::Slot;
-use super::unknown_srq::UnknownSrq;
+use super::tables::srqs::UnknownSrq;
 use crate::host::HostError;
 use crate::link::{FaultPlan, FaultPlanError, Hub, Link, LinkError};
 use crate::simulation::SimulatedProcess;

@@ -1,10 +1,10 @@
 //! The provider: the list of devices that a program chooses from.
 #![forbid(unsafe_code)]
 
-use super::gid_table::GidTable;
-use super::limits::DEVICE_NAME;
+use super::DEVICE_NAME;
 use super::options::{OpenError, SoftOptions};
 use super::soft_device::SoftDevice;
+use super::tables::gid_table::GidTable;
 use crate::host::AwayFiles;
 use std::sync::Arc;
 use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::core::{Core, SlotGuard};
-use super::signal::lock;
+use super::threads::signal::lock;
 use std::sync::{Arc, Mutex, Weak};
 
 /// A place for a device. Devices opened with clones of one slot are removed and restored together.

@@ -3,29 +3,30 @@
 //! Owns the checks of the parameters that objects are created with; the objects do the rest.
 #![forbid(unsafe_code)]
 
-use super::channel::SoftCompletionChannel;
-use super::cm_channel::SoftCmChannel;
-use super::cm_id::{SoftCmId, own_channel};
-use super::control::owner_of;
+use super::control::{Control, owner_of};
 use super::core::Core;
-use super::cq::SoftCq;
-use super::directory::ShardIndex;
-use super::guid::node_guid;
-use super::limits::{MAX_CQE, MAX_INLINE, MAX_SGE, MAX_WR};
+use super::objects::channel::SoftCompletionChannel;
+use super::objects::cm_channel::SoftCmChannel;
+use super::objects::cm_id::{SoftCmId, own_channel};
+use super::objects::cq::SoftCq;
+use super::objects::pd::SoftPd;
+use super::objects::qp::{QpHolds, SoftQp};
+use super::objects::receive_queue::ReceiveQueue;
+use super::objects::srq::SoftSrq;
+use super::objects::xrcd::SoftXrcd;
 use super::opening::{self, Opened};
 use super::options::{OpenError, SoftOptions};
-use super::pd::SoftPd;
-use super::qp::{QpHolds, SoftQp};
-use super::receive_queue::ReceiveQueue;
-use super::shard::{QpParts, ReceiveSide};
-use super::srq::SoftSrq;
-use super::use_count::UseGuard;
-use super::xrcd::SoftXrcd;
+use super::shard::{QpParts, ReceiveSide, Shard};
+use super::tables::directory::ShardIndex;
+use super::tables::guid::node_guid;
+use super::tables::use_count::UseGuard;
+use super::{MAX_CQE, MAX_INLINE, MAX_SGE, MAX_WR};
 use crate::host::Host;
 use std::any::Any;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
+use trunkline_machine::rings::owned::Turn;
 use trunkline_verbs::{
     AddressOwner, AsyncEvent, Clock, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager,
     Counter, CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry,
@@ -35,6 +36,19 @@ use trunkline_verbs::{
 
 /// Receive-queue depth of an RC QP that asked for none.
 const LEAST_RECEIVES: u32 = 1;
+
+/// Keeps all other threads out of the device while it exists, for a process that forks while it has the device
+/// open.
+///
+/// The child has a copy of the device and shares its sockets, but not the background threads. The caller of
+/// `fork` first calls [`SoftDevice::hold`], so that neither control nor a shard is in use by a thread that
+/// the child does not have. It calls [`SoftDevice::forked`] in the child, where the threads start again with
+/// the first use. Only one of the two processes may continue to use the open objects.
+#[derive(Debug)]
+pub struct Held<'a> {
+    _shards: Vec<Turn<'a, Shard>>,
+    _control: MutexGuard<'a, Control>,
+}
 
 /// The software RDMA device, opened.
 #[derive(Debug)]
@@ -47,6 +61,18 @@ pub struct SoftDevice {
 }
 
 impl SoftDevice {
+    /// Waits until no thread is working in the device, and keeps other threads out.
+    pub fn hold(&self) -> Held<'_> {
+        let control = self.core().control();
+        Held { _shards: self.core().shards().map(|lock| lock.shard.enter()).collect(), _control: control }
+    }
+
+    /// Records in the child of a fork that the background threads do not exist. Returns the eventfds that
+    /// woke them, which still belong to the parent: put a fresh one under each number.
+    pub fn forked(&self) -> Vec<BorrowedFd<'_>> {
+        self.core().forked()
+    }
+
     /// Opens the device. Over UDP it joins the other devices that this user has opened in this network
     /// namespace, in any process: together they act as one device. Two devices opened by one process share
     /// XRC domains, too (contract A2).

@@ -4,15 +4,16 @@
 //! never used again, so a stale identifier matches no member.
 #![forbid(unsafe_code)]
 
-use super::folder_lock::{FolderLock, Locked, is_in_place};
-use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, MemberId, SLOTS};
-use super::memory::HostMemory;
-use super::numbering::Numbering;
-use super::private_file::open_private;
-use super::runtime_dir::namespace_folder;
-use super::segment::{ATTEMPTS, Life};
-use super::slot_locks::{Marks, REGISTRY, SLOT, holds_lock};
-use super::{HostError, Segment, tidy};
+use super::files::folder_lock::{FolderLock, Locked, is_in_place};
+use super::files::private_file::open_private;
+use super::files::runtime_dir::namespace_folder;
+use super::files::slot_locks::{Marks, REGISTRY, SLOT, holds_lock};
+use super::files::tidy;
+use super::memory::segment::{ATTEMPTS, Life};
+use super::memory::simulated::HostMemory;
+use super::registry::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, MemberId, SLOTS};
+use super::registry::numbering::Numbering;
+use super::{HostError, Segment};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
 use std::io;

@@ -14,26 +14,11 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | `runtime_dir` | the choice of the directory |
-//! | `private_file` | the check that only their user can access files and directories |
-//! | `segment` | mapped files, or memory of a simulation, whose words are atomics |
-//! | `layout` | offset and size of each of the registry's tables, and members' identifiers |
 //! | `member` | joining, leaving, the list of living members, cleaning up after the dead |
-//! | `slot_locks` | the locks that show which members live |
 //! | `members` | messages between members |
-//! | `area` | memory that one member writes and another reads |
-//! | `memory` | the replacement of the files in a simulation |
-//! | `folder_lock` | the lock around slow changes |
-//! | `tidy` | folders of network namespaces that are gone |
-//! | `node_sockets` | the sockets of nodes |
-//! | `numbering` | the host's key, which turns table indices into numbers on the wire |
-//! | `numbers` | blocks of QP and SRQ numbers, and their owners |
-//! | `targets` | TGTs that processes share, in a segment of their own |
-//! | `away` | devices that the operator has taken away |
-//! | `records` | records of members in tables; a record is void without its member |
-//! | `ports` | the UDP ports that members send from, and the holder of port 4791 |
-//! | `services` | the member that listens for each CM service |
-//! | `domains` | the members that refer to each XRC domain |
+//! | `registry` | the registry's tables |
+//! | `files` | the runtime directory, its other files, and locks |
+//! | `memory` | mapped files and areas, and their replacement in a simulation |
 //!
 //! When the registry is removed while it is in use, its members continue among themselves, and later members
 //! create a new one. The two groups do not know each other: the later one finds port 4791 taken by a process
@@ -43,45 +28,28 @@
 //! The registry may contain garbage from a faulty member: it is checked when it is read, and leads to wrong
 //! results at worst.
 
-mod area;
-mod area_ffi;
-mod away;
-mod default_dir;
-mod domains;
 mod error;
-mod folder_lock;
-mod layout;
+mod files;
 mod member;
 mod members;
 pub(crate) mod memory;
-mod node_sockets;
-mod numbering;
-mod numbers;
-mod ports;
-mod private_file;
-mod records;
-mod runtime_dir;
-mod segment;
-mod services;
-mod slot_locks;
-mod targets;
-mod tidy;
+mod registry;
 
 #[cfg(test)]
 pub(crate) use members::MAX_QUEUED;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub(crate) use area::{AreaHandle, Areas, MappedArea, OwnArea};
-pub(crate) use away::AwayFiles;
-pub use away::{DeviceList, list_devices, put_back, take_away};
-pub(crate) use domains::{DomainClaim, FileId};
 pub use error::HostError;
-pub(crate) use layout::MemberId;
+pub(crate) use files::away::AwayFiles;
+pub use files::away::{DeviceList, list_devices, put_back, take_away};
+pub use files::node_sockets::{FoundNode, MAX_NODE_BYTES, MAX_NODES, NodeSocket, ask_nodes};
 pub(crate) use member::Host;
 pub(crate) use members::{MAX_MESSAGE_BYTES, MemberMessage, Members, Received, Undelivered};
-pub use node_sockets::{FoundNode, MAX_NODE_BYTES, MAX_NODES, NodeSocket, ask_nodes};
-pub(crate) use ports::{MemberPorts, PortHolder, PortRefused, Source};
-pub(crate) use segment::{Life, Segment};
-pub(crate) use services::ServiceClaim;
-pub(crate) use targets::{BUFFER_WORDS, Left, TargetRecord, Targets};
+pub(crate) use memory::area::{AreaHandle, Areas, MappedArea, OwnArea};
+pub(crate) use memory::segment::{Life, Segment};
+pub(crate) use registry::domains::{DomainClaim, FileId};
+pub(crate) use registry::layout::MemberId;
+pub(crate) use registry::ports::{MemberPorts, PortHolder, PortRefused, Source};
+pub(crate) use registry::services::ServiceClaim;
+pub(crate) use registry::targets::{BUFFER_WORDS, Left, TargetRecord, Targets};

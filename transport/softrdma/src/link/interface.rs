@@ -3,7 +3,8 @@
 //! The UDP link uses it when it opens an address, and for the MTU.
 #![forbid(unsafe_code)]
 
-use super::{LinkError, udp_ffi};
+use super::LinkError;
+use super::udp_ffi;
 use nix::ifaddrs::getifaddrs;
 use socket2::{Domain, Socket, Type};
 use std::net::IpAddr;

@@ -16,7 +16,7 @@
 mod ports;
 
 use crate::host::Life;
-use crate::host::memory::HostMemory;
+use crate::host::memory::simulated::HostMemory;
 use crate::link::Datagram;
 use ports::Ports;
 use std::fmt::Debug;

@@ -2,8 +2,8 @@
 
 use super::Control;
 use super::endpoint::{Role, refusal};
-use crate::device::limits::MAX_RD_ATOMIC;
-use crate::device::reach::Reach;
+use crate::device::MAX_RD_ATOMIC;
+use crate::device::shards::reach::Reach;
 use trunkline_roce::cm::Accept;
 use trunkline_verbs::{CmIdNumber, ConnectParameters, RejectReason, Time, VerbsError};
 

@@ -3,10 +3,10 @@
 //! Owns the GID table and the claims on services among the devices that share the addresses. The shards open
 //! addresses, since they have the links.
 
-use crate::device::gid_table::GidTable;
-use crate::device::random::Random;
-use crate::device::reach::Reach;
 use crate::device::shard::Route;
+use crate::device::shards::reach::Reach;
+use crate::device::tables::gid_table::GidTable;
+use crate::device::tables::random::Random;
 use crate::host::{Host, PortHolder, ServiceClaim};
 use crate::link::{PortOwner, UdpSockets};
 use std::collections::BTreeSet;

@@ -5,8 +5,8 @@
 
 use super::Control;
 use super::endpoint::to_init;
-use crate::device::limits::MAX_RD_ATOMIC;
-use crate::device::reach::Reach;
+use crate::device::MAX_RD_ATOMIC;
+use crate::device::shards::reach::Reach;
 use trunkline_verbs::{CmIdNumber, PortSpace, QpModify, QpNumber, QpState, VerbsError};
 
 impl Control {

@@ -6,7 +6,7 @@ use super::Control;
 use super::connections::Connections;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
 use super::service::named;
-use crate::device::reach::Reach;
+use crate::device::shards::reach::Reach;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transmit, Transport, is_request};

@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::endpoint::{Role, refusal, transport};
-use crate::device::reach::Reach;
+use crate::device::shards::reach::Reach;
 use trunkline_roce::cm::Connect;
 use trunkline_verbs::{CmIdNumber, ConnectParameters, QpType, Time, VerbsError};
 

@@ -4,8 +4,8 @@
 
 use super::endpoint::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
 use super::peer_processes::PeerProcesses;
-use crate::device::random::Random;
-use crate::device::signal::Signal;
+use crate::device::tables::random::Random;
+use crate::device::threads::signal::Signal;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::endpoint::{PendingCmEventKind, refusal};
-use crate::device::reach::Reach;
+use crate::device::shards::reach::Reach;
 use trunkline_verbs::{CmIdNumber, Time, VerbsError};
 
 impl Control {

@@ -2,8 +2,8 @@
 //!
 //! Owns the endpoint's state: channel, addresses, attached QP, agreed parameters.
 
-use crate::device::gid_table::GidTable;
-use crate::device::signal::Signal;
+use crate::device::tables::gid_table::GidTable;
+use crate::device::threads::signal::Signal;
 use crate::host::ServiceClaim;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //! work again when it comes back.
 
 use super::Control;
-use crate::device::reach::Reach;
+use crate::device::shards::reach::Reach;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,

@@ -3,7 +3,7 @@
 use super::Control;
 use super::connections::PORTS_TRIED;
 use super::endpoint::{Role, refusal, transport};
-use crate::device::reach::Reach;
+use crate::device::shards::reach::Reach;
 use crate::host::ServiceClaim;
 use std::net::SocketAddr;
 use trunkline_roce::cm::{CmError, Listen, ListenerId};

@@ -40,13 +40,13 @@ pub(super) use connections::Connections;
 pub(super) use endpoint::{PendingCmEvent, PendingCmEventKind};
 pub(super) use qps::Qps;
 
-use super::async_events::AsyncEvents;
 use super::counters;
-use super::gid_table::GidTable;
-use super::random::Random;
-use super::reach::Reach;
+use super::objects::async_events::AsyncEvents;
 use super::shard::ControlEvent;
+use super::shards::reach::Reach;
 use super::sharing::Sharing;
+use super::tables::gid_table::GidTable;
+use super::tables::random::Random;
 use crate::host::{AwayFiles, Host, MemberMessage, Members, Targets};
 use addresses::Addresses;
 use following::Following;

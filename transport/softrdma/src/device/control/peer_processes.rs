@@ -7,7 +7,7 @@
 //! and retries detect that.
 
 use super::Control;
-use crate::device::reach::Reach;
+use crate::device::shards::reach::Reach;
 use crate::device::sharing::Due;
 use crate::host::MemberId;
 use std::collections::{BTreeMap, BTreeSet};

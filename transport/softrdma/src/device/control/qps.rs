@@ -4,14 +4,14 @@
 //! process may execute a TGT. The QPs themselves belong to the shards.
 
 use super::addresses::Addresses;
+use crate::device::MAX_RD_ATOMIC;
 use crate::device::counters::MemberCounters;
-use crate::device::directory::ShardIndex;
-use crate::device::domain_table::Domain;
-use crate::device::gid_table::GidTable;
-use crate::device::limits::MAX_RD_ATOMIC;
-use crate::device::reach::Reach;
 use crate::device::shard::{QpParts, ReceiveSide, Shard};
+use crate::device::shards::reach::Reach;
 use crate::device::sharing::{Due, ModifyProgress, ModifyRequest, ModifyTicket, Sharing};
+use crate::device::tables::directory::ShardIndex;
+use crate::device::tables::domain_table::Domain;
+use crate::device::tables::gid_table::GidTable;
 use crate::host::MemberId;
 use std::net::IpAddr;
 use std::sync::Arc;

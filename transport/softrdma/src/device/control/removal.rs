@@ -5,7 +5,7 @@
 
 use super::Control;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind};
-use crate::device::reach::Reach;
+use crate::device::shards::reach::Reach;
 use crate::host::AwayFiles;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,8 +5,8 @@
 use super::Control;
 use super::connections::PORTS_TRIED;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
-use crate::device::reach::Reach;
-use crate::device::signal::Signal;
+use crate::device::shards::reach::Reach;
+use crate::device::threads::signal::Signal;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{CmIdNumber, EndpointRequest, EndpointSide, VerbsError, canonical};

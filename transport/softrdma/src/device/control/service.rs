@@ -4,7 +4,7 @@
 
 use super::Control;
 use super::endpoint::{Role, refusal};
-use crate::device::reach::Reach;
+use crate::device::shards::reach::Reach;
 use trunkline_roce::cm::{Answer, Ask};
 use trunkline_verbs::{CmIdNumber, ConnectParameters, QpNumber, Time, VerbsError};
 

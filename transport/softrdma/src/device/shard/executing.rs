@@ -5,11 +5,11 @@
 
 use super::Shard;
 use super::outbox::MemberOutbox;
-use super::reception::Reception;
+use super::qp::reception::Reception;
+use super::qp::target::QpTarget;
 use super::shared_tgt::{RemoteOutcome, SharedTgt};
-use super::target::QpTarget;
-use crate::device::async_events::AsyncEvents;
-use crate::device::domain_table::DomainNumber;
+use crate::device::objects::async_events::AsyncEvents;
+use crate::device::tables::domain_table::DomainNumber;
 use trunkline_roce::engine::{Handled, Place, Placement, ReadOutcome, ReadPiece, Target};
 use trunkline_roce::wire::Packet;
 use trunkline_verbs::{QpNumber, SrqNumber, Time};

@@ -4,7 +4,7 @@
 //! a packet.
 
 use super::no_link::NoLink;
-use super::route::Route;
+use super::qp::route::Route;
 use crate::link::{Judge, Link, ReceiveBatch, SendBatch};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};

@@ -16,13 +16,11 @@
 //! |---|---|
 //! | `link_endpoint`, `no_link` | the link, datagrams in and out, open addresses |
 //! | `qp_table`, `timers` | QPs by number, the service order of QPs, deadlines |
-//! | `qp`, `route` | one QP: engine halves, attributes, addresses of its packets |
-//! | `reception`, `target`, `memory` | the receives and the registered memory that a QP's halves use |
-//! | `receives` | the queue that a message takes its receive from |
+//! | `qp` | one QP: engine halves, attributes, addresses of its packets, its receives and memory |
 //! | `resources` | resources shared by the QPs |
 //! | `peers` | peers whose ICRC may be solved for |
 //! | `receive`, `transmit` | the receive path and the send path |
-//! | `local`, `memory_packets` | memory shared with other processes, in place of the link |
+//! | `local` | memory shared with other processes, in place of the link |
 //! | `outbox`, `neighbours` | output for control, for other processes, and for other shards |
 //! | `shared_tgt`, `executing` | the seam to TGTs that processes share: from the shard, to the shard |
 #![forbid(unsafe_code)]
@@ -30,8 +28,6 @@
 mod executing;
 mod link_endpoint;
 mod local;
-mod memory;
-mod memory_packets;
 mod neighbours;
 mod no_link;
 mod outbox;
@@ -39,12 +35,8 @@ mod peers;
 mod qp;
 mod qp_table;
 mod receive;
-mod receives;
-mod reception;
 mod resources;
-mod route;
 mod shared_tgt;
-mod target;
 mod timers;
 mod transmit;
 
@@ -53,18 +45,18 @@ pub(super) use local::{LocalInit, PathPolicy, Refusal};
 pub(super) use neighbours::Neighbours;
 pub(super) use outbox::ControlEvent;
 pub(super) use outbox::MemberOutbox;
+pub(super) use qp::reception::Reception;
+pub(super) use qp::route::Route;
 pub(super) use qp::{QpParts, ReceiveSide, TgtRemains};
 pub(super) use qp_table::QpTable;
-pub(super) use reception::Reception;
-pub(super) use route::Route;
 pub(super) use shared_tgt::{RemoteCall, RemoteOutcome, SharedTgt};
 
-use super::async_events::AsyncEvents;
 use super::counters::{QpCounters, ShardCounters};
-use super::directory::ShardIndex;
-use super::domain_table::DomainNumber;
+use super::objects::async_events::AsyncEvents;
 use super::tables::Tables;
-use super::unknown_srq::UnknownSrq;
+use super::tables::directory::ShardIndex;
+use super::tables::domain_table::DomainNumber;
+use super::tables::srqs::UnknownSrq;
 use crate::host::Members;
 use crate::link::Link;
 use local::LocalPaths;

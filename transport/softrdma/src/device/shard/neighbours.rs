@@ -6,8 +6,8 @@
 //! it as if its own link had received it. A packet that finds no room is dropped, and the peer retransmits
 //! it.
 
-use crate::device::directory::{QpDirectory, ShardIndex};
-use crate::device::wake_up::WakeUp;
+use crate::device::tables::directory::{QpDirectory, ShardIndex};
+use crate::device::threads::wake_up::WakeUp;
 use crate::link::{Datagram, Origin};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -35,7 +35,7 @@
 //! it is counted (`drop_bad_icrc`). An address that is foreign stays foreign.
 
 use crate::device::counters::ShardCounters;
-use crate::device::guid::is_soft;
+use crate::device::tables::guid::is_soft;
 use crate::link::{Datagram, Judge, Verdict};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -232,7 +232,7 @@ mod tests {
         let mut peers = Peers::default();
         peers.saw_guid(pair(), 0x5054_00ff_fe00_0001);
         assert!(!peers.is_soft(pair()));
-        peers.saw_guid(pair(), crate::device::guid::node_guid(None));
+        peers.saw_guid(pair(), crate::device::tables::guid::node_guid(None));
         assert!(peers.is_soft(pair()));
     }
 

@@ -8,7 +8,7 @@ use super::Shard;
 use super::outbox::ControlEvent;
 use super::peers::Checker;
 use super::qp::Qp;
-use super::route::Heard;
+use super::qp::route::Heard;
 use crate::link::{Datagram, Origin, Verdict};
 use trunkline_machine::mutant;
 use trunkline_roce::engine::{Handled, Response, is_request};

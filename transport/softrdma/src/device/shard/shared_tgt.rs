@@ -5,7 +5,7 @@
 //! else of that module is known here. QPs that are not shared have none and pay nothing for it.
 
 use super::outbox::MemberOutbox;
-use crate::device::async_events::AsyncEvents;
+use crate::device::objects::async_events::AsyncEvents;
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::IpAddr;

@@ -12,7 +12,7 @@
 use super::attributes::{ATTRIBUTE_WORDS, put_attributes};
 use super::message::Message;
 use super::owner::MAX_FETCH;
-use crate::device::async_events::AsyncEvents;
+use crate::device::objects::async_events::AsyncEvents;
 use crate::device::shard::{MemberOutbox, RemoteCall, RemoteOutcome, Shard, SharedTgt};
 use crate::host::{BUFFER_WORDS, MemberId, TargetRecord, Targets};
 use std::any::Any;

@@ -423,7 +423,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::random::Random;
+    use crate::device::tables::random::Random;
 
     fn samples() -> Vec<Message<'static>> {
         let start = RemoteAddress { address: IoAddress(0x1122_3344_5566_7788), rkey: Rkey(0x99) };

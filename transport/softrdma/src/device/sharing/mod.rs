@@ -55,8 +55,8 @@ pub(super) use modify::{ModifyProgress, ModifyRequest, ModifyTicket};
 pub(super) use take_over::Due;
 
 use super::counters::MemberCounters;
-use super::gid_table::GidTable;
 use super::shard::Shard;
+use super::tables::gid_table::GidTable;
 use crate::host::{MemberId, Members, Targets};
 use handles::Handles;
 use message::{KINDS, Message};

@@ -7,8 +7,8 @@
 use super::Sharing;
 use super::executor::executor_of;
 use super::message::Message;
-use crate::device::gid_table::GidTable;
 use crate::device::shard::Shard;
+use crate::device::tables::gid_table::GidTable;
 use crate::host::MemberId;
 use std::net::IpAddr;
 use trunkline_verbs::{QpModify, QpNumber, VerbsError};

@@ -7,9 +7,9 @@
 
 use super::Sharing;
 use super::message::Message;
-use crate::device::domain_table::DomainNumber;
-use crate::device::numbers::NumberMap;
 use crate::device::shard::{Reception, RemoteOutcome, Shard};
+use crate::device::tables::domain_table::DomainNumber;
+use crate::device::tables::numbers::NumberMap;
 use crate::host::{MemberId, Targets};
 use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece};
 use trunkline_verbs::{QpNumber, SrqNumber};

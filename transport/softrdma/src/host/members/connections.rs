@@ -24,7 +24,8 @@ mod tests;
 
 use super::outcome::{Counts, Undelivered};
 use super::socket::{self, Folder};
-use crate::host::{AreaHandle, Host, HostError, MemberId, area_ffi};
+use crate::host::memory::area_ffi;
+use crate::host::{AreaHandle, Host, HostError, MemberId};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use slab::Slab;

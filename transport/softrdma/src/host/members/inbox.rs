@@ -7,7 +7,7 @@
 
 use super::connections::{Arrived, MAX_MESSAGE_BYTES};
 use super::outcome::{Counts, Undelivered};
-use crate::host::memory::{Entry, HostMemory, NotTaken};
+use crate::host::memory::simulated::{Entry, HostMemory, NotTaken};
 use crate::host::{AreaHandle, Host, MemberId};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

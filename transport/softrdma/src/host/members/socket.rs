@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
-use crate::host::private_file::is_at;
+use crate::host::files::private_file::is_at;
 use nix::fcntl::AT_FDCWD;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};

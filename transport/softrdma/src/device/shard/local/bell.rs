@@ -5,7 +5,7 @@
 //! the bell. A process of the same user can stop this one by an eventfd that blocks, as it can by a signal.
 #![forbid(unsafe_code)]
 
-use crate::device::signal::event_fd;
+use crate::device::threads::signal::event_fd;
 use crate::host::AreaHandle;
 use std::fs::{File, read_link};
 use std::io::{self, Write as _};

@@ -8,8 +8,8 @@ use super::choice::{Choice, PathPolicy};
 use super::message::{Ends, Message, Refusal, VERSION};
 use super::pair::{AREA_BYTES, Pair};
 use super::{AWAITED, Known, LocalPaths, MAX_BELLS, Partner};
-use crate::device::directory::MAX_SHARDS;
 use crate::device::shard::outbox::MemberOutbox;
+use crate::device::tables::directory::MAX_SHARDS;
 use crate::host::{AreaHandle, MappedArea, MemberId, OwnArea};
 use trunkline_verbs::Time;
 
@@ -258,7 +258,7 @@ mod tests {
     use super::super::pair::{ATTACHED, Written};
     use super::super::{AGAIN_DOUBLINGS, ANSWER_NS, LocalInit, Room, UNANSWERED};
     use super::*;
-    use crate::device::directory::ShardIndex;
+    use crate::device::tables::directory::ShardIndex;
     use crate::host::{Areas, Host};
     use std::sync::Arc;
 

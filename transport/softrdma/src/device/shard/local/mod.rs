@@ -13,6 +13,7 @@
 //! | `bell` | the wake-up of a shard by its partners |
 //! | `handover` | the agreement of two members on a pair |
 //! | `message` | the messages of that agreement |
+//! | `memory_packets` | packets in and out of the rings |
 //! | `choice` | the path policy, and a QP's chosen path |
 //! | `init` | the parts from which a device's shards make pairs, and the limit on pairs |
 //!
@@ -34,6 +35,7 @@ mod bell;
 mod choice;
 mod handover;
 mod init;
+mod memory_packets;
 mod message;
 mod pair;
 
@@ -45,7 +47,7 @@ pub(super) use message::{Ends, KINDS};
 pub(super) use pair::{RING_BYTES, RingPayload};
 
 use super::outbox::MemberOutbox;
-use crate::device::directory::ShardIndex;
+use crate::device::tables::directory::ShardIndex;
 use crate::host::{Areas, Host, MemberId, Targets};
 use bell::ShardBell;
 use init::Room;

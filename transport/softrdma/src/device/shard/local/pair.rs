@@ -11,7 +11,7 @@
 
 use super::Partner;
 use super::bell::ShardBell;
-use crate::device::keys::{KeyRange, Refused};
+use crate::device::tables::keys::{KeyRange, Refused};
 use crate::host::{MappedArea, OwnArea};
 use std::cell::Cell;
 use trunkline_machine::mutant;

@@ -1,23 +1,34 @@
 //! A queue pair of the shard.
 //!
 //! Owns the QP's two engine halves, its attributes, its route and its reception. The shard calls it with the
-//! shard's resources. `traffic` handles its packets, and `path` chooses the path that they take. It must
-//! never touch another QP.
+//! shard's resources. It must never touch another QP.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | `traffic` | the QP's packets |
+//! | `path`, `route` | the path that they take, and their addresses |
+//! | `reception`, `receives` | the receives in progress, and the queue that a message takes its receive from |
+//! | `target`, `memory` | memory that peers reach, and memory of the QP's own requests |
 
+pub(super) mod memory;
 mod path;
+pub(super) mod receives;
+pub(super) mod reception;
+pub(super) mod route;
+pub(super) mod target;
 mod traffic;
 
+use self::reception::{ReceiveSource, Reception};
+use self::route::{Heard, Route};
 use super::local::QpPath;
-use super::reception::{ReceiveSource, Reception};
 use super::resources::Resources;
-use super::route::{Heard, Route};
 use super::shared_tgt::SharedTgt;
-use crate::device::async_events::AsyncEvents;
-use crate::device::cq_ring::CqRing;
-use crate::device::domain_table::{Domain, DomainNumber};
-use crate::device::keys::PdNumber;
-use crate::device::limits::MAX_MESSAGE;
-use crate::device::receive_queue::{ReceiveQueue, post_all};
+use crate::device::MAX_MESSAGE;
+use crate::device::objects::async_events::AsyncEvents;
+use crate::device::objects::cq_ring::CqRing;
+use crate::device::objects::receive_queue::{ReceiveQueue, post_all};
+use crate::device::tables::domain_table::{Domain, DomainNumber};
+use crate::device::tables::keys::PdNumber;
 use crate::link::{Datagram, Origin};
 use std::sync::Arc;
 use trunkline_roce::engine::{

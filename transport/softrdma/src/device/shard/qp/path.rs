@@ -4,11 +4,11 @@
 //! on the old path are sent again on the new one.
 
 use super::Qp;
+use super::memory::QpMemory;
+use super::target::QpTarget;
 use crate::device::shard::local::{LocalPaths, QpPath, RingPayload};
-use crate::device::shard::memory::QpMemory;
 use crate::device::shard::outbox::MemberOutbox;
 use crate::device::shard::resources::Resources;
-use crate::device::shard::target::QpTarget;
 use std::net::IpAddr;
 use trunkline_machine::mutant;
 use trunkline_roce::engine::{Requester, ResponderState};

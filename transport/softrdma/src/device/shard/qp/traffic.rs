@@ -1,12 +1,12 @@
 //! Effects of packets on a QP, and its outgoing packets.
 
 use super::Qp;
+use super::memory::QpMemory;
+use super::route::Heard;
+use super::target::QpTarget;
 use crate::device::shard::ControlEvent;
 use crate::device::shard::link_endpoint::Outgoing;
-use crate::device::shard::memory::QpMemory;
 use crate::device::shard::resources::Resources;
-use crate::device::shard::route::Heard;
-use crate::device::shard::target::QpTarget;
 use trunkline_roce::engine::{
     Handled, NakCode, Placement, Requester, RequesterEvent, ResponderEvent, ResponderState, Response,
 };

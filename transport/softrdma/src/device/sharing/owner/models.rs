@@ -5,8 +5,8 @@
 //! owner's handling of requests is the real code.
 
 use super::{Admission, Remote};
-use crate::device::domain_table::DomainNumber;
 use crate::device::shard::{Reception, RemoteOutcome};
+use crate::device::tables::domain_table::DomainNumber;
 use std::collections::HashSet;
 use trunkline_roce::engine::Placement;
 

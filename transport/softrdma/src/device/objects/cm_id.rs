@@ -1,0 +1,154 @@
+//! Connection endpoints.
+//!
+//! Owns the program's handle on an endpoint of control. Dropping it destroys the endpoint, but not its QP.
+#![forbid(unsafe_code)]
+
+use super::cm_channel::SoftCmChannel;
+use super::qp::SoftQp;
+use crate::device::core::Core;
+use crate::device::threads::signal::lock;
+use std::any::Any;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use trunkline_verbs::{
+    CmChannel, CmId, CmIdNumber, CmOption, ConnectParameters, QpModify, QpState, QueuePair, RejectReason,
+    VerbsError,
+};
+
+/// An endpoint.
+#[derive(Debug)]
+pub(in crate::device) struct SoftCmId {
+    core: Arc<Core>,
+    number: CmIdNumber,
+    qp: Mutex<Option<Arc<SoftQp>>>,
+    /// Keeps alive the channel that the endpoint reports to.
+    channel: Mutex<Arc<SoftCmChannel>>,
+}
+
+impl SoftCmId {
+    pub(in crate::device) fn new(core: Arc<Core>, number: CmIdNumber, channel: Arc<SoftCmChannel>) -> Self {
+        Self { core, number, qp: Mutex::new(None), channel: Mutex::new(channel) }
+    }
+
+    /// Creates the object of an endpoint that a peer's request has created.
+    pub(in crate::device) fn make(
+        core: Arc<Core>,
+        number: CmIdNumber,
+        channel: Arc<SoftCmChannel>,
+    ) -> Arc<dyn CmId> {
+        Arc::new(Self::new(core, number, channel))
+    }
+}
+
+/// Returns the channel behind a trait object, if it belongs to this device.
+pub(in crate::device) fn own_channel(
+    core: &Arc<Core>,
+    channel: &Arc<dyn CmChannel>,
+) -> Result<Arc<SoftCmChannel>, VerbsError> {
+    let any: Arc<dyn Any + Send + Sync> = Arc::<dyn CmChannel>::clone(channel);
+    any.downcast::<SoftCmChannel>()
+        .ok()
+        .filter(|channel| Arc::ptr_eq(channel.core(), core))
+        .ok_or(VerbsError::Invalid("the channel belongs to another device"))
+}
+
+impl CmId for SoftCmId {
+    fn number(&self) -> CmIdNumber {
+        self.number
+    }
+
+    fn local_address(&self) -> SocketAddr {
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        self.core.control().connections().addresses(self.number).map_or(nowhere, |(local, _)| local)
+    }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        self.core.control().connections().addresses(self.number).and_then(|(_, peer)| peer)
+    }
+
+    fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError> {
+        let any: Arc<dyn Any + Send + Sync> = qp;
+        let qp = any
+            .downcast::<SoftQp>()
+            .ok()
+            .filter(|qp| Arc::ptr_eq(qp.core(), &self.core))
+            .ok_or(VerbsError::Invalid("the QP belongs to another device"))?;
+        let mut attached = lock(&self.qp);
+        self.core.act(|access, _| access.control.attach(&mut access.shards, self.number, qp.number()))?;
+        *attached = Some(qp);
+        Ok(())
+    }
+
+    fn detach(&self) -> Option<Arc<dyn QueuePair>> {
+        let mut attached = lock(&self.qp);
+        self.core.act(|access, _| access.control.detach(&mut access.shards, self.number));
+        attached.take().map(|qp| qp as Arc<dyn QueuePair>)
+    }
+
+    fn bind(&self, local: SocketAddr) -> Result<(), VerbsError> {
+        self.core.control().bind(self.number, local)
+    }
+
+    fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError> {
+        self.core
+            .act(|access, _| access.control.resolve_address(&mut access.shards, self.number, source, remote))
+    }
+
+    fn resolve_route(&self) -> Result<(), VerbsError> {
+        self.core.control().connections().resolve_route(self.number)
+    }
+
+    fn set_option(&self, option: CmOption) -> Result<(), VerbsError> {
+        self.core.control().connections().set_option(self.number, option)
+    }
+
+    fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError> {
+        self.core.control().qp_changes(self.number, state)
+    }
+
+    fn listen(&self, backlog: u32) -> Result<(), VerbsError> {
+        self.core.act(|access, _| access.control.listen(&mut access.shards, self.number, backlog))
+    }
+
+    fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
+        self.core.act(|access, now| access.control.connect(&mut access.shards, self.number, parameters, now))
+    }
+
+    fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
+        self.core.act(|access, now| access.control.accept(&mut access.shards, self.number, parameters, now))
+    }
+
+    fn establish(&self) -> Result<(), VerbsError> {
+        self.core.act(|access, now| access.control.establish(&mut access.shards, self.number, now))
+    }
+
+    fn communication_established(&self) {
+        self.core.act(|access, now| {
+            access.control.communication_established(&mut access.shards, self.number, now)
+        });
+    }
+
+    fn reject_for(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), VerbsError> {
+        self.core.act(|access, now| {
+            access.control.reject(&mut access.shards, self.number, reason, private_data, now)
+        })
+    }
+
+    fn disconnect(&self) -> Result<(), VerbsError> {
+        self.core.act(|access, now| access.control.disconnect(&mut access.shards, self.number, now))
+    }
+
+    fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError> {
+        let channel = own_channel(&self.core, channel)?;
+        self.core.control().connections().migrate(self.number, channel.queue())?;
+        let old = std::mem::replace(&mut *lock(&self.channel), channel);
+        drop(old);
+        Ok(())
+    }
+}
+
+impl Drop for SoftCmId {
+    fn drop(&mut self) {
+        self.core.act(|access, now| access.control.drop_endpoint(&mut access.shards, self.number, now));
+    }
+}

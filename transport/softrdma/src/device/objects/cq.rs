@@ -1,0 +1,124 @@
+//! Completion queues.
+//!
+//! Owns the program's side of a CQ: polling does the pending work of its group's shard in the calling thread.
+#![forbid(unsafe_code)]
+
+use super::channel::SoftCompletionChannel;
+use super::cq_ring::CqRing;
+use crate::device::MAX_CQE;
+use crate::device::core::Core;
+use crate::device::tables::directory::ShardIndex;
+use crate::device::tables::use_count::{Counted, UseCount};
+use crate::device::threads::wait::ShardWait;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use trunkline_verbs::{Completion, CompletionQueue, DeviceWait, Notify, VerbsError};
+
+/// A completion queue.
+#[derive(Debug)]
+pub(in crate::device) struct SoftCq {
+    core: Arc<Core>,
+    /// The shard of the CQ's group.
+    home: ShardIndex,
+    ring: Arc<CqRing>,
+    /// Number of polls since the CQ was last armed, up to `POLLS_BEFORE_DUTY`.
+    polls: AtomicU32,
+    use_count: UseCount,
+}
+
+/// Number of polls after which a program counts as polling. A program that sleeps between messages polls a
+/// few times and arms again: handing the shard's work back and forth would wake the background thread twice
+/// per message.
+const POLLS_BEFORE_DUTY: u32 = 32;
+
+impl SoftCq {
+    pub(in crate::device) fn new(
+        core: Arc<Core>,
+        home: ShardIndex,
+        capacity_cqe: u32,
+        channel: Option<&SoftCompletionChannel>,
+        context: u64,
+    ) -> Self {
+        let fired = channel.map(|channel| Arc::clone(&channel.fired));
+        let ring = Arc::new(CqRing::new(home, capacity_cqe as usize, fired, context));
+        Self { core, home, ring, polls: AtomicU32::new(0), use_count: UseCount::default() }
+    }
+
+    /// Returns the ring of completions.
+    pub(in crate::device) fn ring(&self) -> &Arc<CqRing> {
+        &self.ring
+    }
+
+    /// Returns the shard of the CQ's group.
+    pub(in crate::device) fn home(&self) -> ShardIndex {
+        self.home
+    }
+
+    /// Returns the CQ's device.
+    pub(in crate::device) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Counts a poll. A program that has armed the CQ is about to sleep: its last poll must not make the
+    /// background thread believe that it continues to poll.
+    fn note_poll(&self) {
+        if self.ring.is_armed() {
+            return;
+        }
+        // Pollers that race here count one poll for two, which is harmless.
+        let polls = self.polls.load(Ordering::Relaxed);
+        if polls < POLLS_BEFORE_DUTY {
+            self.polls.store(polls + 1, Ordering::Relaxed);
+        } else {
+            self.core.note_poll(self.home);
+        }
+    }
+}
+
+impl Counted for SoftCq {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
+    }
+}
+
+impl CompletionQueue for SoftCq {
+    fn poll(&self, completions: &mut [Completion]) -> usize {
+        self.note_poll();
+        // Completions of other shards may arrive as fast as they are polled, and must not keep this shard
+        // from its work.
+        let has_crossed = self.ring.has_crossed();
+        let count = self.ring.take(completions);
+        if (count > 0 && !has_crossed) || completions.is_empty() {
+            return count;
+        }
+        self.core.work(self.home);
+        count + self.ring.take(&mut completions[count..])
+    }
+
+    fn request_notify(&self, notify: Notify) -> Result<(), VerbsError> {
+        self.ring.arm(notify)?;
+        self.polls.store(0, Ordering::Relaxed);
+        self.core.hand_over(self.home);
+        Ok(())
+    }
+
+    fn device_wait(&self, wake: Arc<dyn Fn() + Send + Sync>) -> Option<Arc<dyn DeviceWait>> {
+        let (core, ring) = (Arc::clone(&self.core), Arc::clone(&self.ring));
+        ShardWait::new(core, self.home, ring, wake).map(|wait| Arc::new(wait) as Arc<dyn DeviceWait>)
+    }
+
+    fn capacity_cqe(&self) -> u32 {
+        u32::try_from(self.ring.capacity()).unwrap_or(u32::MAX)
+    }
+
+    fn resize(&self, capacity_cqe: u32) -> Result<(), VerbsError> {
+        if capacity_cqe == 0 || capacity_cqe > MAX_CQE {
+            return Err(VerbsError::Invalid("the CQ's capacity is 0 or above the device's limit"));
+        }
+        self.ring.resize(capacity_cqe as usize)
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        self.use_count.retire("an SRQ or a QP completes into this CQ")
+    }
+}

@@ -1,0 +1,254 @@
+//! Packets through memory that processes of the host share.
+//!
+//! Owns the order in which rings are polled, and the checks of a packet before it reaches an engine. A packet
+//! that does not come from the process of its QP's peer is dropped. Bytes that no device writes end the ring.
+
+use super::{Ends, KINDS, LocalPaths, RING_BYTES, Taken};
+use crate::device::shard::Shard;
+use crate::device::shard::qp_table::QpTable;
+use crate::device::shard::resources::Resources;
+use crate::device::tables::directory::ShardIndex;
+use crate::device::threads::wake_up::Watcher;
+use crate::host::{AreaHandle, MemberId};
+use std::os::fd::RawFd;
+use trunkline_machine::rings::shared::Wanted;
+use trunkline_roce::engine::{Response, is_request};
+use trunkline_roce::wire::{Packet, QP1};
+use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, VerbsError};
+
+/// Maximum number of packets taken from a ring in one turn.
+const PACKETS_IN_TURN: usize = 64;
+/// Number of bytes after which a ring's turn ends. A READ asks for its next piece at the end of a turn, while
+/// the rest of its window is still on the way.
+const BYTES_IN_TURN: usize = 48 << 10;
+
+impl Shard {
+    /// Takes packets out of the rings that are not parked. Returns true if more may be waiting.
+    #[inline]
+    pub(in crate::device) fn receive_by_memory(&mut self, now: Time) -> bool {
+        !self.local.is_unused() && self.look_into_memory(now)
+    }
+
+    fn look_into_memory(&mut self, now: Time) -> bool {
+        let Self { local, qps, resources, .. } = self;
+        for number in local.look(&mut resources.outbox, now) {
+            qps.mark_ready(number);
+        }
+        if local.has_changed() {
+            for number in qps.numbers() {
+                qps.mark_ready(number);
+            }
+        }
+        if !local.is_active() {
+            return false;
+        }
+        let (mut more, mut at) = (false, 0);
+        while let Some(pair) = local.active(at) {
+            let (mut count, mut bytes) = (0, 0);
+            while count < PACKETS_IN_TURN
+                && bytes < BYTES_IN_TURN
+                && let Some(length) = receive_one(local, (qps, resources), pair, now)
+            {
+                bytes += length;
+                count += 1;
+            }
+            more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
+            // A pair that has ended is no longer at this index.
+            at += usize::from(local.active(at) == Some(pair));
+        }
+        local.park_idle(now);
+        more
+    }
+
+    /// Handles another member's message if it is about shared memory. Returns true if it is.
+    pub(in crate::device) fn handle_memory_message(
+        &mut self,
+        from: MemberId,
+        message: (u8, &[u8]),
+        area: Option<AreaHandle>,
+        now: Time,
+    ) -> bool {
+        KINDS.contains(&message.0) && {
+            if let Some(pair) = self.local.ended_by(from, message) {
+                self.receive_last(pair, now);
+            }
+            self.local.handle(from, message, area, &mut self.resources.outbox, now);
+            true
+        }
+    }
+
+    /// Handles the end of the connection with a member, after the packets that it has left in shared memory.
+    pub(in crate::device) fn member_gone(&mut self, member: MemberId, now: Time) {
+        for pair in self.local.pairs_with(member) {
+            self.receive_last(pair, now);
+        }
+        self.local.member_gone(member, now);
+    }
+
+    /// Handles the packets in the ring of a pair that is about to end: among them may be acknowledgements that
+    /// nobody repeats.
+    fn receive_last(&mut self, pair: usize, now: Time) {
+        let Self { local, qps, resources, .. } = self;
+        let mut bytes = 0;
+        // A member that lives may write more meanwhile.
+        while bytes < RING_BYTES
+            && let Some(length) = receive_one(local, (qps, resources), pair, now)
+        {
+            bytes += length;
+        }
+    }
+
+    /// Releases the memory shared with other processes, and tells them. Called when the device is removed.
+    pub(in crate::device) fn leave_memory(&mut self) {
+        self.local.leave(&mut self.resources.outbox);
+    }
+
+    /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings. Returns true
+    /// if something is waiting already.
+    pub(in crate::device) fn arm(&mut self, watcher: Watcher, wanted: Wanted, now: Time) -> bool {
+        let waits = if watcher == Watcher::Poller { self.link.arm_poller() } else { self.link.arm() };
+        waits | self.local.park(wanted) | self.local.look_at_rung(now)
+    }
+
+    /// Like [`Shard::arm`], after another thread's work, for the thread that sleeps.
+    pub(in crate::device) fn arm_again(&mut self, now: Time) -> bool {
+        self.link.arm() | self.local.park_again() | self.local.look_at_rung(now)
+    }
+
+    /// Looks into the rings that a thread may have been woken for. `by_link` is true unless the thread knows that no
+    /// descriptor of the link has woken it.
+    pub(in crate::device) fn woken(&mut self, by_link: bool, now: Time) {
+        self.link.woken(by_link);
+        self.local.look_at_rung(now);
+    }
+
+    /// Returns the descriptor by which members that share memory wake the thread that sleeps for the shard.
+    pub(in crate::device) fn bell(&self) -> Option<RawFd> {
+        self.local.descriptor()
+    }
+
+    /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if something has
+    /// arrived meanwhile.
+    pub(in crate::device) fn has_control_events_more_in_memory(&mut self) -> bool {
+        self.local.park_again()
+    }
+
+    /// Returns the destination shard of another member's message, if the message is about shared memory.
+    pub(in crate::device) fn memory_message_is_for((kind, bytes): (u8, &[u8])) -> Option<ShardIndex> {
+        KINDS.contains(&kind).then(|| Ends::read(bytes).map(|ends| ShardIndex(ends.to)))?
+    }
+
+    /// Returns true if receiving leaves the link armed and all rings are parked.
+    pub(in crate::device) fn stays_armed(&self) -> bool {
+        self.link.stays_armed() && !self.local.is_active()
+    }
+
+    /// Fails if the device must use memory, and cannot reach this peer through it.
+    pub(in crate::device) fn check_path(&self, at: std::net::IpAddr) -> Result<(), VerbsError> {
+        self.local.check(at).map_err(VerbsError::AddressNotAvailable)
+    }
+
+    /// Returns the path that a QP's packets take now.
+    pub(in crate::device) fn path(&self, number: u32) -> Option<QpPath> {
+        Some(match self.qps.get(number)?.why_not_memory() {
+            Some(why) if self.local.must_use_memory() => QpPath { name: QpPath::NONE, why },
+            Some(why) => QpPath { name: self.link.name(), why },
+            None => QpPath { name: QpPath::MEMORY, why: "" },
+        })
+    }
+
+    /// Returns the number of packets that a QP has received in order.
+    pub(in crate::device) fn received_packets(&self, number: u32) -> Option<u64> {
+        Some(self.qps.get(number)?.counters().1?.packets)
+    }
+
+    /// Appends the counters of shared memory.
+    pub(in crate::device) fn memory_counters(&self, into: &mut Vec<Counter>) {
+        self.local.counters(into);
+    }
+
+    /// Serves a QP that cannot use memory now, although its device must. Its packets are discarded, so its
+    /// timeouts expire as with a silent peer. A QP that can never use memory breaks down.
+    pub(in crate::device::shard) fn serve_without_memory(&mut self, number: u32, now: Time) {
+        let Self { local, qps, resources, .. } = self;
+        let Some(qp) = qps.get_mut(number) else { return };
+        match qp.why_never_memory() {
+            Some(why) if qp.can_break() => {
+                let peer = qp.peer_address().map(tracing::field::display);
+                tracing::error!(
+                    qp = number,
+                    peer,
+                    why,
+                    "TRUNKLINE_LINK=shm (or setting link): a peer cannot be reached"
+                );
+                qp.break_down(AsyncEventKind::QpFatal, resources);
+            }
+            _ => qp.send_nowhere(local, now, resources),
+        }
+        qp.report(resources);
+        qps.schedule(number);
+    }
+}
+
+/// Handles the next packet of a ring. Returns its length, or `None` if there is none or the pair has ended.
+#[inline]
+fn receive_one(
+    local: &mut LocalPaths,
+    (qps, resources): (&mut QpTable, &mut Resources),
+    pair: usize,
+    now: Time,
+) -> Option<usize> {
+    if local.take(pair, &mut resources.outbox, now) != Taken::Packet {
+        return None;
+    }
+    let packet = local.lend_packet();
+    let length = packet.len();
+    let is_sound = handle(local, (qps, resources), (pair, &packet), now);
+    local.return_packet(packet);
+    if !is_sound {
+        local.is_nonsense(pair, &mut resources.outbox, now);
+        return None;
+    }
+    local.release(pair);
+    Some(length)
+}
+
+/// Handles a packet out of a ring. Returns false if no device can have written it.
+fn handle(
+    local: &mut LocalPaths,
+    (qps, resources): (&mut QpTable, &mut Resources),
+    (pair, bytes): (usize, &[u8]),
+    now: Time,
+) -> bool {
+    let Ok(packet) = Packet::parse_joined(bytes) else {
+        resources.counters.malformed += 1;
+        return false;
+    };
+    let packet = &packet;
+    if packet.bth.pkey != PKEY_DEFAULT || packet.bth.destination == QP1 {
+        resources.counters.wrong_pkey += 1;
+        return false;
+    }
+    let outbox = &mut resources.outbox;
+    let addressed =
+        qps.addressed(&packet.bth, &mut resources.counters, |qp| qp.is_reached_by(pair, local, outbox, now));
+    let Some((qp, turn)) = addressed else { return true };
+    let is_proof = if is_request(packet.bth.opcode) {
+        if qp.keep(bytes, true) {
+            return true;
+        }
+        qp.handle_request(packet, true, now, resources).map(trunkline_roce::engine::Handled::is_proof)
+    } else {
+        qp.handle_response(packet, true, now, resources).map(Response::is_proof)
+    };
+    match is_proof {
+        Some(true) => qp.heard_by_memory(),
+        Some(false) => {}
+        None => {
+            resources.counters.wrong_half += 1;
+            return true;
+        }
+    }
+    turn.take();
+    true
+}

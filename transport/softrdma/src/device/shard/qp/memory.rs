@@ -1,0 +1,46 @@
+//! Local memory of a QP's own work requests.
+//!
+//! Owns nothing: it joins the key table with the QP's protection domain for the requester.
+
+use crate::device::shard::local::RingPayload;
+use crate::device::tables::keys::{KeyRange, KeyView, PdNumber, Refused};
+use trunkline_roce::engine::{LocalFault, LocalMemory};
+use trunkline_verbs::{Access, Sge};
+
+/// Memory that a QP's lkeys name.
+#[derive(Debug)]
+pub(in crate::device::shard) struct QpMemory<'a> {
+    pub(in crate::device::shard) keys: KeyView<'a>,
+    pub(in crate::device::shard) pd: PdNumber,
+    /// Destination of the packet's payload, if it is a ring.
+    pub(in crate::device::shard) ring: Option<&'a RingPayload<'a>>,
+}
+
+impl LocalMemory for QpMemory<'_> {
+    fn read(&self, piece: Sge, out: &mut Vec<u8>) -> Result<(), LocalFault> {
+        let (key, length) = (piece.lkey.0, piece.length as usize);
+        // An empty piece needs no key.
+        if length == 0 {
+            return Ok(());
+        }
+        let found = self.keys.range(key, self.pd, piece.address, length, Access::empty());
+        found.and_then(|found| append(&found, length, self.ring, out)).map_err(|_| LocalFault)
+    }
+
+    fn write(&mut self, piece: Sge, bytes: &[u8]) -> Result<(), LocalFault> {
+        self.keys.scatter(self.pd, piece, bytes).map_err(|_| LocalFault)
+    }
+}
+
+/// Appends `length` bytes from a checked range to a packet, or to its payload in a ring.
+pub(in crate::device::shard) fn append(
+    range: &KeyRange<'_>,
+    length: usize,
+    ring: Option<&RingPayload<'_>>,
+    packet: &mut Vec<u8>,
+) -> Result<(), Refused> {
+    match ring {
+        Some(ring) => ring.append(packet.len(), range, length),
+        None => range.memory.append_to(range.offset, length, packet).map_err(|_| Refused),
+    }
+}

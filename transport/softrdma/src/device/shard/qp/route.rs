@@ -1,0 +1,149 @@
+//! Source and destination addresses of a QP's packets.
+//!
+//! Owns the choice of the peer's UDP port (contract rocev2 8.3). A software peer may share its address with
+//! other processes, and then uses a separate port. Port 4791 always leads to it too, through the process that
+//! holds that port. A foreign peer is reached at 4791 only.
+//!
+//! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
+//! response to a PSN that is outstanding. A QP sends everything to the port it has learned, never to the
+//! source of the packet that it answers, so a forger sees no PSN of the QP. A forger that knows the addresses
+//! and the QP number and guesses the PSN is accepted once in 2^24 packets as a request, and once in 2^24 / n
+//! as a response while n PSNs are outstanding. A duplicate, half of all guesses, changes nothing.
+//!
+//! | time-outs without an answer | destination of the next packets |
+//! |---|---|
+//! | 0 or 1 | the peer's proven port; 4791 before there is proof |
+//! | 2, 4, ... | 4791: the peer may have moved |
+//! | 3, 5, ... | the proven port: the process that holds 4791 may be the silent one |
+
+use crate::link::{Datagram, ROCE_PORT};
+use std::net::{IpAddr, SocketAddr};
+
+/// Time-outs after which the peer may have moved.
+const MAY_HAVE_MOVED: u32 = 2;
+
+/// Source of a packet that proved the peer's address.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::device::shard) struct Heard {
+    pub(in crate::device::shard) from: SocketAddr,
+    /// True if a member of this host sends from there.
+    pub(in crate::device::shard) is_member: bool,
+}
+
+/// The addresses of a QP and its peer, with the peer's proven port.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::device) struct Route {
+    source: SocketAddr,
+    destination: SocketAddr,
+    /// Port from which the peer's last proof came.
+    seen: u16,
+    /// True if the peer is a member of this host.
+    is_to_member: bool,
+    /// Number of time-outs since the last answer.
+    silences: u32,
+}
+
+impl Route {
+    pub(in crate::device::shard) fn new(source: SocketAddr, destination: IpAddr) -> Self {
+        let destination = SocketAddr::new(destination, ROCE_PORT);
+        Self { source, destination, seen: ROCE_PORT, is_to_member: false, silences: 0 }
+    }
+
+    /// Returns the address that packets are sent from.
+    pub(in crate::device::shard) fn source(&self) -> SocketAddr {
+        self.source
+    }
+
+    /// Returns the address that packets are sent to.
+    pub(in crate::device::shard) fn destination(&self) -> SocketAddr {
+        self.destination
+    }
+
+    /// Returns true if a datagram came from the destination to the source of this route.
+    pub(in crate::device::shard) fn is_of(&self, datagram: &Datagram<'_>) -> bool {
+        is_same_address(&self.destination, &datagram.source)
+            && is_same_address(&self.source, &datagram.destination)
+    }
+
+    /// Records the proven source of the peer; `soft` peers are reached at that port.
+    pub(in crate::device::shard) fn heard(&mut self, source: &Heard, soft: impl FnOnce() -> bool) {
+        self.silences = 0;
+        self.is_to_member |= source.is_member;
+        let port = source.from.port();
+        if port != self.destination.port() && soft() {
+            self.seen = port;
+            self.destination.set_port(port);
+        }
+    }
+
+    /// Records a proof that came through memory.
+    pub(in crate::device::shard) fn heard_by_memory(&mut self) {
+        self.silences = 0;
+        self.is_to_member = true;
+    }
+
+    /// Returns true if the peer is proven to be a member of this host.
+    pub(in crate::device::shard) fn is_to_member(&self) -> bool {
+        self.is_to_member
+    }
+
+    /// Counts a time-out without an answer.
+    pub(in crate::device::shard) fn silent(&mut self) {
+        self.silences = self.silences.saturating_add(1);
+        let use_roce_port = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
+        self.destination.set_port(if use_roce_port { ROCE_PORT } else { self.seen });
+    }
+}
+
+/// Returns true if two socket addresses have the same IP address.
+fn is_same_address(one: &SocketAddr, other: &SocketAddr) -> bool {
+    match (one, other) {
+        (SocketAddr::V4(one), SocketAddr::V4(other)) => one.ip() == other.ip(),
+        (SocketAddr::V6(one), SocketAddr::V6(other)) => one.ip() == other.ip(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(port: u16) -> Heard {
+        Heard { from: SocketAddr::new(IpAddr::from([127, 0, 0, 2]), port), is_member: false }
+    }
+
+    fn route() -> Route {
+        Route::new(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 40_000), from(0).from.ip())
+    }
+
+    #[test]
+    fn a_peer_is_asked_where_it_was_seen_and_in_turn_at_4791() {
+        let mut route = route();
+        let mut after_silence = || {
+            route.silent();
+            route.destination.port()
+        };
+        assert_eq!([after_silence(), after_silence(), after_silence()], [4791; 3], "never seen");
+        route.heard(&from(50_000), || true);
+        assert_eq!(route.destination.port(), 50_000);
+        let mut after_silence = || {
+            route.silent();
+            route.destination.port()
+        };
+        let ports = [(); 6].map(|()| after_silence());
+        assert_eq!(ports, [50_000, 4791, 50_000, 4791, 50_000, 4791]);
+        route.heard(&from(50_001), || true);
+        route.silent();
+        assert_eq!(route.destination.port(), 50_001);
+        route.heard(&from(4791), || true);
+        route.silent();
+        assert_eq!(route.destination.port(), 4791);
+    }
+
+    #[test]
+    fn a_foreign_peer_is_reached_at_4791_only() {
+        let mut route = route();
+        route.heard(&from(50_000), || false);
+        assert_eq!(route.destination, from(4791).from);
+    }
+}

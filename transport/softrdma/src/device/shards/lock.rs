@@ -1,0 +1,44 @@
+//! A shard under its lock, with the state that its callers need next to it.
+//!
+//! Owns the lock by which one thread at a time works on the shard, and the words by which its work changes
+//! hands. In steady state only its poller takes the lock; other threads that need the shard wait for it.
+//! Two shards share no cache line.
+#![forbid(unsafe_code)]
+
+use crate::device::shard::Shard;
+use crate::device::tables::directory::ShardIndex;
+use crate::device::threads::progress::Progress;
+use std::sync::atomic::{AtomicBool, Ordering};
+use trunkline_machine::rings::owned::Owned;
+
+/// A shard under its lock.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(in crate::device) struct ShardLock {
+    pub(in crate::device) index: ShardIndex,
+    pub(in crate::device) shard: Owned<Shard>,
+    pub(in crate::device) progress: Progress,
+    /// True if the shard has events that control has not taken.
+    has_control_events: AtomicBool,
+}
+
+impl ShardLock {
+    pub(in crate::device) fn new(index: ShardIndex, shard: Shard, progress: Progress) -> Self {
+        Self { index, shard: Owned::new(shard), progress, has_control_events: AtomicBool::new(false) }
+    }
+
+    /// Sets the flag for control if the shard has events; returns true if it has. The caller is in a turn.
+    pub(in crate::device) fn note_control_events(&self, shard: &Shard) -> bool {
+        let has_control_events = shard.has_control_events();
+        if has_control_events {
+            self.has_control_events.store(true, Ordering::Release);
+        }
+        has_control_events
+    }
+
+    /// Clears the flag for control's events, for a caller that takes them; returns true if it was set.
+    pub(in crate::device) fn take_note(&self) -> bool {
+        self.has_control_events.load(Ordering::Acquire)
+            && self.has_control_events.swap(false, Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,195 @@
+//! XRC domains by inode.
+//!
+//! Owns the mapping of files to domains (contract A1 to A7). On UDP the host's registry holds it for all
+//! processes of one user in one network namespace: they share the one device `trunkline0`, however often it
+//! is opened (contract A2). A device on a network in process has a separate table. A domain lives while an
+//! open handle, an SRQ or a TGT holds its `Arc`.
+#![forbid(unsafe_code)]
+
+use crate::device::threads::signal::lock;
+use crate::host::{DomainClaim, FileId, Host};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, Weak};
+use trunkline_verbs::{VerbsError, XrcdFlags};
+
+/// Identifies a domain; the same for all members of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::device) struct DomainNumber(pub(in crate::device) u64);
+
+/// An XRC domain.
+#[derive(Debug)]
+pub(in crate::device) struct Domain {
+    number: DomainNumber,
+    /// Declared before the file, so that it is dropped first: until then the inode names this domain.
+    claim: Option<DomainClaim>,
+    /// Keeps the inode in use, so that it cannot name another file meanwhile (contract A3).
+    _file: Option<File>,
+}
+
+impl Domain {
+    /// Returns the domain's number.
+    pub(in crate::device) fn number(&self) -> DomainNumber {
+        self.number
+    }
+
+    /// Returns the domain's number among all members of the host if a file names the domain, whose TGTs are
+    /// then shared.
+    pub(in crate::device) fn shared(&self) -> Option<u64> {
+        self.claim.as_ref().map(DomainClaim::id)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_file: BTreeMap<FileId, Weak<Domain>>,
+    /// Number of the last domain of a device without a host.
+    last: u64,
+}
+
+/// XRC domains of a device.
+#[derive(Debug)]
+pub(in crate::device) struct DomainTable {
+    table: Mutex<Table>,
+    host: Option<Arc<Host>>,
+}
+
+impl DomainTable {
+    /// Creates the table of this device's own domains, or of the domains that all members of a host share.
+    pub(in crate::device) fn new(host: Option<Arc<Host>>) -> Self {
+        Self { table: Mutex::default(), host }
+    }
+
+    /// Opens a domain according to the table of contract A5. One lock makes lookup and creation one step
+    /// (contract A4); among members it is the host's lock.
+    pub(in crate::device) fn open(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        flags: XrcdFlags,
+    ) -> Result<Arc<Domain>, VerbsError> {
+        let mut table = lock(&self.table);
+        let Some(fd) = file else {
+            let number = self.host.as_ref().map_or_else(|| table.next(), |host| host.new_domain_id());
+            return Ok(Arc::new(Domain { number: DomainNumber(number), claim: None, _file: None }));
+        };
+        let file = File::from(fd.try_clone_to_owned().map_err(|_| VerbsError::BadFile)?);
+        let metadata = file.metadata()?;
+        let id = FileId { device: metadata.dev(), inode: metadata.ino() };
+        let present = table.by_file.get(&id).and_then(Weak::upgrade);
+        let (number, claim) = match present {
+            Some(_) if flags.contains(XrcdFlags::EXCLUSIVE) => {
+                return Err(VerbsError::Invalid("an XRC domain exists for this file, and O_EXCL was given"));
+            }
+            Some(domain) => return Ok(domain),
+            None => match &self.host {
+                Some(host) => {
+                    let claim = host.open_domain(id, flags)?;
+                    (claim.id(), Some(claim))
+                }
+                None if !flags.contains(XrcdFlags::CREATE) => return Err(VerbsError::NoSuchDomain),
+                None => (table.next(), None),
+            },
+        };
+        let domain = Arc::new(Domain { number: DomainNumber(number), claim, _file: Some(file) });
+        table.by_file.retain(|_, domain| domain.strong_count() > 0);
+        table.by_file.insert(id, Arc::downgrade(&domain));
+        Ok(domain)
+    }
+}
+
+impl Table {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::Folder;
+    use std::os::fd::AsFd;
+
+    fn file(folder: &Folder) -> (std::path::PathBuf, File) {
+        let path = folder.path().join("domain");
+        let file = File::create(&path).unwrap();
+        (path, file)
+    }
+
+    /// Returns the table of a device on a network in process, and the table of a member.
+    fn tables() -> ([DomainTable; 2], Folder) {
+        let folder = Folder::new("domain-table");
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        ([DomainTable::new(None), DomainTable::new(Some(host))], folder)
+    }
+
+    #[test]
+    fn outcomes_follow_the_table() {
+        let (tables, folder) = tables();
+        tables.iter().for_each(|table| check_outcomes(table, &folder));
+    }
+
+    fn check_outcomes(table: &DomainTable, folder: &Folder) {
+        let (path, file) = file(folder);
+        let open = |flags| table.open(Some(file.as_fd()), flags);
+        let none = XrcdFlags::empty();
+        let create = XrcdFlags::CREATE;
+        let exclusive = XrcdFlags::EXCLUSIVE;
+        assert_eq!(open(none).unwrap_err(), VerbsError::NoSuchDomain);
+        assert_eq!(open(exclusive).unwrap_err(), VerbsError::NoSuchDomain);
+        let first = open(create | exclusive).unwrap();
+        assert_eq!(open(none).unwrap().number(), first.number());
+        assert_eq!(open(create).unwrap().number(), first.number());
+        assert_eq!(open(create | exclusive).unwrap_err().errno(), 22);
+        assert_eq!(open(exclusive).unwrap_err().errno(), 22);
+        drop(first);
+        assert_eq!(open(none).unwrap_err(), VerbsError::NoSuchDomain, "contract A12");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn identity_is_the_inode() {
+        let (tables, folder) = tables();
+        tables.iter().for_each(|table| check_identity(table, &folder));
+    }
+
+    fn check_identity(table: &DomainTable, folder: &Folder) {
+        let (path, first) = file(folder);
+        let one = table.open(Some(first.as_fd()), XrcdFlags::CREATE).unwrap();
+        let link = path.with_extension("link");
+        std::fs::hard_link(&path, &link).unwrap();
+        let linked = File::open(&link).unwrap();
+        assert_eq!(table.open(Some(linked.as_fd()), XrcdFlags::empty()).unwrap().number(), one.number());
+        drop((first, linked));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        let again = File::create(&path).unwrap();
+        let other = table.open(Some(again.as_fd()), XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE).unwrap();
+        assert_ne!(other.number(), one.number(), "contract A3");
+        std::fs::remove_file(&path).unwrap();
+        let private = table.open(None, XrcdFlags::empty()).unwrap();
+        assert_ne!(private.number(), table.open(None, XrcdFlags::empty()).unwrap().number());
+    }
+
+    #[test]
+    fn members_share_their_domains() {
+        let folder = Folder::new("members-share");
+        let root = folder.path().join("run");
+        let [one, two] = [(); 2].map(|()| DomainTable::new(Some(Host::join(Some(&root)).unwrap())));
+        let (path, file) = file(&folder);
+        let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;
+        let here = one.open(Some(file.as_fd()), both).unwrap();
+        assert_eq!(two.open(Some(file.as_fd()), both).unwrap_err().errno(), 22);
+        let there = two.open(Some(file.as_fd()), XrcdFlags::empty()).unwrap();
+        assert_eq!(here.number(), there.number());
+        drop(here);
+        drop(one.open(Some(file.as_fd()), XrcdFlags::empty()).unwrap());
+        drop(there);
+        assert_eq!(one.open(Some(file.as_fd()), XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
+        let private = [&one, &two, &one].map(|table| table.open(None, both).unwrap().number());
+        assert!(private[0] != private[1] && private[1] != private[2] && private[0] != private[2]);
+        std::fs::remove_file(path).unwrap();
+    }
+}

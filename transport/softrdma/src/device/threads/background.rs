@@ -1,0 +1,265 @@
+//! The background machine of a shard, which does the shard's work when no thread polls.
+//!
+//! Owns the machine's steps and the descriptors it sleeps on; outside of simulations it is a thread. It
+//! starts with the shard. It holds the shard's turn for one round of work, never while it sleeps. The machine
+//! of the first shard does control's work, too.
+//!
+//! | machine | it sleeps on | [`Watcher`] |
+//! |---|---|---|
+//! | leaves the work to a poller that is awake | the waker, one tick | nobody: no deadline is missed by more than two ticks |
+//! | leaves the work to a poller that sleeps for the shard | the waker, a tick that doubles | the poller |
+//! | does the work | waker and descriptors | the machine, until the shard's next deadline |
+//!
+//! In a simulation nothing waits on descriptors: a bell wakes the machine, and the simulation asks whether
+//! datagrams have arrived.
+#![forbid(unsafe_code)]
+
+use super::wake_up::Watcher;
+use crate::device::device_parts::DeviceParts;
+use crate::device::shard::Shard;
+use crate::device::shards::lock::ShardLock;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_machine::rings::handover::Duty;
+use trunkline_machine::rings::shared::Wanted;
+use trunkline_machine::{Machine, Running, Sleeper, Turn, WatchSet};
+use trunkline_verbs::Time;
+use trunkline_verbs::descriptors::above_stdio;
+
+/// Minimum time without a poll after which the background machine takes over. A thread that waits for its core is
+/// not relieved within a slice of the scheduler, usually 4 ms.
+const TICK: Duration = Duration::from_millis(8);
+/// Longest tick, reached by doubling while a poller sleeps for the shard. A poller that wakes and then stops is
+/// relieved after at most two of them, within the retries of its peers.
+const LONGEST_TICK: Duration = Duration::from_millis(256);
+const WAKER: Token = Token(0);
+
+/// A running background machine.
+#[derive(Debug)]
+pub(in crate::device) struct Background {
+    lock: Arc<ShardLock>,
+    machine: Running,
+}
+
+impl Background {
+    /// Starts the machine. `sleeper` is the object that it sleeps on in a simulation.
+    pub(in crate::device) fn start(
+        parts: &Arc<DeviceParts>,
+        lock: &Arc<ShardLock>,
+        sleeper: Option<Sleeper>,
+    ) -> io::Result<Self> {
+        let runtime = parts.runtime().clone();
+        let (parts, of_shard) = (Arc::clone(parts), Arc::clone(lock));
+        let make = Box::new(move || {
+            let rest = match sleeper {
+                Some(sleeper) => Rest::Bell(sleeper),
+                None => Rest::Descriptors(Descriptors::new(of_shard.progress.waker())?),
+            };
+            Ok(Box::new(ShardMachine {
+                parts,
+                lock: of_shard,
+                rest,
+                step: Step::Check,
+                until: None,
+                tick: TICK,
+            }) as Box<dyn Machine>)
+        });
+        Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
+    }
+
+    /// Returns true if the machine belongs to that shard.
+    pub(in crate::device) fn is_of(&self, lock: &Arc<ShardLock>) -> bool {
+        Arc::ptr_eq(&self.lock, lock)
+    }
+
+    /// Ends the machine. The child of a fork has none.
+    pub(in crate::device) fn stop(self) {
+        if self.lock.progress.is_orphan() {
+            return self.forget();
+        }
+        self.lock.progress.stop();
+        // The machine panics only by a bug of ours, and the panic has been printed by then.
+        let _panicked = self.machine.join();
+    }
+
+    /// Forgets the thread in the child of a fork, where it exists only in the parent.
+    pub(in crate::device) fn forget(self) {
+        std::mem::forget(self.machine);
+    }
+}
+
+/// The background machine.
+struct ShardMachine {
+    parts: Arc<DeviceParts>,
+    lock: Arc<ShardLock>,
+    rest: Rest,
+    step: Step,
+    /// Time at which the machine wakes by itself from its last [`Step::Sleep`].
+    until: Option<Time>,
+    /// Length of the last [`Step::Tick`].
+    tick: Duration,
+}
+
+/// Step of the machine's cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Determines whether the machine or a poller does the work.
+    Check,
+    /// The machine does the work.
+    Work,
+    /// Sleeps until the next tick, even if packets arrive.
+    Tick,
+    /// Sleeps until something arrives.
+    Sleep,
+}
+
+/// Means of sleeping.
+enum Rest {
+    Descriptors(Descriptors),
+    /// Sleeper of a simulation.
+    Bell(Sleeper),
+}
+
+impl ShardMachine {
+    /// Determines whether the machine or a poller does the work.
+    fn check(&mut self) -> Turn {
+        let progress = &self.lock.progress;
+        if let Rest::Bell(sleeper) = &self.rest {
+            // A bell that rings from here on ends the next sleep, as the count of an eventfd does.
+            sleeper.announce();
+        }
+        if progress.is_stopping() {
+            return Turn::Done;
+        }
+        let (duty, is_unwatched) = progress.check();
+        if is_unwatched {
+            self.parts.woken(&self.lock, true);
+        }
+        match duty {
+            Duty::Leave => {
+                self.step = Step::Tick;
+                self.tick = TICK;
+                Turn::Sleep(Some(self.parts.now() + self.tick))
+            }
+            Duty::Watched => {
+                self.step = Step::Tick;
+                self.tick = (2 * self.tick).min(LONGEST_TICK);
+                Turn::Sleep(Some(self.parts.now() + self.tick))
+            }
+            Duty::TakeOver => {
+                self.step = Step::Work;
+                self.tick = TICK;
+                Turn::Again
+            }
+        }
+    }
+
+    /// Does the shard's work.
+    fn work(&mut self) -> Turn {
+        self.step = Step::Check;
+        let (more, mut shard) = self.parts.work_and_stay(&self.lock, Shard::work_and_linger);
+        if more || !self.lock.progress.has_handed_over() {
+            // A poller may have gone to sleep for the shard since the last check.
+            self.parts.worked(&self.lock, &mut shard, self.parts.now());
+            // Other threads wait for the shard, and its lock is not fair.
+            return if more { Turn::Yield } else { Turn::Again };
+        }
+        if let Rest::Descriptors(descriptors) = &mut self.rest {
+            let version = shard.link().descriptors_version();
+            let all = || shard.link().descriptors().into_iter().chain(shard.bell()).collect();
+            descriptors.watched.update(&descriptors.full, version, all);
+        }
+        let Some(deadline) =
+            self.parts.fall_asleep(&self.lock, &mut shard, (Watcher::Background, Wanted::All))
+        else {
+            return Turn::Again;
+        };
+        self.step = Step::Sleep;
+        self.until = deadline;
+        Turn::Sleep(deadline)
+    }
+}
+
+impl Machine for ShardMachine {
+    fn turn(&mut self) -> Turn {
+        match self.step {
+            Step::Work => self.work(),
+            Step::Check | Step::Tick | Step::Sleep => self.check(),
+        }
+    }
+
+    fn sleep(&mut self, until: Option<Time>) {
+        let Rest::Descriptors(descriptors) = &mut self.rest else { return };
+        let timeout = until.map(|until| until - self.parts.now());
+        let woken = match self.step {
+            Step::Sleep => descriptors.sleep(timeout),
+            Step::Tick | Step::Check | Step::Work => descriptors.tick(timeout),
+        };
+        if woken {
+            self.lock.progress.clear_waker();
+        }
+    }
+
+    fn is_woken(&self) -> bool {
+        let Rest::Bell(sleeper) = &self.rest else { return true };
+        let arrived = || self.lock.shard.try_enter().is_none_or(|shard| shard.link().has_arrivals());
+        sleeper.is_woken() || (self.step == Step::Sleep && arrived())
+    }
+
+    /// Returns true if the machine should not be asleep: it ticks although the work is its own, or the shard has
+    /// work that wakes nobody.
+    fn is_due(&self) -> bool {
+        match self.step {
+            Step::Tick => self.lock.progress.has_handed_over(),
+            Step::Sleep => self.parts.is_due(&self.lock, self.until),
+            Step::Check | Step::Work => false,
+        }
+    }
+}
+
+/// Two sets of descriptors to sleep on.
+#[derive(Debug)]
+struct Descriptors {
+    /// The waker alone.
+    quiet: Poll,
+    /// The waker and the link.
+    full: Poll,
+    events: Events,
+    watched: WatchSet,
+}
+
+impl Descriptors {
+    fn new(waker: RawFd) -> io::Result<Self> {
+        let (quiet, full) = (above_stdio(Poll::new)?, above_stdio(Poll::new)?);
+        for poll in [&quiet, &full] {
+            poll.registry().register(&mut SourceFd(&waker), WAKER, Interest::READABLE)?;
+        }
+        Ok(Self { quiet, full, events: Events::with_capacity(16), watched: WatchSet::default() })
+    }
+
+    /// Sleeps for a tick; returns true if the waker was written.
+    fn tick(&mut self, timeout: Option<Duration>) -> bool {
+        sleep_on(&mut self.quiet, &mut self.events, timeout)
+    }
+
+    /// Sleeps until the waker is written or packets arrive; returns true if the waker was written.
+    fn sleep(&mut self, timeout: Option<Duration>) -> bool {
+        let timeout = self.watched.limit(timeout);
+        sleep_on(&mut self.full, &mut self.events, timeout)
+    }
+}
+
+fn sleep_on(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> bool {
+    if let Err(error) = poll.poll(events, timeout)
+        && error.kind() != io::ErrorKind::Interrupted
+    {
+        tracing::error!(%error, "a shard's background thread cannot sleep");
+        #[expect(clippy::disallowed_methods, reason = "only a shard's own real thread sleeps here")]
+        std::thread::sleep(TICK);
+    }
+    events.iter().any(|event| event.token() == WAKER)
+}

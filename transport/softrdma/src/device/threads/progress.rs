@@ -1,0 +1,206 @@
+//! The handover of a shard's work between the program's pollers and the shard's background machine.
+//!
+//! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick
+//! whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's own
+//! descriptors ([`super::wait`]) keeps the work. When no thread has polled since the last check, or a program
+//! arms a CQ to sleep on its channel, the machine does the work ([`super::background`]). It must never take the
+//! shard's lock: callers are in a turn.
+#![forbid(unsafe_code)]
+
+use super::wake_up::{WakePoller, WakeUp, Watcher};
+use crate::device::shard::Shard;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use trunkline_machine::mutant;
+use trunkline_machine::rings::handover::{Duty, Handover};
+use trunkline_verbs::Time;
+
+/// State shared by pollers and the background machine.
+#[derive(Debug)]
+pub(in crate::device) struct Progress {
+    handover: Handover,
+    /// Time at which the machine or poller that sleeps on an armed link wakes by itself. Valid while there is a
+    /// [`Watcher`], and written in a turn of the shard.
+    sleeps_until_ns: AtomicU64,
+    /// Version of the link's descriptors that it watches.
+    watched_version: AtomicU64,
+    stopping: AtomicBool,
+    /// True if this process is a child that has no background thread yet.
+    orphan: AtomicBool,
+    waker: Arc<WakeUp>,
+}
+
+impl Progress {
+    /// Creates the state of a machine that `waker` wakes.
+    pub(in crate::device) fn new(waker: Arc<WakeUp>) -> Self {
+        Self {
+            handover: Handover::new(),
+            sleeps_until_ns: AtomicU64::new(0),
+            watched_version: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            orphan: AtomicBool::new(false),
+            waker,
+        }
+    }
+
+    /// Records in the child of a fork that there is no thread. Returns the waker.
+    pub(in crate::device) fn forked(&self) -> BorrowedFd<'_> {
+        self.orphan.store(true, Ordering::Relaxed);
+        self.waker.descriptor().as_fd()
+    }
+
+    /// Returns true if a background thread is missing since a fork.
+    pub(in crate::device) fn is_orphan(&self) -> bool {
+        self.orphan.load(Ordering::Relaxed)
+    }
+
+    /// Resets the state for a new thread, which begins like the first one.
+    pub(in crate::device) fn adopt(&self) {
+        self.waker.watch(Watcher::Nobody);
+        self.waker.forget_poller();
+        self.sleeps_until_ns.store(0, Ordering::Relaxed);
+        self.watched_version.store(0, Ordering::Relaxed);
+        let _nobody_sleeps_yet = self.handover.arm();
+        self.orphan.store(false, Ordering::Relaxed);
+    }
+
+    /// Records that a thread polls.
+    pub(in crate::device) fn note_poll(&self) {
+        if self.handover.poller_entered() {
+            self.waker.wake_background();
+        }
+    }
+
+    /// Hands the work to the machine, since a thread of the program sleeps on a channel. A poller that sleeps for
+    /// the shard keeps the work.
+    pub(in crate::device) fn hand_over(&self) {
+        if self.waker.is(Watcher::Poller) {
+            self.keep();
+        } else if self.handover.arm() {
+            self.waker.wake_background();
+        }
+    }
+
+    /// Sets the poller that may sleep for the shard. Returns false if there is one already.
+    pub(in crate::device) fn set_poller(&self, wake: WakePoller) -> bool {
+        self.waker.set_poller(wake)
+    }
+
+    /// Forgets the poller, and hands the work to the machine.
+    pub(in crate::device) fn forget_poller(&self) {
+        self.waker.forget_poller();
+        self.hand_over();
+    }
+
+    /// Keeps the work with a poller that sleeps for the shard.
+    fn keep(&self) {
+        if self.handover.watch() {
+            self.waker.wake_background();
+        }
+    }
+
+    /// Wakes the machine or poller that sleeps for the shard if it must know of a change that another thread made
+    /// to the shard, in its turn. `version` is the version of the link's descriptors, `deadline` the shard's next
+    /// deadline.
+    fn shard_changed(&self, version: u64, deadline: Option<Time>) {
+        if version != self.watched_version.load(Ordering::Relaxed) {
+            self.waker.wake();
+            return;
+        }
+        let Some(deadline) = deadline else { return };
+        if deadline.0 < self.sleeps_until_ns.load(Ordering::Relaxed) {
+            // One wake-up is enough, even if many calls follow before the machine runs.
+            self.sleeps_until_ns.store(0, Ordering::Relaxed);
+            if !mutant!(earlier_deadline_wakes_nobody) {
+                self.waker.wake();
+            }
+        }
+    }
+
+    /// Wakes the machine if necessary after a thread of the program has run an operation on the shard other
+    /// than its work, in its turn. While the machine sleeps, no thread polls the rings that the operation has
+    /// made active.
+    pub(in crate::device) fn acted(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
+        if self.waker.is(Watcher::Nobody) {
+            return;
+        }
+        if shard.has_control_events_more_in_memory() {
+            self.waker.wake();
+        } else {
+            self.shard_changed(shard.link().descriptors_version(), deadline(shard));
+        }
+    }
+
+    /// Wakes the machine if necessary after a poller has done the shard's work, in its turn. Receiving
+    /// packets may have disarmed the link, on which a thread that sleeps on the descriptors relies.
+    pub(in crate::device) fn worked(
+        &self,
+        shard: &mut Shard,
+        now: Time,
+        deadline: impl FnOnce(&Shard) -> Option<Time>,
+    ) {
+        if self.waker.is(Watcher::Nobody) {
+            return;
+        }
+        if !shard.stays_armed() && shard.arm_again(now) {
+            self.waker.wake();
+        } else {
+            self.shard_changed(shard.link().descriptors_version(), deadline(shard));
+        }
+    }
+
+    /// Returns true if a poller has handed the work over, or the machine has taken it.
+    pub(in crate::device) fn has_handed_over(&self) -> bool {
+        self.handover.is_background()
+    }
+
+    /// Begins the machine's decision whether it does the work. From here on it does not watch; the flag is true if
+    /// neither does a poller.
+    pub(in crate::device) fn check(&self) -> (Duty, bool) {
+        let is_unwatched = self.waker.release(Watcher::Background);
+        (self.handover.background_check(|| self.waker.is(Watcher::Poller)), is_unwatched)
+    }
+
+    /// Records that the machine or a poller, still in its turn, goes to sleep on an armed link, whose descriptors
+    /// have this version.
+    pub(in crate::device) fn falls_asleep(&self, watcher: Watcher, version: u64, until: Option<Time>) {
+        self.watched_version.store(version, Ordering::Relaxed);
+        self.sleeps_until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
+        self.waker.watch(watcher);
+        if watcher == Watcher::Poller {
+            self.keep();
+        }
+    }
+
+    /// Records that the poller that slept for the shard is awake.
+    pub(in crate::device) fn poller_awake(&self) {
+        self.waker.release(Watcher::Poller);
+    }
+
+    /// Returns true if nobody sleeps for the shard.
+    pub(in crate::device) fn is_unwatched(&self) -> bool {
+        self.waker.is(Watcher::Nobody)
+    }
+
+    /// Tells the machine to end.
+    pub(in crate::device) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.waker.wake_background();
+    }
+
+    /// Returns true if the machine should end.
+    pub(in crate::device) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Returns the descriptor that wakes the machine.
+    pub(in crate::device) fn waker(&self) -> RawFd {
+        self.waker.descriptor().as_raw_fd()
+    }
+
+    /// Resets the descriptor after it has woken the machine, so that it can be written again.
+    pub(in crate::device) fn clear_waker(&self) {
+        let _empty = self.waker.descriptor().read();
+    }
+}

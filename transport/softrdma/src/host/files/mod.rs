@@ -1,0 +1,19 @@
+//! Files and locks of the runtime directory.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | `runtime_dir`, `default_dir` | the choice of the directory |
+//! | `private_file` | the check that only their user can access files and directories |
+//! | `folder_lock`, `slot_locks` | the lock around slow changes; the locks that show which members live |
+//! | `tidy` | folders of network namespaces that are gone |
+//! | `node_sockets` | the sockets of nodes |
+//! | `away` | devices that the operator has taken away |
+
+pub(super) mod away;
+pub(super) mod default_dir;
+pub(super) mod folder_lock;
+pub(super) mod node_sockets;
+pub(super) mod private_file;
+pub(super) mod runtime_dir;
+pub(super) mod slot_locks;
+pub(super) mod tidy;

@@ -1,0 +1,218 @@
+//! The directory that the processes of one user and one network namespace share.
+//!
+//! Owns the choice of the directory and the names of the folders inside. Each folder is named after a network namespace, since addresses are valid within one only.
+#![forbid(unsafe_code)]
+
+use super::default_dir::DefaultDirectory;
+use super::private_file::{is_private_directory, private_directory};
+use crate::host::HostError;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Format of the files in such a folder. It changes with the format of any of them, and is part of the
+/// folder's name, so that programs of two versions never read each other's tables. At a shared address one of
+/// the two finds port 4791 in use.
+pub(in crate::host) const FORMAT: u32 = 8;
+
+/// Name of a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::host) struct FolderName {
+    /// Inode of the network namespace; `None` where there is no `/proc`. Then all of this user's processes
+    /// are assumed to share one namespace.
+    pub(in crate::host) namespace: Option<u64>,
+    /// Format of the files inside.
+    pub(in crate::host) format: u32,
+}
+
+impl FolderName {
+    const PREFIX: &str = "net-";
+    const UNKNOWN: &str = "any";
+
+    /// Parses a name written by [`fmt::Display`]; `None` for any other text.
+    pub(in crate::host) fn parse(text: &str) -> Option<Self> {
+        let (namespace, format) = text.strip_prefix(Self::PREFIX)?.split_once('.')?;
+        let namespace = if namespace == Self::UNKNOWN { None } else { Some(namespace.parse::<u64>().ok()?) };
+        let name = Self { namespace, format: format.parse().ok()? };
+        (name.to_string() == text).then_some(name)
+    }
+
+    fn of_this_thread() -> Self {
+        let found =
+            std::fs::metadata("/proc/thread-self/ns/net").or_else(|_| std::fs::metadata("/proc/self/ns/net"));
+        Self { namespace: found.ok().map(|found| found.ino()), format: FORMAT }
+    }
+}
+
+impl fmt::Display for FolderName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(Self::PREFIX)?;
+        match self.namespace {
+            Some(inode) => write!(out, "{inode}")?,
+            None => out.write_str(Self::UNKNOWN)?,
+        }
+        write!(out, ".{}", self.format)
+    }
+}
+
+/// Returns the folder of this process's network namespace, created if it does not exist.
+///
+/// `named` is a directory that the program chose. Otherwise it is taken from the environment:
+/// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, or the directory for temporary files.
+pub(in crate::host) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostError> {
+    let name = FolderName::of_this_thread().to_string();
+    let path = match Root::choose(named) {
+        Root::Set { path, .. } => private_directory(&path).map(|()| path)?,
+        Root::Default(directory) => directory.choose(&name)?,
+    };
+    let folder = path.join(name);
+    private_directory(&folder)?;
+    Ok(folder)
+}
+
+/// Like [`namespace_folder`], but creates nothing. Returns `None` if no process of this network namespace has
+/// used the directory.
+///
+/// # Errors
+/// [`HostError::Absent`] if the directory does not exist.
+pub(in crate::host) fn existing_folder(named: Option<&Path>) -> Result<Option<PathBuf>, HostError> {
+    let path = match Root::choose(named) {
+        Root::Set { path, .. } if is_private_directory(&path)? => path,
+        Root::Set { path, origin } => return Err(HostError::Absent { path, origin }),
+        Root::Default(directory) => directory.existing()?.ok_or_else(|| HostError::Absent {
+            path: directory.plain_path(),
+            origin: "it is the default, and TRUNKLINE_RUNTIME_DIR sets another",
+        })?,
+    };
+    let folder = path.join(FolderName::of_this_thread().to_string());
+    Ok(is_private_directory(&folder)?.then_some(folder))
+}
+
+/// The choice of the runtime directory.
+#[derive(Debug)]
+enum Root {
+    /// A directory that a setting names.
+    Set {
+        path: PathBuf,
+        /// The setting, for errors.
+        origin: &'static str,
+    },
+    /// A directory among temporary files, whose name may have a suffix.
+    Default(DefaultDirectory),
+}
+
+impl Root {
+    fn choose(named: Option<&Path>) -> Self {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(path) = named {
+            Self::Set { path: path.to_owned(), origin: "the program chose it" }
+        } else if let Some(path) = set("TRUNKLINE_RUNTIME_DIR") {
+            Self::Set { path, origin: "TRUNKLINE_RUNTIME_DIR sets it" }
+        } else if let Some(directory) = set("XDG_RUNTIME_DIR") {
+            let origin = "XDG_RUNTIME_DIR sets it, and TRUNKLINE_RUNTIME_DIR sets another";
+            Self::Set { path: directory.join("trunkline"), origin }
+        } else {
+            Self::Default(DefaultDirectory::new(std::env::temp_dir()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::Folder;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn refusal(path: &Path) -> String {
+        namespace_folder(Some(path)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_new_directory_is_private_and_is_found_again() {
+        let folder = Folder::new("new");
+        let root = folder.path().join("run");
+        let first = namespace_folder(Some(&root)).unwrap();
+        assert_eq!(std::fs::metadata(&first).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(namespace_folder(Some(&root)).unwrap(), first);
+    }
+
+    #[test]
+    fn looking_for_a_folder_creates_nothing() {
+        let folder = Folder::new("looked-for");
+        let root = folder.path().join("run");
+        let text = existing_folder(Some(&root)).unwrap_err().to_string();
+        assert!(text.contains(&format!("{root:?} does not exist")), "{text}");
+        assert!(!root.exists());
+        std::fs::create_dir(&root).unwrap();
+        std::fs::set_permissions(&root, Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(existing_folder(Some(&root)).unwrap(), None);
+        assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0);
+        let made = namespace_folder(Some(&root)).unwrap();
+        assert_eq!(existing_folder(Some(&root)).unwrap(), Some(made));
+        std::fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
+        let text = existing_folder(Some(&root)).unwrap_err().to_string();
+        assert!(text.contains("open to other users"), "{text}");
+    }
+
+    /// A process that starts at the same moment as the maker finds such a directory.
+    #[test]
+    fn a_directory_whose_maker_has_not_set_its_permissions_yet_serves() {
+        let folder = Folder::new("umask");
+        let root = folder.path().join("run");
+        let inside = namespace_folder(Some(&root)).unwrap();
+        for mode in [0o500, 0o400, 0o000] {
+            for path in [&inside, &root] {
+                std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            }
+            assert_eq!(namespace_folder(Some(&root)).unwrap(), inside);
+            for path in [&inside, &root] {
+                assert_eq!(std::fs::metadata(path).unwrap().mode() & 0o777, 0o700);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let folder = Folder::new("name");
+        let made = namespace_folder(Some(&folder.path().join("run"))).unwrap();
+        let made = FolderName::parse(made.file_name().unwrap().to_str().unwrap()).unwrap();
+        assert_eq!(made, FolderName::of_this_thread());
+        for namespace in [None, Some(0), Some(4_026_531_840), Some(u64::MAX)] {
+            for format in [0, FORMAT, u32::MAX] {
+                let name = FolderName { namespace, format };
+                assert_eq!(FolderName::parse(&name.to_string()), Some(name));
+            }
+        }
+        for other in
+            ["net-", "net-1", "net-1.", "net-.4", "net-01.4", "net-+1.4", "net-1.4.4", "xet-1.4", "notes"]
+        {
+            assert_eq!(FolderName::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_others_could_write_is_refused_with_the_remedy() {
+        let folder = Folder::new("refused");
+        let open = folder.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+        let text = refusal(&open);
+        assert!(text.contains("open to other users") && text.contains("TRUNKLINE_RUNTIME_DIR"), "{text}");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        assert!(refusal(&link).contains("symbolic link"));
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(refusal(&file).contains("not a directory"));
+        assert!(refusal(&folder.path().join("a/b")).contains("cannot create"));
+        // A user cannot remove the directory of another one.
+        if nix::unistd::geteuid().is_root() {
+            nix::unistd::chown(&open, Some(nix::unistd::Uid::from_raw(65534)), None).unwrap();
+            let text = refusal(&open);
+            assert!(text.contains("belongs to another user") && !text.contains("remove it"), "{text}");
+        } else {
+            println!("skipped: only root can create the files of another user");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Memory that one member writes and another reads.
+//!
+//! Owns how such an area is created, handed over and mapped. Each member writes only its own areas. A mapped
+//! area of another member cannot be written, grow or shrink. It may hold anything at any time: copies out of it
+//! may tear, and must be checked. In a simulation an area is heap memory; the stores of a killed process are
+//! dropped, even in the middle of a copy.
+#![forbid(unsafe_code)]
+
+use super::area_ffi::{self, Fork, Mapping};
+use super::segment::Life;
+use crate::host::Host;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use trunkline_verbs::{Memory, MemoryError, headroom};
+
+/// The areas of one process: creates its own, and maps those of others.
+#[derive(Debug, Clone)]
+pub(crate) struct Areas(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Mapped(Arc<Fork>),
+    Simulated(Arc<Life>),
+}
+
+/// An area on its way to another member.
+#[derive(Debug)]
+pub(crate) enum AreaHandle {
+    /// A descriptor of its memory.
+    Descriptor(OwnedFd),
+    /// The memory itself, in a simulation.
+    Memory(Arc<Memory>),
+}
+
+impl PartialEq for AreaHandle {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Descriptor(one), Self::Descriptor(other)) => one.as_raw_fd() == other.as_raw_fd(),
+            (Self::Memory(one), Self::Memory(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for AreaHandle {}
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Mapping),
+    Simulated(Arc<Memory>),
+}
+
+impl Bytes {
+    fn memory(&self) -> &Memory {
+        match self {
+            Self::Mapped(mapping) => mapping.memory(),
+            Self::Simulated(memory) => memory,
+        }
+    }
+}
+
+/// An area of this member. Offsets are chosen by this process, never read from shared memory.
+#[derive(Debug)]
+pub(crate) struct OwnArea {
+    bytes: Bytes,
+    /// The life of the storing process, in a simulation.
+    life: Option<Arc<Life>>,
+}
+
+/// Another member's area.
+#[derive(Debug)]
+pub(crate) struct MappedArea {
+    bytes: Bytes,
+}
+
+impl Areas {
+    /// Creates the maker for a member of this host.
+    ///
+    /// # Errors
+    /// The feature that the system lacks.
+    pub(crate) fn new(host: &Host) -> Result<Self, &'static str> {
+        match host.life() {
+            Some(life) => Ok(Self(Kind::Simulated(Arc::clone(life)))),
+            None => {
+                let fork = Fork::new().map_err(|error| area_ffi::reason(&error))?;
+                Ok(Self(Kind::Mapped(Arc::new(fork))))
+            }
+        }
+    }
+
+    /// Returns true in the process that created this value. A forked child has none of the areas.
+    pub(crate) fn is_own_process(&self) -> bool {
+        match &self.0 {
+            Kind::Mapped(fork) => fork.is_own_process(),
+            Kind::Simulated(_) => true,
+        }
+    }
+
+    /// Makes this process count as a forked child.
+    #[cfg(test)]
+    pub(crate) fn pretend_child(&self) {
+        if let Kind::Mapped(fork) = &self.0 {
+            fork.pretend_child();
+        }
+    }
+
+    /// Creates an area of zeros, and the handle by which another member maps it.
+    ///
+    /// # Errors
+    /// The resource that the system, or a limit of this process, lacks.
+    pub(crate) fn make(&self, length: usize) -> Result<(OwnArea, AreaHandle), &'static str> {
+        has_room(length)?;
+        match &self.0 {
+            Kind::Mapped(fork) => {
+                may_have_file(length)?;
+                let (mapping, file) =
+                    Mapping::make(length, fork).map_err(|error| area_ffi::reason(&error))?;
+                Ok((OwnArea { bytes: Bytes::Mapped(mapping), life: None }, AreaHandle::Descriptor(file)))
+            }
+            Kind::Simulated(life) => {
+                let memory = Memory::zeroed(length).map_err(|_| "no memory is left to share")?;
+                let bytes = Bytes::Simulated(Arc::clone(&memory));
+                Ok((OwnArea { bytes, life: Some(Arc::clone(life)) }, AreaHandle::Memory(memory)))
+            }
+        }
+    }
+
+    /// Maps another member's area.
+    ///
+    /// # Errors
+    /// The area has another length, is not sealed, or has no memory reserved; or the system or a limit of this
+    /// process refuses.
+    pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<MappedArea, &'static str> {
+        has_room(length)?;
+        let bytes = match (handle, &self.0) {
+            (AreaHandle::Descriptor(file), Kind::Mapped(fork)) => {
+                let mapped = Mapping::read_only(file, length, fork);
+                Bytes::Mapped(mapped.map_err(|error| match error.kind() {
+                    io::ErrorKind::InvalidData => {
+                        "its shared memory is not sealed, not reserved, or of another size"
+                    }
+                    _ => area_ffi::reason(&error),
+                })?)
+            }
+            (AreaHandle::Memory(memory), Kind::Simulated(_)) if memory.len() == length => {
+                Bytes::Simulated(memory)
+            }
+            _ => return Err("its shared memory is of another kind"),
+        };
+        Ok(MappedArea { bytes })
+    }
+}
+
+fn may_have_file(length: usize) -> Result<(), &'static str> {
+    let refused = "a limit on the size of files (ulimit -f) leaves no room to share memory";
+    headroom::check_file(length as u64).map_err(|_| refused)
+}
+
+fn has_room(length: usize) -> Result<(), &'static str> {
+    headroom::check_shared(length).map_err(|_| "a limit on the address space leaves no room to share memory")
+}
+
+impl OwnArea {
+    /// Stores a word, with release ordering.
+    pub(crate) fn store(&self, offset: usize, value: u64) {
+        if self.permit(1) == 1 {
+            let stored = self.bytes.memory().atomic(offset, |word| word.store(value, Ordering::Release));
+            debug_assert_eq!(stored, Ok(()), "own offsets are inside");
+        }
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        // In a simulation, each word is a separate store.
+        let permitted = self.permit(bytes.len().div_ceil(8)).saturating_mul(8).min(bytes.len());
+        let written = self.bytes.memory().write(offset, &bytes[..permitted]);
+        debug_assert_eq!(written, Ok(()), "own offsets are inside");
+    }
+
+    /// Copies `length` bytes from `at` of another memory in.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`], of the other memory.
+    pub(crate) fn copy_in(
+        &self,
+        offset: usize,
+        from: &Memory,
+        at: usize,
+        length: usize,
+    ) -> Result<(), MemoryError> {
+        let permitted = self.permit(length.div_ceil(8)).saturating_mul(8).min(length);
+        from.copy_to(at, permitted, self.bytes.memory(), offset)
+    }
+
+    /// Loads a word, for messages to oneself.
+    pub(crate) fn load(&self, offset: usize) -> u64 {
+        self.bytes.memory().load(offset).unwrap_or(0)
+    }
+
+    /// Copies bytes out, for messages to oneself.
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
+        let read = self.bytes.memory().read(offset, into);
+        debug_assert_eq!(read, Ok(()), "own offsets are inside");
+    }
+
+    fn permit(&self, stores: usize) -> usize {
+        let permitted = |life: &Arc<Life>| usize::try_from(life.permit(stores as u64)).unwrap_or(stores);
+        self.life.as_ref().map_or(stores, permitted)
+    }
+}
+
+impl MappedArea {
+    /// Loads a word, with acquire ordering.
+    pub(crate) fn load(&self, offset: usize) -> u64 {
+        self.bytes.memory().load(offset).unwrap_or(0)
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
+        let read = self.bytes.memory().read(offset, into);
+        debug_assert_eq!(read, Ok(()), "own offsets are inside");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::Folder;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    fn areas(folder: &Folder) -> Areas {
+        Areas::new(&Host::join(Some(&folder.path().join("run"))).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_one_writes_the_other_reads() {
+        let folder = Folder::new("area");
+        let (one, other) = (areas(&folder), areas(&folder));
+        let (own, handle) = one.make(8192).unwrap();
+        let peer = other.map(handle, 8192).unwrap();
+        own.write(4096, b"hello");
+        own.store(8, 77);
+        let mut read = [0; 5];
+        peer.read(4096, &mut read);
+        assert_eq!((&read, peer.load(8)), (b"hello", 77));
+    }
+
+    #[test]
+    fn nobody_but_its_maker_can_write_or_resize_an_area() {
+        let folder = Folder::new("sealed");
+        let (_own, handle) = areas(&folder).make(8192).unwrap();
+        let AreaHandle::Descriptor(file) = handle else { panic!("not a simulation") };
+        let file = File::from(file);
+        assert!(file.write_at(b"x", 0).is_err());
+        assert!(file.set_len(4096).is_err() && file.set_len(1 << 20).is_err());
+        assert!(area_ffi::can_map_for_writing(&file, 8192).is_err());
+        assert!(area_ffi::can_make_writable(&file, 8192).is_err());
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        if let Ok(opened) = File::options().read(true).write(true).open(path) {
+            assert!(opened.write_at(b"x", 0).is_err());
+            assert!(area_ffi::can_map_for_writing(&opened, 8192).is_err());
+        }
+        let mut read = [1];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(read, [0]);
+    }
+
+    #[test]
+    fn memory_that_its_maker_could_take_away_is_refused() {
+        let folder = Folder::new("unsealed");
+        let areas = areas(&folder);
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        let file = || AreaHandle::Descriptor(File::open(&path).unwrap().into());
+        assert!(areas.map(file(), 8192).is_err_and(|why| why.contains("not sealed")), "a plain file");
+        let (_own, handle) = areas.make(4096).unwrap();
+        assert!(areas.map(handle, 8192).is_err_and(|why| why.contains("another size")));
+        let handle = AreaHandle::Descriptor(area_ffi::without_memory(8192));
+        assert!(areas.map(handle, 8192).is_err_and(|why| why.contains("not reserved")), "no page is there");
+    }
+}

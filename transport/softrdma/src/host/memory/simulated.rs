@@ -1,0 +1,183 @@
+//! A host inside one process, for simulations: segments, liveness and messages without files and sockets.
+//!
+//! Owns the segments that the simulated processes of a host share, and their inboxes. Once a process
+//! is killed, its stores and messages are dropped, although its code may run until the simulation drops it. A
+//! process may be killed between two stores, so that other members find its writes half done.
+//!
+//! Called by `member`, `segment` and `members` for members that joined with [`Host::in_memory`]
+//! (`crate::host::Host`), and by the module `simulation`.
+#![forbid(unsafe_code)]
+
+use super::segment::{HeapWords, Life};
+use crate::host::{HostError, MemberId};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use trunkline_machine::Runtime;
+use trunkline_verbs::Memory;
+
+/// Capacity of a member's inbox in bytes, like a socket's buffer.
+const INBOX_BYTES: usize = 1 << 20;
+
+/// An entry of a member's inbox.
+#[derive(Debug)]
+pub(in crate::host) enum Entry {
+    /// The sender has connected; from now on its end is reported as a loss.
+    Connected(MemberId),
+    /// A message.
+    Message {
+        /// Sender of the message.
+        from: MemberId,
+        /// Kind of the message.
+        kind: u8,
+        /// Body of the message.
+        bytes: Vec<u8>,
+        /// An area that is handed over with the message.
+        area: Option<Arc<Memory>>,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    segments: BTreeMap<&'static str, Arc<HeapWords>>,
+    lives: BTreeMap<MemberId, Arc<Life>>,
+    inboxes: BTreeMap<MemberId, Inbox>,
+    /// Areas that were handed over, and their makers.
+    areas: Vec<(MemberId, Weak<Memory>)>,
+}
+
+/// The shared state of a simulated host.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    runtime: Runtime,
+    state: Mutex<State>,
+}
+
+/// Reason why an inbox did not accept a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::host) enum NotTaken {
+    /// The member is dead or has left.
+    Gone,
+    /// The inbox is full.
+    Full,
+}
+
+impl HostMemory {
+    pub(crate) fn new(runtime: Runtime) -> Arc<Self> {
+        Arc::new(Self { runtime, state: Mutex::default() })
+    }
+
+    /// Returns a number from the simulation's source.
+    pub(in crate::host) fn random(&self) -> u64 {
+        self.runtime.random()
+    }
+
+    /// Returns the words of a segment, zero at first.
+    pub(in crate::host) fn segment(
+        &self,
+        name: &'static str,
+        length: usize,
+    ) -> Result<Arc<HeapWords>, HostError> {
+        let mut state = self.lock();
+        let words = state.segments.entry(name).or_insert_with(|| Arc::new(HeapWords::new(length)));
+        if words.length() == length {
+            Ok(Arc::clone(words))
+        } else {
+            Err(HostError::OtherVersion(PathBuf::from(name)))
+        }
+    }
+
+    /// Adds a member.
+    pub(in crate::host) fn enter(&self, member: MemberId, life: &Arc<Life>) {
+        self.lock().lives.insert(member, Arc::clone(life));
+    }
+
+    /// Removes a member.
+    pub(in crate::host) fn leave(&self, member: MemberId) {
+        self.lock().lives.remove(&member);
+    }
+
+    /// Returns true if a member has joined and its process lives.
+    pub(in crate::host) fn lives(&self, member: MemberId) -> bool {
+        self.lock().lives.get(&member).is_some_and(|life| life.is_alive())
+    }
+
+    /// Opens a member's inbox.
+    pub(in crate::host) fn open_inbox(&self, member: MemberId) {
+        self.lock().inboxes.insert(member, Inbox::default());
+    }
+
+    /// Closes a member's inbox.
+    pub(in crate::host) fn close_inbox(&self, member: MemberId) {
+        self.lock().inboxes.remove(&member);
+    }
+
+    /// Returns true if a member lives and accepts messages.
+    pub(in crate::host) fn is_open(&self, member: MemberId) -> bool {
+        self.lives(member) && self.lock().inboxes.contains_key(&member)
+    }
+
+    /// Puts an entry into the inbox of a member.
+    pub(in crate::host) fn put(&self, to: MemberId, entry: Entry) -> Result<(), NotTaken> {
+        if !self.lives(to) {
+            return Err(NotTaken::Gone);
+        }
+        let mut state = self.lock();
+        if let Entry::Message { from, area: Some(area), .. } = &entry {
+            let handed_over = (*from, Arc::downgrade(area));
+            state.areas.retain(|(_, area)| area.strong_count() > 0);
+            state.areas.push(handed_over);
+        }
+        let inbox = state.inboxes.get_mut(&to).ok_or(NotTaken::Gone)?;
+        let bytes = entry.bytes();
+        if inbox.bytes + bytes > INBOX_BYTES {
+            return Err(NotTaken::Full);
+        }
+        inbox.bytes += bytes;
+        inbox.entries.push_back(entry);
+        Ok(())
+    }
+
+    /// Returns the areas of the process with this life that other members may have mapped.
+    pub(crate) fn areas_of(&self, life: &Arc<Life>) -> Vec<Arc<Memory>> {
+        let state = self.lock();
+        let is_its = |member: &MemberId| state.lives.get(member).is_some_and(|of| Arc::ptr_eq(of, life));
+        let its = state.areas.iter().filter(|(maker, _)| is_its(maker));
+        its.filter_map(|(_, area)| area.upgrade()).collect()
+    }
+
+    /// Takes the oldest entry out of a member's inbox.
+    pub(in crate::host) fn take(&self, member: MemberId) -> Option<Entry> {
+        let mut state = self.lock();
+        let inbox = state.inboxes.get_mut(&member)?;
+        let entry = inbox.entries.pop_front()?;
+        inbox.bytes -= entry.bytes();
+        Some(entry)
+    }
+
+    /// Returns true if a member's inbox holds an entry.
+    pub(in crate::host) fn has_entries(&self, member: MemberId) -> bool {
+        self.lock().inboxes.get(&member).is_some_and(|inbox| !inbox.entries.is_empty())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that could panic runs between the statements of a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// Returns the space that the entry takes in an inbox, in bytes; empty messages take some too.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Connected(_) => 0,
+            Self::Message { bytes, .. } => 64 + bytes.len(),
+        }
+    }
+}
