@@ -25,9 +25,10 @@ use super::{
     MAX_WR,
 };
 use crate::host::{AwayFiles, Host, Members, Targets};
-use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
+use crate::link::{Faults, Link, Recorder, Tap, UdpLink};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use trunkline_machine::Runtime;
@@ -210,14 +211,14 @@ fn wrapped(
     if let Some(wrapper) = &options.wrapper {
         link = wrapper.wrap(link);
     }
-    if let Some(path) = &options.capture {
-        link = Box::new(
-            CapturedLink::open(link, path, options.runtime.clock().clone(), Arc::clone(capture_has_ended))
-                .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
-        );
-    }
-    if let Some(plan) = options.faults {
-        link = Box::new(FaultyLink::new(link, plan));
+    let open = |path: &PathBuf| {
+        Recorder::open(path, options.runtime.clock().clone(), Arc::clone(capture_has_ended))
+            .map_err(|source| OpenError::Capture { path: path.clone(), source })
+    };
+    let recorder = options.capture.as_ref().map(open).transpose()?;
+    let faults = options.faults.map(Faults::new);
+    if faults.is_some() || recorder.is_some() {
+        link = Box::new(Tap { faults, recorder, link });
     }
     Ok(link)
 }

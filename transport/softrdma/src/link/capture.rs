@@ -1,21 +1,18 @@
 //! Writes the datagrams of a link into a capture file.
 //!
-//! Wraps any link and records the datagrams that it sends and receives, including those with a wrong ICRC or
-//! a forged source. Below a [`super::FaultyLink`] that is the traffic on the wire, faults included. Several
-//! devices and processes can share the file: each record is appended under a lock on the file, whole or not
+//! Records the datagrams that a link sends and receives, including those with a wrong ICRC or a forged source.
+//! Several devices and processes can share the file: each record is appended under a lock on the file, whole or not
 //! at all, and an existing capture is continued. A failing disk loses records, never packets: the first
 //! record that cannot be written ends the capture for all links of the device.
 #![forbid(unsafe_code)]
 
-use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch, Verdict};
+use super::{Datagram, Judge, ReceiveBatch, SendBatch, Verdict};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::geteuid;
 use std::ffi::c_int;
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,36 +30,9 @@ const MOST_PAUSES: u32 = 200;
 /// Permissions of a new capture.
 const PRIVATE: u32 = 0o600;
 
-/// A link whose datagrams are recorded.
-#[derive(Debug)]
-pub(crate) struct CapturedLink {
-    inner: Box<dyn Link>,
-    recorder: Recorder,
-    /// Number of datagrams at the front of the device's batch that are already recorded, because the inner
-    /// link had no room for them.
-    recorded: usize,
-}
-
-impl CapturedLink {
-    /// Wraps a link. Records are appended to the file, which is created if it does not exist. The links of a
-    /// device share `has_ended`, which is set by the first record that cannot be written.
-    ///
-    /// # Errors
-    /// Errors of the file system, and `InvalidData` if the file exists and is not a capture of ours.
-    pub(crate) fn open(
-        inner: Box<dyn Link>,
-        path: &Path,
-        clock: Clock,
-        has_ended: Arc<AtomicBool>,
-    ) -> io::Result<Self> {
-        let writer = PcapWriter::appending(Appended(open_file(path)?));
-        Ok(Self { inner, recorder: Recorder { writer, clock, has_ended, written: 0, lost: 0 }, recorded: 0 })
-    }
-}
-
 /// Writes the records of one link.
 #[derive(Debug)]
-struct Recorder {
+pub(crate) struct Recorder {
     writer: PcapWriter<Appended>,
     /// Clock of the records.
     clock: Clock,
@@ -70,16 +40,42 @@ struct Recorder {
     has_ended: Arc<AtomicBool>,
     written: u64,
     lost: u64,
+    /// Number of datagrams at the front of the next batch that are already recorded, because the link had no
+    /// room for them.
+    recorded: usize,
 }
 
 impl Recorder {
+    /// Appends records to the file, which is created if it does not exist. The recorders of a device share
+    /// `has_ended`, which is set by the first record that cannot be written.
+    ///
+    /// # Errors
+    /// Errors of the file system, and `InvalidData` if the file exists and is not a capture of ours.
+    pub(crate) fn open(path: &Path, clock: Clock, has_ended: Arc<AtomicBool>) -> io::Result<Self> {
+        let writer = PcapWriter::appending(Appended(open_file(path)?));
+        Ok(Self { writer, clock, has_ended, written: 0, lost: 0, recorded: 0 })
+    }
+
+    /// Records the datagrams of a batch that is about to be sent.
+    pub(super) fn record_sending(&mut self, batch: &SendBatch) {
+        let time_ns = now_ns(&self.clock);
+        for datagram in batch.iter().skip(self.recorded) {
+            self.record_sent(time_ns, datagram);
+        }
+    }
+
+    /// Notes the number of datagrams that the link had no room for.
+    pub(super) fn note_unsent(&mut self, count: usize) {
+        self.recorded = count;
+    }
+
     /// Records a sent datagram. It has DF set and identification 0, as `IpUdp::new` assumes.
     fn record_sent(&mut self, time_ns: u64, datagram: Datagram<'_>) {
         self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
     }
 
     /// Records the datagrams of a received batch.
-    fn record_batch(&mut self, batch: &ReceiveBatch) {
+    pub(super) fn record_batch(&mut self, batch: &ReceiveBatch) {
         if batch.is_empty() {
             return;
         }
@@ -119,12 +115,19 @@ impl Recorder {
             }
         }
     }
+
+    pub(super) fn counters(&self, into: &mut Vec<Counter>) {
+        into.extend([
+            Counter { name: "captured", value: self.written },
+            Counter { name: "capture_lost", value: self.lost },
+        ]);
+    }
 }
 
 /// Records the datagrams that a link drops before they are in its batch.
-struct RecordingJudge<'a> {
-    judge: &'a mut dyn Judge,
-    recorder: &'a mut Recorder,
+pub(super) struct RecordingJudge<'a> {
+    pub(super) judge: &'a mut dyn Judge,
+    pub(super) recorder: &'a mut Recorder,
 }
 
 impl Judge for RecordingJudge<'_> {
@@ -317,99 +320,16 @@ fn now_ns(clock: &Clock) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Link for CapturedLink {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
-        self.inner.open(address)
-    }
-
-    fn close(&mut self, address: IpAddr) {
-        self.inner.close(address);
-    }
-
-    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
-        self.inner.mtu(address)
-    }
-
-    fn source(&self, address: IpAddr) -> SocketAddr {
-        self.inner.source(address)
-    }
-
-    fn changes(&self) -> u64 {
-        self.inner.changes()
-    }
-
-    fn send(&mut self, batch: &mut SendBatch, now: Time) {
-        let time_ns = now_ns(&self.recorder.clock);
-        for datagram in batch.iter().skip(self.recorded) {
-            self.recorder.record_sent(time_ns, datagram);
-        }
-        self.inner.send(batch, now);
-        self.recorded = batch.len();
-    }
-
-    fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
-        let count = self.inner.receive(batch);
-        self.recorder.record_batch(batch);
-        count
-    }
-
-    fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
-        let mut judge = RecordingJudge { judge, recorder: &mut self.recorder };
-        let count = self.inner.receive_judged(batch, &mut judge);
-        self.recorder.record_batch(batch);
-        count
-    }
-
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
-    }
-
-    fn stays_armed(&self) -> bool {
-        self.inner.stays_armed()
-    }
-
-    fn is_drained(&self) -> bool {
-        self.inner.is_drained()
-    }
-
-    fn has_arrivals(&self) -> bool {
-        self.inner.has_arrivals()
-    }
-
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.inner.fds()
-    }
-
-    fn next_timeout(&self) -> Option<Time> {
-        self.inner.next_timeout()
-    }
-
-    fn poll(&mut self, now: Time) {
-        self.inner.poll(now);
-    }
-
-    fn counters(&self, into: &mut Vec<Counter>) {
-        into.extend([
-            Counter { name: "captured", value: self.recorder.written },
-            Counter { name: "capture_lost", value: self.recorder.lost },
-        ]);
-        self.inner.counters(into);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Hub;
     use super::*;
     use crate::host::testing::Folder;
+    use crate::link::{Hub, Link, LinkError, Tap};
     use nix::sys::resource::{Resource, setrlimit};
     use nix::sys::stat::Mode;
     use nix::unistd::{Uid, chown, mkfifo};
-    use std::net::SocketAddr;
+    use std::net::{IpAddr, SocketAddr};
+    use std::os::fd::BorrowedFd;
     use std::sync::{Barrier, mpsc};
     use trunkline_roce::pcap::{Datagram as Captured, PcapReader};
     use trunkline_testkit::{on_small_file_system, run, runs_alone, same_test};
@@ -497,8 +417,9 @@ mod tests {
         let scratch = Scratch::new("capture-ended");
         let has_ended = Arc::default();
         let open = || {
-            let inner = Box::new(Full { room: 9 });
-            CapturedLink::open(inner, &scratch.0, Clock::default(), Arc::clone(&has_ended)).unwrap()
+            let inner: Box<dyn Link> = Box::new(Full { room: 9 });
+            let recorder = Recorder::open(&scratch.0, Clock::default(), Arc::clone(&has_ended)).unwrap();
+            Tap { faults: None, recorder: Some(recorder), link: inner }
         };
         let (mut link, mut other) = (open(), open());
         record(&mut link, &[0; 70_000]);
@@ -507,7 +428,7 @@ mod tests {
             record(link, &[1]);
             record(link, &[2]);
         }
-        let counts = |link: &CapturedLink| (link.recorder.written, link.recorder.lost);
+        let counts = |link: &Tap| (recorder(link).written, recorder(link).lost);
         assert_eq!((counts(&link), counts(&other)), ((0, 3), (0, 2)));
     }
 
@@ -527,13 +448,13 @@ mod tests {
                 for link in &mut links {
                     scope.spawn(|| {
                         start.wait();
-                        while link.recorder.lost == 0 {
+                        while recorder(link).lost == 0 {
                             record(link, &[0; 300]);
                         }
                     });
                 }
             });
-            let written = links.iter().map(|link| link.recorder.written).sum::<u64>();
+            let written = links.iter().map(|link| recorder(link).written).sum::<u64>();
             assert_eq!(count_records(&scratch.0), written);
         }
     }
@@ -551,7 +472,7 @@ mod tests {
         std::thread::spawn(move || {
             record(&mut link, &[2]);
             record(&mut link, &[3]);
-            sender.send((link.recorder.written, link.recorder.lost)).unwrap();
+            sender.send((recorder(&link).written, recorder(&link).lost)).unwrap();
         });
         assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok((1, 2)));
         assert_eq!(count_records(&scratch.0), 1);
@@ -563,10 +484,10 @@ mod tests {
         const TEST: &str = "a_full_disk_ends_a_capture_with_a_whole_record";
         if let Some(path) = std::env::var_os(PATH) {
             let mut link = open_captured(Box::new(Full { room: 1 }), Path::new(&path));
-            while link.recorder.lost == 0 {
+            while recorder(&link).lost == 0 {
                 record(&mut link, &[0; 3000]);
             }
-            assert_eq!(count_records(Path::new(&path)), link.recorder.written);
+            assert_eq!(count_records(Path::new(&path)), recorder(&link).written);
             return;
         }
         let scratch = Scratch::new("capture-disk");
@@ -580,11 +501,16 @@ mod tests {
         assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
     }
 
-    fn open_captured(inner: Box<dyn Link>, path: &Path) -> CapturedLink {
-        CapturedLink::open(inner, path, Clock::default(), Arc::default()).unwrap()
+    fn open_captured(link: Box<dyn Link>, path: &Path) -> Tap {
+        let recorder = Recorder::open(path, Clock::default(), Arc::default()).unwrap();
+        Tap { faults: None, recorder: Some(recorder), link }
     }
 
-    fn record(link: &mut CapturedLink, bytes: &[u8]) {
+    fn recorder(tap: &Tap) -> &Recorder {
+        tap.recorder.as_ref().unwrap()
+    }
+
+    fn record(link: &mut Tap, bytes: &[u8]) {
         let mut batch = SendBatch::new();
         batch.push(Datagram { source: address(1), destination: address(2), bytes });
         link.send(&mut batch, Time(0));
@@ -615,8 +541,7 @@ mod tests {
     fn a_file_that_is_not_a_capture_is_refused_unchanged() {
         let scratch = Scratch::new("capture-other");
         fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
-        let inner = Box::new(Hub::new().link().unwrap());
-        let error = CapturedLink::open(inner, &scratch.0, Clock::default(), Arc::default()).unwrap_err();
+        let error = Recorder::open(&scratch.0, Clock::default(), Arc::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert!(fs::read(&scratch.0).unwrap().starts_with(b"another file's notes"));
     }

@@ -12,10 +12,9 @@
 //! | `port_owner` | the process that has port 4791, for error texts; addresses where none has it |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
-//! | `capture` | `CapturedLink`: writes the datagrams into a capture file |
-//! | `faults` | `FaultyLink`: loses, duplicates, reorders, corrupts and delays sent datagrams |
-//!
-//! Wrappers hold the link they wrap as a `Box<dyn Link>`, so they can be stacked in any order.
+//! | `tap` | `Tap`: wraps any link with faults and a capture |
+//! | `capture` | `Recorder`: writes the datagrams into a capture file |
+//! | `faults` | `Faults`: loses, duplicates, reorders, corrupts and delays sent datagrams |
 
 mod batch;
 mod capture;
@@ -26,20 +25,22 @@ mod interface;
 mod port_owner;
 mod relay;
 mod sockets;
+mod tap;
 mod udp;
 mod udp_ffi;
 
 pub(crate) use batch::MAX_DATAGRAM_BYTES;
 pub(crate) use batch::Origin;
 pub use batch::{Datagram, ReceiveBatch, SendBatch};
-pub(crate) use capture::CapturedLink;
+pub(crate) use capture::Recorder;
 pub use error::{LinkError, ROCE_PORT_TAKEN};
-pub(crate) use faults::FaultyLink;
+pub(crate) use faults::Faults;
 pub use faults::{FaultPlan, FaultPlanError};
 pub use in_process::{Hub, InProcessLink};
 pub(crate) use port_owner::UdpSockets;
 pub use port_owner::{Owner, PortOwner};
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
+pub(crate) use tap::Tap;
 pub(crate) use udp::UdpLink;
 
 pub use trunkline_roce::wire::ROCE_PORT;

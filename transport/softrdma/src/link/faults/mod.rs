@@ -1,8 +1,7 @@
-//! A link that injects faults.
+//! Faults of a link.
 //!
-//! Wraps any link and loses, duplicates, reorders, corrupts and delays sent datagrams, as a [`FaultPlan`]
-//! describes. Received datagrams pass untouched. Owns the datagrams it holds back, for a bounded time and in
-//! bounded number. The same plan and the same datagrams give the same faults: the only randomness is the
+//! Loses, duplicates, reorders, corrupts and delays sent datagrams, as a [`FaultPlan`] describes. Owns the
+//! datagrams it holds back, for a bounded time and in bounded number. The same plan and the same datagrams give the same faults: the only randomness is the
 //! plan's seed.
 #![forbid(unsafe_code)]
 
@@ -10,10 +9,9 @@ mod plan;
 
 pub use plan::{FaultPlan, FaultPlanError};
 
-use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch};
+use super::{Datagram, SendBatch};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_verbs::{Counter, Time};
 
@@ -23,9 +21,9 @@ const OVERTAKEN_AT_MOST: u64 = 4;
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(1);
 /// Maximum number of datagrams held back at a time; further ones are dropped.
 const HELD_AT_MOST: usize = 16_384;
-/// Maximum number of datagrams passed to the inner link at a time.
+/// Maximum number of datagrams passed to the link at a time.
 const TAKEN_AT_ONCE: usize = 32;
-/// Delay after which datagrams that the inner link had no room for are passed to it again.
+/// Delay after which datagrams that the link had no room for are passed to it again.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// A fixed and documented generator (SplitMix64), so that a seed gives the same faults in every version.
@@ -67,10 +65,9 @@ struct Counts {
     overflow: u64,
 }
 
-/// A link with faults.
+/// The faults of one link.
 #[derive(Debug)]
-pub(crate) struct FaultyLink {
-    inner: Box<dyn Link>,
+pub(crate) struct Faults {
     plan: FaultPlan,
     random: Random,
     /// Number of datagrams passed to `send` so far.
@@ -79,7 +76,7 @@ pub(crate) struct FaultyLink {
     reordered: Vec<Held>,
     /// Delayed datagrams, in order.
     delayed: VecDeque<Held>,
-    /// Datagrams for the inner link.
+    /// Datagrams for the link.
     out: SendBatch,
     /// Time at which `out` is tried again, if it is not empty.
     again_at: Option<Time>,
@@ -87,12 +84,9 @@ pub(crate) struct FaultyLink {
     counts: Counts,
 }
 
-impl FaultyLink {
-    /// Wraps a link.
-    #[must_use]
-    pub(crate) fn new(inner: Box<dyn Link>, plan: FaultPlan) -> Self {
+impl Faults {
+    pub(crate) fn new(plan: FaultPlan) -> Self {
         Self {
-            inner,
             plan,
             random: Random(plan.seed),
             given: 0,
@@ -190,50 +184,20 @@ impl FaultyLink {
         }
     }
 
-    fn flush(&mut self, now: Time) {
+    fn flush(&mut self, now: Time, send: &mut impl FnMut(&mut SendBatch)) {
         if !self.out.is_empty() {
-            self.inner.send(&mut self.out, now);
+            send(&mut self.out);
         }
         self.again_at = (!self.out.is_empty()).then_some(now + AGAIN_AFTER);
     }
-}
 
-impl Held {
-    fn datagram(&self) -> Datagram<'_> {
-        Datagram { source: self.source, destination: self.destination, bytes: &self.bytes }
-    }
-}
-
-impl Link for FaultyLink {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
-        self.inner.open(address)
-    }
-
-    fn close(&mut self, address: IpAddr) {
-        self.inner.close(address);
-    }
-
-    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
-        self.inner.mtu(address)
-    }
-
-    fn source(&self, address: IpAddr) -> SocketAddr {
-        self.inner.source(address)
-    }
-
-    fn changes(&self) -> u64 {
-        self.inner.changes()
-    }
-
-    fn send(&mut self, batch: &mut SendBatch, now: Time) {
-        self.flush(now);
+    /// Takes datagrams from the front of a batch, and passes those that leave now to `send`, which leaves in
+    /// its batch what the link has no room for.
+    pub(super) fn send(&mut self, batch: &mut SendBatch, now: Time, mut send: impl FnMut(&mut SendBatch)) {
+        self.flush(now, &mut send);
         while self.out.is_empty() && !batch.is_empty() {
             // Pass as many at a time as one system call sends; the batch keeps the rest while the
-            // inner link has no room.
+            // link has no room.
             let mut taken = 0;
             while taken < TAKEN_AT_ONCE
                 && let Some(datagram) = batch.at(taken)
@@ -243,51 +207,24 @@ impl Link for FaultyLink {
                 taken += 1;
             }
             batch.remove_first(taken);
-            self.flush(now);
+            self.flush(now, &mut send);
         }
     }
 
-    fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
-        self.inner.receive(batch)
+    /// Passes the held datagrams whose time has come to `send`.
+    pub(super) fn poll(&mut self, now: Time, mut send: impl FnMut(&mut SendBatch)) {
+        self.release(now);
+        self.flush(now, &mut send);
     }
 
-    fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
-        self.inner.receive_judged(batch, judge)
-    }
-
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
-    }
-
-    fn stays_armed(&self) -> bool {
-        self.inner.stays_armed()
-    }
-
-    fn is_drained(&self) -> bool {
-        self.inner.is_drained()
-    }
-
-    fn has_arrivals(&self) -> bool {
-        self.inner.has_arrivals()
-    }
-
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.inner.fds()
-    }
-
-    fn next_timeout(&self) -> Option<Time> {
+    /// Returns the time of the next [`Faults::poll`], if any.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
         let reordered = self.reordered.iter().map(|held| held.due).min();
         let delayed = self.delayed.front().map(|held| held.due);
-        [reordered, delayed, self.again_at, self.inner.next_timeout()].into_iter().flatten().min()
+        [reordered, delayed, self.again_at].into_iter().flatten().min()
     }
 
-    fn poll(&mut self, now: Time) {
-        self.release(now);
-        self.flush(now);
-        self.inner.poll(now);
-    }
-
-    fn counters(&self, into: &mut Vec<Counter>) {
+    pub(super) fn counters(&self, into: &mut Vec<Counter>) {
         let counts = &self.counts;
         into.extend([
             Counter { name: "fault_dropped", value: counts.dropped },
@@ -297,7 +234,12 @@ impl Link for FaultyLink {
             Counter { name: "fault_delayed", value: counts.delayed },
             Counter { name: "fault_delay_overflow", value: counts.overflow },
         ]);
-        self.inner.counters(into);
+    }
+}
+
+impl Held {
+    fn datagram(&self) -> Datagram<'_> {
+        Datagram { source: self.source, destination: self.destination, bytes: &self.bytes }
     }
 }
 

@@ -1,16 +1,18 @@
 #![allow(clippy::tests_outside_test_module, reason = "the module is declared cfg(test) by its parent")]
 
-use super::super::Hub;
 use super::*;
+use crate::link::{Hub, Link, ReceiveBatch, Tap};
+use std::net::IpAddr;
 
 fn address(last: u8) -> SocketAddr {
     SocketAddr::new(IpAddr::from([127, 0, 0, last]), 4791)
 }
 
 /// Returns a faulty link at .1 and a plain one at .2, on their own hub.
-fn pair(plan: &str) -> (FaultyLink, Box<dyn Link>) {
+fn pair(plan: &str) -> (Tap, Box<dyn Link>) {
     let hub = Hub::new();
-    let mut sender = FaultyLink::new(Box::new(hub.link().unwrap()), plan.parse().unwrap());
+    let faults = Some(Faults::new(plan.parse().unwrap()));
+    let mut sender = Tap { faults, recorder: None, link: Box::new(hub.link().unwrap()) };
     let mut receiver: Box<dyn Link> = Box::new(hub.link().unwrap());
     sender.open(address(1).ip()).unwrap();
     receiver.open(address(2).ip()).unwrap();
