@@ -11,7 +11,7 @@
 
 use super::Steps;
 use super::echo::{EchoServer, FeedServer};
-use super::meter::{Meter, Passed};
+use super::meter::Passed;
 use super::program::{Calls, Mirror, Outside, Source, call_on};
 use crate::side::{Linked, Shape, Side};
 use crate::system_calls::{mark, marks};
@@ -21,8 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 use trunkline::{Connections, Node, ProviderChoice};
 use trunkline_machine::{Machine, Runtime, Turn};
-use trunkline_softrdma::device::{LinkChoice, LinkWrapper, PathChoice, SoftOptions};
-use trunkline_softrdma::link::Hub;
+use trunkline_softrdma::device::{LinkChoice, PathChoice, SoftOptions};
+use trunkline_softrdma::link::{Hub, LinkObserver};
 use trunkline_testkit::{CountingAllocator, Stepped, fresh_ip};
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::{Clock, Time, VirtualClock};
@@ -101,15 +101,14 @@ impl Place {
     fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
-        let passed = Arc::clone(&self.passed);
-        let meter = LinkWrapper::new(move |link| Box::new(Meter::new(link, Arc::clone(&passed))));
+        let observer: Arc<dyn LinkObserver> = Arc::<Passed>::clone(&self.passed);
         let is_memory = self.linked == Linked::Shm;
         let device = SoftOptions {
             addresses: vec![self.address.ip()],
             link,
             path: if is_memory { PathChoice::Auto } else { PathChoice::Udp },
-            // A wrapper keeps packets on the link.
-            wrapper: Some(meter).filter(|_| !is_memory),
+            // An observer keeps packets on the link.
+            observer: Some(observer).filter(|_| !is_memory),
             runtime_directory: Some(runtime_directory.to_owned()),
             runtime: runtime.clone(),
             ..SoftOptions::default()

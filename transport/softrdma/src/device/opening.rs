@@ -28,7 +28,6 @@ use crate::host::{AwayFiles, Host, Members, Targets};
 use crate::link::{Faults, Link, Recorder, Tap, UdpLink};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use trunkline_machine::Runtime;
@@ -52,14 +51,14 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let membership = Membership::join(&options)?;
     let paths = paths(&options)?;
     let capture_has_ended = Arc::default();
-    let link = make_link(&options, &membership, &capture_has_ended)?;
-    let gids = gid_table(&options, &*link)?;
+    let tap = make_link(&options, &membership, &capture_has_ended)?;
+    let gids = gid_table(&options, &*tap.wire.link)?;
     let away = away_files(&options, &gids)?;
     // The network may come up later, unless the user named the addresses.
     let later = (!gids.is_named() && membership.host.is_some()).then_some(Ipv4Addr::LOCALHOST.into());
     let first = gids.addresses().first().copied().or(later).ok_or(OpenError::NoAddress)?;
     let guid = guid(&options.runtime, first);
-    let name = if paths == PathPolicy::Memory { "shm" } else { link.name() };
+    let name = if paths == PathPolicy::Memory { "shm" } else { tap.wire.link.name() };
     let attributes = attributes(name.to_owned(), guid, &options);
     let runtime = options.runtime.clone();
     let most_shards = options.max_shards.unwrap_or(MAX_SHARDS);
@@ -84,7 +83,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         make_link: link_maker(options, members.as_ref(), capture_has_ended),
     };
     let (shard, sleeper) =
-        maker.first(link, members.clone()).map_err(os("make what wakes the device's background thread"))?;
+        maker.first(tap, members.clone()).map_err(os("make what wakes the device's background thread"))?;
     let active_mtu = shard.shard.enter().link().mtu_of(first);
     let control = Control::new(ControlInit {
         gids,
@@ -139,13 +138,13 @@ impl Membership {
     }
 }
 
-/// Returns the paths that QPs may use. A wrapper around the link sees, or changes, packets only on the link.
+/// Returns the paths that QPs may use. Faults, captures and an observer concern packets on the link only.
 fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
     let reasons = [
         (options.path == PathChoice::Udp, Refusal::AsksForUdp),
         (options.capture.is_some(), Refusal::Captures),
         (options.faults.is_some(), Refusal::Faults),
-        (options.wrapper.is_some(), Refusal::Wrapped),
+        (options.observer.is_some(), Refusal::Observed),
     ];
     match reasons.into_iter().find(|(applies, _)| *applies) {
         Some((_, reason)) if options.path == PathChoice::Shm => Err(OpenError::OnlyOnLink(reason.ours())),
@@ -155,12 +154,12 @@ fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
     }
 }
 
-/// Creates the link of the first shard, with the wrappers that the options request.
+/// Creates the link of the first shard, with the faults and views that the options request.
 fn make_link(
     options: &SoftOptions,
     membership: &Membership,
     capture_has_ended: &Arc<AtomicBool>,
-) -> Result<Box<dyn Link>, OpenError> {
+) -> Result<Tap, OpenError> {
     let (members, targets) = (membership.members.as_ref(), membership.targets.as_ref());
     let link: Box<dyn Link> = match &options.link {
         LinkChoice::Udp | LinkChoice::Simulated(_) => {
@@ -173,7 +172,7 @@ fn make_link(
             factory.make().map_err(|source| OpenError::Os { doing: "make the link", source })?
         }
     };
-    wrapped(options, link, capture_has_ended)
+    tapped(options, link, capture_has_ended)
 }
 
 /// Returns the function that creates the links of further shards, which have separate ports. A network in
@@ -189,7 +188,7 @@ fn link_maker(
         LinkChoice::Udp | LinkChoice::Simulated(_) => {
             let members = members.as_ref().and_then(Weak::upgrade);
             let link = udp_link(&options).of_shard(members.as_ref());
-            Ok(Some(wrapped(&options, Box::new(link), &capture_has_ended)?))
+            Ok(Some(tapped(&options, Box::new(link), &capture_has_ended)?))
         }
         LinkChoice::InProcess(_) | LinkChoice::Custom(_) => Ok(None),
     })
@@ -202,25 +201,22 @@ fn udp_link(options: &SoftOptions) -> UdpLink {
     }
 }
 
-/// Wraps a link with captures and faults.
-fn wrapped(
+/// Adds the faults and the views of the traffic that the options request.
+fn tapped(
     options: &SoftOptions,
-    mut link: Box<dyn Link>,
+    link: Box<dyn Link>,
     capture_has_ended: &Arc<AtomicBool>,
-) -> Result<Box<dyn Link>, OpenError> {
-    if let Some(wrapper) = &options.wrapper {
-        link = wrapper.wrap(link);
+) -> Result<Tap, OpenError> {
+    let mut tap = Tap::new(link);
+    if let Some(path) = &options.capture {
+        let clock = options.runtime.clock().clone();
+        let recorder = Recorder::open(path, clock, Arc::clone(capture_has_ended))
+            .map_err(|source| OpenError::Capture { path: path.clone(), source })?;
+        tap.wire.recorder = Some(recorder);
     }
-    let open = |path: &PathBuf| {
-        Recorder::open(path, options.runtime.clock().clone(), Arc::clone(capture_has_ended))
-            .map_err(|source| OpenError::Capture { path: path.clone(), source })
-    };
-    let recorder = options.capture.as_ref().map(open).transpose()?;
-    let faults = options.faults.map(Faults::new);
-    if faults.is_some() || recorder.is_some() {
-        link = Box::new(Tap { faults, recorder, link });
-    }
-    Ok(link)
+    tap.wire.observer = options.observer.clone();
+    tap.faults = options.faults.map(Faults::new);
+    Ok(tap)
 }
 
 /// Returns the table of the addresses that the options name, which the link must have, or of the host's

@@ -6,7 +6,7 @@
 use super::slot::Slot;
 use super::tables::srqs::UnknownSrq;
 use crate::host::HostError;
-use crate::link::{FaultPlan, FaultPlanError, Hub, Link, LinkError};
+use crate::link::{FaultPlan, FaultPlanError, Hub, Link, LinkError, LinkObserver};
 use crate::simulation::SimulatedProcess;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -58,29 +58,6 @@ impl fmt::Debug for LinkFactory {
     }
 }
 
-/// Wraps the caller's link around the link of a device, for example to count packets.
-#[derive(Clone)]
-pub struct LinkWrapper(WrapLink);
-
-type WrapLink = Arc<dyn Fn(Box<dyn Link>) -> Box<dyn Link> + Send + Sync>;
-
-impl LinkWrapper {
-    /// Creates a wrapper that calls `wrap` with the link of each device that is opened with it.
-    pub fn new(wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(wrap))
-    }
-
-    pub(super) fn wrap(&self, link: Box<dyn Link>) -> Box<dyn Link> {
-        (self.0)(link)
-    }
-}
-
-impl fmt::Debug for LinkWrapper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LinkWrapper")
-    }
-}
-
 /// Options of a device. The default is an unconfigured device.
 #[derive(Debug, Clone, Default)]
 pub struct SoftOptions {
@@ -88,11 +65,11 @@ pub struct SoftOptions {
     pub addresses: Vec<IpAddr>,
     /// The link.
     pub link: LinkChoice,
-    /// Path to QPs of other processes of the host. Captures, faults and a wrapper keep packets on the link,
+    /// Path to QPs of other processes of the host. Captures, faults and an observer keep packets on the link,
     /// and exclude [`PathChoice::Shm`].
     pub path: PathChoice,
-    /// Wrapper around the link, below captures and faults.
-    pub wrapper: Option<LinkWrapper>,
+    /// Observer of the traffic on the link, faults included.
+    pub observer: Option<Arc<dyn LinkObserver>>,
     /// Faults to inject into the link.
     pub faults: Option<FaultPlan>,
     /// File for the capture of the link's packets.

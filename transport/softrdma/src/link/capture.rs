@@ -6,7 +6,7 @@
 //! record that cannot be written ends the capture for all links of the device.
 #![forbid(unsafe_code)]
 
-use super::{Datagram, Judge, ReceiveBatch, SendBatch, Verdict};
+use super::{Datagram, Judge, ReceiveBatch, Verdict};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::geteuid;
@@ -40,9 +40,6 @@ pub(crate) struct Recorder {
     has_ended: Arc<AtomicBool>,
     written: u64,
     lost: u64,
-    /// Number of datagrams at the front of the next batch that are already recorded, because the link had no
-    /// room for them.
-    recorded: usize,
 }
 
 impl Recorder {
@@ -53,25 +50,15 @@ impl Recorder {
     /// Errors of the file system, and `InvalidData` if the file exists and is not a capture of ours.
     pub(crate) fn open(path: &Path, clock: Clock, has_ended: Arc<AtomicBool>) -> io::Result<Self> {
         let writer = PcapWriter::appending(Appended(open_file(path)?));
-        Ok(Self { writer, clock, has_ended, written: 0, lost: 0, recorded: 0 })
+        Ok(Self { writer, clock, has_ended, written: 0, lost: 0 })
     }
 
-    /// Records the datagrams of a batch that is about to be sent.
-    pub(super) fn record_sending(&mut self, batch: &SendBatch) {
+    /// Records sent datagrams. They have DF set and identification 0, as `IpUdp::new` assumes.
+    pub(super) fn record_sent<'a>(&mut self, datagrams: impl Iterator<Item = Datagram<'a>>) {
         let time_ns = now_ns(&self.clock);
-        for datagram in batch.iter().skip(self.recorded) {
-            self.record_sent(time_ns, datagram);
+        for datagram in datagrams {
+            self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
         }
-    }
-
-    /// Notes the number of datagrams that the link had no room for.
-    pub(super) fn note_unsent(&mut self, count: usize) {
-        self.recorded = count;
-    }
-
-    /// Records a sent datagram. It has DF set and identification 0, as `IpUdp::new` assumes.
-    fn record_sent(&mut self, time_ns: u64, datagram: Datagram<'_>) {
-        self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
     }
 
     /// Records the datagrams of a received batch.
@@ -324,7 +311,7 @@ fn now_ns(clock: &Clock) -> u64 {
 mod tests {
     use super::*;
     use crate::host::testing::Folder;
-    use crate::link::{Hub, Link, LinkError, Tap};
+    use crate::link::{Hub, Link, LinkError, SendBatch, Tap};
     use nix::sys::resource::{Resource, setrlimit};
     use nix::sys::stat::Mode;
     use nix::unistd::{Uid, chown, mkfifo};
@@ -354,7 +341,7 @@ mod tests {
         let hub = Hub::new();
         let open = |last| {
             let mut link = open_captured(Box::new(hub.link().unwrap()), &scratch.0);
-            link.open(address(last).ip()).unwrap();
+            link.wire.link.open(address(last).ip()).unwrap();
             link
         };
         let (mut a, mut b) = (open(1), open(2));
@@ -386,7 +373,7 @@ mod tests {
         let mut foreign = hub.link().unwrap();
         foreign.open(address(1).ip()).unwrap();
         let mut link = open_captured(Box::new(hub.link().unwrap()), &scratch.0);
-        link.open(address(2).ip()).unwrap();
+        link.wire.link.open(address(2).ip()).unwrap();
         let headers = IpUdp { v4_identification: 0x8d29, ..IpUdp::new(address(1), address(2)) };
         let mut packet = vec![0x11, 0x40, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0x1f, 0, 0, 0];
         icrc::append(&headers, &mut packet);
@@ -419,7 +406,7 @@ mod tests {
         let open = || {
             let inner: Box<dyn Link> = Box::new(Full { room: 9 });
             let recorder = Recorder::open(&scratch.0, Clock::default(), Arc::clone(&has_ended)).unwrap();
-            Tap { faults: None, recorder: Some(recorder), link: inner }
+            recorded(inner, recorder)
         };
         let (mut link, mut other) = (open(), open());
         record(&mut link, &[0; 70_000]);
@@ -503,11 +490,17 @@ mod tests {
 
     fn open_captured(link: Box<dyn Link>, path: &Path) -> Tap {
         let recorder = Recorder::open(path, Clock::default(), Arc::default()).unwrap();
-        Tap { faults: None, recorder: Some(recorder), link }
+        recorded(link, recorder)
+    }
+
+    fn recorded(link: Box<dyn Link>, recorder: Recorder) -> Tap {
+        let mut tap = Tap::new(link);
+        tap.wire.recorder = Some(recorder);
+        tap
     }
 
     fn recorder(tap: &Tap) -> &Recorder {
-        tap.recorder.as_ref().unwrap()
+        tap.wire.recorder.as_ref().unwrap()
     }
 
     fn record(link: &mut Tap, bytes: &[u8]) {

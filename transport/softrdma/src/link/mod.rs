@@ -12,7 +12,7 @@
 //! | `port_owner` | the process that has port 4791, for error texts; addresses where none has it |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
-//! | `tap` | `Tap`: wraps any link with faults and a capture |
+//! | `tap` | `Tap`: a link with faults, a capture and an observer |
 //! | `capture` | `Recorder`: writes the datagrams into a capture file |
 //! | `faults` | `Faults`: loses, duplicates, reorders, corrupts and delays sent datagrams |
 
@@ -40,6 +40,7 @@ pub use in_process::{Hub, InProcessLink};
 pub(crate) use port_owner::UdpSockets;
 pub use port_owner::{Owner, PortOwner};
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
+pub use tap::LinkObserver;
 pub(crate) use tap::Tap;
 pub(crate) use udp::UdpLink;
 

@@ -1,129 +1,120 @@
-//! The tap on a link: injects faults into what is sent, and captures what is on the wire.
+//! The tap on a link: injects faults into what is sent, and shows what is on the wire.
 //!
-//! Owns the link, its faults and its recorder. Sent datagrams pass the faults first, so a capture shows the
-//! traffic on the wire, faults included. Received datagrams pass untouched.
+//! Owns the link, its faults, its recorder and its observer. Sent datagrams pass the faults first, so that the
+//! others see the traffic on the wire, faults included. Received datagrams pass untouched.
 #![forbid(unsafe_code)]
 
 use super::capture::{Recorder, RecordingJudge};
 use super::faults::Faults;
-use super::{Judge, Link, LinkError, ReceiveBatch, SendBatch};
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use super::{Datagram, Judge, Link, ReceiveBatch, SendBatch};
+use std::fmt::Debug;
+use std::sync::Arc;
 use trunkline_verbs::{Counter, Time};
 
-/// A link with faults, a recorder or both.
+/// Observes the traffic of a link, for example to count it.
+pub trait LinkObserver: Send + Sync + Debug {
+    /// Called for each datagram that the link is given to send.
+    fn sent(&self, datagram: Datagram<'_>);
+
+    /// Called with the number of datagrams that were received at once.
+    fn received(&self, count: usize);
+}
+
+/// A link, with faults and views of its traffic.
 #[derive(Debug)]
 pub(crate) struct Tap {
     pub(crate) faults: Option<Faults>,
-    pub(crate) recorder: Option<Recorder>,
+    pub(crate) wire: Wire,
+}
+
+/// A link, with views of its traffic.
+#[derive(Debug)]
+pub(crate) struct Wire {
     pub(crate) link: Box<dyn Link>,
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) observer: Option<Arc<dyn LinkObserver>>,
+    /// Number of datagrams at the front of the next batch that were seen already, because the link had no room
+    /// for them.
+    seen: usize,
 }
 
-/// Records the datagrams of a batch and sends them.
-fn send_recorded(
-    recorder: &mut Option<Recorder>,
-    link: &mut Box<dyn Link>,
-    batch: &mut SendBatch,
-    now: Time,
-) {
-    if let Some(recorder) = recorder {
-        recorder.record_sending(batch);
-    }
-    link.send(batch, now);
-    if let Some(recorder) = recorder {
-        recorder.note_unsent(batch.len());
-    }
-}
-
-impl Link for Tap {
-    fn name(&self) -> &'static str {
-        self.link.name()
-    }
-
-    fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
-        self.link.open(address)
-    }
-
-    fn close(&mut self, address: IpAddr) {
-        self.link.close(address);
-    }
-
-    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
-        self.link.mtu(address)
-    }
-
-    fn source(&self, address: IpAddr) -> SocketAddr {
-        self.link.source(address)
-    }
-
-    fn changes(&self) -> u64 {
-        self.link.changes()
-    }
-
+impl Wire {
     fn send(&mut self, batch: &mut SendBatch, now: Time) {
-        let Self { faults, recorder, link } = self;
-        let mut send = |batch: &mut SendBatch| send_recorded(recorder, link, batch, now);
-        match faults {
-            Some(faults) => faults.send(batch, now, send),
-            None => send(batch),
+        if let Some(observer) = &self.observer {
+            batch.iter().skip(self.seen).for_each(|datagram| observer.sent(datagram));
         }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record_sent(batch.iter().skip(self.seen));
+        }
+        self.link.send(batch, now);
+        self.seen = batch.len();
     }
 
-    fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
-        let count = self.link.receive(batch);
+    fn note_received(&mut self, batch: &ReceiveBatch, count: usize) -> usize {
         if let Some(recorder) = &mut self.recorder {
             recorder.record_batch(batch);
         }
-        count
-    }
-
-    fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
-        let Some(recorder) = &mut self.recorder else { return self.link.receive_judged(batch, judge) };
-        let count = self.link.receive_judged(batch, &mut RecordingJudge { judge, recorder });
-        recorder.record_batch(batch);
-        count
-    }
-
-    fn arm(&mut self) -> bool {
-        self.link.arm()
-    }
-
-    fn stays_armed(&self) -> bool {
-        self.link.stays_armed()
-    }
-
-    fn is_drained(&self) -> bool {
-        self.link.is_drained()
-    }
-
-    fn has_arrivals(&self) -> bool {
-        self.link.has_arrivals()
-    }
-
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.link.fds()
-    }
-
-    fn next_timeout(&self) -> Option<Time> {
-        let faults = self.faults.as_ref().and_then(Faults::next_timeout);
-        faults.into_iter().chain(self.link.next_timeout()).min()
-    }
-
-    fn poll(&mut self, now: Time) {
-        let Self { faults, recorder, link } = self;
-        if let Some(faults) = faults {
-            faults.poll(now, |batch| send_recorded(recorder, link, batch, now));
+        if let Some(observer) = &self.observer {
+            observer.received(count);
         }
-        self.link.poll(now);
+        count
+    }
+}
+
+impl Tap {
+    /// Creates a tap without faults and views.
+    pub(crate) fn new(link: Box<dyn Link>) -> Self {
+        Self { faults: None, wire: Wire { link, recorder: None, observer: None, seen: 0 } }
     }
 
-    fn counters(&self, into: &mut Vec<Counter>) {
+    /// Like [`Link::send`].
+    pub(crate) fn send(&mut self, batch: &mut SendBatch, now: Time) {
+        let Self { faults, wire } = self;
+        match faults {
+            Some(faults) => faults.send(batch, now, |batch| wire.send(batch, now)),
+            None => wire.send(batch, now),
+        }
+    }
+
+    /// Like [`Link::receive`].
+    pub(crate) fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
+        let count = self.wire.link.receive(batch);
+        self.wire.note_received(batch, count)
+    }
+
+    /// Like [`Link::receive_judged`].
+    pub(crate) fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
+        let Wire { link, recorder, .. } = &mut self.wire;
+        let count = match recorder {
+            Some(recorder) => link.receive_judged(batch, &mut RecordingJudge { judge, recorder }),
+            None => link.receive_judged(batch, judge),
+        };
+        self.wire.note_received(batch, count)
+    }
+
+    /// Like [`Link::next_timeout`].
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        let faults = self.faults.as_ref().and_then(Faults::next_timeout);
+        faults.into_iter().chain(self.wire.link.next_timeout()).min()
+    }
+
+    /// Like [`Link::poll`].
+    pub(crate) fn poll(&mut self, now: Time) {
+        let Self { faults, wire } = self;
+        if let Some(faults) = faults {
+            faults.poll(now, |batch| wire.send(batch, now));
+        }
+        wire.link.poll(now);
+    }
+
+    /// Like [`Link::counters`].
+    pub(crate) fn counters(&self, into: &mut Vec<Counter>) {
         if let Some(faults) = &self.faults {
             faults.counters(into);
         }
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = &self.wire.recorder {
             recorder.counters(into);
         }
-        self.link.counters(into);
+        self.wire.link.counters(into);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::no_link::NoLink;
 use super::qp::route::Route;
-use crate::link::{Judge, Link, ReceiveBatch, SendBatch};
+use crate::link::{Judge, ReceiveBatch, SendBatch, Tap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use trunkline_roce::engine::Transmit;
@@ -28,7 +28,7 @@ const DEFAULT_MTU_BYTES: u32 = 1500;
 /// The shard's link, with its batches and open addresses.
 #[derive(Debug)]
 pub(in crate::device) struct LinkEndpoint {
-    link: Box<dyn Link>,
+    tap: Tap,
     outgoing: Outgoing,
     /// `None` only while a batch is being handled.
     received: Option<ReceiveBatch>,
@@ -48,9 +48,9 @@ pub(in crate::device) struct LinkEndpoint {
 }
 
 impl LinkEndpoint {
-    pub(super) fn new(link: Box<dyn Link>) -> Self {
+    pub(super) fn new(tap: Tap) -> Self {
         Self {
-            link,
+            tap,
             outgoing: Outgoing { batch: SendBatch::new(), flow: None },
             received: Some(ReceiveBatch::new(RECEIVE_SLOTS)),
             opened: Vec::new(),
@@ -65,13 +65,13 @@ impl LinkEndpoint {
 
     /// Returns the link's name for reports.
     pub(super) fn name(&self) -> &'static str {
-        self.link.name()
+        self.tap.wire.link.name()
     }
 
     /// Opens an address unless it is open.
     pub(in crate::device) fn open(&mut self, address: IpAddr) -> Result<(), VerbsError> {
         if !self.is_open(address) {
-            self.link.open(address)?;
+            self.tap.wire.link.open(address)?;
             self.opened.push(address);
             self.descriptors_changed += 1;
             self.is_watched = false;
@@ -83,7 +83,7 @@ impl LinkEndpoint {
     pub(in crate::device) fn close(&mut self, address: IpAddr) {
         if let Some(place) = self.opened.iter().position(|open| *open == address) {
             self.opened.swap_remove(place);
-            self.link.close(address);
+            self.tap.wire.link.close(address);
             self.descriptors_changed += 1;
         }
     }
@@ -95,18 +95,18 @@ impl LinkEndpoint {
 
     /// Returns the source of packets from an open address.
     pub(in crate::device) fn source(&self, address: IpAddr) -> SocketAddr {
-        self.link.source(address)
+        self.tap.wire.link.source(address)
     }
 
     /// Returns the path MTU that the interface of an address allows.
     pub(in crate::device) fn mtu_of(&self, address: IpAddr) -> Mtu {
-        let bytes = self.link.mtu(address).unwrap_or(DEFAULT_MTU_BYTES);
+        let bytes = self.tap.wire.link.mtu(address).unwrap_or(DEFAULT_MTU_BYTES);
         Mtu::for_link(bytes).unwrap_or(Mtu::Mtu256)
     }
 
     /// Returns true if a thread that is about to sleep has to poll the link first.
     pub(in crate::device) fn must_poll(&self) -> bool {
-        !self.is_watched || !self.link.is_drained()
+        !self.is_watched || !self.tap.wire.link.is_drained()
     }
 
     /// Notes that the thread that slept for the shard is awake. `by_link` is true unless it knows that no descriptor
@@ -118,7 +118,7 @@ impl LinkEndpoint {
 
     /// Returns true once after a sleep during which nothing has arrived here.
     pub(super) fn take_rest(&mut self) -> bool {
-        std::mem::take(&mut self.rests) && self.link.is_drained()
+        std::mem::take(&mut self.rests) && self.tap.wire.link.is_drained()
     }
 
     /// Returns true if the link should be polled although packets come through memory.
@@ -135,20 +135,20 @@ impl LinkEndpoint {
     /// Handles a timeout of the link, if one has expired.
     pub(in crate::device) fn poll(&mut self, now: Time) {
         self.polled = now;
-        if self.link.next_timeout().is_some_and(|when| when <= now) {
-            self.link.poll(now);
+        if self.tap.next_timeout().is_some_and(|when| when <= now) {
+            self.tap.poll(now);
         }
     }
 
     /// Returns the time of the next [`LinkEndpoint::poll`].
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        self.link.next_timeout()
+        self.tap.next_timeout()
     }
 
     /// Receives a batch; the flag is true if more may wait. Return the batch with [`LinkEndpoint::recycle`].
     pub(super) fn receive(&mut self, judge: &mut dyn Judge) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
-        let count = self.link.receive_judged(&mut batch, judge);
+        let count = self.tap.receive_judged(&mut batch, judge);
         if count > 0 {
             self.used = judge.now();
         }
@@ -166,7 +166,7 @@ impl LinkEndpoint {
     pub(in crate::device) fn forward_last(&mut self) {
         let Some(mut batch) = self.received.take() else { return };
         for _ in 0..LAST_BATCHES {
-            if self.link.receive(&mut batch) == 0 {
+            if self.tap.receive(&mut batch) == 0 {
                 break;
             }
         }
@@ -187,7 +187,7 @@ impl LinkEndpoint {
     pub(super) fn send(&mut self, now: Time) -> usize {
         let before = self.outgoing.len();
         if before > 0 {
-            self.link.send(&mut self.outgoing.batch, now);
+            self.tap.send(&mut self.outgoing.batch, now);
             self.used = now;
         }
         before - self.outgoing.len()
@@ -196,7 +196,7 @@ impl LinkEndpoint {
     /// Notifies the link that a thread is about to sleep on its descriptors. Returns true if something
     /// already waits.
     pub(in crate::device) fn arm(&mut self) -> bool {
-        self.link.arm()
+        self.tap.wire.link.arm()
     }
 
     /// Like [`LinkEndpoint::arm`], for the shard's poller.
@@ -204,39 +204,39 @@ impl LinkEndpoint {
         if !self.must_poll() {
             return false;
         }
-        let is_waiting = self.link.arm();
-        self.is_watched = !is_waiting && self.link.stays_armed();
+        let is_waiting = self.tap.wire.link.arm();
+        self.is_watched = !is_waiting && self.tap.wire.link.stays_armed();
         is_waiting
     }
 
     /// Returns true if datagrams wait at the link.
     pub(in crate::device) fn has_arrivals(&self) -> bool {
-        self.link.has_arrivals()
+        self.tap.wire.link.has_arrivals()
     }
 
     /// Returns true if the link stays armed while datagrams are received.
     pub(in crate::device) fn stays_armed(&self) -> bool {
-        self.link.stays_armed()
+        self.tap.wire.link.stays_armed()
     }
 
     /// Returns the link's descriptors.
     pub(in crate::device) fn descriptors(&self) -> Vec<RawFd> {
-        self.link.fds().iter().map(AsRawFd::as_raw_fd).collect()
+        self.tap.wire.link.fds().iter().map(AsRawFd::as_raw_fd).collect()
     }
 
     /// Returns a number that changes with the set of descriptors.
     pub(in crate::device) fn descriptors_version(&self) -> u64 {
-        self.descriptors_changed + self.link.changes()
+        self.descriptors_changed + self.tap.wire.link.changes()
     }
 
     /// Appends the link's counters.
     pub(in crate::device) fn counters(&self, into: &mut Vec<Counter>) {
-        self.link.counters(into);
+        self.tap.counters(into);
     }
 
     /// Disconnects the shard: nothing arrives or leaves from now on.
     pub(super) fn cut(&mut self) {
-        self.link = Box::new(NoLink::after(&*self.link));
+        self.tap = Tap::new(Box::new(NoLink::after(&self.tap)));
         self.descriptors_changed += 1;
         self.is_watched = false;
         self.outgoing.batch.clear();
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_not_used_is_polled_less_and_less_often() {
-        let mut link = LinkEndpoint::new(Box::new(Hub::new().link().unwrap()));
+        let mut link = LinkEndpoint::new(Tap::new(Box::new(Hub::new().link().unwrap())));
         let begin = Time(1_000_000_000);
         for (unused_ns, interval_ns) in
             [(0, INTERVAL_NS), (80_000, 10_000), (8_000_000, 1_000_000), (1_000_000_000, IDLE_INTERVAL_NS)]

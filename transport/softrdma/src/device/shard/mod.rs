@@ -58,7 +58,7 @@ use super::tables::directory::ShardIndex;
 use super::tables::domain_table::DomainNumber;
 use super::tables::srqs::UnknownSrq;
 use crate::host::Members;
-use crate::link::Link;
+use crate::link::Tap;
 use local::LocalPaths;
 use neighbours::HandedOver;
 use peers::Peers;
@@ -85,7 +85,7 @@ const BATCHES_IN_TURN: usize = 4;
 #[derive(Debug)]
 pub(super) struct ShardInit {
     pub(super) index: ShardIndex,
-    pub(super) link: Box<dyn Link>,
+    pub(super) tap: Tap,
     pub(super) events: Arc<AsyncEvents>,
     pub(super) unknown_srq: UnknownSrq,
     pub(super) tables: Arc<Tables>,
@@ -114,7 +114,7 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(init: ShardInit) -> Self {
-        let ShardInit { index, link, events, unknown_srq, tables, neighbours, members, local } = init;
+        let ShardInit { index, tap, events, unknown_srq, tables, neighbours, members, local } = init;
         let local = LocalPaths::new(local, index);
         let resources = Resources {
             index,
@@ -132,7 +132,7 @@ impl Shard {
             index,
             qps: QpTable::new(index, Arc::clone(&neighbours)),
             resources,
-            link: LinkEndpoint::new(link),
+            link: LinkEndpoint::new(tap),
             local,
             peers: Peers::default(),
             neighbours,

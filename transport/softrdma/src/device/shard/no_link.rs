@@ -2,7 +2,7 @@
 //!
 //! Owns the last counts of the real link. It receives, sends and opens nothing.
 
-use crate::link::{Link, LinkError, ReceiveBatch, SendBatch};
+use crate::link::{Link, LinkError, ReceiveBatch, SendBatch, Tap};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
@@ -15,11 +15,11 @@ pub(super) struct NoLink {
 }
 
 impl NoLink {
-    /// Keeps the name and the counts of `link`.
-    pub(super) fn after(link: &dyn Link) -> Self {
+    /// Keeps the name and the counts of a link.
+    pub(super) fn after(tap: &Tap) -> Self {
         let mut counted = Vec::new();
-        link.counters(&mut counted);
-        Self { name: link.name(), counted }
+        tap.counters(&mut counted);
+        Self { name: tap.wire.link.name(), counted }
     }
 }
 

@@ -12,15 +12,14 @@ use crate::device::tables::srqs::UnknownSrq;
 use crate::device::threads::progress::Progress;
 use crate::device::threads::wake_up::WakeUp;
 use crate::host::Members;
-use crate::link::Link;
+use crate::link::Tap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::VerbsError;
 
 /// Creates the link of a shard; returns `None` if the device's link cannot be divided.
-pub(in crate::device) type MakeLink =
-    Box<dyn Fn() -> Result<Option<Box<dyn Link>>, VerbsError> + Send + Sync>;
+pub(in crate::device) type MakeLink = Box<dyn Fn() -> Result<Option<Tap>, VerbsError> + Send + Sync>;
 
 /// Parts from which the shards of a device are created.
 pub(in crate::device) struct ShardMaker {
@@ -41,10 +40,10 @@ impl ShardMaker {
     /// simulation.
     pub(in crate::device) fn first(
         &self,
-        link: Box<dyn Link>,
+        tap: Tap,
         members: Option<Arc<Members>>,
     ) -> std::io::Result<(ShardLock, Option<Sleeper>)> {
-        self.shard(ShardIndex::FIRST, link, members)
+        self.shard(ShardIndex::FIRST, tap, members)
     }
 
     /// Creates a further shard; returns `None` if the device's link cannot be divided.
@@ -53,9 +52,9 @@ impl ShardMaker {
         index: ShardIndex,
     ) -> Result<Option<(ShardLock, Option<Sleeper>)>, VerbsError> {
         match (self.make_link)()? {
-            Some(link) => {
+            Some(tap) => {
                 let members = self.members.as_ref().and_then(Weak::upgrade);
-                Ok(Some(self.shard(index, link, members)?))
+                Ok(Some(self.shard(index, tap, members)?))
             }
             None => Ok(None),
         }
@@ -64,14 +63,14 @@ impl ShardMaker {
     fn shard(
         &self,
         index: ShardIndex,
-        link: Box<dyn Link>,
+        tap: Tap,
         members: Option<Arc<Members>>,
     ) -> std::io::Result<(ShardLock, Option<Sleeper>)> {
         let (waker, sleeper) = WakeUp::new(&self.runtime)?;
         let waker = Arc::new(waker);
         let shard = Shard::new(ShardInit {
             index,
-            link,
+            tap,
             events: Arc::clone(&self.events),
             unknown_srq: self.unknown_srq,
             tables: Arc::clone(&self.tables),

@@ -11,10 +11,10 @@ fn address(last: u8) -> SocketAddr {
 /// Returns a faulty link at .1 and a plain one at .2, on their own hub.
 fn pair(plan: &str) -> (Tap, Box<dyn Link>) {
     let hub = Hub::new();
-    let faults = Some(Faults::new(plan.parse().unwrap()));
-    let mut sender = Tap { faults, recorder: None, link: Box::new(hub.link().unwrap()) };
+    let mut sender = Tap::new(Box::new(hub.link().unwrap()));
+    sender.faults = Some(Faults::new(plan.parse().unwrap()));
     let mut receiver: Box<dyn Link> = Box::new(hub.link().unwrap());
-    sender.open(address(1).ip()).unwrap();
+    sender.wire.link.open(address(1).ip()).unwrap();
     receiver.open(address(2).ip()).unwrap();
     (sender, receiver)
 }

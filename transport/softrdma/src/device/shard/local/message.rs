@@ -44,8 +44,8 @@ pub(in crate::device) enum Refusal {
     Captures,
     /// The member's packets have faults.
     Faults,
-    /// The device's link was wrapped by its caller.
-    Wrapped,
+    /// The program observes the device's link.
+    Observed,
     /// The member has another format of areas.
     OtherVersion,
     /// The member has no memory, descriptor or table space for more areas.
@@ -61,7 +61,7 @@ impl Refusal {
         Self::AsksForUdp,
         Self::Captures,
         Self::Faults,
-        Self::Wrapped,
+        Self::Observed,
         Self::OtherVersion,
         Self::NoRoom,
         Self::Forked,
@@ -79,7 +79,7 @@ impl Refusal {
             Self::AsksForUdp => "TRUNKLINE_LINK=udp (or setting link)",
             Self::Captures => "packets are captured",
             Self::Faults => "packets have faults (setting faults, or TRUNKLINE_FAULTS)",
-            Self::Wrapped => "the program has put a link of its own around the device's",
+            Self::Observed => "the program observes the device's link",
             Self::OtherVersion => "the peer's format of shared memory is another one",
             Self::NoRoom => "this process has no room to share memory with more peers",
             Self::Forked => "this process is the child of a fork",
@@ -93,7 +93,7 @@ impl Refusal {
             Self::AsksForUdp => "the peer has TRUNKLINE_LINK=udp (or setting link)",
             Self::Captures => "the peer captures packets",
             Self::Faults => "the peer's packets have faults (setting faults, or TRUNKLINE_FAULTS)",
-            Self::Wrapped => "the peer's program has put a link of its own around the device's",
+            Self::Observed => "the peer's program observes its device's link",
             Self::OtherVersion => "the peer's format of shared memory is another one",
             Self::NoRoom => {
                 "the peer has no room to share memory with this process; its own report names the limit"
