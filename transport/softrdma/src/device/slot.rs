@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// A place for a device. Devices opened with clones of one slot are removed and restored together.
 #[derive(Debug, Clone, Default)]
-pub struct Slot(Arc<Mutex<State>>);
+pub struct Slot(Arc<Mutex<SlotContents>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct SlotContents {
     is_empty: bool,
     opened: Vec<(Weak<Core>, Weak<SlotGuard>)>,
 }

@@ -26,7 +26,7 @@ use trunkline_machine::Runtime;
 /// One member's view of the host. Dropping it leaves.
 #[derive(Debug)]
 pub(crate) struct Host {
-    place: Place,
+    presence: Presence,
     pub(super) registry: Segment,
     pub(super) numbering: Numbering,
     me: MemberId,
@@ -34,7 +34,7 @@ pub(crate) struct Host {
 
 /// The folder or memory that the members share, and the lock or life that shows that this member lives.
 #[derive(Debug)]
-enum Place {
+enum Presence {
     Folder {
         lock: FolderLock,
         process: u32,
@@ -101,8 +101,8 @@ impl Host {
         let (alive, me) = take_slot(&registry, take, random)?;
         drop(locked);
         tidy::remove_unused(path, random());
-        let place = Place::Folder { lock, process: std::process::id(), alive: Some(alive), marks };
-        Ok(Self { place, registry, numbering, me })
+        let presence = Presence::Folder { lock, process: std::process::id(), alive: Some(alive), marks };
+        Ok(Self { presence, registry, numbering, me })
     }
 
     /// Joins a simulated host, as part of the process with this life.
@@ -116,8 +116,8 @@ impl Host {
         sweep(&registry, |member| memory.lives(member));
         let ((), me) = take_slot(&registry, |_slot| Ok(Some(())), random)?;
         memory.enter(me, life);
-        let place = Place::Memory { memory: Arc::clone(memory), life: Arc::clone(life) };
-        Ok(Arc::new(Self { place, registry, numbering, me }))
+        let presence = Presence::Memory { memory: Arc::clone(memory), life: Arc::clone(life) };
+        Ok(Arc::new(Self { presence, registry, numbering, me }))
     }
 
     /// Returns this member.
@@ -127,25 +127,25 @@ impl Host {
 
     /// Returns the folder where the members meet; `None` on a simulated host.
     pub(crate) fn directory(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Folder { lock, .. } => Some(lock.path()),
-            Place::Memory { .. } => None,
+        match &self.presence {
+            Presence::Folder { lock, .. } => Some(lock.path()),
+            Presence::Memory { .. } => None,
         }
     }
 
     /// Returns the memory of a simulated host.
     pub(super) fn memory(&self) -> Option<&Arc<HostMemory>> {
-        match &self.place {
-            Place::Folder { .. } => None,
-            Place::Memory { memory, .. } => Some(memory),
+        match &self.presence {
+            Presence::Folder { .. } => None,
+            Presence::Memory { memory, .. } => Some(memory),
         }
     }
 
     /// Returns the life of this process, in a simulation.
     pub(super) fn life(&self) -> Option<&Arc<Life>> {
-        match &self.place {
-            Place::Folder { .. } => None,
-            Place::Memory { life, .. } => Some(life),
+        match &self.presence {
+            Presence::Folder { .. } => None,
+            Presence::Memory { life, .. } => Some(life),
         }
     }
 
@@ -157,9 +157,9 @@ impl Host {
         magic: u64,
         [length, reserved]: [usize; 2],
     ) -> Result<Segment, HostError> {
-        match &self.place {
-            Place::Folder { lock, .. } => Segment::open(&lock.path().join(name), magic, length, reserved),
-            Place::Memory { memory, life } => {
+        match &self.presence {
+            Presence::Folder { lock, .. } => Segment::open(&lock.path().join(name), magic, length, reserved),
+            Presence::Memory { memory, life } => {
                 let segment = Segment::simulated(memory.segment(name, length)?, Arc::clone(life), magic);
                 segment.ok_or_else(|| HostError::OtherVersion(PathBuf::from(name)))
             }
@@ -203,35 +203,35 @@ impl Host {
 
     /// Returns true if this process joined, false if it is a forked child.
     pub(crate) fn is_own_process(&self) -> bool {
-        match &self.place {
-            Place::Folder { process, .. } => *process == std::process::id(),
-            Place::Memory { .. } => true,
+        match &self.presence {
+            Presence::Folder { process, .. } => *process == std::process::id(),
+            Presence::Memory { .. } => true,
         }
     }
 
     /// Takes the lock around slow changes.
     pub(super) fn lock(&self) -> Result<Locked<'_>, HostError> {
-        match &self.place {
-            Place::Folder { lock, .. } if self.is_own_process() => lock.lock(),
-            Place::Folder { lock, .. } => lock.lock_anew(),
-            Place::Memory { .. } => Ok(Locked::simulated()),
+        match &self.presence {
+            Presence::Folder { lock, .. } if self.is_own_process() => lock.lock(),
+            Presence::Folder { lock, .. } => lock.lock_anew(),
+            Presence::Memory { .. } => Ok(Locked::simulated()),
         }
     }
 
     /// Returns true if no member has replaced the lock since it was taken. Otherwise this process was stopped, and
     /// another may have made a change since.
     pub(super) fn is_locked(&self, locked: &Locked<'_>) -> bool {
-        match &self.place {
-            Place::Folder { lock, .. } => locked.file().is_none_or(|file| lock.is_current(file)),
-            Place::Memory { .. } => true,
+        match &self.presence {
+            Presence::Folder { lock, .. } => locked.file().is_none_or(|file| lock.is_current(file)),
+            Presence::Memory { .. } => true,
         }
     }
 
     /// Returns true if the slot lock of a member is held.
     fn is_held(&self, member: MemberId) -> bool {
-        match &self.place {
-            Place::Folder { lock, marks, .. } => holds_lock(lock.directory(), member.slot, Some(marks)),
-            Place::Memory { memory, .. } => memory.lives(member),
+        match &self.presence {
+            Presence::Folder { lock, marks, .. } => holds_lock(lock.directory(), member.slot, Some(marks)),
+            Presence::Memory { memory, .. } => memory.lives(member),
         }
     }
 }
@@ -243,10 +243,10 @@ impl Drop for Host {
             // Nothing of a member is valid without its slot.
             vacate(&self.registry, self.me);
         }
-        match &mut self.place {
-            Place::Folder { alive, .. } if !is_own => std::mem::forget(alive.take()),
-            Place::Folder { marks, .. } => marks.clear(self.me.slot),
-            Place::Memory { memory, .. } => memory.leave(self.me),
+        match &mut self.presence {
+            Presence::Folder { alive, .. } if !is_own => std::mem::forget(alive.take()),
+            Presence::Folder { marks, .. } => marks.clear(self.me.slot),
+            Presence::Memory { memory, .. } => memory.leave(self.me),
         }
     }
 }
@@ -414,7 +414,9 @@ mod tests {
         let one = Host::join(Some(&root)).unwrap();
         let mut two = Host::join(Some(&root)).unwrap();
         let member = two.me();
-        let Place::Folder { process, .. } = &mut Arc::get_mut(&mut two).unwrap().place else { panic!() };
+        let Presence::Folder { process, .. } = &mut Arc::get_mut(&mut two).unwrap().presence else {
+            panic!()
+        };
         *process ^= 1;
         let claim = two.claim_service(7, [127, 0, 0, 1].into(), false).unwrap();
         assert_eq!(one.service_owner(7, [127, 0, 0, 1].into()), Some(member));

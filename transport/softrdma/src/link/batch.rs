@@ -44,8 +44,9 @@ impl EndsList {
     }
 }
 
+/// Place of a datagram in the bytes of a batch.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct DatagramRange {
     /// Index of the datagram's ends.
     ends: usize,
     start: usize,
@@ -60,7 +61,7 @@ pub(super) struct Run<'a> {
     pub(super) source: SocketAddr,
     /// Destination address and port.
     pub(super) destination: SocketAddr,
-    entries: &'a [Entry],
+    entries: &'a [DatagramRange],
     bytes: &'a [u8],
 }
 
@@ -86,7 +87,7 @@ pub(crate) struct Origin {
 pub struct SendBatch {
     bytes: Vec<u8>,
     ends: EndsList,
-    entries: Vec<Entry>,
+    entries: Vec<DatagramRange>,
     /// Index of the oldest entry; the entries before it were removed.
     first: usize,
 }
@@ -142,7 +143,7 @@ impl SendBatch {
             debug_assert!(self.bytes.len() >= start, "the writer of a datagram removed others");
             let ends = *ends.get_or_insert_with(|| self.ends.index_of(Ends { source, destination }));
             let length = self.bytes.len().saturating_sub(start);
-            self.entries.push(Entry { ends, start, length, origin: Origin::default() });
+            self.entries.push(DatagramRange { ends, start, length, origin: Origin::default() });
         }
         most
     }
@@ -195,7 +196,9 @@ impl SendBatch {
         if self.first < 64 || self.first * 2 < self.entries.len() {
             return;
         }
-        let Some(&Entry { ends, start, .. }) = self.entries.get(self.first) else { return self.clear() };
+        let Some(&DatagramRange { ends, start, .. }) = self.entries.get(self.first) else {
+            return self.clear();
+        };
         self.bytes.drain(..start);
         self.ends.0.drain(..ends);
         self.entries.drain(..self.first);
@@ -207,7 +210,7 @@ impl SendBatch {
     }
 }
 
-impl Entry {
+impl DatagramRange {
     fn of<'a>(&self, ends: &EndsList, bytes: &'a [u8]) -> Datagram<'a> {
         let Ends { source, destination } = ends.0[self.ends];
         Datagram { source, destination, bytes: self.bytes_in(bytes) }
@@ -223,7 +226,7 @@ impl Entry {
 pub struct ReceiveBatch {
     bytes: Vec<u8>,
     ends: EndsList,
-    entries: Vec<Entry>,
+    entries: Vec<DatagramRange>,
     /// Number of slots in use, including slots of discarded datagrams.
     used: usize,
     slots: usize,
@@ -318,7 +321,7 @@ impl ReceiveBatch {
     fn push_bytes(&mut self, ends: usize, bytes: &[u8], origin: Origin) {
         let (start, length) = (self.used * MAX_DATAGRAM_BYTES, bytes.len());
         self.bytes[start..start + length].copy_from_slice(bytes);
-        self.entries.push(Entry { ends, start, length, origin });
+        self.entries.push(DatagramRange { ends, start, length, origin });
         self.used += 1;
     }
 
@@ -347,7 +350,7 @@ impl ReceiveBatch {
         }
         self.entries.truncate(kept);
         let Some(first) = first else { return };
-        let end = match self.entries.get(position..).and_then(<[Entry]>::last) {
+        let end = match self.entries.get(position..).and_then(<[DatagramRange]>::last) {
             Some(last) => last.start + MAX_DATAGRAM_BYTES,
             None => first,
         };
@@ -372,7 +375,7 @@ impl ReceiveBatch {
         if let Some((source, destination, length)) = content {
             let ends = self.ends.index_of(Ends { source, destination });
             let (start, length) = (self.used * MAX_DATAGRAM_BYTES, length.min(MAX_DATAGRAM_BYTES));
-            self.entries.push(Entry { ends, start, length, origin: Origin::default() });
+            self.entries.push(DatagramRange { ends, start, length, origin: Origin::default() });
         }
         self.used += 1;
     }

@@ -23,11 +23,11 @@ const HUB_MTU_BYTES: u32 = 9000;
 /// A network inside one process.
 #[derive(Debug, Default)]
 pub struct Hub {
-    inboxes: RwLock<BTreeMap<IpAddr, Arc<Inbox>>>,
+    inboxes: RwLock<BTreeMap<IpAddr, Arc<AddressQueue>>>,
 }
 
 #[derive(Debug)]
-struct Inbox {
+struct AddressQueue {
     queue: Mutex<Queue>,
     wake: EventFd,
 }
@@ -40,7 +40,7 @@ struct Queue {
     dropped: u64,
 }
 
-impl Inbox {
+impl AddressQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // A queue has no invariant that a panic could leave broken.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,7 +61,7 @@ impl Hub {
     pub fn link(self: &Arc<Self>) -> io::Result<InProcessLink> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let wake = above_stdio(|| Ok(EventFd::from_flags(flags)?))?;
-        let inbox = Arc::new(Inbox { queue: Mutex::default(), wake });
+        let inbox = Arc::new(AddressQueue { queue: Mutex::default(), wake });
         Ok(InProcessLink { hub: Arc::clone(self), inbox, addresses: Vec::new(), counts: Counts::default() })
     }
 }
@@ -77,7 +77,7 @@ struct Counts {
 #[derive(Debug)]
 pub struct InProcessLink {
     hub: Arc<Hub>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<AddressQueue>,
     addresses: Vec<IpAddr>,
     counts: Counts,
 }

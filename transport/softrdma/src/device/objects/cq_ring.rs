@@ -22,7 +22,7 @@ const MAX_CROSSING: usize = 64;
 /// Completions of a CQ.
 #[derive(Debug)]
 pub(in crate::device) struct CqRing {
-    state: Mutex<State>,
+    state: Mutex<CqEntries>,
     /// Number of waiting entries, so that an empty poll takes no lock.
     waiting: AtomicUsize,
     armed: AtomicBool,
@@ -38,7 +38,7 @@ pub(in crate::device) struct CqRing {
 }
 
 #[derive(Debug)]
-struct State {
+struct CqEntries {
     entries: VecDeque<Completion>,
     capacity: usize,
     notify: Option<Notify>,
@@ -54,7 +54,11 @@ impl CqRing {
         Self {
             home,
             crossing: Crossing::new(MAX_CROSSING),
-            state: Mutex::new(State { entries: VecDeque::with_capacity(capacity), capacity, notify: None }),
+            state: Mutex::new(CqEntries {
+                entries: VecDeque::with_capacity(capacity),
+                capacity,
+                notify: None,
+            }),
             waiting: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
             overflowed: AtomicBool::new(false),
@@ -123,7 +127,7 @@ impl CqRing {
         }
     }
 
-    fn add(&self, state: &mut State, completion: Completion, solicited: bool) -> bool {
+    fn add(&self, state: &mut CqEntries, completion: Completion, solicited: bool) -> bool {
         if state.entries.len() >= state.capacity {
             return self.overflowed.swap(true, Ordering::Relaxed);
         }
@@ -150,7 +154,7 @@ impl CqRing {
 
     /// Moves completions of other shards here, as far as there is room. Completions that stay in their rings
     /// are not lost.
-    fn move_crossed(&self, state: &mut State) {
+    fn move_crossed(&self, state: &mut CqEntries) {
         let room = state.capacity - state.entries.len();
         self.crossing.receive(room, |_, (completion, solicited)| {
             self.add(state, completion, solicited);

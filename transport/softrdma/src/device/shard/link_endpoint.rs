@@ -44,7 +44,7 @@ pub(in crate::device) struct LinkEndpoint {
     /// readable since: what arrives later wakes it, because it watches edge-triggered.
     is_watched: bool,
     /// True until the first poll after such a sleep.
-    rests: bool,
+    woke_quietly: bool,
 }
 
 impl LinkEndpoint {
@@ -59,7 +59,7 @@ impl LinkEndpoint {
             polled: Time(0),
             used: Time(0),
             is_watched: false,
-            rests: false,
+            woke_quietly: false,
         }
     }
 
@@ -113,12 +113,12 @@ impl LinkEndpoint {
     /// has woken it.
     pub(in crate::device) fn woken(&mut self, by_link: bool) {
         self.is_watched &= !by_link;
-        self.rests = self.is_watched;
+        self.woke_quietly = self.is_watched;
     }
 
     /// Returns true once after a sleep during which nothing has arrived here.
-    pub(super) fn take_rest(&mut self) -> bool {
-        std::mem::take(&mut self.rests) && self.tap.wire.link.is_drained()
+    pub(super) fn take_quiet_wake(&mut self) -> bool {
+        std::mem::take(&mut self.woke_quietly) && self.tap.wire.link.is_drained()
     }
 
     /// Returns true if the link should be polled although packets come through memory.

@@ -144,8 +144,8 @@ impl Shard {
     /// Does pending work, for a thread that polls: while packets come through memory, the link is polled less
     /// often.
     pub(super) fn poll(&mut self, now: Time) {
-        let rests = self.link.take_rest();
-        let polls_link = !rests && (!self.local.is_active() || self.link.is_due(now));
+        let is_quiet = self.link.take_quiet_wake();
+        let polls_link = !is_quiet && (!self.local.is_active() || self.link.is_due(now));
         self.work_with(now, polls_link);
     }
 

@@ -35,7 +35,7 @@ impl HandedOver {
 }
 
 #[derive(Debug)]
-struct Inbox {
+struct ShardInbox {
     packets: Crossing<HandedOver>,
     waker: Arc<WakeUp>,
 }
@@ -44,7 +44,7 @@ struct Inbox {
 #[derive(Debug)]
 pub(in crate::device) struct Neighbours {
     directory: QpDirectory,
-    inboxes: [OnceLock<Box<Inbox>>; MAX_SENDERS],
+    inboxes: [OnceLock<Box<ShardInbox>>; MAX_SENDERS],
     count: AtomicUsize,
 }
 
@@ -57,7 +57,7 @@ impl Neighbours {
 
     /// Adds a shard whose machine `waker` wakes.
     pub(in crate::device) fn add(&self, index: ShardIndex, waker: Arc<WakeUp>) {
-        let inbox = Inbox { packets: Crossing::new(MAX_WAITING), waker };
+        let inbox = ShardInbox { packets: Crossing::new(MAX_WAITING), waker };
         if self.inboxes[index.place()].set(Box::new(inbox)).is_ok() {
             self.count.fetch_add(1, Ordering::Release);
         }

@@ -49,10 +49,10 @@ const MAX_PEERS: usize = 4096;
 const WINDOW: u64 = 64;
 
 /// A sender's address and ours.
-type Pair = (IpAddr, IpAddr);
+type AddressPair = (IpAddr, IpAddr);
 
 #[derive(Debug, Clone, Copy)]
-enum Peer {
+enum SenderKind {
     Soft,
     Candidate {
         last: Identification,
@@ -97,19 +97,19 @@ impl Judge for Checker<'_> {
 /// Known senders.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    known: BTreeMap<Pair, Peer>,
+    known: BTreeMap<AddressPair, SenderKind>,
     /// Flow of the last packet from a soft peer, so that the next packet needs no look-up.
     last_soft: Option<Flow>,
 }
 
 impl Peers {
     /// Returns true if a sender is known to be a software device: only identification 0 is tried.
-    pub(super) fn is_soft(&self, pair: Pair) -> bool {
+    pub(super) fn is_soft(&self, pair: AddressPair) -> bool {
         let is_last = self.last_soft.as_ref().is_some_and(|flow| {
             let headers = flow.headers();
             (headers.source.ip(), headers.destination.ip()) == pair
         });
-        is_last || matches!(self.known.get(&pair), Some(Peer::Soft))
+        is_last || matches!(self.known.get(&pair), Some(SenderKind::Soft))
     }
 
     /// Checks the ICRC of a datagram; `None` when it is wrong.
@@ -134,36 +134,36 @@ impl Peers {
     pub(super) fn inherit(&mut self, datagram: &Datagram<'_>, verdict: Verdict) {
         let pair = (datagram.source.ip(), datagram.destination.ip());
         if verdict == (Verdict::Taken { is_soft: true }) && !self.is_soft(pair) {
-            self.remember(pair, Peer::Soft);
+            self.remember(pair, SenderKind::Soft);
         }
     }
 
     /// Judges an IPv4 packet whose ICRC is right under `identification`, of a peer that is not soft.
-    fn judge(&mut self, pair: Pair, identification: u16, now: Time) -> Verdict {
+    fn judge(&mut self, pair: AddressPair, identification: u16, now: Time) -> Verdict {
         let seen = Identification { value: identification, at: now };
         let (next, verdict) = match self.known.get(&pair).copied() {
-            Some(Peer::Foreign { last, stray }) => seen.after_foreign(last, stray),
-            _ if identification == 0 => (Peer::Soft, Verdict::Taken { is_soft: true }),
-            Some(Peer::Candidate { last }) if seen.follows(last) => {
-                (Peer::Foreign { last: seen, stray: None }, Verdict::Taken { is_soft: false })
+            Some(SenderKind::Foreign { last, stray }) => seen.after_foreign(last, stray),
+            _ if identification == 0 => (SenderKind::Soft, Verdict::Taken { is_soft: true }),
+            Some(SenderKind::Candidate { last }) if seen.follows(last) => {
+                (SenderKind::Foreign { last: seen, stray: None }, Verdict::Taken { is_soft: false })
             }
-            _ => (Peer::Candidate { last: seen }, Verdict::Unsure),
+            _ => (SenderKind::Candidate { last: seen }, Verdict::Unsure),
         };
         self.remember(pair, next);
         verdict
     }
 
     /// Records the CA GUID that a peer sent in a message of the connection manager.
-    pub(super) fn saw_guid(&mut self, pair: Pair, guid: u64) {
-        if is_soft(guid) && !matches!(self.known.get(&pair), Some(Peer::Foreign { .. })) {
-            self.remember(pair, Peer::Soft);
+    pub(super) fn saw_guid(&mut self, pair: AddressPair, guid: u64) {
+        if is_soft(guid) && !matches!(self.known.get(&pair), Some(SenderKind::Foreign { .. })) {
+            self.remember(pair, SenderKind::Soft);
         }
     }
 
-    fn remember(&mut self, pair: Pair, peer: Peer) {
+    fn remember(&mut self, pair: AddressPair, peer: SenderKind) {
         if self.known.len() >= MAX_PEERS && !self.known.contains_key(&pair) {
             // Candidates are the cheapest to forge and the cheapest to learn again.
-            self.known.retain(|_, known| !matches!(known, Peer::Candidate { .. }));
+            self.known.retain(|_, known| !matches!(known, SenderKind::Candidate { .. }));
             if self.known.len() >= MAX_PEERS {
                 self.known.clear();
                 self.last_soft = None;
@@ -181,17 +181,17 @@ fn is_between(flow: &Flow, datagram: &Datagram<'_>) -> bool {
 
 impl Identification {
     /// Returns the state of a foreign peer after its packet, and the verdict.
-    fn after_foreign(self, last: Self, stray: Option<Self>) -> (Peer, Verdict) {
+    fn after_foreign(self, last: Self, stray: Option<Self>) -> (SenderKind, Verdict) {
         let taken = Verdict::Taken { is_soft: false };
         if self.follows(last) {
             // A reordered packet does not move the window back.
             let is_behind = last.value.wrapping_sub(self.value) <= u16::MAX / 2;
             let last = if is_behind { Self { at: self.at, ..last } } else { self };
-            return (Peer::Foreign { last, stray }, taken);
+            return (SenderKind::Foreign { last, stray }, taken);
         }
         match stray {
-            Some(stray) if self.follows(stray) => (Peer::Foreign { last: self, stray: None }, taken),
-            _ => (Peer::Foreign { last, stray: Some(self) }, Verdict::Unsure),
+            Some(stray) if self.follows(stray) => (SenderKind::Foreign { last: self, stray: None }, taken),
+            _ => (SenderKind::Foreign { last, stray: Some(self) }, Verdict::Unsure),
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
     const SOFT: Verdict = Verdict::Taken { is_soft: true };
     const FOREIGN: Verdict = Verdict::Taken { is_soft: false };
 
-    fn pair() -> Pair {
+    fn pair() -> AddressPair {
         (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]))
     }
 

@@ -17,24 +17,24 @@ use trunkline_verbs::{QpType, Time};
 
 /// A QP with its state in the lists.
 #[derive(Debug)]
-struct Entry {
+struct ScheduledQp {
     qp: Qp,
     /// True if the QP is in `ready`.
     is_ready: bool,
     scheduled: Scheduled,
 }
 
-/// A QP's place in the list of QPs that want service.
+/// Adds a QP to the list of QPs that want service.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct ReadyMark<'a> {
     number: u32,
     is_ready: &'a mut bool,
     ready: &'a mut VecDeque<u32>,
 }
 
-impl Turn<'_> {
+impl ReadyMark<'_> {
     /// Adds the QP to the list unless it is there.
-    pub(super) fn take(self) {
+    pub(super) fn set(self) {
         if !std::mem::replace(self.is_ready, true) {
             self.ready.push_back(self.number);
         }
@@ -46,7 +46,7 @@ impl Turn<'_> {
 pub(in crate::device) struct QpTable {
     index: ShardIndex,
     neighbours: Arc<Neighbours>,
-    entries: NumberMap<Box<Entry>>,
+    entries: NumberMap<Box<ScheduledQp>>,
     ready: VecDeque<u32>,
     timers: Timers,
     /// Counters of QPs that were destroyed.
@@ -67,7 +67,8 @@ impl QpTable {
 
     /// Adds a QP.
     pub(super) fn insert(&mut self, number: u32, qp: Qp) {
-        self.entries.insert(number, Box::new(Entry { qp, is_ready: false, scheduled: Scheduled::default() }));
+        self.entries
+            .insert(number, Box::new(ScheduledQp { qp, is_ready: false, scheduled: Scheduled::default() }));
         self.neighbours.directory().enter(number, self.index);
     }
 
@@ -99,17 +100,17 @@ impl QpTable {
         self.entries.numbers()
     }
 
-    /// Returns the QP that a packet names, with its place in the service list, if `is_connected` accepts the
+    /// Returns the QP that a packet names, with its mark for the service list, if `is_connected` accepts the
     /// packet.
     pub(super) fn addressed(
         &mut self,
         bth: &Bth,
         counters: &mut ShardCounters,
         is_connected: impl FnOnce(&mut Qp) -> bool,
-    ) -> Option<(&mut Qp, Turn<'_>)> {
+    ) -> Option<(&mut Qp, ReadyMark<'_>)> {
         let Self { entries, ready, .. } = self;
         let number = bth.destination.get();
-        let Some(Entry { qp, is_ready, .. }) = entries.get_mut(number).map(|entry| &mut **entry) else {
+        let Some(ScheduledQp { qp, is_ready, .. }) = entries.get_mut(number).map(|entry| &mut **entry) else {
             counters.unknown_qp += 1;
             return None;
         };
@@ -125,13 +126,13 @@ impl QpTable {
             counters.wrong_service += 1;
             return None;
         }
-        Some((qp, Turn { number, is_ready, ready }))
+        Some((qp, ReadyMark { number, is_ready, ready }))
     }
 
     /// Adds a QP to the list of QPs that want service.
     pub(in crate::device) fn mark_ready(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(number) {
-            Turn { number, is_ready: &mut entry.is_ready, ready: &mut self.ready }.take();
+            ReadyMark { number, is_ready: &mut entry.is_ready, ready: &mut self.ready }.set();
         }
     }
 
@@ -151,7 +152,9 @@ impl QpTable {
 
     /// Schedules the QP's next timeout.
     pub(super) fn schedule(&mut self, number: u32) {
-        if let Some(Entry { qp, scheduled, .. }) = self.entries.get_mut(number).map(|entry| &mut **entry) {
+        if let Some(ScheduledQp { qp, scheduled, .. }) =
+            self.entries.get_mut(number).map(|entry| &mut **entry)
+        {
             self.timers.schedule(number, scheduled, qp.next_timeout());
         }
     }

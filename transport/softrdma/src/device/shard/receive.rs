@@ -133,7 +133,7 @@ impl Shard {
     fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         let Self { qps, resources, peers, link, local, .. } = self;
         let is_connected = |qp: &mut Qp| qp.is_connected(datagram, origin);
-        let Some((qp, turn)) = qps.addressed(&packet.bth, &mut resources.counters, is_connected) else {
+        let Some((qp, mark)) = qps.addressed(&packet.bth, &mut resources.counters, is_connected) else {
             return;
         };
         if let Some(pair) = qp.pair_in_use() {
@@ -166,7 +166,7 @@ impl Shard {
                 return;
             }
         }
-        turn.take();
+        mark.set();
     }
 
     /// Answers a request whose lengths break the rules of its opcode, so that only its BTH could
@@ -178,10 +178,10 @@ impl Shard {
         }
         let is_connected = |qp: &mut Qp| qp.is_connected(datagram, origin);
         let addressed = self.qps.addressed(&bth, &mut self.resources.counters, is_connected);
-        if let Some((qp, turn)) = addressed
+        if let Some((qp, mark)) = addressed
             && qp.handle_malformed(&bth)
         {
-            turn.take();
+            mark.set();
         }
     }
 }

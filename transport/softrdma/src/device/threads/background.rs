@@ -55,14 +55,14 @@ impl Background {
         let runtime = parts.runtime().clone();
         let (parts, of_shard) = (Arc::clone(parts), Arc::clone(lock));
         let make = Box::new(move || {
-            let rest = match sleeper {
-                Some(sleeper) => Rest::Bell(sleeper),
-                None => Rest::Descriptors(Descriptors::new(of_shard.progress.waker())?),
+            let means = match sleeper {
+                Some(sleeper) => SleepMeans::Bell(sleeper),
+                None => SleepMeans::Descriptors(Descriptors::new(of_shard.progress.waker())?),
             };
             Ok(Box::new(ShardMachine {
                 parts,
                 lock: of_shard,
-                rest,
+                means,
                 step: Step::Check,
                 until: None,
                 tick: TICK,
@@ -96,7 +96,7 @@ impl Background {
 struct ShardMachine {
     parts: Arc<DeviceParts>,
     lock: Arc<ShardLock>,
-    rest: Rest,
+    means: SleepMeans,
     step: Step,
     /// Time at which the machine wakes by itself from its last [`Step::Sleep`].
     until: Option<Time>,
@@ -118,7 +118,7 @@ enum Step {
 }
 
 /// Means of sleeping.
-enum Rest {
+enum SleepMeans {
     Descriptors(Descriptors),
     /// Sleeper of a simulation.
     Bell(Sleeper),
@@ -128,7 +128,7 @@ impl ShardMachine {
     /// Determines whether the machine or a poller does the work.
     fn check(&mut self) -> Turn {
         let progress = &self.lock.progress;
-        if let Rest::Bell(sleeper) = &self.rest {
+        if let SleepMeans::Bell(sleeper) = &self.means {
             // A bell that rings from here on ends the next sleep, as the count of an eventfd does.
             sleeper.announce();
         }
@@ -168,7 +168,7 @@ impl ShardMachine {
             // Other threads wait for the shard, and its lock is not fair.
             return if more { Turn::Yield } else { Turn::Again };
         }
-        if let Rest::Descriptors(descriptors) = &mut self.rest {
+        if let SleepMeans::Descriptors(descriptors) = &mut self.means {
             let version = shard.link().descriptors_version();
             let all = || shard.link().descriptors().into_iter().chain(shard.bell()).collect();
             descriptors.watched.update(&descriptors.full, version, all);
@@ -193,7 +193,7 @@ impl Machine for ShardMachine {
     }
 
     fn sleep(&mut self, until: Option<Time>) {
-        let Rest::Descriptors(descriptors) = &mut self.rest else { return };
+        let SleepMeans::Descriptors(descriptors) = &mut self.means else { return };
         let timeout = until.map(|until| until - self.parts.now());
         let woken = match self.step {
             Step::Sleep => descriptors.sleep(timeout),
@@ -205,7 +205,7 @@ impl Machine for ShardMachine {
     }
 
     fn is_woken(&self) -> bool {
-        let Rest::Bell(sleeper) = &self.rest else { return true };
+        let SleepMeans::Bell(sleeper) = &self.means else { return true };
         let arrived = || self.lock.shard.try_enter().is_none_or(|shard| shard.link().has_arrivals());
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }

@@ -66,7 +66,7 @@ pub(super) enum Arrived<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Peer {
+enum ConnectionPeer {
     /// The peer made the connection and has not identified itself.
     Unnamed,
     /// The peer made the connection.
@@ -88,7 +88,7 @@ enum Shortage {
 #[derive(Debug)]
 struct Connection {
     socket: Socket,
-    peer: Peer,
+    peer: ConnectionPeer,
     /// True if the member takes no more messages: it counts as lost once this connection is empty.
     ends_when_empty: bool,
 }
@@ -301,7 +301,7 @@ impl Connections {
             Ok(socket)
         });
         let key = match connected {
-            Ok(socket) => self.add(socket, Peer::To(to)).ok_or(Undelivered::Full)?,
+            Ok(socket) => self.add(socket, ConnectionPeer::To(to)).ok_or(Undelivered::Full)?,
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::Interrupted => return Err(Undelivered::Full),
                 _ if is_shortage(&error) => {
@@ -390,7 +390,7 @@ impl Connections {
         }
     }
 
-    fn add(&mut self, socket: Socket, peer: Peer) -> Option<usize> {
+    fn add(&mut self, socket: Socket, peer: ConnectionPeer) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, key as u64);
@@ -423,7 +423,7 @@ impl Connections {
                 return;
             }
         };
-        if let Some(key) = self.add(socket, Peer::Unnamed) {
+        if let Some(key) = self.add(socket, ConnectionPeer::Unnamed) {
             self.unnamed.push_back(key);
             if self.unnamed.len() > MAX_UNNAMED
                 && let Some(oldest) = self.unnamed.front().copied()
@@ -464,16 +464,16 @@ impl Connections {
         match connection.peer {
             _ if length == 0 => None,
             // The peer of a connection that we made answers on it if it cannot connect to us.
-            Peer::From(from) | Peer::To(from) if length < self.buffer.len() => {
+            ConnectionPeer::From(from) | ConnectionPeer::To(from) if length < self.buffer.len() => {
                 self.counts.received();
                 Some((from, length, descriptor))
             }
-            Peer::Unnamed => {
+            ConnectionPeer::Unnamed => {
                 self.name(key, length);
                 None
             }
             // No member sends a message that is too long.
-            Peer::From(_) | Peer::To(_) => {
+            ConnectionPeer::From(_) | ConnectionPeer::To(_) => {
                 self.counts.nonsense();
                 None
             }
@@ -491,7 +491,7 @@ impl Connections {
         };
         self.unnamed.retain(|unnamed| *unnamed != key);
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.peer = Peer::From(from);
+            connection.peer = ConnectionPeer::From(from);
         }
         // The member has made a new connection, so it sends nothing more on the old one.
         if let Some(old) = self.from.insert(from, key) {
@@ -506,11 +506,11 @@ impl Connections {
     fn end(&mut self, key: usize) {
         let Some(connection) = self.connections.try_remove(key) else { return };
         match connection.peer {
-            Peer::Unnamed => self.unnamed.retain(|unnamed| *unnamed != key),
-            Peer::From(member) if self.from.get(&member) == Some(&key) => self.lose(member),
+            ConnectionPeer::Unnamed => self.unnamed.retain(|unnamed| *unnamed != key),
+            ConnectionPeer::From(member) if self.from.get(&member) == Some(&key) => self.lose(member),
             // The member has made a newer one.
-            Peer::From(_) => {}
-            Peer::To(member) => {
+            ConnectionPeer::From(_) => {}
+            ConnectionPeer::To(member) => {
                 self.to.remove(&member);
                 self.end_after_last_messages(member);
             }

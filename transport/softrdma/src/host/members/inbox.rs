@@ -7,7 +7,7 @@
 
 use super::connections::{Arrived, MAX_MESSAGE_BYTES};
 use super::outcome::{Counts, Undelivered};
-use crate::host::memory::simulated::{Entry, HostMemory, NotTaken};
+use crate::host::memory::simulated::{HostMemory, InboxItem, NotTaken};
 use crate::host::{AreaHandle, Host, MemberId};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use trunkline_verbs::{Counter, Memory};
 
 /// A member's inbox, and the members that it has exchanged messages with.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct SimulatedInbox {
     memory: Arc<HostMemory>,
     host: Arc<Host>,
     /// Members that this member has connected to.
@@ -28,7 +28,7 @@ pub(super) struct Inbox {
     counts: Counts,
 }
 
-impl Inbox {
+impl SimulatedInbox {
     pub(super) fn new(memory: Arc<HostMemory>, host: Arc<Host>) -> Self {
         memory.open_inbox(host.me());
         Self {
@@ -69,7 +69,7 @@ impl Inbox {
         }
         let from = self.host.me();
         let result = self.connect(to).and_then(|()| {
-            self.memory.put(to, Entry::Message { from, kind, bytes, area }).map_err(Into::into)
+            self.memory.put(to, InboxItem::Message { from, kind, bytes, area }).map_err(Into::into)
         });
         self.counts.sending(&result);
         if result == Err(Undelivered::Gone) && self.to.contains(&to) {
@@ -97,10 +97,10 @@ impl Inbox {
                 return None;
             }
             match self.memory.take(self.host.me()) {
-                Some(Entry::Connected(from)) => {
+                Some(InboxItem::Connected(from)) => {
                     self.from.insert(from);
                 }
-                Some(Entry::Message { from, kind, bytes, area }) => {
+                Some(InboxItem::Message { from, kind, bytes, area }) => {
                     self.counts.received();
                     self.buffer = bytes;
                     let bytes = &self.buffer;
@@ -143,7 +143,7 @@ impl Inbox {
         if self.to.contains(&to) {
             return Ok(());
         }
-        self.memory.put(to, Entry::Connected(self.host.me()))?;
+        self.memory.put(to, InboxItem::Connected(self.host.me()))?;
         self.to.insert(to);
         Ok(())
     }
@@ -166,7 +166,7 @@ impl From<NotTaken> for Undelivered {
     }
 }
 
-impl Drop for Inbox {
+impl Drop for SimulatedInbox {
     fn drop(&mut self) {
         self.memory.close_inbox(self.host.me());
     }

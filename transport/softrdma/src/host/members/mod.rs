@@ -17,7 +17,7 @@ pub(super) use socket::{Folder, send};
 
 use super::{AreaHandle, Host, HostError, MemberId};
 use connections::{Arrived, Connections};
-use inbox::Inbox;
+use inbox::SimulatedInbox;
 use nix::sys::epoll::Epoll;
 use std::collections::VecDeque;
 use std::io;
@@ -74,7 +74,7 @@ pub(crate) enum Received {
 /// This member's messages to and from the others.
 #[derive(Debug)]
 pub(crate) struct Members {
-    state: Mutex<State>,
+    state: Mutex<MessageQueues>,
     /// True if a message is queued for the device, so that an idle device need not take the lock.
     has_queued: AtomicBool,
     /// True if connections wait for descriptors or memory; can be checked without the lock.
@@ -85,7 +85,7 @@ pub(crate) struct Members {
 }
 
 #[derive(Debug)]
-struct State {
+struct MessageQueues {
     way: Way,
     /// Messages for the device, oldest first.
     queued: VecDeque<MemberMessage>,
@@ -96,7 +96,7 @@ struct State {
 #[derive(Debug)]
 enum Way {
     Sockets(Box<Connections>),
-    Memory(Inbox),
+    Memory(SimulatedInbox),
 }
 
 impl Members {
@@ -107,7 +107,9 @@ impl Members {
     pub(crate) fn new(host: Arc<Host>) -> Result<Arc<Self>, HostError> {
         let mut is_short = Arc::default();
         let (way, epoll) = match (host.memory(), host.directory()) {
-            (Some(memory), _) => (Way::Memory(Inbox::new(Arc::clone(memory), Arc::clone(&host))), None),
+            (Some(memory), _) => {
+                (Way::Memory(SimulatedInbox::new(Arc::clone(memory), Arc::clone(&host))), None)
+            }
             (None, Some(folder)) => {
                 let connections = Connections::new(Arc::clone(&host), folder)?;
                 let epoll = Arc::clone(connections.epoll());
@@ -119,7 +121,7 @@ impl Members {
                 return Err(HostError::Os { doing: "make sockets in", path: PathBuf::new(), source });
             }
         };
-        let state = Mutex::new(State { way, queued: VecDeque::new(), spare: Vec::new() });
+        let state = Mutex::new(MessageQueues { way, queued: VecDeque::new(), spare: Vec::new() });
         Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), is_short, epoll, host }))
     }
 
@@ -201,7 +203,7 @@ impl Members {
     /// is full.
     pub(crate) fn receive(&self, kind: u8, into: &mut Vec<u8>) -> Option<Received> {
         let mut state = self.lock();
-        let State { way, queued, spare } = &mut *state;
+        let MessageQueues { way, queued, spare } = &mut *state;
         if queued.len() >= MAX_QUEUED {
             return None;
         }
@@ -294,7 +296,7 @@ impl Members {
         self.lock().queued.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MessageQueues> {
         // Every method leaves the state consistent at each point where it could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,10 +17,10 @@ use trunkline_verbs::{Memory, MemoryError, headroom};
 
 /// The areas of one process: creates its own, and maps those of others.
 #[derive(Debug, Clone)]
-pub(crate) struct Areas(Kind);
+pub(crate) struct Areas(AreaSource);
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum AreaSource {
     Mapped(Arc<Fork>),
     Simulated(Arc<Life>),
 }
@@ -82,10 +82,10 @@ impl Areas {
     /// The feature that the system lacks.
     pub(crate) fn new(host: &Host) -> Result<Self, &'static str> {
         match host.life() {
-            Some(life) => Ok(Self(Kind::Simulated(Arc::clone(life)))),
+            Some(life) => Ok(Self(AreaSource::Simulated(Arc::clone(life)))),
             None => {
                 let fork = Fork::new().map_err(|error| area_ffi::reason(&error))?;
-                Ok(Self(Kind::Mapped(Arc::new(fork))))
+                Ok(Self(AreaSource::Mapped(Arc::new(fork))))
             }
         }
     }
@@ -93,15 +93,15 @@ impl Areas {
     /// Returns true in the process that created this value. A forked child has none of the areas.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.0 {
-            Kind::Mapped(fork) => fork.is_own_process(),
-            Kind::Simulated(_) => true,
+            AreaSource::Mapped(fork) => fork.is_own_process(),
+            AreaSource::Simulated(_) => true,
         }
     }
 
     /// Makes this process count as a forked child.
     #[cfg(test)]
     pub(crate) fn pretend_child(&self) {
-        if let Kind::Mapped(fork) = &self.0 {
+        if let AreaSource::Mapped(fork) = &self.0 {
             fork.pretend_child();
         }
     }
@@ -113,13 +113,13 @@ impl Areas {
     pub(crate) fn make(&self, length: usize) -> Result<(OwnArea, AreaHandle), &'static str> {
         has_room(length)?;
         match &self.0 {
-            Kind::Mapped(fork) => {
+            AreaSource::Mapped(fork) => {
                 may_have_file(length)?;
                 let (mapping, file) =
                     Mapping::make(length, fork).map_err(|error| area_ffi::reason(&error))?;
                 Ok((OwnArea { bytes: Bytes::Mapped(mapping), life: None }, AreaHandle::Descriptor(file)))
             }
-            Kind::Simulated(life) => {
+            AreaSource::Simulated(life) => {
                 let memory = Memory::zeroed(length).map_err(|_| "no memory is left to share")?;
                 let bytes = Bytes::Simulated(Arc::clone(&memory));
                 Ok((OwnArea { bytes, life: Some(Arc::clone(life)) }, AreaHandle::Memory(memory)))
@@ -135,7 +135,7 @@ impl Areas {
     pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<MappedArea, &'static str> {
         has_room(length)?;
         let bytes = match (handle, &self.0) {
-            (AreaHandle::Descriptor(file), Kind::Mapped(fork)) => {
+            (AreaHandle::Descriptor(file), AreaSource::Mapped(fork)) => {
                 let mapped = Mapping::read_only(file, length, fork);
                 Bytes::Mapped(mapped.map_err(|error| match error.kind() {
                     io::ErrorKind::InvalidData => {
@@ -144,7 +144,7 @@ impl Areas {
                     _ => area_ffi::reason(&error),
                 })?)
             }
-            (AreaHandle::Memory(memory), Kind::Simulated(_)) if memory.len() == length => {
+            (AreaHandle::Memory(memory), AreaSource::Simulated(_)) if memory.len() == length => {
                 Bytes::Simulated(memory)
             }
             _ => return Err("its shared memory is of another kind"),

@@ -21,7 +21,7 @@ const INBOX_BYTES: usize = 1 << 20;
 
 /// An entry of a member's inbox.
 #[derive(Debug)]
-pub(in crate::host) enum Entry {
+pub(in crate::host) enum InboxItem {
     /// The sender has connected; from now on its end is reported as a loss.
     Connected(MemberId),
     /// A message.
@@ -38,16 +38,16 @@ pub(in crate::host) enum Entry {
 }
 
 #[derive(Debug, Default)]
-struct Inbox {
-    entries: VecDeque<Entry>,
+struct MemberInbox {
+    entries: VecDeque<InboxItem>,
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HostTables {
     segments: BTreeMap<&'static str, Arc<HeapWords>>,
     lives: BTreeMap<MemberId, Arc<Life>>,
-    inboxes: BTreeMap<MemberId, Inbox>,
+    inboxes: BTreeMap<MemberId, MemberInbox>,
     /// Areas that were handed over, and their makers.
     areas: Vec<(MemberId, Weak<Memory>)>,
 }
@@ -56,7 +56,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     runtime: Runtime,
-    state: Mutex<State>,
+    state: Mutex<HostTables>,
 }
 
 /// Reason why an inbox did not accept a message.
@@ -110,7 +110,7 @@ impl HostMemory {
 
     /// Opens a member's inbox.
     pub(in crate::host) fn open_inbox(&self, member: MemberId) {
-        self.lock().inboxes.insert(member, Inbox::default());
+        self.lock().inboxes.insert(member, MemberInbox::default());
     }
 
     /// Closes a member's inbox.
@@ -124,12 +124,12 @@ impl HostMemory {
     }
 
     /// Puts an entry into the inbox of a member.
-    pub(in crate::host) fn put(&self, to: MemberId, entry: Entry) -> Result<(), NotTaken> {
+    pub(in crate::host) fn put(&self, to: MemberId, entry: InboxItem) -> Result<(), NotTaken> {
         if !self.lives(to) {
             return Err(NotTaken::Gone);
         }
         let mut state = self.lock();
-        if let Entry::Message { from, area: Some(area), .. } = &entry {
+        if let InboxItem::Message { from, area: Some(area), .. } = &entry {
             let handed_over = (*from, Arc::downgrade(area));
             state.areas.retain(|(_, area)| area.strong_count() > 0);
             state.areas.push(handed_over);
@@ -153,7 +153,7 @@ impl HostMemory {
     }
 
     /// Takes the oldest entry out of a member's inbox.
-    pub(in crate::host) fn take(&self, member: MemberId) -> Option<Entry> {
+    pub(in crate::host) fn take(&self, member: MemberId) -> Option<InboxItem> {
         let mut state = self.lock();
         let inbox = state.inboxes.get_mut(&member)?;
         let entry = inbox.entries.pop_front()?;
@@ -166,13 +166,13 @@ impl HostMemory {
         self.lock().inboxes.get(&member).is_some_and(|inbox| !inbox.entries.is_empty())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HostTables> {
         // Nothing that could panic runs between the statements of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Entry {
+impl InboxItem {
     /// Returns the space that the entry takes in an inbox, in bytes; empty messages take some too.
     fn bytes(&self) -> usize {
         match self {

@@ -18,7 +18,7 @@
 
 use super::layout::{PORT_CHANGES, PORTS};
 use super::records::Record;
-use super::services::Place;
+use super::services::PackedAddress;
 use crate::host::{Host, HostError, MemberId, Members};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -152,20 +152,20 @@ impl Host {
 
     /// Returns true if a member has a port at an address, without a system call.
     pub(crate) fn has_port_at(&self, member: MemberId, address: IpAddr) -> bool {
-        let [high, low] = Place::new(address, false).words();
+        let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.owner == member && record.words[..2] == [high, low])
     }
 
     /// Returns true if any member has a port at an address.
     pub(crate) fn is_address_of_members(&self, address: IpAddr) -> bool {
-        let [high, low] = Place::new(address, false).words();
+        let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
     /// Returns true if a living member has a port at an address. No other user can send from that address and
     /// be taken for a member.
     pub(crate) fn is_address_of_the_living(&self, address: IpAddr) -> bool {
-        let [high, low] = Place::new(address, false).words();
+        let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low] && self.is_alive(record.owner))
     }
 
@@ -173,7 +173,7 @@ impl Host {
     pub(in crate::host) fn addresses_in_use(&self) -> BTreeMap<IpAddr, usize> {
         let mut owners: BTreeMap<IpAddr, BTreeSet<u64>> = BTreeMap::new();
         for record in self.records(&PORTS).filter(|record| self.is_alive(record.owner)) {
-            let place = Place::from_words([record.words[0], record.words[1]]);
+            let place = PackedAddress::from_words([record.words[0], record.words[1]]);
             owners.entry(place.address()).or_default().insert(record.owner.pack());
         }
         owners.into_iter().map(|(address, owners)| (address, owners.len())).collect()
@@ -186,7 +186,7 @@ impl Host {
 }
 
 fn record_of(address: IpAddr, port: u16) -> [u64; 3] {
-    let [high, low] = Place::new(address, false).words();
+    let [high, low] = PackedAddress::new(address, false).words();
     [high, low, port.into()]
 }
 
@@ -211,7 +211,7 @@ pub(crate) struct MemberPorts {
     members: Arc<Members>,
     /// The change counter at the last read of the registry.
     changes: Option<u64>,
-    addresses: BTreeMap<Place, At>,
+    addresses: BTreeMap<PackedAddress, At>,
     /// Number of received batches of packets.
     batch: u64,
 }
@@ -268,7 +268,7 @@ impl MemberPorts {
     }
 
     fn look_up(&mut self, from: SocketAddr, now: Time) -> Source {
-        let place = Place::new(from.ip(), false);
+        let place = PackedAddress::new(from.ip(), false);
         let Self { members, addresses, batch, .. } = self;
         let moment = Moment { now, batch: *batch };
         let Some(at) = addresses.get_mut(&place) else { return Source::Stranger };
@@ -312,7 +312,7 @@ impl MemberPorts {
         for record in host.records(&PORTS) {
             let is_ending = record.words[2] & IS_ENDING != 0;
             let Ok(number) = u16::try_from(record.words[2] & !IS_ENDING) else { continue };
-            let place = Place::from_words([record.words[0], record.words[1]]);
+            let place = PackedAddress::from_words([record.words[0], record.words[1]]);
             let owner = record.owner;
             let old = before.get_mut(&place).and_then(|at| at.take(number, owner));
             let port = old.unwrap_or(Port { number, owner, next_check: Time(0), is_ending, left: None });

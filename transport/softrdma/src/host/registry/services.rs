@@ -22,9 +22,9 @@ pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record"
 /// Address of a listener, in IPv6 notation: `::` is every address, `::ffff:0.0.0.0` every IPv4 address, all
 /// ones every IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::host) struct Place(u128);
+pub(in crate::host) struct PackedAddress(u128);
 
-impl Place {
+impl PackedAddress {
     const ALL: Self = Self(0);
     const ALL_V4: Self = Self(0xffff_0000_0000);
     const ALL_V6: Self = Self(u128::MAX);
@@ -88,7 +88,7 @@ impl Host {
         address: IpAddr,
         is_family_only: bool,
     ) -> Result<ServiceClaim, HostError> {
-        self.claim_place(service, Place::new(address, is_family_only))
+        self.claim_at(service, PackedAddress::new(address, is_family_only))
     }
 
     /// Claims a service at one of the addresses of a listener that is at every address of its device.
@@ -100,10 +100,10 @@ impl Host {
         service: u64,
         address: IpAddr,
     ) -> Result<ServiceClaim, HostError> {
-        self.claim_place(service | IS_PART, Place::new(address, false))
+        self.claim_at(service | IS_PART, PackedAddress::new(address, false))
     }
 
-    fn claim_place(self: &Arc<Self>, service: u64, place: Place) -> Result<ServiceClaim, HostError> {
+    fn claim_at(self: &Arc<Self>, service: u64, place: PackedAddress) -> Result<ServiceClaim, HostError> {
         loop {
             let locked = self.lock()?;
             let claim = self.claim_unless_taken(&locked, service, place)?;
@@ -117,16 +117,16 @@ impl Host {
         self: &Arc<Self>,
         locked: &Locked<'_>,
         service: u64,
-        place: Place,
+        place: PackedAddress,
     ) -> Result<ServiceClaim, HostError> {
         let mut others = self.records(&SERVICES).filter(|record| {
             service_of(record) == service & !IS_PART
                 && record.owner != self.me()
-                && place_of(record).meets(place)
+                && address_of(record).meets(place)
         });
         if let Some(other) = others.find(|record| self.is_alive(record.owner)) {
             let is_part = (service | other.words[0]) & IS_PART != 0;
-            let is_wildcard = is_part || place.is_wildcard() || place_of(&other).is_wildcard();
+            let is_wildcard = is_part || place.is_wildcard() || address_of(&other).is_wildcard();
             return Err(if is_wildcard { HostError::WildcardInUse } else { HostError::InUse });
         }
         let [high, low] = place.words();
@@ -136,10 +136,10 @@ impl Host {
     /// Returns the member that listens for a service at an address. A listener at that address takes
     /// precedence over a listener at every address.
     pub(crate) fn service_owner(&self, service: u64, address: IpAddr) -> Option<MemberId> {
-        let place = Place::new(address, false);
+        let place = PackedAddress::new(address, false);
         let mut everywhere = None;
         for record in self.records(&SERVICES).filter(|record| service_of(record) == service) {
-            let listens = place_of(&record);
+            let listens = address_of(&record);
             if listens == place {
                 return Some(record.owner);
             }
@@ -155,8 +155,8 @@ fn service_of(record: &Record) -> u64 {
     record.words[0] & !IS_PART
 }
 
-fn place_of(record: &Record) -> Place {
-    Place::from_words([record.words[1], record.words[2]])
+fn address_of(record: &Record) -> PackedAddress {
+    PackedAddress::from_words([record.words[1], record.words[2]])
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use super::bell::ShardBell;
 use super::choice::{Choice, PathPolicy};
 use super::message::{Ends, Message, Refusal, VERSION};
-use super::pair::{AREA_BYTES, Pair};
+use super::pair::{AREA_BYTES, MemoryPair};
 use super::{AWAITED, Known, LocalPaths, MAX_BELLS, Partner};
 use crate::device::shard::outbox::MemberOutbox;
 use crate::device::tables::directory::MAX_SHARDS;
@@ -23,7 +23,7 @@ impl LocalPaths {
             Err(why) => return self.remember(partner, why, now),
         };
         if is_same {
-            let index = self.insert(Pair::with_itself(partner, own, number, now));
+            let index = self.insert(MemoryPair::with_itself(partner, own, number, now));
             self.activate(index);
             return self.choose_pair(index);
         }
@@ -31,7 +31,7 @@ impl LocalPaths {
         if !self.hand_over(partner, handle, message, outbox) {
             return self.remember(partner, "too many messages to other processes wait", now);
         }
-        self.insert(Pair::new(partner, own, number, now));
+        self.insert(MemoryPair::new(partner, own, number, now));
         Choice::network(AWAITED)
     }
 
@@ -165,7 +165,7 @@ impl LocalPaths {
         if !self.hand_over(from, handle, message, outbox) {
             return Err(Refusal::NoRoom);
         }
-        let index = self.insert(Pair::new(from, own, own_number, now));
+        let index = self.insert(MemoryPair::new(from, own, own_number, now));
         self.attach(index, (area, number), outbox, now);
         Ok(())
     }

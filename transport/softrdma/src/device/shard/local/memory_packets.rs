@@ -232,7 +232,7 @@ fn handle(
     let outbox = &mut resources.outbox;
     let addressed =
         qps.addressed(&packet.bth, &mut resources.counters, |qp| qp.is_reached_by(pair, local, outbox, now));
-    let Some((qp, turn)) = addressed else { return true };
+    let Some((qp, mark)) = addressed else { return true };
     let is_proof = if is_request(packet.bth.opcode) {
         if qp.keep(bytes, true) {
             return true;
@@ -249,6 +249,6 @@ fn handle(
             return true;
         }
     }
-    turn.take();
+    mark.set();
     true
 }

@@ -52,7 +52,7 @@ use crate::host::{Areas, Host, MemberId, Targets};
 use bell::ShardBell;
 use init::Room;
 use message::Message;
-use pair::{Pair, Written};
+use pair::{MemoryPair, Written};
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -126,11 +126,11 @@ pub(in crate::device) struct LocalPaths {
     /// The maker of areas, or the reason why this process can share no memory.
     areas: Result<Areas, &'static str>,
     room: Arc<Room>,
-    pairs: Slab<Pair>,
+    pairs: Slab<MemoryPair>,
     partners: BTreeMap<Partner, Known>,
     /// Pairs that are not parked.
     active: Vec<usize>,
-    /// Pairs that are checked in each turn; see [`Pair::is_settled`].
+    /// Pairs that are checked in each turn; see [`MemoryPair::is_settled`].
     unsettled: Vec<usize>,
     /// Index of the pair whose ring is polled next if it is parked.
     next_parked: usize,
@@ -296,7 +296,7 @@ impl LocalPaths {
         )
     }
 
-    fn insert(&mut self, pair: Pair) -> usize {
+    fn insert(&mut self, pair: MemoryPair) -> usize {
         let partner = pair.partner();
         self.room.take();
         let index = self.pairs.insert(pair);
@@ -352,7 +352,7 @@ impl LocalPaths {
     }
 
     /// Drops a pair; its memory is released.
-    fn drop_pair(&mut self, index: usize) -> Option<Pair> {
+    fn drop_pair(&mut self, index: usize) -> Option<MemoryPair> {
         let pair = self.pairs.try_remove(index)?;
         self.active.retain(|active| *active != index);
         self.unsettled.retain(|unsettled| *unsettled != index);
@@ -371,7 +371,7 @@ impl LocalPaths {
     pub(super) fn pairs_with(&mut self, member: MemberId) -> Vec<usize> {
         // They are not mapped in a child of a fork, which forgets them here.
         self.is_own_process();
-        let with = |(_, pair): &(usize, &Pair)| pair.partner().member == member && pair.has_other();
+        let with = |(_, pair): &(usize, &MemoryPair)| pair.partner().member == member && pair.has_other();
         self.pairs.iter().filter(with).map(|(index, _)| index).collect()
     }
 
@@ -586,7 +586,7 @@ impl LocalPaths {
     /// Returns the destination of the next packet's payload in a ring. [`LocalPaths::has_room`] must have found room.
     #[inline]
     pub(super) fn payload(&self, index: usize) -> Option<RingPayload<'_>> {
-        self.pairs.get(index).map(Pair::payload)
+        self.pairs.get(index).map(MemoryPair::payload)
     }
 
     /// Writes and publishes a packet if there is room; returns true if there was.
@@ -602,7 +602,7 @@ impl LocalPaths {
 
     /// Publishes the written packets to the other side.
     pub(super) fn publish(&mut self, index: usize, outbox: &mut MemberOutbox) {
-        if self.pairs.get_mut(index).is_some_and(Pair::publish) {
+        if self.pairs.get_mut(index).is_some_and(MemoryPair::publish) {
             self.wake(index, outbox);
         }
     }

@@ -58,7 +58,7 @@ enum Other {
 
 /// A pair of areas.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct MemoryPair {
     partner: Partner,
     own: OwnArea,
     /// The own area's number.
@@ -100,7 +100,7 @@ pub(in crate::device::shard) struct Written {
 /// Destination of the next packet's payload in the ring. The payload is copied once, from registered memory.
 #[derive(Debug)]
 pub(in crate::device::shard) struct RingPayload<'a> {
-    pair: &'a Pair,
+    pair: &'a MemoryPair,
     written: Cell<Written>,
 }
 
@@ -116,7 +116,7 @@ impl RingPayload<'_> {
         let before = self.written.get();
         // Earlier payload behind other headers belongs to an abandoned packet.
         let before = if before.at == headers { before.length } else { 0 };
-        let Pair { producer, own, .. } = self.pair;
+        let MemoryPair { producer, own, .. } = self.pair;
         if mutant!(record_is_published_before_its_bytes) {
             let whole = (headers + before + length).next_multiple_of(4);
             own.store(offset(Word::Produced), producer.position_after(whole));
@@ -168,7 +168,7 @@ impl PeerArea for Shown<'_> {
     }
 }
 
-impl Pair {
+impl MemoryPair {
     /// Creates a pair from an area of this side. The peer's area is not known yet.
     pub(super) fn new(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
         Self {
@@ -257,13 +257,13 @@ impl Pair {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
 
-    /// Returns the destination of the next packet's payload. [`Pair::has_room`] must have found room.
+    /// Returns the destination of the next packet's payload. [`MemoryPair::has_room`] must have found room.
     pub(super) fn payload(&self) -> RingPayload<'_> {
         RingPayload { pair: self, written: Cell::default() }
     }
 
-    /// Writes a packet around the payload that is in the ring already. [`Pair::has_room`] must have found room. A
-    /// receiver that polls sees it before [`Pair::publish`] if much was written.
+    /// Writes a packet around the payload that is in the ring already. [`MemoryPair::has_room`] must have found room. A
+    /// receiver that polls sees it before [`MemoryPair::publish`] if much was written.
     pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) {
         let (head, tail) = packet.split_at(at.min(packet.len()));
         let whole = packet.len() + length;
