@@ -5,10 +5,8 @@
 
 use super::control::{Control, owner_of};
 use super::core::Core;
-use super::objects::channel::SoftCompletionChannel;
-use super::objects::cm_channel::SoftCmChannel;
-use super::objects::cm_id::{SoftCmId, own_channel};
-use super::objects::cq::SoftCq;
+use super::objects::cm_id::{SoftCmChannel, SoftCmId, own_channel};
+use super::objects::cq::{SoftCompletionChannel, SoftCq};
 use super::objects::pd::SoftPd;
 use super::objects::qp::{QpHolds, SoftQp};
 use super::objects::receive_queue::ReceiveQueue;
@@ -366,7 +364,7 @@ impl Device for SoftDevice {
 impl ConnectionManager for SoftDevice {
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
         self.core.present()?;
-        Ok(SoftCmChannel::new(Arc::clone(&self.core), SoftCmId::make)?)
+        Ok(SoftCmChannel::new(Arc::clone(&self.core))?)
     }
 
     fn create_id(

@@ -3,14 +3,14 @@
 //! Owns nothing. It applies events to an endpoint, its QP and its program.
 
 use super::Control;
+use super::connect::named;
 use super::connections::Connections;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
-use super::service::named;
 use crate::device::shards::reach::Reach;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transmit, Transport, is_request};
-use trunkline_verbs::{CmIdNumber, ConnectParameters, RejectReason, Time};
+use trunkline_verbs::{CmEventKind, CmIdNumber, ConnectParameters, RejectReason, Time};
 
 /// A peer's request to a listener.
 #[derive(Debug)]
@@ -113,15 +113,15 @@ impl Control {
             Event::ServiceReply { qpn, qkey, private, .. } => {
                 self.connections.end(id, connection);
                 let parameters = named(Some(qpn), qkey, private.clone());
-                self.connections.push_event(id, PendingCmEventKind::ServiceResolved { parameters }, private);
+                self.connections.push_event(id, CmEventKind::ServiceResolved { parameters }, private);
             }
             Event::ServiceRefused(_, status, private) => {
                 self.connections.end(id, connection);
-                self.connections.push_event(id, PendingCmEventKind::ServiceRefused(status), private);
+                self.connections.push_event(id, CmEventKind::ServiceRefused(status), private);
             }
             Event::Unreachable(_) if self.connections.is_service(id) => {
                 self.connections.end(id, connection);
-                self.connections.push_event(id, PendingCmEventKind::Unreachable, Vec::new());
+                self.connections.push_event(id, CmEventKind::Unreachable, Vec::new());
             }
             Event::Reply(_, peer) => self.connect_reply(shards, id, connection, peer, now),
             Event::Established(_, private) => {
@@ -131,24 +131,24 @@ impl Control {
                 });
                 // A program that brings the QP up itself has already established the connection.
                 if !established {
-                    self.connections.push_event(id, PendingCmEventKind::Established, private);
+                    self.connections.push_event(id, CmEventKind::Established, private);
                 }
             }
             Event::Rejected(_, reason, private) => {
                 self.end_connection(shards, id, connection);
-                self.connections.push_event(id, PendingCmEventKind::Rejected(reason), private);
+                self.connections.push_event(id, CmEventKind::Rejected(reason), private);
             }
             Event::Unreachable(_) => {
                 self.end_connection(shards, id, connection);
-                self.connections.push_event(id, PendingCmEventKind::Unreachable, Vec::new());
+                self.connections.push_event(id, CmEventKind::Unreachable, Vec::new());
             }
             Event::Disconnected { is_answered, .. } => {
                 self.fail_attached(shards, id);
-                self.connections.push_event(id, PendingCmEventKind::Disconnected { is_answered }, Vec::new());
+                self.connections.push_event(id, CmEventKind::Disconnected { is_answered }, Vec::new());
             }
             Event::TimewaitExit(..) => {
                 self.connections.end(id, connection);
-                self.connections.push_event(id, PendingCmEventKind::TimewaitExit, Vec::new());
+                self.connections.push_event(id, CmEventKind::TimewaitExit, Vec::new());
             }
         }
     }
@@ -169,7 +169,7 @@ impl Control {
         let Some(qp) = qp else {
             let private = self.connections.machine().reply_private(connection);
             let parameters = offer(&peer, private.clone());
-            self.connections.push_event(id, PendingCmEventKind::ConnectResponse { parameters }, private);
+            self.connections.push_event(id, CmEventKind::ConnectResponse { parameters }, private);
             return;
         };
         let ready = self.bring_up(shards, id, qp, peer.responder_resources, peer.initiator_depth);
@@ -178,9 +178,9 @@ impl Control {
             let _ended =
                 self.connections.machine().reject(now.0, connection, RejectReason::NO_RESOURCES, &[]);
             self.fail_attached(shards, id);
-            self.connections.push_event(id, PendingCmEventKind::ConnectError, Vec::new());
+            self.connections.push_event(id, CmEventKind::ConnectError, Vec::new());
         } else if self.connections.machine().confirm(connection).is_err() {
-            self.connections.push_event(id, PendingCmEventKind::ConnectError, Vec::new());
+            self.connections.push_event(id, CmEventKind::ConnectError, Vec::new());
         }
     }
 

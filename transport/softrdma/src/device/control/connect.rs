@@ -1,10 +1,14 @@
-//! Connecting to a peer.
+//! Connections: requesting, answering, ending.
+//!
+//! Owns nothing. Endpoints of port space UDP, which request a QP or answer with one and are never connected, have
+//! their own steps at the end.
 
 use super::Control;
-use super::endpoint::{Role, refusal, transport};
+use super::endpoint::{PendingCmEventKind, Role, refusal, transport};
+use crate::device::MAX_RD_ATOMIC;
 use crate::device::shards::reach::Reach;
-use trunkline_roce::cm::Connect;
-use trunkline_verbs::{CmIdNumber, ConnectParameters, QpType, Time, VerbsError};
+use trunkline_roce::cm::{Accept, Answer, Ask, Connect};
+use trunkline_verbs::{CmIdNumber, ConnectParameters, QpNumber, QpType, RejectReason, Time, VerbsError};
 
 impl Control {
     /// Sends the request of an active endpoint.
@@ -63,5 +67,223 @@ impl Control {
         self.connections.asks(id, connection);
         self.finish(shards, now);
         Ok(())
+    }
+
+    /// Brings the QP up and answers a request.
+    pub(in crate::device) fn accept(
+        &mut self,
+        shards: &mut Reach<'_>,
+        id: CmIdNumber,
+        parameters: &ConnectParameters,
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        if self.connections.is_service(id) {
+            return self.answer(shards, id, parameters, now);
+        }
+        let endpoint = self.connections.endpoint(id)?;
+        let not_asked = VerbsError::Invalid("the endpoint has no request to answer");
+        let connection = endpoint.connection.ok_or(not_asked)?;
+        let peer = endpoint.offered.ok_or(not_asked)?;
+        if endpoint.role != Role::Passive {
+            return Err(not_asked);
+        }
+        let none = VerbsError::Invalid("attach a QP before accepting, or name one");
+        let attached = endpoint.qp;
+        let qpn = attached.or(parameters.qp_number).ok_or(none)?;
+        endpoint.named_qp = parameters.qp_number.filter(|_| attached.is_none());
+        let starting_psn = endpoint.announced;
+        let resources = parameters.responder_resources.min(MAX_RD_ATOMIC);
+        let depth = parameters.initiator_depth.min(peer.initiator_depth);
+        if attached.is_some() {
+            self.bring_up(shards, id, qpn, resources, depth)?;
+        }
+        let accept = Accept {
+            qpn,
+            starting_psn,
+            responder_resources: resources,
+            initiator_depth: depth,
+            rnr_retry: parameters.rnr_retry_count.min(7),
+            flow_control: parameters.flow_control,
+            srq: parameters.srq,
+            private: &parameters.private_data,
+        };
+        self.set_awaits_rtu(shards, id, true);
+        if let Err(error) = self.connections.machine().accept(now.0, connection, &accept) {
+            self.fail_attached(shards, id);
+            return Err(refusal(error));
+        }
+        self.finish(shards, now);
+        Ok(())
+    }
+
+    /// Refuses a request.
+    pub(in crate::device) fn reject(
+        &mut self,
+        shards: &mut Reach<'_>,
+        id: CmIdNumber,
+        reason: RejectReason,
+        private: &[u8],
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        if self.connections.is_service(id) {
+            return self.decline(shards, id, private, now);
+        }
+        let none = VerbsError::Invalid("the endpoint has no request to answer");
+        let connection = self.connections.endpoint(id)?.connection.ok_or(none)?;
+        self.connections.machine().reject(now.0, connection, reason, private).map_err(refusal)?;
+        self.finish(shards, now);
+        Ok(())
+    }
+
+    /// Completes a connection whose QP the program has brought up after the peer's answer.
+    pub(in crate::device) fn establish(
+        &mut self,
+        shards: &mut Reach<'_>,
+        id: CmIdNumber,
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        let none = VerbsError::Invalid("no peer has answered this endpoint");
+        let connection = self.connections.endpoint(id)?.connection.ok_or(none)?;
+        self.connections.machine().confirm(connection).map_err(refusal)?;
+        self.finish(shards, now);
+        Ok(())
+    }
+
+    /// Handles the program's report of a packet at the QP of an accepted endpoint.
+    pub(in crate::device) fn communication_established(
+        &mut self,
+        shards: &mut Reach<'_>,
+        id: CmIdNumber,
+        now: Time,
+    ) {
+        if let Some(qp) = self.connections.carrier(id) {
+            self.connections.machine().communication_established(qp);
+            self.finish(shards, now);
+        }
+    }
+
+    /// Ends a connection.
+    pub(in crate::device) fn disconnect(
+        &mut self,
+        shards: &mut Reach<'_>,
+        id: CmIdNumber,
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        let none = VerbsError::Invalid("the endpoint has no connection");
+        let connection = self.connections.endpoint(id)?.connection.ok_or(none)?;
+        self.connections.machine().disconnect(now.0, connection).map_err(refusal)?;
+        self.fail_attached(shards, id);
+        self.finish(shards, now);
+        Ok(())
+    }
+
+    /// Disconnects all endpoints when the process ends. The program gets no event, and only the device's lock
+    /// is taken: the program may have been interrupted anywhere.
+    pub(in crate::device) fn disconnect_all(&mut self, shards: &mut Reach<'_>, now: Time) {
+        self.connections.machine().disconnect_all(now.0);
+        self.gather_cm(shards, now);
+        shards.first().send(now);
+        // A peer at this process's address gets its DREQ through this process, which holds port 4791. The
+        // DREQ is not repeated.
+        shards.first().link_mut().forward_last();
+        self.qps.addresses().ports_end();
+    }
+
+    /// Destroys an endpoint that the program has dropped. Its QP is left alone.
+    pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
+        let Some(endpoint) = self.connections.remove(id) else { return };
+        // Connection requests that the program has not seen are refused along with their listener, since no
+        // program is left to accept them.
+        for event in endpoint.channel.extract(|event| event.id == id) {
+            if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
+                self.drop_endpoint(shards, new, now);
+            }
+        }
+        if let Some(listener) = endpoint.listener {
+            let _gone = self.connections.machine().unlisten(listener);
+        }
+        if let Some(connection) = endpoint.connection {
+            self.connections.machine().release(now.0, connection);
+        }
+        self.finish(shards, now);
+    }
+
+    /// Sends the packets that the operation has caused.
+    pub(super) fn finish(&mut self, shards: &mut Reach<'_>, now: Time) {
+        self.serve_cm(shards, now);
+        shards.flush(now);
+    }
+}
+
+/// Endpoints of port space UDP.
+impl Control {
+    /// Sends a request to the peer of a resolved endpoint.
+    fn ask(
+        &mut self,
+        shards: &mut Reach<'_>,
+        id: CmIdNumber,
+        parameters: &ConnectParameters,
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        let endpoint = self.connections.endpoint(id)?;
+        let Role::Active { remote } = endpoint.role else {
+            return Err(VerbsError::Invalid("an endpoint without a peer, or a passive one, does not ask"));
+        };
+        if !endpoint.has_route || endpoint.has_asked {
+            return Err(VerbsError::Invalid("an endpoint asks once, when the way to the peer is resolved"));
+        }
+        let ask = Ask { local: endpoint.local, remote, private: &parameters.private_data };
+        let question = self.connections.machine().ask(now.0, &ask).map_err(refusal)?;
+        self.connections.asks(id, question);
+        self.finish(shards, now);
+        Ok(())
+    }
+
+    /// Answers the request of an endpoint.
+    fn answer(
+        &mut self,
+        shards: &mut Reach<'_>,
+        id: CmIdNumber,
+        parameters: &ConnectParameters,
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        let qpn = parameters.qp_number.ok_or(VerbsError::Invalid("an answer names a QP"))?;
+        let question = self.connections.question(id)?;
+        let answer = Answer { qpn, qkey: parameters.q_key, private: &parameters.private_data };
+        self.connections.machine().answer(now.0, question, &answer).map_err(refusal)?;
+        self.connections.end(id, question);
+        self.finish(shards, now);
+        Ok(())
+    }
+
+    /// Refuses the request of an endpoint.
+    fn decline(
+        &mut self,
+        shards: &mut Reach<'_>,
+        id: CmIdNumber,
+        private: &[u8],
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        let question = self.connections.question(id)?;
+        self.connections.machine().decline(now.0, question, private).map_err(refusal)?;
+        self.connections.end(id, question);
+        self.finish(shards, now);
+        Ok(())
+    }
+}
+
+/// Returns the parameters of a request or an answer, as the program sees them; there is no connection.
+pub(super) fn named(qp_number: Option<QpNumber>, q_key: u32, private_data: Vec<u8>) -> ConnectParameters {
+    ConnectParameters {
+        private_data,
+        responder_resources: 0,
+        initiator_depth: 0,
+        retry_count: 0,
+        rnr_retry_count: 0,
+        ack_timeout: 0,
+        qp_number,
+        flow_control: false,
+        srq: false,
+        q_key,
     }
 }

@@ -11,7 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::cm::{CmConfig, CmDrop, CmMachine, CommIds, ConnectionId, ListenerId};
 use trunkline_verbs::{
-    CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, VerbsError, WILDCARD_TAKEN,
+    CmEventKind, CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, VerbsError,
+    WILDCARD_TAKEN,
 };
 
 /// Number of ports tried for an endpoint that is bound to any port.
@@ -226,8 +227,9 @@ impl Connections {
     }
 
     /// Queues an event of an endpoint for the program.
-    pub(super) fn push_event(&self, id: CmIdNumber, kind: PendingCmEventKind, private_data: Vec<u8>) {
+    pub(super) fn push_event(&self, id: CmIdNumber, kind: CmEventKind, private_data: Vec<u8>) {
         let Some(endpoint) = self.get(id) else { return };
+        let kind = PendingCmEventKind::Other(kind);
         if endpoint.channel.push(PendingCmEvent { id, kind, private_data }).is_err() {
             tracing::warn!(?id, "a connection channel is full, an event is lost");
         }
@@ -252,7 +254,7 @@ impl Connections {
             return Err(VerbsError::Invalid("the address is not resolved, or the route is"));
         }
         endpoint.has_route = true;
-        self.push_event(id, PendingCmEventKind::RouteResolved, Vec::new());
+        self.push_event(id, CmEventKind::RouteResolved, Vec::new());
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::cm::{CmError, ConnectionId, ListenerId, Peer, Transport};
 use trunkline_verbs::{
-    Access, AddressVector, CmIdNumber, ConnectParameters, Gid, PortSpace, Psn, QpModify, QpNumber, QpState,
-    QpType, RejectReason, SidrStatus, VerbsError,
+    Access, AddressVector, CmEventKind, CmIdNumber, ConnectParameters, Gid, PortSpace, Psn, QpModify,
+    QpNumber, QpState, QpType, VerbsError,
 };
 
 /// An event queued for a channel, without the objects that the program gets.
@@ -21,23 +21,13 @@ pub(in crate::device) struct PendingCmEvent {
     pub(in crate::device) private_data: Vec<u8>,
 }
 
-/// `CmEventKind` without objects.
+/// Kind of a queued event.
 #[derive(Debug)]
 pub(in crate::device) enum PendingCmEventKind {
+    /// A peer's request. The program gets the object of the new endpoint when it takes the event.
     ConnectRequest { new: CmIdNumber, parameters: ConnectParameters },
-    AddressResolved,
-    AddressError(VerbsError),
-    RouteResolved,
-    ConnectResponse { parameters: ConnectParameters },
-    Established,
-    ServiceResolved { parameters: ConnectParameters },
-    ServiceRefused(SidrStatus),
-    ConnectError,
-    Unreachable,
-    Rejected(RejectReason),
-    Disconnected { is_answered: bool },
-    DeviceRemoval,
-    TimewaitExit,
+    /// Any other event.
+    Other(CmEventKind),
 }
 
 /// End of a connection that an endpoint will be.

@@ -10,8 +10,7 @@
 //! | `endpoint`, `connections` | endpoints of connections, and the machine that connects them |
 //! | `addresses` | the GID table, the addresses of endpoints, claims on services |
 //! | `following` | the schedule by which the host's addresses are read again |
-//! | `resolve`, `listen`, `connect`, `accept`, `disconnect` | the operations of programs on endpoints |
-//! | `service` | the same in port space UDP |
+//! | `resolve`, `listen`, `connect` | the operations of programs on endpoints |
 //! | `cm_events` | events of the machine, and management datagrams |
 //! | `attach` | the QP of an endpoint |
 //! | `peer_processes` | connections whose peers are processes of this host, and their end when these die |
@@ -19,13 +18,11 @@
 //! | `removal` | the removal of a device from its slot |
 #![forbid(unsafe_code)]
 
-mod accept;
 mod addresses;
 mod attach;
 mod cm_events;
 mod connect;
 mod connections;
-mod disconnect;
 mod endpoint;
 mod following;
 mod listen;
@@ -33,7 +30,6 @@ mod peer_processes;
 mod qps;
 mod removal;
 mod resolve;
-mod service;
 
 pub(super) use addresses::owner_of;
 pub(super) use connections::Connections;

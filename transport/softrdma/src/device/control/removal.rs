@@ -10,7 +10,7 @@ use crate::host::AwayFiles;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time, VerbsError};
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmEventKind, Time, VerbsError};
 
 /// Interval at which a removable device checks whether it was taken away.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -87,7 +87,7 @@ impl Control {
                 continue;
             };
             self.drop_endpoint(shards, id, now);
-            let kind = PendingCmEventKind::DeviceRemoval;
+            let kind = PendingCmEventKind::Other(CmEventKind::DeviceRemoval);
             if channel.push(PendingCmEvent { id, kind, private_data: Vec::new() }).is_err() {
                 tracing::warn!(
                     ?id,

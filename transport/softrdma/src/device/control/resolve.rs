@@ -4,12 +4,12 @@
 
 use super::Control;
 use super::connections::PORTS_TRIED;
-use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
+use super::endpoint::{PendingCmEvent, Role};
 use crate::device::shards::reach::Reach;
 use crate::device::threads::signal::Signal;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use trunkline_verbs::{CmIdNumber, EndpointRequest, EndpointSide, VerbsError, canonical};
+use trunkline_verbs::{CmEventKind, CmIdNumber, EndpointRequest, EndpointSide, VerbsError, canonical};
 
 impl Control {
     /// Creates an endpoint. A passive one is bound; an active one is resolved and its address opened.
@@ -139,12 +139,10 @@ impl Control {
                 endpoint.peer = Some(remote);
                 endpoint.role = Role::Active { remote };
                 endpoint.has_route = false;
-                self.connections.push_event(id, PendingCmEventKind::AddressResolved, Vec::new());
+                self.connections.push_event(id, CmEventKind::AddressResolved, Vec::new());
             }
             // The program may try another peer with the same endpoint.
-            Err(error) => {
-                self.connections.push_event(id, PendingCmEventKind::AddressError(error), Vec::new())
-            }
+            Err(error) => self.connections.push_event(id, CmEventKind::AddressError(error), Vec::new()),
         }
         Ok(())
     }

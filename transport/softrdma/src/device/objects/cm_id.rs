@@ -1,19 +1,83 @@
-//! Connection endpoints.
+//! Connection endpoints, and the channels of their events.
 //!
-//! Owns the program's handle on an endpoint of control. Dropping it destroys the endpoint, but not its QP.
+//! Owns the program's handle on an endpoint of control, whose end destroys the endpoint but not its QP, and the
+//! queue that endpoints report to.
 #![forbid(unsafe_code)]
 
-use super::cm_channel::SoftCmChannel;
 use super::qp::SoftQp;
+use crate::device::control::{PendingCmEvent, PendingCmEventKind};
 use crate::device::core::Core;
-use crate::device::threads::signal::lock;
+use crate::device::threads::signal::{Signal, lock};
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, Weak};
 use trunkline_verbs::{
-    CmChannel, CmId, CmIdNumber, CmOption, ConnectParameters, QpModify, QpState, QueuePair, RejectReason,
-    VerbsError,
+    CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption, ConnectParameters, QpModify, QpState,
+    QueuePair, RejectReason, VerbsError,
 };
+
+/// Maximum number of queued events. A listener's backlog bounds its share far below.
+const MAX_WAITING: usize = 1 << 16;
+
+/// A channel of connection events.
+#[derive(Debug)]
+pub(in crate::device) struct SoftCmChannel {
+    core: Arc<Core>,
+    queue: Arc<Signal<PendingCmEvent>>,
+    /// This channel, for new endpoints that report to it.
+    this: Weak<Self>,
+}
+
+impl SoftCmChannel {
+    pub(in crate::device) fn new(core: Arc<Core>) -> Result<Arc<Self>, VerbsError> {
+        let queue = Arc::new(Signal::new(core.runtime(), MAX_WAITING)?);
+        Ok(Arc::new_cyclic(|this| Self { core, queue, this: Weak::clone(this) }))
+    }
+
+    /// Returns the queue that endpoints push to.
+    pub(in crate::device) fn queue(&self) -> &Arc<Signal<PendingCmEvent>> {
+        &self.queue
+    }
+}
+
+impl AsFd for SoftCmChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+impl CmChannel for SoftCmChannel {
+    fn next_event(&self) -> Option<CmEvent> {
+        let PendingCmEvent { id, kind, private_data } = self.queue.pop()?;
+        let kind = match kind {
+            PendingCmEventKind::ConnectRequest { new, parameters } => {
+                let channel = self.this.upgrade()?;
+                self.core.control().connections().request_heard(new);
+                let id = Arc::new(SoftCmId::new(Arc::clone(&self.core), new, channel));
+                CmEventKind::ConnectRequest { id, parameters }
+            }
+            PendingCmEventKind::Other(kind) => kind,
+        };
+        Some(CmEvent { id, kind, private_data })
+    }
+
+    fn has_event(&self) -> bool {
+        self.queue.has_event()
+    }
+}
+
+impl Drop for SoftCmChannel {
+    fn drop(&mut self) {
+        // Requests that the program did not take are refused, since the peer would otherwise wait for an
+        // answer.
+        while let Some(event) = self.queue.pop() {
+            if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
+                self.core.act(|access, now| access.control.drop_endpoint(&mut access.shards, new, now));
+            }
+        }
+    }
+}
 
 /// An endpoint.
 #[derive(Debug)]
@@ -29,15 +93,6 @@ impl SoftCmId {
     pub(in crate::device) fn new(core: Arc<Core>, number: CmIdNumber, channel: Arc<SoftCmChannel>) -> Self {
         Self { core, number, qp: Mutex::new(None), channel: Mutex::new(channel) }
     }
-
-    /// Creates the object of an endpoint that a peer's request has created.
-    pub(in crate::device) fn make(
-        core: Arc<Core>,
-        number: CmIdNumber,
-        channel: Arc<SoftCmChannel>,
-    ) -> Arc<dyn CmId> {
-        Arc::new(Self::new(core, number, channel))
-    }
 }
 
 /// Returns the channel behind a trait object, if it belongs to this device.
@@ -48,7 +103,7 @@ pub(in crate::device) fn own_channel(
     let any: Arc<dyn Any + Send + Sync> = Arc::<dyn CmChannel>::clone(channel);
     any.downcast::<SoftCmChannel>()
         .ok()
-        .filter(|channel| Arc::ptr_eq(channel.core(), core))
+        .filter(|channel| Arc::ptr_eq(&channel.core, core))
         .ok_or(VerbsError::Invalid("the channel belongs to another device"))
 }
 

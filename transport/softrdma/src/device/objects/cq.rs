@@ -1,18 +1,22 @@
-//! Completion queues.
+//! Completion queues and their channels.
 //!
-//! Owns the program's side of a CQ: polling does the pending work of its group's shard in the calling thread.
+//! Owns the program's side of a CQ: polling does the pending work of its group's shard in the calling thread. An
+//! armed CQ pushes its context into its channel with its next completion; a sleeping thread waits on the
+//! channel's descriptor.
 #![forbid(unsafe_code)]
 
-use super::channel::SoftCompletionChannel;
 use super::cq_ring::CqRing;
 use crate::device::MAX_CQE;
 use crate::device::core::Core;
 use crate::device::tables::directory::ShardIndex;
 use crate::device::tables::use_count::{Counted, UseCount};
+use crate::device::threads::signal::Signal;
 use crate::device::threads::wait::ShardWait;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use trunkline_verbs::{Completion, CompletionQueue, DeviceWait, Notify, VerbsError};
+use trunkline_machine::Runtime;
+use trunkline_verbs::{Completion, CompletionChannel, CompletionQueue, DeviceWait, Notify, VerbsError};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -120,5 +124,41 @@ impl CompletionQueue for SoftCq {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.use_count.retire("an SRQ or a QP completes into this CQ")
+    }
+}
+
+/// Maximum number of queued events, far more than a program that reads its channel ever leaves.
+const MAX_WAITING: usize = 1 << 16;
+
+/// A completion channel of the software device.
+#[derive(Debug)]
+pub(in crate::device) struct SoftCompletionChannel {
+    /// Contexts of the CQs that fired.
+    fired: Arc<Signal<u64>>,
+}
+
+impl SoftCompletionChannel {
+    pub(in crate::device) fn new(runtime: &Runtime) -> Result<Self, VerbsError> {
+        Ok(Self { fired: Arc::new(Signal::new(runtime, MAX_WAITING)?) })
+    }
+}
+
+impl AsFd for SoftCompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fired.as_fd()
+    }
+}
+
+impl CompletionChannel for SoftCompletionChannel {
+    fn next_event(&self) -> Option<u64> {
+        self.fired.pop()
+    }
+
+    fn has_event(&self) -> bool {
+        self.fired.has_event()
+    }
+
+    fn forget(&self, context: u64) {
+        let _dropped = self.fired.extract(|fired| *fired == context);
     }
 }

@@ -2,19 +2,16 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | memory, domains | `pd`, `mr`, `xrcd` |
+//! | memory, domains | `pd`, `xrcd` |
 //! | queues | `cq` on its `cq_ring`, `srq`, `qp`; `receive_queue` holds posted receives |
-//! | events | `channel` (completions), `cm_channel` (connections), `async_events` |
 //! | connections | `cm_id` |
+//! | events of the device | `async_events` |
 #![forbid(unsafe_code)]
 
 pub(super) mod async_events;
-pub(super) mod channel;
-pub(super) mod cm_channel;
 pub(super) mod cm_id;
 pub(super) mod cq;
 pub(super) mod cq_ring;
-pub(super) mod mr;
 pub(super) mod pd;
 pub(super) mod qp;
 pub(super) mod receive_queue;

@@ -1,13 +1,13 @@
-//! Protection domains.
+//! Protection domains and their memory regions.
 #![forbid(unsafe_code)]
 
-use super::mr::SoftMr;
 use crate::device::core::Core;
 use crate::device::tables::keys::PdNumber;
 use crate::device::tables::use_count::{Counted, UseCount, UseGuard};
+use crate::device::threads::signal::lock;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
-use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain, VerbsError};
+use std::sync::{Arc, Mutex, Weak};
+use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, Rkey, VerbsError};
 
 /// A protection domain: a number that regions and queues share.
 #[derive(Debug)]
@@ -61,10 +61,72 @@ impl ProtectionDomain for SoftPd {
             return Err(VerbsError::Invalid("remote write and atomic rights need LOCAL_WRITE too"));
         }
         let guard = UseGuard::new(self.this.upgrade().ok_or(VerbsError::Gone)?)?;
-        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), self.number, guard, (memory, range), start, access)?))
+        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), guard, (memory, range), start, access)?))
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.use_count.retire("a memory region, an SRQ or a QP belongs to this protection domain")
+    }
+}
+
+/// A registration: one key for local and remote access.
+#[derive(Debug)]
+struct SoftMr {
+    core: Arc<Core>,
+    key: u32,
+    start: IoAddress,
+    memory: Arc<Memory>,
+    access: Access,
+    /// `None` once destroyed.
+    domain_use: Mutex<Option<UseGuard<SoftPd>>>,
+}
+
+impl SoftMr {
+    fn new(
+        core: Arc<Core>,
+        domain_use: UseGuard<SoftPd>,
+        (memory, range): (Arc<Memory>, Range<usize>),
+        start: IoAddress,
+        access: Access,
+    ) -> Result<Self, VerbsError> {
+        let key =
+            core.tables().keys.insert((Arc::clone(&memory), range), start, domain_use.number, access)?;
+        Ok(Self { core, key, start, memory, access, domain_use: Mutex::new(Some(domain_use)) })
+    }
+}
+
+impl MemoryRegion for SoftMr {
+    fn lkey(&self) -> Lkey {
+        Lkey(self.key)
+    }
+
+    fn rkey(&self) -> Rkey {
+        Rkey(self.key)
+    }
+
+    fn address(&self, offset: usize) -> IoAddress {
+        self.start.plus(offset as u64)
+    }
+
+    fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        let domain_use = lock(&self.domain_use).take().ok_or(VerbsError::Gone)?;
+        // Returns once no copy is in progress.
+        let removed = self.core.tables().keys.remove(self.key);
+        drop(domain_use);
+        removed
+    }
+}
+
+impl Drop for SoftMr {
+    fn drop(&mut self) {
+        let _destroyed_before = self.destroy();
     }
 }
