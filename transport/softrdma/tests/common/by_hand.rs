@@ -55,11 +55,16 @@ impl ByHand {
 
     /// Sends a packet; `headers` may change its headers below.
     pub(crate) fn send_packet(&mut self, packet: &Packet<'_>, headers: impl FnOnce(&mut IpUdp)) {
+        let mut bytes = Vec::new();
+        packet.emit(&mut bytes);
+        self.send_bytes(bytes, headers);
+    }
+
+    /// Sends the bytes of a packet, which may be invalid, with a correct ICRC.
+    pub(crate) fn send_bytes(&mut self, mut bytes: Vec<u8>, headers: impl FnOnce(&mut IpUdp)) {
         let destination = SocketAddr::new(self.node.address, ROCE_PORT);
         let mut before = IpUdp::new(self.source, destination);
         headers(&mut before);
-        let mut bytes = Vec::new();
-        packet.emit(&mut bytes);
         icrc::append(&before, &mut bytes);
         let mut batch = SendBatch::new();
         batch.push_with(self.source, destination, |out| out.extend_from_slice(&bytes));

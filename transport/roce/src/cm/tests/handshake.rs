@@ -131,30 +131,6 @@ fn a_node_connects_to_itself() {
 }
 
 #[test]
-fn nobody_listens_there() {
-    let mut network = Network::new();
-    let mut connect = connect_to(B, Transport::Rc, 0x17);
-    connect.remote.set_port(PORT + 1);
-    let id = network.nodes[A].machine.connect(0, &connect).unwrap();
-    network.settle();
-    assert_eq!(network.nodes[A].names(id), ["Rejected"]);
-    assert_eq!(network.nodes[A].rejection(id), Some(RejectReason::INVALID_SERVICE_ID));
-    assert_eq!(network.nodes[A].machine.connections(), 0);
-}
-
-#[test]
-fn the_listener_s_type_must_fit() {
-    let mut network = Network::new();
-    let mut connect = connect_to(B, Transport::Rc, 0x17);
-    connect.port_space = trunkline_verbs::PortSpace::Ib;
-    let id = network.nodes[A].machine.connect(0, &connect).unwrap();
-    network.settle();
-    // contract J7
-    assert_eq!(network.nodes[A].rejection(id), Some(RejectReason::CONSUMER));
-    assert!(network.nodes[B].requests().is_empty());
-}
-
-#[test]
 fn the_program_refuses() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;

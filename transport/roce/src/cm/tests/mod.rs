@@ -1,11 +1,13 @@
 //! Two machines and a network between them that loses, repeats and reorders as told.
 
 mod ending;
+mod fields;
 mod handshake;
 mod hostile;
 mod interop;
 mod loss;
 mod network;
+mod nonsense;
 mod random;
 mod sidr;
 

@@ -1,6 +1,6 @@
 //! The fields of REQ and REP (contract rocev2 9.5) and the effect of each of their values.
 
-use trunkline_roce::wire::MAD_DATA_BYTES;
+use crate::wire::MAD_DATA_BYTES;
 use trunkline_verbs::RejectReason;
 
 /// The effect of a message.
