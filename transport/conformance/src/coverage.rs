@@ -24,8 +24,9 @@ const LEGACY_IN_C: &str = "deploy/checks/32-legacy-xrc.sh";
 const PROGRAMS: &str = "deploy/checks/30-verbs-programs.sh";
 const PYVERBS: &str = "deploy/checks/31-pyverbs.sh";
 const POLLERS: &str = "transport/tests/nodes/pollers.rs";
-const RAW: &str = "transport/softrdma/tests/device/wire_of_xrc.rs";
 const RESPONDER: &str = "transport/roce/src/engine/responder/tests.rs";
+const CM_CAPTURED: &str = "transport/roce/src/cm/tests/interop.rs";
+const PACKET: &str = "transport/roce/src/wire/packet.rs";
 const CM_ENDING: &str = "transport/roce/src/cm/tests/ending.rs";
 const REMOVAL: &str = "transport/softrdma/tests/device/removal.rs";
 const POLICIES: &str = "transport/softrdma/tests/conformance/links.rs";
@@ -81,7 +82,14 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("J5", &[Test(CM_C, CM_C_XRC)]),
     ("J6", &[Test(CM_C, CM_C_XRC)]),
     ("J7", &[Test(CM_C, "j7_a_listener_takes_requests_of_its_own_type_only")]),
-    ("J8", &[Test(RAW, "j8_request_reply_and_packets_have_their_xrc_fields")]),
+    (
+        "J8",
+        &[
+            Test(CM_CAPTURED, "the_active_side_speaks_like_a_kernel"),
+            Test(CM_CAPTURED, "the_passive_side_speaks_like_a_kernel"),
+            Test(PACKET, "the_srq_number_precedes_the_immediate_data"),
+        ],
+    ),
     (
         "J9",
         &[

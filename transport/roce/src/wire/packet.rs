@@ -300,6 +300,21 @@ mod tests {
         assert_eq!(seen, 61);
     }
 
+    /// Checks raw offsets, since a reader and a writer may share a mistake (contract J8, rocev2 10).
+    #[test]
+    fn the_srq_number_precedes_the_immediate_data() {
+        let to = QpNumber::new(0x0001_0203);
+        let mut packet =
+            Packet::new(opcode(Operation::SEND_ONLY_IMM), to, Psn::new(0x000a_0b0c), b"twelve bytes");
+        packet.xrceth = Some((0, SrqNumber::new(0x0004_0506)));
+        packet.immediate = Some(0xa1b2_c3d4);
+        let mut out = Vec::new();
+        packet.emit(&mut out);
+        assert_eq!((out[0], &out[5..8], &out[9..12]), (0xa5, &[1, 2, 3][..], &[0x0a, 0x0b, 0x0c][..]));
+        assert_eq!(out[12..20], [0, 4, 5, 6, 0xa1, 0xb2, 0xc3, 0xd4]);
+        assert_eq!(out[20..], *b"twelve bytes");
+    }
+
     #[test]
     fn each_wrong_length_has_its_own_error() {
         let write = opcode(Operation::WRITE_ONLY);

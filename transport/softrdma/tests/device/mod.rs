@@ -20,4 +20,3 @@ mod removal;
 mod service_questions;
 mod shards;
 mod two_devices;
-mod wire_of_xrc;
