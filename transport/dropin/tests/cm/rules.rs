@@ -33,65 +33,6 @@ fn an_address_of_another_family_is_invalid() {
     destroy(id);
 }
 
-/// The rule is the one of `cma_check_port` in Linux.
-#[test]
-fn every_address_of_ipv6_has_the_port_of_ipv4_only_if_it_is_restricted_to_its_family() {
-    let channel = Channel::new();
-    let [first, second] = [(); 2].map(|()| channel.id(RDMA_PS_TCP));
-    let mut v4 = c_address(Ipv4Addr::UNSPECIFIED, 0);
-    // SAFETY: numbers, for which zeros are valid.
-    let mut v6: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-    v6.sin6_family = libc::sa_family_t::try_from(libc::AF_INET6).unwrap();
-    let mut only: c_int = 1;
-    // SAFETY: the ids are not destroyed yet, and the addresses and the flag are local.
-    unsafe {
-        call(|| rdma_bind_addr(first, (&raw mut v4).cast())).unwrap();
-        v6.sin6_port = rdma_get_src_port(first);
-        assert_eq!(call(|| rdma_bind_addr(second, (&raw mut v6).cast())), Err(libc::EADDRNOTAVAIL));
-        let (level, name) = (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY);
-        call(|| rdma_set_option(second, level, name, (&raw mut only).cast(), size_of::<c_int>())).unwrap();
-        call(|| rdma_bind_addr(second, (&raw mut v6).cast())).unwrap();
-        call(|| rdma_listen(first, 1)).unwrap();
-        call(|| rdma_listen(second, 1)).unwrap();
-    }
-    destroy_all(&[first, second]);
-}
-
-/// The rule is the one of `cma_check_port` in Linux.
-#[test]
-fn a_taken_port_is_not_available_if_one_of_both_ids_is_at_every_address() {
-    let channel = Channel::new();
-    let ip = address();
-    let bind = |id, ip, port| {
-        let mut at = c_address(ip, port);
-        // SAFETY: the id is not destroyed yet, and the address is local.
-        call(|| unsafe { rdma_bind_addr(id, (&raw mut at).cast()) })
-    };
-    // SAFETY: the id is not destroyed yet.
-    let port_of = |id| unsafe { u16::from_be(rdma_get_src_port(id)) };
-    let everywhere = Ipv4Addr::UNSPECIFIED;
-    for (first_ip, second_ip, errno) in [
-        (everywhere, everywhere, libc::EADDRNOTAVAIL),
-        (everywhere, ip, libc::EADDRNOTAVAIL),
-        (ip, everywhere, libc::EADDRNOTAVAIL),
-        (ip, ip, libc::EADDRINUSE),
-    ] {
-        let (first, second) = (channel.id(RDMA_PS_TCP), channel.id(RDMA_PS_TCP));
-        bind(first, first_ip, 0).unwrap();
-        let port = port_of(first);
-        assert_ne!(port, 0);
-        assert_eq!(bind(second, second_ip, port), Err(errno), "{first_ip} and {second_ip}");
-        assert_eq!(bind(first, ip, 0), Err(libc::EINVAL), "it is bound already");
-        // SAFETY: the id is not destroyed yet.
-        let listen = || call(|| unsafe { rdma_listen(first, 1) });
-        listen().unwrap();
-        assert_eq!(listen(), Err(libc::EINVAL), "it listens already");
-        bind(second, second_ip, 0).unwrap();
-        assert_ne!(port_of(second), port);
-        destroy_all(&[first, second]);
-    }
-}
-
 #[test]
 fn a_route_names_a_path_as_the_kernel_does() {
     let channel = Channel::new();

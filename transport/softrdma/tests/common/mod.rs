@@ -5,6 +5,7 @@ pub(crate) mod by_hand;
 pub(crate) mod host;
 pub(crate) mod node;
 pub(crate) mod processes;
+pub(crate) mod side;
 pub(crate) mod suite;
 
 use std::net::IpAddr;

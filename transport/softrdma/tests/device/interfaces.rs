@@ -51,17 +51,12 @@ fn addresses_belong_to_this_user_while_a_member_has_them() {
     ip(&format!("addr add {NEAR}/24 dev near"));
     // Any program may send from an address of a local route.
     ip("route add local 10.8.0.0/24 dev lo");
-    let listen = |node: &Node, address| {
-        let manager = node.device.connection_manager();
-        let channel = manager.create_channel().unwrap();
-        let side = EndpointSide::Passive { local: SocketAddr::new(address, 7471) };
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
-        let listener = manager.create_endpoint(&request, &channel).unwrap();
-        listener.listen(1).unwrap();
-        (listener, channel)
+    let listen = |node: &Node| {
+        let channel = node.cm_channel();
+        (node.listen(SocketAddr::new(node.address, 7471), &channel).unwrap(), channel)
     };
     let near = at(NEAR);
-    let _near = listen(&near, NEAR);
+    let _near = listen(&near);
     let owner = |address: &str| near.device.address_owner(address.parse().unwrap());
     assert_eq!(owner("10.9.0.1"), AddressOwner::ThisUser);
     for address in ["127.0.0.1", "127.9.9.9", "::1", "10.8.0.7"] {
@@ -73,7 +68,7 @@ fn addresses_belong_to_this_user_while_a_member_has_them() {
     ip(&format!("addr add {FAR}/24 dev far"));
     assert_eq!(owner("10.9.1.1"), AddressOwner::ThisHost);
     let far = at(FAR);
-    let listening = listen(&far, FAR);
+    let listening = listen(&far);
     assert_eq!(owner("10.9.1.1"), AddressOwner::ThisUser);
     drop((listening, far));
     assert_eq!(owner("10.9.1.1"), AddressOwner::ThisHost);

@@ -1,73 +1,27 @@
 //! Endpoints of port space UDP, which resolve a service to a QP without a connection.
 
 use crate::common;
-use crate::common::node::{Node, next_event};
+use crate::common::side::Side;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
-    CmChannel, CmEvent, CmEventKind, CmId, ConnectParameters, Device, PortSpace, QpNumber, QpType, UDP_Q_KEY,
-    VerbsError,
+    CmEvent, CmEventKind, CmId, ConnectParameters, Device, PortSpace, QpNumber, QpType, UDP_Q_KEY, VerbsError,
 };
 
-struct Side {
-    node: Node,
-    channel: Arc<dyn CmChannel>,
+fn at(address: IpAddr) -> Side {
+    Side::with(PortSpace::Udp, SoftOptions { addresses: vec![address], ..SoftOptions::default() })
 }
 
-impl Side {
-    fn new() -> Self {
-        Self::with(common::udp())
-    }
-
-    fn at(address: IpAddr) -> Self {
-        Self::with(SoftOptions { addresses: vec![address], ..SoftOptions::default() })
-    }
-
-    fn with(options: SoftOptions) -> Self {
-        let node = Node::open(options, 4096);
-        let channel = node.device.connection_manager().create_channel().unwrap();
-        Self { node, channel }
-    }
-
-    fn id(&self) -> Arc<dyn CmId> {
-        let manager = self.node.device.connection_manager();
-        manager.create_id(PortSpace::Udp, QpType::Rc, &self.channel).unwrap()
-    }
-
-    fn next(&self) -> CmEvent {
-        next_event(&*self.channel)
-    }
-
-    /// Creates an id that listens on a free port.
-    fn listener(&self) -> Arc<dyn CmId> {
-        let listener = self.id();
-        listener.bind(SocketAddr::new(self.node.address, 0)).unwrap();
-        listener.listen(4).unwrap();
-        listener
-    }
-
-    /// Creates an id that has sent its request to a peer.
-    fn asking(&self, remote: SocketAddr, private_data: &[u8]) -> Arc<dyn CmId> {
-        let id = self.id();
-        id.resolve_address(None, remote).unwrap();
-        assert!(matches!(self.next().kind, CmEventKind::AddressResolved));
-        id.resolve_route().unwrap();
-        assert!(matches!(self.next().kind, CmEventKind::RouteResolved));
-        id.connect(&with(private_data)).unwrap();
-        assert!(
-            matches!(id.connect(&with(private_data)), Err(VerbsError::Invalid(_))),
-            "the program sends requests"
-        );
-        id
-    }
-
-    fn requested(&self) -> (Arc<dyn CmId>, ConnectParameters) {
-        match self.next() {
-            CmEvent { kind: CmEventKind::ConnectRequest { id, parameters }, .. } => (id, parameters),
-            other => panic!("{other:?}"),
-        }
-    }
+/// Creates an id that has sent its request to a peer.
+fn asking(side: &Side, remote: SocketAddr, private_data: &[u8]) -> Arc<dyn CmId> {
+    let id = side.resolved(QpType::Rc, remote);
+    id.connect(&with(private_data)).unwrap();
+    assert!(
+        matches!(id.connect(&with(private_data)), Err(VerbsError::Invalid(_))),
+        "the program sends requests"
+    );
+    id
 }
 
 fn with(private_data: &[u8]) -> ConnectParameters {
@@ -80,8 +34,8 @@ fn naming(number: u32, private_data: &[u8]) -> ConnectParameters {
 
 /// Sends a request and its reply, and checks the events of both ends.
 fn ask_and_answer(near: &Side, far: &Side) {
-    let listener = far.listener();
-    let near_id = near.asking(listener.local_address(), b"which");
+    let listener = far.listener(QpType::Rc);
+    let near_id = asking(near, listener.local_address(), b"which");
     let (far_id, asked) = far.requested();
     assert_eq!((asked.private_data.len(), asked.qp_number), (180, None));
     assert!(asked.private_data.starts_with(b"which\0"));
@@ -106,21 +60,21 @@ fn ask_and_answer(near: &Side, far: &Side) {
 fn requests_and_replies_reach_the_right_member_of_an_address() {
     let address = common::address();
     // The first member holds port 4791 and forwards datagrams to the second.
-    let (holder, other) = (Side::at(address), Side::at(address));
+    let (holder, other) = (at(address), at(address));
     ask_and_answer(&holder, &other);
     ask_and_answer(&other, &holder);
-    let third = Side::at(address);
+    let third = at(address);
     ask_and_answer(&third, &other);
-    let outside = Side::new();
+    let outside = Side::new(PortSpace::Udp);
     ask_and_answer(&outside, &other);
     ask_and_answer(&other, &outside);
 }
 
-/// The rule is the same as for endpoints of one device.
+/// The rule is the one of `cma_check_port` in Linux, for the ids of one process and of two.
 #[test]
-fn a_taken_service_is_not_available_if_one_of_both_members_is_at_every_address() {
+fn a_taken_service_is_not_available_if_one_of_both_ids_is_at_every_address() {
     let address = common::address();
-    let (one, two) = (Side::at(address), Side::at(address));
+    let (one, two) = (at(address), at(address));
     let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     for (first, second, errno) in [
         (everywhere, everywhere, libc::EADDRNOTAVAIL),
@@ -128,13 +82,18 @@ fn a_taken_service_is_not_available_if_one_of_both_members_is_at_every_address()
         (address, everywhere, libc::EADDRNOTAVAIL),
         (address, address, libc::EADDRINUSE),
     ] {
-        let bound = one.id();
-        bound.bind(SocketAddr::new(first, 0)).unwrap();
-        let error = two.id().bind(SocketAddr::new(second, bound.local_address().port())).unwrap_err();
-        assert_eq!(error.errno(), errno, "{first} and {second}: {error}");
+        for other in [&one, &two] {
+            let (bound, id) = (one.id(QpType::Rc), other.id(QpType::Rc));
+            bound.bind(SocketAddr::new(first, 0)).unwrap();
+            let port = bound.local_address().port();
+            let error = id.bind(SocketAddr::new(second, port)).unwrap_err();
+            assert_eq!(error.errno(), errno, "{first} and {second}: {error}");
+            id.bind(SocketAddr::new(second, 0)).unwrap();
+            assert_ne!(id.local_address().port(), port);
+        }
     }
     // A port of another port space is another service.
-    let listener = one.listener();
+    let listener = one.listener(QpType::Rc);
     let manager = two.node.device.connection_manager();
     let other = manager.create_id(PortSpace::Tcp, QpType::Rc, &two.channel).unwrap();
     other.bind(listener.local_address()).unwrap();
@@ -142,8 +101,8 @@ fn a_taken_service_is_not_available_if_one_of_both_members_is_at_every_address()
 
 #[test]
 fn endpoints_of_port_space_udp_have_no_qp() {
-    let side = Side::new();
-    let id = side.id();
+    let side = Side::new(PortSpace::Udp);
+    let id = side.id(QpType::Rc);
     let attached = id.attach(side.node.qp(QpType::XrcIni));
     assert!(matches!(attached, Err(VerbsError::Invalid(why)) if why.contains("UDP")));
     assert!(matches!(id.connect(&with(b"")), Err(VerbsError::Invalid(_))), "it has no peer");
