@@ -152,13 +152,23 @@ impl Node {
         remote: SocketAddr,
         on: &Arc<dyn CmChannel>,
     ) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
+        // 4.096 us * 2^14 = 67 ms.
+        self.ask_with(remote, on, 14)
+    }
+
+    /// Requests a connection with this ACK timeout, 4.096 us * 2^n.
+    pub(crate) fn ask_with(
+        &self,
+        remote: SocketAddr,
+        on: &Arc<dyn CmChannel>,
+        ack_timeout: u8,
+    ) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
         let side = EndpointSide::Active { remote, source: None };
         let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
         let id = self.device.connection_manager().create_endpoint(&request, on).unwrap();
         let ini = self.qp(QpType::XrcIni);
         id.attach(Arc::clone(&ini)).unwrap();
-        // 4.096 us * 2^14 = 67 ms.
-        id.connect(&ConnectParameters { ack_timeout: 14, ..ConnectParameters::default() }).unwrap();
+        id.connect(&ConnectParameters { ack_timeout, ..ConnectParameters::default() }).unwrap();
         (id, ini)
     }
 

@@ -24,19 +24,8 @@ use trunkline_verbs::{
 const PEER: &str = "TRUNKLINE_TEST_CONNECTED_PEER";
 /// Number of connections to a peer: more than one turn of the device ends.
 const CONNECTIONS: usize = 150;
-/// 4.096 us * 2^31 is 2.4 hours.
+/// ACK timeout with which retries never run out: 4.096 us * 2^31 is 2.4 hours.
 const NEVER: u8 = 31;
-
-/// Requests a connection whose retries never run out.
-fn ask(node: &Node, remote: SocketAddr, channel: &Arc<dyn CmChannel>) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
-    let side = EndpointSide::Active { remote, source: None };
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
-    let id = node.device.connection_manager().create_endpoint(&request, channel).unwrap();
-    let ini = node.qp(QpType::XrcIni);
-    id.attach(Arc::clone(&ini)).unwrap();
-    id.connect(&ConnectParameters { ack_timeout: NEVER, ..ConnectParameters::default() }).unwrap();
-    (id, ini)
-}
 
 /// Entry point of a peer: it connects to the address in the variable, and accepts connection requests until its input
 /// ends.
@@ -53,7 +42,7 @@ fn peer() {
     let channel = node.cm_channel();
     let listener = node.listen(SocketAddr::new(node.address, 0), &channel).unwrap();
     let asks = node.cm_channel();
-    let _asked = ask(&node, remote.parse().unwrap(), &asks);
+    let _asked = node.ask_with(remote.parse().unwrap(), &asks, NEVER);
     assert!(matches!(next_event(&*asks).kind, CmEventKind::Established));
     print_line(&format!("AT {} {}", listener.local_address(), node.srq.number().unwrap().get()));
     let (mut accepted, input) = (Vec::new(), Input::open());
@@ -95,7 +84,7 @@ impl Peer {
         let remote: SocketAddr = remote.parse().unwrap();
         let made: Vec<_> = (0..connections)
             .map(|_| {
-                let made = ask(node, remote, &channel);
+                let made = node.ask_with(remote, &channel, NEVER);
                 assert!(matches!(next_event(&*channel).kind, CmEventKind::Established));
                 made
             })
@@ -157,7 +146,7 @@ fn refuses(channel: &dyn CmChannel) -> bool {
 
 /// Returns true if an address refuses another request.
 fn refuses_another(node: &Node, remote: SocketAddr, channel: &Arc<dyn CmChannel>) -> bool {
-    let _asked = ask(node, remote, channel);
+    let _asked = node.ask_with(remote, channel, NEVER);
     refuses(&**channel)
 }
 
@@ -170,7 +159,7 @@ fn a_request_to_the_address_of_a_killed_process_is_refused() {
     let (remote, [before, after]) = (peer.remote, [(); 2].map(|()| node.cm_channel()));
     // The first one has left when its peer dies.
     peer.process.signal(Signal::SIGSTOP);
-    let _asked = ask(&node, remote, &before);
+    let _asked = node.ask_with(remote, &before, NEVER);
     peer.process.kill().unwrap();
     peer.is_disconnected();
     assert!(refuses(&*before));
@@ -192,7 +181,7 @@ fn a_request_to_the_address_of_a_killed_process_is_refused() {
     let successor = Node::open(options, 1 << 16);
     let requests = successor.cm_channel();
     let _listener = successor.listen(remote, &requests).unwrap();
-    let _asked = ask(&node, remote, &after);
+    let _asked = node.ask_with(remote, &after, NEVER);
     let _request = next_request(&*requests);
 }
 
@@ -210,7 +199,7 @@ fn a_request_to_the_address_of_a_process_that_has_exited_is_refused() {
     let successor = Node::open(options, 1 << 16);
     let requests = successor.cm_channel();
     let _listener = successor.listen(peer.remote, &requests).unwrap();
-    let _asked = ask(&node, peer.remote, &channel);
+    let _asked = node.ask_with(peer.remote, &channel, NEVER);
     let _request = next_request(&*requests);
 }
 

@@ -19,7 +19,7 @@ use trunkline_verbs::{
 
 const PEER: &str = "TRUNKLINE_TEST_PEER";
 const DEPTH: u64 = 64;
-pub(super) const SIZE: u32 = 3000;
+const SIZE: u32 = 3000;
 
 pub(super) fn options(host: &Host, path: PathChoice) -> SoftOptions {
     SoftOptions { path, ..host.options() }
@@ -95,7 +95,7 @@ fn pair(near: PathChoice, far: &str) -> Pair {
 }
 
 /// Starts a peer with this path, and connects an INI to its TGT.
-pub(super) fn start_peer(host: &Host, node: &Node, path: &str) -> (Arc<dyn QueuePair>, Process, SrqNumber) {
+fn start_peer(host: &Host, node: &Node, path: &str) -> (Arc<dyn QueuePair>, Process, SrqNumber) {
     let ini = node.qp(QpType::XrcIni);
     let value = format!("{} {} {path}", node.address, ini.number().get());
     let mut command = same_test(module_path!(), "peer");
@@ -308,28 +308,6 @@ fn a_killed_process_is_reported_and_its_memory_released() {
     next.exchange(0..20);
     wait_until("the path is memory again", || next.path().0 == "shm");
     next.exchange(20..30);
-}
-
-/// QPs of one device.
-#[test]
-fn queue_pairs_of_one_process_use_memory_too() {
-    let host = Host::new();
-    let node = Node::open(options(&host, PathChoice::Auto), 1 << 18);
-    let (ini, tgt) = (node.qp(QpType::XrcIni), node.qp(QpType::XrcTgt));
-    bring_up_with(&*tgt, node.address, ini.number());
-    bring_up_with(&*ini, node.address, tgt.number());
-    for number in 0..200_u8 {
-        node.receive(u64::from(number), 100_000, 50_000);
-        node.memory.write(0, &[number; 50_000]).unwrap();
-        post(&*ini, SendOperation::Send, &[node.sge(0, 50_000)], &*node.srq);
-        for _ in 0..2 {
-            assert_eq!(node.completion().status, CompletionStatus::Success);
-        }
-        let mut bytes = vec![0; 50_000];
-        node.memory.read(100_000, &mut bytes).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == number));
-    }
-    assert_eq!(ini.path().map(|path| path.name), Some("shm"));
 }
 
 /// Its socket file is gone, so offers of shared memory are rare, and messages go by UDP.

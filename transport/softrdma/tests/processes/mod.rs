@@ -10,7 +10,6 @@ mod host_processes;
 mod killed;
 mod limits;
 mod memory;
-mod memory_deaths;
 mod one_address;
 mod privileges;
 mod shared_targets;

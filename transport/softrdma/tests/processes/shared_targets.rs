@@ -63,57 +63,6 @@ fn an_incomplete_message_is_flushed_when_its_target_fails() {
     assert_ne!(sender.completed(), CompletionStatus::Success);
 }
 
-/// Messages in sequence, each with the next word, some in several packets. The owner of the SRQ receives each
-/// once and in order.
-struct Load {
-    words: std::ops::Range<u64>,
-}
-
-impl Load {
-    fn new(words: std::ops::Range<u64>) -> Self {
-        Self { words }
-    }
-
-    fn run(&mut self, sender: &Sender, srq: SrqNumber, owner: &mut Actor, mut at: impl FnMut(u64)) {
-        const UNDER_WAY: u64 = 16;
-        let end = self.words.end;
-        let length = |word: u64| 8 + u32::try_from(word * 37 % 3000).unwrap();
-        let mut next = self.words.start;
-        for word in self.words.clone() {
-            while next < end && next < word + UNDER_WAY {
-                sender.send(srq, next, length(next));
-                next += 1;
-            }
-            at(word);
-            let taken = owner.taken(1).remove(0);
-            assert_eq!((taken.status.as_str(), taken.word, taken.length), ("Success", word, length(word)));
-        }
-        for word in self.words.clone() {
-            assert_eq!(sender.completed(), CompletionStatus::Success, "{word}");
-        }
-    }
-}
-
-#[test]
-fn the_response_after_the_death_of_an_srqs_owner_follows_the_policy() {
-    for (policy, status) in
-        [("nak64", CompletionStatus::RemoteInvalidRdRequest), ("nak62", CompletionStatus::RemoteAccessError)]
-    {
-        let mut cast = Cast::new(2, &[("TRUNKLINE_UNKNOWN_SRQ", policy)]);
-        let srq = cast.srq(1);
-        let Cast { sender, actors, .. } = &mut cast;
-        let mut owner = actors.remove(1);
-        owner.ok("post 4");
-        sender.send(srq, 1, 3000);
-        assert_eq!(owner.taken(1)[0].word, 1);
-        assert_eq!(sender.completed(), CompletionStatus::Success);
-        owner.kill();
-        sender.send(srq, 2, 3000);
-        assert_eq!(sender.completed(), status, "{policy}");
-        actors[0].until("query", |state| state.starts_with("Error"));
-    }
-}
-
 #[test]
 fn the_target_survives_when_packets_for_a_dead_process_are_dropped() {
     let mut cast = Cast::new(3, &[("TRUNKLINE_UNKNOWN_SRQ", "drop")]);

@@ -2,7 +2,7 @@
 //! all of them and checks the messages that it receives.
 //!
 //! ```text
-//! output       READY rc-port xrc-port, or IN-USE reason and no more | HALF | TOOK micros | DONE | AGAIN-DONE | ENDED counters
+//! output       READY rc-port xrc-port, or IN-USE reason and no more | HALF | DONE | AGAIN-DONE | ENDED counters
 //! input        PEERS rc-port xrc-port ... | AGAIN rc-port xrc-port ... | QUIT
 //! ```
 
@@ -95,11 +95,9 @@ struct Member {
     next_place: usize,
     send_places: usize,
     received: u32,
-    has_reported_took: bool,
     /// True once all messages were sent and received. A process that exits then flushes the receives of the
     /// others.
     is_over: bool,
-    started: Instant,
 }
 
 /// Runs the process until its input ends.
@@ -142,9 +140,7 @@ pub(crate) fn run(orders: Orders) {
         next_place: 1 + SRQ_DEPTH,
         send_places,
         received: 0,
-        has_reported_took: false,
         is_over: false,
-        started: Instant::now(),
     };
     print_line(&format!("READY {rc} {xrc}"));
     let peers = member.wait_for(&commands, |command| command.strip_prefix("PEERS ").map(str::to_owned));
@@ -346,10 +342,6 @@ impl Member {
         }
         for index in 0..self.senders.len() {
             busy |= self.send(index);
-        }
-        if !self.has_reported_took && self.node.counter("port_taken_over") > 0 {
-            self.has_reported_took = true;
-            print_line(&format!("TOOK {}", self.started.elapsed().as_micros()));
         }
         busy || count > 0
     }

@@ -1,12 +1,6 @@
-//! Executors that die at chosen and at random moments: each placement that they requested happens once.
+//! Executors that die at chosen moments: each placement that they requested happens once.
 
-use super::actor::Actor;
-use super::sender::Sender;
-use super::{Cast, Load};
-use crate::common::address;
-use crate::common::host::Host;
-use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use super::Cast;
 use trunkline_verbs::{CompletionStatus, SendOperation};
 
 /// The creator requests the placement of an atomic and of a SEND. It dies before or after the owner of the
@@ -95,63 +89,4 @@ fn an_arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
         sender.send(srq, 3, 8);
         assert_eq!(sender.completed(), CompletionStatus::RemoteInvalidRdRequest);
     }
-}
-
-/// Executors are killed at random moments under load, one after the other, until the last holder of a
-/// handle executes the target.
-#[test]
-fn executors_that_die_at_random_lose_and_duplicate_no_message() {
-    for round in 0..4 {
-        let random = RandomState::new();
-        let pause = |kill: u64| Duration::from_micros(random.hash_one((round, kill)) % 30_000);
-        let mut cast = Cast::new(4, &[]);
-        let srq = cast.srq(3);
-        let Cast { sender, actors, tgt, .. } = &mut cast;
-        for holder in &mut actors[1..] {
-            holder.ok(&format!("open {tgt}"));
-        }
-        let mut owner = actors.remove(3);
-        owner.ok("post 64");
-        // The test does not know which of the three is the executor, so all of them die in turn, the owner
-        // last.
-        let doomed = std::mem::take(actors);
-        let pauses = [pause(0), pause(1), pause(2)];
-        println!("kills after {pauses:?}");
-        let killer = std::thread::spawn(move || {
-            for (actor, pause) in doomed.into_iter().zip(pauses) {
-                std::thread::sleep(pause);
-                actor.kill();
-            }
-        });
-        Load::new(1..300).run(sender, srq, &mut owner, |_| {});
-        killer.join().unwrap();
-        Load::new(300..350).run(sender, srq, &mut owner, |_| {});
-        owner.until("counter targets_taken_over", |count| count == "1");
-    }
-}
-
-/// The creator attached the target to a connection of the CM. The target outlives both.
-#[test]
-fn a_target_connected_by_the_cm_outlives_its_creator() {
-    let host = Host::new();
-    let far = address();
-    let mut maker = Actor::start(&host, far, &[]);
-    let mut successor = Actor::start(&host, far, &[]);
-    let tgt = maker.number("tgt");
-    successor.ok(&format!("open {tgt}"));
-    successor.ok("post 64");
-    let srq = successor.srq();
-    let service = maker.ask("listen").parse().unwrap();
-    maker.tell("accept");
-    let sender = Sender::connect(host.options(), service);
-    assert_eq!(maker.answer(), "ok");
-    assert!(successor.ask("query").starts_with("ReadyToSend"));
-    let mut maker = Some(maker);
-    Load::new(1..200).run(&sender, srq, &mut successor, |word| {
-        if word == 100
-            && let Some(maker) = maker.take()
-        {
-            maker.kill();
-        }
-    });
 }

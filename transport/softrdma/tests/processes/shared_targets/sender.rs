@@ -1,12 +1,11 @@
 //! The peer of the shared TGT: an INI in the test's own process.
 
-use crate::common::node::{Node, bring_up_with, next_event, post_to};
-use std::net::{IpAddr, SocketAddr};
+use crate::common::node::{Node, bring_up_with, post_to};
+use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
-    CmEventKind, CmId, CompletionStatus, Lkey, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge,
-    SrqNumber,
+    CompletionStatus, Lkey, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge, SrqNumber,
 };
 
 const MEMORY: usize = 1 << 20;
@@ -16,9 +15,6 @@ pub(crate) struct Sender {
     pub(crate) ini: Arc<dyn QueuePair>,
     far: IpAddr,
     tgt: QpNumber,
-    /// Held, since dropping it would disconnect.
-    #[allow(dead_code, reason = "held for its life")]
-    connection: Option<Arc<dyn CmId>>,
 }
 
 impl Sender {
@@ -26,18 +22,7 @@ impl Sender {
         let node = Node::open(options, MEMORY);
         let (ini, tgt) = (node.qp(QpType::XrcIni), QpNumber::new(tgt));
         bring_up_with(&*ini, far, tgt);
-        Self { node, ini, far, tgt, connection: None }
-    }
-
-    /// Creates a sender connected by the connection manager.
-    pub(crate) fn connect(options: SoftOptions, service: SocketAddr) -> Self {
-        let node = Node::open(options, MEMORY);
-        let channel = node.cm_channel();
-        let (id, ini) = node.ask(service, &channel);
-        let event = next_event(&*channel);
-        assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
-        let tgt = ini.query().unwrap().destination_qp;
-        Self { node, ini, far: service.ip(), tgt, connection: Some(id) }
+        Self { node, ini, far, tgt }
     }
 
     /// Replaces the INI by a new one.
