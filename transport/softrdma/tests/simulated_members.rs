@@ -5,7 +5,7 @@
 mod forged;
 mod hostile;
 mod memory;
-mod world;
+pub(crate) mod world;
 
 use crate::common::node::{Node, bring_up_with, post, post_to};
 use std::net::SocketAddr;

@@ -142,6 +142,15 @@ impl World {
         Self { clock, scheduler, runtime, wire, tasks: Vec::new(), log: Vec::new() }
     }
 
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Returns the number of machines that have not ended.
+    pub(crate) fn machines(&self) -> usize {
+        self.tasks.len()
+    }
+
     pub(crate) fn host(&mut self, address: [u8; 4]) -> Arc<SimulatedHost> {
         let wire: Arc<dyn Network> = Arc::<Wire>::clone(&self.wire);
         let host = SimulatedHost::new(self.runtime.clone(), wire, vec![address.into()]);
