@@ -4,10 +4,13 @@
 //! In real time: processes and threads are what is tested.
 
 #[allow(dead_code, reason = "the tests of single functions use all of it")]
+#[path = "common/mod.rs"]
+mod common;
+#[allow(dead_code, unused_imports, reason = "the tests of single functions use all of it")]
 #[path = "verbs/lab.rs"]
 mod lab;
 
-use lab::{Block, Lab, completions, post, post_receive, send};
+use lab::{Lab, Region, completions, post, post_receive, send};
 use std::ffi::c_int;
 use std::process::ExitCode;
 use std::ptr::null_mut;
@@ -41,7 +44,7 @@ fn flush_and_wait(lab: Lab) {
         assert!(!channel.is_null() && !qp.is_null());
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..ibv_qp_attr::default() };
         lab::modify(qp, &mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-        let block = Block::new(lab.pd, 64);
+        let block = Region::new(lab.pd, &[0; 64]);
         assert_eq!(post_receive(qp, 5, block.sge(0, 64)), 0);
         assert_eq!(lab.table().context.ops.req_notify_cq.unwrap()(cq, 0), 0);
         attr.qp_state = IBV_QPS_ERR;
@@ -53,7 +56,7 @@ fn flush_and_wait(lab: Lab) {
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_destroy_cq(cq), 0);
         assert_eq!(ibv_destroy_comp_channel(channel), 0);
-        block.free();
+        drop(block);
     }
 }
 
@@ -61,7 +64,7 @@ fn flush_and_wait(lab: Lab) {
 fn exchange(lab: Lab) {
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
-    let block = Block::new(lab.pd, 4096);
+    let block = Region::new(lab.pd, &[0; 4096]);
     for wr_id in 0..100 {
         assert_eq!(post_receive(to, wr_id, block.sge(0, 2048)), 0);
         assert_eq!(post(from, &mut [send(wr_id, &mut [block.sge(2048, 2048)])]).0, 0);
@@ -72,7 +75,7 @@ fn exchange(lab: Lab) {
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
         assert_eq!(ibv_destroy_cq(cq), 0);
     }
-    block.free();
+    drop(block);
 }
 
 /// Forks, runs `work` in the child, and returns the child's wait status.
@@ -148,7 +151,7 @@ fn a_blocked_signal_is_the_programs() {
 fn connected_at_the_fork(lab: Lab) {
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
-    let block = Block::new(lab.pd, 4096);
+    let block = Region::new(lab.pd, &[0; 4096]);
     let exchange = |times| {
         for wr_id in 0..times {
             assert_eq!(post_receive(to, wr_id, block.sge(0, 2048)), 0);
@@ -173,5 +176,5 @@ fn connected_at_the_fork(lab: Lab) {
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
         assert_eq!(ibv_destroy_cq(cq), 0);
     }
-    block.free();
+    drop(block);
 }

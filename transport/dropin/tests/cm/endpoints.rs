@@ -99,7 +99,7 @@ fn j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message() {
         assert_eq!(ibv_get_srq_num_of(srq, &mut number), 0);
         srq
     };
-    let to = Region::new(listener, &[0; 16]);
+    let to = region(listener, &[0; 16]);
     receive(null_mut(), srq, &to);
     let server = serve(listener, number.to_be_bytes().to_vec());
     let ini = active(ip, port, RDMA_PS_IB, IBV_QPT_XRC_SEND);
@@ -114,7 +114,7 @@ fn j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message() {
     unsafe {
         assert_eq!((*(*tgt).qp).qp_type, IBV_QPT_XRC_RECV);
         assert!(!(*(*tgt).qp).pd.is_null() && (*tgt).channel != (*listener).channel);
-        let from = Region::new(ini, b"through the srq.");
+        let from = region(ini, b"through the srq.");
         send((*ini).qp, &from, number);
         assert_eq!(completion((*ini).send_cq).status, IBV_WC_SUCCESS);
         let received = completion((*listener).recv_cq);

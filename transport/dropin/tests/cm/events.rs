@@ -105,7 +105,7 @@ fn a_qp_that_the_program_puts_into_the_id_is_brought_up() {
 #[test]
 fn two_ids_connect_exchange_a_message_and_disconnect() {
     let connected = connected();
-    let (to, from) = (Region::new(connected.far, &[0; 32]), Region::new(connected.near, &[7; 32]));
+    let (to, from) = (region(connected.far, &[0; 32]), region(connected.near, &[7; 32]));
     // SAFETY: the ids and their QPs are not destroyed yet.
     unsafe {
         receive((*connected.far).qp, null_mut(), &to);
@@ -140,17 +140,6 @@ fn a_program_with_its_own_qp_establishes_the_connection() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
-    let own_qp = |id: *mut rdma_cm_id| {
-        // SAFETY: the id's device stays open, and the pointers are to live objects.
-        unsafe {
-            let cq = ibv_create_cq((*id).verbs, 4, null_mut(), null_mut(), 0);
-            let mut init = small(IBV_QPT_RC);
-            (init.send_cq, init.recv_cq) = (cq, cq);
-            let qp = ibv_create_qp((*id).pd, &raw mut init);
-            assert!(!cq.is_null() && !qp.is_null());
-            (qp, cq)
-        }
-    };
     let bring_up = |id: *mut rdma_cm_id, qp: *mut ibv_qp, states: &[u32]| {
         for state in states {
             let mut attributes = ibv_qp_attr { qp_state: *state, ..ibv_qp_attr::default() };
@@ -163,12 +152,12 @@ fn a_program_with_its_own_qp_establishes_the_connection() {
         }
     };
     let all = [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS];
-    let (near_qp, near_cq) = own_qp(near);
+    let (near_qp, near_srq, near_cq) = own_qp(near);
     // SAFETY: the QP is not destroyed yet.
     let number = |qp: *mut ibv_qp| unsafe { (*qp).qp_num };
     connect(near, &mut rdma_conn_param { qp_num: number(near_qp), ..with(b"") }).unwrap();
     let asked = far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
-    let (far_qp, far_cq) = own_qp(asked.id);
+    let (far_qp, far_srq, far_cq) = own_qp(asked.id);
     bring_up(asked.id, far_qp, &all);
     accept(asked.id, &mut rdma_conn_param { qp_num: number(far_qp), ..with(b"here") }).unwrap();
     let reply = near_channel.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
@@ -178,8 +167,8 @@ fn a_program_with_its_own_qp_establishes_the_connection() {
     // SAFETY: the id is not destroyed yet.
     call(|| unsafe { rdma_establish(near) }).unwrap();
     far_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-    let (to, from) = (Region::new(asked.id, &[0; 8]), Region::new(near, b"abcdefgh"));
-    receive(far_qp, null_mut(), &to);
+    let (to, from) = (region(asked.id, &[0; 8]), region(near, b"abcdefgh"));
+    receive(null_mut(), far_srq, &to);
     send(near_qp, &from, 0);
     assert_eq!(completion(near_cq).status, IBV_WC_SUCCESS);
     assert_eq!(completion(far_cq).status, IBV_WC_SUCCESS);
@@ -189,9 +178,9 @@ fn a_program_with_its_own_qp_establishes_the_connection() {
     destroy(asked.id);
     destroy(listener);
     drop((to, from));
-    for (qp, cq) in [(near_qp, near_cq), (far_qp, far_cq)] {
+    for (qp, srq, cq) in [(near_qp, near_srq, near_cq), (far_qp, far_srq, far_cq)] {
         // SAFETY: they are not used after this.
-        unsafe { assert_eq!((ibv_destroy_qp(qp), ibv_destroy_cq(cq)), (0, 0)) };
+        unsafe { assert_eq!((ibv_destroy_qp(qp), ibv_destroy_srq(srq), ibv_destroy_cq(cq)), (0, 0, 0)) };
     }
 }
 

@@ -1,18 +1,17 @@
 //! Shared by the tests of librdmacm's functions: addresses of this process's device, and the C calls
 //! with their results checked.
 
+use super::common;
+pub(crate) use super::common::{BOUND, Region};
 use std::ffi::{c_int, c_uint};
 use std::mem::zeroed;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ptr::{null, null_mut};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::cm::*;
 use trunkline_dropin::verbs::*;
 pub(crate) use trunkline_testkit::fresh_ip as address;
-
-/// The bound of every wait, for a loaded machine.
-pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 pub(crate) fn c_address(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {
@@ -219,81 +218,31 @@ pub(crate) fn state_of(qp: *mut ibv_qp) -> c_uint {
     attributes.qp_state
 }
 
-/// Registered memory.
-pub(crate) struct Region {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) mr: *mut ibv_mr,
+/// Registers memory with this content in an id's PD.
+pub(crate) fn region(id: *mut rdma_cm_id, content: &[u8]) -> Region {
+    // SAFETY: the id is not destroyed yet.
+    Region::new(unsafe { (*id).pd }, content)
 }
 
-impl Region {
-    pub(crate) fn new(id: *mut rdma_cm_id, text: &[u8]) -> Self {
-        let mut bytes = text.to_vec();
-        // SAFETY: the bytes live as long as the region.
-        let mr = unsafe {
-            let rights = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE).cast_signed();
-            ibv_reg_mr((*id).pd, bytes.as_mut_ptr().cast(), bytes.len(), rights)
-        };
-        assert!(!mr.is_null());
-        Self { bytes, mr }
-    }
-
-    pub(crate) fn sge(&self) -> ibv_sge {
-        // SAFETY: the region is not deregistered yet.
-        let lkey = unsafe { (*self.mr).lkey };
-        ibv_sge {
-            addr: self.bytes.as_ptr().addr() as u64,
-            length: u32::try_from(self.bytes.len()).unwrap(),
-            lkey,
-        }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: it is not used after this.
-        assert_eq!(unsafe { ibv_dereg_mr(self.mr) }, 0);
-    }
+fn whole(region: &Region) -> ibv_sge {
+    region.sge(0, u32::try_from(region.bytes.len()).unwrap())
 }
 
 /// Posts a receive on a QP, or on an SRQ.
 pub(crate) fn receive(qp: *mut ibv_qp, srq: *mut ibv_srq, region: &Region) {
-    let mut sge = region.sge();
-    // SAFETY: numbers and null pointers, for which zeros are valid; the objects are not destroyed yet.
-    unsafe {
-        let mut request: ibv_recv_wr = zeroed();
-        (request.sg_list, request.num_sge) = (&raw mut sge, 1);
-        let mut bad = null_mut();
-        let result = if srq.is_null() {
-            (*(*qp).context).ops.post_recv.unwrap()(qp, &raw mut request, &raw mut bad)
-        } else {
-            (*(*srq).context).ops.post_srq_recv.unwrap()(srq, &raw mut request, &raw mut bad)
-        };
-        assert_eq!(result, 0);
-    }
+    let sge = whole(region);
+    let status = if srq.is_null() { common::post_receive(qp, 0, sge) } else { common::post_srq(srq, 0, sge) };
+    assert_eq!(status, 0);
 }
 
 /// Posts a SEND, to an SRQ for XRC.
 pub(crate) fn send(qp: *mut ibv_qp, region: &Region, srq_number: u32) {
-    let mut sge = region.sge();
-    // SAFETY: numbers and null pointers, for which zeros are valid; the objects are not destroyed yet.
-    unsafe {
-        let mut request: ibv_send_wr = zeroed();
-        (request.sg_list, request.num_sge, request.opcode) = (&raw mut sge, 1, IBV_WR_SEND);
-        request.send_flags = IBV_SEND_SIGNALED;
-        request.remote_srqn = srq_number;
-        let mut bad = null_mut();
-        assert_eq!((*(*qp).context).ops.post_send.unwrap()(qp, &raw mut request, &raw mut bad), 0);
-    }
+    let mut sges = [whole(region)];
+    let request = ibv_send_wr { remote_srqn: srq_number, ..common::send(0, &mut sges) };
+    assert_eq!(common::post(qp, &mut [request]).0, 0);
 }
 
 /// Polls a CQ until a completion arrives.
 pub(crate) fn completion(cq: *mut ibv_cq) -> ibv_wc {
-    let until = Instant::now() + BOUND;
-    let mut wc = ibv_wc::default();
-    // SAFETY: the CQ is not destroyed yet.
-    while unsafe { (*(*cq).context).ops.poll_cq.unwrap()(cq, 1, &raw mut wc) } == 0 {
-        assert!(Instant::now() < until, "no completion");
-        std::thread::yield_now();
-    }
-    wc
+    common::completions(cq, 1)[0]
 }

@@ -4,6 +4,8 @@
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../conformance_c.rs"]
 mod conformance_c;
 mod lab;

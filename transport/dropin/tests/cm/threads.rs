@@ -23,7 +23,7 @@ fn connect_repeatedly(to: SocketAddrV4) {
         create_qp(id);
         connect(id, &mut with(b"")).unwrap();
         channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-        let region = Region::new(id, &[u8::try_from(round).unwrap(); 24]);
+        let region = region(id, &[u8::try_from(round).unwrap(); 24]);
         // SAFETY: the id and its QP are not destroyed yet.
         unsafe {
             send((*id).qp, &region, 0);
@@ -78,7 +78,7 @@ fn many_threads_connect_to_one_that_serves_by_epoll() {
                 RDMA_CM_EVENT_CONNECT_REQUEST => {
                     asked += 1;
                     create_qp(taken.id);
-                    let region = Region::new(taken.id, &[0; 24]);
+                    let region = region(taken.id, &[0; 24]);
                     // SAFETY: the id and its QP are not destroyed yet.
                     receive(unsafe { (*taken.id).qp }, null_mut(), &region);
                     regions.insert(taken.id, region);

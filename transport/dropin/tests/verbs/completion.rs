@@ -1,6 +1,6 @@
 //! Completion queues: extended ones, channels, resizing.
 
-use super::lab::{Block, Lab, PATIENCE, completions, post, post_receive, request, send};
+use super::lab::{BOUND, Lab, Region, completions, post, post_receive, request, send};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::ffi::c_void;
@@ -33,14 +33,14 @@ fn an_extended_cq_is_read_field_by_field() {
     let ex = extended(lab, IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM);
     let cq: *mut ibv_cq = ex.cast();
     let [from, to] = lab.rc_pair(cq);
-    let block = Block::new(lab.pd, 4096);
+    let block = Region::new(lab.pd, &[0; 4096]);
     assert_eq!(post_receive(to, 21, block.sge(0, 64)), 0);
     let mut sges = [block.sge(100, 10)];
     let mut list = [send(20, &mut sges)];
     list[0].opcode = IBV_WR_SEND_WITH_IMM;
     list[0].imm_data = 5_u32.to_be();
     assert_eq!(post(from, &mut list).0, 0);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + BOUND;
     let mut seen = Vec::new();
     // SAFETY: the test's own CQ, with its functions called in the order that the manual demands.
     unsafe {
@@ -73,7 +73,7 @@ fn an_extended_cq_is_read_field_by_field() {
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
         assert_eq!(ibv_destroy_cq(cq), 0);
     }
-    block.free();
+    drop(block);
     lab.close();
 }
 
@@ -85,7 +85,7 @@ fn a_channel_blocks_unless_its_descriptor_is_non_blocking() {
         let channel = ibv_create_comp_channel(lab.context);
         let cq = lab.cq(channel);
         let [from, to] = lab.rc_pair(cq);
-        let block = Block::new(lab.pd, 4096);
+        let block = Region::new(lab.pd, &[0; 4096]);
         let fd = BorrowedFd::borrow_raw((*channel).fd);
         let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).unwrap());
         assert!(!flags.contains(OFlag::O_NONBLOCK), "blocking is the default");
@@ -127,7 +127,7 @@ fn a_channel_blocks_unless_its_descriptor_is_non_blocking() {
         ibv_ack_cq_events(cq, 1);
         assert_eq!(destroyer.join().unwrap(), 0);
         assert_eq!(ibv_destroy_comp_channel(channel), 0);
-        block.free();
+        drop(block);
     }
     lab.close();
 }
@@ -142,7 +142,7 @@ fn the_events_of_a_destroyed_cq_are_discarded() {
         let qp = lab.qp(&mut request(IBV_QPT_RC, lab.pd, cq));
         assert_eq!(lab.table().context.ops.req_notify_cq.unwrap()(cq, 0), 0);
         // A flushed receive makes an event.
-        let block = Block::new(lab.pd, 64);
+        let block = Region::new(lab.pd, &[0; 64]);
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..ibv_qp_attr::default() };
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
         super::lab::modify(qp, &mut attr, mask);
@@ -156,7 +156,7 @@ fn the_events_of_a_destroyed_cq_are_discarded() {
         assert_eq!(ibv_destroy_cq(cq), 0);
         assert_eq!(readable(), 0);
         assert_eq!(ibv_destroy_comp_channel(channel), 0);
-        block.free();
+        drop(block);
     }
     lab.close();
 }

@@ -1,6 +1,6 @@
 //! Asynchronous events of SRQs and QPs.
 
-use super::lab::{Block, Lab, post_srq};
+use super::lab::{Lab, Region, post_srq};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::os::fd::BorrowedFd;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
@@ -45,7 +45,7 @@ fn an_srq_reports_its_limit_and_a_qp_its_last_receive() {
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN));
         let cq = lab.cq(null_mut());
         let (srq, [from, to]) = with_srq(lab, cq);
-        let block = Block::new(lab.pd, 4096);
+        let block = Region::new(lab.pd, &[0; 4096]);
         for wr_id in 0..4 {
             assert_eq!(post_srq(srq, wr_id, block.sge(0, 64)), 0);
         }
@@ -80,7 +80,7 @@ fn an_srq_reports_its_limit_and_a_qp_its_last_receive() {
         assert_eq!(ibv_destroy_qp(from), 0);
         assert_eq!(ibv_destroy_srq(srq), 0);
         assert_eq!(ibv_destroy_cq(cq), 0);
-        block.free();
+        drop(block);
     }
     lab.close();
     other.close();

@@ -4,10 +4,11 @@
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod completion;
 mod events;
 mod lab;
 mod objects;
 mod posting;
 mod threads;
-mod xrc;

@@ -1,6 +1,6 @@
 //! Posting work requests, by lists and by `ibv_wr_*`.
 
-use super::lab::{Block, Lab, completions, post, post_receive, receive, request, send};
+use super::lab::{Lab, Region, completions, post, post_receive, receive, request, send};
 use std::ptr::null_mut;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
@@ -10,7 +10,7 @@ fn a_list_is_posted_up_to_the_bad_request() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
-    let block = Block::new(lab.pd, 4096);
+    let block = Region::new(lab.pd, &[0; 4096]);
     for wr_id in 0..3 {
         assert_eq!(post_receive(to, wr_id, block.sge(2048, 64)), 0);
     }
@@ -43,7 +43,7 @@ fn gather_and_scatter_lists_may_lie_at_any_address() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
-    let mut block = Block::new(lab.pd, 4096);
+    let mut block = Region::new(lab.pd, &[0; 4096]);
     block.bytes[..4].copy_from_slice(b"here");
     let mut source = Packed { head: 0, sge: block.sge(0, 4) };
     let mut sink = Packed { head: source.head, sge: block.sge(2048, 4) };
@@ -61,13 +61,13 @@ fn gather_and_scatter_lists_may_lie_at_any_address() {
 }
 
 /// Destroys the objects of a test.
-fn finish(lab: Lab, cq: *mut ibv_cq, qps: [*mut ibv_qp; 2], block: Block) {
+fn finish(lab: Lab, cq: *mut ibv_cq, qps: [*mut ibv_qp; 2], block: Region) {
     // SAFETY: the test's own objects, for the last time.
     unsafe {
         assert_eq!(qps.map(|qp| ibv_destroy_qp(qp)), [0, 0]);
         assert_eq!(ibv_destroy_cq(cq), 0);
     }
-    block.free();
+    drop(block);
     lab.close();
 }
 
@@ -76,7 +76,7 @@ fn every_operation_works() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
-    let mut block = Block::new(lab.pd, 4096);
+    let mut block = Region::new(lab.pd, &[0; 4096]);
     block.bytes[..8].copy_from_slice(&7_u64.to_ne_bytes());
     let remote = |offset: u64| ibv_wr_rdma { remote_addr: block.address() + offset, rkey: block.key() };
     let target = |offset| ibv_send_wr_target { rdma: remote(offset) };
@@ -117,7 +117,7 @@ fn inline_data_needs_no_key() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
-    let block = Block::new(lab.pd, 4096);
+    let block = Region::new(lab.pd, &[0; 4096]);
     assert_eq!(post_receive(to, 1, block.sge(0, 64)), 0);
     let words = *b"sixteen bytes !!";
     let addr = words.as_ptr().expose_provenance() as u64;
@@ -147,7 +147,7 @@ fn wr_calls_post_all_or_none() {
     let to = lab.qp(&mut request(IBV_QPT_RC, lab.pd, cq));
     lab.connect(from, super::lab::number(to));
     lab.connect(to, super::lab::number(from));
-    let block = Block::new(lab.pd, 4096);
+    let block = Region::new(lab.pd, &[0; 4096]);
     for wr_id in 0..4 {
         assert_eq!(post_receive(to, wr_id, block.sge(0, 64)), 0);
     }
@@ -171,12 +171,15 @@ fn wr_calls_post_all_or_none() {
         (*ex).wr_rdma_read.unwrap()(ex, 0, 0);
         assert_eq!((*ex).wr_complete.unwrap()(ex), libc::EOPNOTSUPP, "not among its operations");
         (*ex).wr_start.unwrap()(ex);
-        [5, 6].into_iter().for_each(send_one);
+        send_one(5);
+        (*ex).wr_id = 6;
+        (*ex).wr_send.unwrap()(ex);
+        (*ex).wr_set_inline_data.unwrap()(ex, block.bytes.as_ptr().cast_mut().cast(), 12);
         assert_eq!((*ex).wr_complete.unwrap()(ex), 0);
     }
-    let mut ids: Vec<u64> =
-        completions(cq, 4).iter().filter(|wc| wc.opcode == IBV_WC_SEND).map(|wc| wc.wr_id).collect();
-    ids.sort_unstable();
-    assert_eq!(ids, [5, 6]);
+    let all = completions(cq, 4);
+    let of = |opcode| all.iter().filter(move |wc| wc.opcode == opcode);
+    assert_eq!(of(IBV_WC_SEND).map(|wc| wc.wr_id).collect::<Vec<_>>(), [5, 6]);
+    assert_eq!(of(IBV_WC_RECV).map(|wc| wc.byte_len).collect::<Vec<_>>(), [8, 12]);
     finish(lab, cq, [from, to], block);
 }

@@ -1,6 +1,6 @@
 //! Several threads on one QP and one CQ.
 
-use super::lab::{Block, Lab, completions, post, post_receive, request, send};
+use super::lab::{Lab, Region, completions, post, post_receive, request, send};
 use std::collections::HashSet;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use trunkline_dropin::abi::*;
@@ -20,7 +20,7 @@ fn threads_share_a_qp_and_a_cq() {
     let to = lab.qp(&mut request(IBV_QPT_RC, lab.pd, cq));
     lab.connect(from, super::lab::number(to));
     lab.connect(to, super::lab::number(from));
-    let block = Block::new(lab.pd, 4096);
+    let block = Region::new(lab.pd, &[0; 4096]);
     let (qps, key, address) = ([from, to].map(|qp| qp.expose_provenance()), block.key(), block.address());
     let cq_address = cq.expose_provenance();
     // Each thread posts a receive and a send, then takes any two completions, so that never more are
@@ -58,7 +58,7 @@ fn threads_share_a_qp_and_a_cq() {
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
         assert_eq!(ibv_destroy_cq(cq), 0);
     }
-    block.free();
+    drop(block);
     lab.close();
 }
 
