@@ -28,9 +28,9 @@ inside=()
 if unshare --user --map-root-user --net true 2>/dev/null && command -v ip >/dev/null; then
     inside=(unshare --user --map-root-user --net bash -c 'ip link set lo up && exec "$@"' garbage)
 fi
-program="$programs/examples/garbage"
+program="$programs/examples/attacks"
 for flood in random stale right; do
-    "${inside[@]}" timeout 280 "$program" run "$flood" --packets "$packets" --seconds "$seconds"
+    "${inside[@]}" timeout 280 "$program" run "garbage-$flood" --packets "$packets" --seconds "$seconds"
     verdict "garbage-$flood" $? "see the claims above"
 done
 exit "$check_status"

@@ -43,6 +43,19 @@ impl Findings {
         }
     }
 
+    /// Reports that this machine does not permit a part of the attack.
+    pub(crate) fn skip_claim(&mut self, name: &str, why: &str) {
+        match &self.lines {
+            Some(_) => println!("skip {}-{name}: {why}", self.name),
+            None => self.found.push(json!({ "claim": name, "skipped": why })),
+        }
+    }
+
+    /// Returns the number of claims that do not hold.
+    pub(crate) const fn failed(&self) -> usize {
+        self.failed
+    }
+
     /// Prints the object if JSON is wanted.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Attacks on running nodes, and claims that must hold meanwhile. `deploy/checks/45-attacks.sh` runs this
-//! program.
+//! Attacks on running nodes, and claims that must hold meanwhile. `deploy/checks/40-garbage.sh` and
+//! `deploy/checks/45-attacks.sh` run this program.
 //!
 //! Each attack starts honest nodes in separate processes, and attacks them from outside within the threat
 //! model of `docs/security.md`. It prints a line for each claim: `pass ATTACK-CLAIM (measured)` or `fail
@@ -8,11 +8,10 @@
 
 mod findings;
 mod forge;
+mod garbage;
 mod honest;
 mod hostile_link;
 mod rows;
-#[path = "../garbage/tap.rs"]
-mod tap;
 
 use clap::{Args, Parser, Subcommand};
 use findings::Findings;
@@ -47,12 +46,15 @@ enum Command {
     /// An honest node, driven by lines on its input; started by `run`.
     #[command(hide = true)]
     Node(honest::NodeArguments),
+    /// One side of an exchange, driven by lines on its input; started by `run`.
+    #[command(hide = true)]
+    Exchange(garbage::Side),
 }
 
 /// The size of an attack, and how it is reported.
 #[derive(Debug, Clone, Args)]
 struct Plan {
-    /// Packets that are forged against live sessions.
+    /// Packets that are forged against live sessions, or sent as garbage.
     #[arg(long, default_value_t = 100_000)]
     packets: u64,
     /// Duration of a flood; half of it again goes to a port without a receiver, for comparison.
@@ -116,5 +118,6 @@ fn dispatch(command: Command) -> Outcome<()> {
             findings.end()
         }
         Command::Node(arguments) => honest::serve(&arguments),
+        Command::Exchange(side) => garbage::serve(side),
     }
 }

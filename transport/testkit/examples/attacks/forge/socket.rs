@@ -2,12 +2,15 @@
 //! socket has.
 
 use crate::Outcome;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use trunkline_roce::wire::{IpUdp, ROCE_PORT, icrc};
 
 /// Bytes of the IPv4 and UDP headers of a datagram.
 const HEADERS: u64 = 28;
+/// Protocol number of UDP.
+const UDP: u8 = 17;
 
 /// Packets that a socket has received.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +26,7 @@ pub(crate) struct Caught {
 #[derive(Debug)]
 pub(crate) struct Forger {
     socket: UdpSocket,
-    own: SocketAddr,
+    pub(crate) own: SocketAddr,
     packet: Vec<u8>,
     /// Number of packets that the system accepted, and their bytes with all headers.
     pub(crate) sent: u64,
@@ -41,27 +44,81 @@ impl Forger {
 
     /// Sends a packet, given without its ICRC.
     pub(crate) fn send(&mut self, body: &[u8], to: SocketAddr) -> Outcome<()> {
-        self.packet.clear();
-        self.packet.extend(body);
-        icrc::append(&IpUdp::new(self.own, to), &mut self.packet);
-        loop {
-            match self.socket.send_to(&self.packet, to) {
-                Ok(length) => {
-                    self.sent += 1;
-                    self.sent_bytes += length as u64 + HEADERS;
-                    return Ok(());
-                }
-                // The error is about an earlier datagram, which found no receiver.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let mut packet = std::mem::take(&mut self.packet);
+        packet.clear();
+        packet.extend(body);
+        icrc::append(&IpUdp::new(self.own, to), &mut packet);
+        let outcome = self.send_bytes(&packet, to);
+        self.packet = packet;
+        outcome
+    }
+
+    /// Sends a datagram.
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8], to: SocketAddr) -> Outcome<()> {
+        let length = accepted(|| self.socket.send_to(bytes, to))?;
+        self.sent += 1;
+        self.sent_bytes += length as u64 + HEADERS;
+        Ok(())
     }
 
     /// Returns the packets received since the last call.
     pub(crate) fn caught(&self) -> Caught {
         drain(&self.socket)
+    }
+}
+
+/// Sends datagrams from any IPv4 address and port, which needs the right to a raw socket.
+#[derive(Debug)]
+pub(crate) struct RawForger {
+    socket: Socket,
+    frame: Vec<u8>,
+    /// Number of datagrams that the system accepted.
+    pub(crate) sent: u64,
+}
+
+impl RawForger {
+    pub(crate) fn new() -> Outcome<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP))?;
+        socket.set_header_included_v4(true)?;
+        Ok(Self { socket, frame: Vec::new(), sent: 0 })
+    }
+
+    /// Sends with a constructed IPv4 header: DF, identification left to the kernel, no UDP checksum.
+    pub(crate) fn send(&mut self, source: SocketAddr, to: SocketAddr, bytes: &[u8]) -> Outcome<()> {
+        let (IpAddr::V4(from), IpAddr::V4(destination)) = (source.ip(), to.ip()) else {
+            return Err("only over IPv4".into());
+        };
+        let length = |more: usize| u16::try_from(bytes.len() + more).unwrap_or(u16::MAX).to_be_bytes();
+        let frame = &mut self.frame;
+        frame.clear();
+        frame.extend([0x45, 0]);
+        frame.extend(length(28));
+        frame.extend([0, 0, 0x40, 0, 64, UDP, 0, 0]);
+        frame.extend(from.octets());
+        frame.extend(destination.octets());
+        frame.extend(source.port().to_be_bytes());
+        frame.extend(to.port().to_be_bytes());
+        frame.extend(length(8));
+        frame.extend([0, 0]);
+        frame.extend(bytes);
+        let address = SockAddr::from(SocketAddr::new(to.ip(), 0));
+        accepted(|| self.socket.send_to(frame, &address))?;
+        self.sent += 1;
+        Ok(())
+    }
+}
+
+/// Repeats a send until the system accepts it. Returns its length.
+fn accepted(mut send: impl FnMut() -> std::io::Result<usize>) -> Outcome<usize> {
+    loop {
+        match send() {
+            Ok(length) => return Ok(length),
+            // The error is about an earlier datagram, which found no receiver.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::flooded::{ROUNDS, compare, unbound};
 use crate::findings::Findings;
-use crate::forge::{Forger, Live, paced};
+use crate::forge::{Forger, Tap, paced};
 use crate::honest::Pair;
 use crate::{Outcome, Plan};
 use std::time::Duration;
@@ -12,10 +12,10 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let mut pair = Pair::start(plan, true)?;
     let (server, client) = (pair.server.address, pair.client.address);
     let mut random = Random::from_entropy();
-    let mut live = Live::open(&pair.capture, client.ip(), server.ip())?;
+    let mut tap = Tap::open(&pair.capture, client.ip(), server.ip())?;
     wait_until("packets of the session", Duration::from_secs(10), || {
-        live.follow().ok()?;
-        live.packet(true, &mut random).and_then(|_| live.packet(false, &mut random)).ok()
+        tap.follow(|_| {}).ok()?;
+        tap.with_any_psn(true, &mut random).and_then(|_| tap.with_any_psn(false, &mut random)).ok()
     });
     let nowhere = unbound(server)?;
     let mut forgers = [Forger::at(client.ip())?, Forger::at(server.ip())?];
@@ -24,10 +24,10 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     compare(&mut pair, plan, findings, |_, is_real| {
         paced(plan.packets / ROUNDS, plan.over() / u32::try_from(ROUNDS)?, |number| {
             if number % 1000 == 0 {
-                live.follow()?;
+                tap.follow(|_| {})?;
             }
             let to_server = random.one_in(2);
-            let (packet, to) = live.packet(to_server, &mut random)?;
+            let (packet, to) = tap.with_any_psn(to_server, &mut random)?;
             let forger = &mut forgers[usize::from(!to_server)];
             forger.send(&packet, if is_real { to } else { nowhere })?;
             if number % 100 == 0 {

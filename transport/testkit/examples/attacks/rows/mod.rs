@@ -14,6 +14,7 @@ mod requests;
 mod turns;
 
 use crate::findings::Findings;
+use crate::garbage::{self, Flood};
 use crate::{Outcome, Plan};
 
 /// An attack.
@@ -120,5 +121,20 @@ pub(crate) const ALL: &[Row] = &[
         name: "keys",
         about: "guesses remote keys of others from one's own, and READs beside an announced slice of a buffer",
         run: keys::run,
+    },
+    Row {
+        name: "garbage-random",
+        about: "random bytes at the port of running exchanges over XRC and RC",
+        run: |plan, findings| garbage::run(Flood::Random, plan, findings),
+    },
+    Row {
+        name: "garbage-stale",
+        about: "changed packets of the exchanges with their old ICRC",
+        run: |plan, findings| garbage::run(Flood::Stale, plan, findings),
+    },
+    Row {
+        name: "garbage-right",
+        about: "changed packets of the exchanges with a corrected ICRC",
+        run: |plan, findings| garbage::run(Flood::Right, plan, findings),
     },
 ];

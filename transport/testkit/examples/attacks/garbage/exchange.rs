@@ -1,10 +1,9 @@
 //! The two exchanges of a run: four processes, whose victims share an address.
 
+use super::flood::{Flood, Way};
+use super::forge::Forge;
 use crate::Outcome;
-use crate::flood::Flood;
-use crate::forge::Forge;
-use crate::sender::Sender;
-use crate::tap::Tap;
+use crate::forge::Tap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,7 +36,7 @@ impl All {
 pub(super) struct Exchanges {
     /// The first victim, which holds port 4791, and its peer; the second and its peer.
     sides: Vec<Process>,
-    pub(super) ways: Vec<(Sender, Tap)>,
+    pub(super) ways: Vec<Way>,
     pub(super) forge: Forge,
     pub(super) victim: IpAddr,
 }
@@ -57,8 +56,8 @@ impl Exchanges {
             }
             let mut tap = Tap::open(&capture, peer, victim)?;
             tap.follow(|seen| exchanges.forge.learn_ids(seen))?;
-            tap.last.clear();
-            exchanges.ways.push((Sender::new(peer, random)?, tap));
+            tap.forget();
+            exchanges.ways.push(Way::new(tap, peer, random)?);
         }
         Ok(exchanges)
     }
@@ -74,6 +73,16 @@ impl Exchanges {
             *sum.entry(name).or_default() += value;
         }
         Ok(sum)
+    }
+
+    /// Returns true if the peers' own ports can be forged.
+    pub(super) fn can_forge_ports(&self) -> bool {
+        self.ways.iter().all(|way| way.raw.is_some())
+    }
+
+    /// Returns the number of forged packets that the system accepted.
+    pub(super) fn sent(&self) -> u64 {
+        self.ways.iter().map(Way::sent).sum()
     }
 
     pub(super) fn memory_kib(&self) -> Outcome<Vec<[u64; 2]>> {
@@ -119,7 +128,7 @@ impl Exchanges {
 
 /// Starts one side of an exchange.
 fn node(own: IpAddr, peer: IpAddr, port: u16, capture: Option<&Path>) -> Outcome<Process> {
-    let mut arguments = vec!["node".to_owned(), own.to_string(), peer.to_string(), port.to_string()];
+    let mut arguments = vec!["exchange".to_owned(), own.to_string(), peer.to_string(), port.to_string()];
     arguments.extend(capture.map(|path| path.display().to_string()));
     let name = format!("the side at {own}, port {port}");
     Ok(Process::start(name, same_program().args(arguments))?.with_bound(ANSWER))

@@ -1,7 +1,7 @@
 //! Connections that a side has accepted: windows of memory for their peers, and their messages.
 
+use super::group::Group;
 use crate::Outcome;
-use crate::group::Group;
 use std::sync::Arc;
 use trunkline_softrdma::device::SoftDevice;
 use trunkline_testkit::{bytes_of, key};

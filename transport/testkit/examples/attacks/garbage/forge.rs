@@ -1,9 +1,9 @@
 //! Turns real packets into invalid ones.
 
-use crate::tap::Seen;
+use crate::forge::Seen;
 use std::collections::HashSet;
 use trunkline_roce::wire::cm::CmMessage;
-use trunkline_roce::wire::{ICRC_LENGTH, Mad, Opcode, Packet};
+use trunkline_roce::wire::{Mad, Opcode, Packet};
 use trunkline_testkit::Random;
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey, SrqNumber};
 
@@ -31,7 +31,7 @@ impl Forge {
 
     /// Learns which comm ids belong to protected QPs, from a packet before the flood.
     pub(super) fn learn_ids(&mut self, seen: &Seen) {
-        match message_of(&seen.bytes[..seen.bytes.len().saturating_sub(ICRC_LENGTH)]) {
+        match message_of(seen.body()) {
             Some(CmMessage::Req(req)) if self.protected_qps.contains(&req.qpn.get()) => {
                 self.protected_ids.insert(req.local_id);
             }
@@ -44,7 +44,7 @@ impl Forge {
 
     /// Learns names from a real packet.
     pub(super) fn learn(&mut self, seen: &Seen, random: &mut Random) {
-        let Ok(packet) = Packet::parse(&seen.bytes[..seen.bytes.len().saturating_sub(ICRC_LENGTH)]) else {
+        let Ok(packet) = Packet::parse(seen.body()) else {
             return;
         };
         if self.protected_qps.contains(&packet.bth.destination.get()) {

@@ -1,6 +1,6 @@
 //! One side of the exchange, in its own process.
 //!
-//! It listens, connects its lines to the other side, and executes commands from `run` on its standard input:
+//! It listens, connects its lines to the other side, and executes commands on its standard input:
 //!
 //! | command | answer |
 //! |---|---|
@@ -13,10 +13,11 @@
 //! Unasked it prints `BYSTANDER qpn` for each QP that no forged packet may name, `FORBIDDEN rkey address` for
 //! memory that is registered and that no attacked connection has a right to, and `READY` once.
 
+use super::group::{Group, RECEIVE};
+use super::line::{Line, Tally};
+use super::served::{Hello, Served};
 use crate::Outcome;
-use crate::group::{Group, RECEIVE};
-use crate::line::{Line, Tally};
-use crate::served::{Hello, Served};
+use clap::Args;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::HashMap;
@@ -57,8 +58,19 @@ struct Node {
     is_ready: bool,
 }
 
-/// Runs one side until its input ends. Both sides listen on `port` and the next port.
-pub(super) fn serve(own: IpAddr, peer: IpAddr, port: u16, capture: Option<PathBuf>) -> Outcome<()> {
+/// Arguments of one side.
+#[derive(Debug, Args)]
+pub(crate) struct Side {
+    own: IpAddr,
+    peer: IpAddr,
+    /// Port that both sides listen on, as on the next one.
+    port: u16,
+    /// File that gets its packets.
+    capture: Option<PathBuf>,
+}
+
+/// Runs one side until its input ends.
+pub(crate) fn serve(Side { own, peer, port, capture }: Side) -> Outcome<()> {
     let (xrc_port, rc_port) = (port, port + 1);
     let device = SoftDevice::open(SoftOptions { addresses: vec![own], capture, ..SoftOptions::from_env()? })?;
     let completions = device.create_completion_channel()?;

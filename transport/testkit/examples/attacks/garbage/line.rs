@@ -3,9 +3,9 @@
 //! A round is a WRITE, a READ of the same memory, a READ of read-only memory, a fetch-and-add and a SEND with
 //! immediate.
 
+use super::group::{Group, READ_ONLY, SLOT, read_only_bytes};
+use super::served::{Grant, Hello, WINDOW, message};
 use crate::Outcome;
-use crate::group::{Group, READ_ONLY, SLOT, read_only_bytes};
-use crate::served::{Grant, Hello, WINDOW, message};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
