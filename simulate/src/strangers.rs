@@ -12,11 +12,14 @@
 use crate::forged::{Forged, PORT, cm_message_of, packet_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use trunkline_roce::cm::{CmConfig, CmMachine, Connect, Transport};
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_roce::wire::cm::{CmMessage, Rej};
 use trunkline_softrdma::link::Datagram;
-use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber};
+use trunkline_testkit::{Hello, Random};
+use trunkline_verbs::Psn;
+
+/// Incarnation that strangers claim.
+const EPOCH: u64 = 0x7374_7261_6e67_6572;
 
 /// Sender of a forged request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,14 +124,13 @@ impl Strangers {
     /// Handles a refusal. A stranger that is where it claims to be returns the cookie in it, once.
     fn refused(&mut self, to: IpAddr, rej: &Rej) -> Option<Forged> {
         let (request, claimed) = *self.forged.get(&(to, rej.remote_id))?;
-        let has_cookie = rej.private.get(..6)? == b"TRNK\x04\x0b";
+        let cookie = Hello::cookie_in(&rej.private)?;
         let is_there = matches!(request.sender, Sender::Present | Sender::Crowd(_));
         let of_claimed =
             |one: &(IpAddr, u32)| self.forged.get(one).is_some_and(|(_, other)| *other == claimed);
-        if !has_cookie || !is_there || self.proven.iter().any(of_claimed) {
+        if !is_there || self.proven.iter().any(of_claimed) {
             return None;
         }
-        let cookie: [u8; 16] = rej.private.get(8..24)?.try_into().ok()?;
         let (id, sent) = self.request(request, claimed, cookie);
         self.proven.insert((to, id));
         Some(sent)
@@ -136,46 +138,14 @@ impl Strangers {
 
     /// Builds the request that a device at the claimed address would send, with its comm id.
     fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
+        let Request { pollers, is_rc, victim, .. } = forged;
         let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;
-        let mut device = CmMachine::new(CmConfig::new(number.into(), number.into()));
-        let connect = Connect {
-            local: claimed,
-            remote: forged.victim,
-            port_space: PortSpace::Ib,
-            transport: if forged.is_rc { Transport::Rc } else { Transport::Xrc },
-            qpn: QpNumber::new(number | 2),
-            starting_psn: Psn::new(number),
-            mtu: Mtu::Mtu1024,
-            responder_resources: 0,
-            initiator_depth: 16,
-            retry_count: 7,
-            rnr_retry: 7,
-            ack_timeout: 15,
-            flow_control: false,
-            traffic_class: 0,
-            srq: true,
-            private: &hello(&forged, claimed, cookie),
-        };
-        let id = device.connect(0, &connect).expect("the first request of a device, which fits").0;
-        let mad = device.poll_transmit().expect("a request leaves at once").mad;
+        let hello = Hello { pollers, is_rc, cookie, ..Hello::new(claimed.port(), EPOCH) };
+        let (id, mad) = hello.request(claimed.ip(), victim, &mut Random(number.into()));
         self.forged.insert((claimed.ip(), id), (forged, claimed));
         // As another user of that host, or as another host that claims the port of its devices.
         let port = if number.is_multiple_of(2) { ROCE_PORT } else { PORT };
         let source = SocketAddr::new(claimed.ip(), port);
-        (id, Forged::mad(source, forged.victim.ip(), Psn::new(number), &mad))
+        (id, Forged::mad(source, victim.ip(), Psn::new(number), &mad))
     }
-}
-
-/// Builds the private data of the session protocol: a first session of a new incarnation.
-fn hello(forged: &Request, claimed: SocketAddr, cookie: [u8; 16]) -> Vec<u8> {
-    let mut hello = b"TRNK\x04\0".to_vec();
-    hello.extend(claimed.port().to_be_bytes());
-    hello.extend(0x7374_7261_6e67_6572_u64.to_be_bytes());
-    hello.extend(1_u32.to_be_bytes());
-    hello.extend([0; 12]);
-    hello.extend(0_u16.to_be_bytes());
-    hello.extend(forged.pollers.to_be_bytes());
-    hello.extend([if forged.is_rc { 2 } else { 1 }, 4]);
-    hello.extend(cookie);
-    hello
 }

@@ -29,7 +29,9 @@ pub use claims::{Claims, exit_code};
 pub use counting::CountingAllocator;
 pub use folder::Folder;
 pub use hand_made::HandMadeConnection;
-pub use hostile::{Announcement, HostilePeer, Hostility};
+pub use hostile::{
+    Announcement, Crowd, Decision, HandMadePeer, Hello, HostilePeer, Hostility, first_srq, frame, post_frame,
+};
 pub use namespace::{in_network_namespace, is_in_network_namespace, on_small_file_system};
 pub use process::{
     Input, NextLine, Numbers, Process, ProcessError, print_line, run, runs_alone, same_program, same_test,

@@ -12,18 +12,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use trunkline_softrdma::device::{Slot, SoftDevice, SoftOptions};
-use trunkline_testkit::wait_until;
+use trunkline_testkit::frame::{self, ANNOUNCES, CREDIT, CRITICAL, FIN, FIRST_GRANT, SETTINGS};
+use trunkline_testkit::{HandMadePeer, Hello, first_srq, post_frame, wait_until};
 use trunkline_transport::{Connections, PeerDown, PeerEvent, ProviderChoice};
 use trunkline_verbs::{
-    Access, CmChannel, CmEventKind, CmId, Completion, CompletionQueue, ConnectParameters, CqInit, Device,
-    EndpointRequest, EndpointSide, Memory, MemoryRegion, PortSpace, ProtectionDomain, QpInit, QpModify,
-    QpType, QueueCapacities, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge,
-    SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, XrcDomain, XrcdFlags,
+    Access, CmChannel, CmEventKind, CmId, Completion, ConnectParameters, Memory, MemoryRegion, QpInit,
+    QpModify, QpType, QueuePair, ReceiveRequest, SendData, Sge, SharedReceiveQueue, SrqInit, SrqKind,
+    SrqNumber, XrcDomain, XrcdFlags,
 };
 
 const EPOCH: u64 = 0x1234;
-/// Start of credit positions, and the base credit beyond it.
-const GRANT: u16 = u16::MAX - 999 + 1;
 
 /// Number of receives of the peer, and their length.
 const RECEIVES: usize = 16;
@@ -35,11 +33,8 @@ const SENDS: u32 = 32;
 
 /// An INI to the node and a TGT from it, or RC QPs in their place.
 struct RawPeer {
-    device: Arc<SoftDevice>,
-    channel: Arc<dyn CmChannel>,
+    dialer: HandMadePeer,
     listener: Arc<dyn CmId>,
-    cq: Arc<dyn CompletionQueue>,
-    pd: Arc<dyn ProtectionDomain>,
     /// `None` over RC.
     xrcd: Option<Arc<dyn XrcDomain>>,
     srq: Arc<dyn SharedReceiveQueue>,
@@ -67,7 +62,7 @@ impl RawPeer {
     fn connect_over(sending: QpType, node: SocketAddr) -> Self {
         let peer = Self::connect_silent(sending, node);
         for poller in 0..peer.pollers {
-            peer.send(&with(frame(SETTINGS, 0, 0, &settings()), 7, &[poller]));
+            peer.send(&with(frame::build(SETTINGS, 0, 0, &settings()), 7, &[poller]));
         }
         peer
     }
@@ -96,65 +91,36 @@ impl RawPeer {
         let receiving = if is_rc { QpType::Rc } else { QpType::XrcTgt };
         let ip = fresh_address().ip();
         let device = SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::default() }).unwrap();
-        let manager = device.connection_manager();
-        let channel = manager.create_channel().unwrap();
-        let endpoint = |side, qp_type| {
-            let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
-            manager.create_endpoint(&request, &channel).unwrap()
-        };
-        let listener = endpoint(EndpointSide::Passive { local: SocketAddr::new(ip, 0) }, receiving);
-        listener.listen(8).unwrap();
-        let pd = device.alloc_pd().unwrap();
-        let cq = device.create_cq(CqInit { capacity_cqe: 256, ..CqInit::default() }).unwrap();
+        let dialer = HandMadePeer::new(device, ip).unwrap();
+        let listener = dialer.listen(0, receiving, &dialer.channel).unwrap();
+        let HandMadePeer { device, cq, pd, .. } = &dialer;
         let xrcd = (!is_rc).then(|| device.open_xrcd(None, XrcdFlags::CREATE).unwrap());
-        let kind = xrcd.clone().map_or(SrqKind::Basic, |xrcd| SrqKind::Xrc { xrcd, cq: Arc::clone(&cq) });
-        let srq = SrqInit { pd: Arc::clone(&pd), kind, max_wr: 16, max_sge: 1, context: 0 };
+        let kind = xrcd.clone().map_or(SrqKind::Basic, |xrcd| SrqKind::Xrc { xrcd, cq: Arc::clone(cq) });
+        let srq = SrqInit { pd: Arc::clone(pd), kind, max_wr: 16, max_sge: 1, context: 0 };
         let srq = device.create_srq(srq).unwrap();
         let memory = Memory::zeroed(RECEIVES * RECEIVE_BYTES).unwrap();
         let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
-        let capacities =
-            QueueCapacities { max_send_wr: 64, max_send_sge: 1, max_inline_data: 256, ..Default::default() };
-        let dial = |cookie: &[u8]| {
-            let ini = QpInit {
-                pd: Some(Arc::clone(&pd)),
-                send_cq: Some(Arc::clone(&cq)),
-                receive_cq: is_rc.then(|| Arc::clone(&cq)),
-                capacities,
-                ..QpInit::new(sending)
-            };
-            let ini = device.create_qp(ini).unwrap();
-            let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, sending);
-            id.attach(Arc::clone(&ini)).unwrap();
-            let private_data = hello(listener.local_address().port(), EPOCH, is_rc, cookie);
-            id.connect(&ConnectParameters { private_data, ..ConnectParameters::default() }).unwrap();
-            (ini, id)
-        };
         // The first request proves nothing, and is refused with a cookie.
-        let (_refused, _endpoint) = dial(&[0; 16]);
-        let (ini, id) = dial(&take_cookie(channel.as_ref()));
-        let node_srq = SrqNumber::new(0);
-        let ids = vec![id];
-        let (granted, used, sending, broken) =
-            (Cell::new(GRANT), Cell::new(0), Cell::new(0), Cell::new(false));
+        let hello = Hello { is_rc, ..Hello::new(listener.local_address().port(), EPOCH) };
+        let _refused = dialer.dial(node, &hello).unwrap();
+        let cookie = take_cookie(&*dialer.channel);
+        let (id, ini) = dialer.dial(node, &Hello { cookie, ..hello }).unwrap();
         let peer = Self {
-            device,
-            channel,
+            dialer,
             listener,
-            cq,
-            pd,
             xrcd,
             srq,
             ini,
-            ids,
-            node_srq,
+            ids: vec![id],
+            node_srq: SrqNumber::new(0),
             pollers: 0,
             memory,
             region,
-            granted,
-            used,
-            sending,
+            granted: Cell::new(FIRST_GRANT),
+            used: Cell::new(0),
+            sending: Cell::new(0),
             received: Cell::new(0),
-            broken,
+            broken: Cell::new(false),
         };
         (0..RECEIVES).for_each(|slot| peer.receive(slot));
         peer
@@ -166,7 +132,7 @@ impl RawPeer {
         let (until, mut established, mut expected) = (Instant::now() + LIMIT, 0, 2);
         while established < expected {
             assert!(Instant::now() < until, "no session");
-            let Some(event) = self.channel.next_event() else {
+            let Some(event) = self.dialer.channel.next_event() else {
                 std::thread::yield_now();
                 continue;
             };
@@ -176,14 +142,14 @@ impl RawPeer {
                     let tgt = match &self.xrcd {
                         Some(xrcd) => QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) },
                         None => QpInit {
-                            pd: Some(Arc::clone(&self.pd)),
-                            send_cq: Some(Arc::clone(&self.cq)),
-                            receive_cq: Some(Arc::clone(&self.cq)),
+                            pd: Some(Arc::clone(&self.dialer.pd)),
+                            send_cq: Some(Arc::clone(&self.dialer.cq)),
+                            receive_cq: Some(Arc::clone(&self.dialer.cq)),
                             srq: Some(Arc::clone(&self.srq)),
                             ..QpInit::new(QpType::Rc)
                         },
                     };
-                    let tgt = self.device.create_qp(tgt).unwrap();
+                    let tgt = self.dialer.device.create_qp(tgt).unwrap();
                     id.attach(Arc::clone(&tgt)).unwrap();
                     let access = Some(Access::REMOTE_READ | Access::REMOTE_WRITE);
                     tgt.modify(&QpModify { access, ..QpModify::default() }).unwrap();
@@ -205,8 +171,7 @@ impl RawPeer {
                     if event.id == self.ids[0].number() {
                         self.pollers = event.private_data[7];
                         expected = if answers { 1 + u32::from(self.pollers) } else { 1 };
-                        let srq = event.private_data[20..24].try_into().unwrap();
-                        self.node_srq = SrqNumber::new(u32::from_be_bytes(srq));
+                        self.node_srq = first_srq(&event.private_data);
                     }
                 }
                 other => panic!("{other:?}"),
@@ -216,34 +181,23 @@ impl RawPeer {
     }
 
     fn send(&self, frame: &[u8]) {
-        let request = SendRequest {
-            wr_id: 1,
-            operation: SendOperation::Send,
-            data: SendData::Inline(frame),
-            flags: SendFlags::SIGNALED,
-            remote_srq: self.node_srq,
-        };
-        self.ini.post_send(&[request]).unwrap();
-        self.sending.set(self.sending.get() + 1);
+        self.post(SendData::Inline(frame));
         self.poll();
+    }
+
+    fn post(&self, data: SendData<'_>) {
+        post_frame(&*self.ini, self.node_srq, data).unwrap();
+        self.sending.set(self.sending.get() + 1);
     }
 
     /// Sends a frame too long to be posted inline, and waits until it is acknowledged.
     fn send_long(&self, frame: &[u8]) {
         let memory = Memory::zeroed(frame.len()).unwrap();
         memory.write(0, frame).unwrap();
-        let region = self.pd.register(Arc::clone(&memory), Access::empty()).unwrap();
+        let region = self.dialer.pd.register(Arc::clone(&memory), Access::empty()).unwrap();
         let length = u32::try_from(frame.len()).unwrap();
         let sge = [Sge { address: memory.address(0), length, lkey: region.lkey() }];
-        let request = SendRequest {
-            wr_id: 1,
-            operation: SendOperation::Send,
-            data: SendData::Gather(&sge),
-            flags: SendFlags::SIGNALED,
-            remote_srq: self.node_srq,
-        };
-        self.ini.post_send(&[request]).unwrap();
-        self.sending.set(self.sending.get() + 1);
+        self.post(SendData::Gather(&sge));
         self.finish_sends();
     }
 
@@ -268,7 +222,7 @@ impl RawPeer {
     /// Lets the card work on this thread, and records the node's grants.
     fn poll(&self) {
         let mut completions = [Completion::default(); 16];
-        let count = self.cq.poll(&mut completions);
+        let count = self.dialer.cq.poll(&mut completions);
         for completion in &completions[..count] {
             if completion.wr_id < FIRST_RECEIVE {
                 self.sending.set(self.sending.get() - 1);
@@ -286,7 +240,7 @@ impl RawPeer {
 
     /// Returns the credit that is left.
     fn left(&self) -> u16 {
-        self.granted.get().wrapping_sub(GRANT - 1).wrapping_sub(self.used.get())
+        self.granted.get().wrapping_sub(FIRST_GRANT - 1).wrapping_sub(self.used.get())
     }
 
     /// Sends as an honest peer may: when the needed `credit` is granted and there is room. Returns false once
@@ -295,6 +249,7 @@ impl RawPeer {
         let until = Instant::now() + LIMIT;
         loop {
             let ended = self
+                .dialer
                 .channel
                 .next_event()
                 .is_some_and(|event| matches!(event.kind, CmEventKind::Disconnected { .. }));
@@ -314,20 +269,8 @@ impl RawPeer {
     }
 }
 
-/// Builds the private data of a request of one poller.
-pub(super) fn hello(port: u16, epoch: u64, is_rc: bool, cookie: &[u8]) -> Vec<u8> {
-    let mut hello = b"TRNK\x04\x00".to_vec();
-    hello.extend(port.to_be_bytes());
-    hello.extend(epoch.to_be_bytes());
-    hello.extend(1u32.to_be_bytes());
-    hello.extend([0; 12]);
-    hello.extend([0, 0, 0, 1, if is_rc { 2 } else { 1 }, 4]);
-    hello.extend(cookie);
-    hello
-}
-
 /// Waits for the cookie in the refusal of a request.
-fn take_cookie(channel: &dyn CmChannel) -> Vec<u8> {
+fn take_cookie(channel: &dyn CmChannel) -> [u8; 16] {
     let until = Instant::now() + LIMIT;
     loop {
         assert!(Instant::now() < until, "no cookie");
@@ -337,28 +280,11 @@ fn take_cookie(channel: &dyn CmChannel) -> Vec<u8> {
         };
         assert!(matches!(event.kind, CmEventKind::Rejected(_)), "{:?}", event.kind);
         assert_eq!(event.private_data[..8], *b"TRNK\x04\x0b\x04\0");
-        return event.private_data[8..24].to_vec();
+        return Hello::cookie_in(&event.private_data).unwrap();
     }
 }
 
-/// Kinds of frames.
-const CREDIT: u8 = 1;
-const FIN: u8 = 2;
-const SETTINGS: u8 = 3;
 const MESSAGE: u8 = HEADER[0];
-/// Flags of frames.
-const CRITICAL: u8 = 1;
-const ANNOUNCES: u8 = 2;
-
-/// Builds a frame with a correct header before `payload`.
-fn frame(kind: u8, flags: u8, word: u16, payload: &[u8]) -> Vec<u8> {
-    let mut out = vec![kind, flags];
-    out.extend(word.to_le_bytes());
-    out.extend(GRANT.to_le_bytes());
-    out.extend([0; 2]);
-    out.extend(payload);
-    out
-}
 
 /// Returns the peer's settings: messages, frames and announced messages.
 fn settings() -> Vec<u8> {
@@ -373,12 +299,12 @@ fn settings() -> Vec<u8> {
 
 /// Builds a message as the tests' nodes send it.
 fn message(payload: &[u8]) -> Vec<u8> {
-    frame(MESSAGE, 0, u16::from_le_bytes([HEADER[2], HEADER[3]]), payload)
+    frame::build(MESSAGE, 0, u16::from_le_bytes([HEADER[2], HEADER[3]]), payload)
 }
 
 /// Builds the announcement of a message.
 fn announcing(payload: &[u8]) -> Vec<u8> {
-    frame(MESSAGE, ANNOUNCES, u16::from_le_bytes([HEADER[2], HEADER[3]]), payload)
+    frame::build(MESSAGE, ANNOUNCES, u16::from_le_bytes([HEADER[2], HEADER[3]]), payload)
 }
 
 fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
@@ -408,12 +334,12 @@ fn nonsense_ends_the_session_and_nothing_else() {
     let mut node = TestNode::start(over_udp(), 1);
     let honest = message(b"hello");
     let rows: [(&str, Vec<u8>); 8] = [
-        ("settings twice", frame(SETTINGS, 0, 0, &settings())),
+        ("settings twice", frame::build(SETTINGS, 0, 0, &settings())),
         ("poller that there is not", with(honest.clone(), 7, &[1])),
         ("a few bytes", vec![1, 2, 0]),
-        ("grant of nonsense", with(honest.clone(), 4, &(GRANT - 1).to_le_bytes())),
-        ("credit given back that was never there", frame(CREDIT, 0, 2, &[])),
-        ("FIN for nothing", frame(FIN, 0, 1, &[0; 16])),
+        ("grant of nonsense", with(honest.clone(), 4, &(FIRST_GRANT - 1).to_le_bytes())),
+        ("credit given back that was never there", frame::build(CREDIT, 0, 2, &[])),
+        ("FIN for nothing", frame::build(FIN, 0, 1, &[0; 16])),
         ("rendezvous beyond all size", announcing(&request(u64::MAX))),
         ("rendezvous without memory", announcing(&request(5000))),
     ];
@@ -447,13 +373,13 @@ fn unknown_kinds_of_frames_are_counted_or_end_the_session() {
     let mut node = TestNode::start(over_udp(), 1);
     let peer = RawPeer::connect(node.address);
     let key = node.up();
-    assert!(peer.send_politely(&frame(0x0c, 0, 7, b"of a later version"), 1));
+    assert!(peer.send_politely(&frame::build(0x0c, 0, 7, b"of a later version"), 1));
     assert!(peer.send_politely(&message(b"hello"), 1));
     assert_eq!(&node.message().1[..], b"hello");
     let counters = node.report().counters;
     let unknown = counters.iter().find(|counter| counter.name == "frames_of_unknown_kind").unwrap();
     assert_eq!(unknown.value, 1);
-    assert!(peer.send_politely(&frame(0x0d, CRITICAL, 0, &[]), 1));
+    assert!(peer.send_politely(&frame::build(0x0d, CRITICAL, 0, &[]), 1));
     assert_eq!(node.down(key), PeerDown::UnknownFrame(0x0d));
 }
 
@@ -494,7 +420,7 @@ fn announcements_of_a_session_that_ends_are_forgotten() {
         let absent = with(announcement(&peer, 7, part), 8 + 16, &0x1000u64.to_le_bytes());
         let sent = (0..3).take_while(|_| peer.send_politely(&absent, 1)).count();
         if sent == 3 {
-            peer.send_politely(&frame(FIN, 0, 1, &[0; 16]), 1);
+            peer.send_politely(&frame::build(FIN, 0, 1, &[0; 16]), 1);
         }
         node.down(key);
         wait_until("nothing is announced", LIMIT, || (node.announced() == 0).then_some(()));
@@ -587,7 +513,7 @@ fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
     let (release, wait) = mpsc::channel();
     node.job(1, Job::Wait(wait));
     // Through the trunk that ends at poller 0, for poller 1. Such frames use no credit.
-    let crossing = with(frame(CREDIT, 0, 0, &[]), 7, &[1]);
+    let crossing = with(frame::build(CREDIT, 0, 0, &[]), 7, &[1]);
     for (peer, key) in &greedy {
         // Frames that arrive before another thread has closed the session are ignored.
         let until = Instant::now() + LIMIT;
@@ -612,7 +538,7 @@ fn nonsense_for_another_poller_ends_the_session() {
     let crossing = |frame| with(frame, 7, &[1]);
     let rows = [
         ("reserved flag", crossing(with(message(b"hello"), 1, &[8]))),
-        ("FIN for nothing", crossing(frame(FIN, 0, 1, &[0; 16]))),
+        ("FIN for nothing", crossing(frame::build(FIN, 0, 1, &[0; 16]))),
         ("poller that there is not", with(message(b"hello"), 7, &[2])),
     ];
     for (what, nonsense) in rows {
@@ -639,8 +565,8 @@ fn a_lane_begins_with_settings_or_its_session_ends() {
     let mut node = TestNode::start(over_udp(), 1);
     let rows = [
         (message(b"hello"), "before the settings"),
-        (frame(CREDIT, 0, 0, &[]), "before the settings"),
-        (frame(SETTINGS, 0, 0, &settings()[..12]), "incomplete"),
+        (frame::build(CREDIT, 0, 0, &[]), "before the settings"),
+        (frame::build(SETTINGS, 0, 0, &settings()[..12]), "incomplete"),
     ];
     for (first, expected) in rows {
         let peer = RawPeer::connect_silent(QpType::XrcIni, node.address);
@@ -663,11 +589,11 @@ fn a_message_in_a_half_made_session_ends_it() {
     ] {
         let server = TestNode::start(options, 1);
         let peer = RawPeer::connect_one_way(sending, server.address);
-        peer.send(&frame(SETTINGS, 0, 0, &settings()));
+        peer.send(&frame::build(SETTINGS, 0, 0, &settings()));
         peer.send(&message(b"early"));
         let until = Instant::now() + LIMIT;
         let ended = |event: trunkline_verbs::CmEvent| matches!(event.kind, CmEventKind::Disconnected { .. });
-        while !peer.channel.next_event().is_some_and(ended) {
+        while !peer.dialer.channel.next_event().is_some_and(ended) {
             assert!(Instant::now() < until, "the session goes on");
             peer.poll();
         }

@@ -11,17 +11,23 @@ use std::collections::BTreeMap;
 
 /// Length of a frame's header in bytes.
 const HEADER: usize = 8;
-/// Kinds of frames.
-const CREDIT: u8 = 1;
-const FIN: u8 = 2;
-const SETTINGS: u8 = 3;
+/// Kind of a frame that gives credit.
+pub const CREDIT: u8 = 1;
+/// Kind of a frame that ends large messages.
+pub const FIN: u8 = 2;
+/// Kind of the first frame of each lane.
+pub const SETTINGS: u8 = 3;
 const BUNDLE: u8 = 4;
 /// A kind that no version defines, and that a receiver ignores.
 const IGNORED: u8 = 0x0f;
 /// First of the kinds that belong to the upper half.
 const UPPER: u8 = 0x10;
+/// Flag of a frame that ends the session of a node that does not know its kind.
+pub const CRITICAL: u8 = 1;
 /// Flag of a frame that announces a large message.
-const ANNOUNCES: u8 = 2;
+pub const ANNOUNCES: u8 = 2;
+/// Grant with which each pair of nodes begins.
+pub const FIRST_GRANT: u16 = u16::MAX - 998;
 /// Offsets in an announcement, which begins with its number: length, address and key.
 const LENGTH: usize = 8;
 const ADDRESS: usize = 16;
@@ -33,6 +39,17 @@ const BEYOND: u16 = 200;
 /// Number of frames that a garbling peer leaves unchanged before its first change: fewer than it sends in any
 /// case.
 const HONEST: u64 = 10;
+
+/// Builds a frame with a correct header before its payload.
+#[must_use]
+pub fn build(kind: u8, flags: u8, word: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![kind, flags];
+    frame.extend(word.to_le_bytes());
+    frame.extend(FIRST_GRANT.to_le_bytes());
+    frame.extend([0; 2]);
+    frame.extend(payload);
+    frame
+}
 
 /// Memory that a frame announces to its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

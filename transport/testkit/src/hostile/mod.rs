@@ -1,12 +1,16 @@
 //! Peers that break the rules of the session protocol: a node's own code behind a link that changes its
 //! packets, so that its other side sees misbehaviour in otherwise correct packets.
 //!
+//! `dialer` has peers that are built by hand instead.
+//!
 //! Owns the changes of each kind of peer. A link in real time and a simulated network apply them to
 //! datagrams. This module does no I/O, and draws only from the random numbers that it is given.
 
-mod frame;
+mod dialer;
+pub mod frame;
 
 use crate::Random;
+pub use dialer::{Crowd, Decision, HandMadePeer, Hello, first_srq, post_frame};
 pub use frame::Announcement;
 use frame::Changer;
 use std::fmt;

@@ -52,8 +52,9 @@ impl Strangers {
         let at = usize::try_from(number)? % self.forgers.len();
         let dialer = &mut self.dialers[at];
         // Another listener port each time, as of a different node.
-        dialer.claimed.set_port(1024 + u16::try_from(number / self.forgers.len() as u64 % 60_000)?);
-        self.forgers[at].send(&dialer.request(random)?, instead.unwrap_or(dialer.port_of_victim()))?;
+        dialer.hello.port = 1024 + u16::try_from(number / self.forgers.len() as u64 % 60_000)?;
+        let request = dialer.request(random);
+        self.forgers[at].send(&request, instead.unwrap_or(dialer.port_of_victim()))?;
         if number.is_multiple_of(10) {
             self.collect();
         }
@@ -137,8 +138,9 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     for (claimed, victim, pollers) in [(client, server, 1), (server, client, plan.pollers)] {
         let mut forger = Forger::at(claimed.ip())?;
         for _ in 0..20 {
-            let dialer = Dialer { pollers, ..Dialer::new(claimed.ip(), victim, plan.is_xrc(), version) };
-            forger.send(&dialer.request(&mut random)?, dialer.port_of_victim())?;
+            let mut dialer = Dialer::new(claimed.ip(), victim, plan.is_xrc(), version);
+            dialer.hello.pollers = pollers;
+            forger.send(&dialer.request(&mut random), dialer.port_of_victim())?;
             std::thread::sleep(PAUSE);
         }
     }

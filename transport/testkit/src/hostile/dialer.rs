@@ -1,0 +1,294 @@
+//! Peers built from verbs by hand, which may send a node any frame, and forged connection requests.
+//!
+//! Owns the private data of a request as bytes, so that the tests of these peers also fix the layout of the
+//! handshake.
+
+use crate::Random;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use trunkline_roce::cm::{CmConfig, CmMachine, Connect, Transport};
+use trunkline_roce::wire::Mad;
+use trunkline_verbs::{
+    CmChannel, CmEventKind, CmId, CmIdNumber, Completion, CompletionQueue, ConnectParameters, CqInit, Device,
+    EndpointRequest, EndpointSide, Mtu, PortSpace, PostError, ProtectionDomain, Psn, QpInit, QpNumber,
+    QpType, QueueCapacities, QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
+    VerbsError,
+};
+
+/// Reason of a refusal that carries a cookie.
+const UNPROVEN: u8 = 11;
+
+/// Private data of a connection request: the first session of a node.
+#[derive(Debug, Clone)]
+pub struct Hello {
+    /// Port of the node's listener.
+    pub port: u16,
+    /// Incarnation of the node.
+    pub epoch: u64,
+    /// True for RC connections.
+    pub is_rc: bool,
+    /// Version of the session protocol, the only one that the node speaks.
+    pub version: u8,
+    /// Poller that dials.
+    pub poller: u16,
+    /// Number of pollers of the node.
+    pub pollers: u16,
+    /// Cookie of the refusal of an earlier request; zeros in the first.
+    pub cookie: [u8; 16],
+}
+
+impl Hello {
+    /// Returns the first request of a node with one poller and XRC connections.
+    #[must_use]
+    pub const fn new(port: u16, epoch: u64) -> Self {
+        Self { port, epoch, is_rc: false, version: 4, poller: 0, pollers: 1, cookie: [0; 16] }
+    }
+
+    /// Returns the cookie in the private data of a refusal.
+    #[must_use]
+    pub fn cookie_in(refusal: &[u8]) -> Option<[u8; 16]> {
+        let is_unproven = refusal.starts_with(b"TRNK") && *refusal.get(5)? == UNPROVEN;
+        is_unproven.then(|| refusal.get(8..24)?.try_into().ok()).flatten()
+    }
+
+    /// Returns the private data.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = b"TRNK".to_vec();
+        bytes.extend([self.version, 0]);
+        bytes.extend(self.port.to_be_bytes());
+        bytes.extend(self.epoch.to_be_bytes());
+        bytes.extend(1_u32.to_be_bytes());
+        bytes.extend([0; 12]);
+        bytes.extend(self.poller.to_be_bytes());
+        bytes.extend(self.pollers.to_be_bytes());
+        // The kind of connections, and the lowest version spoken, a field that version 2 does not have.
+        bytes.extend([if self.is_rc { 2 } else { 1 }, self.version]);
+        bytes.extend(self.cookie);
+        bytes
+    }
+
+    /// Builds the REQ that a device at the claimed address would send, and returns it with its comm id.
+    ///
+    /// # Panics
+    /// Panics if the addresses are of different families.
+    pub fn request(&self, claimed: IpAddr, victim: SocketAddr, random: &mut Random) -> (u32, Mad) {
+        let number = |random: &mut Random| u32::try_from(random.next() >> 40).expect("24 bits");
+        let mut device = CmMachine::new(CmConfig::new(random.next() | 1, random.next() | 1));
+        let connect = Connect {
+            local: SocketAddr::new(claimed, self.port),
+            remote: victim,
+            port_space: PortSpace::Ib,
+            transport: if self.is_rc { Transport::Rc } else { Transport::Xrc },
+            qpn: QpNumber::new(number(random) | 2),
+            starting_psn: Psn::new(number(random)),
+            mtu: Mtu::Mtu1024,
+            responder_resources: 0,
+            initiator_depth: 16,
+            retry_count: 7,
+            rnr_retry: 7,
+            ack_timeout: 15,
+            flow_control: false,
+            traffic_class: 0,
+            srq: true,
+            private: &self.to_bytes(),
+        };
+        let id = device.connect(0, &connect).expect("addresses of one family").0;
+        (id, device.poll_transmit().expect("a request leaves at once").mad)
+    }
+}
+
+/// A device at one address that dials nodes.
+#[derive(Debug)]
+pub struct HandMadePeer {
+    /// Its device.
+    pub device: Arc<dyn Device>,
+    /// Its address.
+    pub host: IpAddr,
+    /// Channel of the dials.
+    pub channel: Arc<dyn CmChannel>,
+    /// CQ of its QPs.
+    pub cq: Arc<dyn CompletionQueue>,
+    /// Protection domain of its QPs.
+    pub pd: Arc<dyn ProtectionDomain>,
+}
+
+impl HandMadePeer {
+    /// Creates the objects that its QPs share.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub fn new(device: Arc<dyn Device>, host: IpAddr) -> Result<Self, VerbsError> {
+        let channel = device.connection_manager().create_channel()?;
+        let cq = device.create_cq(CqInit { capacity_cqe: 8192, ..CqInit::default() })?;
+        let pd = device.alloc_pd()?;
+        Ok(Self { device, host, channel, cq, pd })
+    }
+
+    /// Listens on a port, or on any for 0.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub fn listen(
+        &self,
+        port: u16,
+        qp_type: QpType,
+        channel: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        let side = EndpointSide::Passive { local: SocketAddr::new(self.host, port) };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
+        let listener = self.device.connection_manager().create_endpoint(&request, channel)?;
+        listener.listen(8)?;
+        Ok(listener)
+    }
+
+    /// Requests a connection of a new QP.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub fn dial(
+        &self,
+        node: SocketAddr,
+        hello: &Hello,
+    ) -> Result<(Arc<dyn CmId>, Arc<dyn QueuePair>), VerbsError> {
+        let qp_type = if hello.is_rc { QpType::Rc } else { QpType::XrcIni };
+        let side = EndpointSide::Active { remote: node, source: Some(self.host) };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
+        let id = self.device.connection_manager().create_endpoint(&request, &self.channel)?;
+        let qp = self.device.create_qp(QpInit {
+            pd: Some(Arc::clone(&self.pd)),
+            send_cq: Some(Arc::clone(&self.cq)),
+            receive_cq: hello.is_rc.then(|| Arc::clone(&self.cq)),
+            capacities: QueueCapacities {
+                max_send_wr: 64,
+                max_send_sge: 1,
+                max_inline_data: 256,
+                ..QueueCapacities::default()
+            },
+            ..QpInit::new(qp_type)
+        })?;
+        id.attach(Arc::clone(&qp))?;
+        id.connect(&ConnectParameters { private_data: hello.to_bytes(), ..ConnectParameters::default() })?;
+        Ok((id, qp))
+    }
+}
+
+/// Returns the first SRQ's number in the private data of an accepting node.
+///
+/// # Panics
+/// Panics if the private data is too short.
+#[must_use]
+pub fn first_srq(private_data: &[u8]) -> SrqNumber {
+    SrqNumber::new(u32::from_be_bytes(private_data[20..24].try_into().expect("four bytes")))
+}
+
+/// Posts a frame with the work request number 1.
+///
+/// # Errors
+/// The error of the QP.
+pub fn post_frame(qp: &dyn QueuePair, srq: SrqNumber, data: SendData<'_>) -> Result<(), PostError> {
+    let flags = SendFlags::SIGNALED;
+    qp.post_send(&[SendRequest { wr_id: 1, operation: SendOperation::Send, data, flags, remote_srq: srq }])
+}
+
+/// A host that listens on many ports, dials a node from each, returns the cookies that it gets, and never
+/// answers a dial-back.
+#[derive(Debug)]
+pub struct Crowd {
+    peer: HandMadePeer,
+    node: SocketAddr,
+    version: u8,
+    /// Frames that each session sends as soon as it is half-open.
+    frames: Vec<Vec<u8>>,
+    /// Channel of the listeners. It is never read, so the dial-backs stay undecided.
+    _unread: Arc<dyn CmChannel>,
+    _listeners: Vec<Arc<dyn CmId>>,
+    dials: HashMap<CmIdNumber, Dial>,
+}
+
+#[derive(Debug)]
+struct Dial {
+    port: u16,
+    _id: Arc<dyn CmId>,
+    qp: Arc<dyn QueuePair>,
+}
+
+/// A node's decision about a dial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// The session is half-open.
+    Accepted,
+    /// The dial is refused for this reason.
+    Refused(u8),
+}
+
+impl Crowd {
+    /// First port of the listeners.
+    const FIRST_PORT: u16 = 1000;
+
+    /// Dials from this number of ports.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub fn dial(
+        peer: HandMadePeer,
+        node: SocketAddr,
+        ports: u16,
+        version: u8,
+        frames: Vec<Vec<u8>>,
+    ) -> Result<Self, VerbsError> {
+        let unread = peer.device.connection_manager().create_channel()?;
+        let ports = Self::FIRST_PORT..Self::FIRST_PORT + ports;
+        let listen = |port| peer.listen(port, QpType::XrcTgt, &unread);
+        let listeners = ports.clone().map(listen).collect::<Result<_, _>>()?;
+        let dials = HashMap::new();
+        let mut crowd = Self { peer, node, version, frames, _unread: unread, _listeners: listeners, dials };
+        for port in ports {
+            crowd.ask(port, [0; 16])?;
+        }
+        Ok(crowd)
+    }
+
+    fn ask(&mut self, port: u16, cookie: [u8; 16]) -> Result<(), VerbsError> {
+        let hello = Hello { version: self.version, cookie, ..Hello::new(port, port.into()) };
+        let (id, qp) = self.peer.dial(self.node, &hello)?;
+        self.dials.insert(id.number(), Dial { port, _id: id, qp });
+        Ok(())
+    }
+
+    /// Returns the next decision, and sends the frames of an accepted session. `None` if there is none yet.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub fn next_decision(&mut self) -> Result<Option<Decision>, VerbsError> {
+        while let Some(event) = self.peer.channel.next_event() {
+            match event.kind {
+                CmEventKind::Established => {
+                    let srq = first_srq(&event.private_data);
+                    for frame in &self.frames {
+                        // The node may have ended the session meanwhile.
+                        let _ = post_frame(&*self.dials[&event.id].qp, srq, SendData::Inline(frame));
+                    }
+                    return Ok(Some(Decision::Accepted));
+                }
+                CmEventKind::Rejected(_) => {
+                    let Some(dial) = self.dials.remove(&event.id) else { continue };
+                    match Hello::cookie_in(&event.private_data) {
+                        Some(cookie) => self.ask(dial.port, cookie)?,
+                        None => return Ok(Some(Decision::Refused(event.private_data[5]))),
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the number of frames acknowledged since the last call, up to 64.
+    pub fn acknowledged(&self) -> usize {
+        let mut done = [Completion::default(); 64];
+        let count = self.peer.cq.poll(&mut done);
+        done[..count].iter().filter(|completion| completion.status.is_success()).count()
+    }
+}
