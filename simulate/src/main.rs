@@ -8,7 +8,7 @@
 //! | `attacker` | forges packets of live sessions; rule: nobody answers it |
 //! | `strangers` | forge connection requests; rules for the answers |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
-//! | `departed` | rules for requests as they leave |
+//! | `sent_frames` | rules for frames as their nodes send them |
 //! | `service`, `client`, `ordered`, `streams` | services of the nodes, and programs that call them |
 //! | `run/paths` | nonsense in shared memory, and rules for its effects |
 //! | `plan`, `run` | decisions made from the seed in advance, and their execution in phases |
@@ -23,14 +23,12 @@
 
 #![forbid(unsafe_code)]
 
-mod announced;
 mod attacker;
 mod campaign;
 mod cli;
 mod client;
 mod coverage;
 mod credits;
-mod departed;
 mod forged;
 mod mutants;
 mod network;
@@ -43,6 +41,7 @@ mod report;
 mod rings;
 mod run;
 mod scheduler;
+mod sent_frames;
 mod service;
 mod strangers;
 mod streams;

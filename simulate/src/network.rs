@@ -4,12 +4,11 @@
 //! hand datagrams to the [`Wire`]. The scheduler has arrived datagrams delivered, and asks when the next one
 //! arrives.
 
-use crate::announced::Announced;
 use crate::attacker::Attacker;
 use crate::coverage::{Coverage, Kind};
-use crate::departed::Departed;
 use crate::forged::Forged;
 use crate::packet;
+use crate::sent_frames::SentFrames;
 use crate::strangers::{Request, Strangers};
 use crate::trace::{Pen, Since};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,10 +56,8 @@ struct State {
     strangers: Strangers,
     /// Changes to frames of nodes that break the rules, by node address.
     hostile: BTreeMap<IpAddr, HostilePeer>,
-    /// Bytes that those nodes may READ.
-    announced: Announced,
-    /// Rules for requests that honest nodes have sent.
-    departed: Departed,
+    /// Rules for the frames that nodes have sent.
+    frames: SentFrames,
     sent: u64,
     coverage: Arc<Coverage>,
     /// Writes the trace, if lines are kept.
@@ -98,8 +95,7 @@ impl Network {
             attacker: Attacker::new(seed ^ 0x666f_7267),
             strangers: Strangers::default(),
             hostile: BTreeMap::new(),
-            announced: Announced::default(),
-            departed: Departed::default(),
+            frames: SentFrames::default(),
             sent: 0,
             coverage: Arc::clone(coverage),
             pen,
@@ -174,8 +170,7 @@ impl Network {
     pub(crate) fn broken(&self) -> Option<String> {
         let state = self.wire.lock();
         let broken = state.attacker.broken().or_else(|| state.strangers.broken());
-        let broken = broken.or_else(|| state.announced.broken());
-        broken.or_else(|| state.departed.broken()).map(str::to_owned)
+        broken.or_else(|| state.frames.broken()).map(str::to_owned)
     }
 
     /// Delivers the datagrams that have arrived by now. Returns true if there was any.
@@ -227,13 +222,13 @@ impl State {
     fn send(&mut self, now: Time, datagram: Datagram<'_>) {
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         if self.hostile.contains_key(&to) {
-            self.announced.see(&datagram);
+            self.frames.trades(&datagram);
         }
-        self.departed.see(&datagram);
+        self.frames.departs(&datagram);
         let changed = self.changed(&datagram);
         let datagram = Datagram { bytes: changed.as_deref().unwrap_or(datagram.bytes), ..datagram };
         if self.hostile.contains_key(&from) {
-            self.announced.see(&datagram);
+            self.frames.trades(&datagram);
         }
         if let Some(answer) = self.strangers.see(&datagram) {
             self.coverage.count(Kind::CookieReturned);

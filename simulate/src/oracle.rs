@@ -19,7 +19,7 @@
 //! | equal shapes match | a call is refused for the shape of its types, though all nodes run one program |
 //! | ordered calls start in order | a call on an ordered channel starts after a call that was made later on that channel |
 //! | time only passes | the handler of a nested call has more time left than the calling handler had when it made the call |
-//! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`departed.rs`, `client.rs`) |
+//! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`sent_frames.rs`, `client.rs`) |
 //! | an unsent call has not run | more calls to a stopped server may have run than it has receives (`run/room.rs`) |
 //! | a waiting call belongs to no session | a call that asked to wait for its server fails because a session had ended when it was made (`client.rs`) |
 //!

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | honest calls go on | a call between honest nodes fails, or takes longer than in the calm |
 //! | the session ends, unless the peer only hoards credit that others can do without | it does not end within its bound, or the end is logged with another cause |
-//! | the peer READs only what was sent to it | a READ of anything else is answered with bytes (`announced.rs`) |
+//! | the peer READs only what was sent to it | a READ of anything else is answered with bytes (`sent_frames.rs`) |
 //! | the peer gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
 //! | everything comes back | anything of the peer is left at the attacked node after it is gone |
 
