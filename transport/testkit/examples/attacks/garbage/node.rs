@@ -51,7 +51,6 @@ struct Node {
     served: HashMap<CmIdNumber, Served>,
     /// Number of messages with wrong bytes, on attacked lines and on bystanders.
     received_wrong: [u64; 2],
-    received: [u64; 2],
     /// Number of requests that could not be accepted.
     unacceptable: u64,
     announced: usize,
@@ -98,16 +97,14 @@ pub(crate) fn serve(Side { own, peer, port, capture }: Side) -> Outcome<()> {
             }
         }
     }
-    let served = HashMap::new();
     let mut node = Node {
         device,
         cm,
         listeners,
         groups,
         lines,
-        served,
+        served: HashMap::new(),
         received_wrong: [0; 2],
-        received: [0; 2],
         unacceptable: 0,
         announced: 0,
         is_ready: false,
@@ -183,7 +180,6 @@ impl Node {
         if !completion.status.is_success() {
             return Ok(()); // the QP failed in the middle of a message, which its line counts
         }
-        self.received[group] += 1;
         let from = self.served.values_mut().find(|served| served.qp.number() == completion.qp_number);
         // Messages may be polled after their connection has ended.
         if from.is_some_and(|served| !served.is_next(&bytes, completion.immediate)) {
@@ -282,30 +278,18 @@ impl Node {
     fn status(&self) -> Outcome<String> {
         let mut text = String::new();
         for (group, name) in ["attacked", "bystander"].into_iter().enumerate() {
-            let lines = self.lines.iter().filter(|line| usize::from(line.is_bystander()) == group);
-            let mut sum = Tally::default();
-            let (mut up, mut total) = (0_u64, 0_u64);
-            for line in lines {
-                let tally = &line.tally;
-                sum.rounds += tally.rounds;
-                sum.wrong += tally.wrong;
-                sum.broken += tally.broken;
-                sum.reconnected += tally.reconnected;
-                sum.longest_ms = sum.longest_ms.max(tally.longest_ms);
-                up += u64::from(line.is_up());
-                total += 1;
-            }
+            let lines = || self.lines.iter().filter(|line| usize::from(line.is_bystander()) == group);
+            let sum = |number: fn(&Tally) -> u64| lines().map(|line| number(&line.tally)).sum::<u64>();
+            let longest_ms = lines().map(|line| line.tally.longest_ms).max().unwrap_or(0);
+            let down = lines().filter(|line| !line.is_up()).count();
             write!(
                 text,
                 "{name}_rounds={} {name}_wrong={} {name}_broken={} {name}_reconnected={} \
-                 {name}_longest_ms={} {name}_down={} {name}_received={} {name}_received_wrong={} ",
-                sum.rounds,
-                sum.wrong,
-                sum.broken,
-                sum.reconnected,
-                sum.longest_ms,
-                total - up,
-                self.received[group],
+                 {name}_longest_ms={longest_ms} {name}_down={down} {name}_received_wrong={} ",
+                sum(|tally| tally.rounds),
+                sum(|tally| tally.wrong),
+                sum(|tally| tally.broken),
+                sum(|tally| tally.reconnected),
                 self.received_wrong[group],
             )?;
             for what in self.groups[group].harmed()? {

@@ -13,7 +13,7 @@ use trunkline_verbs::{
 /// Length of the memory that one connection may read and write, in bytes.
 pub(super) const WINDOW: usize = 16_384;
 /// First word of the private data of both sides.
-const MAGIC: u32 = 0x6a75_6e6b;
+const MAGIC: u64 = 0x6a75_6e6b;
 /// `min_rnr_timer`: 0.64 ms; the connection manager sets 655 ms (contract J12).
 const RNR_TIMER: u8 = 12;
 
@@ -36,41 +36,44 @@ pub(super) struct Grant {
 
 impl Hello {
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_be_bytes().to_vec();
-        bytes.push(u8::from(self.bystander));
-        bytes.extend(self.nonce.to_be_bytes());
-        bytes
+        to_bytes([self.bystander.into(), self.nonce])
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let (magic, rest) = bytes.split_first_chunk::<4>()?;
-        let (bystander, rest) = rest.split_first()?;
-        let nonce = u64::from_be_bytes(*rest.first_chunk()?);
-        (u32::from_be_bytes(*magic) == MAGIC && *bystander < 2)
-            .then_some(Self { bystander: *bystander == 1, nonce })
+        let [bystander, nonce] = parse(bytes)?;
+        (bystander < 2).then_some(Self { bystander: bystander == 1, nonce })
     }
 }
 
 impl Grant {
     fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_be_bytes().to_vec();
-        bytes.extend(self.srq.get().to_be_bytes());
-        for remote in [self.window, self.read_only] {
-            bytes.extend(remote.rkey.0.to_be_bytes());
-            bytes.extend(remote.address.0.to_be_bytes());
-        }
-        bytes
+        let Self { srq, window, read_only } = self;
+        let [window, read_only] =
+            [window, read_only].map(|remote| [u64::from(remote.rkey.0), remote.address.0]);
+        to_bytes([srq.get().into(), window[0], window[1], read_only[0], read_only[1]])
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+        let [srq, words @ ..] = parse::<5>(bytes)?;
         let remote = |at: usize| {
-            let address = IoAddress(u64::from_be_bytes(*bytes.get(at + 4..)?.first_chunk()?));
-            Some(RemoteAddress { address, rkey: Rkey(word(at)?) })
+            let rkey = Rkey(u32::try_from(words[at]).ok()?);
+            Some(RemoteAddress { address: IoAddress(words[at + 1]), rkey })
         };
-        let grant = Self { srq: SrqNumber::new(word(4)?), window: remote(8)?, read_only: remote(20)? };
-        (word(0)? == MAGIC).then_some(grant)
+        Some(Self { srq: SrqNumber::new(srq.try_into().ok()?), window: remote(0)?, read_only: remote(2)? })
     }
+}
+
+/// Builds private data from words.
+fn to_bytes<const N: usize>(words: [u64; N]) -> Vec<u8> {
+    std::iter::once(MAGIC).chain(words).flat_map(u64::to_be_bytes).collect()
+}
+
+/// Returns the words in private data.
+fn parse<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let (magic, words) = words.split_first()?;
+    let words = words.first_chunk::<N>()?.map(u64::from_be_bytes);
+    (u64::from_be_bytes(*magic) == MAGIC).then_some(words)
 }
 
 /// Returns the head and the body of message `round` of a connection.

@@ -1,15 +1,21 @@
 //! Honest nodes as seen by an attack: processes with an address and a log.
 
+use crate::findings::Findings;
 use crate::{Outcome, Plan};
+use std::fmt::{self, Display, Formatter};
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 use trunkline_testkit::{Folder, Numbers, Process, fresh_ip, same_program};
 
 /// Port on which honest nodes listen. An attacker knows it.
 pub(crate) const PORT: u16 = 7471;
+
+/// Time in which a node must fail or serve.
+const BOUND: Duration = Duration::from_secs(20);
 
 /// Start settings of a node.
 #[derive(Debug, Clone)]
@@ -113,13 +119,46 @@ impl Setup {
         Ok(Party { process, address: self.address(), log: self.log.clone() })
     }
 
-    /// Returns the node's standard error.
-    pub(crate) fn log(&self) -> Outcome<String> {
-        Ok(std::fs::read_to_string(&self.log)?)
+    /// Starts the node, and waits until it serves or has ended.
+    pub(crate) fn attempt(&self) -> Outcome<Attempt> {
+        let mut process = self.spawn()?;
+        let serves = process.find(BOUND, |line| line.starts_with("READY")).is_some();
+        let status = if serves { None } else { process.wait(BOUND) };
+        let log = std::fs::read_to_string(&self.log)?;
+        let last = log.lines().last().unwrap_or_default().to_owned();
+        Ok(Attempt { process, serves, status, last })
     }
 
     fn address(&self) -> SocketAddr {
         SocketAddr::new(self.ip, self.port)
+    }
+}
+
+/// A start that may have been refused.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) process: Process,
+    pub(crate) serves: bool,
+    /// Exit status, if it does not serve and has ended in time.
+    status: Option<ExitStatus>,
+    /// Last line on its standard error.
+    pub(crate) last: String,
+}
+
+impl Attempt {
+    /// Returns true if the node has ended with an error of its own: not by a signal, and not silently.
+    pub(crate) fn is_refused_clearly(&self) -> bool {
+        self.status.and_then(|status| status.code()).is_some_and(|code| code > 0) && !self.last.is_empty()
+    }
+}
+
+impl Display for Attempt {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.status {
+            _ if self.serves => f.write_str("serves"),
+            Some(status) => write!(f, "{status}: {}", self.last),
+            None => write!(f, "still running: {}", self.last),
+        }
     }
 }
 
@@ -190,6 +229,13 @@ impl Pair {
         client.first(server.address)?;
         client.load(server.address)?;
         Ok(Self { server, client, capture, folder })
+    }
+
+    /// Claims that a newcomer can call the server.
+    pub(crate) fn serves_newcomer(&self, plan: &Plan, findings: &mut Findings, name: &str) -> Outcome<()> {
+        let outcome = Setup::new(&self.folder, plan).start()?.first(self.server.address);
+        findings.claim(outcome.is_ok(), name, &format!("{outcome:?}"));
+        Ok(())
     }
 
     /// Returns the number of sessions that came up between the two, according to the client's log.

@@ -3,12 +3,9 @@
 use crate::findings::Findings;
 use crate::honest::Setup;
 use crate::{Outcome, Plan};
-use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 use trunkline_testkit::Folder;
 
-/// Time in which a node must fail or serve.
-const BOUND: Duration = Duration::from_secs(20);
 /// Limits in KiB: from where the program itself starts, which takes 16 MiB, to where every node serves.
 const LEAST_KIB: u64 = 24 << 10;
 const MOST_KIB: u64 = 400 << 10;
@@ -136,19 +133,14 @@ impl Sweep<'_> {
     fn started(&self, kib: u64) -> Outcome<Started> {
         let folder = Folder::new()?;
         let limit = format!("{}={}", self.flag, kib << 10);
-        let setup = Setup::new(&folder, self.plan).within(&["prlimit", &limit]);
-        let mut process = setup.spawn()?;
-        if process.find(BOUND, |line| line.starts_with("READY")).is_some() {
+        let attempt = Setup::new(&folder, self.plan).within(&["prlimit", &limit]).attempt()?;
+        if attempt.serves {
             return Ok(Started::Serves);
         }
-        let status = process.wait(BOUND);
-        let log = setup.log()?;
-        let last = log.lines().last().unwrap_or("nothing was written");
-        let fails = status.is_some_and(|status| status.signal().is_none() && !status.success());
-        if fails && last.contains(self.command) {
-            return Ok(Started::Refused(last.chars().filter(|letter| !letter.is_ascii_digit()).collect()));
+        if attempt.is_refused_clearly() && attempt.last.contains(self.command) {
+            let is_no_digit = |letter: &char| !letter.is_ascii_digit();
+            return Ok(Started::Refused(attempt.last.chars().filter(is_no_digit).collect()));
         }
-        let status = status.map_or("still running".to_owned(), |status| status.to_string());
-        Ok(Started::Wrong(format!("{status}: {last}")))
+        Ok(Started::Wrong(attempt.to_string()))
     }
 }

@@ -52,9 +52,7 @@ pub(crate) fn handlers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     }
     std::thread::sleep(Duration::from_secs(2));
     nothing_lost(findings, &before, &pair.client.tally()?);
-    let mut newcomer = Setup::new(&pair.folder, plan).start()?;
-    let outcome = newcomer.first(server);
-    findings.claim(outcome.is_ok(), "newcomer-is-served", &format!("{outcome:?}"));
+    pair.serves_newcomer(plan, findings, "newcomer-is-served")?;
     let [resident, _] = pair.server.process.resident_kib()?;
     findings.claim(resident >> 10 <= CEILING_MIB, "memory", &format!("{} MiB", resident >> 10));
     Ok(())

@@ -16,8 +16,6 @@ use trunkline_verbs::{Psn, QpNumber};
 
 /// Number of packets for random QPs.
 const PACKETS: u64 = 2000;
-/// Time in which a process must fail or serve.
-const BOUND: Duration = Duration::from_secs(20);
 /// Sizes in MiB of file systems on which a node is started: too small for a registry, and at first large
 /// enough.
 const SIZES_MIB: [u32; 2] = [1, 16];
@@ -55,16 +53,12 @@ fn on_small(
     let setup = |folder| Setup::new(folder, plan).runtime(runtime);
     let name = |claim: &str| format!("{size_mib}-mib-{claim}");
     let server = setup(folder);
-    let mut process = server.spawn()?;
-    if process.find(BOUND, |line| line.starts_with("READY")).is_none() {
-        let status = process.wait(BOUND);
-        let is_clear = status.is_some_and(|status| status.code().is_some_and(|code| code > 0));
-        let log = server.log()?;
-        let measured = format!("{status:?}; {}", log.lines().last().unwrap_or("nothing was written"));
-        findings.claim(is_clear && !log.is_empty(), &name("refused-clearly"), &measured);
+    let attempt = server.attempt()?;
+    if !attempt.serves {
+        findings.claim(attempt.is_refused_clearly(), &name("refused-clearly"), &attempt.to_string());
         return Ok(());
     }
-    drop(process);
+    drop(attempt);
     let mut server = server.start()?;
     let mut client = setup(folder).start()?;
     client.first(server.address)?;
@@ -79,14 +73,9 @@ fn on_small(
         return Ok(());
     }
     nothing_lost(findings, &before, &client.tally()?);
-    let joining = setup(folder);
-    let mut process = joining.spawn()?;
-    let serves = process.find(BOUND, |line| line.starts_with("READY")).is_some();
-    let status = process.wait(Duration::ZERO);
-    let is_clear = serves || status.is_some_and(|status| status.code().is_some_and(|code| code > 0));
-    let log = joining.log()?;
-    let last = log.lines().last().unwrap_or_default();
-    findings.claim(is_clear, &name("joins-or-is-refused"), &format!("serves: {serves}, {status:?}; {last}"));
+    let joining = setup(folder).attempt()?;
+    let is_clear = joining.serves || joining.is_refused_clearly();
+    findings.claim(is_clear, &name("joins-or-is-refused"), &joining.to_string());
     Ok(())
 }
 

@@ -46,11 +46,7 @@ pub(crate) fn compare(
     ratios.sort_by(f64::total_cmp);
     let median = (ratios[ratios.len() / 2] + ratios[(ratios.len() - 1) / 2]) / 2.0;
     let measured = format!("median ratio {median:.2} of {}", ratios.len());
-    if plan.strict {
-        findings.claim(median <= FACTOR, "latency", &measured);
-    } else {
-        findings.note("latency", &measured);
-    }
+    findings.timed(plan.strict, median <= FACTOR, "latency", &measured);
     let after = pair.client.tally()?;
     nothing_lost(findings, &before, &after);
     let now = pair.sessions()?;

@@ -3,7 +3,7 @@
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
 use crate::forge::version_of;
-use crate::honest::{Pair, Setup};
+use crate::honest::Pair;
 use crate::{Outcome, Plan};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -44,8 +44,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         let is_alive = least > 0 && least as f64 >= usual as f64 * PART;
         findings.claim(is_alive, &format!("{name}-no-stall"), &measured);
         nothing_lost(findings, &before, &pair.client.tally()?);
-        let newcomer = Setup::new(&pair.folder, plan).start()?.first(server);
-        findings.claim(newcomer.is_ok(), &format!("{name}-newcomer"), &format!("{newcomer:?}"));
+        pair.serves_newcomer(plan, findings, &format!("{name}-newcomer"))?;
         let short = pair.server.logged("receive slots ran out")?;
         findings.claim(short == 0, &format!("{name}-receives"), &format!("{short} times none was left"));
     }

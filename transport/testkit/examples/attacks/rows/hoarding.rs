@@ -48,9 +48,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     };
     findings.claim(ends.is_some(), "session-ends", &format!("{ends:?} after {:?}", start.elapsed()));
     nothing_lost(findings, &before, &pair.client.tally()?);
-    let newcomer = Setup::new(&pair.folder, plan).start()?.first(server);
-    findings.claim(newcomer.is_ok(), "newcomer-is-served", &format!("{newcomer:?}"));
-    Ok(())
+    pair.serves_newcomer(plan, findings, "newcomer-is-served")
 }
 
 /// Returns the number of small calls in that time.

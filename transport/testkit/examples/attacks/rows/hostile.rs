@@ -30,13 +30,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         let calls = next_to(plan, hostility, findings)?;
         let ratio = calls as f64 / honest.max(1) as f64;
         let measured = format!("{calls} calls, {honest} next to an honest peer: x{ratio:.2}");
-        let claim = format!("{hostility}-throughput");
-        // A comparison of times means little on a busy machine.
-        if plan.strict {
-            findings.claim(ratio >= PART, &claim, &measured);
-        } else {
-            findings.note(&claim, &measured);
-        }
+        findings.timed(plan.strict, ratio >= PART, &format!("{hostility}-throughput"), &measured);
     }
     Ok(())
 }

@@ -8,8 +8,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use trunkline_testkit::Folder;
 
-/// Time in which a node must fail or serve.
-const BOUND: Duration = Duration::from_secs(20);
 /// Time over which processor use is measured.
 const OVER: Duration = Duration::from_secs(2);
 /// Processor ticks in a second, as counted by /proc.
@@ -96,7 +94,7 @@ fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Findings) -> O
     open_to_all(&folder)?;
     let setup = || Setup::new(&folder, plan).runtime(runtime);
     // If it does not serve without the limit, the cause is something else.
-    if setup().within(&ANOTHER).spawn()?.find(BOUND, |line| line.starts_with("READY")).is_none() {
+    if !setup().within(&ANOTHER).attempt()?.serves {
         findings.skip("threads are not limited: another user cannot run this program, or reach its folders");
         return Ok(());
     }
@@ -106,18 +104,12 @@ fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Findings) -> O
 
 /// Checks that a node serves or ends with an error: never by a signal, silently or in a busy loop.
 fn judge(findings: &mut Findings, name: &str, setup: &Setup) -> Outcome<()> {
-    let mut process = setup.spawn()?;
-    let serves = process.find(BOUND, |line| line.starts_with("READY")).is_some();
-    if serves {
-        let busy = share_percent(process.id())?;
+    let attempt = setup.attempt()?;
+    if attempt.serves {
+        let busy = share_percent(attempt.process.id())?;
         findings.claim(busy <= IDLE_PERCENT, name, &format!("serves, {busy} % of a processor"));
-        return Ok(());
+    } else {
+        findings.claim(attempt.is_refused_clearly(), name, &attempt.to_string());
     }
-    let status = process.wait(BOUND);
-    let log = setup.log()?;
-    let clear = status.is_some_and(|status| status.code().is_some_and(|code| code > 0)) && !log.is_empty();
-    let status = status.map_or("still running".to_owned(), |status| status.to_string());
-    let last = log.lines().last().unwrap_or("nothing was written");
-    findings.claim(clear, name, &format!("{status}: {last}"));
     Ok(())
 }

@@ -74,9 +74,7 @@ pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Findings) -> Outcom
     let ended = counted(&mut pair)?;
     findings.note("after-its-end", &format!("{} calls, median {} us", ended.calls, ended.p50_us));
     nothing_lost(findings, &before, &pair.client.tally()?);
-    let newcomer = Setup::new(&pair.folder, plan).start()?.first(server);
-    findings.claim(newcomer.is_ok(), "newcomer-is-served", &format!("{newcomer:?}"));
-    Ok(())
+    pair.serves_newcomer(plan, findings, "newcomer-is-served")
 }
 
 /// Compares the caller alone, beside a busy honest peer, and beside the attacker.
@@ -84,14 +82,8 @@ fn judge(plan: &Plan, findings: &mut Findings, [alone, honest, attacked]: [Measu
     let ratio = attacked.calls as f64 / honest.calls.max(1) as f64;
     let calls = format!("{attacked:?}, beside an honest peer {honest:?}: x{ratio:.2}");
     let times = format!("median {} us, alone {} us", attacked.p50_us, alone.p50_us);
-    // A comparison of times means little on a busy machine.
-    if plan.strict {
-        findings.claim(ratio >= PART, "throughput", &calls);
-        findings.claim(attacked.p50_us <= alone.p50_us + MORE_US, "latency", &times);
-    } else {
-        findings.note("throughput", &calls);
-        findings.note("latency", &times);
-    }
+    findings.timed(plan.strict, ratio >= PART, "throughput", &calls);
+    findings.timed(plan.strict, attacked.p50_us <= alone.p50_us + MORE_US, "latency", &times);
 }
 
 fn counted(pair: &mut Pair) -> Outcome<Measured> {
