@@ -99,6 +99,9 @@ impl Hello {
     }
 }
 
+/// An endpoint that is connecting, and its QP.
+type Dialled = (Arc<dyn CmId>, Arc<dyn QueuePair>);
+
 /// A device at one address that dials nodes.
 #[derive(Debug)]
 pub struct HandMadePeer {
@@ -147,11 +150,7 @@ impl HandMadePeer {
     ///
     /// # Errors
     /// The error of the device.
-    pub fn dial(
-        &self,
-        node: SocketAddr,
-        hello: &Hello,
-    ) -> Result<(Arc<dyn CmId>, Arc<dyn QueuePair>), VerbsError> {
+    pub fn dial(&self, node: SocketAddr, hello: &Hello) -> Result<Dialled, VerbsError> {
         let qp_type = if hello.is_rc { QpType::Rc } else { QpType::XrcIni };
         let side = EndpointSide::Active { remote: node, source: Some(self.host) };
         let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
