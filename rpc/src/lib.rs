@@ -83,7 +83,7 @@ pub use client::routes::{
     AddressWatcher, Balance, Dns, Policy, Ready, Resolve, ResolveError, Resolving, ServerList, Target,
 };
 pub use client::{CallOptions, Channel, ClientCall, ClientInterceptor, LocalChannel};
-pub use executor::block_on::block_on;
+pub use executor::wait::block_on;
 pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yield_now};
 pub use futures_core::Stream;
 #[cfg(feature = "clap")]

@@ -11,7 +11,7 @@ pub use crate::codec::{
     NoCoding, NoValue, TypeShape,
 };
 pub use crate::executor::pool::{Pool, Ticket};
-pub use crate::executor::waking::wakes::after_turn;
+pub use crate::executor::wakes::after_turn;
 pub use crate::node::start_error::Cause;
 pub use crate::observe::counted::CODES;
 pub use crate::server::{EncodedError, Failure, Methods, Replier, Reply, Request, Service, Writer};

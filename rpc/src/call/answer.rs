@@ -2,7 +2,7 @@
 
 use super::stream::StreamAnswer;
 use crate::call::response::Response;
-use crate::executor::waking::wakes;
+use crate::executor::wakes;
 use crate::status::Status;
 use crate::stream::Stream;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! The future of a call in progress. Both kinds of channel use the same type.
 
 use super::answer::Outcome;
-use super::end_hooks::{EndHooks, interceptor_panicked};
+use super::interceptors::{EndHooks, interceptor_panicked};
 use crate::call::response::Response;
 use crate::executor::on_poller;
 use crate::status::reason::Reason;
@@ -52,7 +52,8 @@ impl<W> Call<W> {
     /// Creates a call of a server's method, or of the status with which it could not be made.
     pub(crate) fn new(
         made: Result<W, Status>,
-        (method, server): (&MethodName, &impl fmt::Display),
+        method: &MethodName,
+        server: &impl fmt::Display,
         metadata: Option<&ResponseMetadata>,
     ) -> Self {
         let made = made.map_err(|status| status.of_call(format_args!("{method} at {server}")));

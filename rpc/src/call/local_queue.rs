@@ -1,10 +1,10 @@
-//! The queue between a poller's tasks and the poller itself. One thread uses it.
+//! The queue between a poller's tasks and the poller itself, and the buffers that it reuses. One thread uses them.
 
 use super::answer::LocalCell;
-use super::buffer_pool::BufferPool;
 use super::entry::Entry;
 use super::submission::{Submission, too_many};
 use crate::status::Status;
+use crate::wire::frame::Encoded;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -131,5 +131,32 @@ impl LocalQueue {
     #[inline(always)]
     pub(crate) fn push(&self, submission: Submission) {
         self.calls.borrow_mut().push_back(submission);
+    }
+}
+
+/// Maximum number of buffers kept.
+const KEPT: usize = 256;
+/// Capacity in bytes beyond which a buffer is freed.
+const KEPT_BYTES: usize = 16 << 10;
+
+/// The kept buffers, all empty.
+#[derive(Debug, Default)]
+pub(crate) struct BufferPool(RefCell<Vec<Encoded>>);
+
+impl BufferPool {
+    /// Returns an empty buffer, reused if possible.
+    #[inline]
+    pub(crate) fn take(&self) -> Encoded {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer for later.
+    #[inline]
+    pub(crate) fn keep(&self, mut buffer: Encoded) {
+        let mut kept = self.0.borrow_mut();
+        if (1..=KEPT_BYTES).contains(&buffer.capacity()) && kept.len() < KEPT {
+            buffer.clear();
+            kept.push(buffer);
+        }
     }
 }

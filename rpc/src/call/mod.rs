@@ -4,23 +4,22 @@
 //! [`Answer`]. Nothing here sends or receives.
 
 mod answer;
-mod buffer_pool;
 pub(crate) mod context;
-mod end_hooks;
 mod entry;
 mod future;
+mod interceptors;
 mod local_queue;
 pub(crate) mod response;
 mod stream;
 mod submission;
 
 pub(crate) use answer::{Answer, LocalCell, Outcome};
-pub(crate) use end_hooks::{EndHooks, interceptor_panicked};
 pub use entry::Admission;
 pub(crate) use entry::Entry;
 pub use future::{After, Call, Decoded, Wait};
+pub(crate) use interceptors::{EndHooks, Interceptors, interceptor_panicked};
 pub(crate) use local_queue::LocalQueue;
 pub use response::Response;
-pub(crate) use stream::{NewStream, Opening, Sending, StreamAnswer};
+pub(crate) use stream::{NewStream, Opening};
 pub use stream::{Opened, Outgoing, StreamWait, no_items, outgoing};
 pub(crate) use submission::{NOWHERE, Submission, shutting_down, too_many};

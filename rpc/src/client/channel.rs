@@ -7,8 +7,8 @@ use super::interceptor::{ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, LocalChannel, resolve};
 use crate::call::context::{Inherited, PollerContext, inherited};
 use crate::call::{
-    Call, EndHooks, Entry, NewStream, Opened, Opening, Outcome, Outgoing, Sending, StreamAnswer, StreamWait,
-    Submission, Wait, shutting_down, too_many,
+    Call, EndHooks, Entry, NewStream, Opened, Opening, Outcome, Outgoing, StreamWait, Submission, Wait,
+    shutting_down, too_many,
 };
 use crate::client::routes::id::RouteId;
 use crate::client::routes::{Balance, Balanced, Link, Ready, Routes, Started, Target, Tried};
@@ -19,6 +19,7 @@ use crate::executor::on_poller;
 use crate::node::lifecycle::{lost_in_child, not_started, refused_in_child};
 use crate::status::Status;
 use crate::stream::StreamHost;
+use crate::wire::frame::Encoded;
 use crate::wire::name::MethodName;
 use bytes::Bytes;
 use std::fmt;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{Connect, PeerKey, Turn};
+use trunkline_verbs::Time;
 
 /// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
 /// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
@@ -71,43 +73,21 @@ use trunkline_transport::{Connect, PeerKey, Turn};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Channel {
-    server: PeerKey,
-    /// Route of the calls; `None` if they go to an address.
-    route: Option<RouteId>,
-    link: Arc<Link>,
-    /// Time limit of calls; `None` if it is inherited or the default.
-    timeout: Option<Duration>,
+    core: ChannelCore,
     inboxes: Arc<Inboxes>,
     /// Sequence number of the next call.
     turn: AtomicUsize,
     /// Number of an ordered channel.
     order: Option<u32>,
-    interceptors: ClientInterceptors,
     /// Servers of a balanced channel.
     balance: Option<Arc<Balanced>>,
-    /// True with neither interceptors nor a balance.
-    is_plain: bool,
 }
 
 impl Channel {
     /// Creates a channel over a link.
     pub(crate) fn new(inboxes: &Arc<Inboxes>, link: Arc<Link>) -> Self {
-        let (server, route) = link.server();
-        let inboxes = Arc::clone(inboxes);
         let turn = AtomicUsize::new(inboxes.first_turn());
-        let interceptors = ClientInterceptors::NONE;
-        Self {
-            server,
-            route,
-            link,
-            timeout: None,
-            inboxes,
-            turn,
-            order: None,
-            interceptors,
-            balance: None,
-            is_plain: true,
-        }
+        Self { core: ChannelCore::new(link), inboxes: Arc::clone(inboxes), turn, order: None, balance: None }
     }
 
     /// Creates a channel to the first address that `server` resolves to now. `Channel::connect` is in `node`,
@@ -137,13 +117,13 @@ impl Channel {
     /// The future has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread,
     /// await it: [`block_on`](crate::block_on) must not wait for it there.
     pub fn ready(&self) -> Ready {
-        self.balance.as_ref().map_or_else(|| Ready::new(&self.link), Ready::of_any)
+        self.balance.as_ref().map_or_else(|| Ready::new(&self.core.link), Ready::of_any)
     }
 
     /// Returns true if the channel has a session with its server, as far as this node knows.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.balance.as_ref().map_or_else(|| self.link.is_connected(), |balance| balance.is_connected())
+        self.balance.as_ref().map_or_else(|| self.core.link.is_connected(), |balance| balance.is_connected())
     }
 
     /// Returns a channel that spreads its calls over all addresses of its target.
@@ -172,9 +152,8 @@ impl Channel {
     /// ```
     #[must_use]
     pub fn balanced(&self, balance: impl Into<Balance>) -> Self {
-        let balance = Balanced::new(&self.link, balance.into()).filter(|_| self.order.is_none());
-        let is_plain = balance.is_none() && self.interceptors.is_empty();
-        Self { balance, is_plain, ..self.clone() }
+        let balance = Balanced::new(&self.core.link, balance.into()).filter(|_| self.order.is_none());
+        Self { balance, ..self.clone() }
     }
 
     /// Returns a channel to the same server for tasks and handlers on a poller. Its calls stay on the poller's
@@ -184,12 +163,14 @@ impl Channel {
     /// channel does too.
     #[must_use]
     pub fn on(&self, poller: &PollerContext) -> LocalChannel {
-        let link = if Arc::ptr_eq(poller.routes(), self.link.routes()) {
-            Arc::clone(&self.link)
+        let link = if Arc::ptr_eq(poller.routes(), self.core.link.routes()) {
+            Arc::clone(&self.core.link)
         } else {
-            Link::new(poller.routes(), self.link.target().clone())
+            Link::new(poller.routes(), self.core.link.target().clone())
         };
-        let local = LocalChannel::new(poller, &link).like(self.timeout, &self.interceptors);
+        let (timeout, interceptors) = (self.core.timeout, self.core.interceptors.clone());
+        let local =
+            LocalChannel::new(poller, ChannelCore { timeout, interceptors, ..ChannelCore::new(link) });
         if self.order.is_some() { local.ordered() } else { local }
     }
 
@@ -197,7 +178,7 @@ impl Channel {
     ///
     /// The time counts from `call` or `send`. Generated clients offer this as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = Some(timeout);
+        self.core.timeout = Some(timeout);
     }
 
     /// Returns a channel to the same server whose calls arrive in the order in which they were made. Its clones
@@ -207,7 +188,7 @@ impl Channel {
         let number = self.turn.fetch_add(1, Ordering::Relaxed);
         #[allow(clippy::cast_possible_truncation, reason = "it only spreads channels")]
         let order = Some(number as u32);
-        Self { order, balance: None, is_plain: self.interceptors.is_empty(), ..self.clone() }
+        Self { order, balance: None, ..self.clone() }
     }
 
     /// Returns a channel to the same server whose calls pass through `interceptor`, after the interceptors of this
@@ -225,7 +206,7 @@ impl Channel {
     /// ```
     #[must_use]
     pub fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
-        Self { interceptors: self.interceptors.with(interceptor), is_plain: false, ..self.clone() }
+        Self { core: self.core.with_interceptor(interceptor), ..self.clone() }
     }
 
     /// Makes a call. It is queued at a poller when this returns, even if the future is never polled.
@@ -238,7 +219,7 @@ impl Channel {
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        self.make(options, method, (arguments, body), false)
+        self.make(NewCall::new(CallKind::Unary, options, method, arguments, body))
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -249,63 +230,15 @@ impl Channel {
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        self.make(options, method, (arguments, body), true)
+        self.make(NewCall::new(CallKind::OneWay, options, method, arguments, body))
     }
 
     #[inline]
-    fn make<A: EncodeArguments>(
-        &self,
-        options: &CallOptions,
-        method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
-        one_way: bool,
-    ) -> Call<SharedWait<'_>> {
-        let inherited = inherited();
-        if !self.is_plain {
-            return self.make_special(options, method, (arguments, body), (one_way, inherited));
-        }
-        let made = self.submit(options, method, (arguments, body), (one_way, inherited));
-        Call::new(made, (method, &*self.link), options.response())
-    }
-
-    /// Runs the interceptors. Returns whether they allow the call, and the options and hooks that they leave.
-    #[cold]
-    #[inline(never)]
-    fn intercept(
-        &self,
-        options: &CallOptions,
-        method: &'static MethodName,
-        inherited: Inherited,
-    ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
-        let options = options.clone();
-        if self.interceptors.is_empty() {
-            return (Ok(()), options, EndHooks::default(), inherited);
-        }
-        let Some(started) = self.link.routes().started() else {
-            return (Err(not_started()), options, EndHooks::default(), inherited);
-        };
-        let limits = (self.timeout, inherited);
-        self.interceptors.admit(options, method, limits, &started.clock)
-    }
-
-    /// Makes a call of a channel that is balanced or has interceptors, if these allow it, with their changes.
-    #[cold]
-    #[inline(never)]
-    fn make_special<A: EncodeArguments>(
-        &self,
-        options: &CallOptions,
-        method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
-        (one_way, inherited): (bool, Inherited),
-    ) -> Call<SharedWait<'_>> {
-        let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
-        let made = admitted.and_then(|()| match &self.balance {
-            None => self.submit(&options, method, (arguments, body), (one_way, inherited)),
-            Some(balance) => {
-                self.submit_balanced(balance, &options, method, (arguments, body), (one_way, inherited))
-            }
-        });
-        Call::new(made, (method, &*self.link), options.response()).with_hooks(hooks)
+    fn make<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Call<SharedWait<'_>> {
+        self.core.make(call, |call, _| match &self.balance {
+            None => self.submit(call),
+            Some(balance) => self.submit_balanced(balance, call),
+        })
     }
 
     /// Makes a call that streams items. It sends `items`, if the method takes any. The call completes when the handler's
@@ -325,75 +258,32 @@ impl Channel {
         };
         let NewStream { answer, wait, opened, sending } =
             NewStream::new(owner, method.streams, options.idle_limit(), items);
-        let inherited = inherited();
-        if self.is_plain {
-            let to = (self.server, self.route);
-            let made = next.and_then(|next| {
-                self.submit_stream(
-                    next,
-                    to,
-                    (options, inherited),
-                    method,
-                    (arguments, body),
-                    (answer, sending),
-                )
-            });
-            return (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened);
-        }
-        let (admitted, options, mut hooks, inherited) = self.intercept(options, method, inherited);
-        let made = admitted.and(next).and_then(|next| {
-            let to = self.choose_for_stream(next, options.connects(), &mut hooks)?;
-            self.submit_stream(next, to, (&options, inherited), method, (arguments, body), (answer, sending))
+        let call = NewCall::new(CallKind::Stream, options, method, arguments, body);
+        let call = self.core.make(call, |call, hooks| {
+            let (started, inbox) = next?;
+            let (server, route) = self.choose_for_stream(started, inbox, call.options.connects(), hooks)?;
+            let submission = self.submission(started, inbox, call, Some(answer))?;
+            let opening = Opening { submission: Submission { server, route, ..submission }, sending };
+            inbox.push(Work::Open(Box::new(opening))).map_err(|_| too_many(Inbox::DEPTH))?;
+            Ok(wait)
         });
-        let call = Call::new(made.map(|()| wait), (method, &*self.link), options.response());
-        (call.with_hooks(hooks), opened)
-    }
-
-    fn submit_stream<A: EncodeArguments>(
-        &self,
-        (started, inbox): (&Started, &Arc<Inbox>),
-        (server, route): (PeerKey, Option<RouteId>),
-        (options, inherited): (&CallOptions, Inherited),
-        method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
-        (answer, sending): (StreamAnswer, Option<Sending>),
-    ) -> Result<(), Status> {
-        let nested = Self::check(inbox)?;
-        let mut encoded = inbox.buffer();
-        let metadata = options.put_metadata(&mut encoded, started.most_metadata, inherited)?;
-        arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
-        let made = started.clock.now();
-        let submission = Submission {
-            server,
-            route,
-            method,
-            one_way: false,
-            encoded,
-            metadata,
-            body: body.into(),
-            deadline: options.stream_deadline(self.timeout, inherited, made),
-            connect: options.connects(),
-            order: self.order.map(Turn::new),
-            nested,
-            entry: Entry::here(options.admits(), nested),
-            answer: Some(answer),
-        };
-        let opening = Box::new(Opening { submission, sending });
-        inbox.push(Work::Open(opening)).map_err(|_| too_many(Inbox::DEPTH))
+        (call, opened)
     }
 
     /// Returns the node of a call that streams items, and has its end recorded if the channel is balanced.
     fn choose_for_stream(
         &self,
-        (started, inbox): (&Started, &Arc<Inbox>),
+        started: &Started,
+        inbox: &Inbox,
         connect: Connect,
         hooks: &mut EndHooks,
     ) -> Result<(PeerKey, Option<RouteId>), Status> {
-        let Some(balance) = &self.balance else { return Ok((self.server, self.route)) };
+        let of_channel = (self.core.server, self.core.route);
+        let Some(balance) = &self.balance else { return Ok(of_channel) };
         Self::check(inbox)?;
         let clock = started.clock.clone();
         let Some(chosen) = balance.choose(&mut Tried::new(connect), clock.now()) else {
-            return Ok((self.server, self.route));
+            return Ok(of_channel);
         };
         let (to, balance) = (chosen.to, Arc::clone(balance));
         hooks.add(move |outcome| balance.ended(&chosen, outcome, clock.now()));
@@ -412,7 +302,7 @@ impl Channel {
             Some(number) if !mutant!(ordered_calls_go_to_all_pollers) => number as usize,
             _ => self.turn.fetch_add(1, Ordering::Relaxed),
         };
-        let Some(started) = self.link.routes().started() else { return Err(not_started()) };
+        let Some(started) = self.core.link.routes().started() else { return Err(not_started()) };
         Ok((started, &self.inboxes[turn % self.inboxes.len()]))
     }
 
@@ -431,16 +321,9 @@ impl Channel {
         Ok(nested)
     }
 
-    fn submit<A: EncodeArguments>(
-        &self,
-        options: &CallOptions,
-        method: &'static MethodName,
-        arguments: (&A, Bytes),
-        (one_way, inherited): (bool, Inherited),
-    ) -> Result<SharedWait<'_>, Status> {
+    fn submit<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
-        let of_call = (one_way, inherited);
-        let mut submission = self.submission((started, inbox), options, method, arguments, of_call, None)?;
+        let mut submission = self.submission(started, inbox, call, None)?;
         // Not earlier: in a forked child, which `submission` refuses, a pop may wait for a thread of the parent.
         let (setter, getter) = inbox.cell();
         submission.answer = Some(setter);
@@ -449,16 +332,15 @@ impl Channel {
     }
 
     /// Makes the first attempt at a call of a balanced channel.
+    #[cold]
+    #[inline(never)]
     fn submit_balanced<A: EncodeArguments>(
         &self,
         balance: &Arc<Balanced>,
-        options: &CallOptions,
-        method: &'static MethodName,
-        arguments: (&A, Bytes),
-        of_call: (bool, Inherited),
+        call: NewCall<'_, A>,
     ) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
-        let call = self.submission((started, inbox), options, method, arguments, of_call, None::<()>)?;
+        let call = self.submission(started, inbox, call, None::<()>)?;
         let attempts = Attempts::begin(balance, &started.clock, call, inbox)?;
         Ok(SharedWait { waiting: Waiting::Balanced(Box::new(attempts)), inbox })
     }
@@ -467,34 +349,30 @@ impl Channel {
     #[inline]
     fn submission<A: EncodeArguments, T>(
         &self,
-        (started, inbox): (&Started, &Arc<Inbox>),
-        options: &CallOptions,
-        method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
-        (one_way, inherited): (bool, Inherited),
+        started: &Started,
+        inbox: &Inbox,
+        call: NewCall<'_, A>,
         answer: Option<T>,
     ) -> Result<Submission<T>, Status> {
         let nested = Self::check(inbox)?;
-        let mut encoded = inbox.buffer();
-        let metadata = options.put_metadata(&mut encoded, started.most_metadata, inherited)?;
-        arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
+        let (encoded, metadata) = call.encode(inbox.buffer(), started.most_metadata)?;
         let made = started.clock.now();
         if nested {
             PollerContext::current().inspect(|poller| poller.calls().is_made(made));
         }
         Ok(Submission {
-            server: self.server,
-            route: self.route,
-            method,
-            one_way,
+            server: self.core.server,
+            route: self.core.route,
+            method: call.method,
+            one_way: call.kind == CallKind::OneWay,
             encoded,
             metadata,
-            body: body.into(),
-            deadline: options.deadline(self.timeout, inherited, made),
-            connect: options.connects(),
+            deadline: call.deadline(self.core.timeout, made),
+            body: call.body.into(),
+            connect: call.options.connects(),
             order: self.order.map(Turn::new),
             nested,
-            entry: Entry::here(options.admits(), nested),
+            entry: Entry::here(call.options.admits(), nested),
             answer,
         })
     }
@@ -503,24 +381,133 @@ impl Channel {
 impl Clone for Channel {
     fn clone(&self) -> Self {
         let turn = AtomicUsize::new(self.inboxes.first_turn());
-        Self {
-            server: self.server,
-            route: self.route,
-            link: Arc::clone(&self.link),
-            timeout: self.timeout,
-            inboxes: Arc::clone(&self.inboxes),
-            turn,
-            order: self.order,
-            interceptors: self.interceptors.clone(),
-            balance: self.balance.clone(),
-            is_plain: self.is_plain,
-        }
+        let (core, inboxes) = (self.core.clone(), Arc::clone(&self.inboxes));
+        Self { core, inboxes, turn, order: self.order, balance: self.balance.clone() }
     }
 }
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Channel").field("server", &self.link).field("timeout", &self.timeout).finish()
+        f.debug_struct("Channel")
+            .field("server", &self.core.link)
+            .field("timeout", &self.core.timeout)
+            .finish()
+    }
+}
+
+/// The server, time limit and interceptors of a channel of either kind.
+#[derive(Debug, Clone)]
+pub(super) struct ChannelCore {
+    pub(super) server: PeerKey,
+    /// Route of the calls; `None` if they go to an address.
+    pub(super) route: Option<RouteId>,
+    pub(super) link: Arc<Link>,
+    /// Time limit of calls; `None` if it is inherited or the default.
+    pub(super) timeout: Option<Duration>,
+    interceptors: ClientInterceptors,
+}
+
+impl ChannelCore {
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        let (server, route) = link.server();
+        Self { server, route, link, timeout: None, interceptors: ClientInterceptors::NONE }
+    }
+
+    /// Returns the same with another interceptor behind the present ones.
+    pub(super) fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
+        Self { interceptors: self.interceptors.with(Arc::new(interceptor)), ..self.clone() }
+    }
+
+    /// Makes a call. `submit` hands it to a poller, and may add work for its end.
+    #[inline]
+    pub(super) fn make<A, W>(
+        &self,
+        call: NewCall<'_, A>,
+        submit: impl FnOnce(NewCall<'_, A>, &mut EndHooks) -> Result<W, Status>,
+    ) -> Call<W> {
+        if !self.interceptors.is_empty() {
+            return self.make_intercepted(call, submit);
+        }
+        let (options, method, mut hooks) = (call.options, call.method, EndHooks::default());
+        let made = submit(call, &mut hooks);
+        Call::new(made, method, &*self.link, options.response()).with_hooks(hooks)
+    }
+
+    /// Makes a call if the interceptors allow it, with their changes.
+    #[cold]
+    #[inline(never)]
+    fn make_intercepted<A, W>(
+        &self,
+        call: NewCall<'_, A>,
+        submit: impl FnOnce(NewCall<'_, A>, &mut EndHooks) -> Result<W, Status>,
+    ) -> Call<W> {
+        let Some(started) = self.link.routes().started() else {
+            return Call::new(Err(not_started()), call.method, &*self.link, call.options.response());
+        };
+        let NewCall { method, inherited, .. } = call;
+        let (admitted, options, mut hooks) =
+            self.interceptors.admit(call.options, method, self.timeout, inherited, &started.clock);
+        // Interceptors have seen the trace, and may have removed it.
+        let inherited = Inherited { is_traced: false, ..inherited };
+        let made =
+            admitted.and_then(|()| submit(NewCall { options: &options, inherited, ..call }, &mut hooks));
+        Call::new(made, method, &*self.link, options.response()).with_hooks(hooks)
+    }
+}
+
+/// The number of messages in each direction of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallKind {
+    /// One request and one reply.
+    Unary,
+    /// One request without a reply.
+    OneWay,
+    /// Items in either direction or both.
+    Stream,
+}
+
+/// A call that a channel makes, before its arguments are encoded.
+#[derive(Debug)]
+pub(super) struct NewCall<'c, A> {
+    pub(super) kind: CallKind,
+    pub(super) options: &'c CallOptions,
+    pub(super) method: &'static MethodName,
+    arguments: &'c A,
+    pub(super) body: Bytes,
+    inherited: Inherited,
+}
+
+impl<'c, A> NewCall<'c, A> {
+    /// Creates a call that this thread makes.
+    #[inline]
+    pub(super) fn new(
+        kind: CallKind,
+        options: &'c CallOptions,
+        method: &'static MethodName,
+        arguments: &'c A,
+        body: Bytes,
+    ) -> Self {
+        Self { kind, options, method, arguments, body, inherited: inherited() }
+    }
+
+    /// Returns the deadline of the call, made now by a client with this time limit.
+    #[inline]
+    pub(super) fn deadline(&self, of_client: Option<Duration>, now: Time) -> Time {
+        match self.kind {
+            CallKind::Unary | CallKind::OneWay => self.options.deadline(of_client, self.inherited, now),
+            CallKind::Stream => self.options.stream_deadline(of_client, self.inherited, now),
+        }
+    }
+
+    /// Appends the metadata and the arguments to an empty buffer. Returns it, and the size of the metadata in bytes.
+    #[inline]
+    pub(super) fn encode(&self, mut buffer: Encoded, most_metadata: usize) -> Result<(Encoded, u32), Status>
+    where
+        A: EncodeArguments,
+    {
+        let metadata = self.options.put_metadata(&mut buffer, most_metadata, self.inherited)?;
+        self.arguments.encode(buffer.buffer()).map_err(super::cannot_encode)?;
+        Ok((buffer, metadata))
     }
 }
 

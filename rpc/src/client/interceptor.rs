@@ -6,17 +6,14 @@
 
 use super::CallOptions;
 use crate::call::context::Inherited;
-use crate::call::{EndHooks, interceptor_panicked};
+use crate::call::{EndHooks, Interceptors, interceptor_panicked};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::metadata::Metadata;
 use crate::wire::name::MethodName;
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
-use trunkline_machine::rings::panics::catch;
 use trunkline_verbs::{Clock, Time};
 
 /// Maximum nesting of calls that interceptors make. Deeper nesting is a recursion, which would exhaust the stack.
@@ -67,7 +64,8 @@ impl ClientCall {
     fn new(
         method: &'static MethodName,
         options: CallOptions,
-        (of_client, inherited): (Option<Duration>, Inherited),
+        of_client: Option<Duration>,
+        inherited: Inherited,
         made: Time,
     ) -> Self {
         Self { method, options, of_client, inherited, made, hooks: EndHooks::default() }
@@ -147,69 +145,44 @@ impl ClientCall {
     }
 }
 
-/// The interceptors of a channel, in their order.
-#[derive(Clone)]
-pub(super) struct ClientInterceptors(Option<Arc<Vec<Arc<dyn ClientInterceptor>>>>);
+/// The interceptors of a channel.
+pub(super) type ClientInterceptors = Interceptors<dyn ClientInterceptor>;
 
 impl ClientInterceptors {
-    pub(super) const NONE: Self = Self(None);
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
-    /// Returns these interceptors with another one behind them.
-    pub(super) fn with(&self, interceptor: impl ClientInterceptor) -> Self {
-        let mut all = self.0.as_ref().map_or_else(Vec::new, |all| all.to_vec());
-        all.push(Arc::new(interceptor));
-        Self(Some(Arc::new(all)))
-    }
-
     /// Runs all of them on a call that is about to be made. Returns whether they allow it, the options as they have
-    /// changed them, their closures for the end, and what the call still inherits.
+    /// changed them, and their closures for the end.
     #[cold]
     #[inline(never)]
     pub(super) fn admit(
         &self,
-        mut options: CallOptions,
+        options: &CallOptions,
         method: &'static MethodName,
-        (of_client, inherited): (Option<Duration>, Inherited),
+        of_client: Option<Duration>,
+        inherited: Inherited,
         clock: &Clock,
-    ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
+    ) -> (Result<(), Status>, CallOptions, EndHooks) {
+        let mut options = options.clone();
         options.continue_trace(inherited);
-        let mut call = ClientCall::new(method, options, (of_client, inherited), clock.now());
-        let admitted = self.run(&mut call);
+        let mut call = ClientCall::new(method, options, of_client, inherited, clock.now());
+        let admitted = self.run_nested(&mut call);
         let (options, hooks) = call.into_parts(clock.now());
-        // Interceptors have seen the trace, and may have removed it.
-        (admitted, options, hooks, Inherited { is_traced: false, ..inherited })
+        (admitted, options, hooks)
     }
 
     /// Runs all of them.
     ///
     /// # Errors
-    /// Returns the status of an interceptor that refuses the call or panics.
-    fn run(&self, call: &mut ClientCall) -> Result<(), Status> {
-        let mut all = self.0.iter().flat_map(|all| all.iter());
+    /// Returns the status of an interceptor that refuses the call, panics or calls itself.
+    fn run_nested(&self, call: &mut ClientCall) -> Result<(), Status> {
         let nested = NESTED.get();
         if nested >= NESTING {
             let text = "an interceptor makes calls that pass through itself";
             return Err(Status::not_run(Code::Internal, text).because(Reason::Misuse));
         }
         NESTED.set(nested + 1);
-        let run = catch(|| all.try_for_each(|interceptor| interceptor.intercept(call)));
+        let admitted = self.run(|interceptor| interceptor.intercept(call), || interceptor_panicked(false));
         NESTED.set(nested);
-        match run {
-            Ok(admitted) => admitted.map_err(Status::before_run),
-            Err(_) => Err(interceptor_panicked(false)),
-        }
-    }
-}
-
-impl fmt::Debug for ClientInterceptors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.0.as_ref().map_or(0, |all| all.len());
-        f.debug_tuple("ClientInterceptors").field(&count).finish()
+        admitted
     }
 }
 
@@ -217,10 +190,10 @@ impl fmt::Debug for ClientInterceptors {
 mod tests {
     use super::*;
     use crate::upper::fake::{ECHO, FEED};
-    use std::sync::OnceLock;
+    use std::sync::{Arc, OnceLock};
 
     fn new(method: &'static MethodName, of_client: Option<Duration>) -> ClientCall {
-        ClientCall::new(method, CallOptions::new(), (of_client, Inherited::default()), Time(0))
+        ClientCall::new(method, CallOptions::new(), of_client, Inherited::default(), Time(0))
     }
 
     #[test]
@@ -239,11 +212,12 @@ mod tests {
     fn an_interceptor_whose_calls_pass_through_itself_is_refused() {
         let itself = Arc::new(OnceLock::new());
         let same: Arc<OnceLock<ClientInterceptors>> = Arc::clone(&itself);
-        let all = ClientInterceptors::NONE
-            .with(move |_: &mut ClientCall| same.get().map_or(Ok(()), |all| all.run(&mut new(ECHO, None))));
+        let all = ClientInterceptors::NONE.with(Arc::new(move |_: &mut ClientCall| {
+            same.get().map_or(Ok(()), |all| all.run_nested(&mut new(ECHO, None)))
+        }));
         itself.set(all.clone()).unwrap();
         for _ in 0..2 {
-            let status = all.run(&mut new(ECHO, None)).unwrap_err();
+            let status = all.run_nested(&mut new(ECHO, None)).unwrap_err();
             assert_eq!((status.code(), status.may_have_run()), (Code::Internal, false));
             assert!(status.to_string().contains("pass through itself"), "{status}");
         }

@@ -1,13 +1,13 @@
 //! Calls from a poller's own tasks to one server.
 
-use super::interceptor::{ClientInterceptor, ClientInterceptors};
+use super::channel::{CallKind, ChannelCore, NewCall};
+use super::interceptor::ClientInterceptor;
 use super::{CallOptions, resolve};
-use crate::call::context::{Inherited, PollerContext, inherited};
+use crate::call::context::PollerContext;
 use crate::call::{
-    Call, EndHooks, Entry, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, Sending,
-    StreamAnswer, StreamWait, Submission, Wait,
+    Answer, Call, Entry, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, StreamWait, Submission,
+    Wait,
 };
-use crate::client::routes::id::RouteId;
 use crate::client::routes::{Link, Ready, Target};
 use crate::codec::EncodeArguments;
 use crate::executor::on_poller;
@@ -19,24 +19,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use trunkline_transport::{PeerKey, Turn};
+use trunkline_transport::Turn;
 use trunkline_verbs::Clock;
 
 /// A channel of a generated local client. It stays on its poller's thread.
 #[derive(Debug, Clone)]
 pub struct LocalChannel {
-    server: PeerKey,
-    /// Route of the calls; `None` if they go to an address.
-    route: Option<RouteId>,
-    link: Arc<Link>,
-    /// Time limit of calls; `None` if it is inherited or the default.
-    timeout: Option<Duration>,
+    core: ChannelCore,
     clock: Clock,
     queue: Rc<LocalQueue>,
     poller: PollerContext,
     /// Number of an ordered channel.
     order: Option<Turn>,
-    interceptors: ClientInterceptors,
 }
 
 impl LocalChannel {
@@ -47,38 +41,30 @@ impl LocalChannel {
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
     pub fn connect(from: &PollerContext, server: impl ToSocketAddrs) -> Result<Self, Status> {
         let target = Target::from(resolve(server)?);
-        Ok(Self::new(from, &Link::new(from.routes(), target)))
+        Ok(Self::new(from, ChannelCore::new(Link::new(from.routes(), target))))
     }
 
-    /// Creates a channel of this poller over a link of its node.
-    pub(crate) fn new(from: &PollerContext, link: &Arc<Link>) -> Self {
-        let (server, route) = link.server();
+    pub(super) fn new(from: &PollerContext, core: ChannelCore) -> Self {
         let (clock, queue, poller) = (from.clock().clone(), from.calls(), from.clone());
-        let (link, interceptors) = (Arc::clone(link), ClientInterceptors::NONE);
-        Self { server, route, link, timeout: None, clock, queue, poller, order: None, interceptors }
-    }
-
-    /// Sets the time limit of calls, if there is one, and their interceptors.
-    pub(super) fn like(self, timeout: Option<Duration>, interceptors: &ClientInterceptors) -> Self {
-        Self { timeout, interceptors: interceptors.clone(), ..self }
+        Self { core, clock, queue, poller, order: None }
     }
 
     /// Completes when the channel is connected. See [`Channel::ready`](crate::Channel::ready).
     pub fn ready(&self) -> Ready {
-        Ready::new(&self.link)
+        Ready::new(&self.core.link)
     }
 
     /// Returns true if the channel has a session with its server, as far as this node knows.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.link.is_connected()
+        self.core.link.is_connected()
     }
 
     /// Sets the time limit of later calls. The default is the deadline of the calling handler, or 10 s elsewhere.
     ///
     /// The time counts from `call` or `send`. Generated clients offer this as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = Some(timeout);
+        self.core.timeout = Some(timeout);
     }
 
     /// Returns a channel to the same server whose calls arrive in the order in which they were made. Its clones
@@ -93,7 +79,7 @@ impl LocalChannel {
     /// See [`Channel::with_interceptor`](crate::Channel::with_interceptor).
     #[must_use]
     pub fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
-        Self { interceptors: self.interceptors.with(interceptor), ..self.clone() }
+        Self { core: self.core.with_interceptor(interceptor), ..self.clone() }
     }
 
     /// Makes a call. It is queued at the poller when this returns, even if the future is never polled.
@@ -106,7 +92,7 @@ impl LocalChannel {
         arguments: &A,
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
-        self.make(options, method, (arguments, body), false)
+        self.make(NewCall::new(CallKind::Unary, options, method, arguments, body))
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -117,23 +103,17 @@ impl LocalChannel {
         arguments: &A,
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
-        self.make(options, method, (arguments, body), true)
+        self.make(NewCall::new(CallKind::OneWay, options, method, arguments, body))
     }
 
     #[inline]
-    fn make<A: EncodeArguments>(
-        &self,
-        options: &CallOptions,
-        method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
-        one_way: bool,
-    ) -> Call<LocalWait<'_>> {
-        let inherited = inherited();
-        if !self.interceptors.is_empty() {
-            return self.make_intercepted(options, method, (arguments, body), (one_way, inherited));
-        }
-        let made = self.submit(options, method, (arguments, body), (one_way, inherited));
-        Call::new(made, (method, &*self.link), options.response())
+    fn make<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Call<LocalWait<'_>> {
+        self.core.make(call, |call, _| {
+            self.submit(call, || {
+                let cell = self.queue.cell();
+                (Rc::clone(&cell).into(), LocalWait { cell: Some(cell), queue: &self.queue })
+            })
+        })
     }
 
     /// Makes a call that streams items. See [`Channel::open`](crate::Channel::open).
@@ -148,136 +128,57 @@ impl LocalChannel {
         let owner = Arc::clone(self.poller.owner());
         let NewStream { answer, wait, opened, sending } =
             NewStream::new(owner, method.streams, options.idle_limit(), items);
-        let inherited = inherited();
-        if self.interceptors.is_empty() {
-            let made = self.submit_stream((options, inherited), method, (arguments, body), (answer, sending));
-            return (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened);
-        }
-        let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
-        let made = admitted.and_then(|()| {
-            self.submit_stream((&options, inherited), method, (arguments, body), (answer, sending))
+        let call = NewCall::new(CallKind::Stream, options, method, arguments, body);
+        let call = self.core.make(call, |call, _| {
+            let wait = self.submit(call, || (answer.into(), wait))?;
+            if let Some(sending) = sending {
+                self.poller.spawn(sending);
+            }
+            Ok(wait)
         });
-        let call = Call::new(made.map(|()| wait), (method, &*self.link), options.response());
-        (call.with_hooks(hooks), opened)
+        (call, opened)
     }
 
-    fn submit_stream<A: EncodeArguments>(
-        &self,
-        (options, inherited): (&CallOptions, Inherited),
-        method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
-        (answer, sending): (StreamAnswer, Option<Sending>),
-    ) -> Result<(), Status> {
-        if let Some(status) = on_poller::refusal() {
-            return Err(status);
-        }
-        let made = self.clock.now();
-        let deadline = options.stream_deadline(self.timeout, inherited, made);
-        if deadline <= made {
-            return Err(super::statuses::expired());
-        }
-        let entry = Entry::here(options.admits(), true);
-        if let Some(status) = self.queue.refusal(entry) {
-            return Err(status);
-        }
-        let mut encoded = self.queue.buffers().take();
-        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata(), inherited)?;
-        arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
-        self.queue.is_made(made);
-        let submission = Submission {
-            server: self.queue.key_of(self.server),
-            route: self.route,
-            method,
-            one_way: false,
-            encoded,
-            metadata,
-            body: body.into(),
-            deadline,
-            connect: options.connects(),
-            order: self.order,
-            nested: true,
-            entry,
-            answer: Some(answer.into()),
-        };
-        self.queue.push(submission);
-        if let Some(sending) = sending {
-            self.poller.spawn(sending);
-        }
-        Ok(())
-    }
-
-    /// Runs the interceptors. Returns whether they allow the call, and the options and hooks that they leave.
-    #[cold]
-    #[inline(never)]
-    fn intercept(
-        &self,
-        options: &CallOptions,
-        method: &'static MethodName,
-        inherited: Inherited,
-    ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
-        let limits = (self.timeout, inherited);
-        self.interceptors.admit(options.clone(), method, limits, &self.clock)
-    }
-
-    /// Makes a call if the interceptors allow it, with their changes.
-    #[cold]
-    #[inline(never)]
-    fn make_intercepted<A: EncodeArguments>(
-        &self,
-        options: &CallOptions,
-        method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
-        (one_way, inherited): (bool, Inherited),
-    ) -> Call<LocalWait<'_>> {
-        let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
-        let made =
-            admitted.and_then(|()| self.submit(&options, method, (arguments, body), (one_way, inherited)));
-        Call::new(made, (method, &*self.link), options.response()).with_hooks(hooks)
-    }
-
-    // It is not inlined otherwise, because it has two callers, and calling it costs as much as its body.
+    /// Queues a call. `new_answer` returns its answer, and the wait for that.
+    // It is not inlined otherwise, because it has several callers, and calling it costs as much as its body.
     #[inline(always)]
-    fn submit<A: EncodeArguments>(
+    fn submit<A: EncodeArguments, W>(
         &self,
-        options: &CallOptions,
-        method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
-        (one_way, inherited): (bool, Inherited),
-    ) -> Result<LocalWait<'_>, Status> {
+        call: NewCall<'_, A>,
+        new_answer: impl FnOnce() -> (Answer, W),
+    ) -> Result<W, Status> {
         if let Some(status) = on_poller::refusal() {
             return Err(status);
         }
         let made = self.clock.now();
-        let deadline = options.deadline(self.timeout, inherited, made);
+        let deadline = call.deadline(self.core.timeout, made);
         if deadline <= made {
             return Err(super::statuses::expired());
         }
-        let entry = Entry::here(options.admits(), true);
+        let entry = Entry::here(call.options.admits(), true);
         if let Some(status) = self.queue.refusal(entry) {
             return Err(status);
         }
-        let mut encoded = self.queue.buffers().take();
-        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata(), inherited)?;
-        arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
-        let cell = self.queue.cell();
+        let most_metadata = self.core.link.routes().most_metadata();
+        let (encoded, metadata) = call.encode(self.queue.buffers().take(), most_metadata)?;
+        let (answer, wait) = new_answer();
         self.queue.is_made(made);
-        let submission = Submission {
-            server: self.queue.key_of(self.server),
-            route: self.route,
-            method,
-            one_way,
+        self.queue.push(Submission {
+            server: self.queue.key_of(self.core.server),
+            route: self.core.route,
+            method: call.method,
+            one_way: call.kind == CallKind::OneWay,
             encoded,
             metadata,
-            body: body.into(),
+            body: call.body.into(),
             deadline,
-            connect: options.connects(),
+            connect: call.options.connects(),
             order: self.order,
             nested: true,
             entry,
-            answer: Some(Rc::clone(&cell).into()),
-        };
-        self.queue.push(submission);
-        Ok(LocalWait { cell: Some(cell), queue: &self.queue })
+            answer: Some(answer),
+        });
+        Ok(wait)
     }
 }
 

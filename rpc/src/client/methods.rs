@@ -4,7 +4,7 @@ use crate::executor::inbox::Inbox;
 use crate::observe::counted::MethodCounters;
 use crate::wire::frame::Number;
 use crate::wire::name::MethodName;
-use crate::wire::schema::Schema;
+use crate::wire::name::Schema;
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Arc;

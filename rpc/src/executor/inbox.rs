@@ -7,10 +7,9 @@
 use crate::call::context::Spawn;
 use crate::call::{Entry, Opening, Outcome, Submission};
 use crate::client::routes::Pollers;
-use crate::client::routes::id::Resolved;
-use crate::client::routes::id::RouteId;
-use crate::executor::waking::wakes::{Collecting, Wakes};
-use crate::executor::watchdog::running::RunningHandler;
+use crate::client::routes::id::{Resolved, RouteId};
+use crate::executor::wakes::{Collecting, Wakes};
+use crate::executor::watchdog::RunningHandler;
 use crate::node::budgets::SharedMemory;
 use crate::node::lifecycle::{Drain, Lifecycle};
 use crate::observe::counted::CountedMethods;

@@ -1,11 +1,172 @@
-//! Tasks that programs run on a poller alongside its handlers ([`crate::Node::run_on`], [`crate::spawn`]).
+//! Tasks of a poller: the futures of handlers, and tasks that programs run alongside them.
+//!
+//! Woken tasks must reach their poller from any thread, and cheaply from the poller's own turn. Any thread may push to the
+//! queue of ready tasks, and the poller pops. A task woken in the poller's own turn, as by the reply to a call, goes to a
+//! list of its thread, which needs no atomics and no wake-up.
 
-use super::ready::{Ready, TaskId, TaskWaker};
-use crate::call::context::Task;
+use crate::call::context::{PollerContext, Task};
+use crate::executor::inbox::Inbox;
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
+use crossbeam_queue::SegQueue;
 use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::{mem, ptr};
+use trunkline_machine::rings::cell::{self, Getter};
 use trunkline_machine::rings::panics::catch;
+
+/// A task of a poller: a slot in a method's table, or in the table of spawned tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TaskId {
+    /// Number of the method, or [`TaskId::SPAWNED`].
+    pub(crate) table: u32,
+    /// Index of the slot in that table.
+    pub(crate) slot: u32,
+}
+
+impl TaskId {
+    /// Table number of spawned tasks.
+    pub(crate) const SPAWNED: u32 = u32::MAX;
+}
+
+thread_local! {
+    static HERE: Here = const { Here { of: Cell::new(ptr::null()), woken: RefCell::new(Vec::new()) } };
+}
+
+/// The poller that runs on this thread, and its tasks woken here, which no other thread needs to see.
+struct Here {
+    /// Address of its queue, only compared; null between turns.
+    of: Cell<*const Ready>,
+    woken: RefCell<Vec<TaskId>>,
+}
+
+/// The queue of tasks that wait to be polled.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    /// Tasks woken by other threads, and tasks not polled in the turn in which they were woken.
+    queue: SegQueue<TaskId>,
+    inbox: Arc<Inbox>,
+}
+
+impl Ready {
+    pub(crate) fn new(inbox: Arc<Inbox>) -> Arc<Self> {
+        Arc::new(Self { queue: SegQueue::new(), inbox })
+    }
+
+    /// Begins the poller's turn on this thread, until the guard is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> Turn {
+        HERE.with(|here| {
+            let outer = here.of.replace(Arc::as_ptr(self));
+            let woken = if outer.is_null() { Vec::new() } else { here.woken.take() };
+            Turn { ready: Arc::clone(self), outer, woken }
+        })
+    }
+
+    pub(crate) fn pop(&self) -> Option<TaskId> {
+        self.queue.pop()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Appends tasks that are to be polled in a later turn.
+    pub(crate) fn put_back(&self, tasks: impl Iterator<Item = TaskId>) {
+        tasks.for_each(|task| self.queue.push(task));
+    }
+
+    /// Takes the tasks that were woken in this turn, in exchange for an empty list.
+    pub(crate) fn take_woken(&self, list: &mut Vec<TaskId>) {
+        HERE.with(|here| mem::swap(&mut *here.woken.borrow_mut(), list));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && HERE.with(|here| !self.is_here(here) || here.woken.borrow().is_empty())
+    }
+
+    fn is_here(&self, here: &Here) -> bool {
+        ptr::eq(here.of.get(), self)
+    }
+
+    /// Appends a task, and wakes the poller unless this is its turn.
+    fn push(&self, task: TaskId) {
+        // A thread whose locals are gone is in no poller's turn.
+        let is_here = HERE.try_with(|here| {
+            let is_here = self.is_here(here);
+            if is_here {
+                here.woken.borrow_mut().push(task);
+            }
+            is_here
+        });
+        // In a forked child no poller takes the task, and the push could wait for one that a thread of the parent has begun.
+        if is_here != Ok(true) && !self.inbox.lifecycle().is_forked() {
+            self.queue.push(task);
+            self.inbox.wake();
+        }
+    }
+}
+
+/// The turn of a poller on this thread.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    ready: Arc<Ready>,
+    /// Previous value: a simulation runs programs and pollers on one thread.
+    outer: *const Ready,
+    woken: Vec<TaskId>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        HERE.with(|here| {
+            let mut woken = here.woken.borrow_mut();
+            woken.drain(..).for_each(|task| self.ready.queue.push(task));
+            here.of.set(self.outer);
+            if !self.outer.is_null() {
+                mem::swap(&mut *woken, &mut self.woken);
+            }
+        });
+    }
+}
+
+/// The waker of a slot. It is created once and serves every task that uses the slot. A waker left over from an
+/// earlier task costs one spurious poll.
+#[derive(Debug)]
+pub(crate) struct TaskWaker {
+    ready: Arc<Ready>,
+    task: TaskId,
+    queued: AtomicBool,
+}
+
+impl TaskWaker {
+    pub(crate) fn new(ready: &Arc<Ready>, task: TaskId) -> (Arc<Self>, Waker) {
+        let waker = Arc::new(Self { ready: Arc::clone(ready), task, queued: AtomicBool::new(false) });
+        (Arc::clone(&waker), Waker::from(waker))
+    }
+
+    /// Records that the task is about to be polled. A later wake queues it again.
+    #[inline]
+    pub(crate) fn polled(&self) {
+        // SYNC: task-queued
+        self.queued.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // SYNC: task-queued
+        if !self.queued.swap(true, Ordering::SeqCst) {
+            self.ready.push(self.task);
+        }
+    }
+}
 
 struct Slot {
     task: Task,
@@ -37,7 +198,7 @@ impl Tasks {
         if polled.is_err() {
             tracing::error!("a task of spawn or run_on panicked, which ends it");
         }
-        if !matches!(polled, Ok(std::task::Poll::Pending)) {
+        if !matches!(polled, Ok(Poll::Pending)) {
             self.end(key);
         }
     }
@@ -59,5 +220,123 @@ impl Tasks {
 impl std::fmt::Debug for Tasks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tasks").field("running", &self.0.len()).finish()
+    }
+}
+
+/// Spawns a task on the current poller, alongside its handlers. The future need not be `Send`.
+///
+/// The task continues when its handle is dropped and when the handler ends. It does not inherit the call's deadline
+/// or [`Context`](crate::Context); [`Context::scope`](crate::Context::scope) passes them on. It ends with the node
+/// at the latest.
+///
+/// # Panics
+/// Panics anywhere but on a poller. Use the program's own executor outside of nodes, and in `#[offload]` and
+/// `#[blocking]` methods.
+///
+/// ```
+/// # let network = trunkline::InProcessNetwork::new();
+/// # let node = trunkline::Node::builder().in_process(&network).start().unwrap();
+/// let task = node.run_on(trunkline::PollerIndex(0), |_| async {
+///     let (one, two) = (trunkline::spawn(async { 1 }), trunkline::spawn(async { 2 }));
+///     Ok::<_, trunkline::Status>(one.await? + two.await?)
+/// });
+/// assert_eq!(trunkline::block_on(task).unwrap(), Ok(3));
+/// ```
+#[track_caller]
+pub fn spawn<F>(future: F) -> Spawned<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let poller = PollerContext::current().expect(
+        "trunkline::spawn works in handlers and in tasks of a node's pollers; elsewhere use an executor of the program's",
+    );
+    let (setter, getter) = cell::pair();
+    poller.spawn(Box::pin(async move {
+        let output = future.await;
+        // The output is dropped if the handle is gone.
+        let _ = setter.set(output);
+    }));
+    Spawned(getter)
+}
+
+/// A future of a task's output, from [`spawn`]. Dropping it does not stop the task.
+#[derive(Debug)]
+pub struct Spawned<T>(Getter<T>);
+
+impl<T> Future for Spawned<T> {
+    type Output = Result<T, Status>;
+
+    /// Fails with `Internal` when the task has panicked, or has ended with its node.
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let ended = std::task::ready!(Pin::new(&mut self.0).poll(task));
+        let lost = |_| {
+            let text = "the task panicked, or its node has shut down";
+            Status::ran(Code::Internal, text).because(Reason::Panicked)
+        };
+        Poll::Ready(ended.map_err(lost))
+    }
+}
+
+/// Yields once, so that other ready tasks run first. Works on any executor.
+///
+/// A handler that computes for long lets its poller handle messages and timers in between.
+///
+/// ```
+/// # let network = trunkline::InProcessNetwork::new();
+/// # let node = trunkline::Node::builder().in_process(&network).start().unwrap();
+/// let task = node.run_on(trunkline::PollerIndex(0), |_| async {
+///     let mut sum = 0_u64;
+///     for part in 0..4 {
+///         sum += (0..1000).map(|number| number * part).sum::<u64>();
+///         trunkline::yield_now().await;
+///     }
+///     sum
+/// });
+/// assert_eq!(trunkline::block_on(task).unwrap(), 6 * 499_500);
+/// ```
+pub fn yield_now() -> Yielded {
+    Yielded { has_yielded: false }
+}
+
+/// A future that completes at its second poll, from [`yield_now`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Yielded {
+    has_yielded: bool,
+}
+
+impl Future for Yielded {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
+        if mem::replace(&mut self.has_yielded, true) {
+            return Poll::Ready(());
+        }
+        task.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::lifecycle::Lifecycle;
+    use trunkline_testkit::{in_forked_child, runs_alone};
+
+    /// A push may wait for one of another thread, which the child does not have.
+    #[test]
+    fn wake_in_a_forked_child_does_not_touch_the_queue() {
+        if !runs_alone(module_path!(), "wake_in_a_forked_child_does_not_touch_the_queue") {
+            return;
+        }
+        let ready = Ready::new(Arc::new(Inbox::new(Lifecycle::new(1))));
+        let (_, waker) = TaskWaker::new(&ready, TaskId { table: 0, slot: 0 });
+        in_forked_child(|| {
+            waker.wake_by_ref();
+            assert_eq!(ready.len(), 0);
+        });
+        waker.wake_by_ref();
+        assert_eq!(ready.len(), 1);
     }
 }

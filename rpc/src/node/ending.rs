@@ -142,7 +142,7 @@ impl Shared {
     }
 
     /// Returns the transport's node, unless it has ended.
-    fn running(&self) -> Option<Arc<trunkline_transport::Node>> {
+    pub(super) fn running(&self) -> Option<Arc<trunkline_transport::Node>> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Running(node) => Some(Arc::clone(node)),
             State::Ended(_) => None,

@@ -4,7 +4,7 @@
 //! nothing moves it back. Pollers report here when their handlers have ended; only
 //! [`Lifecycle::wait_drained`] waits.
 
-use crate::executor::waking::waiters::Waiters;
+use crate::executor::wakes::Waiters;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::collections::BTreeSet;
@@ -29,25 +29,48 @@ pub(crate) struct Lifecycle {
     /// The process that has the node's threads.
     process: Process,
     phase: AtomicU8,
-    /// Number of requests that were refused since draining began.
-    refused: AtomicU64,
-    /// Requests that were refused for an extension.
-    unknown_extensions: AtomicU64,
-    /// One-way requests of methods that this node does not serve, and hashes of those that were logged.
-    not_served: AtomicU64,
+    pub(crate) counters: Counters,
+    /// Hashes of services and methods that were logged as not served.
     logged: Mutex<BTreeSet<u64>>,
-    /// One-way calls of this node that their server did not serve.
-    not_served_by_peers: AtomicU64,
-    /// One-way requests that failed for another reason.
-    one_way_failed: AtomicU64,
-    /// Requests that the program has refused by `NodeBuilder::authorize`.
-    unauthorised: AtomicU64,
     /// Jobs that wait or run in the worker pool, abandoned ones included.
     jobs: AtomicUsize,
     left: Mutex<Left>,
     changed: Condvar,
     /// Handlers that wait for the drain.
     waiting: Waiters,
+}
+
+/// A number of events since the node has started.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Counts an event.
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of events.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Requests and calls of a node that no method's counters have.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Requests that were refused since draining began.
+    pub(crate) refused: Counter,
+    /// Requests with an extension that is unknown here and must not be ignored.
+    pub(crate) unknown_extensions: Counter,
+    /// One-way requests of methods that this node does not serve.
+    pub(crate) not_served: Counter,
+    /// One-way calls of this node that their server did not serve.
+    pub(crate) not_served_by_peers: Counter,
+    /// One-way requests of served methods that failed.
+    pub(crate) one_way_failed: Counter,
+    /// Requests that the program has refused by `NodeBuilder::authorize`.
+    pub(crate) unauthorised: Counter,
 }
 
 /// The drain of a node, as the contexts of one poller's calls see it. Each poller has one, so that pollers do not contend for
@@ -95,13 +118,8 @@ impl Lifecycle {
         Arc::new(Self {
             process: Process::current(),
             phase: AtomicU8::new(SERVING),
-            refused: AtomicU64::new(0),
-            unknown_extensions: AtomicU64::new(0),
-            not_served: AtomicU64::new(0),
+            counters: Counters::default(),
             logged: Mutex::default(),
-            not_served_by_peers: AtomicU64::new(0),
-            one_way_failed: AtomicU64::new(0),
-            unauthorised: AtomicU64::new(0),
             jobs: AtomicUsize::new(0),
             left: Mutex::new(Left { pollers, is_cut: false }),
             changed: Condvar::new(),
@@ -138,67 +156,12 @@ impl Lifecycle {
         self.phase.load(Ordering::Acquire) >= ENDING
     }
 
-    /// Counts a request that was refused.
-    pub(crate) fn count_refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of requests that were refused since draining began.
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// Counts a request with an extension that is unknown here and must not be ignored.
-    pub(crate) fn count_unknown_extension(&self) {
-        self.unknown_extensions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of requests with such an extension.
-    pub(crate) fn unknown_extensions(&self) -> u64 {
-        self.unknown_extensions.load(Ordering::Relaxed)
-    }
-
     /// Counts a one-way request of a service or method that this node does not serve. Returns true if it is the first with
     /// this hash.
     pub(crate) fn count_not_served(&self, hash: u64) -> bool {
-        self.not_served.fetch_add(1, Ordering::Relaxed);
+        self.counters.not_served.add();
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         logged.len() < MOST_LOGGED && logged.insert(hash)
-    }
-
-    /// Returns the number of one-way requests of methods that this node does not serve.
-    pub(crate) fn not_served(&self) -> u64 {
-        self.not_served.load(Ordering::Relaxed)
-    }
-
-    /// Counts a one-way call that its server did not serve.
-    pub(crate) fn count_not_served_by_peer(&self) {
-        self.not_served_by_peers.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of one-way calls of this node that their server did not serve.
-    pub(crate) fn not_served_by_peers(&self) -> u64 {
-        self.not_served_by_peers.load(Ordering::Relaxed)
-    }
-
-    /// Counts a one-way request of a served method that failed.
-    pub(crate) fn count_one_way_failed(&self) {
-        self.one_way_failed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of one-way requests of served methods that failed.
-    pub(crate) fn one_way_failed(&self) -> u64 {
-        self.one_way_failed.load(Ordering::Relaxed)
-    }
-
-    /// Counts a request that the program has refused by `NodeBuilder::authorize`.
-    pub(crate) fn count_unauthorised(&self) {
-        self.unauthorised.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of requests that the program has refused so.
-    pub(crate) fn unauthorised(&self) -> u64 {
-        self.unauthorised.load(Ordering::Relaxed)
     }
 
     /// Records that a poller's handlers have ended, and that no other will start there. Each poller reports once.
@@ -296,7 +259,7 @@ mod tests {
         let lifecycle = Lifecycle::new(1);
         assert!(lifecycle.count_not_served(7) && !lifecycle.count_not_served(7));
         let logged = (0..1000).filter(|hash| lifecycle.count_not_served(*hash)).count();
-        assert_eq!((logged, lifecycle.not_served()), (MOST_LOGGED - 1, 1002));
+        assert_eq!((logged, lifecycle.counters.not_served.count()), (MOST_LOGGED - 1, 1002));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl NodeBuilder {
             pollers: 1,
             limits: Limits::default(),
             services: Vec::new(),
-            authorizers: Authorizers::default(),
+            authorizers: Authorizers::NONE,
             health: None,
             grace: ending::DEFAULT_GRACE,
             runtime_guard: RuntimeGuard::default(),
@@ -164,7 +164,7 @@ impl NodeBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn authorize(mut self, authorize: impl Authorize) -> Self {
-        self.authorizers.add(authorize);
+        self.authorizers = self.authorizers.with(Arc::new(authorize));
         self
     }
 
@@ -765,11 +765,7 @@ impl Node {
         if self.0.lifecycle.is_forked() {
             return None;
         }
-        let node = match &*self.0.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Running(node) => Arc::clone(node),
-            State::Ended(_) => return None,
-        };
-        node.buffer(bytes)
+        self.0.running()?.buffer(bytes)
     }
 
     /// Returns a channel to a [`Target`]: an address, several addresses, a name or a resolver.
@@ -859,16 +855,17 @@ impl Shared {
         report.served = counted::report(self.inboxes.iter().map(|inbox| inbox.served()));
         self.pool.iter().for_each(|pool| pool.pool().add_waits(&mut report.served));
         report.called = counted::report(self.inboxes.iter().map(|inbox| inbox.called()));
-        let unknown = self.lifecycle.unknown_extensions();
+        let counters = &self.lifecycle.counters;
         let counters = [
-            DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
-            DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
-            DeviceCounter { name: "requests_unauthorised", value: self.lifecycle.unauthorised() },
-            DeviceCounter { name: "one_way_requests_not_served", value: self.lifecycle.not_served() },
-            DeviceCounter { name: "one_way_requests_failed", value: self.lifecycle.one_way_failed() },
-            DeviceCounter { name: "one_way_calls_not_served", value: self.lifecycle.not_served_by_peers() },
-            DeviceCounter { name: "pollers_held", value: self.watchdog.held() },
-        ];
+            ("requests_refused_draining", counters.refused.count()),
+            ("requests_of_unknown_extension", counters.unknown_extensions.count()),
+            ("requests_unauthorised", counters.unauthorised.count()),
+            ("one_way_requests_not_served", counters.not_served.count()),
+            ("one_way_requests_failed", counters.one_way_failed.count()),
+            ("one_way_calls_not_served", counters.not_served_by_peers.count()),
+            ("pollers_held", self.watchdog.held()),
+        ]
+        .map(|(name, value)| DeviceCounter { name, value });
         report.counters.retain(|counter| counters.iter().all(|own| own.name != counter.name));
         report.counters.extend(counters);
     }

@@ -5,7 +5,7 @@
 //! [`HealthReporter`]. A drain sets each watched status to [`ServingStatus::NotServing`] at once.
 
 use crate::call::context::{Context, Draining};
-use crate::executor::waking::waiters::Waiters;
+use crate::executor::wakes::Waiters;
 use crate::node::fork_lock::ForkLock;
 use crate::status::{Code, Status, cut};
 use futures_core::Stream;

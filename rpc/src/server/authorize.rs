@@ -4,6 +4,7 @@
 //! has room there, and is authorised on that. Any other request is authorised when its message has arrived. Each request is
 //! authorised once, before anything of it is compared, charged or decoded.
 
+use crate::call::Interceptors;
 use crate::call::context::Peer;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -11,10 +12,7 @@ use crate::wire::metadata::Metadata;
 use crate::wire::name::MethodName;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
-use trunkline_machine::rings::panics::catch;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Time;
 
@@ -93,34 +91,14 @@ impl IncomingCall<'_> {
     }
 }
 
-/// The program's authorizers, in their order.
-#[derive(Clone, Default)]
-pub(crate) struct Authorizers(Vec<Arc<dyn Authorize>>);
+/// The program's authorizers.
+pub(crate) type Authorizers = Interceptors<dyn Authorize>;
 
 impl Authorizers {
-    pub(crate) fn add(&mut self, authorize: impl Authorize) {
-        self.0.push(Arc::new(authorize));
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Asks all until one refuses the call.
     pub(super) fn ask(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
-        match catch(|| self.0.iter().try_for_each(|each| each.authorize(call))) {
-            Ok(allowed) => allowed.map_err(Status::before_run),
-            Err(_) => {
-                let status = Status::not_run(Code::Internal, "the authorization of the call panicked");
-                Err(status.because(Reason::Panicked))
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Authorizers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authorizers").field("count", &self.0.len()).finish()
+        let panicked = || Status::not_run(Code::Internal, "the authorization of the call panicked");
+        self.run(|each| each.authorize(call), || panicked().because(Reason::Panicked))
     }
 }
 
@@ -157,6 +135,7 @@ impl RefusalLog {
 mod tests {
     use super::*;
     use crate::wire::name::{ServiceName, Streams};
+    use std::sync::Arc;
 
     #[test]
     fn the_path_of_a_call_of_grpc_is_that_of_its_request() {
@@ -180,11 +159,10 @@ mod tests {
         let mut metadata = Metadata::new();
         metadata.append_reserved("grpc-path", b"/greeter.Greeter/Greet").unwrap();
         let peer = PeerKey::new(([127, 0, 0, 1], 1).into());
-        let mut authorizers = Authorizers::default();
-        authorizers.add(|call: &IncomingCall<'_>| match &*call.path() {
+        let authorizers = Authorizers::NONE.with(Arc::new(|call: &IncomingCall<'_>| match &*call.path() {
             "/greeter.Greeter/Greet" => Ok(()),
             _ => Err(Status::permission_denied("another path")),
-        });
+        }));
         let ask = |metadata| authorizers.ask(&IncomingCall { peer, method: &METHOD, metadata });
         assert_eq!(ask(&metadata), Ok(()));
         assert_eq!(ask(&Metadata::new()).unwrap_err().reason(), Some(Reason::Unauthorised));

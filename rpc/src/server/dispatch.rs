@@ -482,7 +482,7 @@ impl Dispatch {
     ) {
         let (code, reason) = match error {
             FrameError::UnknownExtension(_) => {
-                self.inbox.lifecycle().count_unknown_extension();
+                self.inbox.lifecycle().counters.unknown_extensions.add();
                 (Code::Unimplemented, Reason::UnknownExtension)
             }
             FrameError::Kind(_) | FrameError::Flags(_) => (Code::Unimplemented, Reason::OtherProtocol),
@@ -550,7 +550,7 @@ impl Dispatch {
             } else if let Some(caller) = caller {
                 self.counters(task.table).failed(Code::DeadlineExceeded);
                 if caller.one_way {
-                    self.inbox.lifecycle().count_one_way_failed();
+                    self.inbox.lifecycle().counters.one_way_failed.add();
                 } else {
                     self.unanswered.insert(caller.key.peer);
                 }
@@ -638,7 +638,7 @@ impl Dispatch {
     fn check_phase(&self) -> Result<(), Status> {
         let lifecycle = self.inbox.lifecycle();
         if lifecycle.is_draining() && !mutant!(draining_starts_handlers) {
-            lifecycle.count_refused();
+            lifecycle.counters.refused.add();
             let text = "the server is draining: it takes no new calls";
             return Err(Status::not_run(Code::Unavailable, text).because(Reason::Draining));
         }
@@ -838,7 +838,7 @@ impl Dispatch {
     fn one_way_ended(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
         let Err(failure) = outcome else { return };
         if !failure.is_of_drain() {
-            self.inbox.lifecycle().count_one_way_failed();
+            self.inbox.lifecycle().counters.one_way_failed.add();
         }
         if let Failure::Node(status) = failure
             && status.reason() != Some(Reason::Panicked)

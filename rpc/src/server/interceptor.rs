@@ -7,17 +7,15 @@
 use super::method::Outcome;
 use super::{Failure, Request};
 use crate::call::context::Context;
-use crate::call::{EndHooks, interceptor_panicked};
+use crate::call::{EndHooks, Interceptors, interceptor_panicked};
 use crate::executor::runtime_guard;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::metadata::Metadata;
 use crate::wire::name::MethodName;
 use std::borrow::Cow;
-use std::fmt;
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Duration;
 use tracing::Span;
@@ -118,8 +116,8 @@ impl ServerCall {
     }
 }
 
-/// The interceptors of a service, in their order.
-pub(super) type ServerInterceptors = Arc<Vec<Arc<dyn ServerInterceptor>>>;
+/// The interceptors of a service.
+pub(super) type ServerInterceptors = Interceptors<dyn ServerInterceptor>;
 
 /// The future of a handler.
 pub(super) type Handler = Pin<Box<dyn Future<Output = Outcome>>>;
@@ -143,17 +141,14 @@ impl Intercepted {
     ) -> Self {
         let (metadata, hooks, span) = (None, EndHooks::default(), Span::none());
         let mut call = ServerCall { method, context: request.context(), metadata, hooks, span };
-        let admitted = catch(|| all.iter().try_for_each(|interceptor| interceptor.intercept(&mut call)));
+        let admitted =
+            all.run(|interceptor| interceptor.intercept(&mut call), || interceptor_panicked(false));
         let ServerCall { context, metadata, hooks, span, .. } = call;
         if metadata.is_some() || !span.is_none() {
             context.change(metadata, span.clone());
             request.context_changed(&context);
         }
-        let started = match admitted {
-            Ok(Ok(())) => catch_or(|| run(request), runtime_guard::panicked),
-            Ok(Err(status)) => Err(status.before_run()),
-            Err(_) => Err(interceptor_panicked(false)),
-        };
+        let started = admitted.and_then(|()| catch_or(|| run(request), runtime_guard::panicked));
         Self { started: Some(started), context, hooks, span }
     }
 
@@ -204,11 +199,5 @@ impl Drop for Intercepted {
             // The call has no reply.
             let _ended = mem::take(&mut self.hooks).run(Err(&status));
         }
-    }
-}
-
-impl fmt::Debug for Intercepted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Intercepted").field("context", &self.context).finish_non_exhaustive()
     }
 }

@@ -6,11 +6,10 @@ use super::method::{Method, MethodTable};
 use super::{Failure, Reply, Request};
 use crate::call::context::PollerContext;
 use crate::executor::pool::Pool;
-use crate::node::start_error::StartError;
-use crate::node::start_error::{Cause, HandlerInitError};
+use crate::node::start_error::{Cause, HandlerInitError, StartError};
 use crate::wire::name::{MethodName, ServiceName};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_machine::rings::panics::catch_or;
 use trunkline_transport::NodeReport;
 
@@ -39,7 +38,7 @@ impl Service {
         name: &'static ServiceName,
         make: impl Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync + 'static,
     ) -> Self {
-        let (limits, interceptors) = (ServiceLimits::default(), Arc::default());
+        let (limits, interceptors) = (ServiceLimits::default(), ServerInterceptors::NONE);
         Self { name, make: Box::new(make), is_pooled: false, limits, interceptors, rows: Vec::new() }
     }
 
@@ -71,7 +70,7 @@ impl Service {
     /// Passes each call through `interceptor`, after the interceptors that were added before.
     #[must_use]
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
-        Arc::make_mut(&mut self.interceptors).push(Arc::new(interceptor));
+        self.interceptors = self.interceptors.with(Arc::new(interceptor));
         self
     }
 
@@ -108,7 +107,7 @@ impl Service {
     /// Returns the error of `make`, or the message of its panic.
     pub(crate) fn methods(&self, context: &PollerContext, pool: &Pool) -> Result<Methods, HandlerInitError> {
         let mut methods =
-            Methods { all: Vec::new(), pool: pool.clone(), interceptors: Arc::clone(&self.interceptors) };
+            Methods { all: Vec::new(), pool: pool.clone(), interceptors: self.interceptors.clone() };
         let panicked = |message: Option<&str>| match message {
             Some(message) => format!("its factory panicked: {message}").into(),
             None => "its factory panicked".into(),
@@ -142,7 +141,7 @@ impl Methods {
         if self.interceptors.is_empty() {
             return self.all.push((name, Box::new(MethodTable::new(run))));
         }
-        let interceptors = Arc::clone(&self.interceptors);
+        let interceptors = self.interceptors.clone();
         // One type for the methods of all services.
         let intercepted: Box<dyn Fn(Request) -> Intercepted> = Box::new(move |request| {
             Intercepted::start(&interceptors, name, request, |request| Box::pin(run(request)))
@@ -160,5 +159,38 @@ impl Methods {
 impl fmt::Debug for Methods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.all.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+/// The hashes of methods by number. Callers use a short number in place of a method's hash, and it must mean the same method
+/// on every poller. A number is assigned once and stays valid for the life of the node. All pollers share the table,
+/// whatever services they create.
+#[derive(Debug, Default)]
+pub(crate) struct MethodNumbers(Mutex<Vec<u64>>);
+
+impl MethodNumbers {
+    /// Returns the number of the method with this hash, and assigns one if necessary. `None` if no number is left.
+    pub(crate) fn of(&self, hash: u64) -> Option<u16> {
+        let mut methods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = methods.iter().position(|method| *method == hash);
+        let number =
+            u16::try_from(known.unwrap_or(methods.len())).ok().filter(|number| *number < u16::MAX)?;
+        if known.is_none() {
+            methods.push(hash);
+        }
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_given_once_and_never_the_one_that_means_none() {
+        let numbers = MethodNumbers::default();
+        assert_eq!([7, 9, 7, 8].map(|hash| numbers.of(hash)), [Some(0), Some(1), Some(0), Some(2)]);
+        numbers.0.lock().unwrap().resize(usize::from(u16::MAX), 0);
+        assert_eq!((numbers.of(9), numbers.of(99)), (Some(1), None));
     }
 }

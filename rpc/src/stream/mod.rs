@@ -59,7 +59,7 @@ pub(crate) fn first_charge(streams: Streams) -> usize {
 }
 
 /// Bytes and items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Window {
     pub(crate) bytes: i64,
     pub(crate) items: i64,

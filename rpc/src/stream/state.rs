@@ -7,7 +7,7 @@ use super::{
     BATCH, CallEnd, Charge, ENOUGH_BYTES, FIRST, ITEMS_AHEAD, MOST, RETURNED_BYTES, StreamHost, Window,
 };
 use crate::call::response::Response;
-use crate::executor::waking::wakes;
+use crate::executor::wakes;
 use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::node::lifecycle::lost_in_child;
 use crate::status::reason::Reason;
@@ -120,6 +120,7 @@ pub(crate) struct Stream {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     /// `None` until the request has left.
     address: Option<Address>,
@@ -153,6 +154,7 @@ struct State {
     sending: Sending,
 }
 
+#[derive(Default)]
 struct Incoming {
     items: ReceivedItems,
     /// Window left to the peer.
@@ -172,6 +174,7 @@ struct Incoming {
     waker: Option<Waker>,
 }
 
+#[derive(Default)]
 struct Sending {
     buffer: ItemBuffer,
     left: Window,
@@ -216,47 +219,14 @@ impl Stream {
         idle_limit: Option<Duration>,
         charged: usize,
     ) -> Arc<Self> {
-        let incoming = Incoming {
-            items: ReceivedItems::default(),
-            left: FIRST,
-            window: FIRST,
-            consumed: Window::NONE,
-            received: 0,
-            largest: 0,
-            has_ended: false,
-            is_closed: false,
-            resets: false,
-            waker: None,
-        };
-        let sending = Sending {
-            buffer: ItemBuffer::default(),
-            left: FIRST,
-            sent: 0,
-            accepts: None,
-            is_finished: false,
-            has_ended: false,
-            is_reset: false,
-            failure: None,
-            waits: false,
-            waker: None,
-        };
         let state = State {
             address,
-            is_reported: false,
-            is_over: false,
-            is_accepted: false,
-            is_dropped: false,
             idle_limit: idle_limit.map(|limit| limit.max(SHORTEST_IDLE)),
             deadline: Time::MAX,
-            arrived: Time(0),
-            aborted: None,
-            outcome: None,
-            metadata: None,
-            after: None,
             charged,
-            beyond: 0,
-            incoming,
-            sending,
+            incoming: Incoming { left: FIRST, window: FIRST, ..Incoming::default() },
+            sending: Sending { left: FIRST, ..Sending::default() },
+            ..State::default()
         };
         Arc::new(Self { owner, side, streams, state: Mutex::new(state) })
     }

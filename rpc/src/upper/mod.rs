@@ -13,7 +13,7 @@ use crate::executor::inbox::{Inbox, Work};
 use crate::executor::on_poller::OnPoller;
 use crate::executor::pool::{Pool, SharedPool};
 use crate::executor::runtime_guard::RuntimeGuard;
-use crate::executor::waking::wakes::Collecting;
+use crate::executor::wakes::Collecting;
 use crate::executor::{Ready, TaskId, Tasks, Turn};
 use crate::node::budgets::Budgets;
 use crate::node::start_error::HandlerInitError;
@@ -413,7 +413,7 @@ impl Upper for RpcPoller {
             }
             // The refusal of a call that has no reply, and that may have ended.
             Header::Reply { call, by: By::Node { reason, ran: false }, .. } if is_one_way(call) => {
-                self.inbox.lifecycle().count_not_served_by_peer();
+                self.inbox.lifecycle().counters.not_served_by_peers.add();
                 if reason == Some(Reason::NoMethod) {
                     self.table.forget_numbers(from.peer);
                 }

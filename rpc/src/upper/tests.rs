@@ -557,7 +557,7 @@ fn a_request_that_has_arrived_is_refused_once_draining_has_begun() {
     assert!(rig.poller.is_ready(), "the end of the last handler is to be reported");
     rig.run();
     assert!(rig.inbox.lifecycle().is_drained() && !rig.poller.is_ready());
-    assert_eq!(rig.inbox.lifecycle().refused(), 1);
+    assert_eq!(rig.inbox.lifecycle().counters.refused.count(), 1);
 }
 
 #[test]

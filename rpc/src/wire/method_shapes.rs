@@ -5,7 +5,7 @@
 //! method a number, the calls of the session are not compared any more.
 
 use super::type_shape::TypeShape;
-use crate::wire::schema::Fnv;
+use crate::wire::name::Fnv;
 use std::ptr;
 use std::sync::OnceLock;
 

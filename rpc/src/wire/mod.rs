@@ -5,6 +5,5 @@ pub(crate) mod metadata;
 pub(crate) mod method_shapes;
 pub(crate) mod name;
 pub(crate) mod named;
-pub(crate) mod schema;
 mod shape_tracer;
 pub(crate) mod type_shape;

@@ -3,7 +3,7 @@
 //! A shape is a list of lines, one per step through the type. Lines hold the names of fields and variants, in order, and
 //! primitive types, but no names of types. So the first line that differs tells where two types differ.
 
-use super::schema::Fnv;
+use super::name::Fnv;
 use super::shape_tracer::{Line, trace};
 use serde::de::DeserializeOwned;
 

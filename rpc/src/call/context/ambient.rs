@@ -4,7 +4,7 @@
 
 use super::{Context, Inherited, PollerContext};
 use crate::executor::on_poller::OnPoller;
-use crate::executor::waking::timers::Timers;
+use crate::executor::timers::Timers;
 use crate::node::lifecycle::Lifecycle;
 use std::cell::RefCell;
 use std::mem::{ManuallyDrop, replace};

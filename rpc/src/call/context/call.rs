@@ -1,6 +1,6 @@
 //! A call as its handler sees it.
 
-use crate::executor::waking::waiters::Waiters;
+use crate::executor::wakes::Waiters;
 use crate::node::lifecycle::Drain;
 use crate::wire::metadata::{Metadata, ReplyMetadata, TraceContext};
 use std::fmt;

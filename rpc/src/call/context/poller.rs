@@ -4,7 +4,7 @@ use super::{CurrentCall, Draining};
 use crate::call::LocalQueue;
 use crate::client::routes::Routes;
 use crate::executor::runtime_guard::RuntimeGuard;
-use crate::executor::waking::timers::Timers;
+use crate::executor::timers::Timers;
 use crate::node::lifecycle::Drain;
 use crate::stream::StreamHost;
 use std::cell::RefCell;

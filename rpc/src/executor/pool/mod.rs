@@ -13,14 +13,12 @@
 //!
 //! Methods without these attributes never enter this module. Only the program's code blocks.
 
-mod handle;
 mod shared;
 mod threads;
 mod ticket;
 mod work;
 mod worker;
 
-pub use handle::Pool;
 pub(crate) use shared::{PoolSettings, SharedPool};
 pub(crate) use threads::PoolThreads;
-pub use ticket::Ticket;
+pub use ticket::{Pool, Ticket};

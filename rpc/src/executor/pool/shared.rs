@@ -5,7 +5,7 @@
 
 use super::work::{Begin, Work, drop_quietly};
 use crate::executor::runtime_guard::RuntimeGuard;
-use crate::executor::waking::timers::Timers;
+use crate::executor::timers::Timers;
 use crate::node::lifecycle::Lifecycle;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -200,9 +200,9 @@ impl Job {
     }
 }
 
-/// Position of a job in the queue. Positions are not reused.
+/// Number of a job, in order of arrival. Numbers are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place(u64);
+pub(super) struct JobNumber(u64);
 
 struct Waiting {
     peer: PeerKey,
@@ -227,7 +227,7 @@ struct OfWorker {
     runs: Option<&'static MethodName>,
 }
 
-struct State {
+struct PoolState {
     /// Jobs that have not begun, in order of arrival.
     queue: BTreeMap<u64, Waiting>,
     next: u64,
@@ -259,7 +259,7 @@ pub(super) enum Next {
 
 /// A pool, as its pollers and workers share it.
 pub(crate) struct SharedPool {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Workers that have not ended.
     live: AtomicUsize,
     budget: Arc<Budget>,
@@ -280,7 +280,7 @@ impl SharedPool {
         hosts: &Arc<PeerHosts>,
     ) -> Arc<Self> {
         let budget = Budget::new("jobs that wait for a worker", queued, 1, hosts);
-        let state = State {
+        let state = PoolState {
             queue: BTreeMap::new(),
             next: 0,
             waits: BTreeMap::new(),
@@ -353,11 +353,11 @@ impl SharedPool {
     ///
     /// # Errors
     /// Returns the job, and the status that says why it will not run.
-    pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<Place, (Status, Job)> {
+    pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<JobNumber, (Status, Job)> {
         let since = self.clock.now();
         let mut state = self.state();
         if state.is_draining || state.is_closed {
-            self.lifecycle.count_refused();
+            self.lifecycle.counters.refused.add();
             return Err((draining(), job));
         }
         if let Err(exhausted) = state.share.take(peer, 1) {
@@ -365,23 +365,23 @@ impl SharedPool {
             let status = Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded);
             return Err((status, job));
         }
-        let place = state.next;
+        let number = state.next;
         state.next += 1;
-        state.queue.insert(place, Waiting { peer, since, job });
+        state.queue.insert(number, Waiting { peer, since, job });
         self.lifecycle.job_begins();
         let waker = if mutant!(jobs_wake_no_worker) { None } else { state.wake_one() };
         drop(state);
         wake(waker);
-        Ok(Place(place))
+        Ok(JobNumber(number))
     }
 
     /// Removes a queued job whose caller no longer waits. Returns `None` if the job has begun.
-    pub(super) fn withdraw(&self, Place(place): Place) -> Option<Job> {
+    pub(super) fn withdraw(&self, JobNumber(number): JobNumber) -> Option<Job> {
         if mutant!(withdrawn_jobs_stay_queued) {
             return None;
         }
         let mut state = self.state();
-        let Waiting { peer, job, .. } = state.queue.remove(&place)?;
+        let Waiting { peer, job, .. } = state.queue.remove(&number)?;
         state.leaves_queue(peer);
         drop(state);
         self.lifecycle.job_ends();
@@ -518,25 +518,25 @@ impl SharedPool {
         wakers.into_iter().for_each(|waker| waker.wake());
     }
 
-    fn refuse_all(&self, mut state: MutexGuard<'_, State>) {
+    fn refuse_all(&self, mut state: MutexGuard<'_, PoolState>) {
         let queue = std::mem::take(&mut state.queue);
         for waiting in queue.values() {
             state.leaves_queue(waiting.peer);
         }
         drop(state);
         for Waiting { job, .. } in queue.into_values() {
-            self.lifecycle.count_refused();
+            self.lifecycle.counters.refused.add();
             job.refuse(draining());
             self.lifecycle.job_ends();
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PoolState {
     fn set(&mut self, worker: usize, stage: Stage, runs: Option<&'static MethodName>) {
         if let Some(worker) = self.workers.get_mut(worker) {
             (worker.stage, worker.runs) = (stage, runs);

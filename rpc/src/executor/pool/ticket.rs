@@ -1,23 +1,83 @@
-//! The poller's half of a job: a future that resolves to the job's outcome.
+//! The poller's half of a job: the handle through which generated code submits it, and a future of its outcome.
 
-use super::shared::{Offloaded, Place, SharedPool};
-use crate::call::context::PollerContext;
+use super::shared::{Job, JobNumber, Offloaded, SharedPool};
+use super::work::{Blocking, Handler};
+use crate::call::context::{Context, PollerContext};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::name::MethodName;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use trunkline_machine::rings::cell::Getter;
+use std::task::{self, Poll};
+use trunkline_machine::rings::cell::{self, Getter};
+
+/// The worker pool of a node, as generated code uses it.
+#[derive(Debug, Clone)]
+pub struct Pool(Option<Arc<SharedPool>>);
+
+impl Pool {
+    /// Wraps a pool. Services created without [`Service::pooled`](crate::stub::Service::pooled) may have none.
+    pub(crate) fn new(pool: Option<Arc<SharedPool>>) -> Self {
+        Self(pool)
+    }
+
+    /// Submits a handler's future, which the pool polls.
+    pub fn offload<F>(&self, method: &'static MethodName, context: Context, future: F) -> Ticket<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let Some(pool) = &self.0 else { return Ticket::refused(no_pool()) };
+        let (waiter, getter) = cell::pair();
+        let peer = context.peer_key();
+        let offloaded = Offloaded::new(pool, method, Box::new(Handler::new(context, future, waiter)));
+        match pool.submit(peer, Job::Offloaded(Arc::clone(&offloaded))) {
+            Ok(number) => {
+                Ticket::new(getter, Submitted { pool: Arc::clone(pool), number, offloaded: Some(offloaded) })
+            }
+            Err((why, job)) => {
+                job.discard();
+                Ticket::refused(why)
+            }
+        }
+    }
+
+    /// Submits a handler's future, which one worker creates and polls to completion.
+    pub fn block<F, M>(&self, method: &'static MethodName, context: Context, make: M) -> Ticket<F::Output>
+    where
+        M: FnOnce() -> F + Send + 'static,
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        let Some(pool) = &self.0 else { return Ticket::refused(no_pool()) };
+        let (waiter, getter) = cell::pair();
+        let peer = context.peer_key();
+        let job = Job::Blocking(method, Box::new(Blocking::<M, F>::new(context, make, waiter)));
+        match pool.submit(peer, job) {
+            Ok(number) => Ticket::new(getter, Submitted { pool: Arc::clone(pool), number, offloaded: None }),
+            Err((why, job)) => {
+                job.discard();
+                Ticket::refused(why)
+            }
+        }
+    }
+}
+
+/// Returns the status of a call through a stub written by hand that lacks a pool.
+fn no_pool() -> Status {
+    let text = "the node has no worker pool: make the service with Service::pooled";
+    Status::not_run(Code::Internal, text).because(Reason::Misuse)
+}
 
 /// A future that resolves to the output of a job's handler, or to the reason why there is none.
 ///
 /// Dropping it takes the job out of the queue. An offloaded job that has begun is dropped at its next poll; a
 /// blocking one continues.
 #[must_use = "dropping it cancels the job"]
-pub struct Ticket<T>(State<T>);
+pub struct Ticket<T>(TicketState<T>);
 
-enum State<T> {
+enum TicketState<T> {
     Refused(Option<Status>),
     Waits { getter: Getter<Result<T, Status>>, job: Submitted },
     Ended,
@@ -26,34 +86,34 @@ enum State<T> {
 /// A job that was submitted.
 pub(super) struct Submitted {
     pub(super) pool: Arc<SharedPool>,
-    pub(super) place: Place,
+    pub(super) number: JobNumber,
     /// `None` for a blocking job.
     pub(super) offloaded: Option<Arc<Offloaded>>,
 }
 
 impl<T> Ticket<T> {
     pub(super) fn refused(why: Status) -> Self {
-        Self(State::Refused(Some(why)))
+        Self(TicketState::Refused(Some(why)))
     }
 
     pub(super) fn new(getter: Getter<Result<T, Status>>, job: Submitted) -> Self {
-        Self(State::Waits { getter, job })
+        Self(TicketState::Waits { getter, job })
     }
 }
 
 impl<T> Future for Ticket<T> {
     type Output = Result<T, Status>;
 
-    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Self::Output> {
         let ended = match &mut self.0 {
-            State::Refused(why) => why.take().map(Err),
-            State::Waits { getter, .. } => {
-                let outcome = std::task::ready!(Pin::new(getter).poll(task));
+            TicketState::Refused(why) => why.take().map(Err),
+            TicketState::Waits { getter, .. } => {
+                let outcome = task::ready!(Pin::new(getter).poll(task));
                 outcome.ok()
             }
-            State::Ended => None,
+            TicketState::Ended => None,
         };
-        self.0 = State::Ended;
+        self.0 = TicketState::Ended;
         // Its worker is gone, or it was polled after its end.
         let lost = || {
             let text = "the worker that ran the handler has ended";
@@ -65,8 +125,8 @@ impl<T> Future for Ticket<T> {
 
 impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
-        let State::Waits { job: Submitted { pool, place, offloaded }, .. } = &self.0 else { return };
-        if let Some(job) = pool.withdraw(*place) {
+        let TicketState::Waits { job: Submitted { pool, number, offloaded }, .. } = &self.0 else { return };
+        if let Some(job) = pool.withdraw(*number) {
             // The dispatcher replies that the call has not run.
             PollerContext::current().inspect(|poller| poller.call().withdraw());
             job.discard();
@@ -81,9 +141,9 @@ impl<T> Unpin for Ticket<T> {}
 impl<T> fmt::Debug for Ticket<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            State::Refused(_) => "Ticket(refused)",
-            State::Waits { .. } => "Ticket(waits)",
-            State::Ended => "Ticket(ended)",
+            TicketState::Refused(_) => "Ticket(refused)",
+            TicketState::Waits { .. } => "Ticket(waits)",
+            TicketState::Ended => "Ticket(ended)",
         })
     }
 }

@@ -58,7 +58,7 @@ impl Dispatch {
         };
         self.inbox.running().handler(table);
         let Err(status) = self.authorize(from.peer, method, &metadata) else { return Screening::Accepted };
-        self.inbox.lifecycle().count_unauthorised();
+        self.inbox.lifecycle().counters.unauthorised.add();
         let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, carrier.now()));
         if let Some(left_out) = log {
             tracing::warn!(
@@ -69,7 +69,7 @@ impl Dispatch {
         if one_way {
             self.counters(table).refused();
             self.counters(table).failed(status.code());
-            self.inbox.lifecycle().count_one_way_failed();
+            self.inbox.lifecycle().counters.one_way_failed.add();
         } else {
             self.refuse_call(carrier, caller, status);
         }

@@ -202,7 +202,7 @@ fn a_one_way_request_that_is_not_served_is_counted_at_both_ends() {
             }
         );
     }
-    assert_eq!(rig.inbox.lifecycle().not_served(), 3);
+    assert_eq!(rig.inbox.lifecycle().counters.not_served.count(), 3);
     // At the caller, whether or not the call is over.
     let mut rig = taught();
     let mut getter = rig.submit(PORT, HANG_UNHEARD, LONG, true);
@@ -221,7 +221,7 @@ fn a_one_way_request_that_is_not_served_is_counted_at_both_ends() {
     rig.sent(token, SendOutcome::Delivered);
     assert!(getter.try_take().unwrap().unwrap().is_ok());
     rig.message(server(), frame(refusal, &[], &[]));
-    assert_eq!(rig.inbox.lifecycle().not_served_by_peers(), 2);
+    assert_eq!(rig.inbox.lifecycle().counters.not_served_by_peers.count(), 2);
     assert_eq!(asked(&mut rig), by_hash(), "its numbers are not trusted any more");
 }
 
@@ -234,22 +234,25 @@ fn a_one_way_request_that_fails_is_counted_at_the_server() {
         rig.message(server(), frame(Header::Request(header), encoded, &[]));
         let replied = sent(rig).iter().any(|(_, header)| matches!(header, Header::Reply { .. }));
         assert!(!replied, "it has no reply");
-        rig.inbox.lifecycle().one_way_failed()
+        rig.inbox.lifecycle().counters.one_way_failed.count()
     };
     assert_eq!(ask(&mut rig, &METHODS[6], 0, &[9]), 1, "bad arguments");
     let mut unreadable =
         frame(Header::Request(RequestHeader { one_way: true, ..request(ECHO, 4) }), &[], &[]);
     unreadable[1] |= 0x80;
     rig.message(server(), unreadable);
-    assert_eq!(rig.inbox.lifecycle().one_way_failed(), 2, "unknown flags");
+    assert_eq!(rig.inbox.lifecycle().counters.one_way_failed.count(), 2, "unknown flags");
     assert_eq!(ask(&mut rig, HANG_UNHEARD, 1000, &[]), 2, "it runs");
     assert_eq!(ask(&mut rig, HANG_UNHEARD, 0, &[]), 3, "a limit of one handler");
     rig.carrier.wait(Duration::from_millis(1));
     rig.run();
-    assert_eq!(rig.inbox.lifecycle().one_way_failed(), 4, "its time is over");
+    assert_eq!(rig.inbox.lifecycle().counters.one_way_failed.count(), 4, "its time is over");
     rig.inbox.lifecycle().begin_drain();
     assert_eq!(ask(&mut rig, HANG_UNHEARD, 0, &[]), 4, "refusals of a draining node have another counter");
-    assert_eq!((rig.inbox.lifecycle().not_served(), rig.inbox.lifecycle().refused()), (0, 1));
+    assert_eq!(
+        (rig.inbox.lifecycle().counters.not_served.count(), rig.inbox.lifecycle().counters.refused.count()),
+        (0, 1)
+    );
     let panics = Service::new(HANG_UNHEARD.service, |_, methods| {
         methods.add(HANG_UNHEARD, |_| async { panic!("on purpose") });
         Ok(())
@@ -283,15 +286,15 @@ fn unknown_critical_extensions_are_answered_by_their_number() {
     );
     let text = String::from_utf8_lossy(&given.bytes).into_owned();
     assert!(text.contains("extension 200 is unknown and critical"), "{text}");
-    assert_eq!(rig.inbox.lifecycle().unknown_extensions(), 1);
+    assert_eq!(rig.inbox.lifecycle().counters.unknown_extensions.count(), 1);
     rig.message(server(), with_extension(true, 1));
     assert!(sent(&mut rig).is_empty(), "nobody waits for an answer");
-    assert_eq!(rig.inbox.lifecycle().unknown_extensions(), 2);
+    assert_eq!(rig.inbox.lifecycle().counters.unknown_extensions.count(), 2);
     // An extension that is not critical is ignored.
     rig.message(server(), with_extension(false, 0));
     let [(given, _)] = sent(&mut rig).try_into().unwrap();
     assert!(given.bytes.ends_with(b"body"));
-    assert_eq!(rig.inbox.lifecycle().unknown_extensions(), 2);
+    assert_eq!(rig.inbox.lifecycle().counters.unknown_extensions.count(), 2);
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn calls_that_outlast_the_grace_period_are_told_so_while_their_session_lasts() {
     assert!(rig.poller.is_drained() && rig.poller.has_ended(server().peer));
     rig.run();
     assert!(!rig.inbox.lifecycle().is_drained(), "the handlers have not ended by themselves");
-    assert_eq!(rig.inbox.lifecycle().one_way_failed(), 1, "its caller waits for no reply");
+    assert_eq!(rig.inbox.lifecycle().counters.one_way_failed.count(), 1, "its caller waits for no reply");
     assert!(rig.poller.ledger().budgets.iter().all(|budget| budget.used.is_empty()));
 }
 

@@ -9,8 +9,8 @@
 use super::{FrameError, array};
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::method_shapes::{MethodShapes, Traced};
+use crate::wire::name::Schema;
 use crate::wire::name::Streams;
-use crate::wire::schema::Schema;
 
 /// Maximum size of all extensions of a frame, in bytes. With the header they travel before the rest of a large message.
 pub(super) const MOST_BYTES: usize = 960;

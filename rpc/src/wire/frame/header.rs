@@ -463,8 +463,8 @@ fn parts(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::name::Schema;
     use crate::wire::name::Streams;
-    use crate::wire::schema::Schema;
 
     const REQUEST_HEADER: Header = Header::Request(RequestHeader {
         call: 0x0102_0304_0506_0708,

@@ -1,10 +1,14 @@
-//! A bundle of replies must not cost two switches of threads for each reply.
+//! Waking of tasks in other threads: the wakers that a poller's turn collects, and those that wait for a change of a state
+//! that no poller owns.
 //!
-//! On a core that a poller shares, the kernel often runs a woken thread at once. If the poller woke each waiter when its
-//! reply comes, that thread would find one reply and sleep again. So a poller collects the wakers of a turn and then wakes
-//! them together. The first waiter to run wakes the rest itself: within one runtime that needs no system call.
+//! A bundle of replies must not cost two switches of threads for each reply. On a core that a poller shares, the kernel
+//! often runs a woken thread at once. If the poller woke each waiter when its reply comes, that thread would find one reply
+//! and sleep again. So a poller collects the wakers of a turn and then wakes them together. The first waiter to run wakes
+//! the rest itself: within one runtime that needs no system call.
 
+use crate::node::fork_lock::ForkLock;
 use crossbeam_queue::ArrayQueue;
+use slab::Slab;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
@@ -108,6 +112,49 @@ impl Drop for Collecting {
         if let Some(wakes) = wakes {
             wakes.wake_all();
         }
+    }
+}
+
+/// The wakers of waiting futures. A woken future keeps its entry until it removes it.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(ForkLock<Slab<Option<Waker>>>);
+
+impl Waiters {
+    /// Sets the waker of a future with this key, and gives it a key if it has none.
+    pub(crate) fn register(&self, key: &mut Option<usize>, waker: &Waker) {
+        let waker = Some(waker.clone());
+        let Some(mut waiting) = self.0.lock() else { return };
+        let earlier = match key.and_then(|key| waiting.get_mut(key)) {
+            Some(registered) => std::mem::replace(registered, waker),
+            None => {
+                *key = Some(waiting.insert(waker));
+                None
+            }
+        };
+        drop(waiting);
+        // Dropping a waker may run any code, which may end futures that wait here.
+        drop(earlier);
+    }
+
+    /// Removes the waker of a future, if it has one.
+    pub(crate) fn remove(&self, key: &mut Option<usize>) {
+        if let Some(key) = key.take() {
+            let removed = self.0.lock().and_then(|mut waiting| waiting.try_remove(key));
+            drop(removed);
+        }
+    }
+
+    /// Wakes all futures.
+    pub(crate) fn wake_all(&self) {
+        let Some(mut waiting) = self.0.lock() else { return };
+        let wakers = waiting.iter_mut().filter_map(|(_, waker)| waker.take()).collect::<Vec<_>>();
+        drop(waiting);
+        wakers.into_iter().for_each(wake_now);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().map_or(0, |waiting| waiting.len())
     }
 }
 
@@ -226,5 +273,26 @@ mod tests {
         drop(turn);
         assert_eq!(task.woken(), 2);
         assert_eq!(Arc::strong_count(&task), 1);
+    }
+
+    #[test]
+    fn each_registration_is_woken_once_until_it_is_removed() {
+        let (waiters, counts) = (Waiters::default(), [(); 2].map(|()| Arc::<Count>::default()));
+        let mut keys = [None, None];
+        for (key, count) in keys.iter_mut().zip(&counts) {
+            let waker = Waker::from(Arc::clone(count));
+            waiters.register(key, &waker);
+            waiters.register(key, &waker);
+        }
+        let woken = || counts.each_ref().map(|count| count.woken());
+        waiters.wake_all();
+        waiters.wake_all();
+        assert_eq!(woken(), [1, 1]);
+        waiters.register(&mut keys[0], &Waker::from(Arc::clone(&counts[0])));
+        waiters.remove(&mut keys[1]);
+        waiters.wake_all();
+        assert_eq!((woken(), keys[1]), ([2, 1], None));
+        waiters.remove(&mut keys[0]);
+        assert_eq!(waiters.len(), 0);
     }
 }
