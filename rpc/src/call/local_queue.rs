@@ -1,8 +1,7 @@
 //! The queue between a poller's tasks and the poller itself, and the buffers that it reuses. One thread uses them.
 
 use super::answer::LocalCell;
-use super::entry::Entry;
-use super::submission::{Submission, too_many};
+use super::submission::{AdmissionClass, Submission, too_many};
 use crate::status::Status;
 use crate::wire::frame::Encoded;
 use std::cell::{Cell, RefCell};
@@ -123,8 +122,8 @@ impl LocalQueue {
     /// Returns the status of a call that finds the queue full. A call that waits for room is queued nonetheless: its
     /// task would hold it otherwise.
     #[inline]
-    pub(crate) fn refusal(&self, entry: Entry) -> Option<Status> {
-        (self.calls.borrow().len() >= DEPTH && entry != Entry::Waits).then(|| too_many(DEPTH))
+    pub(crate) fn refusal(&self, entry: AdmissionClass) -> Option<Status> {
+        (self.calls.borrow().len() >= DEPTH && entry != AdmissionClass::Waits).then(|| too_many(DEPTH))
     }
 
     /// Queues a call.

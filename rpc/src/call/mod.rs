@@ -5,7 +5,6 @@
 
 mod answer;
 pub(crate) mod context;
-mod entry;
 mod future;
 mod interceptors;
 mod local_queue;
@@ -14,12 +13,11 @@ mod stream;
 mod submission;
 
 pub(crate) use answer::{Answer, LocalCell, Outcome};
-pub use entry::Admission;
-pub(crate) use entry::Entry;
 pub use future::{After, Call, Decoded, Wait};
 pub(crate) use interceptors::{EndHooks, Interceptors, interceptor_panicked};
 pub(crate) use local_queue::LocalQueue;
 pub use response::Response;
 pub(crate) use stream::{NewStream, Opening};
 pub use stream::{Opened, Outgoing, StreamWait, no_items, outgoing};
-pub(crate) use submission::{NOWHERE, Submission, shutting_down, too_many};
+pub use submission::Admission;
+pub(crate) use submission::{AdmissionClass, NOWHERE, Submission, shutting_down, too_many};

@@ -7,7 +7,6 @@ use super::channel::Channel;
 use crate::call::{Outcome, Submission, too_many};
 use crate::client::routes::{Balanced, Chosen, Tried};
 use crate::executor::inbox::{Inbox, Work};
-use crate::node::lifecycle::lost_in_child;
 use crate::status::Status;
 use crate::status::reason::{Origin, Reason};
 use std::mem;
@@ -77,8 +76,7 @@ impl Attempts {
         loop {
             let Some((_, getter)) = &mut self.current else { return Poll::Pending };
             let Poll::Ready(outcome) = Pin::new(getter).poll(context) else {
-                let is_lost = inbox.lifecycle().is_forked();
-                return if is_lost { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending };
+                return inbox.lifecycle().pending();
             };
             let outcome = outcome.unwrap_or_else(|_| Err(super::shut_down()));
             let now = self.clock.now();

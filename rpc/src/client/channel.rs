@@ -7,8 +7,8 @@ use super::interceptor::{ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, LocalChannel, resolve};
 use crate::call::context::{Inherited, PollerContext, inherited};
 use crate::call::{
-    Call, EndHooks, Entry, NewStream, Opened, Opening, Outcome, Outgoing, StreamWait, Submission, Wait,
-    shutting_down, too_many,
+    AdmissionClass, Call, EndHooks, NewStream, Opened, Opening, Outcome, Outgoing, StreamWait, Submission,
+    Wait, shutting_down, too_many,
 };
 use crate::client::routes::id::RouteId;
 use crate::client::routes::{Balance, Balanced, Link, Ready, Routes, Started, Target, Tried};
@@ -16,7 +16,7 @@ use crate::codec::EncodeArguments;
 use crate::executor::inbox::Inboxes;
 use crate::executor::inbox::{Inbox, Work};
 use crate::executor::on_poller;
-use crate::node::lifecycle::{lost_in_child, not_started, refused_in_child};
+use crate::node::lifecycle::{not_started, refused_in_child};
 use crate::status::Status;
 use crate::stream::StreamHost;
 use crate::wire::frame::Encoded;
@@ -372,7 +372,7 @@ impl Channel {
             connect: call.options.connects(),
             order: self.order.map(Turn::new),
             nested,
-            entry: Entry::here(call.options.admits(), nested),
+            entry: AdmissionClass::here(call.options.admits(), nested),
             answer,
         })
     }
@@ -537,8 +537,7 @@ impl Wait for SharedWait<'_> {
             Waiting::Ended => return Poll::Pending,
         };
         let Poll::Ready(outcome) = Pin::new(getter).poll(context) else {
-            let is_lost = self.inbox.lifecycle().is_forked();
-            return if is_lost { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending };
+            return self.inbox.lifecycle().pending();
         };
         if let Waiting::Plain(getter) = mem::replace(&mut self.waiting, Waiting::Ended) {
             self.inbox.rest_cell(getter);

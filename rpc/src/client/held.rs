@@ -3,14 +3,14 @@
 //!
 //! The table of calls hands them to its poller, because the route of a call may lead to another server by then.
 
-use crate::call::{Entry, Submission};
+use crate::call::{AdmissionClass, Submission};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use trunkline_machine::mutant;
 use trunkline_transport::{PeerKey, PollerIndex};
 use trunkline_verbs::Time;
 
-/// Maximum number of held calls beyond which only calls with [`Entry::Waits`] are held.
+/// Maximum number of held calls beyond which only calls with [`AdmissionClass::Waits`] are held.
 pub(super) const MOST: usize = 65_536;
 
 /// Calls that wait for the next session of their server.
@@ -31,8 +31,8 @@ impl Held {
 
     /// Returns true if a call of this class may be held. The memory of calls that do not wait for room has a bound, also
     /// next to a server that drains and never ends its session.
-    pub(super) fn has_room(&self, entry: Entry) -> bool {
-        entry == Entry::Waits || self.calls.len() < MOST
+    pub(super) fn has_room(&self, entry: AdmissionClass) -> bool {
+        entry == AdmissionClass::Waits || self.calls.len() < MOST
     }
 
     /// Returns the servers whose next session is waited for.

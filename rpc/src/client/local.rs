@@ -5,8 +5,8 @@ use super::interceptor::ClientInterceptor;
 use super::{CallOptions, resolve};
 use crate::call::context::PollerContext;
 use crate::call::{
-    Answer, Call, Entry, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, StreamWait, Submission,
-    Wait,
+    AdmissionClass, Answer, Call, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, StreamWait,
+    Submission, Wait,
 };
 use crate::client::routes::{Link, Ready, Target};
 use crate::codec::EncodeArguments;
@@ -155,7 +155,7 @@ impl LocalChannel {
         if deadline <= made {
             return Err(super::statuses::expired());
         }
-        let entry = Entry::here(call.options.admits(), true);
+        let entry = AdmissionClass::here(call.options.admits(), true);
         if let Some(status) = self.queue.refusal(entry) {
             return Err(status);
         }

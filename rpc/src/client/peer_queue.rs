@@ -9,7 +9,7 @@
 //! ones follow it there. It does not leave before those that wait among the small calls.
 
 use super::statuses::NoRoom;
-use crate::call::{Entry, Submission};
+use crate::call::{AdmissionClass, Submission};
 use std::collections::BTreeMap;
 use trunkline_machine::mutant;
 use trunkline_transport::{Leaves, Turn};
@@ -88,7 +88,7 @@ impl PeerQueue {
             let part = if of_channel[Part::Large as usize] > 0 { Part::Large } else { Part::Small };
             return Err(self.parts[part as usize].why);
         }
-        if call.entry == Entry::Reserved {
+        if call.entry == AdmissionClass::Reserved {
             return Ok(call.leaves());
         }
         for part in PARTS {

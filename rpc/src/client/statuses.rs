@@ -1,7 +1,7 @@
 //! Statuses of calls that the carrier or the server refused, or that exceed a limit.
 
 use super::flight::Flight;
-use crate::call::Entry;
+use crate::call::AdmissionClass;
 use crate::node::budgets::check_metadata;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -193,22 +193,22 @@ pub(super) enum NoRoom {
 
 impl NoRoom {
     /// Returns the status of a call that does not wait.
-    pub(super) fn refusal(self, entry: Entry) -> Status {
+    pub(super) fn refusal(self, entry: AdmissionClass) -> Status {
         Status::not_run(Code::ResourceExhausted, self.told(entry)).because(Reason::Overloaded)
     }
 
     /// Returns the status of a call whose deadline passed while it waited.
     pub(super) fn expired(self) -> Status {
-        let why = self.told(Entry::Waits);
+        let why = self.told(AdmissionClass::Waits);
         let text = format!("the deadline passed while the call waited for room: {why}");
         Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
     }
 
     /// Describes the limit and the remedy.
-    fn told(self, entry: Entry) -> String {
+    fn told(self, entry: AdmissionClass) -> String {
         let part = match entry {
-            Entry::Reserved => "",
-            Entry::Waits | Entry::Tries => {
+            AdmissionClass::Reserved => "",
+            AdmissionClass::Waits | AdmissionClass::Tries => {
                 ", but for the part that is reserved for calls of handlers and for replies"
             }
         };

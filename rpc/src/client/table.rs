@@ -11,7 +11,7 @@ use super::statuses::{
     received, refused, status_of, unreadable,
 };
 use super::waiting::Waiting;
-use crate::call::{Entry, Outcome, Response, Submission, shutting_down, too_many};
+use crate::call::{AdmissionClass, Outcome, Response, Submission, shutting_down, too_many};
 use crate::executor::inbox::Inbox;
 use crate::node::budgets::check_metadata;
 use crate::observe::counted::MethodCounters;
@@ -187,7 +187,7 @@ impl Table {
     #[inline(never)]
     fn no_room(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
         match call.entry {
-            Entry::Waits => self.waiting.push(peer, call, why, now),
+            AdmissionClass::Waits => self.waiting.push(peer, call, why, now),
             entry => self.end(call, why.refusal(entry)),
         }
     }
@@ -377,9 +377,9 @@ impl Table {
         let Some(stream) = flight.answer.stream() else { return self.without_stream(carrier, call) };
         // The server may allow more than this side.
         let most = if part == StreamPart::Accept { most_metadata } else { usize::MAX };
-        let received = check_metadata(item.len(), most).map_err(Status::after_run).and_then(|()| {
-            stream.frame(now, (part, item), &|peer, from, to| memory.recharge(peer, from, to))
-        });
+        let received = check_metadata(item.len(), most)
+            .map_err(Status::after_run)
+            .and_then(|()| stream.frame(now, part, item, &|peer, from, to| memory.recharge(peer, from, to)));
         if let Err(status) = received {
             stream.abort(status.of_call(format_args!("{} at {}", flight.method, flight.peer)));
             self.sweep(carrier);

@@ -5,12 +5,13 @@
 //! Nothing here waits.
 
 use crate::call::context::Spawn;
-use crate::call::{Entry, Opening, Outcome, Submission};
+use crate::call::{AdmissionClass, Opening, Outcome, Submission};
 use crate::client::routes::Pollers;
 use crate::client::routes::id::{Resolved, RouteId};
 use crate::executor::wakes::{Collecting, Wakes};
 use crate::executor::watchdog::RunningHandler;
 use crate::node::budgets::SharedMemory;
+use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::{Drain, Lifecycle};
 use crate::observe::counted::CountedMethods;
 use crate::stream::{Changes, Stream, StreamHost};
@@ -19,7 +20,7 @@ use crossbeam_queue::ArrayQueue;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use trunkline_machine::rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::PollerHandle;
 
@@ -49,8 +50,8 @@ impl Work {
     /// them, and other calls must not block their way to it.
     fn waits(&self) -> bool {
         match self {
-            Self::Call(call) => call.entry != Entry::Tries,
-            Self::Open(opening) => opening.submission.entry != Entry::Tries,
+            Self::Call(call) => call.entry != AdmissionClass::Tries,
+            Self::Open(opening) => opening.submission.entry != AdmissionClass::Tries,
             Self::Spawn(_) => false,
             Self::Route(_) | Self::Resolved(_) => true,
         }
@@ -65,7 +66,7 @@ pub(crate) struct Full;
 pub(crate) struct Inbox {
     work: ArrayQueue<Work>,
     /// Work for which `work` had no room.
-    more: Mutex<VecDeque<Work>>,
+    more: Lock<VecDeque<Work>>,
     /// Length of `more`.
     listed: AtomicUsize,
     /// Set when a caller has dropped a call. The poller then searches its calls.
@@ -99,7 +100,7 @@ impl Inbox {
     pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Self {
         Self {
             work: ArrayQueue::new(DEPTH),
-            more: Mutex::default(),
+            more: Lock::default(),
             listed: AtomicUsize::new(0),
             sweep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -183,7 +184,7 @@ impl Inbox {
             if !work.waits() {
                 return Err(Full);
             }
-            let mut more = self.more();
+            let mut more = self.more.lock();
             more.push_back(work);
             self.listed.store(more.len(), Ordering::SeqCst);
         }
@@ -206,7 +207,7 @@ impl Inbox {
         if self.listed.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        let mut more = self.more();
+        let mut more = self.more.lock();
         let work = more.pop_front();
         if more.is_empty() {
             // Memory for a burst is released.
@@ -214,10 +215,6 @@ impl Inbox {
         }
         self.listed.store(more.len(), Ordering::SeqCst);
         work
-    }
-
-    fn more(&self) -> MutexGuard<'_, VecDeque<Work>> {
-        self.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that a caller has dropped its call.
@@ -388,22 +385,4 @@ impl Pollers for Inboxes {
 }
 
 /// The owner of a stream whose call could not be made, because the node has not started.
-impl StreamHost for Inboxes {
-    fn stream_changed(&self, _: Arc<Stream>) {}
-
-    fn stream_dropped(&self) {}
-
-    fn wake_others(&self) {}
-
-    fn most_decoded(&self) -> usize {
-        0
-    }
-
-    fn memory(&self) -> Option<&SharedMemory> {
-        None
-    }
-
-    fn is_forked(&self) -> bool {
-        false
-    }
-}
+impl StreamHost for Inboxes {}

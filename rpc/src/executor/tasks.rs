@@ -217,12 +217,6 @@ impl Tasks {
     }
 }
 
-impl std::fmt::Debug for Tasks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tasks").field("running", &self.0.len()).finish()
-    }
-}
-
 /// Spawns a task on the current poller, alongside its handlers. The future need not be `Send`.
 ///
 /// The task continues when its handle is dropped and when the handler ends. It does not inherit the call's deadline
@@ -315,6 +309,12 @@ impl Future for Yielded {
         }
         task.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+impl std::fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tasks").field("running", &self.0.len()).finish()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use crate::call::context::current_timers;
 use crate::executor::on_poller::Waiting;
+use crate::node::fork_lock::Lock;
 use std::cell::Cell;
 use std::pin::pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -46,12 +47,12 @@ thread_local! {
 /// destructors of other locals and in handlers of `atexit`.
 #[derive(Default)]
 struct Parker {
-    state: Mutex<State>,
+    state: Lock<ParkerState>,
     changed: Condvar,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParkerState {
     #[default]
     Awake,
     Asleep,
@@ -64,7 +65,7 @@ impl Parker {
     fn take() -> Arc<Self> {
         let parker = KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default();
         // A waker of an earlier wait may have rung it.
-        *parker.lock() = State::Awake;
+        *parker.state.lock() = ParkerState::Awake;
         parker
     }
 
@@ -75,27 +76,23 @@ impl Parker {
 
     /// Returns true if it was woken since it was last asked.
     fn is_rung(&self) -> bool {
-        std::mem::take(&mut *self.lock()) == State::Rung
+        std::mem::take(&mut *self.state.lock()) == ParkerState::Rung
     }
 
     /// Sleeps until it is woken, for at most the given time. It may return early.
     fn park(&self, most: Option<Duration>) {
-        let mut state = self.lock();
-        if *state == State::Rung {
+        let mut state = self.state.lock();
+        if *state == ParkerState::Rung {
             return;
         }
-        *state = State::Asleep;
+        *state = ParkerState::Asleep;
         let mut state = match most {
             None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(most) => self.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0,
         };
-        if *state == State::Asleep {
-            *state = State::Awake;
+        if *state == ParkerState::Asleep {
+            *state = ParkerState::Awake;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,7 +103,7 @@ impl Wake for Parker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // Waking a thread that does not sleep would cost a system call.
-        if std::mem::replace(&mut *self.lock(), State::Rung) == State::Asleep {
+        if std::mem::replace(&mut *self.state.lock(), ParkerState::Rung) == ParkerState::Asleep {
             self.changed.notify_one();
         }
     }

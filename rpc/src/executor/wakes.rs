@@ -10,7 +10,6 @@ use crate::node::fork_lock::ForkLock;
 use crossbeam_queue::ArrayQueue;
 use slab::Slab;
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use trunkline_machine::rings::panics::catch;
@@ -24,6 +23,7 @@ thread_local! {
 }
 
 /// Wakers of a poller's turn, of tasks in other threads.
+#[derive(Debug)]
 pub(crate) struct Wakes(ArrayQueue<Waker>);
 
 impl Default for Wakes {
@@ -91,12 +91,6 @@ impl Wake for AfterTurn {
 /// Wakes a task of any executor. A panic of its waker is caught.
 fn wake_now(waker: Waker) {
     let _ended = catch(|| waker.wake());
-}
-
-impl fmt::Debug for Wakes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Wakes").field(&self.0.len()).finish()
-    }
 }
 
 /// The turn of a poller on this thread. Dropping it wakes what was collected.

@@ -10,11 +10,12 @@
 
 use crate::executor::inbox::Inboxes;
 use crate::executor::on_poller;
+use crate::node::fork_lock::Lock;
 use crate::wire::name::MethodName;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trunkline_transport::{LogLimit, Watch};
 use trunkline_verbs::Time;
@@ -52,10 +53,11 @@ impl Seen {
 }
 
 /// The watch over the pollers of a node.
+#[derive(Debug)]
 pub(crate) struct Watchdog {
     inboxes: Arc<Inboxes>,
     limit: Duration,
-    state: Mutex<(Vec<Seen>, LogLimit)>,
+    state: Lock<(Vec<Seen>, LogLimit)>,
     /// Number of turns that took longer than the limit.
     held: AtomicU64,
 }
@@ -67,7 +69,7 @@ impl Watchdog {
         Arc::new(Self {
             inboxes,
             limit,
-            state: Mutex::new((seen, LogLimit::default())),
+            state: Lock::new((seen, LogLimit::default())),
             held: AtomicU64::new(0),
         })
     }
@@ -107,7 +109,7 @@ fn remedy(occupation: Occupation) -> &'static str {
 
 impl Watch for Watchdog {
     fn look(&self, now: Time) -> Time {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let (seen, log) = &mut *state;
         let mut any_runs = false;
         for (poller, (inbox, seen)) in self.inboxes.iter().zip(seen).enumerate() {
@@ -129,15 +131,6 @@ impl Watch for Watchdog {
         // A node whose pollers sleep is not woken as often.
         let next = if any_runs { self.limit / LOOKS } else { self.limit };
         now + next.clamp(LEAST, MOST)
-    }
-}
-
-impl fmt::Debug for Watchdog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watchdog")
-            .field("limit", &self.limit)
-            .field("held", &self.held)
-            .finish_non_exhaustive()
     }
 }
 

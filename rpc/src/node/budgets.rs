@@ -2,10 +2,11 @@
 //!
 //! The builder holds the limits, a node the budgets made of them; each poller gets its share of both.
 
+use crate::node::fork_lock::Lock;
 use crate::node::start_error::StartError;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use trunkline_transport::budget::{Budget, Share};
 use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
 use trunkline_transport::footprint::{Footprint, MESSAGE_BYTES};
@@ -25,7 +26,7 @@ const LEAST_DECODED: usize = 64 << 10;
 const UNCHARGED_BYTES: usize = 1024;
 
 /// A share of the budget of decoded arguments, for charges from any thread.
-pub(crate) type SharedMemory = Arc<Mutex<Share>>;
+pub(crate) type SharedMemory = Arc<Lock<Share>>;
 
 /// The limits of a node.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +117,7 @@ impl Budgets {
             handlers: budget("running handlers", limits.handlers),
             calls: budget("calls under way", limits.calls),
             waiting_replies: budget("bytes of replies that wait", limits.waiting_replies),
-            memory: Arc::new(Mutex::new(Share::new(&decoded, pollers))),
+            memory: Arc::new(Lock::new(Share::new(&decoded, pollers))),
             decoded,
             most_decoded: limits.decoded.per_peer,
             most_metadata: limits.metadata,

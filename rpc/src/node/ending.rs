@@ -11,9 +11,9 @@
 //! | draining | refused | continue | continue | stay |
 //! | ending | refused | continue within the grace period | refused; those in flight end | stay while a handler runs, within the grace period |
 
-use super::{Node, Shared, State, elsewhere};
+use super::{Node, NodeInner, NodeState, elsewhere};
 use crate::executor::on_poller;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_transport::PollerIndex;
 use trunkline_verbs::fork::FORKED;
@@ -133,7 +133,7 @@ impl Node {
     }
 }
 
-impl Shared {
+impl NodeInner {
     /// Refuses jobs that no worker has begun, like other requests.
     fn refuse_jobs(&self) {
         if let Some(pool) = &self.pool {
@@ -143,9 +143,9 @@ impl Shared {
 
     /// Returns the transport's node, unless it has ended.
     pub(super) fn running(&self) -> Option<Arc<trunkline_transport::Node>> {
-        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Running(node) => Some(Arc::clone(node)),
-            State::Ended(_) => None,
+        match &*self.state.lock() {
+            NodeState::Running(node) => Some(Arc::clone(node)),
+            NodeState::Ended(_) => None,
         }
     }
 
@@ -198,9 +198,9 @@ impl Shared {
         }
         if node.is_ended() || !abandoned.is_empty() {
             self.count(&mut report);
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if matches!(&*state, State::Running(_)) {
-                *state = State::Ended(Box::new(report));
+            let mut state = self.state.lock();
+            if matches!(&*state, NodeState::Running(_)) {
+                *state = NodeState::Ended(Box::new(report));
             }
         }
     }

@@ -14,6 +14,25 @@ use trunkline_verbs::fork::Process;
 const ATTEMPTS: usize = 1000;
 const BETWEEN: Duration = Duration::from_millis(1);
 
+/// A mutex that does not know poisoning: a panic of the thread that holds it leaves the value as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Lock<T>(Mutex<T>);
+
+impl<T> Lock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A lock of a value that may outlive a fork.
 #[derive(Debug)]
 pub(crate) struct ForkLock<T> {

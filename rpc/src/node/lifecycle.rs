@@ -5,12 +5,13 @@
 //! [`Lifecycle::wait_drained`] waits.
 
 use crate::executor::wakes::Waiters;
+use crate::node::fork_lock::Lock;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::{Arc, Condvar, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 use trunkline_verbs::fork::{FORKED, Process};
 
@@ -31,10 +32,10 @@ pub(crate) struct Lifecycle {
     phase: AtomicU8,
     pub(crate) counters: Counters,
     /// Hashes of services and methods that were logged as not served.
-    logged: Mutex<BTreeSet<u64>>,
+    logged: Lock<BTreeSet<u64>>,
     /// Jobs that wait or run in the worker pool, abandoned ones included.
     jobs: AtomicUsize,
-    left: Mutex<Left>,
+    left: Lock<Left>,
     changed: Condvar,
     /// Handlers that wait for the drain.
     waiting: Waiters,
@@ -119,9 +120,9 @@ impl Lifecycle {
             process: Process::current(),
             phase: AtomicU8::new(SERVING),
             counters: Counters::default(),
-            logged: Mutex::default(),
+            logged: Lock::default(),
             jobs: AtomicUsize::new(0),
-            left: Mutex::new(Left { pollers, is_cut: false }),
+            left: Lock::new(Left { pollers, is_cut: false }),
             changed: Condvar::new(),
             waiting: Waiters::default(),
         })
@@ -132,6 +133,11 @@ impl Lifecycle {
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_forked()
+    }
+
+    /// Returns the result of polling a call or task that has not ended: in a forked child it never will.
+    pub(crate) fn pending<T>(&self) -> Poll<Result<T, Status>> {
+        if self.is_forked() { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending }
     }
 
     /// Begins the drain: pollers refuse requests from now on. They must be woken after this, so that they report.
@@ -160,19 +166,19 @@ impl Lifecycle {
     /// this hash.
     pub(crate) fn count_not_served(&self, hash: u64) -> bool {
         self.counters.not_served.add();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock();
         logged.len() < MOST_LOGGED && logged.insert(hash)
     }
 
     /// Records that a poller's handlers have ended, and that no other will start there. Each poller reports once.
     pub(crate) fn poller_drained(&self) {
-        self.lock().pollers -= 1;
+        self.left.lock().pollers -= 1;
         self.changed.notify_all();
     }
 
     /// Records that a poller ends its handlers, or ends before them.
     pub(crate) fn poller_cut(&self) {
-        self.lock().is_cut = true;
+        self.left.lock().is_cut = true;
         self.changed.notify_all();
     }
 
@@ -185,7 +191,7 @@ impl Lifecycle {
     pub(crate) fn job_ends(&self) {
         if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
             // Waiters check the number under the lock.
-            let _left = self.lock();
+            let _left = self.left.lock();
             self.changed.notify_all();
         }
     }
@@ -197,7 +203,7 @@ impl Lifecycle {
 
     /// Returns true if the handlers of all pollers, and the jobs of the pool, have ended.
     pub(crate) fn is_drained(&self) -> bool {
-        !self.is_forked() && self.lock().pollers == 0 && self.jobs() == 0
+        !self.is_forked() && self.left.lock().pollers == 0 && self.jobs() == 0
     }
 
     /// Waits until the handlers of all pollers, and the jobs of the pool, have ended, or until the limit. Returns true if they
@@ -207,12 +213,8 @@ impl Lifecycle {
             return false;
         }
         let waits = |left: &mut Left| (left.pollers > 0 || self.jobs() > 0) && !left.is_cut;
-        let waited = self.changed.wait_timeout_while(self.lock(), limit, waits);
+        let waited = self.changed.wait_timeout_while(self.left.lock(), limit, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0.pollers == 0 && self.jobs() == 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Left> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::executor::pool::{PoolSettings, PoolThreads};
 use crate::executor::runtime_guard::RuntimeGuard;
 use crate::executor::watchdog::{HOLD_LIMIT, Watchdog};
 use crate::node::budgets::{Budgets, Limits};
+use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::{Lifecycle, lost_in_child, refused_in_child};
 use crate::node::start_error::StartError;
 use crate::observe::counted;
@@ -23,7 +24,7 @@ use crate::upper::RpcPoller;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_machine::Runtime;
@@ -635,7 +636,7 @@ impl NodeBuilder {
         if let Some(pool) = &pool {
             pool.start(&runtime)?;
         }
-        Ok(Node(Arc::new(Shared {
+        Ok(Node(Arc::new(NodeInner {
             local_address: node.local_address(),
             clock: of_node,
             inboxes,
@@ -647,7 +648,7 @@ impl NodeBuilder {
             lifecycle,
             pool,
             watchdog,
-            state: Mutex::new(State::Running(Arc::new(node))),
+            state: Lock::new(NodeState::Running(Arc::new(node))),
         })))
     }
 }
@@ -657,10 +658,10 @@ impl NodeBuilder {
 /// Dropping blocks until the shutdown ends. In a task of a tokio runtime it blocks for at most 50 ms, and a
 /// separate thread completes the shutdown; await [`Node::shutdown_async`] there instead. Other runtimes are not
 /// detected.
-pub struct Node(Arc<Shared>);
+pub struct Node(Arc<NodeInner>);
 
 /// State of a node, shared by its handle and by threads that wait for its end.
-struct Shared {
+struct NodeInner {
     local_address: SocketAddr,
     clock: Clock,
     inboxes: Arc<Inboxes>,
@@ -675,10 +676,10 @@ struct Shared {
     /// `None` if no service needs a pool.
     pool: Option<Box<PoolThreads>>,
     watchdog: Arc<Watchdog>,
-    state: Mutex<State>,
+    state: Lock<NodeState>,
 }
 
-enum State {
+enum NodeState {
     /// Cloned for any longer use, to keep the lock short.
     Running(Arc<trunkline_transport::Node>),
     /// The node has ended; this is its last report.
@@ -744,9 +745,9 @@ impl Node {
         if self.0.lifecycle.is_forked() {
             return NodeReport::forked(self.0.local_address);
         }
-        let node = match &*self.0.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Running(node) => Arc::clone(node),
-            State::Ended(report) => return (**report).clone(),
+        let node = match &*self.0.state.lock() {
+            NodeState::Running(node) => Arc::clone(node),
+            NodeState::Ended(report) => return (**report).clone(),
         };
         self.0.complete(node.report())
     }
@@ -838,7 +839,7 @@ impl Node {
     }
 }
 
-impl Shared {
+impl NodeInner {
     /// Adds this layer's budgets, limits and counters to the transport's report.
     fn complete(&self, mut report: NodeReport) -> NodeReport {
         let jobs = self.pool.iter().map(|pool| pool.pool().report());

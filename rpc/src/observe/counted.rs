@@ -3,13 +3,14 @@
 //! A poller has one set of counters per method and side, and is their only writer, so that it loads and stores them
 //! relaxed, and neither locks nor allocates. The report adds the pollers' counters up.
 
+use crate::node::fork_lock::Lock;
 #[cfg(feature = "metrics")]
 use crate::observe::published::Published;
 use crate::status::Code;
 use crate::wire::name::MethodName;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use trunkline_transport::histogram::{HistogramWriter, add};
 use trunkline_transport::{FailedCalls, MethodReport};
 
@@ -147,13 +148,13 @@ impl MethodCounters {
 pub(crate) struct CountedMethods {
     /// `server` or `client`.
     side: &'static str,
-    methods: Mutex<Vec<Arc<MethodCounters>>>,
+    methods: Lock<Vec<Arc<MethodCounters>>>,
 }
 
 impl CountedMethods {
     /// Creates the counters of this side, without a method.
     pub(crate) fn new(side: &'static str) -> Self {
-        Self { side, methods: Mutex::default() }
+        Self { side, methods: Lock::default() }
     }
 
     /// Adds the counters of a method.
@@ -168,7 +169,7 @@ impl CountedMethods {
 
     fn add_named(&self, name: (&'static str, &'static str)) -> Arc<MethodCounters> {
         let counters = Arc::new(MethodCounters::new(self.side, name));
-        self.methods.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counters));
+        self.methods.lock().push(Arc::clone(&counters));
         counters
     }
 }
@@ -177,7 +178,7 @@ impl CountedMethods {
 pub(crate) fn report<'a>(pollers: impl Iterator<Item = &'a CountedMethods>) -> Vec<MethodReport> {
     let mut rows = BTreeMap::new();
     for poller in pollers {
-        for counters in poller.methods.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for counters in poller.methods.lock().iter() {
             let (service, method) = counters.name;
             let (row, failed) = rows.entry(counters.name).or_insert_with(|| {
                 let row = MethodReport {
@@ -250,15 +251,15 @@ mod published_tests {
 
     /// A recorder that stores all values.
     #[derive(Default)]
-    struct Notes(Arc<Mutex<Vec<String>>>);
+    struct Notes(Arc<Lock<Vec<String>>>);
 
-    struct Note(Arc<Mutex<Vec<String>>>, Key);
+    struct Note(Arc<Lock<Vec<String>>>, Key);
 
     impl Note {
         fn write(&self, value: String) {
             let labels = self.1.labels().map(|label| format!("{}={}", label.key(), label.value()));
             let labels = labels.collect::<Vec<_>>().join(" ");
-            self.0.lock().unwrap().push(format!("{} {labels}: {value}", self.1.name()));
+            self.0.lock().push(format!("{} {labels}: {value}", self.1.name()));
         }
     }
 
@@ -318,6 +319,6 @@ mod published_tests {
                 format!("trunkline.{side}.calls.refused {of}: +1"),
             ]
         });
-        assert_eq!(*notes.0.lock().unwrap(), expected.collect::<Vec<_>>());
+        assert_eq!(*notes.0.lock(), expected.collect::<Vec<_>>());
     }
 }

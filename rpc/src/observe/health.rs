@@ -62,10 +62,10 @@ pub trait Health {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct HealthReporter(Arc<Shared>);
+pub struct HealthReporter(Arc<HealthTable>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct HealthTable {
     statuses: ForkLock<BTreeMap<String, ServingStatus>>,
     watching: Waiters,
 }

@@ -40,11 +40,11 @@ impl ArgumentMemory {
 
     /// Changes a charge of a peer from one number of bytes to another. Returns false if it may not use them.
     pub(crate) fn recharge(&self, peer: PeerKey, from: usize, to: usize) -> bool {
-        self.recharge_leaving(peer, (from, to), Leaves::Nothing)
+        self.recharge_leaving(peer, from, to, Leaves::Nothing)
     }
 
     /// Does the same as [`Self::recharge`], for a use that leaves a part of the budget to others.
-    pub(crate) fn recharge_leaving(&self, peer: PeerKey, (from, to): (usize, usize), leaves: Leaves) -> bool {
+    pub(crate) fn recharge_leaving(&self, peer: PeerKey, from: usize, to: usize, leaves: Leaves) -> bool {
         if to > from {
             return self.share.borrow_mut().take_leaving(peer, to - from, leaves).is_ok();
         }

@@ -2,7 +2,7 @@
 
 use super::authorize::{Authorizers, RefusalLog};
 use super::limits::MethodLimits;
-use super::method::{Method, Outcome};
+use super::method::{Method, Outcome, Started};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
 use super::request::parse_metadata;
 use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
@@ -396,14 +396,14 @@ impl Dispatch {
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
         self.inbox.running().handler(table);
         let (poller, memory) = (Rc::clone(&self.poller), Rc::clone(&self.arguments));
-        let request = Request::new(message, encoded, poller, memory, (stream.clone(), self.most_metadata));
+        let request = Request::new(message, encoded, poller, memory, stream.clone(), self.most_metadata);
         self.current.begin(key.peer, deadline);
         let inside = self.runtime_guard.enter();
         let started = served.calls.start(table, request, ready);
         drop(inside);
         let (decoded, context) = (self.arguments.end(), self.current.end());
         match started {
-            Ok(slot) => {
+            Started::Running(slot) => {
                 let task = TaskId { table, slot };
                 let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
                 let started = carrier.now();
@@ -415,7 +415,7 @@ impl Dispatch {
                     self.end_replaced(carrier, earlier);
                 }
             }
-            Err(outcome) => {
+            Started::Ended(outcome) => {
                 let metadata = context.and_then(|context| context.end());
                 self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);

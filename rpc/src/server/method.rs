@@ -17,11 +17,18 @@ use trunkline_machine::rings::panics::{catch, catch_or};
 /// The outcome of a call on this node.
 pub(super) type Outcome = Result<Reply, Failure>;
 
+/// A call after its first poll.
+pub(crate) enum Started {
+    /// It runs in this slot.
+    Running(u32),
+    /// It has ended at once, and has no slot.
+    Ended(Outcome),
+}
+
 /// The table of a method's calls.
 pub(crate) trait Method {
-    /// Starts a call in a free slot and polls it once. Returns `Err` with the outcome of a call that ended at once,
-    /// whose slot is free again.
-    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Outcome>;
+    /// Starts a call in a free slot and polls it once.
+    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Started;
 
     /// Polls the call in a slot. Returns `Some` when it has ended.
     fn poll(&mut self, slot: u32) -> Option<Outcome>;
@@ -89,14 +96,14 @@ where
     F: Future<Output = Outcome>,
     R: Fn(Request) -> F,
 {
-    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Outcome> {
+    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Started {
         let Some(slot) = self.free_slot(table, ready) else {
             let status =
                 Status::not_run(Code::ResourceExhausted, "too many calls of this method are running");
-            return Err(Err(Failure::Node(status.because(Reason::Overloaded))));
+            return Started::Ended(Err(Failure::Node(status.because(Reason::Overloaded))));
         };
         let Self { run, slots, .. } = self;
-        let Some(entry) = slots.get_mut(slot as usize) else { return Err(panicked(None)) };
+        let Some(entry) = slots.get_mut(slot as usize) else { return Started::Ended(panicked(None)) };
         entry.waker.polled();
         let future = &mut entry.future;
         let mut context = Context::from_waker(&entry.std_waker);
@@ -107,13 +114,13 @@ where
         };
         let polled = catch_or(code, panicked);
         let outcome = match polled {
-            Ok(Some(Poll::Pending)) => return Ok(slot),
+            Ok(Some(Poll::Pending)) => return Started::Running(slot),
             Ok(Some(Poll::Ready(outcome))) => outcome,
             Ok(None) => panicked(None),
             Err(outcome) => outcome,
         };
         self.clear(slot);
-        Err(outcome)
+        Started::Ended(outcome)
     }
 
     fn poll(&mut self, slot: u32) -> Option<Outcome> {

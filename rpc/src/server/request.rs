@@ -52,7 +52,8 @@ impl Request {
         encoded: Range<usize>,
         poller: Rc<LocalQueue>,
         memory: Rc<ArgumentMemory>,
-        (stream, most_metadata): (Option<Arc<Stream>>, usize),
+        stream: Option<Arc<Stream>>,
+        most_metadata: usize,
     ) -> Self {
         Self { message, encoded, poller, memory, stream, most_metadata }
     }
@@ -161,7 +162,7 @@ impl Writer {
         let initial = Context::current().map(|context| context.take_initial_metadata()).unwrap_or_default();
         check_metadata(initial.size(), self.most_metadata)
             .map_err(|status| Failure::Node(status.after_run()))?;
-        send_from_handler((stream, initial), source, put).await.map_err(|error| match error {
+        send_from_handler(stream, initial, source, put).await.map_err(|error| match error {
             SendItemsError::Source(status) => Failure::Handler(status),
             SendItemsError::Item(status) => Failure::Node(status),
         })

@@ -6,10 +6,11 @@ use super::method::{Method, MethodTable};
 use super::{Failure, Reply, Request};
 use crate::call::context::PollerContext;
 use crate::executor::pool::Pool;
+use crate::node::fork_lock::Lock;
 use crate::node::start_error::{Cause, HandlerInitError, StartError};
 use crate::wire::name::{MethodName, ServiceName};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use trunkline_machine::rings::panics::catch_or;
 use trunkline_transport::NodeReport;
 
@@ -166,12 +167,12 @@ impl fmt::Debug for Methods {
 /// on every poller. A number is assigned once and stays valid for the life of the node. All pollers share the table,
 /// whatever services they create.
 #[derive(Debug, Default)]
-pub(crate) struct MethodNumbers(Mutex<Vec<u64>>);
+pub(crate) struct MethodNumbers(Lock<Vec<u64>>);
 
 impl MethodNumbers {
     /// Returns the number of the method with this hash, and assigns one if necessary. `None` if no number is left.
     pub(crate) fn of(&self, hash: u64) -> Option<u16> {
-        let mut methods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut methods = self.0.lock();
         let known = methods.iter().position(|method| *method == hash);
         let number =
             u16::try_from(known.unwrap_or(methods.len())).ok().filter(|number| *number < u16::MAX)?;
@@ -190,7 +191,7 @@ mod tests {
     fn a_number_is_given_once_and_never_the_one_that_means_none() {
         let numbers = MethodNumbers::default();
         assert_eq!([7, 9, 7, 8].map(|hash| numbers.of(hash)), [Some(0), Some(1), Some(0), Some(2)]);
-        numbers.0.lock().unwrap().resize(usize::from(u16::MAX), 0);
+        numbers.0.lock().resize(usize::from(u16::MAX), 0);
         assert_eq!((numbers.of(9), numbers.of(99)), (Some(1), None));
     }
 }

@@ -2,11 +2,11 @@
 
 use super::Charge;
 use super::state::{Flushed, Stream};
+use crate::node::fork_lock::Lock;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_transport::{Carrier, PeerKey};
 use trunkline_verbs::Time;
@@ -22,12 +22,12 @@ const FAILURES: usize = 16;
 #[derive(Default)]
 pub(crate) struct Changes {
     any: AtomicBool,
-    streams: Mutex<Vec<Arc<Stream>>>,
+    streams: Lock<Vec<Arc<Stream>>>,
 }
 
 impl Changes {
     pub(crate) fn add(&self, stream: Arc<Stream>) {
-        self.lock().push(stream);
+        self.streams.lock().push(stream);
         // SYNC: changes
         self.any.store(true, Ordering::Release);
     }
@@ -40,23 +40,13 @@ impl Changes {
     /// Takes all streams, in exchange for an empty list.
     fn take(&self, list: &mut Vec<Arc<Stream>>) {
         self.any.store(false, Ordering::Release);
-        mem::swap(&mut *self.lock(), list);
+        mem::swap(&mut *self.streams.lock(), list);
     }
 
     /// Drops all streams: their poller has ended.
     pub(crate) fn clear(&self) {
         let mut list = Vec::new();
         self.take(&mut list);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Stream>>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Changes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Changes").field("any", &self.any).finish_non_exhaustive()
     }
 }
 
@@ -66,7 +56,7 @@ impl fmt::Debug for Changes {
 /// many streams and take nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
-    lines: BTreeMap<PeerKey, Line>,
+    lines: BTreeMap<PeerKey, BlockedPeer>,
     next_round: Option<Time>,
     /// Reused to avoid an allocation per flush.
     list: Vec<Arc<Stream>>,
@@ -75,7 +65,7 @@ pub(crate) struct Unsent {
 
 /// The streams of a peer without room.
 #[derive(Debug)]
-struct Line {
+struct BlockedPeer {
     streams: VecDeque<Arc<Stream>>,
     due: Time,
     pause: Duration,
@@ -99,7 +89,7 @@ impl Unsent {
             if let Some(line) = line.and_then(|peer| self.lines.get_mut(&peer)) {
                 line.streams.push_back(stream);
             } else if let Flushed::NoRoom(peer) = stream.flush(carrier, charge, &mut self.scratch) {
-                let line = Line { streams: VecDeque::from([stream]), due: now + PAUSE, pause: PAUSE };
+                let line = BlockedPeer { streams: VecDeque::from([stream]), due: now + PAUSE, pause: PAUSE };
                 self.lines.insert(peer, line);
             }
         }

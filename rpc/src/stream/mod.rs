@@ -93,24 +93,32 @@ impl Window {
 type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
 
 /// The poller that makes the call of a stream, or runs it: a trait, because it belongs to the layer above. Nothing here waits.
+///
+/// The defaults are those of a node that has not started, whose calls could not be made.
 pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
     /// Tells the poller to process a stream that has changed.
-    fn stream_changed(&self, stream: Arc<Stream>);
+    fn stream_changed(&self, _stream: Arc<Stream>) {}
 
     /// Tells the poller that a caller has dropped a stream. The poller then searches its calls.
-    fn stream_dropped(&self);
+    fn stream_dropped(&self) {}
 
     /// Wakes the tasks whose wakers the poller has collected. Called by the first of these tasks that runs.
-    fn wake_others(&self);
+    fn wake_others(&self) {}
 
     /// Returns the memory that one decoded item may take, in bytes.
-    fn most_decoded(&self) -> usize;
+    fn most_decoded(&self) -> usize {
+        0
+    }
 
     /// Returns the share of the budget of decoded arguments that any thread may charge; `None` before its node has started.
-    fn memory(&self) -> Option<&SharedMemory>;
+    fn memory(&self) -> Option<&SharedMemory> {
+        None
+    }
 
     /// Returns true in a forked child, which has no pollers.
-    fn is_forked(&self) -> bool;
+    fn is_forked(&self) -> bool {
+        false
+    }
 }
 
 /// The caller's work for a stream: the place for its metadata, and the closures of interceptors. Dropping it before the end

@@ -9,7 +9,7 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{StreamHost, Streaming};
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use trunkline_transport::PeerKey;
 
 /// Bytes of the budget of decoded arguments that are charged to a peer until this is dropped.
@@ -44,7 +44,7 @@ impl PeerMemory {
         }
         // In a child a thread of the parent may have left the lock taken.
         let Some(memory) = self.owner.memory().filter(|_| !self.owner.is_forked()) else { return Ok(()) };
-        let mut share = memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut share = memory.lock();
         if bytes > self.bytes {
             let taken = share.take(self.peer, bytes - self.bytes);
             // Keeps neither reserved units nor, once nothing is charged, an entry of the peer.

@@ -9,6 +9,7 @@ use super::{
 use crate::call::response::Response;
 use crate::executor::wakes;
 use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
+use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::lost_in_child;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -17,7 +18,7 @@ use crate::wire::metadata::{Metadata, ReplyMetadata};
 use crate::wire::name::Streams;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_machine::mutant;
@@ -117,11 +118,11 @@ pub(crate) struct Stream {
     owner: Arc<dyn StreamHost>,
     side: Side,
     streams: Streams,
-    state: Mutex<State>,
+    state: Lock<StreamState>,
 }
 
 #[derive(Default)]
-struct State {
+struct StreamState {
     /// `None` until the request has left.
     address: Option<Address>,
     /// True if its poller will process it.
@@ -219,16 +220,16 @@ impl Stream {
         idle_limit: Option<Duration>,
         charged: usize,
     ) -> Arc<Self> {
-        let state = State {
+        let state = StreamState {
             address,
             idle_limit: idle_limit.map(|limit| limit.max(SHORTEST_IDLE)),
             deadline: Time::MAX,
             charged,
             incoming: Incoming { left: FIRST, window: FIRST, ..Incoming::default() },
             sending: Sending { left: FIRST, ..Sending::default() },
-            ..State::default()
+            ..StreamState::default()
         };
-        Arc::new(Self { owner, side, streams, state: Mutex::new(state) })
+        Arc::new(Self { owner, side, streams, state: Lock::new(state) })
     }
 
     /// Returns true if this side receives items.
@@ -247,17 +248,13 @@ impl Stream {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Locks it for the program. Returns `None` in a forked child, where a poller may have left the lock taken.
-    fn lock_in_program(&self) -> Option<MutexGuard<'_, State>> {
-        (!self.owner.is_forked()).then(|| self.lock())
+    fn lock_in_program(&self) -> Option<MutexGuard<'_, StreamState>> {
+        (!self.owner.is_forked()).then(|| self.state.lock())
     }
 
     /// Tells its poller to process it.
-    fn report(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn report(self: &Arc<Self>, mut state: MutexGuard<'_, StreamState>) {
         let is_new = !mem::replace(&mut state.is_reported, true);
         drop(state);
         if is_new {
@@ -269,7 +266,7 @@ impl Stream {
 
     /// Allows its frames to be sent.
     pub(crate) fn opened(self: &Arc<Self>, now: Time, address: Address) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.address = Some(address);
         state.arrived = now;
         self.report(state);
@@ -277,7 +274,7 @@ impl Stream {
 
     /// Forgets that its request has left, which its server has not taken. Another request follows.
     pub(crate) fn withdrawn(&self) {
-        self.lock().address = None;
+        self.state.lock().address = None;
     }
 
     /// Returns its poller and its peer; `None` until its request has left, and in a forked child.
@@ -293,17 +290,17 @@ impl Stream {
 
     /// Returns true if its request has left.
     pub(crate) fn is_open(&self) -> bool {
-        self.lock().address.is_some()
+        self.state.lock().address.is_some()
     }
 
     /// Returns true if the handler's stream exists.
     pub(crate) fn is_accepted(&self) -> bool {
-        self.lock().is_accepted
+        self.state.lock().is_accepted
     }
 
     /// Begins the timer of a call with this deadline, whose request is sent. Returns when it is due.
     pub(crate) fn begin_timer(&self, now: Time, deadline: Time) -> Option<Time> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.deadline, state.arrived) = (deadline, now);
         let due = state.idle_limit.map_or(deadline, |limit| deadline.min(now + limit));
         (due != Time::MAX).then_some(due)
@@ -311,7 +308,7 @@ impl Stream {
 
     /// Returns whether the call ends, because its timer is due.
     pub(crate) fn expiry(&self, now: Time) -> Expiry {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };
         let waits_for_reader = !state.incoming.left.is_open() && !state.incoming.has_ended;
         if state.address.is_none() || waits_for_reader {
@@ -329,10 +326,11 @@ impl Stream {
     pub(crate) fn frame(
         &self,
         now: Time,
-        (part, item): (StreamPart, &[u8]),
+        part: StreamPart,
+        item: &[u8],
         charge: Charge<'_>,
     ) -> Result<(), Status> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_over {
             return Ok(());
         }
@@ -385,7 +383,7 @@ impl Stream {
 
     /// Ends it with the outcome of the call, on the client.
     pub(crate) fn complete(&self, outcome: Outcome) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.is_over {
             let received = match &outcome {
                 Ok(response) => response.metadata(),
@@ -418,13 +416,13 @@ impl Stream {
 
     /// Ends it on the server. Returns the bytes that were charged for it.
     pub(crate) fn close(&self) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let charged = mem::take(&mut state.charged);
         self.over(state);
         charged
     }
 
-    fn over(&self, mut state: MutexGuard<'_, State>) {
+    fn over(&self, mut state: MutexGuard<'_, StreamState>) {
         state.is_over = true;
         let buffer = mem::take(&mut state.sending.buffer);
         let woken = [state.incoming.waker.take(), state.sending.waker.take()];
@@ -435,23 +433,23 @@ impl Stream {
 
     /// Returns the bytes that were charged for it, before its end.
     pub(crate) fn release(&self) -> usize {
-        mem::take(&mut self.lock().charged)
+        mem::take(&mut self.state.lock().charged)
     }
 
     /// Returns the bytes that are charged for it.
     pub(crate) fn charged(&self) -> usize {
-        self.lock().charged
+        self.state.lock().charged
     }
 
     /// Returns true if the caller has dropped the call, or this side has ended it.
     pub(crate) fn is_abandoned(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.is_dropped || state.aborted.is_some()
     }
 
     /// Returns the peer that its frames go to, once they may leave.
     pub(super) fn destination(&self) -> Option<PeerKey> {
-        self.lock().address.map(|address| address.peer)
+        self.state.lock().address.map(|address| address.peer)
     }
 
     /// Sends pending frames.
@@ -461,11 +459,11 @@ impl Stream {
         charge: Charge<'_>,
         scratch: &mut Vec<u8>,
     ) -> Flushed {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_reported = false;
         let Some(address) = state.address.filter(|_| !state.is_over) else { return Flushed::All };
         state.grow(charge, address.peer);
-        let mut line = Line { carrier, address, from_caller: self.side == Side::Client, scratch };
+        let mut line = FrameSender { carrier, address, from_caller: self.side == Side::Client, scratch };
         let was_open = state.incoming.left.is_open();
         let sent = state.send(&mut line);
         if !was_open && state.incoming.left.is_open() {
@@ -503,7 +501,7 @@ impl Stream {
 
     /// Reports that the handler's stream exists, with the metadata for the start of its response.
     pub(super) fn accept(self: &Arc<Self>, initial: Metadata) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.sending.accepts = Some(initial);
         self.report(state);
     }
@@ -623,7 +621,7 @@ impl Stream {
     }
 
     /// Returns the end of the received items, if there is one. Otherwise moves the reader's earlier waker to `earlier`.
-    fn end_of(&self, state: &mut State, task: &Context<'_>, earlier: &mut Option<Waker>) -> Read {
+    fn end_of(&self, state: &mut StreamState, task: &Context<'_>, earlier: &mut Option<Waker>) -> Read {
         if self.side == Side::Server {
             if state.incoming.has_ended {
                 return Read::Finished;
@@ -670,7 +668,7 @@ impl Stream {
     }
 }
 
-impl State {
+impl StreamState {
     /// Doubles the window as far as the peer may use memory.
     fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
         if !self.incoming.wants_more() {
@@ -712,7 +710,7 @@ impl State {
         }
     }
 
-    fn send(&mut self, line: &mut Line<'_>) -> Result<(), SendError> {
+    fn send(&mut self, line: &mut FrameSender<'_>) -> Result<(), SendError> {
         let Self { incoming, sending, .. } = self;
         if let Some(initial) = &sending.accepts {
             line.send_with(StreamPart::Accept, initial.block(), true)?;
@@ -837,14 +835,14 @@ impl Sending {
 }
 
 /// A sender of the frames of one stream.
-struct Line<'a> {
+struct FrameSender<'a> {
     carrier: &'a mut dyn Carrier,
     address: Address,
     from_caller: bool,
     scratch: &'a mut Vec<u8>,
 }
 
-impl Line<'_> {
+impl FrameSender<'_> {
     fn out(&self, ordered: bool) -> Outgoing<'static> {
         without_call(self.address.peer, self.address.toward, self.address.session, ordered)
     }
@@ -924,16 +922,6 @@ mod tests {
             panic!("a child wakes no poller");
         }
 
-        fn wake_others(&self) {}
-
-        fn most_decoded(&self) -> usize {
-            0
-        }
-
-        fn memory(&self) -> Option<&crate::node::budgets::SharedMemory> {
-            None
-        }
-
         fn is_forked(&self) -> bool {
             self.is_forked
         }
@@ -957,7 +945,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
         let stream = Stream::of_client(Arc::new(OfProcess { is_forked: true }), Streams::Both, None);
-        let of_poller = stream.lock();
+        let of_poller = stream.state.lock();
         let (done, wait) = channel();
         let program = Arc::clone(&stream);
         thread::spawn(move || {
@@ -987,7 +975,7 @@ mod tests {
 
     impl Drop for Uses {
         fn drop(&mut self) {
-            drop(self.0.lock());
+            drop(self.0.state.lock());
         }
     }
 

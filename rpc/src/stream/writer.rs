@@ -22,7 +22,8 @@ pub(crate) enum SendItemsError {
 
 /// Sends the metadata and the items of a handler's stream, which `put` encodes. Completes when all items have left.
 pub(crate) async fn send_from_handler<S, T, P>(
-    (stream, initial): (Arc<Stream>, Metadata),
+    stream: Arc<Stream>,
+    initial: Metadata,
     source: S,
     put: P,
 ) -> Result<(), SendItemsError>

@@ -1,6 +1,8 @@
 //! A carrier without a network, for fuzzing and unit tests: it records what it is given.
 
-use crate::call::{Entry, NewStream, Opened, Opening, Outcome, Outgoing as Items, StreamWait, Submission};
+use crate::call::{
+    AdmissionClass, NewStream, Opened, Opening, Outcome, Outgoing as Items, StreamWait, Submission,
+};
 use crate::client::routes::Routes;
 #[cfg(test)]
 use crate::client::routes::{Chosen, Link};
@@ -455,7 +457,7 @@ impl Rig {
         one_way: bool,
         nested: bool,
     ) -> Getter<Outcome> {
-        let entry = if nested { Entry::Reserved } else { Entry::Tries };
+        let entry = if nested { AdmissionClass::Reserved } else { AdmissionClass::Tries };
         self.submit_with(port, method, limit, one_way, entry)
     }
 
@@ -466,7 +468,7 @@ impl Rig {
         method: &'static MethodName,
         limit: Duration,
         one_way: bool,
-        entry: Entry,
+        entry: AdmissionClass,
     ) -> Getter<Outcome> {
         self.push(Submission { one_way, ..self.submission(port, method, limit, entry) })
     }
@@ -477,7 +479,7 @@ impl Rig {
         &self,
         port: u16,
         limit: Duration,
-        entry: Entry,
+        entry: AdmissionClass,
         order: Option<Turn>,
     ) -> Getter<Outcome> {
         self.push(Submission { order, ..self.submission(port, ECHO, limit, entry) })
@@ -491,7 +493,7 @@ impl Rig {
         metadata: &Metadata,
         arguments: usize,
     ) -> Getter<Outcome> {
-        let mut call = self.submission(port, ECHO, Duration::from_secs(1), Entry::Tries);
+        let mut call = self.submission(port, ECHO, Duration::from_secs(1), AdmissionClass::Tries);
         call.encoded.clear();
         call.encoded.buffer().extend_from_slice(metadata.block());
         call.encoded.buffer().extend(std::iter::repeat_n(7, arguments));
@@ -503,13 +505,18 @@ impl Rig {
     #[cfg(test)]
     pub(crate) fn submit_by(&self, link: &Link, connect: Connect, limit: Duration) -> Getter<Outcome> {
         let (server, route) = link.server();
-        let submission = self.submission(0, ECHO, limit, Entry::Waits);
+        let submission = self.submission(0, ECHO, limit, AdmissionClass::Waits);
         self.push(Submission { server, route, connect, ..submission })
     }
 
     /// Submits a call of `echo` that waits for a connection to the server with this port.
     #[cfg(test)]
-    pub(crate) fn submit_waiting(&self, port: u16, limit: Duration, entry: Entry) -> Getter<Outcome> {
+    pub(crate) fn submit_waiting(
+        &self,
+        port: u16,
+        limit: Duration,
+        entry: AdmissionClass,
+    ) -> Getter<Outcome> {
         self.push(Submission { connect: Connect::Wait, ..self.submission(port, ECHO, limit, entry) })
     }
 
@@ -518,7 +525,7 @@ impl Rig {
         port: u16,
         method: &'static MethodName,
         limit: Duration,
-        entry: Entry,
+        entry: AdmissionClass,
     ) -> Submission<Setter<Outcome>> {
         let mut encoded = Encoded::default();
         encoded.buffer().push(7);
@@ -533,7 +540,7 @@ impl Rig {
             metadata: 0,
             body: self.body.clone().into(),
             deadline: self.carrier.now + limit,
-            nested: entry == Entry::Reserved,
+            nested: entry == AdmissionClass::Reserved,
             entry,
             answer: None,
         }
@@ -549,7 +556,7 @@ impl Rig {
     #[cfg(test)]
     pub(crate) fn submit_chosen(&self, chosen: &Chosen, connect: Connect) -> Getter<Outcome> {
         let (server, route) = chosen.to;
-        let submission = self.submission(0, ECHO, Duration::from_secs(60), Entry::Waits);
+        let submission = self.submission(0, ECHO, Duration::from_secs(60), AdmissionClass::Waits);
         self.push(Submission { server, route, connect, ..submission })
     }
 
@@ -562,7 +569,7 @@ impl Rig {
         connect: Connect,
     ) -> (StreamWait, Opened) {
         let (server, route) = chosen.to;
-        let call = self.submission(0, method, Duration::ZERO, Entry::Tries);
+        let call = self.submission(0, method, Duration::ZERO, AdmissionClass::Tries);
         self.open_call(Submission { server, route, connect, ..call }, no_items())
     }
 
@@ -579,7 +586,7 @@ impl Rig {
         items: Items,
         connect: Connect,
     ) -> (StreamWait, Opened) {
-        let call = self.submission(port, method, Duration::ZERO, Entry::Tries);
+        let call = self.submission(port, method, Duration::ZERO, AdmissionClass::Tries);
         self.open_call(Submission { connect, ..call }, items)
     }
 

@@ -245,7 +245,7 @@ impl RpcPoller {
         let placed = if call.is_chosen() && stays(call.server) {
             Some(call)
         } else {
-            call.route.and_then(|id| parked.place((carrier, &serves), id, call))
+            call.route.and_then(|id| parked.place(carrier, &serves, id, call))
         };
         if let Some(mut call) = placed {
             table.start(carrier, &mut call, |buffer| inbox.keep(buffer));
@@ -320,7 +320,7 @@ impl RpcPoller {
     fn send_items(&mut self, carrier: &mut dyn Carrier) {
         // A window can do without growth. Items that exceed theirs and arguments, which cannot wait, find room beside it.
         let charge =
-            |peer, from, to| self.dispatch.memory().recharge_leaving(peer, (from, to), Leaves::ThreeEighths);
+            |peer, from, to| self.dispatch.memory().recharge_leaving(peer, from, to, Leaves::ThreeEighths);
         self.unsent.flush(self.inbox.changes(), carrier, &charge);
     }
 

@@ -1,13 +1,14 @@
 //! A call as its handler sees it.
 
 use crate::executor::wakes::Waiters;
+use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::Drain;
 use crate::wire::metadata::{Metadata, ReplyMetadata, TraceContext};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 use tracing::Span;
@@ -56,9 +57,9 @@ impl fmt::Display for Peer {
 /// [`Context::scope`] carries the context to another executor, and `Context::detached().scope(...)` makes calls
 /// independent of the current one.
 #[derive(Clone)]
-pub struct Context(Arc<Shared>);
+pub struct Context(Arc<ContextInner>);
 
-struct Shared {
+struct ContextInner {
     clock: Clock,
     /// The drain of the call's node; `None` in a detached context.
     drain: Option<Arc<Drain>>,
@@ -71,7 +72,7 @@ struct Shared {
     /// Waiters for the end of the call.
     waiting: Waiters,
     /// Metadata of the response; `None` while the handler has set none.
-    reply: Mutex<Option<Box<ReplyMetadata>>>,
+    reply: Lock<Option<Box<ReplyMetadata>>>,
 }
 
 /// The metadata of a request.
@@ -114,8 +115,18 @@ impl Context {
         metadata: Metadata,
     ) -> Self {
         let (request, changes) = (Sent::new(metadata), OnceLock::new());
-        let (is_over, waiting, reply) = (AtomicBool::new(false), Waiters::default(), Mutex::default());
-        Self(Arc::new(Shared { clock, drain, peer, deadline, request, changes, is_over, waiting, reply }))
+        let (is_over, waiting, reply) = (AtomicBool::new(false), Waiters::default(), Lock::default());
+        Self(Arc::new(ContextInner {
+            clock,
+            drain,
+            peer,
+            deadline,
+            request,
+            changes,
+            is_over,
+            waiting,
+            reply,
+        }))
     }
 
     /// Creates a context without a deadline or a peer, which is never cancelled. Calls made in its
@@ -180,7 +191,7 @@ impl Context {
     /// dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
     /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
     pub fn set_initial_metadata(&self, metadata: Metadata) {
-        self.reply().get_or_insert_default().initial = metadata;
+        self.0.reply.lock().get_or_insert_default().initial = metadata;
     }
 
     /// Sets the metadata for the end of the response, in place of what was set before. See [`Context::set_initial_metadata`].
@@ -189,24 +200,24 @@ impl Context {
     ///
     /// The metadata of a [`Status`](crate::Status) that the handler returns is added to it.
     pub fn set_trailing_metadata(&self, metadata: Metadata) {
-        self.reply().get_or_insert_default().trailing = metadata;
+        self.0.reply.lock().get_or_insert_default().trailing = metadata;
     }
 
     /// Takes the metadata for the start of a response that begins before the call ends.
     pub(crate) fn take_initial_metadata(&self) -> Metadata {
-        self.reply().as_mut().map(|reply| std::mem::take(&mut reply.initial)).unwrap_or_default()
+        self.0.reply.lock().as_mut().map(|reply| std::mem::take(&mut reply.initial)).unwrap_or_default()
     }
 
     /// Returns the metadata that was set for the start of the response.
     #[must_use]
     pub fn initial_metadata(&self) -> Metadata {
-        self.reply().as_ref().map(|reply| reply.initial.clone()).unwrap_or_default()
+        self.0.reply.lock().as_ref().map(|reply| reply.initial.clone()).unwrap_or_default()
     }
 
     /// Returns the metadata that was set for the end of the response.
     #[must_use]
     pub fn trailing_metadata(&self) -> Metadata {
-        self.reply().as_ref().map(|reply| reply.trailing.clone()).unwrap_or_default()
+        self.0.reply.lock().as_ref().map(|reply| reply.trailing.clone()).unwrap_or_default()
     }
 
     /// Returns true if the call is over. See [`Context::cancelled`].
@@ -313,11 +324,7 @@ impl Context {
         // SYNC: call-over
         self.0.is_over.store(true, Ordering::Release);
         self.0.waiting.wake_all();
-        self.reply().take()
-    }
-
-    fn reply(&self) -> MutexGuard<'_, Option<Box<ReplyMetadata>>> {
-        self.0.reply.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.reply.lock().take()
     }
 }
 

@@ -12,12 +12,13 @@ use super::route::{Phase, Reached, Usage};
 use super::target::{Source, Target};
 use super::{Link, Routes, Session};
 use crate::client::routes::id::RouteId;
+use crate::node::fork_lock::Lock;
 use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use trunkline_transport::{Connect, PeerKey, ServerReport};
 use trunkline_verbs::Time;
@@ -95,7 +96,7 @@ pub(crate) struct Balanced {
     budget: RetryBudget,
     /// Its own link to the target. A plain channel stays with one server, whether or not a lookup finds it.
     target: Arc<Link>,
-    servers: Mutex<Servers>,
+    servers: Lock<Servers>,
     /// Random number, so that the channels of many clients do not choose the same servers one after the other.
     start: OnceLock<usize>,
     /// Number of servers that have been chosen.
@@ -120,8 +121,8 @@ struct Server {
     link: Arc<Link>,
     /// Number of calls in progress.
     calls: AtomicUsize,
-    refusals: Mutex<Refusals>,
-    pause: Mutex<Option<Pause>>,
+    refusals: Lock<Refusals>,
+    pause: Lock<Option<Pause>>,
 }
 
 /// A time for which a server is left out.
@@ -226,7 +227,7 @@ impl Balanced {
             policy: balance.policy,
             budget: RetryBudget::new(balance.most, balance.percent),
             target,
-            servers: Mutex::default(),
+            servers: Lock::default(),
             start: OnceLock::new(),
             chosen: AtomicUsize::new(0),
             unretried: AtomicU64::new(0),
@@ -396,12 +397,12 @@ impl Balanced {
                 if chosen.is_probe
                     && let Some(server) = &chosen.server
                 {
-                    *server.lock() = None;
+                    *server.pause.lock() = None;
                 }
                 match outcome {
                     Ok(()) => self.budget.succeeded(),
                     Err(status) if is_refusal(status) => {
-                        chosen.server.iter().for_each(|server| server.lock_refusals().add(now));
+                        chosen.server.iter().for_each(|server| server.refusals.lock().add(now));
                     }
                     Err(_) => {}
                 }
@@ -466,7 +467,7 @@ impl Balanced {
 
     /// Returns the servers, after the list has been brought up to date.
     fn servers(&self) -> Arc<[Arc<Server>]> {
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.servers.lock();
         let is_name = self.target.is_name();
         if is_name || servers.found.is_none() {
             let found = self.target.found();
@@ -498,7 +499,7 @@ impl Servers {
 impl Server {
     fn new(routes: &Arc<Routes>, address: SocketAddr) -> Self {
         let link = Link::new(routes, Target::from(address));
-        let (calls, refusals, pause) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
+        let (calls, refusals, pause) = (AtomicUsize::new(0), Lock::default(), Lock::default());
         Self { address, link, calls, refusals, pause }
     }
 
@@ -509,7 +510,7 @@ impl Server {
             return if reached == Reached::Failed { Standing::Failed } else { Standing::Connecting };
         };
         let is_of_session = |pause: &Pause| pause.session == session.serial;
-        let is_paused = self.lock().filter(is_of_session).is_some_and(|pause| pause.until > now);
+        let is_paused = self.pause.lock().filter(is_of_session).is_some_and(|pause| pause.until > now);
         if session.drains || is_paused { Standing::LeftOut } else { Standing::Ready }
     }
 
@@ -521,7 +522,7 @@ impl Server {
             // A call that does not wait goes there for its refusal, and by no route.
             return (connect == Connect::FailFast).then_some((None, false));
         }
-        let mut pause = self.lock();
+        let mut pause = self.pause.lock();
         match &mut *pause {
             Some(pause) if pause.session == serial => {
                 if pause.until > now {
@@ -545,7 +546,7 @@ impl Server {
         if of_call.is_some_and(|session| session != serial) {
             return;
         }
-        let mut pause = self.lock();
+        let mut pause = self.pause.lock();
         if pause.is_none_or(|pause| pause.session != serial) {
             *pause = Some(Pause { until: now + PAUSE, session: serial, row: 0 });
         }
@@ -553,15 +554,7 @@ impl Server {
 
     /// Returns the number of calls in progress and of those refused lately.
     fn load(&self, now: Time) -> usize {
-        self.calls.load(Ordering::Relaxed) + self.lock_refusals().count(now)
-    }
-
-    fn lock_refusals(&self) -> MutexGuard<'_, Refusals> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Pause>> {
-        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.load(Ordering::Relaxed) + self.refusals.lock().count(now)
     }
 }
 
@@ -604,27 +597,23 @@ impl Pause {
 
 /// The balanced channels of a node, each with the route of its target.
 #[derive(Debug, Default)]
-pub(super) struct AllBalanced(Mutex<Vec<(RouteId, Weak<Balanced>)>>);
+pub(super) struct AllBalanced(Lock<Vec<(RouteId, Weak<Balanced>)>>);
 
 impl AllBalanced {
     pub(super) fn add(&self, balanced: &Arc<Balanced>) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         all.retain(|(_, known)| known.strong_count() > 0);
         all.push((balanced.target.route().id, Arc::downgrade(balanced)));
     }
 
     /// Returns the channel whose target has this route.
     pub(super) fn get(&self, target: RouteId) -> Option<Arc<Balanced>> {
-        self.lock().iter().find(|(id, _)| *id == target)?.1.upgrade()
+        self.0.lock().iter().find(|(id, _)| *id == target)?.1.upgrade()
     }
 
     pub(super) fn report(&self, now: Time) -> Vec<ServerReport> {
-        let all = self.lock().iter().filter_map(|(_, known)| known.upgrade()).collect::<Vec<_>>();
+        let all = self.0.lock().iter().filter_map(|(_, known)| known.upgrade()).collect::<Vec<_>>();
         all.iter().flat_map(|balanced| balanced.report(now)).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(RouteId, Weak<Balanced>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -986,7 +975,7 @@ mod tests {
         let now = Time(1_000_000_000);
         let (_, chosen) = choose(&balanced, now);
         // As left by a thread that the child does not have.
-        let _servers = balanced.servers.lock().unwrap();
+        let _servers = balanced.servers.lock();
         in_forked_child(|| balanced.ended(&chosen, Err(&lost), now));
     }
 

@@ -8,12 +8,13 @@ use super::target::{Source, Usable, scoped, usable};
 use crate::client::routes::id::{Resolved, RouteId};
 use crate::executor::runtime_guard::RuntimeGuard;
 use crate::executor::wait::{Rest, wait};
+use crate::node::fork_lock::Lock;
 use crate::status::{MOST_CAUSE_BYTES, cut};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_machine::rings::panics::catch_or;
 use trunkline_verbs::internal_thread;
@@ -25,6 +26,7 @@ const THREADS: usize = 1024;
 const CAUSES: usize = 4;
 
 /// A lookup to run.
+#[derive(Debug)]
 pub(crate) struct Lookup {
     route: Arc<Route>,
     number: u64,
@@ -103,22 +105,16 @@ fn texts(error: &dyn Error) -> Vec<String> {
     texts
 }
 
-impl fmt::Debug for Lookup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookup").field("target", &self.route.target).field("number", &self.number).finish()
-    }
-}
-
 /// The lookup threads of a node.
 pub(crate) struct Lookups {
     runtime_guard: RuntimeGuard,
     /// Receivers of the results.
     pollers: Arc<dyn Pollers>,
-    state: Mutex<State>,
+    state: Lock<LookupQueue>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LookupQueue {
     threads: usize,
     /// Routes of the running lookups. Each has one at most, so that a blocked one occupies only its thread.
     running: Vec<RouteId>,
@@ -126,7 +122,7 @@ struct State {
     waiting: VecDeque<Lookup>,
 }
 
-impl State {
+impl LookupQueue {
     fn is_running(&self, lookup: &Lookup) -> bool {
         self.running.contains(&lookup.route.id)
     }
@@ -135,12 +131,12 @@ impl State {
 impl Lookups {
     /// Creates the set without threads.
     pub(crate) fn new(pollers: &Arc<dyn Pollers>, runtime_guard: RuntimeGuard) -> Arc<Self> {
-        Arc::new(Self { runtime_guard, pollers: Arc::clone(pollers), state: Mutex::default() })
+        Arc::new(Self { runtime_guard, pollers: Arc::clone(pollers), state: Lock::default() })
     }
 
     /// Queues a lookup. It replaces an earlier one of the same route that has not begun.
     pub(crate) fn begin(self: &Arc<Self>, lookup: Lookup) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // The thread that runs the route's last lookup runs this one after it.
         let has_thread = state.threads == THREADS || state.is_running(&lookup);
         state.waiting.retain(|other| other.route.id != lookup.route.id);
@@ -160,7 +156,7 @@ impl Lookups {
 
     /// Runs the next lookup on this thread. Returns false if the queue is empty.
     fn run_next(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let next = state.waiting.iter().position(|lookup| !state.is_running(lookup));
         let Some(lookup) = next.and_then(|next| state.waiting.remove(next)) else {
             state.threads -= 1;
@@ -170,14 +166,14 @@ impl Lookups {
         state.running.push(route);
         drop(state);
         let resolved = lookup.run_here(&self.runtime_guard);
-        self.lock().running.retain(|running| *running != route);
+        self.state.lock().running.retain(|running| *running != route);
         self.report(resolved);
         true
     }
 
     /// Handles a thread that could not be started: lookups fail if there is no other thread.
     fn not_started(&self, error: &std::io::Error) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.threads -= 1;
         let waiting = if state.threads == 0 { std::mem::take(&mut state.waiting) } else { VecDeque::new() };
         drop(state);
@@ -187,15 +183,11 @@ impl Lookups {
     fn report(&self, resolved: Resolved) {
         self.pollers.resolved(resolved);
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for Lookups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookups").field("state", &self.lock()).finish_non_exhaustive()
+        f.debug_struct("Lookups").field("state", &self.state.lock()).finish_non_exhaustive()
     }
 }
 

@@ -36,6 +36,7 @@ pub use target::Target;
 pub(crate) use target::misuse;
 
 use crate::call::NOWHERE;
+use crate::node::fork_lock::Lock;
 use balance::AllBalanced;
 use id::RouteId;
 use route::{Phase, Route, Usage};
@@ -44,7 +45,7 @@ use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use target::Source;
 use trunkline_machine::Runtime;
 use trunkline_transport::{PeerKey, ServerReport};
@@ -56,7 +57,7 @@ use trunkline_verbs::fork::Process;
 pub(crate) struct Routes {
     pollers: Arc<dyn Pollers>,
     started: OnceLock<Started>,
-    known: Mutex<Known>,
+    known: Lock<Known>,
     balanced: AllBalanced,
 }
 
@@ -98,7 +99,7 @@ impl Routes {
         Arc::new(Self {
             pollers,
             started: OnceLock::new(),
-            known: Mutex::default(),
+            known: Lock::default(),
             balanced: AllBalanced::default(),
         })
     }
@@ -163,7 +164,7 @@ impl Routes {
             route.publish(Phase::Closed);
             return Arc::new(route);
         }
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let id = loop {
             known.last = known.last.wrapping_add(1);
             // Numbers repeat after four billion channels.
@@ -186,7 +187,7 @@ impl Routes {
         if self.is_forked() {
             return;
         }
-        self.lock().routes.remove(&route.id);
+        self.known.lock().routes.remove(&route.id);
         if route.is_known() {
             self.tell_all(route.id);
         }
@@ -194,7 +195,7 @@ impl Routes {
 
     /// Returns the route of this number, for a poller to keep in its tables until it is told of a change.
     fn get(&self, id: RouteId) -> Option<Arc<Route>> {
-        let known = self.lock();
+        let known = self.known.lock();
         let route = known.routes.get(&id)?;
         // Done under the lock: the route is removed later, and the poller is then told.
         route.is_looked_at();
@@ -213,7 +214,7 @@ impl Routes {
 
     /// Records that a session with this incarnation of a node is up.
     fn up(&self, peer: PeerKey, epoch: u64) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.sessions += 1;
         let session = Session { serial: known.sessions, epoch, drains: false };
         known.up.insert(peer, session);
@@ -221,12 +222,12 @@ impl Routes {
 
     /// Records that the session with this node is over.
     fn down(&self, peer: PeerKey) {
-        self.lock().up.remove(&peer);
+        self.known.lock().up.remove(&peer);
     }
 
     /// Records that this incarnation of a node drains. Another poller may say so after a new session is up.
     pub(crate) fn drains(&self, peer: PeerKey, epoch: u64) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let Some(session) = known.up.get_mut(&peer).filter(|session| session.epoch == epoch) else { return };
         if mem::replace(&mut session.drains, true) {
             return;
@@ -254,27 +255,23 @@ impl Routes {
 
     /// Returns the session with a node.
     pub(crate) fn session(&self, peer: PeerKey) -> Option<Session> {
-        self.lock().up.get(&peer).copied()
+        self.known.lock().up.get(&peer).copied()
     }
 
     /// Closes all routes, because the node shuts down or has failed to start.
     pub(crate) fn close(&self) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.is_closed = true;
         known.up.clear();
         let routes = known.routes.values().map(Arc::clone).collect::<Vec<_>>();
         drop(known);
         routes.into_iter().for_each(|route| route.publish(Phase::Closed));
     }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for Routes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Routes").field("routes", &self.lock().routes.len()).finish_non_exhaustive()
+        f.debug_struct("Routes").field("routes", &self.known.lock().routes.len()).finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::Routes;
 use super::route::{Phase, Route};
-use crate::call::{Entry, Submission, shutting_down, too_many};
+use crate::call::{AdmissionClass, Submission, shutting_down, too_many};
 use crate::client::routes::id::RouteId;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -72,7 +72,8 @@ impl Parked {
     /// nowhere. `serves` tells whether a node has a session and takes calls.
     pub(crate) fn place(
         &mut self,
-        (carrier, serves): (&dyn Carrier, &dyn Fn(PeerKey) -> bool),
+        carrier: &dyn Carrier,
+        serves: &dyn Fn(PeerKey) -> bool,
         id: RouteId,
         call: Submission,
     ) -> Option<Submission> {
@@ -86,7 +87,7 @@ impl Parked {
             return Some(here.route.lead(call, peer));
         }
         let target = &here.route.target;
-        if here.calls.len() >= MOST && call.entry != Entry::Waits {
+        if here.calls.len() >= MOST && call.entry != AdmissionClass::Waits {
             end(call, too_many(MOST), target);
             return None;
         }

@@ -7,13 +7,14 @@ use super::failure::Failure;
 use super::target::{MOST_ADDRESSES, Target};
 use crate::call::{Submission, shutting_down};
 use crate::client::routes::id::RouteId;
+use crate::node::fork_lock::Lock;
 use crate::status::Status;
 use slab::Slab;
 use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 use trunkline_machine::rings::panics::catch;
@@ -32,10 +33,10 @@ pub(super) struct Route {
     is_known: AtomicBool,
     /// Number of the target's servers beyond the maximum, as the log tells it.
     omitted: AtomicUsize,
-    state: Mutex<State>,
+    state: Lock<RouteState>,
 }
 
-struct State {
+struct RouteState {
     phase: Phase,
     /// Number of rounds that have begun.
     round: u64,
@@ -104,7 +105,7 @@ pub(super) enum Phase {
 
 impl Route {
     pub(super) fn new(id: RouteId, target: Target, usage: Usage) -> Self {
-        let state = State {
+        let state = RouteState {
             phase: Phase::Idle,
             round: 0,
             parked: 0,
@@ -121,7 +122,7 @@ impl Route {
             usage,
             is_known: AtomicBool::new(false),
             omitted: AtomicUsize::new(0),
-            state: Mutex::new(state),
+            state: Lock::new(state),
         }
     }
 
@@ -158,13 +159,13 @@ impl Route {
 
     /// Returns its phase, and the number of rounds that have begun.
     pub(super) fn phase(&self) -> (Phase, u64) {
-        let state = self.lock();
+        let state = self.state.lock();
         (state.phase.clone(), state.round)
     }
 
     /// Returns whether the server is reached, and the number of rounds that have begun.
     pub(super) fn reached(&self) -> (Reached, u64) {
-        let state = self.lock();
+        let state = self.state.lock();
         let reached = match state.phase {
             Phase::Up(_) => Reached::Up,
             Phase::Idle | Phase::Seeking => Reached::Connecting,
@@ -175,48 +176,48 @@ impl Route {
 
     /// Returns true if the last round has failed, and the next one may not begin yet.
     pub(super) fn is_paused(&self, now: Time) -> bool {
-        matches!(self.lock().phase, Phase::Failed(_, due) if due > now)
+        matches!(self.state.lock().phase, Phase::Failed(_, due) if due > now)
     }
 
     /// Returns true if a round is in progress.
     pub(super) fn is_sought(&self) -> bool {
-        matches!(self.lock().phase, Phase::Seeking)
+        matches!(self.state.lock().phase, Phase::Seeking)
     }
 
     /// Returns true if the last attempt to reach it has failed, or its last session broke.
     pub(super) fn is_lost(&self) -> bool {
-        self.lock().is_lost
+        self.state.lock().is_lost
     }
 
     /// Records that an attempt to reach it has failed, or that its session broke.
     pub(super) fn lose(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_lost |= !matches!(state.phase, Phase::Up(_));
     }
 
     /// Keeps it wanted: rounds follow each other until a session is up. Returns true the first time.
     pub(super) fn keep(&self) -> bool {
-        !mem::replace(&mut self.lock().is_kept, true)
+        !mem::replace(&mut self.state.lock().is_kept, true)
     }
 
     /// Asks for another lookup of its addresses. Returns false if that has been asked already.
     pub(super) fn look_again(&self) -> bool {
-        !mem::replace(&mut self.lock().is_stale, true)
+        !mem::replace(&mut self.state.lock().is_stale, true)
     }
 
     /// Returns true if its addresses are to be looked up again.
     pub(super) fn is_stale(&self) -> bool {
-        self.lock().is_stale
+        self.state.lock().is_stale
     }
 
     /// Returns true if its addresses are to be looked up again, once.
     pub(super) fn take_stale(&self) -> bool {
-        mem::take(&mut self.lock().is_stale)
+        mem::take(&mut self.state.lock().is_stale)
     }
 
     /// Records the addresses of a lookup.
     pub(super) fn set_found(&self, addresses: &[SocketAddr]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.found.as_deref() != Some(addresses) {
             state.found = Some(addresses.into());
         }
@@ -224,12 +225,12 @@ impl Route {
 
     /// Returns the addresses of the last lookup.
     pub(super) fn found(&self) -> Option<Arc<[SocketAddr]>> {
-        self.lock().found.clone()
+        self.state.lock().found.clone()
     }
 
     /// Returns true if a call or a future waits for it, or it is kept.
     pub(super) fn is_wanted(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.is_kept || state.parked > 0 || !state.waiting.is_empty()
     }
 
@@ -245,7 +246,7 @@ impl Route {
     /// # Errors
     /// Returns the status of a call that does not wait for the next round.
     pub(super) fn park(&self, connect: Connect, now: Time) -> Result<u64, Status> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let round = state.decides(connect, now)?;
         state.parked += 1;
         state.patient += usize::from(connect == Connect::Wait);
@@ -254,14 +255,14 @@ impl Route {
 
     /// Returns how its servers are reached: [`Connect::Wait`] if a call or a future waits through failed rounds.
     pub(super) fn connect(&self) -> Connect {
-        let state = self.lock();
+        let state = self.state.lock();
         let has_future = self.target.has_several() && !state.waiting.is_empty();
         if state.patient > 0 || has_future { Connect::Wait } else { Connect::FailFast }
     }
 
     /// Records that a call no longer waits for it.
     pub(super) fn unpark(&self, connect: Connect) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.parked = state.parked.saturating_sub(1);
         state.patient = state.patient.saturating_sub(usize::from(connect == Connect::Wait));
     }
@@ -276,7 +277,7 @@ impl Route {
     ) -> Option<Result<(), Status>> {
         let waits = self.target.has_several();
         let connect = if waits { Connect::Wait } else { Connect::FailFast };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let outcome = match (&state.phase, *since) {
             (Phase::Up(_), _) => Some(Ok(())),
             (Phase::Failed(failure, _), Some(WaitingFuture { round, began, .. }))
@@ -317,20 +318,20 @@ impl Route {
 
     /// Removes a waiting future.
     pub(super) fn leave(&self, future: WaitingFuture) {
-        let removed = self.lock().waiting.try_remove(future.key);
+        let removed = self.state.lock().waiting.try_remove(future.key);
         drop(removed);
     }
 
     /// Records the beginning of a round.
     pub(super) fn begin(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.phase = Phase::Seeking;
         state.round += 1;
     }
 
     /// Changes the phase, and wakes the futures that wait for it.
     pub(super) fn publish(&self, phase: Phase) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_lost = matches!(phase, Phase::Failed(..));
         state.phase = phase;
         let wakers = state.waiting.iter().map(|(_, waker)| waker.clone()).collect::<Vec<_>>();
@@ -343,18 +344,14 @@ impl Route {
 
     /// Returns the reason why it cannot be reached, if known.
     pub(super) fn failure(&self) -> Option<Arc<Failure>> {
-        match &self.lock().phase {
+        match &self.state.lock().phase {
             Phase::Failed(failure, _) => Some(Arc::clone(failure)),
             _ => None,
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl State {
+impl RouteState {
     /// Returns the round that decides a new call.
     fn decides(&self, connect: Connect, now: Time) -> Result<u64, Status> {
         match &self.phase {
@@ -372,13 +369,16 @@ impl State {
 
 impl fmt::Debug for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route").field("target", &self.target).field("phase", &self.lock().phase).finish()
+        f.debug_struct("Route")
+            .field("target", &self.target)
+            .field("phase", &self.state.lock().phase)
+            .finish()
     }
 }
 
 impl Drop for Route {
     fn drop(&mut self) {
-        let left = mem::take(&mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).waiting);
+        let left = mem::take(&mut self.state.get_mut().waiting);
         debug_assert!(left.is_empty(), "whoever waits for a route has a link to it");
     }
 }

@@ -6,6 +6,7 @@
 use super::work::{Begin, Work, drop_quietly};
 use crate::executor::runtime_guard::RuntimeGuard;
 use crate::executor::timers::Timers;
+use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::Lifecycle;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -13,7 +14,7 @@ use crate::wire::name::MethodName;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::{Context, Wake, Waker as TaskWaker};
 use trunkline_machine::Waker;
 use trunkline_machine::mutant;
@@ -52,9 +53,9 @@ enum Phase {
 pub(super) struct Offloaded {
     pub(super) method: &'static MethodName,
     pool: Arc<SharedPool>,
-    phase: Mutex<Phase>,
+    phase: Lock<Phase>,
     /// `None` while it is polled, and once it has ended.
-    work: Mutex<Option<Box<dyn Work + Send>>>,
+    work: Lock<Option<Box<dyn Work + Send>>>,
     is_cancelled: AtomicBool,
 }
 
@@ -77,8 +78,8 @@ impl Offloaded {
         Arc::new(Self {
             method,
             pool: Arc::clone(pool),
-            phase: Mutex::new(Phase::Queued),
-            work: Mutex::new(Some(work)),
+            phase: Lock::new(Phase::Queued),
+            work: Lock::new(Some(work)),
             is_cancelled: AtomicBool::new(false),
         })
     }
@@ -92,32 +93,32 @@ impl Offloaded {
 
     /// Takes the future of a job that has not begun.
     pub(super) fn take(&self) -> Option<Box<dyn Work + Send>> {
-        *self.phase() = Phase::Ended;
-        self.work().take()
+        *self.phase.lock() = Phase::Ended;
+        self.work.lock().take()
     }
 
     /// Polls it once.
     pub(super) fn poll(self: &Arc<Self>) -> Polled {
-        *self.phase() = Phase::Polled;
-        let work = self.work().take();
+        *self.phase.lock() = Phase::Polled;
+        let work = self.work.lock().take();
         // SYNC: job-cancelled
         let is_cancelled = self.is_cancelled.load(Ordering::Acquire);
         let Some(mut work) = work else {
-            *self.phase() = Phase::Ended;
+            *self.phase.lock() = Phase::Ended;
             return Polled::Cancelled(None);
         };
         if is_cancelled && !mutant!(cancelled_futures_stay_in_the_pool) {
-            *self.phase() = Phase::Ended;
+            *self.phase.lock() = Phase::Ended;
             return Polled::Cancelled(Some(work));
         }
         let waker = TaskWaker::from(Arc::clone(self));
         if work.poll(&mut Context::from_waker(&waker)) {
-            *self.phase() = Phase::Ended;
+            *self.phase.lock() = Phase::Ended;
             return Polled::Ended(work);
         }
-        *self.work() = Some(work);
+        *self.work.lock() = Some(work);
         let is_woken = {
-            let mut phase = self.phase();
+            let mut phase = self.phase.lock();
             let is_woken = *phase == Phase::PolledAndWoken;
             *phase = if is_woken { Phase::Queued } else { Phase::Waiting };
             is_woken
@@ -126,14 +127,6 @@ impl Offloaded {
             self.pool.wake(Arc::clone(self));
         }
         Polled::Pending
-    }
-
-    fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn work(&self) -> MutexGuard<'_, Option<Box<dyn Work + Send>>> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,7 +141,7 @@ impl Wake for Offloaded {
             return;
         }
         let is_waiting = {
-            let mut phase = self.phase();
+            let mut phase = self.phase.lock();
             let is_waiting = *phase == Phase::Waiting;
             match *phase {
                 Phase::Waiting => *phase = Phase::Queued,
@@ -160,15 +153,6 @@ impl Wake for Offloaded {
         if is_waiting {
             self.pool.wake(Arc::clone(self));
         }
-    }
-}
-
-impl fmt::Debug for Offloaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Offloaded")
-            .field("method", self.method)
-            .field("phase", &*self.phase())
-            .finish_non_exhaustive()
     }
 }
 
@@ -259,7 +243,7 @@ pub(super) enum Next {
 
 /// A pool, as its pollers and workers share it.
 pub(crate) struct SharedPool {
-    state: Mutex<PoolState>,
+    state: Lock<PoolState>,
     /// Workers that have not ended.
     live: AtomicUsize,
     budget: Arc<Budget>,
@@ -298,7 +282,7 @@ impl SharedPool {
                 pool.upgrade().inspect(|pool| pool.timer_was_set());
             };
             Self {
-                state: Mutex::new(state),
+                state: Lock::new(state),
                 live: AtomicUsize::new(0),
                 budget,
                 lifecycle: Arc::clone(lifecycle),
@@ -311,7 +295,7 @@ impl SharedPool {
 
     /// Adds a worker with its waker. Returns its index.
     pub(super) fn add_worker(&self, waker: Waker) -> usize {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.live.fetch_add(1, Ordering::Relaxed);
         state.workers.push(OfWorker { waker, stage: Stage::Busy, runs: None });
         state.workers.len() - 1
@@ -342,7 +326,7 @@ impl SharedPool {
 
     /// Adds the times that jobs have waited to the rows of their methods.
     pub(crate) fn add_waits(&self, rows: &mut [MethodReport]) {
-        let state = self.state();
+        let state = self.state.lock();
         for row in rows {
             let waits = state.waits.get(&(row.service, row.method));
             waits.into_iter().for_each(|waits| waits.add_to(&mut row.queued));
@@ -355,7 +339,7 @@ impl SharedPool {
     /// Returns the job, and the status that says why it will not run.
     pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<JobNumber, (Status, Job)> {
         let since = self.clock.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_draining || state.is_closed {
             self.lifecycle.counters.refused.add();
             return Err((draining(), job));
@@ -380,7 +364,7 @@ impl SharedPool {
         if mutant!(withdrawn_jobs_stay_queued) {
             return None;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Waiting { peer, job, .. } = state.queue.remove(&number)?;
         state.leaves_queue(peer);
         drop(state);
@@ -393,7 +377,7 @@ impl SharedPool {
         if self.lifecycle.is_forked() {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_closed && self.is_ended() {
             drop(state);
             return drop_quietly(job.take());
@@ -409,7 +393,7 @@ impl SharedPool {
         if self.lifecycle.is_forked() {
             return;
         }
-        let waker = self.state().wake_one();
+        let waker = self.state.lock().wake_one();
         wake(waker);
     }
 
@@ -418,14 +402,14 @@ impl SharedPool {
     pub(super) fn next(&self, worker: usize, now: Time) -> Next {
         let next = self.take(worker, now);
         if matches!(next, Next::Begin(_) | Next::Resume(_)) && self.timers().next().is_some() {
-            let waker = self.state().wake_one();
+            let waker = self.state.lock().wake_one();
             wake(waker);
         }
         next
     }
 
     fn take(&self, worker: usize, now: Time) -> Next {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.set(worker, Stage::Busy, None);
         let woken_first = std::mem::replace(&mut state.turn_of_woken, false);
         if (woken_first || state.queue.is_empty())
@@ -450,7 +434,7 @@ impl SharedPool {
 
     /// Marks a worker as idle unless there is work. Returns true if it may sleep.
     pub(super) fn rest(&self, worker: usize) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let has_work = !state.queue.is_empty() || !state.woken.is_empty() || state.is_closed;
         state.set(worker, if has_work { Stage::Busy } else { Stage::Idle }, None);
         !has_work
@@ -458,7 +442,7 @@ impl SharedPool {
 
     /// Returns true if a worker sleeps although there is work, and no other worker is about to look.
     pub(super) fn is_forgotten(&self, worker: usize) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let is_idle = state.workers.get(worker).is_some_and(|worker| worker.stage == Stage::Idle);
         let has_work = !state.queue.is_empty() || !state.woken.is_empty();
         is_idle && has_work && state.workers.iter().all(|worker| worker.stage != Stage::Woken)
@@ -466,7 +450,7 @@ impl SharedPool {
 
     /// Returns the method that a worker runs, so that a stall can be attributed.
     pub(super) fn runs(&self, worker: usize) -> Option<&'static MethodName> {
-        self.state().workers.get(worker)?.runs
+        self.state.lock().workers.get(worker)?.runs
     }
 
     /// Records that a worker has ended.
@@ -474,7 +458,7 @@ impl SharedPool {
         if self.live.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_closed = true;
         let woken = std::mem::take(&mut state.woken);
         self.refuse_all(state);
@@ -494,14 +478,14 @@ impl SharedPool {
 
     /// Refuses jobs that have not begun, now and later, because the node drains.
     pub(crate) fn drain(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_draining = true;
         self.refuse_all(state);
     }
 
     /// Handles the end of one of the node's pollers. The workers end after the last one.
     pub(crate) fn poller_ended(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.pollers = state.pollers.saturating_sub(1);
         if state.pollers == 0 {
             drop(state);
@@ -511,7 +495,7 @@ impl SharedPool {
 
     /// Lets workers end when they have finished what they run.
     pub(crate) fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_closed = true;
         let wakers = std::iter::from_fn(|| state.wake_one()).collect::<Vec<_>>();
         self.refuse_all(state);
@@ -529,10 +513,6 @@ impl SharedPool {
             job.refuse(draining());
             self.lifecycle.job_ends();
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -573,7 +553,7 @@ fn draining() -> Status {
 
 impl fmt::Debug for SharedPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state();
+        let state = self.state.lock();
         f.debug_struct("SharedPool")
             .field("workers", &state.workers.len())
             .field("queued", &state.queue.len())

@@ -3,10 +3,11 @@
 use super::shared::{PoolSettings, SharedPool};
 use super::worker::Worker;
 use crate::executor::runtime_guard::RuntimeGuard;
+use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::Lifecycle;
 use crate::node::start_error::StartError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Waker};
 use trunkline_transport::PeerHosts;
@@ -24,11 +25,11 @@ pub(crate) struct PoolThreads {
     pool: Arc<SharedPool>,
     clock: Clock,
     /// Parts of threads that are not started.
-    parts: Mutex<Vec<(Sleeper, Waker)>>,
+    parts: Lock<Vec<(Sleeper, Waker)>>,
     /// Time at which running workers are abandoned, in ns: the earliest of all shutdowns.
     abandon_at: AtomicU64,
     /// Threads not joined yet, with their indices.
-    running: Mutex<Vec<(usize, Running)>>,
+    running: Lock<Vec<(usize, Running)>>,
 }
 
 impl PoolThreads {
@@ -50,7 +51,7 @@ impl PoolThreads {
         let parts = (0..workers).map(|_| runtime.sleeper()).collect::<Result<Vec<_>, _>>();
         let parts = parts.map_err(|cause| StartError::os("make an event queue", cause))?;
         let abandon_at = AtomicU64::new(u64::MAX);
-        Ok(Self { pool, clock, parts: Mutex::new(parts), abandon_at, running: Mutex::default() })
+        Ok(Self { pool, clock, parts: Lock::new(parts), abandon_at, running: Lock::default() })
     }
 
     /// Refuses settings that make no sense.
@@ -77,7 +78,7 @@ impl PoolThreads {
     /// # Errors
     /// Returns an error if the system cannot start another thread.
     pub(crate) fn start(&self, runtime: &Runtime) -> Result<(), StartError> {
-        let parts = std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner));
+        let parts = std::mem::take(&mut *self.parts.lock());
         for (sleeper, waker) in parts {
             let index = self.pool.add_worker(waker.clone());
             let pool = Arc::clone(&self.pool);
@@ -87,7 +88,7 @@ impl PoolThreads {
             };
             let running = runtime.spawn(&format!("trunkline-work-{index}"), Box::new(make));
             let running = running.map_err(|cause| StartError::os("start a thread", cause))?;
-            self.running.lock().unwrap_or_else(PoisonError::into_inner).push((index, running));
+            self.running.lock().push((index, running));
         }
         Ok(())
     }
@@ -102,7 +103,7 @@ impl PoolThreads {
         self.pool.close();
         let left =
             || Time(self.abandon_at.load(Ordering::Relaxed)).saturating_duration_since(self.clock.now());
-        for (index, running) in self.running.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for (index, running) in self.running.lock().drain(..) {
             match running.join_within(|| left().max(Duration::from_millis(1))) {
                 Ok(()) => {}
                 Err(NotJoined::Panicked) => {

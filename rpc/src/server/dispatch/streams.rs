@@ -65,7 +65,7 @@ impl Dispatch {
         let Some(running) = self.running.get(&task) else { return };
         let charge = |peer, from, to| self.arguments.recharge(peer, from, to);
         let taken = match &running.stream {
-            Some(stream) => stream.frame(carrier.now(), (part, item), &charge),
+            Some(stream) => stream.frame(carrier.now(), part, item, &charge),
             None => Err(Misuse::NO_STREAM.status()),
         };
         if let Err(status) = taken {

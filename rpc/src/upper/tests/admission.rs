@@ -1,7 +1,7 @@
 //! Admission without room: waiting calls, refused calls, and the order in which they leave.
 
 use super::{FULL, LONG, PORT, failed, reply, sent, server, status};
-use crate::call::{Entry, Outcome};
+use crate::call::{AdmissionClass, Outcome};
 use crate::node::budgets::Limits;
 use crate::status::Code;
 use crate::status::reason::Reason;
@@ -20,7 +20,7 @@ pub(super) fn rig(per_peer: usize) -> Rig {
     Rig::with_limits(Limits { calls, ..Limits::default() })
 }
 
-fn submit(rig: &mut Rig, port: u16, entry: Entry) -> Getter<Outcome> {
+fn submit(rig: &mut Rig, port: u16, entry: AdmissionClass) -> Getter<Outcome> {
     let getter = rig.submit_with(port, ECHO, LONG, false, entry);
     rig.run();
     getter
@@ -38,7 +38,7 @@ pub(super) fn tokens(rig: &mut Rig) -> Vec<Token> {
 #[test]
 fn calls_wait_in_line_and_leave_when_others_have_ended() {
     let mut rig = rig(3);
-    let mut calls = [(); 5].map(|()| submit(&mut rig, PORT, Entry::Waits));
+    let mut calls = [(); 5].map(|()| submit(&mut rig, PORT, AdmissionClass::Waits));
     let first = tokens(&mut rig);
     assert_eq!(first.len(), 2);
     assert!(calls.iter_mut().all(waits) && !rig.poller.is_ready());
@@ -64,7 +64,7 @@ fn calls_wait_in_line_and_leave_when_others_have_ended() {
 fn room_that_comes_from_elsewhere_is_found_within_a_millisecond() {
     let mut rig = rig(3);
     rig.carrier.refusal = Some(SendError::QueueFull(FULL));
-    let mut call = submit(&mut rig, PORT, Entry::Waits);
+    let mut call = submit(&mut rig, PORT, AdmissionClass::Waits);
     rig.carrier.refusal = None;
     rig.carrier.wait(MS / 2);
     rig.run();
@@ -80,8 +80,8 @@ fn room_that_comes_from_elsewhere_is_found_within_a_millisecond() {
 #[test]
 fn a_call_that_waits_in_vain_ends_by_its_deadline() {
     let mut rig = rig(2);
-    let _held = submit(&mut rig, PORT, Entry::Waits);
-    let mut late = rig.submit_with(PORT, ECHO, SHORT, false, Entry::Waits);
+    let _held = submit(&mut rig, PORT, AdmissionClass::Waits);
+    let mut late = rig.submit_with(PORT, ECHO, SHORT, false, AdmissionClass::Waits);
     rig.run();
     rig.carrier.wait(SHORT);
     rig.run();
@@ -93,7 +93,7 @@ fn a_call_that_waits_in_vain_ends_by_its_deadline() {
     }
 
     rig.carrier.refusal = Some(SendError::QueueFull(FULL));
-    let mut late = rig.submit_with(OTHER, ECHO, SHORT, false, Entry::Waits);
+    let mut late = rig.submit_with(OTHER, ECHO, SHORT, false, AdmissionClass::Waits);
     rig.run();
     rig.carrier.wait(SHORT);
     rig.run();
@@ -105,16 +105,16 @@ fn a_call_that_waits_in_vain_ends_by_its_deadline() {
 #[test]
 fn who_only_tries_is_refused_at_once_also_while_others_wait() {
     let mut rig = rig(2);
-    let _held = submit(&mut rig, PORT, Entry::Waits);
-    let mut first = submit(&mut rig, PORT, Entry::Tries);
+    let _held = submit(&mut rig, PORT, AdmissionClass::Waits);
+    let mut first = submit(&mut rig, PORT, AdmissionClass::Tries);
     let refused = status(&mut first);
     assert_eq!((refused.code(), refused.reason()), (Code::ResourceExhausted, Some(Reason::Overloaded)));
     assert!(!refused.may_have_run() && refused.message().contains("call_limit"), "{refused}");
-    let mut waiting = submit(&mut rig, PORT, Entry::Waits);
+    let mut waiting = submit(&mut rig, PORT, AdmissionClass::Waits);
     let token = tokens(&mut rig)[0];
     rig.message(server(), reply(token));
     // The waiting call is first.
-    let mut second = submit(&mut rig, PORT, Entry::Tries);
+    let mut second = submit(&mut rig, PORT, AdmissionClass::Tries);
     assert_eq!(status(&mut second).code(), Code::ResourceExhausted);
     assert!(waits(&mut waiting) && tokens(&mut rig).len() == 1);
 }
@@ -122,10 +122,10 @@ fn who_only_tries_is_refused_at_once_also_while_others_wait() {
 #[test]
 fn calls_of_handlers_have_a_share_that_no_others_use() {
     let mut rig = rig(3);
-    let _held = [(); 3].map(|()| submit(&mut rig, PORT, Entry::Waits));
-    let mut nested = submit(&mut rig, PORT, Entry::Reserved);
+    let _held = [(); 3].map(|()| submit(&mut rig, PORT, AdmissionClass::Waits));
+    let mut nested = submit(&mut rig, PORT, AdmissionClass::Reserved);
     assert!(waits(&mut nested) && tokens(&mut rig).len() == 3, "it overtakes what waits");
-    let mut beyond = submit(&mut rig, PORT, Entry::Reserved);
+    let mut beyond = submit(&mut rig, PORT, AdmissionClass::Reserved);
     let beyond = status(&mut beyond);
     assert_eq!((beyond.code(), beyond.reason()), (Code::ResourceExhausted, Some(Reason::Overloaded)));
     assert_eq!(beyond.origin(), crate::Origin::Local);
@@ -135,18 +135,18 @@ fn calls_of_handlers_have_a_share_that_no_others_use() {
 #[test]
 fn a_limit_of_one_has_no_share_to_reserve() {
     let mut rig = rig(1);
-    let mut outside = submit(&mut rig, PORT, Entry::Waits);
+    let mut outside = submit(&mut rig, PORT, AdmissionClass::Waits);
     assert!(waits(&mut outside) && tokens(&mut rig).len() == 1);
-    let mut nested = submit(&mut rig, PORT, Entry::Reserved);
+    let mut nested = submit(&mut rig, PORT, AdmissionClass::Reserved);
     assert_eq!(status(&mut nested).reason(), Some(Reason::Overloaded));
 }
 
 #[test]
 fn a_peer_without_room_holds_up_no_other() {
     let mut rig = rig(2);
-    let _blocked = [(); 3].map(|()| submit(&mut rig, PORT, Entry::Waits));
+    let _blocked = [(); 3].map(|()| submit(&mut rig, PORT, AdmissionClass::Waits));
     tokens(&mut rig);
-    let _others = [(); 2].map(|()| submit(&mut rig, OTHER, Entry::Waits));
+    let _others = [(); 2].map(|()| submit(&mut rig, OTHER, AdmissionClass::Waits));
     let token = tokens(&mut rig)[0];
     let other = Origin { peer: super::other(OTHER), ..server() };
     rig.message(other, reply(token));
@@ -157,9 +157,9 @@ fn a_peer_without_room_holds_up_no_other() {
 #[test]
 fn a_dropped_call_leaves_the_line() {
     let mut rig = rig(2);
-    let _held = submit(&mut rig, PORT, Entry::Waits);
-    let dropped = submit(&mut rig, PORT, Entry::Waits);
-    let mut last = rig.submit_with(PORT, HANG, LONG, false, Entry::Waits);
+    let _held = submit(&mut rig, PORT, AdmissionClass::Waits);
+    let dropped = submit(&mut rig, PORT, AdmissionClass::Waits);
+    let mut last = rig.submit_with(PORT, HANG, LONG, false, AdmissionClass::Waits);
     rig.run();
     assert_eq!(rig.poller.sizes().0, 3);
     drop(dropped);
@@ -182,20 +182,20 @@ fn ordered_calls_are_not_overtaken_by_those_of_handlers() {
         rig.run();
         getter
     };
-    let _held = [(); 3].map(|()| ordered(&mut rig, Entry::Waits, 7));
+    let _held = [(); 3].map(|()| ordered(&mut rig, AdmissionClass::Waits, 7));
     assert_eq!(tokens(&mut rig).len(), 2);
-    let mut nested = ordered(&mut rig, Entry::Reserved, 7);
+    let mut nested = ordered(&mut rig, AdmissionClass::Reserved, 7);
     assert_eq!(status(&mut nested).reason(), Some(Reason::Overloaded), "one of its channel waits");
-    let mut nested = ordered(&mut rig, Entry::Reserved, 8);
+    let mut nested = ordered(&mut rig, AdmissionClass::Reserved, 8);
     assert!(waits(&mut nested) && tokens(&mut rig).len() == 1);
 }
 
 #[test]
 fn ordered_calls_that_wait_do_not_follow_others_to_another_session() {
     let mut rig = rig(2);
-    let _held = submit(&mut rig, PORT, Entry::Waits);
-    let mut ordered = rig.submit_ordered(PORT, LONG, Entry::Waits, Some(Turn::new(1)));
-    let mut other = rig.submit_ordered(PORT, LONG, Entry::Waits, None);
+    let _held = submit(&mut rig, PORT, AdmissionClass::Waits);
+    let mut ordered = rig.submit_ordered(PORT, LONG, AdmissionClass::Waits, Some(Turn::new(1)));
+    let mut other = rig.submit_ordered(PORT, LONG, AdmissionClass::Waits, None);
     rig.run();
     let token = tokens(&mut rig)[0];
     rig.sent(token, failed(true));
@@ -209,8 +209,8 @@ fn ordered_calls_that_wait_do_not_follow_others_to_another_session() {
 #[test]
 fn a_shutdown_ends_what_waits() {
     let mut rig = rig(2);
-    let _held = submit(&mut rig, PORT, Entry::Waits);
-    let mut waiting = submit(&mut rig, PORT, Entry::Waits);
+    let _held = submit(&mut rig, PORT, AdmissionClass::Waits);
+    let mut waiting = submit(&mut rig, PORT, AdmissionClass::Waits);
     rig.poller.shutdown(&mut rig.carrier);
     let ended = status(&mut waiting);
     assert_eq!((ended.code(), ended.reason()), (Code::Unavailable, Some(Reason::Draining)), "{ended}");
@@ -220,8 +220,8 @@ fn a_shutdown_ends_what_waits() {
 #[test]
 fn the_end_of_a_poller_ends_what_waits_as_not_run() {
     let mut rig = rig(2);
-    let _held = submit(&mut rig, PORT, Entry::Waits);
-    let mut waiting = submit(&mut rig, PORT, Entry::Waits);
+    let _held = submit(&mut rig, PORT, AdmissionClass::Waits);
+    let mut waiting = submit(&mut rig, PORT, AdmissionClass::Waits);
     drop(rig);
     assert!(!status(&mut waiting).may_have_run());
 }
@@ -230,7 +230,7 @@ fn the_end_of_a_poller_ends_what_waits_as_not_run() {
 fn a_long_line_leaves_over_several_turns() {
     let mut rig = rig(1000);
     rig.carrier.refusal = Some(SendError::QueueFull(FULL));
-    let _calls = (0..400).map(|_| submit(&mut rig, PORT, Entry::Waits)).collect::<Vec<_>>();
+    let _calls = (0..400).map(|_| submit(&mut rig, PORT, AdmissionClass::Waits)).collect::<Vec<_>>();
     rig.carrier.refusal = None;
     rig.carrier.wait(MS);
     rig.run();

@@ -1,7 +1,7 @@
 //! A server sends DRAINED before its sessions end, once it has answered all calls that it has run.
 
 use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, request, sent, server, status};
-use crate::call::Entry;
+use crate::call::AdmissionClass;
 use crate::client::routes::{Link, Target};
 use crate::status::Code;
 use crate::status::reason::Reason;
@@ -220,7 +220,7 @@ fn server_that_drains_is_probed_until_its_session_ends() {
     assert_eq!(awaited(&rig), None);
     rig.message(server(), drained());
     assert_eq!(awaited(&rig), Some(Awaited::Interest));
-    let _held = rig.submit_waiting(PORT, LONG, Entry::Waits);
+    let _held = rig.submit_waiting(PORT, LONG, AdmissionClass::Waits);
     rig.run();
     assert_eq!(awaited(&rig), Some(Awaited::Reply));
     rig.peer(server().peer, down());
@@ -235,11 +235,12 @@ fn calls_that_do_not_wait_for_room_are_held_up_to_a_limit() {
     rig.message(server(), drained());
     let mut held = Vec::new();
     while held.len() < MOST {
-        held.extend((0..128).map(|_| rig.submit_waiting(PORT, LONG, Entry::Tries)));
+        held.extend((0..128).map(|_| rig.submit_waiting(PORT, LONG, AdmissionClass::Tries)));
         rig.run();
     }
     let [mut refused, mut nested, mut waits] =
-        [Entry::Tries, Entry::Reserved, Entry::Waits].map(|entry| rig.submit_waiting(PORT, LONG, entry));
+        [AdmissionClass::Tries, AdmissionClass::Reserved, AdmissionClass::Waits]
+            .map(|entry| rig.submit_waiting(PORT, LONG, entry));
     rig.run();
     assert_eq!(rig.poller.sizes().0, MOST + 1);
     for refused in [&mut refused, &mut nested] {

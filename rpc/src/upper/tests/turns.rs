@@ -2,7 +2,7 @@
 
 use super::admission::{rig, tokens, waits};
 use super::{FULL, LONG, PORT, reply, server, status};
-use crate::call::{Entry, Outcome};
+use crate::call::{AdmissionClass, Outcome};
 use crate::status::reason::Reason;
 use crate::upper::fake::Rig;
 use bytes::Bytes;
@@ -18,10 +18,16 @@ const SMALL: usize = 100;
 const LARGE: usize = 100 << 10;
 
 /// A call: whether it is large, its ordered channel, and who makes it.
-type Made = (bool, Option<Turn>, Entry);
+type Made = (bool, Option<Turn>, AdmissionClass);
 
 /// Makes a call of the given size, whose first bytes are its number.
-fn submit(rig: &mut Rig, number: u32, bytes: usize, entry: Entry, order: Option<Turn>) -> Getter<Outcome> {
+fn submit(
+    rig: &mut Rig,
+    number: u32,
+    bytes: usize,
+    entry: AdmissionClass,
+    order: Option<Turn>,
+) -> Getter<Outcome> {
     let mut body = vec![0; bytes];
     body[..4].copy_from_slice(&number.to_le_bytes());
     rig.body = Bytes::from(body);
@@ -31,11 +37,11 @@ fn submit(rig: &mut Rig, number: u32, bytes: usize, entry: Entry, order: Option<
 }
 
 fn small(rig: &mut Rig) -> Getter<Outcome> {
-    submit(rig, 0, SMALL, Entry::Waits, None)
+    submit(rig, 0, SMALL, AdmissionClass::Waits, None)
 }
 
 fn large(rig: &mut Rig) -> Getter<Outcome> {
-    submit(rig, 0, LARGE, Entry::Waits, None)
+    submit(rig, 0, LARGE, AdmissionClass::Waits, None)
 }
 
 /// Makes the poller look for room.
@@ -52,9 +58,9 @@ fn small_calls_pass_large_ones_that_have_no_room() {
     assert!(tokens(&mut rig).is_empty());
     let mut passing = small(&mut rig);
     assert!(waits(&mut passing) && tokens(&mut rig).len() == 1, "there is room for it");
-    let mut refused = submit(&mut rig, 0, LARGE, Entry::Tries, None);
+    let mut refused = submit(&mut rig, 0, LARGE, AdmissionClass::Tries, None);
     assert_eq!(status(&mut refused).reason(), Some(Reason::Overloaded), "others wait for the same");
-    let _tried = submit(&mut rig, 0, SMALL, Entry::Tries, None);
+    let _tried = submit(&mut rig, 0, SMALL, AdmissionClass::Tries, None);
     assert_eq!(tokens(&mut rig).len(), 1);
     rig.carrier.is_full_of_large = false;
     look(&mut rig);
@@ -140,7 +146,7 @@ fn calls_keep_their_order() {
             rig.carrier.leaves_through = (random(2) > 0).then_some(SessionNumber(1));
             let is_large = random(2) > 0;
             let order = (random(2) > 0).then(|| Turn::new(u32::try_from(random(3)).unwrap()));
-            let entry = if random(8) == 0 { Entry::Reserved } else { Entry::Waits };
+            let entry = if random(8) == 0 { AdmissionClass::Reserved } else { AdmissionClass::Waits };
             let bytes = if is_large { LARGE } else { SMALL };
             made.insert(number, (is_large, order, entry));
             calls.push(submit(&mut rig, number, bytes, entry, order));
@@ -159,7 +165,7 @@ fn calls_keep_their_order() {
             numbers.collect::<Vec<u32>>().is_sorted()
         };
         for size in [false, true] {
-            let alone = |call: &Made| *call == (size, None, Entry::Waits);
+            let alone = |call: &Made| *call == (size, None, AdmissionClass::Waits);
             assert!(in_order(&alone), "large: {size}");
         }
         for channel in 0..3 {

@@ -1,9 +1,10 @@
 //! The metadata of a response, and its way to a caller that asked for it.
 
 use super::{Metadata, MetadataError};
+use crate::node::fork_lock::Lock;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Sizes of a frame's metadata, in bytes. It lies between the extensions and the encoded part, so that it may be larger
 /// than all extensions together.
@@ -97,7 +98,7 @@ impl ReplyMetadata {
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct ResponseMetadata(Arc<Mutex<ReplyMetadata>>);
+pub struct ResponseMetadata(Arc<Lock<ReplyMetadata>>);
 
 impl ResponseMetadata {
     /// Creates an empty place.
@@ -109,22 +110,18 @@ impl ResponseMetadata {
     /// Returns the metadata that the handler has set for the start of its response. Empty before the call has ended.
     #[must_use]
     pub fn initial(&self) -> Metadata {
-        self.lock().initial.clone()
+        self.0.lock().initial.clone()
     }
 
     /// Returns the metadata that the handler has set for the end of its response. Empty before the call has ended.
     #[must_use]
     pub fn trailing(&self) -> Metadata {
-        self.lock().trailing.clone()
+        self.0.lock().trailing.clone()
     }
 
     /// Stores the metadata of a call that has ended.
     pub(crate) fn store(&self, metadata: ReplyMetadata) {
-        *self.lock() = metadata;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReplyMetadata> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock() = metadata;
     }
 }
 
@@ -139,6 +136,6 @@ impl Eq for ResponseMetadata {}
 
 impl fmt::Debug for ResponseMetadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lock().fmt(f)
+        self.0.lock().fmt(f)
     }
 }
