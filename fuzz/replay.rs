@@ -1,4 +1,4 @@
-//! Replays a corpus and some mutations of it, for every `fuzz_replay` test.
+//! Replays a corpus and some mutations of it, for the tests of every crate with fuzz targets.
 //!
 //! The tests of several crates include this file.
 //! The seed is printed on failure; `TRUNKLINE_FUZZ_SEED` replays it, `TRUNKLINE_FUZZ_RUNS` sets

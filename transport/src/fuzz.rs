@@ -1,13 +1,13 @@
 //! Fuzz targets: plain functions that take any bytes and panic when something is broken.
 //!
-//! Called by `fuzz_replay.rs`, which mutates a corpus for a moment, and by coverage-guided fuzzers.
+//! Called by the tests, which mutate a corpus for a moment, and by coverage-guided fuzzers.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
 use crate::credit::Grantor;
-use crate::frame::{Announcement, Fin, Header, Kind, SETTLED, Settled, bundled, upper_header};
 use crate::session::private_data::{Hello, Refusal, Welcome};
-use crate::settings::Settings;
+use crate::wire::frame::{Announcement, Fin, Header, Kind, SETTLED, Settled, bundled, upper_header};
+use crate::wire::settings::Settings;
 use trunkline_verbs::QpNumber;
 
 /// Parses a frame and its body, and checks that the parsed values survive a round trip.
@@ -97,5 +97,48 @@ pub fn credit(data: &[u8]) {
         }
         let ledger = grantor.ledger();
         assert!(ledger.outstanding <= ledger.capacity, "granted more than there is");
+    }
+}
+
+/// The loop that the tests of every crate with fuzz targets share.
+#[cfg(test)]
+#[path = "../../fuzz/replay.rs"]
+mod replay;
+
+/// Replays the corpus and a short run of mutations of it.
+#[cfg(test)]
+mod tests {
+    use super::replay::{LENGTH_MAX, files, run};
+    use std::path::PathBuf;
+    use trunkline_testkit::wire_examples;
+
+    fn corpus(name: &str) -> Vec<Vec<u8>> {
+        let folder = [env!("CARGO_MANIFEST_DIR"), "tests/corpus", name].iter().collect::<PathBuf>();
+        let corpus = files(&folder);
+        assert!(corpus.iter().all(|file| file.len() <= LENGTH_MAX), "an input that is too long");
+        corpus
+    }
+
+    #[test]
+    fn frames() {
+        run("frame", &corpus("frame"), 300_000, super::frame);
+    }
+
+    #[test]
+    fn frames_of_all_kinds_are_in_the_corpus() {
+        let corpus = corpus("frame");
+        for (name, frame) in wire_examples() {
+            assert!(corpus.contains(&frame), "docs/wire.md has an example that the corpus does not: {name}");
+        }
+    }
+
+    #[test]
+    fn handshakes() {
+        run("handshake", &corpus("handshake"), 300_000, super::handshake);
+    }
+
+    #[test]
+    fn credit_claims() {
+        run("credit", &corpus("credit"), 30_000, super::credit);
     }
 }

@@ -4,12 +4,12 @@
 //! outcome and change of a peer. Each call passes a [`Carrier`], through which the upper half acts. Both live
 //! on the poller's thread, so neither needs `Send` or locks.
 
+use crate::Body;
 use crate::PeerKey;
-use crate::body::Body;
 use crate::budget::{Exhausted, Leaves};
 use crate::buffer::Received;
-use crate::frame::FrameError;
-use crate::ledger::UpperLedger;
+use crate::report::ledger::UpperLedger;
+use crate::wire::frame::FrameError;
 use bytes::{Buf as _, Bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

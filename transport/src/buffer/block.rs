@@ -10,7 +10,7 @@
 //! registrations of an earlier device from those of the present one.
 
 use crate::budget::Tally;
-use crate::ledger::MemoryLedger;
+use crate::report::ledger::MemoryLedger;
 use crate::{BudgetReport, Limit, PeerHosts, PeerKey};
 use bytes::Bytes;
 use slab::Slab;

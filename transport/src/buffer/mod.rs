@@ -5,12 +5,14 @@
 //! messages and the application's buffers return here when they are dropped, on any thread.
 
 mod block;
+mod body;
 mod received;
 mod registered;
 mod short;
 mod slots;
 
 pub(crate) use block::{Block, BlockPool, NotNow};
+pub use body::Body;
 pub(crate) use received::{ReceiveSlots, Received};
 pub use registered::RegisteredBuffer;
 pub(crate) use registered::{Announced, Registry};

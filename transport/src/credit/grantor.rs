@@ -13,7 +13,7 @@
 
 use super::{AHEAD, BASE, CreditViolation, START, steps};
 use crate::PeerKey;
-use crate::ledger::{Granting, SrqLedger};
+use crate::report::ledger::{Granting, SrqLedger};
 use slab::Slab;
 use std::collections::VecDeque;
 use trunkline_machine::mutant;

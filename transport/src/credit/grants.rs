@@ -7,7 +7,7 @@
 
 use super::{CreditViolation, Grantor, PairId};
 use crate::PeerKey;
-use crate::ledger::{Granting, SrqLedger};
+use crate::report::ledger::{Granting, SrqLedger};
 use trunkline_verbs::QpNumber;
 
 /// Names a pair of one poller's [`Grants`].

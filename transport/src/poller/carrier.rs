@@ -3,9 +3,9 @@
 
 use super::Core;
 use crate::budget::Exhausted;
-use crate::frame;
-use crate::sizes::MOST_ANNOUNCED;
 use crate::trunk::{Cancelling, Outbound, Trunk};
+use crate::wire::MOST_ANNOUNCED;
+use crate::wire::frame;
 use crate::{
     Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, Reach, SendError, SessionNumber, Taken,
     Token, Turn,

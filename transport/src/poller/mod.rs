@@ -4,33 +4,25 @@
 //! | file | role |
 //! |---|---|
 //! | `run.rs`, `idle.rs` | its turns; when to yield, when to sleep |
+//! | `device.rs` | its queues on a device: taking, deepening and releasing them |
 //! | `sends.rs` | posting for all trunks, send completions, announcing credit |
 //! | `receives.rs`, `turns.rs` | from completions to frames, and reposting; turns of peers |
 //! | `commands.rs` | commands of other machines |
 //! | `sessions.rs` | sessions coming up and going down |
-//! | `depth.rs` | making the SRQ deeper for many peers |
-//! | `crossing.rs` | frames received by one poller for another, over RC |
-//! | `timers.rs` | deadlines, shutting down |
-//! | `attach.rs` | taking a device, and releasing one that was removed |
-//! | `audit.rs` | counts for a simulation |
+//! | `crossings.rs` | frames received by one poller for another, over RC |
+//! | `timers.rs`, `shutdown.rs` | deadlines; progress of a shutdown |
 //! | `carrier.rs` | services for the upper half |
-//! | `queues.rs`, `trunks.rs`, `peers.rs`, `peer_table.rs`, `targets.rs`, `early.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its own state |
+//! | `trunks.rs`, `peers.rs`, `targets.rs` | its trunks, peers and TGTs, each with its own state |
 //!
-//! The state and work of one trunk are in [`crate::trunk`]. Only [`crate::shared::NodeShared`] and the rings
-//! of [`crate::crossings`] are shared with other threads. A poll takes the lock of the CQ.
+//! The state and work of one trunk are in [`crate::trunk`]. Only [`crate::node::shared::NodeShared`] and the rings
+//! of [`crate::poller::crossings`] are shared with other threads. A poll takes the lock of the CQ.
 
-mod attach;
-mod audit;
 mod carrier;
-mod closings;
 mod commands;
-mod crossing;
-mod depth;
-mod early;
+pub(crate) mod crossings;
+mod device;
 mod idle;
-mod peer_table;
 mod peers;
-mod queues;
 mod receives;
 mod run;
 mod sends;
@@ -43,16 +35,19 @@ mod turns;
 
 pub(crate) use run::{OfNode, Parts, Poller};
 
-use crate::crossings::Crossings;
-use crate::log_limit::LogLimit;
-use crate::trunk::Resources;
-use closings::Closings;
+use crate::LogLimit;
+use crate::budget::Counted;
+use crate::report::ledger::{Granting, PollerLedger, UpperLedger};
+use crate::trunk::{Resources, Trunk};
 use commands::Inbox;
+use crossings::Crossings;
+use device::Queues;
 use peers::Peers;
-use queues::Queues;
 use receives::Batch;
+use sessions::Closings;
 use shutdown::Shutdown;
-use targets::Targets;
+use std::net::{Ipv4Addr, SocketAddr};
+use targets::{Target, Targets};
 use trunks::Trunks;
 use turns::Turns;
 
@@ -77,4 +72,35 @@ pub(crate) struct Core {
     log: LogLimit,
     /// Time of the last check of the timers.
     scanned_ms: u64,
+}
+
+impl Core {
+    /// Returns the current credits, slots and memory, with the upper half's open work.
+    pub(super) fn ledger(&self, upper: UpperLedger) -> PollerLedger {
+        let res = &self.res;
+        let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let granted = |(qp, target): (_, &Target)| {
+            let (peer, number) = target.session();
+            let is_up = self.find_trunk(peer, number).is_some();
+            Some(Granting { is_up, ..res.grants.positions(qp, target.pair()?)? })
+        };
+        let mut counted = Counted::default();
+        self.trunks.all().for_each(|trunk| trunk.count(&mut counted));
+        self.peers.count(&mut counted);
+        PollerLedger {
+            node: res.shared.local_address.get().copied().unwrap_or(unknown),
+            poller: res.index.0,
+            spending: self.trunks.live().flat_map(Trunk::spending).collect(),
+            granting: self.targets.all().filter_map(granted).collect(),
+            outstanding: res.grants.outstanding(),
+            early: self.targets.count_early(),
+            receives: self.queues.is_attached().then(|| res.receives.count()),
+            sends: self.queues.is_attached().then(|| res.sends.count()),
+            outstanding_wr: res.sends.outstanding(),
+            memory: [&res.shared.sources, &res.shared.sinks, &res.shared.buffers].map(|pool| pool.ledger()),
+            budgets: res.shares.ledger(counted),
+            longest_wait: self.turns.longest_wait(),
+            upper,
+        }
+    }
 }

@@ -16,24 +16,24 @@
 #![forbid(unsafe_code)]
 
 use super::Core;
-use super::attach::{Parted, part};
-use super::closings::Closings;
 use super::commands::Inbox;
+use super::device::Queues;
+use super::device::{Parted, part};
 use super::idle::{Idle, Rest};
 use super::peers::Peers;
-use super::queues::Queues;
 use super::receives::{Batch, Queue, Take};
+use super::sessions::Closings;
 use super::shutdown::Shutdown;
 use super::targets::Targets;
 use super::trunks::Trunks;
 use super::turns::Turns;
+use crate::LogLimit;
 use crate::command::{CmCommand, Command, PollerHandle};
-use crate::frame::ANNOUNCEMENT;
-use crate::incarnation::PollerDevice;
-use crate::log_limit::LogLimit;
-use crate::peer_hash::PeerHash;
-use crate::shared::{Alive, NodeShared};
+use crate::node::incarnation::PollerDevice;
+use crate::node::shared::{Alive, NodeShared};
+use crate::peer::hash::PeerHash;
 use crate::trunk::{Event, Resources, Trunk};
+use crate::wire::frame::ANNOUNCEMENT;
 use crate::{Carrier as _, Message, Origin, PeerKey, PollerIndex, Screening, Upper};
 use std::any::Any;
 use std::io;

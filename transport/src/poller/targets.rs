@@ -3,16 +3,19 @@
 //! A session that is not up here holds no credit of the SRQ. Its peer may have seen it come up before us, and
 //! then each of the peer's pollers may send its Settings, but nothing else before it has ours. This *early*
 //! frame is copied, so that it occupies neither a receive slot nor a block of short frames. The total size of
-//! early frames is bounded (`early.rs`).
+//! early frames is bounded.
+//!
+//! Thousands of honest peers may join at once, each with a frame of some hundred bytes. So the longest frame
+//! is dropped first, and of equally long ones the oldest. Sessions are half-open for the time of a handshake,
+//! or for seconds if their peer does not want them to come up.
 #![forbid(unsafe_code)]
 
-use super::early::EarlyFrames;
 use crate::PeerKey;
 use crate::buffer::Received;
 use crate::credit::{GrantId, Grants};
-use crate::frame::{FrameError, Header, Kind};
-use crate::sizes::TURN_MESSAGES;
 use crate::trunk::Resources;
+use crate::wire::TURN_MESSAGES;
+use crate::wire::frame::{FrameError, Header, Kind};
 use slab::Slab;
 use std::collections::BTreeMap;
 use trunkline_machine::mutant;
@@ -372,6 +375,40 @@ impl Targets {
     }
 }
 
+/// Maximum size of the early frames that a poller keeps, in bytes. One host can use a quarter of it: 256
+/// connections with a frame each.
+pub(super) const MOST_BYTES: usize = 16 << 20;
+
+/// The targets that keep an early frame, with its length, in the order in which the frames came.
+#[derive(Debug, Default)]
+pub(super) struct EarlyFrames {
+    of: Vec<(QpNumber, usize)>,
+    bytes: usize,
+}
+
+impl EarlyFrames {
+    /// Adds the frame of a target. If there are too many bytes, removes and returns the target that must give
+    /// up its frame, which may be the same one.
+    pub(super) fn add(&mut self, qp: QpNumber, bytes: usize) -> Option<QpNumber> {
+        self.bytes += bytes;
+        self.of.push((qp, bytes));
+        if self.bytes <= MOST_BYTES {
+            return None;
+        }
+        // `max_by_key` returns the last of equal items, which is the oldest frame here.
+        let longest = self.of.iter().rev().max_by_key(|(_, bytes)| *bytes).map(|(qp, _)| *qp)?;
+        self.remove(longest);
+        Some(longest)
+    }
+
+    /// Removes the frame of a target.
+    pub(super) fn remove(&mut self, qp: QpNumber) {
+        if let Some(at) = self.of.iter().position(|(other, _)| *other == qp) {
+            self.bytes -= self.of.remove(at).1;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,5 +430,29 @@ mod tests {
         assert!(matches!(targets.take_unannounced(other), Err(FrameError::Broken(_))));
         targets.forget_unannounced();
         assert!(targets.take_unannounced(other).unwrap().is_empty(), "the number may be used again");
+    }
+}
+
+#[cfg(test)]
+mod early_tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_frame_makes_room_and_of_equal_ones_the_first() {
+        let (mut early, long) = (EarlyFrames::default(), MOST_BYTES / 4);
+        let qp = QpNumber::new;
+        for small in 0..1000 {
+            assert_eq!(early.add(qp(small), 100), None);
+        }
+        for at in 0..3 {
+            assert_eq!(early.add(qp(2000 + at), long), None);
+        }
+        assert_eq!(early.add(qp(3000), long), Some(qp(2000)), "small ones stay");
+        assert_eq!(early.add(qp(3001), long + 1), Some(qp(3001)), "it is the longest itself");
+        early.remove(qp(2002));
+        early.remove(qp(9999));
+        assert_eq!(early.add(qp(3002), long), None);
+        assert_eq!(early.add(qp(3003), long), Some(qp(2001)));
+        assert!(early.bytes <= MOST_BYTES && early.of.len() == 1003);
     }
 }

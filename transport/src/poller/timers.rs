@@ -3,7 +3,7 @@
 
 use super::Core;
 use crate::command::CmCommand;
-use crate::frame::FrameError;
+use crate::wire::frame::FrameError;
 use crate::{Awaited, PeerKey};
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -11,8 +11,8 @@
 #![forbid(unsafe_code)]
 
 use crate::buffer::Received;
-use crate::frame::Bundle;
-use crate::sizes::{ROUND_MESSAGES, TURN_MESSAGES};
+use crate::wire::frame::Bundle;
+use crate::wire::{ROUND_MESSAGES, TURN_MESSAGES};
 use crate::{Origin, PeerKey};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};

@@ -15,7 +15,7 @@
 #![forbid(unsafe_code)]
 
 use crate::NoNic;
-use crate::options::ProviderChoice;
+use crate::node::options::ProviderChoice;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_verbs::{GidEntry, GidKind, PortState};

@@ -1,17 +1,21 @@
 //! Choice of a node's device: surveys the NICs, decides, opens, and gives the reason.
 //!
-//! Called once when a node starts. `choose` decides and is pure, `survey` finds the NICs, and `built` knows
-//! what this build supports; [`crate::NoNic`] names what keeps NICs from serving.
+//! Called once when a node starts. `choose` decides and is pure, and `survey` finds the NICs that this build
+//! supports; [`crate::NoNic`] names what keeps NICs from serving.
 #![forbid(unsafe_code)]
 
-mod built;
 mod choose;
+pub(crate) mod connections;
+mod no_nic;
 mod survey;
 #[cfg(test)]
 mod tests;
 
-use crate::options::{NodeOptions, ProviderChoice};
-use crate::{DeviceError, NoNic, StartError};
+pub use connections::Connections;
+pub use no_nic::NoNic;
+
+use crate::node::options::{NodeOptions, ProviderChoice};
+use crate::{DeviceError, StartError};
 use choose::{Choice, ClientAddress, NicChoice, Wish};
 use nix::errno::Errno;
 use std::io::ErrorKind;
@@ -41,7 +45,7 @@ pub(crate) struct Chosen {
 /// # Errors
 /// When no device can serve.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Chosen, StartError> {
-    open_from(options, listen, built::nics(), Path::new(survey::DEVICE_FILES))
+    open_from(options, listen, survey::nics(), Path::new(survey::DEVICE_FILES))
 }
 
 fn open_from(

@@ -3,7 +3,7 @@
 use super::choose::{Choice, ClientAddress, Nic, NicState, Wish, choose};
 use super::open_from;
 use super::survey::Nics;
-use crate::options::{NicOptions, NodeOptions, ProviderChoice};
+use crate::node::options::{NicOptions, NodeOptions, ProviderChoice};
 use crate::{NoNic, StartError};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

@@ -12,8 +12,8 @@
 //! machine reports what has happened, and acts on the answers.
 #![forbid(unsafe_code)]
 
-use crate::incarnation::{self, DeviceShared, Listening, Opened};
-use crate::options::NodeOptions;
+use crate::node::incarnation::{self, DeviceShared, Listening, Opened};
+use crate::node::options::NodeOptions;
 use crate::{PeerKey, PollerIndex, StartError};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -6,13 +6,13 @@
 #![forbid(unsafe_code)]
 
 use super::awaited_packets::AwaitedPackets;
+use crate::PathStatus;
 use crate::PeerKey;
-use crate::connections::ConnectionKind;
 use crate::credit;
-use crate::incarnation::{DeviceShared, Intake};
-use crate::shared::NodeShared;
-use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
-use crate::status::PathStatus;
+use crate::node::incarnation::{DeviceShared, Intake};
+use crate::node::shared::NodeShared;
+use crate::provider::connections::ConnectionKind;
+use crate::wire::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

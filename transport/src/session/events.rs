@@ -9,7 +9,7 @@ use super::endpoints::Role;
 use super::peers::PeerSession;
 use super::private_data::{Refusal, Welcome};
 use crate::PeerDown;
-use crate::connections::ConnectionKind;
+use crate::provider::connections::ConnectionKind;
 use trunkline_verbs::{CmEvent, CmEventKind, RejectReason};
 
 impl CmMachine {

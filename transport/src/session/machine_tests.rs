@@ -2,7 +2,7 @@
 //! connections and restarts nodes.
 
 use super::*;
-use crate::connections::ConnectionKind;
+use crate::provider::connections::ConnectionKind;
 use crate::session::private_data::MAX_POLLERS;
 use proptest::prelude::*;
 use std::num::NonZeroU16;

@@ -222,7 +222,7 @@ mod tests {
     use super::super::machine::Numbers;
     use super::super::private_data::{Hello, SessionName};
     use super::*;
-    use crate::connections::ConnectionKind;
+    use crate::provider::connections::ConnectionKind;
     use std::num::NonZeroU16;
 
     /// Number of pollers of each peer.

@@ -30,7 +30,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PeerDown;
-use crate::connections::ConnectionKind;
+use crate::provider::connections::ConnectionKind;
 use std::num::NonZeroU16;
 use trunkline_verbs::SrqNumber;
 

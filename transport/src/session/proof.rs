@@ -3,11 +3,11 @@
 //! A request may carry any source address. So the first request of an unknown peer is refused with a cookie,
 //! which goes only to the claimed address, and nothing about the request is remembered. Only a request that
 //! returns the cookie goes on. A dial-back needs none: it echoes our epoch, which no other peer knows
-//! ([`crate::epochs`]). The CM machine owns the cookies. Nothing here does I/O or keeps state per peer.
+//! ([`crate::peer::epochs`]). The CM machine owns the cookies. Nothing here does I/O or keeps state per peer.
 #![forbid(unsafe_code)]
 
 use super::private_data::{Cookie, Hello};
-use crate::secret::{Secret, octets};
+use crate::peer::secret::{Secret, octets};
 use std::net::IpAddr;
 use std::time::Duration;
 use trunkline_machine::Runtime;
@@ -80,7 +80,7 @@ fn cookie(key: Secret, from: IpAddr, hello: &Hello) -> Cookie {
 mod tests {
     use super::super::private_data::SessionName;
     use super::*;
-    use crate::connections::ConnectionKind;
+    use crate::provider::connections::ConnectionKind;
     use std::num::NonZeroU16;
     use std::sync::Arc;
     use trunkline_machine::{MakeMachine, Simulator};

@@ -9,7 +9,7 @@
 use super::cm_machine::CmMachine;
 use super::private_data::{Hello, Refusal};
 use crate::PeerKey;
-use crate::connections::ConnectionKind;
+use crate::provider::connections::ConnectionKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use trunkline_machine::mutant;

@@ -11,7 +11,7 @@ use super::queue::Outbound;
 use super::{Resources, Trunk, lane};
 use crate::PeerDown;
 use crate::buffer::{Block, NotNow};
-use crate::rendezvous::REQUESTS_PER_LANE;
+use crate::trunk::rendezvous::REQUESTS_PER_LANE;
 use std::collections::VecDeque;
 
 /// Bytes that a poller copies in one turn. A fresh page costs more than its copy, so a piece takes 50 to 150

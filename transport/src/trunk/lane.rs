@@ -3,9 +3,9 @@
 
 use super::queue::{MessageQueue, Outbound};
 use crate::credit::{GrantId, Grants, Spender, on_wire};
-use crate::frame::{Fin, Settled};
 use crate::report::LaneCounters;
-use crate::settings::Settings;
+use crate::wire::frame::{Fin, Settled};
+use crate::wire::settings::Settings;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use trunkline_machine::mutant;

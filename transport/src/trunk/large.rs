@@ -4,9 +4,9 @@
 use super::pipeline::{Parts, Read, Record};
 use super::{Outbound, Resources, Trunk};
 use crate::buffer::{Block, NotNow, Received};
-use crate::frame::{self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, flags};
-use crate::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Source};
-use crate::sizes::{EAGER_BYTES, MOST_ANNOUNCED};
+use crate::trunk::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Source};
+use crate::wire::frame::{self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, flags};
+use crate::wire::{EAGER_BYTES, MOST_ANNOUNCED};
 use crate::{Message, PeerDown, Screening, SendFailure, SendOutcome};
 use std::time::Duration;
 use trunkline_machine::mutant;

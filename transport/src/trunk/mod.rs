@@ -10,7 +10,7 @@
 //! | `sending.rs` | from lanes' queues to staged frames |
 //! | `pipeline.rs` | from staged frames to posted work and its completions |
 //! | `receiving.rs` | checked frames from the peer |
-//! | `large.rs` | rendezvous, both sides |
+//! | `large.rs`, `rendezvous.rs` | large messages that the receiver READs, both sides; their records |
 //! | `copying.rs` | copies of large messages that the peer may READ |
 //! | `timers.rs` | deadlines, keepalive, releasing credit |
 //! | `ending.rs` | taking a trunk down, in two phases |
@@ -25,6 +25,7 @@ mod large;
 mod pipeline;
 mod queue;
 mod receiving;
+pub(crate) mod rendezvous;
 mod resources;
 mod sending;
 mod timers;
@@ -39,12 +40,12 @@ use crate::PollerIndex;
 use crate::budget::Counted;
 use crate::command::SessionUp;
 use crate::credit::GrantId;
-use crate::ledger::Spending;
-use crate::rendezvous::{READS_OUT, Sinks, Sources};
-use crate::settings::Settings;
+use crate::report::ledger::Spending;
+use crate::wire::settings::Settings;
 use ending::Health;
 use lane::Lane;
 use pipeline::Pipeline;
+use rendezvous::{READS_OUT, Sinks, Sources};
 use timers::Silence;
 
 /// A trunk of one session.

@@ -12,9 +12,9 @@
 use super::lane::Lane;
 use super::resources::{Events, Resources, SendRoom};
 use crate::SendOutcome;
-use crate::frame::{self, BUNDLED_LENGTH, HEADER, SETTLED, TIME_LEFT, VOID};
-use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use crate::upper::{Receipt, Report};
+use crate::wire::frame::{self, BUNDLED_LENGTH, HEADER, SETTLED, TIME_LEFT, VOID};
+use crate::wire::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::mem;

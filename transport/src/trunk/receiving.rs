@@ -3,9 +3,9 @@
 
 use super::{Resources, Trunk};
 use crate::buffer::Received;
-use crate::frame::{FrameError, Header, Kind};
-use crate::settings::Settings;
-use crate::sizes::{BUNDLE_BYTES, BUNDLED_BYTES};
+use crate::wire::frame::{FrameError, Header, Kind};
+use crate::wire::settings::Settings;
+use crate::wire::{BUNDLE_BYTES, BUNDLED_BYTES};
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 

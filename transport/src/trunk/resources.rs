@@ -6,11 +6,11 @@
 
 use super::copying::CopyTurns;
 use super::queue::Heads;
+use crate::LogLimit;
 use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::Grants;
-use crate::log_limit::LogLimit;
-use crate::shared::NodeShared;
+use crate::node::shared::NodeShared;
 use crate::upper::Receipt;
 use crate::{
     Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Report, SendFailure, SendOutcome, Token,

@@ -4,7 +4,7 @@
 use super::lane::Lane;
 use super::{Resources, Trunk};
 use crate::Awaited;
-use crate::shared::Limits;
+use crate::node::shared::Limits;
 use std::mem;
 use std::time::Duration;
 use trunkline_machine::mutant;

@@ -2,7 +2,7 @@
 //!
 //! Decides the kind, with the reason. Over XRC a poller's INI reaches any poller of the peer by SRQ number.
 //! Over RC each poller has a basic SRQ, and a poller's connection ends at one poller of the peer, which hands
-//! on the frames for others (`poller/crossing.rs`). Callers see no difference.
+//! on the frames for others (`poller/crossings.rs`). Callers see no difference.
 #![forbid(unsafe_code)]
 
 use crate::StartError;

@@ -1,13 +1,37 @@
-//! The receiver's side of large messages: the destination and progress of each, and the next READs.
+//! Large messages: the receiver READs them out of the sender's memory.
+//!
+//! ```text
+//! sender                               receiver
+//! request (head, address, rkey) -----> waits for memory, within the request's patience
+//!        <----- READ in pieces --------
+//!        <----- FIN -------------------  message handed on
+//! source freed, Delivered
+//! ```
+//!
+//! This module keeps the records of both sides of one trunk; the trunk moves bytes and frames.
 #![forbid(unsafe_code)]
 
-use super::PIECE;
-use crate::buffer::Block;
-use crate::frame::{ANNOUNCEMENT, flags};
-use crate::{Message, Screening};
+use crate::buffer::{Announced, Block};
+use crate::upper::Receipt;
+use crate::wire::frame::{ANNOUNCEMENT, flags};
+use crate::{Body, Message, Screening};
 use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge, Time};
+
+/// Maximum size of one READ, in bytes.
+pub(crate) const PIECE: usize = 256 << 10;
+/// Number of READs of a trunk that the device has at a time. Later work requests, including small messages,
+/// wait until the last of them was sent, so together they must be few bytes. With a single one, the network
+/// would be idle while its completion is handled.
+pub(crate) const READS_OUT: u32 = 2;
+const _: () =
+    assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
+/// Maximum number of requests without a FIN per lane. Further ones wait in its queue. A receiver refuses
+/// more.
+pub(crate) const REQUESTS_PER_LANE: u32 = 64;
+/// Time for which a receiver may wait for memory when the message has no deadline.
+pub(crate) const PATIENCE_MS: u32 = 30_000;
 
 /// A message that is being READ.
 #[derive(Debug)]
@@ -214,5 +238,80 @@ impl Sinks {
     /// Returns true if a sink waits for memory, or for room to post its READs.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.unfed.is_empty() || !self.reading.is_empty()
+    }
+}
+
+/// Owner of a source's memory.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    /// The application's registered bytes. Their key becomes invalid before they are released.
+    Lent { at: Announced, _bytes: Body },
+    /// A copy.
+    Copied(Block),
+}
+
+impl Hold {
+    /// Returns the address at which the peer finds the memory.
+    pub(crate) fn remote_address(&self) -> RemoteAddress {
+        match self {
+            Self::Lent { at, .. } => at.remote_address(),
+            Self::Copied(block) => block.remote_address(),
+        }
+    }
+}
+
+/// A message that the peer has not READ yet.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) receipt: Receipt,
+    pub(crate) lane: usize,
+    /// Bytes charged to the peer.
+    pub(crate) bytes: usize,
+    /// True if ordered small messages wait for the end of this one.
+    pub(crate) ordered: bool,
+    /// Owner of the memory, which is released when this is dropped.
+    pub(crate) _hold: Hold,
+}
+
+/// All sources of one trunk, by the number that their requests carry and their FINs return.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    open: BTreeMap<u64, Source>,
+    next: u64,
+}
+
+impl Sources {
+    pub(crate) fn new() -> Self {
+        Self { open: BTreeMap::new(), next: 1 }
+    }
+
+    /// Returns the number of the next source.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next
+    }
+
+    /// Adds a source, with the number [`Sources::next_id`].
+    pub(crate) fn add(&mut self, source: Source) {
+        self.open.insert(self.next, source);
+        self.next += 1;
+    }
+
+    /// Removes a source that the peer is done with. Returns `None` if no source has this number.
+    pub(crate) fn finish(&mut self, id: u64) -> Option<Source> {
+        self.open.remove(&id)
+    }
+
+    /// Removes all sources, in the order of their numbers. Dropping them frees their memory.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Source> + use<> {
+        std::mem::take(&mut self.open).into_values()
+    }
+
+    /// Returns the number of sources, and their total size in bytes.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.open.len(), self.open.values().map(|source| source.bytes).sum())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
     }
 }

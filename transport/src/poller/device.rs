@@ -1,15 +1,34 @@
-//! The poller's own queues on the device, and the sleeper that waits for them.
+//! A poller's share of a device: its queues and the sleeper that waits for them, taking a device, releasing
+//! one that was removed, and deepening the SRQ.
+//!
+//! The upper half and everything that waits to be sent outlive a device. The outcome of work in progress is
+//! reported when the device is released, and only the pools' memory stays registered.
+//!
+//! Each remote poller that may send into the SRQ holds a credit while idle, so its depth grows with their
+//! number. It is doubled, within the limits of the node and its device, before idle credits take half of it,
+//! and when busy peers have left no room for another pair. It never shrinks. Receives are posted before
+//! credit for them is granted. The settings that open a session use no credit: when many sessions come up at
+//! once they may find no receive, and the sending devices repeat them after the RNR time, without a limit.
+//! Over RC with several pollers, which divide each other's SRQs into fixed parts, the depth does not change.
 #![forbid(unsafe_code)]
 
+use super::Core;
+use super::crossings::Crossings;
+use super::receives::Queue;
+use crate::PeerDown;
 use crate::buffer::ReceiveSlots;
+use crate::command::{CmCommand, Command};
+use crate::credit::Grants;
+use crate::node::incarnation::PollerDevice;
+use crate::trunk::{ReceiveRoom, SendRoom, destroy_ini};
+use crate::wire::BATCH;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use trunkline_machine::mutant;
-use trunkline_machine::{Sleeper, Waker};
+use trunkline_machine::{Sleeper, Waker, mutant};
 use trunkline_verbs::{
-    Completion, CompletionChannel, CompletionQueue, DeviceWait, Notify, Prepared, SharedReceiveQueue, Time,
-    VerbsError,
+    Completion, CompletionChannel, CompletionQueue, DeviceWait, IoAddress, Notify, Prepared,
+    SharedReceiveQueue, Time, VerbsError,
 };
 
 /// The queues, which exist while there is a device, and the sleeper, which outlives them.
@@ -180,5 +199,108 @@ impl Queues {
         if let Some(attached) = &self.attached {
             while attached.channel.next_event().is_some() {}
         }
+    }
+}
+
+/// The poller's parts made from its share of a device.
+pub(super) struct Parted {
+    pub(super) queues: Attached,
+    pub(super) rooms: (SendRoom, ReceiveRoom, Grants),
+    pub(super) crossings: Crossings,
+}
+
+/// Divides a device whose receives are posted into parts.
+pub(super) fn part(device: PollerDevice) -> Parted {
+    let PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit } = device;
+    let homes = crossings.homes();
+    let grants = Grants::new(depth / u32::from(homes.max(1)), homes);
+    let depths = (depth, depth_limit);
+    let limit = usize::try_from(depth_limit).unwrap_or(usize::MAX);
+    let depth = usize::try_from(depth).unwrap_or(usize::MAX);
+    let capacity = usize::try_from(cq.capacity_cqe()).unwrap_or(usize::MAX);
+    let sends = SendRoom::new(sends, capacity.saturating_sub(limit));
+    let receives = ReceiveRoom::new(receives, depths, (depth / 4).max(BATCH));
+    Parted { queues: Attached { channel, cq, srq }, rooms: (sends, receives, grants), crossings }
+}
+
+impl Core {
+    /// Takes a new device.
+    pub(super) fn take_device(&mut self, device: PollerDevice) {
+        let Parted { queues, rooms, crossings } = part(device);
+        (self.res.sends, self.res.receives, self.res.grants) = rooms;
+        self.crossings = crossings;
+        if let Err(error) = self.queues.attach(queues) {
+            tracing::error!(%error, "cannot wait for the completions of the new device");
+        }
+    }
+
+    /// Handles the removal of the device. Its completions still count, and received messages are handed on,
+    /// because their senders believe that they arrived. All other work is lost, and it is unknown how far it
+    /// came.
+    pub(super) fn device_lost(&mut self) {
+        while self.poll_completions(&mut Queue) {}
+        for slot in self.trunks.slots() {
+            self.begin_dying(slot, PeerDown::DeviceRemoved);
+        }
+        self.wake_crossed();
+        for (poller, crossings) in self.crossings.take_waiting() {
+            if let Some(handle) = self.res.shared.pollers.get(poller) {
+                handle.command(Command::HandedOn(crossings));
+            }
+        }
+        self.res.shared.cm.command(CmCommand::Emptied { poller: self.res.index });
+    }
+
+    /// Releases a device that is no longer needed: first the queues, then the memory that they refer to.
+    pub(super) fn release_device(&mut self) {
+        self.poll_completions(&mut Queue);
+        for session in self.peers.take_all_pending() {
+            destroy_ini(&self.res, session.qp.as_ref());
+        }
+        for slot in self.trunks.slots() {
+            self.begin_dying(slot, PeerDown::DeviceRemoved);
+            let verdict = self.trunks.get(slot).and_then(|trunk| trunk.verdict());
+            self.free_trunk(slot, verdict.unwrap_or(PeerDown::DeviceRemoved));
+        }
+        self.targets.clear();
+        self.closings.clear();
+        self.queues.detach();
+        self.res.sends.close();
+        self.res.receives.close();
+        // The granted credit was for receives of the released SRQs.
+        self.res.grants = Grants::new(0, self.crossings.homes());
+        self.res.marked.clear();
+        self.res.copies.clear();
+        self.res.shared.cm.command(CmCommand::Released { poller: self.res.index });
+    }
+}
+
+impl Core {
+    /// Deepens the SRQ if another pair of pollers needs it.
+    pub(super) fn make_room(&mut self) {
+        if !self.res.grants.is_crowded() {
+            return;
+        }
+        let more = self.res.receives.doubling();
+        if more == 0 {
+            return;
+        }
+        let posted = match self.add_slots(more) {
+            Ok(()) => self.queues.post_more(self.res.receives.slots(), more),
+            Err(error) => {
+                if let Some(left_out) = self.log.line(self.res.time.now()) {
+                    tracing::warn!(%error, more, left_out, "no memory for receives of more peers");
+                }
+                return;
+            }
+        };
+        self.res.receives.deepen(posted);
+        self.res.grants.deepen(posted);
+    }
+
+    fn add_slots(&mut self, more: u32) -> Result<(), VerbsError> {
+        let device = self.res.shared.device.get().ok_or(VerbsError::Gone)?;
+        let start = IoAddress::from_random(self.res.shared.runtime.random());
+        self.res.receives.slots().extend(device.pd.as_ref(), more, start)
     }
 }

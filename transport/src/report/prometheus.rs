@@ -164,7 +164,7 @@ fn seconds(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::histogram::HistogramWriter;
+    use crate::report::histogram::HistogramWriter;
     use crate::{DeviceCounter, FailedCalls, LimitReport};
     use trunkline_testkit::parse_scrape;
 

@@ -1,7 +1,17 @@
 //! The report of a node: provider, objects, counters, and traffic by lane.
 #![forbid(unsafe_code)]
 
-use crate::{BudgetReport, Histogram, PeerKey, PollerIndex};
+pub mod histogram;
+pub mod ledger;
+mod log_limit;
+mod prometheus;
+mod status;
+
+pub use histogram::Histogram;
+pub use log_limit::LogLimit;
+pub use status::{NodeStatus, PathStatus, PeerStatus};
+
+use crate::{BudgetReport, PeerKey, PollerIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,7 +8,7 @@
 
 use crate::PeerKey;
 pub use crate::budget::BudgetLedger;
-pub use crate::sizes::{ROUND_MESSAGES, TURN_MESSAGES};
+pub use crate::wire::{ROUND_MESSAGES, TURN_MESSAGES};
 use std::net::SocketAddr;
 use trunkline_verbs::QpNumber;
 

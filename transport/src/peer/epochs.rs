@@ -5,7 +5,7 @@
 //! `NodeShared` owns them.
 #![forbid(unsafe_code)]
 
-use crate::secret::{Secret, octets};
+use crate::peer::secret::{Secret, octets};
 use std::net::SocketAddr;
 use trunkline_machine::Runtime;
 

@@ -1,7 +1,7 @@
 //! CPUs that the process may use, and placement of a poller on one of them.
 #![forbid(unsafe_code)]
 
-use crate::options::Pinning;
+use crate::node::options::Pinning;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 

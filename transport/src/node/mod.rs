@@ -4,19 +4,31 @@
 //! matters: receives are posted before a peer can connect.
 #![forbid(unsafe_code)]
 
+mod affinity;
+pub mod check;
+mod error;
+pub mod footprint;
+mod in_process;
+pub(crate) mod incarnation;
+pub(crate) mod options;
+pub(crate) mod shared;
+
+pub use error::{ClientAddressCause, DeviceError, StartError, TakenPort, UpperFailure};
+pub use in_process::InProcessNetwork;
+pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice, Watch};
+
 use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
 use crate::command::{CmCommand, CmHandle, Command, PollerHandle};
-use crate::epochs::Epochs;
-use crate::footprint::Footprint;
-use crate::incarnation::{self, Opened, PollerDevice};
-use crate::options::NodeOptions;
+use crate::peer::epochs::Epochs;
 use crate::poller::{OfNode, Parts, Poller};
 use crate::provider;
 use crate::report::{DeviceCounter, NodeReport, SessionQps, Traffic, link_of};
 use crate::session::cm_machine::CmMachine;
-use crate::shared::{CurrentDevice, Gauges, Limits, NodeShared};
-use crate::{Limit, PollerIndex, StartError, Upper, UpperFailure, affinity};
+use crate::{Limit, PollerIndex, Upper};
+use footprint::Footprint;
+use incarnation::{Opened, PollerDevice};
+use shared::{CurrentDevice, Gauges, Limits, NodeShared};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

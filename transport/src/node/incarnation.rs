@@ -2,17 +2,17 @@
 //!
 //! A node outlives its device. Objects created here end with the device, and the next incarnation creates its
 //! own. Parts that live as long as the node (upper halves, pools, budgets) are in
-//! [`crate::shared::NodeShared`]. The node opens the first incarnation. After that pollers and the CM machine
+//! [`crate::node::shared::NodeShared`]. The node opens the first incarnation. After that pollers and the CM machine
 //! own the parts. None of them may keep a part for longer than the incarnation, because a kernel's device
 //! goes away only when every object on it is gone.
 #![forbid(unsafe_code)]
 
 use crate::buffer::{ReceiveSlots, SendSlots};
-use crate::connections::{self, ConnectionKind, Connections};
-use crate::crossings::{self, Crossings};
-use crate::options::{NodeOptions, ProviderChoice};
+use crate::node::options::{NodeOptions, ProviderChoice};
+use crate::poller::crossings::{self, Crossings};
+use crate::provider::connections::{self, ConnectionKind, Connections};
 use crate::provider::{self, Chosen, SOFTWARE};
-use crate::sizes::{BATCH, SLOT_BYTES};
+use crate::wire::{BATCH, SLOT_BYTES};
 use crate::{ClientAddressCause, PollerIndex, StartError, TakenPort};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

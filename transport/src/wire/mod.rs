@@ -1,5 +1,8 @@
-//! Sizes that the parts of a node agree on. Any module may use them.
+//! Frames between nodes, the settings that open a session, and the sizes that the parts of a node agree on.
 #![forbid(unsafe_code)]
+
+pub(crate) mod frame;
+pub(crate) mod settings;
 
 /// Size of the largest message that goes by SEND, in bytes, without its header and extensions.
 pub const EAGER_BYTES: usize = 16 * 1024;

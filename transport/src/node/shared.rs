@@ -5,8 +5,8 @@
 use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
-use crate::epochs::Epochs;
-use crate::incarnation::DeviceShared;
+use crate::node::incarnation::DeviceShared;
+use crate::peer::epochs::Epochs;
 use crate::report::{SessionQps, Traffic};
 use crate::{BudgetReport, PeerHosts};
 use std::net::SocketAddr;

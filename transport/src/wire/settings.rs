@@ -8,8 +8,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use crate::frame::FrameError;
-use crate::sizes::LEAST_FRAME;
+use crate::wire::LEAST_FRAME;
+use crate::wire::frame::FrameError;
 
 /// Bit of types that a receiver must not ignore if it does not know them.
 const CRITICAL: u16 = 0x8000;

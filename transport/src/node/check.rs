@@ -5,12 +5,13 @@
 //! of them need. The layer above checks its own settings in the same place and adds its memory.
 #![forbid(unsafe_code)]
 
-use crate::footprint::{self, Footprint, MESSAGE_BYTES};
-use crate::incarnation::{SEND_SLOTS, receive_slots};
-use crate::options::NodeOptions;
+use super::affinity;
+use crate::node::footprint::{self, Footprint, MESSAGE_BYTES};
+use crate::node::incarnation::{SEND_SLOTS, receive_slots};
+use crate::node::options::NodeOptions;
 use crate::session::private_data::MAX_POLLERS;
-use crate::sizes::{HEAD_ROOM, SLOT_BYTES};
-use crate::{Pinning, StartError, affinity};
+use crate::wire::{HEAD_ROOM, SLOT_BYTES};
+use crate::{Pinning, StartError};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use trunkline_verbs::{VerbsError, headroom};

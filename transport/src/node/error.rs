@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::NoNic;
-use crate::footprint::TooMuchMemory;
+use crate::node::footprint::TooMuchMemory;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_softrdma::device::OpenError;

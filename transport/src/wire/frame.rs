@@ -22,7 +22,7 @@
 //! its version. Credit positions are sent modulo 2^16.
 #![forbid(unsafe_code)]
 
-use crate::sizes::BUNDLE_BYTES;
+use crate::wire::BUNDLE_BYTES;
 use std::ops::Range;
 use trunkline_verbs::Time;
 
@@ -403,7 +403,7 @@ impl Fin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Settings;
+    use crate::wire::settings::Settings;
     use std::time::Duration;
 
     fn frame(kind: u8, set: u8, word: u16, length: usize) -> Vec<u8> {

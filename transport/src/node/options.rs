@@ -2,16 +2,17 @@
 #![forbid(unsafe_code)]
 
 use crate::budget::NodeLimits;
-use crate::sizes::HEAD_ROOM;
-use crate::{Connections, DeviceError, InProcessNetwork, Limit, PeerHosts, StartError, Watch};
+use crate::wire::HEAD_ROOM;
+use crate::{Connections, DeviceError, InProcessNetwork, Limit, PeerHosts, StartError};
 use std::ffi::OsString;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::FaultPlan;
-use trunkline_verbs::{Clock, PathChoice, canonical};
+use trunkline_verbs::{Clock, PathChoice, Time, canonical};
 
 /// The family of RDMA devices to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,6 +24,12 @@ pub enum ProviderChoice {
     Require,
     /// The software device.
     Soft,
+}
+
+/// An observer of a node. The CM machine calls it from time to time, so it must not block.
+pub trait Watch: Send + Sync + fmt::Debug {
+    /// Observes the node. Returns the time of the next call.
+    fn look(&self, now: Time) -> Time;
 }
 
 /// The NIC to use among several. The default is the first device that has the node's addresses, and its first RoCE

@@ -1,0 +1,176 @@
+//! Commands between a node's machines, and the handles of the machines.
+//!
+//! Every other module may use this. It holds queues and wakers and decides nothing: pollers perform
+//! [`Command`]s, the CM machine performs [`CmCommand`]s, and neither waits for the other.
+#![forbid(unsafe_code)]
+
+use crate::node::incarnation::PollerDevice;
+use crate::poller::crossings::Crossing;
+use crate::{Connect, PeerDown, PeerKey, PollerIndex};
+use crossbeam_queue::SegQueue;
+use std::fmt;
+use std::sync::Arc;
+use trunkline_machine::Waker;
+use trunkline_verbs::{CmId, QpNumber, QueuePair, SrqNumber, Time, VerbsError};
+
+/// A session that came up, for one poller.
+#[derive(Debug)]
+pub(crate) struct SessionUp {
+    pub(crate) peer: PeerKey,
+    /// Our number of the session.
+    pub(crate) number: u32,
+    /// The peer's incarnation.
+    pub(crate) epoch: u64,
+    /// INI of the poller, connected and detached from its endpoint.
+    pub(crate) qp: Arc<dyn QueuePair>,
+    /// SRQ numbers of the peer's pollers.
+    pub(crate) srqs: Vec<SrqNumber>,
+    /// Maximum number of outstanding READs on the INI.
+    pub(crate) read_depth: u8,
+    /// True if the peer has dialled the session: this side probes it while it is idle.
+    pub(crate) is_accepted: bool,
+}
+
+/// A command to a poller.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A TGT was created: messages through it come from this peer's poller. Comes before the peer can send.
+    TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
+    /// A session is up.
+    SessionUp(Box<SessionUp>),
+    /// The TGTs of a session are destroyed, so nothing more is received from the peer or READ by it. The
+    /// `PeerDown` that follows has the same cause.
+    SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
+    /// The session is over, or could not be created. Comes after its `SessionClosed`. After a failed attempt,
+    /// `next` is the earliest time of another.
+    PeerDown { peer: PeerKey, number: u32, cause: PeerDown, next: Option<Time> },
+    /// The peer will not come back under this key.
+    Forget { peer: PeerKey },
+    /// The device was removed: take what has arrived, and report that.
+    DeviceLost,
+    /// Frames that another poller had for us when its device was removed, and that did not fit the ring. All
+    /// of them came after those in the ring.
+    HandedOn(Vec<Crossing>),
+    /// All pollers have taken what had arrived. Comes before the sessions are closed: take the frames that
+    /// others handed on.
+    TakeHandedOn,
+    /// The device was removed, and all sessions are closed: release everything on it and report that.
+    ReleaseDevice,
+    /// There is a device again. Comes before anything that uses it.
+    TakeDevice(Box<PollerDevice>),
+    /// The node shuts down: finish work in progress, until the deadline.
+    Shutdown { deadline: Time },
+    /// All sessions were closed: end as soon as the device is done.
+    End,
+}
+
+/// An endpoint whose route to a peer is resolved, or why that failed.
+pub(crate) type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
+
+/// A command to the CM machine.
+#[derive(Debug)]
+pub(crate) enum CmCommand {
+    /// A poller has something to send to this peer, or is about to.
+    Want { peer: PeerKey, connect: Connect },
+    /// Resolving the address of a peer has ended, for one INI of a session.
+    Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
+    /// A poller found a session unusable.
+    Broken { peer: PeerKey, number: u32, cause: PeerDown },
+    /// A poller has taken what the removed device had received.
+    Emptied { poller: PollerIndex },
+    /// A poller has released the removed device.
+    Released { poller: PollerIndex },
+    /// A poller has nothing in progress any more, after the command to shut down.
+    Drained { poller: PollerIndex },
+    /// The node shuts down, and its grace period ends at the deadline. Close everything soon after it, even
+    /// if not every poller has reported.
+    ShutDownBy { deadline: Time },
+    /// Close everything now.
+    Shutdown,
+}
+
+struct CmQueue {
+    commands: SegQueue<CmCommand>,
+    waker: Waker,
+}
+
+/// Handle of the CM machine.
+#[derive(Clone)]
+pub(crate) struct CmHandle(Arc<CmQueue>);
+
+impl CmHandle {
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self(Arc::new(CmQueue { commands: SegQueue::new(), waker }))
+    }
+
+    pub(crate) fn command(&self, command: CmCommand) {
+        self.0.commands.push(command);
+        self.0.waker.wake();
+    }
+
+    pub(crate) fn next_command(&self) -> Option<CmCommand> {
+        self.0.commands.pop()
+    }
+
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.0.commands.is_empty()
+    }
+}
+
+impl fmt::Debug for CmHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CmHandle")
+    }
+}
+
+struct PollerQueue {
+    index: PollerIndex,
+    waker: Waker,
+    commands: SegQueue<Command>,
+}
+
+/// Handle that wakes one poller. Put work where its upper half finds it, then call [`PollerHandle::wake`].
+#[derive(Clone)]
+pub struct PollerHandle(Arc<PollerQueue>);
+
+impl PollerHandle {
+    pub(crate) fn new(index: PollerIndex, waker: Waker) -> Self {
+        Self(Arc::new(PollerQueue { index, waker, commands: SegQueue::new() }))
+    }
+
+    /// Returns the poller's index.
+    #[must_use]
+    pub fn index(&self) -> PollerIndex {
+        self.0.index
+    }
+
+    /// Makes sure that the poller looks at its queues again and sees everything pushed before this call.
+    /// Makes a system call only if the poller sleeps.
+    pub fn wake(&self) {
+        self.0.waker.wake();
+    }
+
+    pub(crate) fn command(&self, command: Command) {
+        self.0.commands.push(command);
+        self.wake();
+    }
+
+    pub(crate) fn next_command(&self) -> Option<Command> {
+        self.0.commands.pop()
+    }
+
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.0.commands.is_empty()
+    }
+
+    /// Returns the waker of the poller, for code that does not know pollers.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.0.waker
+    }
+}
+
+impl fmt::Debug for PollerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PollerHandle").field(&self.0.index.0).finish()
+    }
+}
