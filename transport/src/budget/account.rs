@@ -13,11 +13,11 @@ use trunkline_verbs::PeerHost;
 /// Divisor of a limit: pollers together may keep this part reserved without using it.
 const UNUSED_PART: usize = 8;
 
-/// Reserved units, out of a limit.
+/// A number of reserved units.
 #[derive(Debug, Default)]
-pub(super) struct Account(AtomicUsize);
+pub(super) struct Units(AtomicUsize);
 
-impl Account {
+impl Units {
     /// Reserves `want` units, or `need` if too few are free. Returns the number reserved.
     pub(super) fn reserve(&self, need: usize, want: usize, limit: usize) -> Option<usize> {
         let limit = in_force(limit);
@@ -52,13 +52,35 @@ fn in_force(limit: usize) -> usize {
     if mutant!(budgets_have_no_limit) { usize::MAX } else { limit }
 }
 
-/// Units reserved for the peers of a host.
+/// Units reserved by all pollers for one peer, for the peers of one host, or for all peers.
 #[derive(Debug, Default)]
-pub(super) struct HostAccounts {
-    /// All units of the host.
-    pub(super) all: Account,
-    /// Units of the part that is set aside.
-    pub(super) set_aside: Account,
+pub(super) struct Account {
+    /// All units of a peer or a host; of all peers, except those of the part that is set aside.
+    pub(super) units: Units,
+    /// Units of the part that is set aside. Not counted for a peer.
+    pub(super) set_aside: Units,
+}
+
+/// Accounts that all pollers share, by peer or by host.
+#[derive(Debug)]
+pub(super) struct Accounts<K>(Mutex<BTreeMap<K, Arc<Account>>>);
+
+impl<K: Ord> Accounts<K> {
+    /// Returns an account, opened if missing.
+    pub(super) fn open(&self, key: K) -> Arc<Account> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(key).or_default())
+    }
+
+    /// Drops a poller's reference, and the account if that was the last one.
+    pub(super) fn give_up(&self, key: K, reference: Arc<Account>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(reference);
+        // Pollers get their references under the lock, so a sole reference stays the only one.
+        if all.get(&key).is_some_and(|kept| Arc::strong_count(kept) == 1) {
+            all.remove(&key);
+        }
+    }
 }
 
 /// Numbers that one poller publishes. Only that poller writes them.
@@ -68,23 +90,8 @@ pub(super) struct Published {
     /// Units in use, except those of the part that is set aside.
     pub(super) used: AtomicUsize,
     pub(super) set_aside: AtomicUsize,
-    pub(super) refused_to_peer: AtomicU64,
-    pub(super) refused_to_host: AtomicU64,
-    pub(super) refused_to_all: AtomicU64,
-}
-
-/// Units of each kind of account.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Levels {
-    pub(super) per_peer: usize,
-    pub(super) per_host: usize,
-    pub(super) in_all: usize,
-}
-
-impl Levels {
-    pub(super) fn map(self, of: impl Fn(usize) -> usize) -> Self {
-        Self { per_peer: of(self.per_peer), per_host: of(self.per_host), in_all: of(self.in_all) }
-    }
+    /// Refusals by the limit of a peer, of a host and of all.
+    pub(super) refused: [AtomicU64; 3],
 }
 
 /// The budget of one resource of a node.
@@ -92,15 +99,9 @@ impl Levels {
 pub struct Budget {
     pub(super) name: &'static str,
     pub(super) limit: Limit,
-    /// Limits, except for the part that is set aside.
-    pub(super) levels: Levels,
-    /// Number of units that a poller reserves at once, and keeps; 0 for a limit that is too small to divide.
-    pub(super) portions: Levels,
-    /// Reserved units, except those of the part that is set aside.
-    pub(super) general: Account,
-    pub(super) set_aside: Account,
-    peers: Mutex<BTreeMap<PeerKey, Arc<Account>>>,
-    hosts: Mutex<BTreeMap<PeerHost, Arc<HostAccounts>>>,
+    pub(super) all: Arc<Account>,
+    pub(super) peers: Accounts<PeerKey>,
+    pub(super) hosts: Accounts<PeerHost>,
     pub(super) peer_hosts: Arc<PeerHosts>,
     pub(super) published: Box<[Arc<Published>]>,
 }
@@ -109,70 +110,40 @@ impl Budget {
     /// Creates a budget that this number of pollers share, of a node whose peers are at these hosts.
     #[must_use]
     pub fn new(name: &'static str, limit: Limit, pollers: u16, peer_hosts: &Arc<PeerHosts>) -> Arc<Self> {
-        // A poller keeps up to two portions that it does not use.
-        let portion = |limit: usize| limit / (2 * UNUSED_PART * usize::from(pollers.max(1)));
-        let whole = Levels { per_peer: limit.per_peer, per_host: limit.per_host(), in_all: limit.in_all };
         Arc::new(Self {
             name,
             limit,
-            levels: Levels { in_all: limit.in_all - limit.set_aside(), ..whole },
-            portions: whole.map(portion),
-            general: Account::default(),
-            set_aside: Account::default(),
-            peers: Mutex::default(),
-            hosts: Mutex::default(),
+            all: Arc::default(),
+            peers: Accounts(Mutex::default()),
+            hosts: Accounts(Mutex::default()),
             peer_hosts: Arc::clone(peer_hosts),
             published: (0..pollers).map(|_| Arc::default()).collect(),
         })
     }
 
+    /// Creates another budget of the same node.
+    pub(crate) fn sibling(&self, name: &'static str, limit: Limit) -> Arc<Self> {
+        let pollers = u16::try_from(self.published.len()).unwrap_or(u16::MAX);
+        Self::new(name, limit, pollers, &self.peer_hosts)
+    }
+
+    /// Returns the number of units that a poller reserves at once, and keeps; 0 for a limit that is too small
+    /// to divide.
+    pub(super) fn portion(&self, limit: usize) -> usize {
+        // A poller keeps up to two portions that it does not use.
+        limit / (2 * UNUSED_PART * self.published.len().max(1))
+    }
+
     /// Returns the budget's state and its refusals.
     #[must_use]
     pub fn report(&self) -> BudgetReport {
-        let sum = |of: fn(&Published) -> &AtomicU64| {
-            self.published.iter().map(|poller| of(poller).load(Ordering::Relaxed)).sum()
-        };
         let used = self.published.iter().flat_map(|poller| [&poller.used, &poller.set_aside]);
-        let used = used.map(|units| units.load(Ordering::Relaxed) as u64);
-        BudgetReport {
-            name: self.name,
-            used: used.sum(),
-            limit: self.limit,
-            refused_to_peer: sum(|poller| &poller.refused_to_peer),
-            refused_to_host: sum(|poller| &poller.refused_to_host),
-            refused_to_all: sum(|poller| &poller.refused_to_all),
-        }
-    }
-
-    /// Returns the account of a peer. It is the same for all pollers.
-    pub(super) fn account(&self, peer: PeerKey) -> Arc<Account> {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(peers.entry(peer).or_default())
-    }
-
-    /// Returns the accounts of a host. They are the same for all pollers.
-    pub(super) fn host(&self, host: PeerHost) -> Arc<HostAccounts> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(hosts.entry(host).or_default())
-    }
-
-    /// Drops a poller's reference to the account of a peer.
-    pub(super) fn give_up(&self, peer: PeerKey, account: Arc<Account>) {
-        give_up(&self.peers, peer, account);
-    }
-
-    /// Drops a poller's reference to the accounts of a host.
-    pub(super) fn give_up_host(&self, host: PeerHost, accounts: Arc<HostAccounts>) {
-        give_up(&self.hosts, host, accounts);
-    }
-}
-
-/// Drops a poller's reference, and the entry if that was the last one.
-fn give_up<K: Ord, T>(all: &Mutex<BTreeMap<K, Arc<T>>>, key: K, reference: Arc<T>) {
-    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-    drop(reference);
-    // Pollers get their references under the lock, so a sole reference stays the only one.
-    if all.get(&key).is_some_and(|kept| Arc::strong_count(kept) == 1) {
-        all.remove(&key);
+        let used = used.map(|units| units.load(Ordering::Relaxed) as u64).sum();
+        let refused = |level: usize| {
+            self.published.iter().map(|poller| poller.refused[level].load(Ordering::Relaxed)).sum()
+        };
+        let [refused_to_peer, refused_to_host, refused_to_all] = [0, 1, 2].map(refused);
+        let Self { name, limit, .. } = *self;
+        BudgetReport { name, used, limit, refused_to_peer, refused_to_host, refused_to_all }
     }
 }

@@ -24,22 +24,18 @@
 #![forbid(unsafe_code)]
 
 mod account;
-mod entries;
-mod leaves;
 mod node;
 mod reservation;
 mod share;
-mod tally;
 
 pub use account::Budget;
-pub use leaves::Leaves;
 pub(crate) use node::{Counted, NodeBudgets, NodeLimits, Shares};
 pub use share::Share;
-pub(crate) use tally::Tally;
 
 use crate::{PeerKey, StartError};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use trunkline_machine::mutant;
 
 /// Divisor of a limit: the part that is set aside for hosts that use little.
 const SET_ASIDE_PART: usize = 8;
@@ -98,6 +94,42 @@ impl Limit {
             return bad(self.in_all, remedy);
         }
         Ok(())
+    }
+}
+
+/// Reserve of a limit: the share that a use may not take, because it is kept for uses that must not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leaves {
+    /// No reserve: the use may take the whole limit.
+    #[default]
+    Nothing,
+    /// An eighth is reserved.
+    Eighth,
+    /// Two eighths are reserved: one more than for uses with [`Self::Eighth`].
+    Quarter,
+    /// Three eighths are reserved: one more than for uses with [`Self::Quarter`].
+    ThreeEighths,
+    /// The whole budget is reserved: a message is not queued.
+    All,
+}
+
+impl Leaves {
+    /// Returns the number of units in use up to which such a use may take `units` of a limit. An eighth is at
+    /// least 1, and 1 is always allowed, so a limit of 1 has nothing to leave. A use that exceeds its part by
+    /// itself may take the whole limit once nothing else is in use; otherwise it could never begin. If it
+    /// leaves three eighths, an eighth may be in use at that time, since the uses that it leaves room for
+    /// could otherwise keep it waiting.
+    #[inline]
+    fn limit(self, limit: usize, units: usize) -> usize {
+        match self {
+            Self::Nothing => return limit,
+            Self::All => return 0,
+            _ if mutant!(reserved_share_is_used_by_all) => return limit,
+            Self::Eighth | Self::Quarter | Self::ThreeEighths => {}
+        }
+        let part = limit.saturating_sub(self as usize * (limit / 8).max(1));
+        let others = if self == Self::ThreeEighths && units > part { limit / 8 } else { 0 };
+        part.max(units.max(1).saturating_add(others).min(limit))
     }
 }
 

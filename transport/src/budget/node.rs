@@ -62,9 +62,10 @@ impl NodeBudgets {
 /// one until it is in a send slot, a large one until the peer has READ it.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// Messages that wait to leave, and their bytes plus those of large messages that the peer has not READ
-    /// yet.
-    queued: Share<2>,
+    /// Messages that wait to leave.
+    messages: Share,
+    /// Their bytes, and those of large messages that the peer has not READ yet.
+    bytes: Share,
     /// Large messages that the peer has not READ yet. Each pins registered memory.
     pinned: Share,
     /// Large messages of the peer that we have not READ yet.
@@ -86,7 +87,8 @@ impl Shares {
     pub(crate) fn new(of: &NodeBudgets, poller: u16) -> Self {
         let share = |budget| Share::new(budget, poller);
         Self {
-            queued: Share::of([&of.messages, &of.bytes], poller),
+            messages: share(&of.messages),
+            bytes: share(&of.bytes),
             pinned: share(&of.pinned),
             announced: share(&of.announced),
             refusals: [
@@ -98,13 +100,15 @@ impl Shares {
 
     /// Charges a peer for a message that has to wait. Leaves a part of the queue to others.
     pub(crate) fn queue(&mut self, peer: PeerKey, bytes: usize, leaves: Leaves) -> Result<(), Exhausted> {
-        self.queued.take_each(peer, [1, bytes], leaves)
+        self.messages.take_leaving(peer, 1, leaves)?;
+        self.bytes.take_leaving(peer, bytes, leaves).inspect_err(|_| self.messages.put_back(peer, 1))
     }
 
     /// Discharges a message that no longer waits.
     pub(crate) fn unqueue(&mut self, peer: PeerKey, bytes: usize) {
         if !mutant!(queued_messages_stay_charged) {
-            self.queued.put_back_each(peer, [1, bytes]);
+            self.messages.put_back(peer, 1);
+            self.bytes.put_back(peer, bytes);
         }
     }
 
@@ -121,13 +125,13 @@ impl Shares {
 
     /// Notes that a message was announced. It no longer waits, but its bytes stay charged.
     pub(crate) fn pinned(&mut self, peer: PeerKey) {
-        self.queued.put_back_each(peer, [1, 0]);
+        self.messages.put_back(peer, 1);
     }
 
     /// Discharges a message that the peer has READ or never will.
     pub(crate) fn finish(&mut self, peer: PeerKey, bytes: usize) {
         self.pinned.put_back(peer, 1);
-        self.queued.put_back_each(peer, [0, bytes]);
+        self.bytes.put_back(peer, bytes);
     }
 
     /// Charges the peer for a message that it announces.
@@ -143,21 +147,26 @@ impl Shares {
     /// Refuses a call of the peer if there is no room for its reply. Costs nothing while nothing waits for
     /// the peer here; otherwise a part of the budget is reserved for refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
-        self.queued.check(peer, self.refusals)
+        let [of_messages, of_bytes] = self.refusals;
+        self.messages.check(peer, of_messages)?;
+        self.bytes.check(peer, of_bytes)
     }
 
     /// Marks the peer as down.
     pub(crate) fn leave(&mut self, peer: PeerKey) {
-        self.queued.leave(peer);
-        self.pinned.leave(peer);
-        self.announced.leave(peer);
+        for share in [&mut self.messages, &mut self.bytes, &mut self.pinned, &mut self.announced] {
+            share.leave(peer);
+        }
     }
 
     /// Returns the charges, along with the counted units.
     pub(crate) fn ledger(&self, counted: Counted) -> Vec<BudgetLedger> {
-        let Counted { messages, bytes, pinned, announced } = counted;
-        let [messages, bytes] = self.queued.ledgers([messages, bytes]);
-        vec![messages, bytes, self.pinned.ledger(pinned), self.announced.ledger(announced)]
+        vec![
+            self.messages.ledger(counted.messages),
+            self.bytes.ledger(counted.bytes),
+            self.pinned.ledger(counted.pinned),
+            self.announced.ledger(counted.announced),
+        ]
     }
 }
 

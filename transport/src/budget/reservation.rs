@@ -4,11 +4,19 @@
 //! are separate functions, short enough to be inlined into the message paths.
 #![forbid(unsafe_code)]
 
-use super::account::Account;
+use super::Leaves;
+use super::account::{Account, Budget};
+use std::mem;
+use std::sync::Arc;
 
 /// Units of one account that a poller has reserved.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reservation {
+    account: Arc<Account>,
+    /// Maximum number of units that all pollers may reserve.
+    limit: usize,
+    /// Number of units that are reserved at once, and kept.
+    portion: usize,
     reserved: usize,
     used: usize,
     /// Number of units in use below which counting is not enough; see [`Reservation::settle`].
@@ -16,14 +24,30 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
+    /// Creates a reservation without units. Portions are parts of `whole`.
+    pub(super) fn new(budget: &Budget, account: Arc<Account>, limit: usize, whole: usize) -> Self {
+        Self { account, limit, portion: budget.portion(whole), reserved: 0, used: 0, least: 0 }
+    }
+
+    pub(super) fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Releases all units, in use or not.
+    pub(super) fn release_all(&mut self) {
+        self.account.units.release(mem::take(&mut self.reserved));
+    }
+
+    /// Releases all units. Returns the account.
+    pub(super) fn close(mut self) -> Arc<Account> {
+        self.release_all();
+        self.account
+    }
+
     /// Returns the number of units in use.
     #[inline]
     pub(super) fn used(&self) -> usize {
         self.used
-    }
-
-    pub(super) fn reserved(&self) -> usize {
-        self.reserved
     }
 
     /// Returns true if `units` are reserved and not in use.
@@ -52,71 +76,62 @@ impl Reservation {
 
     /// Completes any other change. From now on [`Reservation::keeps`] allows counting only while at most two
     /// portions are unused. If `is_watched`, it never does.
-    pub(super) fn settle(&mut self, portion: usize, is_watched: bool) {
-        self.least = if is_watched { usize::MAX } else { self.reserved.saturating_sub(2 * portion) };
+    pub(super) fn settle(&mut self, is_watched: bool) {
+        self.least = if is_watched { usize::MAX } else { self.reserved.saturating_sub(2 * self.portion) };
     }
 
     /// Releases the units that are not in use.
-    pub(super) fn release_unused(&mut self, account: &Account) {
-        account.release(self.reserved - self.used);
+    pub(super) fn release_unused(&mut self) {
+        self.account.units.release(self.reserved - self.used);
         self.reserved = self.used;
     }
 
-    /// Uses units, after reserving the missing ones. Returns false if the limit does not allow it.
-    pub(super) fn take(&mut self, units: usize, portion: usize, account: &Account, limit: usize) -> bool {
+    /// Uses units, after reserving the missing ones. Returns false if the limit of a use with these `leaves`
+    /// does not allow it.
+    pub(super) fn take(&mut self, units: usize, leaves: Leaves) -> bool {
+        if leaves != Leaves::Nothing && self.has(units) && !self.is_below(units, leaves) {
+            return false;
+        }
         let used = self.used.saturating_add(units);
         let missing = used.saturating_sub(self.reserved);
         if missing > 0 {
-            let Some(more) = account.reserve(missing, missing.max(portion), limit) else { return false };
+            let (want, limit) = (missing.max(self.portion), leaves.limit(self.limit, units));
+            let Some(more) = self.account.units.reserve(missing, want, limit) else { return false };
             self.reserved += more;
         }
         self.used = used;
         true
     }
 
-    /// Uses units under a limit that is lower than for other uses. Units that this poller holds may have been
-    /// reserved up to the higher limit, so holding them is not enough.
-    pub(super) fn take_below(
-        &mut self,
-        units: usize,
-        portion: usize,
-        account: &Account,
-        limit: usize,
-    ) -> bool {
-        if self.has(units) && !self.is_below(units, account, limit) {
-            return false;
-        }
-        self.take(units, portion, account, limit)
-    }
-
-    /// Returns true if the reserved units of all pollers are within a limit, not counting those that this
-    /// poller leaves unused after taking `units`.
+    /// Returns true if the reserved units of all pollers are within the limit of a use with these `leaves`,
+    /// not counting those that this poller leaves unused after taking `units`. Units that it holds may have
+    /// been reserved up to the higher limit of other uses, so holding them is not enough.
     #[inline]
-    pub(super) fn is_below(&self, units: usize, account: &Account, limit: usize) -> bool {
+    pub(super) fn is_below(&self, units: usize, leaves: Leaves) -> bool {
         let unused = self.reserved - self.used - units;
-        account.reserved() - unused <= limit
+        self.account.units.reserved() - unused <= leaves.limit(self.limit, units)
     }
 
-    /// Returns true if `units` more, reserved or not, are certainly within a limit.
+    /// Returns true if `units` more, reserved or not, are certainly within the limit.
     #[inline]
-    pub(super) fn reaches(&self, units: usize, account: &Account, limit: usize) -> bool {
-        account.reserved() - self.reserved + self.used <= limit.saturating_sub(units)
+    pub(super) fn reaches(&self, units: usize) -> bool {
+        self.account.units.reserved() - self.reserved + self.used <= self.limit.saturating_sub(units)
     }
 
     /// Returns true if [`Reservation::take`] could use `units` more now.
-    pub(super) fn could_take(&self, units: usize, account: &Account, limit: usize) -> bool {
+    pub(super) fn could_take(&self, units: usize) -> bool {
         self.has(units) || {
             let missing = self.used.saturating_add(units) - self.reserved;
-            account.could_reserve(missing, limit)
+            self.account.units.could_reserve(missing, self.limit)
         }
     }
 
     /// Puts back units. Keeps a portion reserved for the next uses.
-    pub(super) fn put_back(&mut self, units: usize, portion: usize, account: &Account) {
+    pub(super) fn put_back(&mut self, units: usize) {
         self.used -= units;
-        if self.reserved - self.used > 2 * portion {
-            account.release(self.reserved - self.used - portion);
-            self.reserved = self.used + portion;
+        if self.reserved - self.used > 2 * self.portion {
+            self.account.units.release(self.reserved - self.used - self.portion);
+            self.reserved = self.used + self.portion;
         }
     }
 }

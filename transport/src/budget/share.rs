@@ -1,23 +1,23 @@
-//! One poller's shares of budgets. Only that poller uses them, so counting needs no atomics except for a new
+//! One poller's share of a budget. Only that poller uses it, so counting needs no atomics except for a new
 //! portion.
 //!
-//! Most units are taken from those already reserved for the peer, its host and all, and are put back there.
-//! [`Share::take_reserved`] and [`Share::put_back_reserved`] decide that by comparisons only. If they refuse,
-//! other functions apply the full rules.
+//! A unit is charged on three levels: to the peer, to its host and to all. Most units are taken from those
+//! already reserved on each level, and are put back there. [`Share::take_reserved`] and
+//! [`Share::put_back_reserved`] decide that by comparisons only. If they refuse, other functions apply the
+//! full rules.
 #![forbid(unsafe_code)]
 
-use super::account::{Levels, Published};
-use super::entries::{Entries, OfPeer};
-use super::leaves::PARTS;
+use super::account::Published;
 use super::reservation::Reservation;
 use super::{Budget, BudgetLedger, Exhausted, Leaves, Limit};
-use crate::PeerKey;
-use std::array;
+use crate::{PeerKey, PeerMap};
+use slab::Slab;
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_machine::mutant;
+use trunkline_verbs::PeerHost;
 
 /// Units that must be free.
 #[derive(Debug, Clone, Copy)]
@@ -28,54 +28,43 @@ pub(super) struct Room {
     pub(super) of_all: usize,
 }
 
-/// Level of the limit that would be exceeded.
-#[derive(Debug, Clone, Copy)]
-enum Level {
-    Peer,
-    Host,
-    All,
+/// Indexes of the levels.
+const PEER: usize = 0;
+const HOST: usize = 1;
+const ALL: usize = 2;
+
+#[derive(Debug)]
+struct OfPeer {
+    held: Reservation,
+    /// True if the peer is down: its entry is removed once nothing of it is in use.
+    is_leaving: bool,
+    /// Index of the peer's host.
+    host: usize,
 }
 
-/// Use of one budget by all peers.
 #[derive(Debug)]
-struct ByAll {
+struct OfHost {
+    host: PeerHost,
+    held: Reservation,
+    /// Units in use that were set aside.
+    set_aside: usize,
+    /// Number of peers of the host that have an entry.
+    peers: usize,
+}
+
+/// One poller's part of a [`Budget`].
+#[derive(Debug)]
+pub struct Share {
+    budget: Arc<Budget>,
     published: Arc<Published>,
-    /// Units in use, except those of the part that is set aside.
-    reservation: Reservation,
+    /// Use by all peers, except of the part that is set aside.
+    all: Reservation,
     /// Units in use of the part that is set aside, by all hosts.
     set_aside: usize,
-    /// Lower bound of the limits for uses that leave a part, by [`PARTS`].
-    below: [Levels; PARTS.len()],
-}
-
-impl ByAll {
-    fn new(budget: &Budget, poller: u16) -> Self {
-        Self {
-            published: budget.published.get(usize::from(poller)).cloned().unwrap_or_default(),
-            reservation: Reservation::default(),
-            set_aside: 0,
-            below: PARTS.map(|leaves| budget.levels.map(|limit| leaves.limit(limit, 1))),
-        }
-    }
-
-    /// Returns true if no peer uses anything.
-    #[inline]
-    fn is_unused(&self) -> bool {
-        self.reservation.used() == 0 && self.set_aside == 0
-    }
-
-    #[inline]
-    fn publish(&self) {
-        self.published.used.store(self.reservation.used(), Ordering::Relaxed);
-    }
-}
-
-/// One poller's part of a [`Budget`], or of `N` that it uses together.
-#[derive(Debug)]
-pub struct Share<const N: usize = 1> {
-    budgets: [Arc<Budget>; N],
-    of: [ByAll; N],
-    entries: Entries<N>,
+    /// Found by the hints of the poller's keys.
+    peers: PeerMap<OfPeer>,
+    hosts: Slab<OfHost>,
+    places: BTreeMap<PeerHost, usize>,
     cache: UnitCache,
 }
 
@@ -99,7 +88,18 @@ impl Share {
     /// Creates the share of the poller with this index.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, poller: u16) -> Self {
-        Self::of([budget], poller)
+        let limit = budget.limit;
+        let general = limit.in_all - limit.set_aside();
+        Self {
+            budget: Arc::clone(budget),
+            published: budget.published.get(usize::from(poller)).cloned().unwrap_or_default(),
+            all: Reservation::new(budget, Arc::clone(&budget.all), general, limit.in_all),
+            set_aside: 0,
+            peers: PeerMap::default(),
+            hosts: Slab::new(),
+            places: BTreeMap::new(),
+            cache: UnitCache::default(),
+        }
     }
 
     /// Takes units for a peer.
@@ -108,7 +108,7 @@ impl Share {
     /// The limit that would be exceeded; no units were taken.
     #[inline]
     pub fn take(&mut self, peer: PeerKey, units: usize) -> Result<(), Exhausted> {
-        self.take_each(peer, [units], Leaves::Nothing)
+        self.take_leaving(peer, units, Leaves::Nothing)
     }
 
     /// Takes units for a peer, and leaves a part of each limit free.
@@ -117,7 +117,10 @@ impl Share {
     /// The limit that would be exceeded; no units were taken.
     #[inline]
     pub fn take_leaving(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
-        self.take_each(peer, [units], leaves)
+        if self.take_reserved(peer, units, leaves) {
+            return Ok(());
+        }
+        self.take_by_the_limits(peer, units, leaves)
     }
 
     /// Takes one unit for a peer, from the cache if possible. [`Share::settle_cache`] follows at the end of
@@ -141,11 +144,11 @@ impl Share {
         self.empty_cache();
         // Peers that alternate would fill it for nothing.
         let is_again = self.cache.last.replace(peer) == Some(peer);
-        if is_again && self.take_reserved(peer, [1 + FILL], leaves) {
+        if is_again && self.take_reserved(peer, 1 + FILL, leaves) {
             (self.cache.peer, self.cache.leaves, self.cache.units) = (Some(peer), leaves, FILL);
             return Ok(());
         }
-        self.take_each(peer, [1], leaves)
+        self.take_leaving(peer, 1, leaves)
     }
 
     /// Puts back one unit taken by a use with these `leaves`, into the cache if possible.
@@ -157,15 +160,15 @@ impl Share {
             *units += 1;
             return;
         }
-        self.put_back_each(peer, [1]);
+        self.put_back(peer, 1);
     }
 
     /// Publishes the units in use, without those in the cache. Called at the end of a turn.
     #[inline]
     pub fn settle_cache(&self) {
         if self.cache.units > 0 {
-            let used = self.of[0].reservation.used().saturating_sub(self.cache.units);
-            self.of[0].published.used.store(used, Ordering::Relaxed);
+            let used = self.all.used().saturating_sub(self.cache.units);
+            self.published.used.store(used, Ordering::Relaxed);
         }
     }
 
@@ -173,99 +176,64 @@ impl Share {
     fn empty_cache(&mut self) {
         if let Some(peer) = self.cache.peer.take() {
             let units = mem::take(&mut self.cache.units);
-            self.put_back_each(peer, [units]);
+            self.put_back(peer, units);
         }
     }
 
     /// Puts back units taken for a peer.
     #[inline]
     pub fn put_back(&mut self, peer: PeerKey, units: usize) {
-        self.put_back_each(peer, [units]);
+        if !self.put_back_reserved(peer, units) {
+            self.put_back_and_release(peer, units);
+        }
     }
 
     /// Returns the limits of the whole budget.
     #[must_use]
     pub fn limit(&self) -> Limit {
-        let [budget] = &self.budgets;
-        budget.limit
+        self.budget.limit
     }
 
     /// Returns the units in use for a peer.
     #[must_use]
     pub fn used_by(&self, peer: PeerKey) -> usize {
-        let used = self.entries.get(peer).map_or(0, |of_peer| of_peer.of[0].reservation.used());
-        used - self.in_cache(peer)
+        self.peers.get(peer).map_or(0, |of_peer| of_peer.held.used()) - self.in_cache(peer)
     }
 
     /// Returns the use by each peer, along with the owner's own counts.
     #[must_use]
     pub fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
-        let [ledger] = self.ledgers([counted]);
-        ledger
-    }
-}
-
-impl<const N: usize> Share<N> {
-    pub(super) fn of(budgets: [&Arc<Budget>; N], poller: u16) -> Self {
-        let of = budgets.map(|budget| ByAll::new(budget, poller));
-        Self {
-            budgets: budgets.map(Arc::clone),
-            of,
-            entries: Entries::default(),
-            cache: UnitCache::default(),
-        }
+        let in_use = |(peer, of_peer): (PeerKey, &OfPeer)| (peer, of_peer.held.used() - self.in_cache(peer));
+        let used = self.peers.iter().map(in_use).filter(|(_, used)| *used > 0).collect();
+        BudgetLedger { name: self.budget.name, limit: self.budget.limit, used, counted }
     }
 
-    /// Takes units of each budget for a peer, and leaves a part of each limit free.
-    ///
-    /// # Errors
-    /// The limit that would be exceeded; no units were taken.
-    #[inline]
-    pub(super) fn take_each(
-        &mut self,
-        peer: PeerKey,
-        units: [usize; N],
-        leaves: Leaves,
-    ) -> Result<(), Exhausted> {
-        if self.take_reserved(peer, units, leaves) {
-            return Ok(());
-        }
-        self.take_by_the_limits(peer, units, leaves)
-    }
-
-    /// Takes units if they are reserved on all levels, and certainly within the limit of a use with these
-    /// `leaves`.
+    /// Returns the peer's reservation on each level if the key's hint finds them.
     #[inline(always)]
-    fn take_reserved(&mut self, peer: PeerKey, units: [usize; N], leaves: Leaves) -> bool {
-        let Some((of_peer, of_host)) = self.entries.hinted(peer) else { return false };
-        let (by_peer, by_host, by_all) = (&mut of_peer.of, &mut of_host.of, &mut self.of);
-        let has = |at: usize| {
-            by_peer[at].reservation.has(units[at])
-                && by_host[at].reservation.has(units[at])
-                && by_all[at].reservation.has(units[at])
-        };
-        if mutant!(another_peer_is_charged) || !(0..N).all(has) {
+    fn hinted(&mut self, peer: PeerKey) -> Option<[&mut Reservation; 3]> {
+        let of_peer = self.peers.hinted(peer)?;
+        let of_host = self.hosts.get_mut(of_peer.host)?;
+        Some([&mut of_peer.held, &mut of_host.held, &mut self.all])
+    }
+
+    /// Takes units if they are reserved on all levels, and within the limit of a use with these `leaves`.
+    #[inline(always)]
+    fn take_reserved(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> bool {
+        let Some(levels) = self.hinted(peer) else { return false };
+        if mutant!(another_peer_is_charged) || !levels.iter().all(|level| level.has(units)) {
             return false;
         }
-        if leaves != Leaves::Nothing {
-            let Some(which) = leaves.part() else { return false };
-            let is_below = |at: usize| {
-                let (limits, general) = (&by_all[at].below[which], &self.budgets[at].general);
-                by_peer[at].reservation.is_below(units[at], &by_peer[at].account, limits.per_peer)
-                    && by_host[at].reservation.is_below(units[at], &by_host[at].accounts.all, limits.per_host)
-                    && by_all[at].reservation.is_below(units[at], general, limits.in_all)
-            };
-            if !(0..N).all(is_below) {
-                return false;
-            }
+        if leaves != Leaves::Nothing && !levels.iter().all(|level| level.is_below(units, leaves)) {
+            return false;
         }
-        (0..N).for_each(|at| {
-            by_peer[at].reservation.take_reserved(units[at]);
-            by_host[at].reservation.take_reserved(units[at]);
-            by_all[at].reservation.take_reserved(units[at]);
-            by_all[at].publish();
-        });
+        levels.into_iter().for_each(|level| level.take_reserved(units));
+        self.publish();
         true
+    }
+
+    #[inline]
+    fn publish(&self) {
+        self.published.used.store(self.all.used(), Ordering::Relaxed);
     }
 
     /// Returns the units in the cache of a peer.
@@ -275,258 +243,221 @@ impl<const N: usize> Share<N> {
 
     #[cold]
     #[inline(never)]
-    fn take_by_the_limits(
-        &mut self,
-        peer: PeerKey,
-        units: [usize; N],
-        leaves: Leaves,
-    ) -> Result<(), Exhausted> {
-        let peer = charged(&self.entries, peer);
-        let refused = (0..N).find_map(|at| {
-            let level = self.take_on_all_levels(at, peer, units[at], leaves).err()?;
-            (0..at).for_each(|taken| self.put_back_on_all_levels(taken, peer, units[taken]));
-            Some((at, level))
-        });
+    fn take_by_the_limits(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
+        let peer = self.charged(peer);
+        let refused = self.take_on_all_levels(peer, units, leaves);
         self.settle(peer);
-        refused.map_or(Ok(()), |(at, level)| Err(self.refusal(at, level)))
+        refused.map_err(|level| self.refusal(level))
     }
 
-    /// Takes units of one budget by the full rules. `Err` is the level whose limit would be exceeded.
-    fn take_on_all_levels(
-        &mut self,
-        at: usize,
-        peer: PeerKey,
-        units: usize,
-        leaves: Leaves,
-    ) -> Result<(), Level> {
-        let (of_peer, of_host) = self.entries.make(&self.budgets, peer);
-        let (by_peer, by_host, by_all) = (&mut of_peer.of[at], &mut of_host.of[at], &mut self.of[at]);
-        let budget = &*self.budgets[at];
-        let Budget { levels, portions, .. } = budget;
-        let take = if leaves == Leaves::Nothing { Reservation::take } else { Reservation::take_below };
-        let within = |limit| leaves.limit(limit, units);
-        if !take(
-            &mut by_peer.reservation,
-            units,
-            portions.per_peer,
-            &by_peer.account,
-            within(levels.per_peer),
-        ) {
-            return Err(Level::Peer);
+    /// Takes units by the full rules. `Err` is the level whose limit would be exceeded.
+    fn take_on_all_levels(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), usize> {
+        let host = self.insert(peer);
+        let (Some(of_peer), Some(of_host)) = (self.peers.get_mut(peer), self.hosts.get_mut(host)) else {
+            return Err(PEER);
+        };
+        if !of_peer.held.take(units, leaves) {
+            return Err(PEER);
         }
-        let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { within(levels.per_host) };
-        if !take(&mut by_host.reservation, units, portions.per_host, &by_host.accounts.all, per_host) {
-            by_peer.reservation.put_back(units, portions.per_peer, &by_peer.account);
-            return Err(Level::Host);
+        if !of_host.held.take(units, leaves) {
+            of_peer.held.put_back(units);
+            return Err(HOST);
         }
-        if take(&mut by_all.reservation, units, portions.in_all, &budget.general, within(levels.in_all)) {
+        if self.all.take(units, leaves) {
             return Ok(());
         }
-        if by_host.take_set_aside(units, budget) {
-            by_all.set_aside += units;
-            return Ok(());
+        // Units that are set aside are few, so they are not reserved in portions.
+        let limit = self.budget.limit;
+        let [set_aside, all] = [&of_host.held, &self.all].map(|held| &held.account().set_aside);
+        if set_aside.reserve(units, units, limit.set_aside_per_host()).is_some() {
+            if all.reserve(units, units, limit.set_aside()).is_some() {
+                of_host.set_aside += units;
+                self.set_aside += units;
+                return Ok(());
+            }
+            set_aside.release(units);
         }
-        by_peer.reservation.put_back(units, portions.per_peer, &by_peer.account);
-        by_host.reservation.put_back(units, portions.per_host, &by_host.accounts.all);
-        Err(Level::All)
+        of_peer.held.put_back(units);
+        of_host.held.put_back(units);
+        Err(ALL)
     }
 
-    /// Puts back units of each budget that were taken for a peer.
-    #[inline]
-    pub(super) fn put_back_each(&mut self, peer: PeerKey, units: [usize; N]) {
-        if !self.put_back_reserved(peer, units) {
-            self.put_back_and_release(peer, units);
-        }
+    /// Inserts the entries of a peer and of its host if missing. A leaving peer stops leaving. Returns the
+    /// place of the host.
+    fn insert(&mut self, peer: PeerKey) -> usize {
+        let Self { budget, peers, hosts, places, .. } = self;
+        let limit = budget.limit;
+        // A peer that has charges stays with its host.
+        let place = peers.get(peer).map(|of_peer| of_peer.host).unwrap_or_else(|| {
+            let host = budget.peer_hosts.of(peer);
+            *places.entry(host).or_insert_with(|| {
+                let per_host = limit.per_host();
+                let in_force = if mutant!(hosts_have_no_limit) { usize::MAX } else { per_host };
+                let held = Reservation::new(budget, budget.hosts.open(host), in_force, per_host);
+                hosts.insert(OfHost { host, held, set_aside: 0, peers: 0 })
+            })
+        });
+        let of_peer = peers.get_or_insert_with(peer, || {
+            hosts[place].peers += 1;
+            let held = Reservation::new(budget, budget.peers.open(peer), limit.per_peer, limit.per_peer);
+            OfPeer { held, is_leaving: false, host: place }
+        });
+        of_peer.is_leaving = false;
+        place
     }
 
     /// Puts back units if they stay reserved on all levels.
     #[inline(always)]
-    fn put_back_reserved(&mut self, peer: PeerKey, units: [usize; N]) -> bool {
-        let Some((of_peer, of_host)) = self.entries.hinted(peer) else { return false };
-        let (by_peer, by_host, by_all) = (&mut of_peer.of, &mut of_host.of, &mut self.of);
-        let keeps = |at: usize| {
-            by_peer[at].reservation.keeps(units[at])
-                && by_host[at].reservation.keeps(units[at])
-                && by_all[at].reservation.keeps(units[at])
-        };
-        if !(0..N).all(keeps) {
+    fn put_back_reserved(&mut self, peer: PeerKey, units: usize) -> bool {
+        let Some(levels) = self.hinted(peer) else { return false };
+        if !levels.iter().all(|level| level.keeps(units)) {
             return false;
         }
-        (0..N).for_each(|at| {
-            by_peer[at].reservation.keep(units[at]);
-            by_host[at].reservation.keep(units[at]);
-            by_all[at].reservation.keep(units[at]);
-            by_all[at].publish();
-        });
+        levels.into_iter().for_each(|level| level.keep(units));
+        self.publish();
         true
     }
 
     #[cold]
     #[inline(never)]
-    fn put_back_and_release(&mut self, peer: PeerKey, units: [usize; N]) {
-        (0..N).for_each(|at| self.put_back_on_all_levels(at, peer, units[at]));
+    fn put_back_and_release(&mut self, peer: PeerKey, units: usize) {
+        let Some(of_peer) = self.peers.get_mut(peer) else { return };
+        let is_leaving = of_peer.is_leaving;
+        let of_host = &mut self.hosts[of_peer.host];
+        of_peer.held.put_back(units);
+        of_host.held.put_back(units);
+        // Units that were set aside are put back first.
+        let set_aside = units.min(of_host.set_aside);
+        if set_aside > 0 {
+            of_host.set_aside -= set_aside;
+            self.set_aside -= set_aside;
+            of_host.held.account().set_aside.release(set_aside);
+            self.all.account().set_aside.release(set_aside);
+        }
+        self.all.put_back(units - set_aside);
         self.settle(peer);
-        if self.entries.find(peer).is_some_and(|(of_peer, _)| of_peer.is_leaving) {
+        if is_leaving {
             self.leave(peer);
         }
-    }
-
-    /// Puts back units of one budget.
-    fn put_back_on_all_levels(&mut self, at: usize, peer: PeerKey, units: usize) {
-        let Some((of_peer, of_host)) = self.entries.find(peer) else { return };
-        let (by_peer, by_host, by_all) = (&mut of_peer.of[at], &mut of_host.of[at], &mut self.of[at]);
-        let budget = &*self.budgets[at];
-        let portions = &budget.portions;
-        by_peer.reservation.put_back(units, portions.per_peer, &by_peer.account);
-        by_host.reservation.put_back(units, portions.per_host, &by_host.accounts.all);
-        // Units that were set aside are put back first.
-        let set_aside = by_host.put_back_set_aside(units, budget);
-        by_all.set_aside -= set_aside;
-        by_all.reservation.put_back(units - set_aside, portions.in_all, &budget.general);
     }
 
     /// Completes a change by the full rules. Later changes may be only counted, unless the peer is leaving or
     /// its host uses units that are set aside.
     fn settle(&mut self, peer: PeerKey) {
-        let mut found = self.entries.find(peer);
-        for (at, (by_all, budget)) in self.of.iter_mut().zip(&self.budgets).enumerate() {
-            let portions = &budget.portions;
-            if let Some((of_peer, of_host)) = &mut found {
-                of_peer.of[at].reservation.settle(portions.per_peer, of_peer.is_leaving);
-                let by_host = &mut of_host.of[at];
-                by_host.reservation.settle(portions.per_host, by_host.set_aside > 0);
-            }
-            by_all.reservation.settle(portions.in_all, false);
-            by_all.publish();
-            by_all.published.set_aside.store(by_all.set_aside, Ordering::Relaxed);
+        if let Some(of_peer) = self.peers.get_mut(peer) {
+            of_peer.held.settle(of_peer.is_leaving);
+            let of_host = &mut self.hosts[of_peer.host];
+            of_host.held.settle(of_host.set_aside > 0);
         }
+        self.all.settle(false);
+        self.publish();
+        self.published.set_aside.store(self.set_aside, Ordering::Relaxed);
     }
 
-    /// Checks that a peer could take the units of each budget that it uses. It does not take them, so another
-    /// poller may take them afterwards.
+    /// Checks that a peer that uses any units could take as many as `room` says. It does not take them, so
+    /// another poller may take them afterwards.
     ///
     /// # Errors
     /// The limit that would be exceeded.
     #[inline]
-    pub(super) fn check(&mut self, peer: PeerKey, rooms: [Room; N]) -> Result<(), Exhausted> {
-        if self.of.iter().all(ByAll::is_unused) {
+    pub(super) fn check(&mut self, peer: PeerKey, room: Room) -> Result<(), Exhausted> {
+        if self.all.used() == 0 && self.set_aside == 0 {
             return Ok(());
         }
-        if let Some((of_peer, of_host)) = self.entries.hinted(peer) {
-            let (by_peer, by_host, by_all) = (&of_peer.of, &of_host.of, &self.of);
-            let has_room = |at: usize| {
-                let (own, Room { of_peer, of_all }) = (&by_peer[at], rooms[at]);
-                // The room exceeds the units that a poller keeps reserved for a peer, so the account decides.
-                own.reservation.used() == 0
-                    || own.reservation.reaches(of_peer, &own.account, self.budgets[at].limit.per_peer)
-                        && by_host[at].reservation.has(of_all)
-                        && by_all[at].reservation.has(of_all)
-            };
-            if (0..N).all(has_room) {
-                return Ok(());
-            }
+        // The room exceeds the units that a poller keeps reserved for a peer, so the account decides.
+        if let Some([own, of_host, all]) = self.hinted(peer)
+            && (own.used() == 0
+                || own.reaches(room.of_peer) && of_host.has(room.of_all) && all.has(room.of_all))
+        {
+            return Ok(());
         }
-        let refused = (0..N).find_map(|at| Some((at, self.check_by_the_limits(at, peer, rooms[at]).err()?)));
-        refused.map_or(Ok(()), |(at, level)| Err(self.refusal(at, level)))
+        self.check_by_the_limits(peer, room).map_err(|level| self.refusal(level))
     }
 
     #[inline(never)]
-    fn check_by_the_limits(&mut self, at: usize, peer: PeerKey, room: Room) -> Result<(), Level> {
-        let Some((of_peer, of_host)) = self.entries.find(peer) else { return Ok(()) };
-        let (by_peer, by_host, by_all) = (&of_peer.of[at], &of_host.of[at], &self.of[at]);
-        let (budget, levels) = (&*self.budgets[at], &self.budgets[at].levels);
-        if by_peer.reservation.used() == 0 {
+    fn check_by_the_limits(&self, peer: PeerKey, room: Room) -> Result<(), usize> {
+        let Some(of_peer) = self.peers.get(peer) else { return Ok(()) };
+        if of_peer.held.used() == 0 {
             return Ok(());
         }
-        let could_peer = |units| by_peer.reservation.could_take(units, &by_peer.account, levels.per_peer);
-        let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { levels.per_host };
-        if !could_peer(room.of_all) {
-            return Err(Level::Peer);
+        let (of_host, limit, units) = (&self.hosts[of_peer.host], self.budget.limit, room.of_all);
+        if !of_peer.held.could_take(units) {
+            return Err(PEER);
         }
-        if !by_host.reservation.could_take(room.of_all, &by_host.accounts.all, per_host) {
-            return Err(Level::Host);
+        if !of_host.held.could_take(units) {
+            return Err(HOST);
         }
-        if !by_all.reservation.could_take(room.of_all, &budget.general, levels.in_all)
-            && !by_host.could_take_set_aside(room.of_all, budget)
+        let [set_aside, all] = [&of_host.held, &self.all].map(|held| &held.account().set_aside);
+        if !self.all.could_take(units)
+            && !(set_aside.could_reserve(units, limit.set_aside_per_host())
+                && all.could_reserve(units, limit.set_aside()))
         {
-            return Err(Level::All);
+            return Err(ALL);
         }
-        if could_peer(room.of_peer) { Ok(()) } else { Err(Level::Peer) }
+        if of_peer.held.could_take(room.of_peer) { Ok(()) } else { Err(PEER) }
     }
 
     /// Marks the peer as down. Its reserved units are released, now or when they are put back.
     pub fn leave(&mut self, peer: PeerKey) {
         if self.in_cache(peer) > 0 {
-            let units = mem::take(&mut self.cache.units);
-            self.cache.peer = None;
-            self.put_back_each(peer, array::from_fn(|at| if at == 0 { units } else { 0 }));
+            self.empty_cache();
         }
-        let Some((of_peer, _)) = self.entries.find(peer) else { return };
-        if of_peer.uses_nothing() {
+        let Some(of_peer) = self.peers.get_mut(peer) else { return };
+        if of_peer.held.used() == 0 {
             return self.remove(peer);
         }
         of_peer.is_leaving = true;
-        for of in &mut of_peer.of {
-            of.reservation.release_unused(&of.account);
-        }
+        of_peer.held.release_unused();
         self.settle(peer);
     }
 
-    /// Returns the use of each budget by each peer, along with the owner's own counts.
-    pub(super) fn ledgers(&self, counted: [BTreeMap<PeerKey, usize>; N]) -> [BudgetLedger; N] {
-        let mut counted = counted.into_iter();
-        array::from_fn(|at| {
-            let in_use = |peer, of_peer: &OfPeer<N>| of_peer.of[at].reservation.used() - self.in_cache(peer);
-            let used = self.entries.iter().map(|(peer, of_peer)| (peer, in_use(peer, of_peer)));
-            BudgetLedger {
-                name: self.budgets[at].name,
-                limit: self.budgets[at].limit,
-                used: used.filter(|(_, used)| *used > 0).collect(),
-                counted: counted.next().unwrap_or_default(),
-            }
-        })
-    }
-
+    /// Releases the units reserved for a peer, and for its host if no other peer of it is left.
     fn remove(&mut self, peer: PeerKey) {
-        let set_aside = self.entries.remove(&self.budgets, peer);
-        for (by_all, set_aside) in self.of.iter_mut().zip(set_aside) {
-            by_all.set_aside -= set_aside;
+        let Some(OfPeer { held, host, .. }) = self.peers.remove(peer) else { return };
+        self.budget.peers.give_up(peer, held.close());
+        self.hosts[host].peers -= 1;
+        if self.hosts[host].peers > 0 {
+            return;
         }
+        let OfHost { host, held, set_aside, .. } = self.hosts.remove(host);
+        self.places.remove(&host);
+        // None are in use, unless the whole share is dropped.
+        held.account().set_aside.release(set_aside);
+        self.all.account().set_aside.release(set_aside);
+        self.set_aside -= set_aside;
+        self.budget.hosts.give_up(host, held.close());
     }
 
     /// Counts a refusal, and returns the limit.
     #[cold]
-    fn refusal(&self, at: usize, level: Level) -> Exhausted {
-        let Budget { name, limit, levels, .. } = &*self.budgets[at];
-        let published = &self.of[at].published;
-        let (counter, refusal) = match level {
-            Level::Peer => (&published.refused_to_peer, Exhausted::Peer { name, limit: limit.per_peer }),
-            Level::Host => (&published.refused_to_host, Exhausted::Host { name, limit: levels.per_host }),
-            Level::All => (&published.refused_to_all, Exhausted::All { name, limit: limit.in_all }),
-        };
+    fn refusal(&self, level: usize) -> Exhausted {
+        let Budget { name, limit, .. } = *self.budget;
+        let counter = &self.published.refused[level];
         // Only this poller writes it.
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        refusal
+        match level {
+            PEER => Exhausted::Peer { name, limit: limit.per_peer },
+            HOST => Exhausted::Host { name, limit: limit.per_host() },
+            _ => Exhausted::All { name, limit: limit.in_all },
+        }
+    }
+
+    /// Returns the peer that is charged.
+    fn charged(&self, peer: PeerKey) -> PeerKey {
+        if !mutant!(another_peer_is_charged) {
+            return peer;
+        }
+        self.peers.iter().map(|(other, _)| other).find(|other| *other != peer).unwrap_or(peer)
     }
 }
 
-impl<const N: usize> Drop for Share<N> {
+impl Drop for Share {
     fn drop(&mut self) {
-        for peer in self.entries.iter().map(|(peer, _)| peer).collect::<Vec<_>>() {
+        for peer in self.peers.iter().map(|(peer, _)| peer).collect::<Vec<_>>() {
             self.remove(peer);
         }
-        for (by_all, budget) in self.of.iter().zip(&self.budgets) {
-            budget.general.release(by_all.reservation.reserved());
-            by_all.published.used.store(0, Ordering::Relaxed);
-            by_all.published.set_aside.store(0, Ordering::Relaxed);
-        }
+        self.all.release_all();
+        self.published.used.store(0, Ordering::Relaxed);
+        self.published.set_aside.store(0, Ordering::Relaxed);
     }
-}
-
-/// Returns the peer that is charged.
-fn charged<const N: usize>(entries: &Entries<N>, peer: PeerKey) -> PeerKey {
-    if !mutant!(another_peer_is_charged) {
-        return peer;
-    }
-    entries.iter().map(|(other, _)| other).find(|other| *other != peer).unwrap_or(peer)
 }

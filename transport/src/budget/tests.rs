@@ -1,5 +1,5 @@
 use super::share::Room;
-use super::{Budget, Exhausted, Leaves, Limit, NodeBudgets, NodeLimits, Share, Shares, Tally};
+use super::{Budget, Exhausted, Leaves, Limit, NodeBudgets, NodeLimits, Share, Shares};
 use crate::PeerKey;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -229,25 +229,24 @@ fn large_replies_do_not_keep_small_calls_out() {
 }
 
 #[test]
-fn a_pool_counts_peers_and_hosts_by_the_same_limits() {
-    let mut tally = Tally::new(CUT_UP, &Arc::default());
-    let fill = |tally: &mut Tally, peer| (0..).take_while(|_| tally.charge(1, Some(peer))).count();
-    assert_eq!([1, 2, 3].map(|port| fill(&mut tally, peer(1, port))), [256, 256, 0]);
-    assert_eq!([2, 3].map(|host| fill(&mut tally, peer(host, 1))), [256, 128 + 16]);
-    for host in 4..=10 {
-        assert_eq!(fill(&mut tally, peer(host, 1)), 16, "host {host}");
-    }
-    assert_eq!((fill(&mut tally, peer(11, 1)), tally.charge(1, None)), (0, false));
-    let report = tally.report("things");
-    assert_eq!((report.used, report.refused_to_host), (1024, 1));
-    tally.discharge(16, Some(peer(3, 1)));
-    assert_eq!(fill(&mut tally, peer(11, 1)), 16);
-    for (host, port, units) in [(1, 1, 256), (1, 2, 256), (2, 1, 256), (3, 1, 128), (11, 1, 16)] {
-        tally.discharge(units, Some(peer(host, port)));
-    }
-    (4..=10).for_each(|host| tally.discharge(16, Some(peer(host, 1))));
-    assert_eq!(tally.used(), 0);
-    assert!(tally.charge(1024, None), "what is for nobody is limited as a whole only");
+fn a_part_is_left_of_every_limit_that_can_be_cut_up() {
+    let of =
+        |limit| [Leaves::Eighth, Leaves::Quarter, Leaves::ThreeEighths].map(|leaves| leaves.limit(limit, 1));
+    assert_eq!(of(0), [0, 0, 0]);
+    assert_eq!(of(1), [1, 1, 1]);
+    assert_eq!(of(2), [1, 1, 1]);
+    assert_eq!(of(8), [7, 6, 5]);
+    assert_eq!(of(65_536), [57_344, 49_152, 40_960]);
+    assert_eq!([Leaves::Nothing, Leaves::All].map(|leaves| leaves.limit(8, 1)), [8, 0]);
+}
+
+#[test]
+fn what_is_larger_than_the_part_may_go_alone() {
+    assert_eq!(Leaves::Quarter.limit(64, 60), 60);
+    assert_eq!(Leaves::Quarter.limit(64, 100), 64);
+    assert_eq!(Leaves::ThreeEighths.limit(64, 40), 40);
+    assert_eq!(Leaves::ThreeEighths.limit(64, 41), 49, "next to an eighth of small ones");
+    assert_eq!(Leaves::ThreeEighths.limit(64, 60), 64);
 }
 
 #[test]
@@ -325,7 +324,7 @@ fn outcome(share: &mut Share, peer: PeerKey, step: Step, taken: usize) -> Result
             share.put_back(peer, units.min(taken));
             Ok(taken - units.min(taken))
         }
-        Step::Check(room) => share.check(peer, [room]).map(|()| taken),
+        Step::Check(room) => share.check(peer, room).map(|()| taken),
         Step::Leave => {
             share.leave(peer);
             Ok(taken)
@@ -362,23 +361,21 @@ proptest! {
 }
 
 #[test]
-fn of_budgets_that_are_used_together_all_is_taken_or_nothing() {
-    let few = Limit { per_peer: 3, in_all: 3 };
+fn a_message_is_charged_with_its_bytes_or_not_at_all() {
+    let queued_bytes = Limit { per_peer: 3, in_all: 3 };
     for peer in [A, A.at(0)] {
-        let budgets = [budget("things", CUT_UP, 1), budget("bytes", few, 1)];
-        let used = || budgets.each_ref().map(|budget| budget.report().used);
-        let mut share = Share::of(budgets.each_ref(), 0);
-        share.take_each(peer, [1, 2], Leaves::Nothing).unwrap();
-        let refusal = share.take_each(peer, [1, 2], Leaves::Nothing).unwrap_err();
-        assert_eq!((refusal, used()), (Exhausted::Peer { name: "bytes", limit: 3 }, [1, 2]));
-        share.put_back_each(peer, [1, 0]);
-        share.leave(peer);
+        let budgets =
+            NodeBudgets::new(NodeLimits { queued_bytes, ..NodeLimits::default() }, 1, &Arc::default());
+        let used = || budgets.report().map(|budget| budget.used).take(2).collect::<Vec<_>>();
+        let mut shares = Shares::new(&budgets, 0);
+        shares.queue(peer, 2, Leaves::Nothing).unwrap();
+        let refusal = shares.queue(peer, 2, Leaves::Nothing).unwrap_err();
+        assert_eq!((refusal, used()), (Exhausted::Peer { name: "queued bytes", limit: 3 }, vec![1, 2]));
+        shares.pinned(peer);
+        shares.leave(peer);
         assert_eq!(used(), [0, 2]);
-        share.put_back_each(peer, [0, 2]);
-        assert_eq!(
-            (used(), share.ledgers(Default::default()).map(|ledger| ledger.used.len())),
-            ([0, 0], [0, 0])
-        );
-        share.take_each(B, [1, 3], Leaves::Nothing).unwrap();
+        shares.finish(peer, 2);
+        assert_eq!(used(), [0, 0]);
+        shares.queue(B, 3, Leaves::Nothing).unwrap();
     }
 }

@@ -9,9 +9,9 @@
 //! registrations belong to the pool, which drops them when the device goes. A generation number tells
 //! registrations of an earlier device from those of the present one.
 
-use crate::budget::Tally;
+use crate::budget::{Budget, Share};
 use crate::report::ledger::MemoryLedger;
-use crate::{BudgetReport, Limit, PeerHosts, PeerKey};
+use crate::{BudgetReport, Limit, PeerKey};
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -89,8 +89,10 @@ struct State {
     /// Number of devices that have gone.
     generation: u64,
     regions: Slab<Arc<dyn MemoryRegion>>,
-    /// Tally of the bytes in use.
-    in_use: Tally,
+    /// Bytes in use.
+    in_use: usize,
+    /// Bytes in use for peers, within the limits.
+    share: Share,
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
 }
@@ -99,6 +101,17 @@ struct State {
 type Waiting = Arc<Mutex<Vec<Waker>>>;
 
 impl State {
+    /// Counts bytes that are no longer in use.
+    fn discharge(&mut self, bytes: usize, peer: Option<PeerKey>) {
+        self.in_use -= bytes;
+        if let Some(peer) = peer {
+            self.share.put_back(peer, bytes);
+            if self.share.used_by(peer) == 0 {
+                self.share.leave(peer);
+            }
+        }
+    }
+
     /// Removes a region, unless it went with its device.
     fn remove(&mut self, registration: Registration) -> Option<Arc<dyn MemoryRegion>> {
         let known = registration.generation == self.generation;
@@ -112,6 +125,7 @@ pub(crate) struct BlockPool {
     access: Access,
     /// Maximum number of freed bytes that it keeps.
     kept_bytes: usize,
+    budget: Arc<Budget>,
     runtime: Runtime,
     /// Process whose memory is registered.
     process: Process,
@@ -122,35 +136,32 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    /// Creates a pool that is empty before [`BlockPool::open`].
-    pub(crate) fn new(
-        access: Access,
-        limit: Limit,
-        runtime: Runtime,
-        peer_hosts: &Arc<PeerHosts>,
-    ) -> Arc<Self> {
-        Self::with(access, Tally::new(limit, peer_hosts), runtime, Waiting::default())
+    /// Creates a pool that is empty before [`BlockPool::open`], for a budget with one poller.
+    pub(crate) fn new(access: Access, budget: Arc<Budget>, runtime: Runtime) -> Arc<Self> {
+        Self::with(access, budget, runtime, Waiting::default())
     }
 
     /// Creates another pool of the same node.
-    pub(crate) fn sibling(&self, access: Access, limit: Limit) -> Arc<Self> {
-        let tally = self.lock().in_use.sibling(limit);
-        Self::with(access, tally, self.runtime.clone(), Arc::clone(&self.waiting))
+    pub(crate) fn sibling(&self, access: Access, name: &'static str, limit: Limit) -> Arc<Self> {
+        let budget = self.budget.sibling(name, limit);
+        Self::with(access, budget, self.runtime.clone(), Arc::clone(&self.waiting))
     }
 
-    fn with(access: Access, in_use: Tally, runtime: Runtime, waiting: Waiting) -> Arc<Self> {
+    fn with(access: Access, budget: Arc<Budget>, runtime: Runtime, waiting: Waiting) -> Arc<Self> {
+        let share = Share::new(&budget, 0);
         // A block kept by one pool is not available to the others.
-        let kept_bytes = if headroom::is_limited() { 0 } else { KEPT_BYTES.min(in_use.limit().in_all / 2) };
+        let kept_bytes = if headroom::is_limited() { 0 } else { KEPT_BYTES.min(share.limit().in_all / 2) };
         let state = State {
             pd: None,
             generation: 0,
             regions: Slab::new(),
-            in_use,
+            in_use: 0,
+            share,
             cached_bytes: 0,
             cached: BTreeMap::new(),
         };
         let process = Process::current();
-        Arc::new(Self { access, kept_bytes, runtime, process, state: Mutex::new(state), waiting })
+        Arc::new(Self { access, kept_bytes, budget, runtime, process, state: Mutex::new(state), waiting })
     }
 
     /// Opens the pool: there is a device to register memory with.
@@ -158,8 +169,8 @@ impl BlockPool {
         self.lock().pd = Some(pd);
     }
 
-    /// Takes a block of `length` bytes for a message of a peer, or for the application. If there is none,
-    /// `waiting` is woken when a block is returned.
+    /// Takes a block of `length` bytes for a message of a peer, or without a limit for the application. If
+    /// there is none, `waiting` is woken when a block is returned.
     pub(crate) fn take(
         self: &Arc<Self>,
         length: usize,
@@ -169,11 +180,12 @@ impl BlockPool {
         let class = class_of(length);
         let cached = {
             let mut state = self.lock();
-            if !state.in_use.charge(length, peer) {
+            if peer.is_some_and(|peer| state.share.take(peer, length).is_err()) {
                 // Comes before the lock is released; otherwise a block returned now would wake nobody.
                 self.awaits(waiting);
                 return Err(NotNow::Wait);
             }
+            state.in_use += length;
             let cached = state.cached.get_mut(&class).and_then(Vec::pop);
             if cached.is_some() {
                 state.cached_bytes -= class;
@@ -189,7 +201,7 @@ impl BlockPool {
             self.awaits(waiting);
             self.make(class, length)
         });
-        let chunk = chunk.inspect_err(|_| self.lock().in_use.discharge(length, peer))?;
+        let chunk = chunk.inspect_err(|_| self.lock().discharge(length, peer))?;
         Ok(Block { chunk: Some(chunk), pool: Arc::clone(self), length, peer, writers: 0 })
     }
 
@@ -197,12 +209,12 @@ impl BlockPool {
     pub(crate) fn ledger(&self) -> MemoryLedger {
         let state = self.lock();
         let kept = state.cached.values().flatten().filter(|spare| spare.registration.is_some());
-        MemoryLedger { bytes: state.in_use.used(), regions: (state.regions.len(), kept.count()) }
+        MemoryLedger { bytes: state.in_use, regions: (state.regions.len(), kept.count()) }
     }
 
-    /// Returns the pool's report, as a budget of this name.
-    pub(crate) fn report(&self, name: &'static str) -> BudgetReport {
-        self.lock().in_use.report(name)
+    /// Returns the report of the pool's budget.
+    pub(crate) fn report(&self) -> BudgetReport {
+        self.budget.report()
     }
 
     /// Closes the pool when the device is removed or the node ends. All keys become invalid, and the device
@@ -304,7 +316,7 @@ impl BlockPool {
         let surplus = {
             let mut state = self.lock();
             if !mutant!(memory_is_not_returned) {
-                state.in_use.discharge(length, peer);
+                state.discharge(length, peer);
             }
             let stays = stays && registration.generation == state.generation;
             let spare = Spare { memory, registration: Some(registration).filter(|_| stays) };
@@ -463,7 +475,8 @@ pub(super) fn pool() -> (Arc<BlockPool>, Arc<trunkline_softrdma::device::SoftDev
     let addresses = vec!["127.0.0.1".parse().unwrap()];
     let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
     let limit = Limit { per_peer: 1 << 20, in_all: 1 << 20 };
-    let pool = BlockPool::new(Access::REMOTE_READ, limit, Runtime::default(), &Arc::default());
+    let budget = Budget::new("bytes", limit, 1, &Arc::default());
+    let pool = BlockPool::new(Access::REMOTE_READ, budget, Runtime::default());
     pool.open(device.alloc_pd().unwrap());
     (pool, device)
 }

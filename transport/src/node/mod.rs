@@ -17,7 +17,7 @@ pub use error::{ClientAddressCause, DeviceError, StartError, TakenPort, UpperFai
 pub use in_process::InProcessNetwork;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice, Watch};
 
-use crate::budget::NodeBudgets;
+use crate::budget::{Budget, NodeBudgets};
 use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
 use crate::command::{CmCommand, CmHandle, Command, PollerHandle};
 use crate::peer::epochs::Epochs;
@@ -92,7 +92,9 @@ impl Node {
         let (cm_sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
         let cm = CmHandle::new(waker);
         let hosts = options.peer_hosts.clone().unwrap_or_default();
-        let sources = BlockPool::new(Access::REMOTE_READ, options.rendezvous(), runtime.clone(), &hosts);
+        let copied =
+            Budget::new("bytes of large messages copied to be READ", options.rendezvous(), 1, &hosts);
+        let sources = BlockPool::new(Access::REMOTE_READ, copied, runtime.clone());
         let shared = Arc::new(NodeShared {
             epochs: if mutant!(epoch_is_always_the_same) {
                 Epochs::constant()
@@ -113,8 +115,12 @@ impl Node {
             device: CurrentDevice::default(),
             pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),
             cm: cm.clone(),
-            sinks: sources.sibling(Access::LOCAL_WRITE, options.rendezvous()),
-            buffers: sources.sibling(Access::REMOTE_READ, UNLIMITED),
+            sinks: sources.sibling(
+                Access::LOCAL_WRITE,
+                "bytes of large messages received",
+                options.rendezvous(),
+            ),
+            buffers: sources.sibling(Access::REMOTE_READ, "bytes of the program's buffers", UNLIMITED),
             sources,
             budgets: NodeBudgets::new(options.budgets, options.pollers, &hosts),
             hosts,

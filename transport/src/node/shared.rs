@@ -203,10 +203,7 @@ impl NodeShared {
 
     /// Returns the use by peers.
     pub(crate) fn budgets(&self) -> Vec<BudgetReport> {
-        let pools = [
-            self.sinks.report("bytes of large messages received"),
-            self.sources.report("bytes of large messages copied to be READ"),
-        ];
+        let pools = [self.sinks.report(), self.sources.report()];
         self.budgets.report().chain(pools).collect()
     }
 }
