@@ -32,7 +32,7 @@ pub struct DeadlineKey(usize);
 /// Items with their deadlines.
 #[derive(Debug)]
 pub struct Deadlines<T> {
-    entries: Slab<Entry<T>>,
+    entries: Slab<Deadline<T>>,
     runs: [Run; RUNS],
     /// Number of entries in the wheel.
     in_wheel: usize,
@@ -46,17 +46,17 @@ pub struct Deadlines<T> {
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct Deadline<T> {
     at: Time,
     value: T,
-    place: Place,
+    place: Row,
     before: usize,
     after: usize,
 }
 
 /// List that an entry is in.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Row {
     Run(usize),
     Near { level: u32, list: usize },
     Far,
@@ -134,8 +134,8 @@ impl<T> Deadlines<T> {
     pub fn add(&mut self, now: Time, at: Time, value: T) -> DeadlineKey {
         for (number, run) in self.runs.iter_mut().enumerate() {
             if run.last <= at {
-                let (place, before) = (Place::Run(number), run.list.last);
-                let key = self.entries.insert(Entry { at, value, place, before, after: NONE });
+                let (place, before) = (Row::Run(number), run.list.last);
+                let key = self.entries.insert(Deadline { at, value, place, before, after: NONE });
                 (run.list.last, run.last) = (key, at);
                 match self.entries.get_mut(before) {
                     Some(before) => before.after = key,
@@ -155,7 +155,7 @@ impl<T> Deadlines<T> {
         }
         self.in_wheel += 1;
         self.earliest = self.earliest.min(at);
-        let key = self.entries.insert(Entry { at, value, place: Place::Far, before: NONE, after: NONE });
+        let key = self.entries.insert(Deadline { at, value, place: Row::Far, before: NONE, after: NONE });
         self.link(key, at);
         DeadlineKey(key)
     }
@@ -163,7 +163,7 @@ impl<T> Deadlines<T> {
     /// Removes an item that has not expired.
     #[inline]
     pub fn remove(&mut self, DeadlineKey(key): DeadlineKey) -> Option<T> {
-        let &Entry { place, before, after, .. } = self.entries.get(key)?;
+        let &Deadline { place, before, after, .. } = self.entries.get(key)?;
         match self.entries.get_mut(before) {
             Some(entry) => entry.after = after,
             None => self.list(place).first = after,
@@ -174,16 +174,16 @@ impl<T> Deadlines<T> {
         }
         match place {
             // The list is empty: entries added later may be earlier than its last one.
-            Place::Run(run) if before == NONE && after == NONE => self.runs[run].last = Time(0),
-            Place::Run(_) => {}
-            Place::Near { .. } | Place::Far => self.left_wheel(place, before == NONE && after == NONE),
+            Row::Run(run) if before == NONE && after == NONE => self.runs[run].last = Time(0),
+            Row::Run(_) => {}
+            Row::Near { .. } | Row::Far => self.left_wheel(place, before == NONE && after == NONE),
         }
         self.entries.try_remove(key).map(|entry| entry.value)
     }
 
-    fn left_wheel(&mut self, place: Place, was_alone: bool) {
+    fn left_wheel(&mut self, place: Row, was_alone: bool) {
         self.in_wheel -= 1;
-        if let Place::Near { level, list } = place
+        if let Row::Near { level, list } = place
             && was_alone
         {
             self.level_mut(level).occupied &= !(1 << list);
@@ -266,7 +266,7 @@ impl<T> Deadlines<T> {
         let tick = tick_of(at).max(self.tick);
         let differs_from = 63 - (tick ^ self.tick | 1).leading_zeros();
         let level = differs_from / LEVEL_BITS;
-        let place = if level < LEVELS { Place::Near { level, list: index(tick, level) } } else { Place::Far };
+        let place = if level < LEVELS { Row::Near { level, list: index(tick, level) } } else { Row::Far };
         let list = self.list(place);
         let before = std::mem::replace(&mut list.last, key);
         if before == NONE {
@@ -275,7 +275,7 @@ impl<T> Deadlines<T> {
         if let Some(entry) = self.entries.get_mut(before) {
             entry.after = key;
         }
-        if let Place::Near { level, list } = place {
+        if let Row::Near { level, list } = place {
             self.level_mut(level).occupied |= 1 << list;
         }
         if let Some(entry) = self.entries.get_mut(key) {
@@ -283,11 +283,11 @@ impl<T> Deadlines<T> {
         }
     }
 
-    fn list(&mut self, place: Place) -> &mut List {
+    fn list(&mut self, place: Row) -> &mut List {
         match place {
-            Place::Run(run) => &mut self.runs[run].list,
-            Place::Near { level, list } => &mut self.level_mut(level).lists[list],
-            Place::Far => &mut self.far,
+            Row::Run(run) => &mut self.runs[run].list,
+            Row::Near { level, list } => &mut self.level_mut(level).lists[list],
+            Row::Far => &mut self.far,
         }
     }
 

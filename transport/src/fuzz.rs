@@ -6,7 +6,7 @@
 use crate::PeerKey;
 use crate::credit::Grantor;
 use crate::session::private_data::{Hello, Refusal, Welcome};
-use crate::wire::frame::{Announcement, Fin, Header, Kind, SETTLED, Settled, bundled, upper_header};
+use crate::wire::frame::{Announcement, Fin, FrameKind, Header, SETTLED, Settled, bundled, upper_header};
 use crate::wire::settings::Settings;
 use trunkline_verbs::QpNumber;
 
@@ -17,21 +17,21 @@ pub fn frame(data: &[u8]) {
     assert_eq!(Settled { grant, want, target }.emit()[..], data[SETTLED..8], "a header comes back");
     let rest = &data[header.bytes..];
     match header.kind {
-        Kind::Announcement => {
+        FrameKind::Announcement => {
             let announcement = Announcement::parse(rest);
             assert_eq!(Announcement::parse(&announcement.emit()), announcement, "an announcement comes back");
         }
-        Kind::Fin => {
+        FrameKind::Fin => {
             for fin in Fin::parse_all(rest).flatten() {
                 assert!(Fin::parse_all(&fin.emit()).eq([Ok(fin)]), "a FIN comes back");
             }
         }
-        Kind::Settings => {
+        FrameKind::Settings => {
             if let Ok(settings) = Settings::parse(rest) {
                 assert_eq!(Settings::parse(&settings.emit()), Ok(settings), "settings come back");
             }
         }
-        Kind::Bundle => {
+        FrameKind::Bundle => {
             let mut end = 0;
             for message in bundled(data, header.word) {
                 let Ok(message) = message else { return };
@@ -42,7 +42,7 @@ pub fn frame(data: &[u8]) {
                 end = message.end;
             }
         }
-        Kind::Message | Kind::Credit | Kind::Unknown => {}
+        FrameKind::Message | FrameKind::Credit | FrameKind::Unknown => {}
     }
 }
 

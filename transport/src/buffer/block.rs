@@ -83,7 +83,7 @@ struct Spare {
 }
 
 #[derive(Debug)]
-struct State {
+struct Blocks {
     /// `None` while there is no device.
     pd: Option<Arc<dyn ProtectionDomain>>,
     /// Number of devices that have gone.
@@ -100,7 +100,7 @@ struct State {
 /// Wakers of pollers that found a pool, or the machine's memory, used up.
 type Waiting = Arc<Mutex<Vec<Waker>>>;
 
-impl State {
+impl Blocks {
     /// Counts bytes that are no longer in use.
     fn discharge(&mut self, bytes: usize, peer: Option<PeerKey>) {
         self.in_use -= bytes;
@@ -129,7 +129,7 @@ pub(crate) struct BlockPool {
     runtime: Runtime,
     /// Process whose memory is registered.
     process: Process,
-    state: Mutex<State>,
+    state: Mutex<Blocks>,
     /// Shared by the pools of a node, since memory that one of them frees may be what another waits for.
     /// Locked within the state's lock, never around it.
     waiting: Waiting,
@@ -151,7 +151,7 @@ impl BlockPool {
         let share = Share::new(&budget, 0);
         // A block kept by one pool is not available to the others.
         let kept_bytes = if headroom::is_limited() { 0 } else { KEPT_BYTES.min(share.limit().in_all / 2) };
-        let state = State {
+        let state = Blocks {
             pd: None,
             generation: 0,
             regions: Slab::new(),
@@ -338,7 +338,7 @@ impl BlockPool {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Blocks> {
         // Nothing panics while the lock is held, and the counters would still be right if something did.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,13 +19,13 @@ const REPOST: usize = 16;
 const RECEIVE_BIT: u64 = 1 << 63;
 
 #[derive(Debug)]
-struct Shared {
+struct SlotPool {
     region: SlotRegion,
     /// Slots of dropped messages. It can hold all slots, so a push never fails.
     returned: ArrayQueue<u32>,
 }
 
-impl Shared {
+impl SlotPool {
     /// Returns the first bytes of a slot.
     ///
     /// # Safety
@@ -42,7 +42,7 @@ impl Shared {
 struct Chunk {
     /// Number of the first slot.
     first: u32,
-    shared: Arc<Shared>,
+    shared: Arc<SlotPool>,
 }
 
 /// The poller's half, which knows the free and the posted slots.
@@ -80,7 +80,7 @@ impl ReceiveSlots {
         let count = usize::try_from(slots).map_err(too_many)?.max(1);
         let region = SlotRegion::new(pd, slots, self.slot_bytes, start, Access::LOCAL_WRITE)?;
         self.chunks
-            .push(Chunk { first, shared: Arc::new(Shared { region, returned: ArrayQueue::new(count) }) });
+            .push(Chunk { first, shared: Arc::new(SlotPool { region, returned: ArrayQueue::new(count) }) });
         self.posted.resize(self.posted.len() + count, false);
         // Slots that were used before come first, since their pages exist.
         self.free.splice(0..0, (first..first + slots).rev());
@@ -222,7 +222,7 @@ impl ReceiveSlots {
 
 /// Returns the chunk of a slot, and the slot's place there.
 #[inline]
-fn place(chunks: &[Chunk], slot: u32) -> Option<(&Arc<Shared>, u32)> {
+fn place(chunks: &[Chunk], slot: u32) -> Option<(&Arc<SlotPool>, u32)> {
     let chunk = chunks.iter().rev().find(|chunk| chunk.first <= slot)?;
     Some((&chunk.shared, slot - chunk.first))
 }
@@ -250,7 +250,7 @@ enum Content {
 
 /// A slot that was lent.
 struct Lent {
-    shared: Arc<Shared>,
+    shared: Arc<SlotPool>,
     slot: u32,
 }
 

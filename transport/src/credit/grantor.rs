@@ -47,7 +47,7 @@ struct Holder {
 }
 
 #[derive(Debug)]
-struct Pair {
+struct PairCredit {
     /// TGT that receives the spender's messages.
     target: QpNumber,
     /// Place of the spender's peer.
@@ -70,7 +70,7 @@ struct Pair {
     hoarding_ms: u64,
 }
 
-impl Pair {
+impl PairCredit {
     fn outstanding(&self) -> u32 {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
@@ -97,7 +97,7 @@ pub(crate) struct Grantor {
     bulk: u32,
     outstanding: u32,
     active: u32,
-    pairs: Slab<Pair>,
+    pairs: Slab<PairCredit>,
     /// The peers, of which there are few. Their places do not change.
     holders: Slab<Holder>,
     needy: VecDeque<PairId>,
@@ -158,7 +158,7 @@ impl Grantor {
         let holder = &mut self.holders[place];
         holder.pairs += 1;
         holder.outstanding += BASE;
-        let pair = Pair {
+        let pair = PairCredit {
             target,
             holder: place,
             granted: START.wrapping_add(BASE),
@@ -311,7 +311,7 @@ impl Grantor {
 
     /// Returns the positions of a pair, for the count of credits.
     pub(crate) fn positions(&self, id: PairId, target: QpNumber, home: u16) -> Option<Granting> {
-        let Pair { holder, granted, told, released, consumed, .. } = *self.pairs.get(id.0)?;
+        let PairCredit { holder, granted, told, released, consumed, .. } = *self.pairs.get(id.0)?;
         let peer = self.holders[holder].peer;
         Some(Granting { target, peer, is_up: true, home, granted, told, released, consumed })
     }

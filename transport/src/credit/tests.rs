@@ -10,7 +10,7 @@ use trunkline_verbs::QpNumber;
 /// A frame in flight: want, and the released position if it used no credit.
 type ToGrantor = (u8, Option<u16>);
 
-struct Pair {
+struct TestPair {
     id: PairId,
     /// True if it releases nothing and always wants more.
     hoards: bool,
@@ -27,7 +27,7 @@ fn want(backlog: u16) -> u8 {
 
 struct World {
     grantor: Grantor,
-    pairs: Vec<Pair>,
+    pairs: Vec<TestPair>,
     now: u64,
 }
 
@@ -42,7 +42,7 @@ impl World {
         let mut grantor = Grantor::new(depth);
         let pairs = (0..)
             .zip(peers)
-            .map(|(number, peer)| Pair {
+            .map(|(number, peer)| TestPair {
                 id: grantor.open(0, QpNumber::new(number), PeerKey::numbered(peer)).unwrap(),
                 hoards: false,
                 spender: Spender::new(0),

@@ -13,10 +13,10 @@ use trunkline_softrdma::link::Hub;
 /// Nodes join it by `NodeBuilder::in_process` and get an address on it, `Node::local_address`. Clones are the
 /// same network.
 #[derive(Clone, Default)]
-pub struct InProcessNetwork(Arc<Shared>);
+pub struct InProcessNetwork(Arc<Network>);
 
 #[derive(Default)]
-struct Shared {
+struct Network {
     hub: Arc<Hub>,
     /// Number of addresses handed out.
     given: AtomicU32,

@@ -12,10 +12,10 @@ use trunkline_verbs::{AddressOwner, Device, PeerHost};
 
 /// The hosts of a node's peers.
 #[derive(Debug, Default)]
-pub struct PeerHosts(Mutex<State>);
+pub struct PeerHosts(Mutex<KnownHosts>);
 
 #[derive(Debug, Default)]
-struct State {
+struct KnownHosts {
     device: Option<Weak<dyn Device>>,
     /// Hosts of the addresses of all peers that the CM machine knows, so that others need not ask the device.
     known: BTreeMap<IpAddr, PeerHost>,
@@ -51,7 +51,7 @@ impl PeerHosts {
         PeerHost::new(address, device.map_or(AddressOwner::OtherHost, |device| device.address_owner(address)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KnownHosts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@ use trunkline_verbs::QpNumber;
 
 /// The poller's end of its queue of commands.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct CommandQueue {
     handle: PollerHandle,
     /// Command taken from the queue that must wait. No later command overtakes it.
     deferred: Option<Command>,
@@ -19,7 +19,7 @@ pub(super) struct Inbox {
     is_closing: bool,
 }
 
-impl Inbox {
+impl CommandQueue {
     pub(super) fn new(handle: PollerHandle) -> Self {
         Self { handle, deferred: None, is_closing: false }
     }

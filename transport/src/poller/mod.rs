@@ -39,7 +39,7 @@ use crate::LogLimit;
 use crate::budget::Counted;
 use crate::report::ledger::{Granting, PollerLedger, UpperLedger};
 use crate::trunk::{Resources, Trunk};
-use commands::Inbox;
+use commands::CommandQueue;
 use crossings::Crossings;
 use device::Queues;
 use peers::Peers;
@@ -65,7 +65,7 @@ pub(crate) struct Core {
     /// Sessions that are ending and wait for frames from other pollers.
     closings: Closings,
     turns: Turns,
-    inbox: Inbox,
+    inbox: CommandQueue,
     batch: Batch,
     shutdown: Shutdown,
     /// Limit on log lines about peers that misbehave.

@@ -9,7 +9,7 @@ use super::targets::Target;
 use super::turns::{Part, Waiting};
 use crate::buffer::{ReceiveSlots, Received};
 use crate::wire::BATCH;
-use crate::wire::frame::{Bundle, FrameError, Kind};
+use crate::wire::frame::{Bundle, FrameError, FrameKind};
 use crate::{Message, Origin, PeerKey};
 use bytes::Bytes;
 use std::mem;
@@ -303,7 +303,7 @@ impl Core {
             (Ok(header), Some(pair), Some(trunk)) => {
                 let heard = target.hear(pair, &mut self.res, &header);
                 let heard = heard.and_then(|()| trunk.hear(&mut self.res, lane, &header));
-                if heard == Ok(true) && header.kind == Kind::Message {
+                if heard == Ok(true) && header.kind == FrameKind::Message {
                     trunk.count_received(lane);
                     let from = trunk.origin(lane);
                     self.targets.note_credit(qp);
@@ -312,9 +312,9 @@ impl Core {
                     take.message(self, from, message);
                     return take.frame_ends(self);
                 }
-                is_settings = header.kind == Kind::Settings;
+                is_settings = header.kind == FrameKind::Settings;
                 match heard {
-                    Ok(true) if header.kind == Kind::Bundle => {
+                    Ok(true) if header.kind == FrameKind::Bundle => {
                         let part = Part { from: trunk.origin(lane), trunk: slot.unwrap_or_default(), lane };
                         let bytes = self.res.receives.bundle(frame);
                         self.bundle_received(part, &bytes, Bundle::new(header.word), take)
@@ -373,7 +373,7 @@ impl Core {
     }
 
     /// Keeps a frame of a peer that saw the session come up before we did.
-    fn keep_early(&mut self, qp: QpNumber, kind: Kind, frame: Received) -> Result<(), FrameError> {
+    fn keep_early(&mut self, qp: QpNumber, kind: FrameKind, frame: Received) -> Result<(), FrameError> {
         let outdated = self.targets.keep_early(qp, kind, frame)?;
         if let Some(target) = outdated.and_then(|qp| self.targets.get(qp)) {
             let (peer, number) = target.session();

@@ -16,7 +16,7 @@
 #![forbid(unsafe_code)]
 
 use super::Core;
-use super::commands::Inbox;
+use super::commands::CommandQueue;
 use super::device::Queues;
 use super::device::{Parted, part};
 use super::idle::{Idle, Rest};
@@ -126,7 +126,7 @@ impl<U: Upper> Poller<U> {
             targets: Targets::default(),
             closings: Closings::default(),
             turns: Turns::default(),
-            inbox: Inbox::new(handle),
+            inbox: CommandQueue::new(handle),
             batch: Batch::default(),
             shutdown: Shutdown::default(),
             log: LogLimit::default(),

@@ -15,7 +15,7 @@ use crate::buffer::Received;
 use crate::credit::{GrantId, Grants};
 use crate::trunk::Resources;
 use crate::wire::TURN_MESSAGES;
-use crate::wire::frame::{FrameError, Header, Kind};
+use crate::wire::frame::{FrameError, FrameKind, Header};
 use slab::Slab;
 use std::collections::BTreeMap;
 use trunkline_machine::mutant;
@@ -176,8 +176,8 @@ impl Target {
 
     /// Returns true if the peer may send a frame of this kind before the session is up here: its Settings,
     /// once.
-    fn may_be_early(&self, kind: Kind) -> bool {
-        self.early.is_none() && kind == Kind::Settings
+    fn may_be_early(&self, kind: FrameKind) -> bool {
+        self.early.is_none() && kind == FrameKind::Settings
     }
 }
 
@@ -271,7 +271,7 @@ impl Targets {
     pub(super) fn keep_early(
         &mut self,
         qp: QpNumber,
-        kind: Kind,
+        kind: FrameKind,
         frame: Received,
     ) -> Result<Option<QpNumber>, FrameError> {
         let Some(&place) = self.places.get(&qp) else { return Ok(None) };

@@ -28,7 +28,7 @@ const TELL_EVERY: u32 = 64;
 
 /// State of the device: present, or away.
 #[derive(Debug)]
-enum State {
+enum Stage {
     Present,
     /// Waits for these pollers to take what had arrived.
     Emptying(BTreeSet<PollerIndex>),
@@ -43,7 +43,7 @@ enum State {
 /// Presence of the device, as the CM machine tracks it.
 #[derive(Debug)]
 pub(super) struct Presence {
-    state: State,
+    state: Stage,
     /// All pollers of the node.
     pollers: BTreeSet<PollerIndex>,
     /// Options for opening the device again, and why that device and its kind of connections were chosen at
@@ -59,7 +59,7 @@ impl Presence {
     /// found then.
     pub(super) fn new(options: NodeOptions, device: &DeviceShared, pollers: BTreeSet<PollerIndex>) -> Self {
         Self {
-            state: State::Present,
+            state: Stage::Present,
             pollers,
             options: incarnation::again(options, device),
             why: (device.why.clone(), device.connections_why.clone()),
@@ -68,13 +68,13 @@ impl Presence {
     }
 
     pub(super) fn is_present(&self) -> bool {
-        matches!(self.state, State::Present)
+        matches!(self.state, Stage::Present)
     }
 
     /// Returns the time at which [`Presence::may_open`] returns true.
     pub(super) fn next_timer(&self) -> Option<Time> {
         match self.state {
-            State::Looking { next, .. } => Some(next),
+            Stage::Looking { next, .. } => Some(next),
             _ => None,
         }
     }
@@ -91,27 +91,27 @@ impl Presence {
 
     /// Handles the removal of a present device.
     pub(super) fn removed(&mut self) {
-        self.state = State::Emptying(self.pollers.clone());
+        self.state = Stage::Emptying(self.pollers.clone());
     }
 
     /// Notes that a poller has taken what had arrived. Returns true for the last poller.
     pub(super) fn emptied(&mut self, poller: PollerIndex) -> bool {
-        let State::Emptying(left) = &mut self.state else { return false };
+        let Stage::Emptying(left) = &mut self.state else { return false };
         left.remove(&poller);
         let is_last = left.is_empty();
         if is_last {
-            self.state = State::Releasing(self.pollers.clone());
+            self.state = Stage::Releasing(self.pollers.clone());
         }
         is_last
     }
 
     /// Notes that a poller has released the device. Returns true for the last poller.
     pub(super) fn released(&mut self, poller: PollerIndex, now: Time) -> bool {
-        let State::Releasing(left) = &mut self.state else { return false };
+        let Stage::Releasing(left) = &mut self.state else { return false };
         left.remove(&poller);
         let is_last = left.is_empty();
         if is_last {
-            self.state = State::Looking { next: now + LOOK_FIRST, failures: 0 };
+            self.state = Stage::Looking { next: now + LOOK_FIRST, failures: 0 };
         }
         is_last
     }
@@ -131,16 +131,16 @@ impl Presence {
 
     /// Handles a failed attempt to open the device.
     pub(super) fn still_away(&mut self, now: Time, error: &StartError) {
-        let State::Looking { failures, .. } = self.state else { return };
+        let Stage::Looking { failures, .. } = self.state else { return };
         if failures % TELL_EVERY == 0 {
             tracing::info!(%error, "the RDMA device is not back");
         }
         let next = now + LOOK_FIRST * (1 << failures.min(LOOK_DOUBLINGS));
-        self.state = State::Looking { next, failures: failures.saturating_add(1) };
+        self.state = Stage::Looking { next, failures: failures.saturating_add(1) };
     }
 
     /// Handles the return of the device.
     pub(super) fn returned(&mut self) {
-        self.state = State::Present;
+        self.state = Stage::Present;
     }
 }

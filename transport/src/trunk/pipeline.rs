@@ -57,7 +57,7 @@ pub(super) enum Record {
 
 /// Location of a staged frame's bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum FrameBytes {
     /// A send slot.
     Slot(u32),
     /// An offset in the pipeline's inline bytes.
@@ -68,7 +68,7 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct Frame {
     lane: usize,
-    place: Place,
+    place: FrameBytes,
     /// Start of the frame, or of its first message, within its place. If there is room for a header before
     /// it, other messages may join.
     begin: usize,
@@ -284,11 +284,11 @@ impl Pipeline {
             let start = self.inline.len();
             self.inline.extend_from_slice(&[0; HEADER][..begin]);
             message.parts.iter().for_each(|part| self.inline.extend_from_slice(part));
-            Place::Inline(start)
+            FrameBytes::Inline(start)
         } else {
             let slot = sends.take_slot()?;
             message.parts.iter().fold(begin, |at, part| sends.write(slot, at, part));
-            Place::Slot(slot)
+            FrameBytes::Slot(slot)
         };
         sends.begin();
         let deadline = message.deadline.unwrap_or(Time::MAX);
@@ -328,7 +328,7 @@ impl Pipeline {
             return false;
         }
         let slot = match frame.place {
-            Place::Slot(slot) if !frame.joined.is_empty() => slot,
+            FrameBytes::Slot(slot) if !frame.joined.is_empty() => slot,
             place => {
                 let Some(slot) = begin_bundle(sends, frame, place, &self.inline) else { return false };
                 frame.joined = self.pooled.pop().unwrap_or_default();
@@ -382,7 +382,7 @@ impl Pipeline {
         let at = self.posted + at;
         let Work { what: What::Frame(frame), record } = &mut self.work[at] else { return None };
         let lane = frame.lane;
-        if let Place::Slot(slot) = frame.place
+        if let FrameBytes::Slot(slot) = frame.place
             && !frame.joined.is_empty()
         {
             // The other messages of its bundle leave.
@@ -434,8 +434,8 @@ impl Pipeline {
             let What::Frame(frame) = what else { continue };
             let lane = &lanes[frame.lane];
             let mut write = |at: usize, field: &[u8]| match frame.place {
-                Place::Slot(slot) => _ = res.sends.write(slot, at, field),
-                Place::Inline(start) => {
+                FrameBytes::Slot(slot) => _ = res.sends.write(slot, at, field),
+                FrameBytes::Inline(start) => {
                     self.inline[start + at..start + at + field.len()].copy_from_slice(field);
                 }
             };
@@ -490,8 +490,8 @@ impl Pipeline {
         let (operation, data, flags, remote_srq) = match &work.what {
             What::Frame(frame) => {
                 let data = match frame.place {
-                    Place::Slot(_) => gathered,
-                    Place::Inline(start) => {
+                    FrameBytes::Slot(_) => gathered,
+                    FrameBytes::Inline(start) => {
                         SendData::Inline(&self.inline[start + frame.begin..][..frame.bytes])
                     }
                 };
@@ -631,7 +631,7 @@ impl What {
     /// Returns the registered memory of its work request.
     fn sge(&self, sends: &SendRoom) -> Sge {
         match self {
-            Self::Frame(Frame { place: Place::Slot(slot), begin, bytes, joined, .. }) => {
+            Self::Frame(Frame { place: FrameBytes::Slot(slot), begin, bytes, joined, .. }) => {
                 if joined.is_empty() {
                     sends.sge(*slot, *begin, *bytes)
                 } else {
@@ -652,13 +652,13 @@ fn has_time(header: &[u8], deadline: Option<Time>, now: Time) -> bool {
 
 /// Prepares a frame for its first joined message. Returns the slot for both, if there is one.
 #[inline(never)]
-fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: Place, inline: &[u8]) -> Option<u32> {
+fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: FrameBytes, inline: &[u8]) -> Option<u32> {
     let slot = match place {
-        Place::Slot(slot) => slot,
-        Place::Inline(start) => {
+        FrameBytes::Slot(slot) => slot,
+        FrameBytes::Inline(start) => {
             let slot = sends.take_slot()?;
             sends.write(slot, HEADER, &inline[start + HEADER..start + HEADER + frame.bytes]);
-            frame.place = Place::Slot(slot);
+            frame.place = FrameBytes::Slot(slot);
             slot
         }
     };
@@ -670,7 +670,7 @@ fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: Place, inline: &
 /// Frees the resources of work that has completed or was given up.
 fn release(sends: &mut SendRoom, what: &What) {
     sends.end();
-    if let What::Frame(Frame { place: Place::Slot(slot), .. }) = what {
+    if let What::Frame(Frame { place: FrameBytes::Slot(slot), .. }) = what {
         sends.put_back_slot(*slot);
     }
 }
@@ -678,9 +678,9 @@ fn release(sends: &mut SendRoom, what: &What) {
 /// Frees the slot of work that the device may still read.
 fn return_early(sends: &mut SendRoom, work: &mut Work) {
     if let What::Frame(frame) = &mut work.what
-        && let Place::Slot(slot) = frame.place
+        && let FrameBytes::Slot(slot) = frame.place
     {
         sends.put_back_slot(slot);
-        frame.place = Place::Inline(0);
+        frame.place = FrameBytes::Inline(0);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Resources, Trunk};
 use crate::buffer::Received;
-use crate::wire::frame::{FrameError, Header, Kind};
+use crate::wire::frame::{FrameError, FrameKind, Header};
 use crate::wire::settings::Settings;
 use crate::wire::{BUNDLE_BYTES, BUNDLED_BYTES};
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
@@ -31,7 +31,7 @@ impl Trunk {
         if !is_live {
             return Ok(has_begun);
         }
-        if !has_begun && header.kind != Kind::Settings {
+        if !has_begun && header.kind != FrameKind::Settings {
             return Err(FrameError::Broken("frame before the settings of its lane"));
         }
         let now_ms = res.time.now_ms();
@@ -41,7 +41,7 @@ impl Trunk {
         if has_more {
             known.took(now_ms);
         }
-        if header.kind == Kind::Credit {
+        if header.kind == FrameKind::Credit {
             known.spender.hear_credit_frame(now_ms).map_err(|violation| FrameError::Broken(violation.0))?;
         }
         if !known.is_empty() {
@@ -68,20 +68,20 @@ impl Trunk {
         let body = frame.as_ref().get(header.bytes..).unwrap_or_default();
         if !self.is_live() {
             // Messages may follow these settings.
-            if let (Kind::Settings, Some(known)) = (header.kind, self.lanes.get_mut(lane)) {
+            if let (FrameKind::Settings, Some(known)) = (header.kind, self.lanes.get_mut(lane)) {
                 known.heard = known.heard.or_else(|| Settings::parse(body).ok());
             }
             return Ok(());
         }
         match header.kind {
-            Kind::Announcement => self.take_request(res, lane, header.bytes, frame),
-            Kind::Fin => self.take_fins(res, lane, body),
-            Kind::Settings => self.take_settings(res, lane, Settings::parse(body)?),
-            Kind::Unknown => {
+            FrameKind::Announcement => self.take_request(res, lane, header.bytes, frame),
+            FrameKind::Fin => self.take_fins(res, lane, body),
+            FrameKind::Settings => self.take_settings(res, lane, Settings::parse(body)?),
+            FrameKind::Unknown => {
                 res.shared.unknown_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            Kind::Credit | Kind::Message | Kind::Bundle => Ok(()),
+            FrameKind::Credit | FrameKind::Message | FrameKind::Bundle => Ok(()),
         }
     }
 

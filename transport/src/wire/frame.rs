@@ -66,7 +66,7 @@ const MOST_SETTINGS: usize = 504;
 
 /// Meaning of a frame for the transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// A whole message of the upper half.
     Message,
     /// A message of the upper half. The receiver READs most of it.
@@ -86,7 +86,7 @@ pub(crate) enum Kind {
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     /// Size of the whole header, in bytes.
     pub(crate) bytes: usize,
     /// Word, whose meaning depends on the kind.
@@ -284,22 +284,22 @@ impl Header {
             0x10.. if set & flags::TIME_LEFT != 0 && bytes < TIME_LEFT + 4 => {
                 return Err(FrameError::Broken("flag that the kind of a frame does not have"));
             }
-            0x10.. if set & flags::ANNOUNCES != 0 => Kind::Announcement,
-            0x10.. => Kind::Message,
-            CREDIT => Kind::Credit,
-            FIN => Kind::Fin,
-            SETTINGS => Kind::Settings,
-            BUNDLE => Kind::Bundle,
+            0x10.. if set & flags::ANNOUNCES != 0 => FrameKind::Announcement,
+            0x10.. => FrameKind::Message,
+            CREDIT => FrameKind::Credit,
+            FIN => FrameKind::Fin,
+            SETTINGS => FrameKind::Settings,
+            BUNDLE => FrameKind::Bundle,
             _ if set & flags::CRITICAL != 0 => return Err(FrameError::Kind(kind)),
-            _ => Kind::Unknown,
+            _ => FrameKind::Unknown,
         };
         let fits = match kind {
-            Kind::Message | Kind::Unknown => true,
-            Kind::Announcement => rest >= ANNOUNCEMENT,
-            Kind::Credit => rest == 0,
-            Kind::Settings => rest <= MOST_SETTINGS,
-            Kind::Bundle => word > 0 && received.len() <= BUNDLE_BYTES,
-            Kind::Fin => {
+            FrameKind::Message | FrameKind::Unknown => true,
+            FrameKind::Announcement => rest >= ANNOUNCEMENT,
+            FrameKind::Credit => rest == 0,
+            FrameKind::Settings => rest <= MOST_SETTINGS,
+            FrameKind::Bundle => word > 0 && received.len() <= BUNDLE_BYTES,
+            FrameKind::Fin => {
                 (1..=FIN_ENTRIES).contains(&usize::from(word)) && rest == usize::from(word) * FIN_ENTRY
             }
         };
@@ -313,8 +313,8 @@ impl Header {
     /// no credit: Credit frames, and Settings, before which nothing can have been released.
     pub(crate) fn released(&self) -> Option<u16> {
         match self.kind {
-            Kind::Credit => Some(self.word),
-            Kind::Settings => Some(0),
+            FrameKind::Credit => Some(self.word),
+            FrameKind::Settings => Some(0),
             _ => None,
         }
     }
@@ -417,16 +417,16 @@ mod tests {
     fn each_kind_has_its_lengths() {
         let announces = flags::ANNOUNCES;
         for (kind, set, word, length, expected) in [
-            (0x40, flags::TIME_LEFT, 9, 32, Kind::Message),
-            (0x10, 0, 9, 8, Kind::Message),
-            (0xf0, 0xf0, 9, 120, Kind::Message),
-            (0x30, announces, 9, 24 + ANNOUNCEMENT, Kind::Announcement),
-            (FIN, 0, 2, 40, Kind::Fin),
-            (CREDIT, 0, 9, 8, Kind::Credit),
-            (SETTINGS, 0, 9, 8, Kind::Settings),
-            (BUNDLE, 0, 9, 8, Kind::Bundle),
-            (0x0f, 0, 9, 8, Kind::Unknown),
-            (0x00, 0, 9, 8, Kind::Unknown),
+            (0x40, flags::TIME_LEFT, 9, 32, FrameKind::Message),
+            (0x10, 0, 9, 8, FrameKind::Message),
+            (0xf0, 0xf0, 9, 120, FrameKind::Message),
+            (0x30, announces, 9, 24 + ANNOUNCEMENT, FrameKind::Announcement),
+            (FIN, 0, 2, 40, FrameKind::Fin),
+            (CREDIT, 0, 9, 8, FrameKind::Credit),
+            (SETTINGS, 0, 9, 8, FrameKind::Settings),
+            (BUNDLE, 0, 9, 8, FrameKind::Bundle),
+            (0x0f, 0, 9, 8, FrameKind::Unknown),
+            (0x00, 0, 9, 8, FrameKind::Unknown),
         ] {
             let bytes = frame(kind, set, word, length);
             let header = Header::parse(&bytes).unwrap();
@@ -436,7 +436,7 @@ mod tests {
             assert_eq!(settled.emit()[..], bytes[SETTLED..8]);
             assert_eq!(Header::peek_target(&bytes), Some(2));
             assert!(Header::parse(&bytes[..length - 1]).is_err(), "a byte short of {expected:?}");
-            let has_end = [Kind::Fin, Kind::Credit].contains(&expected);
+            let has_end = [FrameKind::Fin, FrameKind::Credit].contains(&expected);
             assert_eq!(Header::parse(&frame(kind, set, word, length + 1)).is_err(), has_end);
         }
     }
@@ -476,24 +476,24 @@ mod tests {
             let Header { kind, word, grant, want, target, .. } = header;
             let (head, rest) = bytes.split_at(header.bytes);
             let mut again = match kind {
-                Kind::Credit => credit().to_vec(),
-                Kind::Fin => fin(word.into()).to_vec(),
-                Kind::Settings => settings().to_vec(),
-                Kind::Bundle => bundle(word).to_vec(),
+                FrameKind::Credit => credit().to_vec(),
+                FrameKind::Fin => fin(word.into()).to_vec(),
+                FrameKind::Settings => settings().to_vec(),
+                FrameKind::Bundle => bundle(word).to_vec(),
                 _ => head.to_vec(),
             };
-            if let (Kind::Credit, Some(released)) = (kind, header.released()) {
+            if let (FrameKind::Credit, Some(released)) = (kind, header.released()) {
                 again[WORD..SETTLED].copy_from_slice(&released.to_le_bytes());
             }
             again[SETTLED..HEADER].copy_from_slice(&Settled { grant, want, target }.emit());
             match kind {
-                Kind::Fin => again.extend(Fin::parse_all(rest).flat_map(|fin| fin.unwrap().emit())),
-                Kind::Settings => again.extend(Settings::parse(rest).unwrap().emit()),
-                Kind::Announcement => {
+                FrameKind::Fin => again.extend(Fin::parse_all(rest).flat_map(|fin| fin.unwrap().emit())),
+                FrameKind::Settings => again.extend(Settings::parse(rest).unwrap().emit()),
+                FrameKind::Announcement => {
                     again.extend(Announcement::parse(rest).emit());
                     again.extend(&rest[ANNOUNCEMENT..]);
                 }
-                Kind::Bundle => {
+                FrameKind::Bundle => {
                     let messages = bundled(&bytes, word).map(Result::unwrap);
                     again.extend(messages.flat_map(|message| &bytes[message]));
                 }
@@ -502,8 +502,14 @@ mod tests {
             assert_eq!(again, bytes, "{name}");
             kinds.push(kind);
         }
-        for kind in [Kind::Credit, Kind::Fin, Kind::Settings, Kind::Message, Kind::Announcement, Kind::Bundle]
-        {
+        for kind in [
+            FrameKind::Credit,
+            FrameKind::Fin,
+            FrameKind::Settings,
+            FrameKind::Message,
+            FrameKind::Announcement,
+            FrameKind::Bundle,
+        ] {
             assert!(kinds.contains(&kind), "no example of {kind:?}");
         }
     }
