@@ -98,6 +98,7 @@ attack amplifier amplify
 attack handlers handlers
 attack other-user other-user
 attack short-streams short-streams
+attack long-calls long-calls
 attack unanswered-streams unanswered-streams
 attack grpc-short-streams short-streams --nodes "$grpc"
 attack grpc-unanswered-streams unanswered-streams --nodes "$grpc"

@@ -388,10 +388,9 @@ impl Share {
             return Err(HOST);
         }
         let [set_aside, all] = [&of_host.held, &self.all].map(|held| &held.account().set_aside);
-        if !self.all.could_take(units)
-            && !(set_aside.could_reserve(units, limit.set_aside_per_host())
-                && all.could_reserve(units, limit.set_aside()))
-        {
+        let could_reserve = set_aside.could_reserve(units, limit.set_aside_per_host())
+            && all.could_reserve(units, limit.set_aside());
+        if !self.all.could_take(units) && !could_reserve {
             return Err(ALL);
         }
         if of_peer.held.could_take(room.of_peer) { Ok(()) } else { Err(PEER) }

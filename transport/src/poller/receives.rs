@@ -310,6 +310,7 @@ impl Core {
                     let message = self.res.receives.message(frame);
                     self.turns.count();
                     take.message(self, from, message);
+                    self.turns.took(self.res.shared.runtime.clock());
                     return take.frame_ends(self);
                 }
                 is_settings = header.kind == FrameKind::Settings;
@@ -367,6 +368,7 @@ impl Core {
             trunk.count_received(part.lane);
             self.turns.count();
             take.message(self, part.from, message);
+            self.turns.took(self.res.shared.runtime.clock());
         }
         self.turns.put_back(peer, Waiting::Bundle(part, bytes.clone(), bundle));
         Ok(())

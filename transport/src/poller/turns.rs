@@ -3,7 +3,8 @@
 //! The device completes receives in the order of their arrival, so a peer that uses all its credit could put thousands
 //! of messages before the next one of another peer. In each round a peer therefore has its first messages handled as
 //! they come. Further frames wait here, in a line for each peer, and the lines take turns. A round ends after
-//! [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late either.
+//! [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late either. A message that takes longer
+//! than its part of that time, because it is long to decode or to handle, counts as the messages that fit into its time.
 //!
 //! Waiting frames have used their credit, which their peer gets back when they are handled. That bounds the lines, since a
 //! peer that sends beyond its credit loses its session before such a frame waits. A session ends after its line was
@@ -22,6 +23,10 @@ use trunkline_verbs::{Clock, QpNumber, Time};
 
 /// Time after which a round ends.
 const ROUND_TIME: Duration = Duration::from_micros(100);
+/// Time that a message may take without counting as more than one, in nanoseconds: its part of a round.
+const MESSAGE_TIME_NS: u64 = 3_125;
+/// Maximum number of messages between two readings of the clock.
+const UNTIMED: u32 = 4;
 /// Capacity, in frames, that an empty list keeps.
 const KEPT: usize = 256;
 
@@ -60,9 +65,14 @@ pub(super) struct Turns {
     /// Peers with a line, the next one first.
     order: VecDeque<PeerKey>,
     round: u32,
-    /// Number of messages handled, in all rounds and before this round.
+    /// Number of messages handled in all rounds.
     handled: u64,
-    handled_before: u64,
+    /// Number of messages that the round has handled, long ones counted by their time.
+    spent: u32,
+    /// Time up to which messages are counted, and the number of messages since, and until the clock is read again.
+    timed: Time,
+    since_timed: u32,
+    until_timed: u32,
     /// End of the round.
     until: Time,
     /// True if the round has taken the completions, so that no other peer's frame comes before its end.
@@ -77,7 +87,8 @@ impl Turns {
     /// Begins a round.
     pub(super) fn begin_round(&mut self, now: Time) {
         self.round = self.round.wrapping_add(1);
-        self.handled_before = self.handled;
+        self.spent = 0;
+        (self.timed, self.since_timed) = (now, 0);
         self.until = now + ROUND_TIME;
         self.has_polled = false;
     }
@@ -90,9 +101,7 @@ impl Turns {
 
     /// Returns true if the round has handled enough.
     pub(super) fn is_round_over(&self, clock: &Clock) -> bool {
-        let handled = self.handled - self.handled_before;
-        handled >= u64::from(ROUND_MESSAGES)
-            || handled >= u64::from(TURN_MESSAGES) && clock.now() >= self.until
+        self.spent >= ROUND_MESSAGES || self.spent >= TURN_MESSAGES && clock.now() >= self.until
     }
 
     /// Returns the number of the round.
@@ -138,7 +147,30 @@ impl Turns {
     #[inline]
     pub(super) fn count(&mut self) {
         self.handled += 1;
+        self.spent += 1;
         self.left = self.left.saturating_sub(1);
+    }
+
+    /// Notes that a message was handled. Reads the clock after each while messages take long, else after some.
+    #[inline]
+    pub(super) fn took(&mut self, clock: &Clock) {
+        self.since_timed += 1;
+        if self.since_timed >= self.until_timed {
+            self.charge_time(clock.now());
+        }
+    }
+
+    /// Counts messages that took long by their time.
+    #[cold]
+    fn charge_time(&mut self, now: Time) {
+        let times = now.since(self.timed) / MESSAGE_TIME_NS;
+        let more = u32::try_from(times).unwrap_or(u32::MAX).saturating_sub(self.since_timed);
+        self.until_timed = if more > 0 { 1 } else { UNTIMED.min(2 * self.until_timed.max(1)) };
+        (self.timed, self.since_timed) = (now, 0);
+        if !mutant!(peers_take_no_turns) {
+            self.spent = self.spent.saturating_add(more);
+            self.left = self.left.saturating_sub(more);
+        }
     }
 
     /// Appends a frame to its peer's line.
@@ -220,5 +252,46 @@ impl Turns {
     /// peers then.
     pub(super) fn longest_wait(&self) -> (u64, usize) {
         self.longest_wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_verbs::VirtualClock;
+
+    fn handle(turns: &mut Turns, (virtual_clock, clock): (&VirtualClock, &Clock), message: Duration) {
+        turns.count();
+        virtual_clock.charge(message);
+        turns.took(clock);
+    }
+
+    /// Returns the number of messages of this duration in one turn, and whether the round is over then.
+    fn turn(turns: &mut Turns, clocks: (&VirtualClock, &Clock), message: Duration) -> (u32, bool) {
+        turns.give(TURN_MESSAGES);
+        let mut handled = 0;
+        while turns.left() > 0 {
+            handle(turns, clocks, message);
+            handled += 1;
+        }
+        (handled, turns.is_round_over(clocks.1))
+    }
+
+    #[test]
+    fn long_messages_shorten_a_turn() {
+        let virtual_clock = VirtualClock::new();
+        let clock = Clock::simulated(virtual_clock.clone());
+        let clocks = (&*virtual_clock, &clock);
+        let mut turns = Turns::default();
+        let mut round = |message_us| {
+            turns.begin_round(clock.now());
+            turn(&mut turns, clocks, Duration::from_micros(message_us))
+        };
+        assert_eq!(round(1), (TURN_MESSAGES, false));
+        // Short messages are timed in groups, so the first long one after them is noticed late.
+        assert_eq!(round(80), (UNTIMED, true));
+        assert_eq!(round(80), (1, false));
+        assert_eq!(round(200), (1, true));
+        assert_eq!(round(10), (6, false));
     }
 }

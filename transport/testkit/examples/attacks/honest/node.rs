@@ -9,7 +9,7 @@
 //! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, each with this number of empty texts as arguments |
 //! | `count SERVER TEXTS` | `COUNT failed=`: outcome of a call with this number of empty texts |
 //! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: further calls, each with these bytes both ways |
-//! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls` or opens `streams` until `calm` |
+//! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls`, `long` calls or opens `streams` until `calm` |
 //! | `calm` | `CALM` |
 //! | `open SERVER COUNT` | `OPEN under_way=`: opens streams without a deadline |
 //! | `lend SERVER BYTES` | `LEND failed= beside=`: outcome of a call with a slice of a registered buffer, and number of bytes beside the slice in the reply |
@@ -32,6 +32,8 @@ use tracing_subscriber::filter::LevelFilter;
 use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Streaming, block_on};
 use trunkline_testkit::{Input, bytes_of, print_line};
 
+/// Texts of a call whose arguments take long to decode.
+const LONG_TEXTS: usize = 2_000;
 /// Time limit of a held call.
 const HELD: Duration = Duration::from_secs(600);
 /// Time limit of a first call.
@@ -133,11 +135,11 @@ impl Driven {
                 print_line(&format!("FLOOD under_way={}", self.held.len()));
             }
             ["rush", server, what, count] => {
-                let (server, opens) = (server.parse()?, *what == "streams");
+                let (server, what) = (server.parse()?, Rush::named(what));
                 self.rushes.store(true, Ordering::Relaxed);
                 for _ in 0..count.parse::<usize>()? {
                     let rushes = Arc::clone(&self.rushes);
-                    let rushing = move |context| rush(context, server, opens, rushes);
+                    let rushing = move |context| rush(context, server, what, rushes);
                     // The task goes on without its handle.
                     drop(self.node.run_on(PollerIndex(0), rushing));
                 }
@@ -186,11 +188,34 @@ impl Driven {
     }
 }
 
+/// Kind of calls that a busy node makes.
+#[derive(Debug, Clone, Copy)]
+enum Rush {
+    Calls,
+    /// Calls whose arguments take long to decode.
+    LongCalls,
+    Streams,
+}
+
+impl Rush {
+    fn named(name: &str) -> Self {
+        match name {
+            "streams" => Self::Streams,
+            "long" => Self::LongCalls,
+            _ => Self::Calls,
+        }
+    }
+}
+
 /// Makes calls or opens streams of one item, until it is told to stop.
-async fn rush(context: PollerContext, server: SocketAddr, opens: bool, goes_on: Arc<AtomicBool>) {
+async fn rush(context: PollerContext, server: SocketAddr, what: Rush, goes_on: Arc<AtomicBool>) {
     let Ok(client) = HonestLocal::connect(&context, server) else { return };
     while goes_on.load(Ordering::Relaxed) {
-        let outcome = if opens { read(client.one().await).await } else { client.echo(1).await.map(drop) };
+        let outcome = match what {
+            Rush::Calls => client.echo(1).await.map(drop),
+            Rush::LongCalls => client.count(vec![String::new(); LONG_TEXTS]).await.map(drop),
+            Rush::Streams => read(client.one().await).await,
+        };
         if outcome.is_err() {
             trunkline::yield_now().await;
         }

@@ -83,6 +83,11 @@ pub(crate) const ALL: &[Row] = &[
         run: turns::short_streams,
     },
     Row {
+        name: "long-calls",
+        about: "a peer makes as many calls as it can, with arguments that take long to decode",
+        run: turns::long_calls,
+    },
+    Row {
         name: "unanswered-streams",
         about: "a peer that takes no replies opens 460,000 streams",
         run: turns::unanswered_streams,

@@ -33,6 +33,16 @@ struct Measured {
 
 /// Attacks with streams of one item, as many as the peer can open.
 pub(crate) fn short_streams(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    rushed("streams", plan, findings)
+}
+
+/// Attacks with calls whose arguments take long to decode.
+pub(crate) fn long_calls(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    rushed("long", plan, findings)
+}
+
+/// Attacks with calls or streams of this kind.
+fn rushed(kind: &str, plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
     let before = pair.client.tally()?;
@@ -41,7 +51,7 @@ pub(crate) fn short_streams(plan: &Plan, findings: &mut Findings) -> Outcome<()>
     let (mut alone, mut honest, mut attacked) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         alone.push(counted(&mut pair)?);
-        for (what, measured) in [("calls", &mut honest), ("streams", &mut attacked)] {
+        for (what, measured) in [("calls", &mut honest), (kind, &mut attacked)] {
             busy.process.ask(&format!("rush {server} {what} {CONCURRENT}"))?;
             measured.push(counted(&mut pair)?);
             busy.process.ask("calm")?;
