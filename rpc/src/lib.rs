@@ -83,8 +83,7 @@ pub use client::routes::{
     AddressWatcher, Balance, Dns, Policy, Ready, Resolve, ResolveError, Resolving, ServerList, Target,
 };
 pub use client::{CallOptions, Channel, ClientCall, ClientInterceptor, LocalChannel};
-pub use executor::wait::block_on;
-pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yield_now};
+pub use executor::{Elapsed, Sleep, Spawned, Yielded, block_on, sleep, spawn, timeout, yield_now};
 pub use futures_core::Stream;
 #[cfg(feature = "clap")]
 #[doc(hidden)]

@@ -6,17 +6,11 @@
 //! A handler that has forked may set and drop timers in the child, where another worker of the parent may have left a lock
 //! taken. Timers that the child cannot set are due at once, and so are those that it cannot reach any more.
 
-use crate::call::context::current_timers;
 use crate::node::fork_lock::ForkLock;
-use crate::status::reason::Reason;
-use crate::status::{Code, Status};
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::Waker;
 use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{DeadlineKey, Deadlines};
 use trunkline_verbs::{Clock, Time};
@@ -170,121 +164,6 @@ impl fmt::Debug for Timers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = self.waiting.lock().map(|waiting| waiting.len());
         f.debug_struct("Timers").field("waiting", &waiting).finish_non_exhaustive()
-    }
-}
-
-/// Text for code without timers, with the alternatives.
-const NO_TIMERS: &str = "trunkline::sleep and trunkline::timeout work in handlers, in tasks of a node's pollers, and in its worker pool; \
-     elsewhere use the timers of the executor that runs this code";
-
-/// Waits for `duration`, in a handler, in a task of [`Node::run_on`](crate::Node::run_on) or of
-/// [`spawn`](crate::spawn), or in an `#[offload]` or `#[blocking]` method.
-///
-/// Sleeping occupies neither the poller nor a worker, except in a `#[blocking]` method. Timers of the pool are late while
-/// all its workers are busy.
-///
-/// # Panics
-/// Panics anywhere else. Use the executor's own timers there, such as `tokio::time::sleep`.
-///
-/// ```
-/// # use std::time::{Duration, Instant};
-/// # let network = trunkline::InProcessNetwork::new();
-/// # let node = trunkline::Node::builder().in_process(&network).start().unwrap();
-/// let task = node.run_on(trunkline::PollerIndex(0), |_| async {
-///     let began = Instant::now();
-///     trunkline::sleep(Duration::from_millis(5)).await;
-///     began.elapsed()
-/// });
-/// assert!(trunkline::block_on(task).unwrap() >= Duration::from_millis(5));
-/// ```
-#[track_caller]
-pub fn sleep(duration: Duration) -> Sleep {
-    let timers = current_timers().expect(NO_TIMERS);
-    Sleep { at: timers.clock().now() + duration, set: None }
-}
-
-/// A future that completes at a point in time, from [`sleep`].
-#[derive(Debug)]
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct Sleep {
-    at: Time,
-    set: Option<(Arc<Timers>, SetTimer)>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
-        if let Some((timers, set)) = &self.set {
-            // Set before the check, because the timer may fire in between.
-            set.set_waker(task.waker());
-            return if timers.is_due(set) { Poll::Ready(()) } else { Poll::Pending };
-        }
-        let timers = current_timers().expect(NO_TIMERS);
-        if timers.clock().now() >= self.at {
-            return Poll::Ready(());
-        }
-        let set = timers.set(self.at, task.waker());
-        self.set = Some((timers, set));
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        if let Some((timers, set)) = &self.set {
-            timers.remove(set);
-        }
-    }
-}
-
-/// The error of a future that has not completed within its [`timeout`](crate::timeout). It converts to a [`Status`]
-/// with [`Code::DeadlineExceeded`].
-///
-/// ```
-/// use trunkline::{Code, Elapsed, Reason, Status};
-///
-/// let status = Status::from(Elapsed);
-/// assert_eq!((status.code(), status.reason()), (Code::DeadlineExceeded, Some(Reason::Expired)));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the time limit has passed")]
-pub struct Elapsed;
-
-impl From<Elapsed> for Status {
-    fn from(elapsed: Elapsed) -> Self {
-        Self::ran(Code::DeadlineExceeded, elapsed.to_string()).because(Reason::Expired)
-    }
-}
-
-/// Limits the time of a future. Resolves to its output, or to [`Elapsed`] if it has not completed after `limit`;
-/// then the future is dropped.
-///
-/// The time counts from this call, not from the first poll. Usable wherever [`sleep`] is. A call has its own time
-/// limit, which its server learns; use this for other futures.
-///
-/// # Panics
-/// Panics wherever [`sleep`] does.
-///
-/// ```
-/// # use std::time::Duration;
-/// # let network = trunkline::InProcessNetwork::new();
-/// # let node = trunkline::Node::builder().in_process(&network).start().unwrap();
-/// let task = node.run_on(trunkline::PollerIndex(0), |_| async {
-///     trunkline::timeout(Duration::from_millis(5), std::future::pending::<()>()).await
-/// });
-/// assert!(trunkline::block_on(task).unwrap().is_err());
-/// ```
-#[track_caller]
-pub fn timeout<F: Future>(limit: Duration, future: F) -> impl Future<Output = Result<F::Output, Elapsed>> {
-    let limit = sleep(limit);
-    async move {
-        let (mut future, mut limit) = (pin!(future), pin!(limit));
-        poll_fn(|task| match future.as_mut().poll(task) {
-            Poll::Ready(output) => Poll::Ready(Ok(output)),
-            Poll::Pending => limit.as_mut().poll(task).map(|()| Err(Elapsed)),
-        })
-        .await
     }
 }
 

@@ -8,7 +8,7 @@
 
 use crate::codec::{self, Allowance, Bincode, CodecFor as _, DecodeError};
 use crate::status::{MOST_DETAILS, Status};
-use crate::wire::name::Fnv;
+use crate::wire::type_shape::Fnv;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;

@@ -4,8 +4,7 @@
 //! refuses a difference with its own shape, in which the caller finds the first difference. Once the server has given the
 //! method a number, the calls of the session are not compared any more.
 
-use super::type_shape::TypeShape;
-use crate::wire::name::Fnv;
+use super::type_shape::{Fnv, TypeShape};
 use std::ptr;
 use std::sync::OnceLock;
 

@@ -3,7 +3,6 @@
 //! A shape is a list of lines, one per step through the type. Lines hold the names of fields and variants, in order, and
 //! primitive types, but no names of types. So the first line that differs tells where two types differ.
 
-use super::name::Fnv;
 use super::shape_tracer::{Line, trace};
 use serde::de::DeserializeOwned;
 
@@ -91,6 +90,25 @@ fn said(line: &str) -> String {
             Some(("^", _)) => "a type around it".to_owned(),
             _ => escaped(line),
         },
+    }
+}
+
+/// A hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fnv(pub(crate) u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    /// Adds bytes.
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
     }
 }
 

@@ -2,12 +2,14 @@
 //! dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other
 //! futures. Calls inherit their deadline from it. Nothing here blocks.
 
+mod ambient;
 mod call;
 mod current;
 mod poller;
 
+pub use ambient::Scoped;
+pub(crate) use ambient::{Entered, InPool, Scope, current_timers, inherited};
 pub use call::{Cancelled, Context, Draining, Peer};
-pub use current::Scoped;
-pub(crate) use current::{CurrentCall, Entered, InPool, Inherited, Scope, current_timers, inherited};
+pub(crate) use current::{CurrentCall, Inherited};
 pub use poller::PollerContext;
 pub(crate) use poller::{Spawn, Task};

@@ -1,0 +1,158 @@
+//! Sleeping, time limits and blocking, for handlers and tasks: what depends on the poller or worker of the current thread.
+
+use crate::call::context::current_timers;
+use crate::executor::on_poller::Waiting;
+use crate::executor::timers::{SetTimer, Timers};
+use crate::executor::wait::{Rest, wait};
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// Blocks on a future, for programs without an executor.
+///
+/// Handlers, tasks of [`crate::Node::run_on`] and handler factories run on a poller's thread and must not block it.
+/// They await calls instead. Within a `block_on` there, calls of any node and tasks of `run_on` fail at once with
+/// [`Code::Internal`](crate::Code::Internal) and [`Reason::Misuse`](crate::Reason::Misuse). A call that was made
+/// before, as in `block_on(client.get(key))`, is cancelled and counts as one that may have run. Other futures are
+/// waited for, which stalls all of the poller's calls. Blocking by other means, such as another executor's
+/// `block_on`, is not detected: if it waits for a call that the same poller makes, the poller waits for itself.
+///
+/// It also works in destructors of thread-local values and in `atexit` handlers.
+///
+/// `#[offload]` and `#[blocking]` methods run in the worker pool, where this blocks as on any other thread.
+/// [`crate::sleep`] and [`crate::timeout`] keep working there.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let _waiting = Waiting::begin();
+    let timers = current_timers();
+    let look = || {
+        let Some(timers) = &timers else { return Rest::Forever };
+        if timers.fire(timers.clock().now()) {
+            return Rest::For(Duration::ZERO);
+        }
+        match timers.next() {
+            Some(next) => Rest::For(Duration::from_nanos(next.since(timers.clock().now()))),
+            None => Rest::Forever,
+        }
+    };
+    wait(future, look).unwrap_or_else(|| unreachable!("it is not given up"))
+}
+
+/// Text for code without timers, with the alternatives.
+const NO_TIMERS: &str = "trunkline::sleep and trunkline::timeout work in handlers, in tasks of a node's pollers, and in its worker pool; \
+     elsewhere use the timers of the executor that runs this code";
+
+/// Waits for `duration`, in a handler, in a task of [`Node::run_on`](crate::Node::run_on) or of
+/// [`spawn`](crate::spawn), or in an `#[offload]` or `#[blocking]` method.
+///
+/// Sleeping occupies neither the poller nor a worker, except in a `#[blocking]` method. Timers of the pool are late while
+/// all its workers are busy.
+///
+/// # Panics
+/// Panics anywhere else. Use the executor's own timers there, such as `tokio::time::sleep`.
+///
+/// ```
+/// # use std::time::{Duration, Instant};
+/// # let network = trunkline::InProcessNetwork::new();
+/// # let node = trunkline::Node::builder().in_process(&network).start().unwrap();
+/// let task = node.run_on(trunkline::PollerIndex(0), |_| async {
+///     let began = Instant::now();
+///     trunkline::sleep(Duration::from_millis(5)).await;
+///     began.elapsed()
+/// });
+/// assert!(trunkline::block_on(task).unwrap() >= Duration::from_millis(5));
+/// ```
+#[track_caller]
+pub fn sleep(duration: Duration) -> Sleep {
+    let timers = current_timers().expect(NO_TIMERS);
+    Sleep { at: timers.clock().now() + duration, set: None }
+}
+
+/// A future that completes at a point in time, from [`sleep`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Sleep {
+    at: Time,
+    set: Option<(Arc<Timers>, SetTimer)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
+        if let Some((timers, set)) = &self.set {
+            // Set before the check, because the timer may fire in between.
+            set.set_waker(task.waker());
+            return if timers.is_due(set) { Poll::Ready(()) } else { Poll::Pending };
+        }
+        let timers = current_timers().expect(NO_TIMERS);
+        if timers.clock().now() >= self.at {
+            return Poll::Ready(());
+        }
+        let set = timers.set(self.at, task.waker());
+        self.set = Some((timers, set));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some((timers, set)) = &self.set {
+            timers.remove(set);
+        }
+    }
+}
+
+/// The error of a future that has not completed within its [`timeout`](crate::timeout). It converts to a [`Status`]
+/// with [`Code::DeadlineExceeded`].
+///
+/// ```
+/// use trunkline::{Code, Elapsed, Reason, Status};
+///
+/// let status = Status::from(Elapsed);
+/// assert_eq!((status.code(), status.reason()), (Code::DeadlineExceeded, Some(Reason::Expired)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the time limit has passed")]
+pub struct Elapsed;
+
+impl From<Elapsed> for Status {
+    fn from(elapsed: Elapsed) -> Self {
+        Self::ran(Code::DeadlineExceeded, elapsed.to_string()).because(Reason::Expired)
+    }
+}
+
+/// Limits the time of a future. Resolves to its output, or to [`Elapsed`] if it has not completed after `limit`;
+/// then the future is dropped.
+///
+/// The time counts from this call, not from the first poll. Usable wherever [`sleep`] is. A call has its own time
+/// limit, which its server learns; use this for other futures.
+///
+/// # Panics
+/// Panics wherever [`sleep`] does.
+///
+/// ```
+/// # use std::time::Duration;
+/// # let network = trunkline::InProcessNetwork::new();
+/// # let node = trunkline::Node::builder().in_process(&network).start().unwrap();
+/// let task = node.run_on(trunkline::PollerIndex(0), |_| async {
+///     trunkline::timeout(Duration::from_millis(5), std::future::pending::<()>()).await
+/// });
+/// assert!(trunkline::block_on(task).unwrap().is_err());
+/// ```
+#[track_caller]
+pub fn timeout<F: Future>(limit: Duration, future: F) -> impl Future<Output = Result<F::Output, Elapsed>> {
+    let limit = sleep(limit);
+    async move {
+        let (mut future, mut limit) = (pin!(future), pin!(limit));
+        poll_fn(|task| match future.as_mut().poll(task) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => limit.as_mut().poll(task).map(|()| Err(Elapsed)),
+        })
+        .await
+    }
+}
