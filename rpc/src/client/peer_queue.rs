@@ -138,13 +138,7 @@ impl PeerQueue {
     }
 
     /// Puts back a call that has no room. Its part has no further turn in this round.
-    pub(super) fn put_back(
-        &mut self,
-        part: Part,
-        (place, call): (Place, Submission),
-        why: NoRoom,
-        round: u64,
-    ) {
+    pub(super) fn put_back(&mut self, part: Part, place: Place, call: Submission, why: NoRoom, round: u64) {
         let is_large_ones_turn = self.leaves(part, &call) == Leaves::All;
         let waiters = &mut self.parts[part as usize];
         waiters.calls.insert(place, call);

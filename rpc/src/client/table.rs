@@ -233,9 +233,9 @@ impl Table {
             self.generation = self.generation.wrapping_add(1);
         }
         let (asked, session) = self.asked(peer, pending.method);
-        match self.send(carrier, peer, pending, (asked, session, leaves)) {
+        match self.send(carrier, peer, pending, asked, session, leaves) {
             Ok(is_queued) => Ok(is_queued),
-            Err(error) => self.not_taken(carrier, peer, pending, (error, leaves)),
+            Err(error) => self.not_taken(carrier, peer, pending, error, leaves),
         }
     }
 
@@ -247,12 +247,13 @@ impl Table {
         carrier: &mut dyn Carrier,
         peer: PeerKey,
         pending: &mut Submission,
-        (error, leaves): (SendError, Leaves),
+        error: SendError,
+        leaves: Leaves,
     ) -> Result<bool, NoRoom> {
         let may_follow = pending.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
             // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
-            self.send(carrier, peer, pending, (Asked::from(pending.method), None, leaves))
+            self.send(carrier, peer, pending, Asked::from(pending.method), None, leaves)
         } else {
             Err(error)
         };
@@ -280,7 +281,9 @@ impl Table {
         carrier: &mut dyn Carrier,
         peer: PeerKey,
         pending: &mut Submission,
-        (asked, session, leaves): (Asked, Option<SessionNumber>, Leaves),
+        asked: Asked,
+        session: Option<SessionNumber>,
+        leaves: Leaves,
     ) -> Result<bool, SendError> {
         let Submission { method, one_way, deadline, order, nested, entry, metadata, .. } = *pending;
         let is_chosen = pending.is_chosen();
@@ -364,7 +367,8 @@ impl Table {
         &mut self,
         carrier: &mut dyn Carrier,
         from: PeerKey,
-        (call, part): (u64, StreamPart),
+        call: u64,
+        part: StreamPart,
         item: &[u8],
     ) {
         let (now, most_metadata, memory) = (carrier.now(), self.most_metadata, Rc::clone(&self.memory));
@@ -519,7 +523,10 @@ impl Table {
         &mut self,
         now: Time,
         from: PeerKey,
-        (call, code, by, metadata): (u64, u8, By, MetadataBytes),
+        call: u64,
+        code: u8,
+        by: By,
+        metadata: MetadataBytes,
         message: Message,
         encoded: Range<usize>,
     ) {

@@ -134,7 +134,7 @@ impl Waiting {
     /// Puts back a call that has no room. Its part of the queue has no further turn in this round.
     pub(super) fn put_back(&mut self, seat: Seat, call: Submission, why: NoRoom) {
         if let Some(queue) = self.queues.get_mut(&seat.peer) {
-            queue.put_back(seat.part, (seat.place, call), why, self.round);
+            queue.put_back(seat.part, seat.place, call, why, self.round);
         }
         self.end_turn(seat.peer);
     }

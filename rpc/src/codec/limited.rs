@@ -6,7 +6,7 @@
 //! no others costs nothing.
 
 use super::limits::DEPTH;
-use super::shapes::{FieldsOf, Kind, Part, REMEDY, Shape, Shapes, described};
+use super::shapes::{FieldOwner, Kind, Part, REMEDY, Shape, Shapes};
 use super::stack::{Encoded, admits};
 use serde::ser::{
     Error, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
@@ -354,7 +354,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
     fn serialize_struct(self, name: &'static str, length: usize) -> Result<Self::SerializeStruct, S::Error> {
         let place = self.place.below()?;
         let inner = self.inner.serialize_struct(name, length)?;
-        Ok(Fields::open(inner, place, Shape::Struct, (name, None), length))
+        Ok(Fields::open(inner, place, Shape::Struct, FieldOwner { name, variant: None }, length))
     }
 
     #[inline]
@@ -370,7 +370,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         self.place.shapes.add(Kind::Enum);
         let place = self.place.below()?;
         let inner = self.inner.serialize_struct_variant(name, index, variant, length)?;
-        Ok(Fields::open(inner, place, shape, (name, Some(variant)), length))
+        Ok(Fields::open(inner, place, shape, FieldOwner { name, variant: Some(variant) }, length))
     }
 
     #[inline]
@@ -495,7 +495,7 @@ parts! {
 struct Fields<'s, S> {
     inner: S,
     place: Place<'s>,
-    owner: FieldsOf,
+    owner: FieldOwner,
     shape: Shape,
     /// The names and types of all fields.
     types: Part,
@@ -507,7 +507,7 @@ struct Fields<'s, S> {
 
 impl<'s, S> Fields<'s, S> {
     #[inline]
-    fn open(inner: S, place: Place<'s>, shape: Shape, owner: FieldsOf, announced: usize) -> Self {
+    fn open(inner: S, place: Place<'s>, shape: Shape, owner: FieldOwner, announced: usize) -> Self {
         place.shapes.open(owner);
         Self { inner, place, owner, shape, types: place.part, announced, written: 0 }
     }
@@ -518,7 +518,7 @@ impl<'s, S> Fields<'s, S> {
         self.place.shapes.field(field);
         self.types = self.types.and_field::<T>(field);
         self.written += 1;
-        let (name, variant) = self.owner;
+        let FieldOwner { name, variant } = self.owner;
         let owner = Part::of_type(self.place.type_name).named(variant.unwrap_or(name));
         self.place.as_field(owner.named(field)).of(value)
     }
@@ -536,7 +536,7 @@ impl<'s, S> Fields<'s, S> {
 
     #[cold]
     fn miscounted<E: Error>(&self) -> Result<(), E> {
-        let (owner, announced, written) = (described(self.owner), self.announced, self.written);
+        let (owner, announced, written) = (self.owner, self.announced, self.written);
         Err(E::custom(format_args!("{owner} announces {announced} fields and encodes {written}: {REMEDY}")))
     }
 }
@@ -560,7 +560,7 @@ macro_rules! fields {
 
                 #[cold]
                 fn skip_field(&mut self, field: &'static str) -> Result<(), S::Error> {
-                    self.place.skip(described(self.owner), field)?;
+                    self.place.skip(self.owner, field)?;
                     self.inner.skip_field(field)
                 }
 

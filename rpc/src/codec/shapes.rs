@@ -192,18 +192,23 @@ pub(super) struct Shapes {
 }
 
 /// The owner of named fields: a struct, or an enum and its variant.
-pub(super) type FieldsOf = (&'static str, Option<&'static str>);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FieldOwner {
+    pub(super) name: &'static str,
+    pub(super) variant: Option<&'static str>,
+}
 
-/// Returns the owner's kind and name, for errors.
-pub(super) fn described((name, variant): FieldsOf) -> String {
-    match variant {
-        Some(variant) => format!("variant `{name}::{variant}`"),
-        None => format!("struct `{name}`"),
+impl fmt::Display for FieldOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.variant {
+            Some(variant) => write!(f, "variant `{}::{variant}`", self.name),
+            None => write!(f, "struct `{}`", self.name),
+        }
     }
 }
 
 /// Fields in the order in which they are encoded.
-type Written = (FieldsOf, Vec<&'static str>);
+type Written = (FieldOwner, Vec<&'static str>);
 
 /// All shapes of one value.
 #[derive(Debug, Default)]
@@ -233,14 +238,14 @@ impl Record {
         if self.wanted == Some(self.kinds.len()) {
             self.place = self.open.last().and_then(|(owner, fields)| {
                 let field = fields.last()?;
-                Some(format!("field `{field}` of {}", described(*owner)))
+                Some(format!("field `{field}` of {}", owner))
             });
         }
         self.kinds.push(kind);
     }
 
     fn has_struct(&self, name: &str) -> bool {
-        self.fields.iter().any(|((written, variant), _)| variant.is_none() && *written == name)
+        self.fields.iter().any(|(owner, _)| owner.variant.is_none() && owner.name == name)
     }
 
     fn has_enum(&self, name: &str) -> bool {
@@ -333,7 +338,7 @@ impl Shapes {
 
     /// Records that fields of this owner follow.
     #[inline]
-    pub(super) fn open(&self, owner: FieldsOf) {
+    pub(super) fn open(&self, owner: FieldOwner) {
         if let Some(record) = &self.record {
             record.borrow_mut().open.push((owner, Vec::new()));
         }
@@ -416,10 +421,12 @@ impl Shapes {
         });
         moved
             .or_else(|| lists.of_other_length(&record, true, REMEDY))
-            .or_else(|| record.fields.iter().find_map(|written| lists.unread(written, &record)))
             .or_else(|| {
-                let unwritten = |written| if is_whole { None } else { lists.unwritten(written, &record) };
-                record.fields.iter().find_map(unwritten)
+                record.fields.iter().find_map(|(owner, fields)| lists.unread(*owner, fields, &record))
+            })
+            .or_else(|| {
+                let mut written = record.fields.iter().filter(|_| !is_whole);
+                written.find_map(|(owner, fields)| lists.unwritten(*owner, fields, &record))
             })
     }
 }
@@ -510,8 +517,7 @@ impl Lists {
     /// Describes a struct or a variant without names of fields of which one side leaves out some.
     fn of_other_length(&self, record: &Record, is_positional: bool, remedy: &str) -> Option<String> {
         let tuples = self.tuples.borrow();
-        let describe = |owner: FieldsOf, written: usize, read: usize| {
-            let owner = described(owner);
+        let describe = |owner: FieldOwner, written: usize, read: usize| {
             format!(
                 "{owner} is encoded with {written} fields and decoded with {read} (serde's `skip_serializing`, \
                  `skip_serializing_if` or `skip_deserializing`): {remedy}"
@@ -522,11 +528,11 @@ impl Lists {
             let mut lengths = tuples.iter().filter(|(listed, _)| *listed == name).map(|(_, length)| *length);
             let first = lengths.clone().next()?;
             let is_read = lengths.any(|length| length == written);
-            if is_read { None } else { Some(describe((name, None), written, first)) }
+            if is_read { None } else { Some(describe(FieldOwner { name, variant: None }, written, first)) }
         };
         let of_variant = |(name, variant, written, fields)| match (written, fields) {
             (Some(written), FieldsRead::Unnamed(read)) if written != read => {
-                Some(describe((name, Some(variant)), written, read))
+                Some(describe(FieldOwner { name, variant: Some(variant) }, written, read))
             }
             _ => None,
         };
@@ -552,8 +558,8 @@ impl Lists {
     }
 
     /// Describes a field that is encoded, but not decoded.
-    fn unread(&self, (owner, fields): &Written, record: &Record) -> Option<String> {
-        let lists = self.fields_of(*owner, fields, record);
+    fn unread(&self, owner: FieldOwner, fields: &[&'static str], record: &Record) -> Option<String> {
+        let lists = self.fields_of(owner, fields, record);
         if lists.is_empty() || lists.iter().any(|list| first_missing(fields, list).is_none()) {
             return None;
         }
@@ -561,31 +567,27 @@ impl Lists {
         Some(format!(
             "field `{field}` of {} is encoded, but not decoded at its place (serde's `skip_deserializing`, or a \
              `rename` of one side): {REMEDY}",
-            described(*owner)
+            owner
         ))
     }
 
     /// Describes a field that is decoded, but not encoded.
-    fn unwritten(&self, (owner, fields): &Written, record: &Record) -> Option<String> {
-        let lists = self.fields_of(*owner, fields, record);
+    fn unwritten(&self, owner: FieldOwner, fields: &[&'static str], record: &Record) -> Option<String> {
+        let lists = self.fields_of(owner, fields, record);
         if lists.iter().any(|list| list.len() <= fields.len()) {
             return None;
         }
         let field = lists.iter().find_map(|list| list.iter().find(|field| !fields.contains(field)))?;
         Some(format!(
             "field `{field}` of {} is decoded, but not encoded (serde's `skip_serializing`, or `tag` with `content`): {REMEDY}",
-            described(*owner)
+            owner
         ))
     }
 
     /// Returns the lists that may belong to the owner.
-    fn fields_of(
-        &self,
-        (name, variant): FieldsOf,
-        fields: &[&str],
-        record: &Record,
-    ) -> Vec<&'static [&'static str]> {
-        if let Some(variant) = variant {
+    fn fields_of(&self, owner: FieldOwner, fields: &[&str], record: &Record) -> Vec<&'static [&'static str]> {
+        let name = owner.name;
+        if let Some(variant) = owner.variant {
             let both = self.both_sides(record, true).into_iter();
             let lists = both.filter_map(|(listed, written, _, fields)| match fields {
                 FieldsRead::Named(list) if (listed, written) == (name, variant) => Some(list),

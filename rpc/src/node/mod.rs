@@ -625,8 +625,10 @@ impl NodeBuilder {
         let (of_node, shared) = (clock.clone(), budgets.clone());
         let node = trunkline_transport::Node::start(options, move |index: PollerIndex| {
             let inbox = Arc::clone(&of_pollers[usize::from(index.0)]);
-            let around = (clock.clone(), runtime_guard.clone(), shared_pool.clone(), Arc::clone(&to_routes));
-            let poller = RpcPoller::new(index, inbox, (&services, &numbers), around, &shared)?;
+            let (clock, guard, pool) = (clock.clone(), runtime_guard.clone(), shared_pool.clone());
+            let routes = Arc::clone(&to_routes);
+            let poller =
+                RpcPoller::new(index, inbox, &services, &numbers, clock, guard, pool, routes, &shared)?;
             Ok(poller.with_authorizers(&authorizers))
         })
         .map_err(StartError::from_transport)?;

@@ -185,8 +185,11 @@ impl Dispatch {
     pub(crate) fn new(
         services: &[Service],
         numbers: &MethodNumbers,
-        (context, pool): (&PollerContext, &Pool),
-        (budget, arguments, replies): (Share, Share, Share),
+        context: &PollerContext,
+        pool: &Pool,
+        budget: Share,
+        arguments: Share,
+        replies: Share,
         most_metadata: usize,
         inbox: &Arc<Inbox>,
     ) -> Result<Self, HandlerInitError> {
@@ -255,7 +258,8 @@ impl Dispatch {
         carrier: &mut dyn Carrier,
         from: Origin,
         header: RequestHeader,
-        (message, encoded): (Message, Range<usize>),
+        message: Message,
+        encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
         self.request(carrier, from, header, message, encoded, ready);
@@ -286,13 +290,13 @@ impl Dispatch {
         let deadline = (header.time_left_us > 0)
             .then(|| carrier.now().plus_ns(u64::from(header.time_left_us) * NS_PER_US));
         let Some(caller) = table.and_then(|table| self.caller(table, from, &header, deadline)) else {
-            return self.look_up(carrier, from, header, deadline, (message, encoded), ready);
+            return self.look_up(carrier, from, header, deadline, message, encoded, ready);
         };
         match table {
             Some(table) if !self.inbox.lifecycle().is_draining() => {
-                self.start(carrier, caller, table, (message, encoded), ready);
+                self.start(carrier, caller, table, message, encoded, ready);
             }
-            _ => self.look_up(carrier, from, header, deadline, (message, encoded), ready),
+            _ => self.look_up(carrier, from, header, deadline, message, encoded, ready),
         }
     }
 
@@ -330,12 +334,13 @@ impl Dispatch {
         from: Origin,
         header: RequestHeader,
         deadline: Option<Time>,
-        arguments: (Message, Range<usize>),
+        message: Message,
+        encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
         let RequestHeader { asked, one_way, metadata, .. } = header;
         let found = self.find(&header);
-        let found = found.and_then(|table| self.compare(&header, table, arguments.0.as_slice()));
+        let found = found.and_then(|table| self.compare(&header, table, message.as_slice()));
         let number = match (asked, &found) {
             (Asked::Method(MethodExtension { method, schema, .. }), Ok(table)) => {
                 let number = self.served(*table).and_then(|served| served.number);
@@ -352,7 +357,7 @@ impl Dispatch {
             self.report(carrier, caller.key, number);
         }
         match self.check_phase().and(found) {
-            Ok(table) => self.start(carrier, caller, table, arguments, ready),
+            Ok(table) => self.start(carrier, caller, table, message, encoded, ready),
             Err(status) => self.refuse_unfound(carrier, caller, asked, status),
         }
     }
@@ -376,7 +381,8 @@ impl Dispatch {
         carrier: &mut dyn Carrier,
         caller: Caller,
         table: u32,
-        (message, encoded): (Message, Range<usize>),
+        message: Message,
+        encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
         let Caller { key, deadline, .. } = caller;
@@ -477,7 +483,8 @@ impl Dispatch {
         &mut self,
         carrier: &mut dyn Carrier,
         from: Origin,
-        (call, one_way): (u64, bool),
+        call: u64,
+        one_way: bool,
         error: FrameError,
     ) {
         let (code, reason) = match error {

@@ -420,8 +420,12 @@ impl Rig {
         let poller = RpcPoller::new(
             PollerIndex(0),
             Arc::clone(&inbox),
-            (&[service], &numbers),
-            (clock, RuntimeGuard::default(), pool, Arc::clone(&routes)),
+            &[service],
+            &numbers,
+            clock,
+            RuntimeGuard::default(),
+            pool,
+            Arc::clone(&routes),
             &budgets,
         )
         .expect("its service is made");

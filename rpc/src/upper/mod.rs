@@ -75,8 +75,12 @@ impl RpcPoller {
     pub(crate) fn new(
         index: PollerIndex,
         inbox: Arc<Inbox>,
-        (services, numbers): (&[Service], &MethodNumbers),
-        (clock, runtime_guard, pool, routes): (Clock, RuntimeGuard, Option<Arc<SharedPool>>, Arc<Routes>),
+        services: &[Service],
+        numbers: &MethodNumbers,
+        clock: Clock,
+        runtime_guard: RuntimeGuard,
+        pool: Option<Arc<SharedPool>>,
+        routes: Arc<Routes>,
         budgets: &Budgets,
     ) -> Result<Self, HandlerInitError> {
         let _here = OnPoller::enter(inbox.lifecycle());
@@ -87,11 +91,12 @@ impl RpcPoller {
         let context = PollerContext::new(index, clock, runtime_guard, Arc::clone(&routes), owner, drain);
         let ready = Ready::new(Arc::clone(&inbox));
         let (handlers, arguments) = (budgets.handlers(index), budgets.arguments(index));
-        let shares = (handlers, arguments, budgets.waiting_replies(index));
+        let replies = budgets.waiting_replies(index);
         let most = budgets.most_metadata;
         let entered = Entered::enter(context.clone());
+        let workers = Pool::new(pool.clone());
         let dispatch =
-            Dispatch::new(services, numbers, (&context, &Pool::new(pool.clone())), shares, most, &inbox)?;
+            Dispatch::new(services, numbers, &context, &workers, handlers, arguments, replies, most, &inbox)?;
         drop(entered);
         inbox.set_memory(budgets.most_decoded, Arc::clone(&budgets.memory));
         let memory = Rc::clone(dispatch.memory());
@@ -187,7 +192,7 @@ impl RpcPoller {
         for call in calls.iter_mut().take(count) {
             if call.route.is_some() {
                 let call = call.take();
-                Self::place_in((&mut self.table, &mut self.parked, &self.inbox), carrier, call);
+                Self::place_in(&mut self.table, &mut self.parked, &self.inbox, carrier, call);
                 continue;
             }
             self.table.start(carrier, call, |buffer| local.buffers().keep(buffer));
@@ -217,21 +222,23 @@ impl RpcPoller {
 
     /// Takes a frame of a stream.
     fn stream(&mut self, carrier: &mut dyn Carrier, from: Origin, header: StreamHeader, item: &[u8]) {
-        let frame = (header.call, header.part);
+        let StreamHeader { call, part, .. } = header;
         if header.from_caller {
-            self.dispatch.stream_frame(carrier, from, frame, item);
+            self.dispatch.stream_frame(carrier, from, call, part, item);
         } else {
-            self.table.stream_frame(carrier, from.peer, frame, item);
+            self.table.stream_frame(carrier, from.peer, call, part, item);
         }
     }
 
     /// Starts a call on a route, or queues it until the route is ready.
     fn place(&mut self, carrier: &mut dyn Carrier, call: Submission) {
-        Self::place_in((&mut self.table, &mut self.parked, &self.inbox), carrier, call);
+        Self::place_in(&mut self.table, &mut self.parked, &self.inbox, carrier, call);
     }
 
     fn place_in(
-        (table, parked, inbox): (&mut Table, &mut Parked, &Inbox),
+        table: &mut Table,
+        parked: &mut Parked,
+        inbox: &Inbox,
         carrier: &mut dyn Carrier,
         mut call: Submission,
     ) {
@@ -348,7 +355,7 @@ impl RpcPoller {
     fn unread(&mut self, carrier: &mut dyn Carrier, from: Origin, message: &[u8], error: FrameError) {
         match Header::unread(message) {
             Some(Unread::Request { call, one_way }) => {
-                self.dispatch.refuse(carrier, from, (call, one_way), error);
+                self.dispatch.refuse(carrier, from, call, one_way, error);
             }
             Some(Unread::Reply { call }) => self.table.unread(carrier.now(), from.peer, call, error),
             // Not a warning, because a peer could fill the log with them.
@@ -409,7 +416,7 @@ impl Upper for RpcPoller {
         };
         match header {
             Header::Request(request) => {
-                self.dispatch.request_by_name(carrier, from, request, (message, encoded), &self.ready);
+                self.dispatch.request_by_name(carrier, from, request, message, encoded, &self.ready);
             }
             // The refusal of a call that has no reply, and that may have ended.
             Header::Reply { call, by: By::Node { reason, ran: false }, .. } if is_one_way(call) => {
@@ -424,7 +431,7 @@ impl Upper for RpcPoller {
                     // Before the caller makes the call again.
                     self.leave_out(from);
                 }
-                self.table.reply(carrier.now(), from.peer, (call, code, by, metadata), message, encoded);
+                self.table.reply(carrier.now(), from.peer, call, code, by, metadata, message, encoded);
             }
             Header::Number { number, .. } => self.table.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(carrier.now(), from, call),

@@ -156,10 +156,10 @@ mod tests {
             net: u64,
             tags: Vec<Option<String>>,
             by: BTreeMap<char, (f32, bool)>,
-            state: State,
+            state: Phase,
         }
         #[derive(Deserialize)]
-        enum State {
+        enum Phase {
             New,
             Paid(u8),
             Pair(i128, ()),
@@ -179,28 +179,28 @@ mod tests {
     fn the_first_difference_is_named_with_both_sides() {
         types! {
             old {
-                pub(super) struct Order { net: u64, tax: u64, state: State }
-                pub(super) enum State { New, Paid(u8) }
+                pub(super) struct Order { net: u64, tax: u64, state: Phase }
+                pub(super) enum Phase { New, Paid(u8) }
             }
             swapped {
-                pub(super) struct Order { tax: u64, net: u64, state: State }
-                pub(super) enum State { New, Paid(u8) }
+                pub(super) struct Order { tax: u64, net: u64, state: Phase }
+                pub(super) enum Phase { New, Paid(u8) }
             }
             longer {
-                pub(super) struct Order { net: u64, tax: u64, state: State, note: String }
-                pub(super) enum State { New, Paid(u8) }
+                pub(super) struct Order { net: u64, tax: u64, state: Phase, note: String }
+                pub(super) enum Phase { New, Paid(u8) }
             }
             wider {
-                pub(super) struct Order { net: u64, tax: i64, state: State }
-                pub(super) enum State { New, Paid(u8) }
+                pub(super) struct Order { net: u64, tax: i64, state: Phase }
+                pub(super) enum Phase { New, Paid(u8) }
             }
             added {
-                pub(super) struct Order { net: u64, tax: u64, state: State }
-                pub(super) enum State { New, Paid(u8), Shipped }
+                pub(super) struct Order { net: u64, tax: u64, state: Phase }
+                pub(super) enum Phase { New, Paid(u8), Shipped }
             }
             other_value {
-                pub(super) struct Order { net: u64, tax: u64, state: State }
-                pub(super) enum State { New, Paid(Option<u8>) }
+                pub(super) struct Order { net: u64, tax: u64, state: Phase }
+                pub(super) enum Phase { New, Paid(Option<u8>) }
             }
         }
         type Old = old::Order;
@@ -222,11 +222,11 @@ mod tests {
         );
         assert_eq!(
             difference::<Vec<Old>, Vec<added::Order>>(),
-            "variant 3 of `State` is missing here and `Shipped` at the server"
+            "variant 3 of `Phase` is missing here and `Shipped` at the server"
         );
         assert_eq!(
             difference::<Old, other_value::Order>(),
-            "field 1 of `State::Paid` is `u8` here and an `Option` at the server"
+            "field 1 of `Phase::Paid` is `u8` here and an `Option` at the server"
         );
         assert_eq!(difference::<u8, String>(), "it is `u8` here and `string` at the server");
         // The names of types are free.

@@ -6,10 +6,10 @@ use std::task::{Poll, Waker};
 
 /// A gate. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Gate(Arc<Mutex<State>>);
+pub(crate) struct Gate(Arc<Mutex<Passes>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Passes {
     is_open: bool,
     waiting: Vec<Waker>,
     /// Number of futures that have arrived.

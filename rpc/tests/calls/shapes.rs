@@ -14,11 +14,11 @@ macro_rules! side {
             #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
             pub(super) struct Order {
                 $(pub(super) $field: u64,)*
-                pub(super) state: State,
+                pub(super) state: Phase,
             }
 
             #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-            pub(super) enum State {
+            pub(super) enum Phase {
                 $($state),*
             }
 
@@ -47,7 +47,7 @@ side!(added { net, tax } { New, Shipped, Paid });
 
 macro_rules! order {
     ($module:ident) => {
-        $module::Order { net: 100, tax: 19, state: $module::State::Paid }
+        $module::Order { net: 100, tax: 19, state: $module::Phase::Paid }
     };
 }
 
@@ -77,7 +77,7 @@ fn swapped_fields_and_added_variants_are_refused_by_name() {
         let status = block_on(added.place(7, order!(added))).unwrap_err();
         refused(
             &status,
-            "argument 2 `order`: variant 2 of `State` is `Shipped` here and `Paid` at the server",
+            "argument 2 `order`: variant 2 of `Phase` is `Shipped` here and `Paid` at the server",
         );
     }
 }

@@ -73,7 +73,7 @@ impl Spawner {
         if self.queue.is_closed() {
             return Err(ended());
         }
-        Ok(Spawned { state: State::Waits(task), _call: Arc::clone(&self.calls) })
+        Ok(Spawned { state: Job::Waits(task), _call: Arc::clone(&self.calls) })
     }
 
     /// Returns the number of exchanges that have outlived their calls.
@@ -171,11 +171,11 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
 
 /// An exchange in a runtime. Dropping it aborts the exchange.
 pub(crate) struct Spawned {
-    state: State,
+    state: Job,
     _call: Arc<()>,
 }
 
-enum State {
+enum Job {
     Waits(oneshot::Receiver<Task>),
     Runs(Task),
 }
@@ -185,11 +185,11 @@ impl Spawned {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         loop {
             match &mut self.state {
-                State::Waits(task) => match std::task::ready!(Pin::new(task).poll(context)) {
-                    Ok(task) => self.state = State::Runs(task),
+                Job::Waits(task) => match std::task::ready!(Pin::new(task).poll(context)) {
+                    Ok(task) => self.state = Job::Runs(task),
                     Err(_) => return Poll::Ready(Err(ended())),
                 },
-                State::Runs(Task(task)) => {
+                Job::Runs(Task(task)) => {
                     let outcome = std::task::ready!(Pin::new(task).poll(context));
                     return Poll::Ready(outcome.unwrap_or_else(aborted));
                 }

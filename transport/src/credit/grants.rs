@@ -48,7 +48,8 @@ impl Grants {
         &mut self,
         now_ms: u64,
         target: QpNumber,
-        (peer, home): (PeerKey, u16),
+        peer: PeerKey,
+        home: u16,
     ) -> Option<GrantId> {
         let home = usize::from(home);
         let pair = self.by_home.get_mut(home)?.open(now_ms, target, peer)?;
@@ -143,7 +144,7 @@ mod tests {
             for (poller, grants) in all.iter_mut().enumerate() {
                 for home in 0..pollers {
                     for peer in 0..4 {
-                        let id = grants.open(0, QpNumber::new(peer), (PeerKey::numbered(peer), home));
+                        let id = grants.open(0, QpNumber::new(peer), PeerKey::numbered(peer), home);
                         open.push((poller, home, id.expect("room for four peers")));
                     }
                 }

@@ -115,7 +115,16 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         .map(|(index, crossings)| {
             let start = || IoAddress::from_random(options.runtime.random());
             let depths = (depth, depth_limit);
-            poller_device(PollerIndex(index), depths, &device, &pd, xrcd.as_ref(), crossings, start)
+            poller_device(
+                PollerIndex(index),
+                depths.0,
+                depths.1,
+                &device,
+                &pd,
+                xrcd.as_ref(),
+                crossings,
+                start,
+            )
         })
         .collect::<Result<Vec<_>, _>>()?;
     let basic = || pollers.iter().map(|poller| Arc::clone(&poller.srq)).collect();
@@ -245,7 +254,8 @@ pub(crate) fn listen(
 
 fn poller_device(
     index: PollerIndex,
-    (depth, depth_limit): (u32, u32),
+    depth: u32,
+    depth_limit: u32,
     device: &Arc<dyn Device>,
     pd: &Arc<dyn ProtectionDomain>,
     xrcd: Option<&Arc<dyn XrcDomain>>,

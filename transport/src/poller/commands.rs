@@ -103,7 +103,7 @@ impl Core {
             // Its frames may not be taken for those of the new QP.
             self.take_line(before);
         }
-        let old = self.targets.add(target, Target::new((peer, number), poller, home));
+        let old = self.targets.add(target, Target::new(peer, number, poller, home));
         // The old QP is destroyed, or its number would not have been reused, but its target is not closed
         // here yet.
         if let Some(pair) = old {

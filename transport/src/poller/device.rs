@@ -214,12 +214,11 @@ pub(super) fn part(device: PollerDevice) -> Parted {
     let PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit } = device;
     let homes = crossings.homes();
     let grants = Grants::new(depth / u32::from(homes.max(1)), homes);
-    let depths = (depth, depth_limit);
     let limit = usize::try_from(depth_limit).unwrap_or(usize::MAX);
-    let depth = usize::try_from(depth).unwrap_or(usize::MAX);
+    let low_water = usize::try_from(depth / 4).unwrap_or(usize::MAX).max(BATCH);
     let capacity = usize::try_from(cq.capacity_cqe()).unwrap_or(usize::MAX);
     let sends = SendRoom::new(sends, capacity.saturating_sub(limit));
-    let receives = ReceiveRoom::new(receives, depths, (depth / 4).max(BATCH));
+    let receives = ReceiveRoom::new(receives, depth, depth_limit, low_water);
     Parted { queues: Attached { channel, cq, srq }, rooms: (sends, receives, grants), crossings }
 }
 

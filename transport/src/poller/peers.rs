@@ -223,7 +223,8 @@ impl Peers {
     pub(super) fn down(
         &mut self,
         key: PeerKey,
-        (cause, next): (PeerDown, Option<Time>),
+        cause: PeerDown,
+        next: Option<Time>,
         keeps_waiting: bool,
         res: &mut Resources,
     ) -> bool {

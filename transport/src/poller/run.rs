@@ -111,14 +111,14 @@ impl<U: Upper> Poller<U> {
         let Parts { index, handle, sleeper, device } = parts;
         let idle =
             if shared.runtime.is_simulated() { Idle::simulated() } else { Idle::new(shared.limits.poll_for) };
-        let Parted { queues: attached, rooms, crossings } = part(device);
+        let Parted { queues: attached, rooms: (sends, receives, grants), crossings } = part(device);
         // A simulation exercises both ways to sleep.
         let sleeps_on_device = !shared.runtime.is_simulated() || shared.runtime.random() % 4 > 0;
         let mut queues = Queues::new(sleeper, handle.waker().clone(), sleeps_on_device);
         queues.attach(attached)?;
         let hash = PeerHash::new(&shared.runtime);
         let mut core = Core {
-            res: Resources::new(index, shared, handle.waker().clone(), rooms),
+            res: Resources::new(index, shared, handle.waker().clone(), sends, receives, grants),
             queues,
             crossings,
             trunks: Trunks::default(),

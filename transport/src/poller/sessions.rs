@@ -175,7 +175,7 @@ impl Core {
     pub(super) fn peer_down(&mut self, peer: PeerKey, number: u32, cause: PeerDown, next: Option<Time>) {
         let Some(slot) = self.find_trunk(peer, number) else {
             let keeps_waiting = !self.shutdown.has_begun();
-            if self.peers.down(peer, (cause, next), keeps_waiting, &mut self.res) {
+            if self.peers.down(peer, cause, next, keeps_waiting, &mut self.res) {
                 self.ask(peer, Connect::FailFast);
             }
             return;

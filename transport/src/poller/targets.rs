@@ -56,7 +56,7 @@ pub(super) struct Target {
 impl Target {
     /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: a peer
     /// that leaves many sessions half-open must not take credit from those that are up.
-    pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
+    pub(super) fn new(peer: PeerKey, number: u32, poller: u16, home: u16) -> Self {
         let turn = (0, TURN_MESSAGES);
         Self {
             peer,
@@ -110,7 +110,7 @@ impl Target {
     /// up. Returns `None` if the SRQ is too shallow for another target.
     pub(super) fn charge(&mut self, qp: QpNumber, res: &mut Resources) -> Option<GrantId> {
         if self.pair.is_none() {
-            self.pair = res.grants.open(res.time.now_ms(), qp, (self.peer, self.home));
+            self.pair = res.grants.open(res.time.now_ms(), qp, self.peer, self.home);
         }
         self.pair
     }

@@ -260,10 +260,10 @@ mod tests {
     use super::*;
     use trunkline_verbs::VirtualClock;
 
-    fn handle(turns: &mut Turns, (virtual_clock, clock): (&VirtualClock, &Clock), message: Duration) {
+    fn handle(turns: &mut Turns, clocks: (&VirtualClock, &Clock), message: Duration) {
         turns.count();
-        virtual_clock.charge(message);
-        turns.took(clock);
+        clocks.0.charge(message);
+        turns.took(clocks.1);
     }
 
     /// Returns the number of messages of this duration in one turn, and whether the round is over then.

@@ -124,7 +124,7 @@ enum Pause {
 }
 
 #[derive(Debug)]
-enum State {
+enum SessionState {
     Idle,
     Backoff { until: Time, pause: Pause },
     Open(Box<Session>),
@@ -147,7 +147,7 @@ pub(crate) struct Machine {
     epoch: u64,
     pollers: u16,
     numbers: Numbers,
-    state: State,
+    state: SessionState,
     /// True if a session was up before.
     was_up: bool,
     /// True if pollers wait for a session, so that a failure must be reported to them.
@@ -166,7 +166,7 @@ impl Machine {
             epoch,
             pollers,
             numbers,
-            state: State::Idle,
+            state: SessionState::Idle,
             was_up: false,
             wanted: false,
             backoff: Backoff::new(epoch),
@@ -178,7 +178,7 @@ impl Machine {
     /// Returns the number of the current session.
     pub(crate) fn current(&self) -> Option<u32> {
         match &self.state {
-            State::Open(session) => Some(session.number),
+            SessionState::Open(session) => Some(session.number),
             _ => None,
         }
     }
@@ -195,7 +195,7 @@ impl Machine {
 
     /// Returns true if the current session is the one that the peer gives this name.
     pub(crate) fn is_with(&self, name: SessionName) -> bool {
-        matches!(&self.state, State::Open(session) if session.remote == Some(name))
+        matches!(&self.state, SessionState::Open(session) if session.remote == Some(name))
     }
 
     /// Returns true if a session with the peer has been up.
@@ -211,12 +211,12 @@ impl Machine {
 
     /// Returns true if the current session is up.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(&self.state, State::Open(session) if session.up_since.is_some())
+        matches!(&self.state, SessionState::Open(session) if session.up_since.is_some())
     }
 
     /// Returns true if the peer has dialled the current session.
     pub(crate) fn is_accepted(&self) -> bool {
-        matches!(&self.state, State::Open(session) if session.is_accepted)
+        matches!(&self.state, SessionState::Open(session) if session.is_accepted)
     }
 
     /// Returns the number of the peer's connections that belong to a session that is not up yet, including
@@ -228,7 +228,7 @@ impl Machine {
     /// Returns the number of the peer's connections that belong to the current session, including announced ones.
     pub(crate) fn connections(&self) -> u32 {
         match &self.state {
-            State::Open(session) => u32::try_from(session.targets.len()).unwrap_or(u32::MAX),
+            SessionState::Open(session) => u32::try_from(session.targets.len()).unwrap_or(u32::MAX),
             _ => 0,
         }
     }
@@ -245,7 +245,7 @@ impl Machine {
 
     /// Returns true if no session or attempt exists and no poller waits for one.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle)
+        matches!(self.state, SessionState::Idle)
     }
 
     /// Asks for a session to send on: opens one, or reports why the last attempt failed.
@@ -267,11 +267,11 @@ impl Machine {
         self.wanted = true;
         if self.is_idle() || mutant!(second_session_is_dialed) {
             match self.backoff.not_before(now) {
-                Some(until) => self.state = State::Backoff { until, pause: Pause::Whole },
+                Some(until) => self.state = SessionState::Backoff { until, pause: Pause::Whole },
                 None => self.open(now, None, actions),
             }
         }
-        if waits && let State::Backoff { until, pause: pause @ Pause::Whole } = &mut self.state {
+        if waits && let SessionState::Backoff { until, pause: pause @ Pause::Whole } = &mut self.state {
             let early = self.backoff.early(now);
             if early < *until {
                 (*until, *pause) = (early, Pause::Early);
@@ -281,14 +281,14 @@ impl Machine {
 
     /// Returns true if the next attempt is due early, because a caller waits. Reserve a time for it.
     pub(super) fn is_early(&self, now: Time) -> bool {
-        matches!(self.state, State::Backoff { until, pause: Pause::Early } if until <= now)
+        matches!(self.state, SessionState::Backoff { until, pause: Pause::Early } if until <= now)
     }
 
     /// Delays an early attempt until a reserved time, or until the whole pause is over.
     pub(super) fn delay(&mut self, now: Time, reserved: Time) {
         let until = self.backoff.not_before(now).map_or(now, |whole| whole.min(reserved));
-        if let State::Backoff { pause: Pause::Early, .. } = self.state {
-            self.state = State::Backoff { until, pause: Pause::Reserved };
+        if let SessionState::Backoff { pause: Pause::Early, .. } = self.state {
+            self.state = SessionState::Backoff { until, pause: Pause::Reserved };
         }
     }
 
@@ -310,7 +310,7 @@ impl Machine {
             return Err(Refusal::Stale);
         }
         let known = match &self.state {
-            State::Open(session) => session.remote,
+            SessionState::Open(session) => session.remote,
             _ => None,
         };
         let epoch = hello.session.epoch;
@@ -338,7 +338,7 @@ impl Machine {
         if self.current().is_none() {
             self.open(now, Some(hello.session), actions);
         }
-        let State::Open(session) = &mut self.state else { return Err(Refusal::Malformed) };
+        let SessionState::Open(session) = &mut self.state else { return Err(Refusal::Malformed) };
         session.remote = Some(hello.session);
         session.is_accepted |= hello.echo.is_none();
         if !session.fits(hello.pollers) {
@@ -361,7 +361,7 @@ impl Machine {
         actions: &mut Vec<Action>,
     ) {
         let unknown_setting = self.unknown_setting_of(welcome.session.epoch);
-        let State::Open(session) = &mut self.state else { return };
+        let SessionState::Open(session) = &mut self.state else { return };
         if session.number != number {
             return;
         }
@@ -391,7 +391,7 @@ impl Machine {
 
     /// Handles a refusal of a poller's INI with a cookie. Later dials carry the cookie.
     pub(crate) fn unproven(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
-        let State::Open(session) = &mut self.state else { return };
+        let SessionState::Open(session) = &mut self.state else { return };
         if session.number != number {
             return;
         }
@@ -407,7 +407,7 @@ impl Machine {
 
     /// Handles an accepted connection of the peer that is now established.
     pub(crate) fn arrived(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
-        let State::Open(session) = &mut self.state else { return };
+        let SessionState::Open(session) = &mut self.state else { return };
         if session.number != number {
             return;
         }
@@ -430,7 +430,9 @@ impl Machine {
         if self.current() != Some(number) {
             return;
         }
-        let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
+        let SessionState::Open(session) = std::mem::replace(&mut self.state, SessionState::Idle) else {
+            return;
+        };
         actions.push(Action::Close { number });
         if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {
             self.incompatible = Some((remote.epoch, setting));
@@ -454,7 +456,7 @@ impl Machine {
         }
         match self.backoff.not_before(now) {
             Some(until) if silent && !self.closed => {
-                self.state = State::Backoff { until, pause: Pause::Whole };
+                self.state = SessionState::Backoff { until, pause: Pause::Whole };
             }
             until => {
                 self.wanted = false;
@@ -473,7 +475,7 @@ impl Machine {
         if let Some(number) = number {
             actions.push(Action::Close { number });
         }
-        self.state = State::Idle;
+        self.state = SessionState::Idle;
         self.backoff.reset();
         if std::mem::take(&mut self.wanted) || was_up {
             actions.push(Action::Down { number: number.unwrap_or(0), cause: PeerDown::DeviceRemoved });
@@ -483,8 +485,8 @@ impl Machine {
     /// Handles the passage of time.
     pub(crate) fn tick(&mut self, now: Time, actions: &mut Vec<Action>) {
         match &self.state {
-            State::Backoff { until, .. } if *until <= now => self.open(now, None, actions),
-            State::Open(session) if session.up_since.is_none() && session.deadline <= now => {
+            SessionState::Backoff { until, .. } if *until <= now => self.open(now, None, actions),
+            SessionState::Open(session) if session.up_since.is_none() && session.deadline <= now => {
                 let number = session.number;
                 let is_answered = session.answered.iter().all(|answered| *answered);
                 let cause = if is_answered { PeerDown::NoConnectionBack } else { PeerDown::Unreachable };
@@ -502,8 +504,8 @@ impl Machine {
     /// Returns the time at which [`Machine::tick`] has something to do.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         match &self.state {
-            State::Backoff { until, .. } => Some(*until),
-            State::Open(session) if session.up_since.is_none() => Some(session.deadline),
+            SessionState::Backoff { until, .. } => Some(*until),
+            SessionState::Open(session) if session.up_since.is_none() => Some(session.deadline),
             _ => None,
         }
     }
@@ -517,7 +519,7 @@ impl Machine {
             self.wanted = false;
             actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });
         }
-        self.state = State::Idle;
+        self.state = SessionState::Idle;
     }
 
     fn open(&mut self, now: Time, echo: Option<SessionName>, actions: &mut Vec<Action>) {
@@ -539,12 +541,14 @@ impl Machine {
         if mutant!(all_pollers_dial_at_once) {
             session.dial_others(actions);
         }
-        self.state = State::Open(session);
+        self.state = SessionState::Open(session);
     }
 
     /// Ends the session because the peer has begun another. Waiting messages keep waiting.
     fn replace(&mut self, _now: Time, cause: PeerDown, actions: &mut Vec<Action>) {
-        let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
+        let SessionState::Open(session) = std::mem::replace(&mut self.state, SessionState::Idle) else {
+            return;
+        };
         actions.push(Action::Close { number: session.number });
         if session.up_since.is_some() {
             actions.push(Action::Down { number: session.number, cause });
@@ -552,7 +556,7 @@ impl Machine {
     }
 
     fn complete(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let State::Open(session) = &mut self.state else { return };
+        let SessionState::Open(session) = &mut self.state else { return };
         let whole = session.up_since.is_none()
             && session.answered.iter().all(|&answered| answered)
             && !session.targets.is_empty()

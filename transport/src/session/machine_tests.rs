@@ -428,7 +428,7 @@ impl World {
 
     fn agreed(&self) -> bool {
         let names = [0, 1].map(|who| match &self.machines[who].state {
-            State::Open(session) if session.up_since.is_some() => {
+            SessionState::Open(session) if session.up_since.is_some() => {
                 Some((SessionName { epoch: self.epochs[who], number: session.number }, session.remote))
             }
             _ => None,

@@ -65,7 +65,7 @@ impl Trunk {
         let parts: [&[u8]; 4] = [&begin, &header[2..], &announcement.emit(), extensions];
         let (deadline, has_time_left) = (message.deadline, frame::has_time_left(head));
         let frame = Parts { parts: &parts, deadline, has_time_left };
-        self.stage(res, (lane, false), &frame, Record::Announcement(id)).ok_or(NotNow::Wait)?;
+        self.stage(res, lane, false, &frame, Record::Announcement(id)).ok_or(NotNow::Wait)?;
         let copied = message.copying.take().map(|copying| Hold::Copied(copying.into_block()));
         let hold = lent.or(copied).ok_or(NotNow::Wait)?;
         let (receipt, bytes, ordered) = (message.receipt, message.bytes(), message.ordered);

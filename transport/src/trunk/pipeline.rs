@@ -272,9 +272,11 @@ impl Pipeline {
     pub(super) fn stage(
         &mut self,
         sends: &mut SendRoom,
-        (lane, may_be_joined): (usize, bool),
+        lane: usize,
+        may_be_joined: bool,
         message: &Parts<'_>,
-        (record, now): (Record, Time),
+        record: Record,
+        now: Time,
     ) -> Option<u64> {
         if !self.has_room() || !sends.has_room() {
             return None;
@@ -317,7 +319,8 @@ impl Pipeline {
         sends: &mut SendRoom,
         number: u64,
         message: &Joining<'_>,
-        (most, now): (usize, Time),
+        most: usize,
+        now: Time,
     ) -> bool {
         let at = usize::try_from(number.wrapping_sub(self.first) & SEQUENCES).unwrap_or(usize::MAX);
         let Some(Work { what: What::Frame(frame), .. }) = self.work.get_mut(at) else { return false };

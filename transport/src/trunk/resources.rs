@@ -62,7 +62,9 @@ impl Resources {
         index: PollerIndex,
         shared: Arc<NodeShared>,
         waker: Waker,
-        (sends, receives, grants): (SendRoom, ReceiveRoom, Grants),
+        sends: SendRoom,
+        receives: ReceiveRoom,
+        grants: Grants,
     ) -> Self {
         let time = TurnTime::new(shared.runtime.clock().now());
         let (events, marked) = (Events::default(), Marked::default());
@@ -249,7 +251,7 @@ pub(crate) struct ReceiveRoom {
 
 impl ReceiveRoom {
     /// Creates the room of an SRQ that holds `depth_wr` receives, and can hold `limit_wr`.
-    pub(crate) fn new(slots: ReceiveSlots, (depth_wr, limit_wr): (u32, u32), low_water: usize) -> Self {
+    pub(crate) fn new(slots: ReceiveSlots, depth_wr: u32, limit_wr: u32, low_water: usize) -> Self {
         Self { slots, depth_wr, limit_wr, low_water }
     }
 

@@ -33,7 +33,7 @@ impl Trunk {
     ) -> Result<bool, SendError> {
         if let Some(lane) = self.lane_of(message.toward, turn)
             && self.lanes[lane].is_clear(message.ordered)
-            && self.try_join(res, lane, (message.head, &message.body), (message.receipt(), message.deadline))
+            && self.try_join(res, lane, message.head, &message.body, message.receipt(), message.deadline)
         {
             return Ok(true);
         }
@@ -59,12 +59,7 @@ impl Trunk {
         };
         let at_once = self.lanes[lane].is_clear(message.ordered)
             && self.is_eager(bytes)
-            && self.try_eager(
-                res,
-                lane,
-                (message.head, &message.body),
-                (message.receipt(), message.deadline),
-            );
+            && self.try_eager(res, lane, message.head, &message.body, message.receipt(), message.deadline);
         if !at_once {
             res.shares.queue(self.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
             let is_large = !self.is_eager(bytes);
@@ -134,9 +129,9 @@ impl Trunk {
         if !self.can_stage_credit(res, lane) {
             return false;
         }
-        let (parts, record) = (&[&frame::credit()[..]], (Record::Credit { lane }, res.time.now()));
-        let is_staged =
-            self.pipeline.stage(&mut res.sends, (lane, false), &Parts::own(parts), record).is_some();
+        let (parts, now) = (&[&frame::credit()[..]], res.time.now());
+        let (parts, record) = (Parts::own(parts), Record::Credit { lane });
+        let is_staged = self.pipeline.stage(&mut res.sends, lane, false, &parts, record, now).is_some();
         if is_staged {
             self.lanes[lane].credits_out += 1;
             self.mark(res);
@@ -255,8 +250,8 @@ impl Trunk {
         if self.lanes[lane].waits_for_read(message.ordered) {
             return false;
         }
-        let parts = (&message.head[..], &message.body[..]);
-        let staged = self.try_eager(res, lane, parts, (message.receipt, message.deadline));
+        let staged =
+            self.try_eager(res, lane, &message.head, &message.body, message.receipt, message.deadline);
         if staged {
             res.shares.unqueue(self.peer, bytes);
         }
@@ -268,15 +263,17 @@ impl Trunk {
         &mut self,
         res: &mut Resources,
         lane: usize,
-        (head, body): (&[u8], &[u8]),
-        (receipt, deadline): (Receipt, Option<Time>),
+        head: &[u8],
+        body: &[u8],
+        receipt: Receipt,
+        deadline: Option<Time>,
     ) -> bool {
-        if self.try_join(res, lane, (head, body), (receipt, deadline)) {
+        if self.try_join(res, lane, head, body, receipt, deadline) {
             return true;
         }
         let parts = Parts { parts: &[head, body], deadline, has_time_left: frame::has_time_left(head) };
         let may_join = parts.len() <= self.max_bundled;
-        let number = self.stage(res, (lane, may_join), &parts, Record::Message(receipt));
+        let number = self.stage(res, lane, may_join, &parts, Record::Message(receipt));
         self.lanes[lane].last = number.filter(|_| may_join);
         number.is_some()
     }
@@ -287,8 +284,10 @@ impl Trunk {
         &mut self,
         res: &mut Resources,
         lane: usize,
-        (head, body): (&[u8], &[u8]),
-        (receipt, deadline): (Receipt, Option<Time>),
+        head: &[u8],
+        body: &[u8],
+        receipt: Receipt,
+        deadline: Option<Time>,
     ) -> bool {
         let Some(last) = self.lanes[lane].last else { return false };
         if head.len().saturating_add(body.len()) > self.max_bundled {
@@ -296,7 +295,7 @@ impl Trunk {
         }
         let has_time_left = frame::has_time_left(head);
         let message = Joining { head, body, deadline, has_time_left, receipt };
-        self.pipeline.join(&mut res.sends, last, &message, (self.max_bundle, res.time.now()))
+        self.pipeline.join(&mut res.sends, last, &message, self.max_bundle, res.time.now())
     }
 
     /// Stages our settings, before anything else on a lane. They use no credit.
@@ -313,8 +312,8 @@ impl Trunk {
         let (header, body) = (frame::settings(), settings.emit());
         let parts: [&[u8]; 2] = [&header, &body];
         let parts = Parts::own(&parts);
-        let record = (Record::Settings, res.time.now());
-        let staged = self.pipeline.stage(&mut res.sends, (lane, false), &parts, record);
+        let (record, now) = (Record::Settings, res.time.now());
+        let staged = self.pipeline.stage(&mut res.sends, lane, false, &parts, record, now);
         self.lanes[lane].has_begun = staged.is_some();
     }
 
@@ -324,7 +323,7 @@ impl Trunk {
             let entries = self.lanes[lane].fins.iter().take(count).flat_map(Fin::emit).collect::<Vec<_>>();
             let header = frame::fin(count);
             let parts: [&[u8]; 2] = [&header, &entries];
-            if self.stage(res, (lane, false), &Parts::own(&parts), Record::Fin).is_none() {
+            if self.stage(res, lane, false, &Parts::own(&parts), Record::Fin).is_none() {
                 return;
             }
             self.lanes[lane].fins.drain(..count);
@@ -372,7 +371,8 @@ impl Trunk {
     pub(super) fn stage(
         &mut self,
         res: &mut Resources,
-        (lane, may_be_joined): (usize, bool),
+        lane: usize,
+        may_be_joined: bool,
         parts: &Parts<'_>,
         record: Record,
     ) -> Option<u64> {
@@ -381,8 +381,8 @@ impl Trunk {
         if waits || !known.is_open() || known.spender.available() == 0 {
             return None;
         }
-        let record = (record, res.time.now());
-        let number = self.pipeline.stage(&mut res.sends, (lane, may_be_joined), parts, record)?;
+        let now = res.time.now();
+        let number = self.pipeline.stage(&mut res.sends, lane, may_be_joined, parts, record, now)?;
         known.spender.spend(res.time.now_ms());
         known.took(res.time.now_ms());
         // Later messages must not join an earlier frame.

@@ -58,7 +58,8 @@ impl Dispatch {
         &mut self,
         carrier: &mut dyn Carrier,
         from: Origin,
-        (call, part): (u64, StreamPart),
+        call: u64,
+        part: StreamPart,
         item: &[u8],
     ) {
         let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };

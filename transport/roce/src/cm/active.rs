@@ -1,7 +1,7 @@
 //! The active side: sends the REQ, takes the REP, sends the RTU.
 
 use super::config::CLOSING_NS;
-use super::connection::{Addresses, Connection, State};
+use super::connection::{Addresses, Connection, ConnectionState};
 use super::{CmDrop, CmError, CmMachine, Connect, ConnectionId, Event, Peer, message};
 use crate::wire::QP1;
 use crate::wire::cm::{Answered, CmMessage, REQ_USER_BYTES, Rep, Req};
@@ -43,7 +43,7 @@ impl CmMachine {
             local_qpn: connect.qpn,
             peer: asked(&canonical),
             transaction,
-            state: State::ReqSent,
+            state: ConnectionState::ReqSent,
             unanswered: None,
             has_alternate: false,
             reply_private: Vec::new(),
@@ -74,11 +74,11 @@ impl CmMachine {
     /// [`CmError::Unknown`], [`CmError::WrongState`].
     pub fn confirm(&mut self, id: ConnectionId) -> Result<(), CmError> {
         let connection = self.own(id)?;
-        if connection.state != State::RepReceived {
+        if connection.state != ConnectionState::RepReceived {
             return Err(CmError::WrongState);
         }
         let rtu = message::rtu(connection);
-        self.enter(id, State::Established);
+        self.enter(id, ConnectionState::Established);
         self.send(id, &rtu);
         let private = self.table.get_mut(id).map(|c| std::mem::take(&mut c.reply_private));
         self.report(Event::Established(id, private.unwrap_or_default()));
@@ -105,20 +105,20 @@ impl CmMachine {
         }
         let is_same = connection.remote_id == rep.local_id;
         match connection.state {
-            State::ReqSent => self.take_rep(now, id, transaction, rep),
-            State::RepReceived if is_same => {
+            ConnectionState::ReqSent => self.take_rep(now, id, transaction, rep),
+            ConnectionState::RepReceived if is_same => {
                 let mra = message::mra(connection, Answered::REP);
                 self.counters.count(CmDrop::Duplicate);
                 self.send(id, &mra);
             }
-            State::Established if is_same => {
+            ConnectionState::Established if is_same => {
                 // The RTU was lost (contract rocev2 12.4).
                 let rtu = message::rtu(connection);
                 self.counters.count(CmDrop::Duplicate);
                 self.send(id, &rtu);
             }
             // Our DREQ will end it at the peer.
-            State::DreqSent if is_same => self.counters.count(CmDrop::Duplicate),
+            ConnectionState::DreqSent if is_same => self.counters.count(CmDrop::Duplicate),
             // The peer answered our REQ twice, from two incarnations, or long ago.
             _ => {
                 self.counters.count(CmDrop::WrongState);
@@ -164,7 +164,7 @@ impl CmMachine {
             connection.remote_id = rep.local_id;
             connection.reply_private = rep.private.to_vec();
         });
-        self.enter(id, State::RepReceived);
+        self.enter(id, ConnectionState::RepReceived);
         self.table.set_timer(id, Some(now.saturating_add(self.config.decision_ns)));
         self.report(Event::Reply(id, peer));
     }

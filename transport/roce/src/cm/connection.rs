@@ -11,7 +11,7 @@ pub struct ConnectionId(pub u32);
 
 /// The state of a connection; see the drawing in the module above.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// Active: REQ sent.
     ReqSent,
     /// Active: REP received, the program brings its QP up.
@@ -32,7 +32,7 @@ pub(super) enum State {
     Timewait,
 }
 
-impl State {
+impl ConnectionState {
     /// Returns true if a peer could make many of these at no cost.
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(self, Self::ReqReceived(_) | Self::RepSent)
@@ -75,7 +75,7 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// Transaction id of the REQ, repeated by its answers (contract rocev2 9.4).
     pub(super) transaction: u64,
-    pub(super) state: State,
+    pub(super) state: ConnectionState,
     pub(super) unanswered: Option<Unanswered>,
     /// True if the REQ offered an alternate path.
     pub(super) has_alternate: bool,

@@ -2,7 +2,7 @@
 
 use super::active::check_private;
 use super::config::{DOUBT_EVERY_NS, wire_time_ns};
-use super::connection::{Addresses, Connection, RemoteKey, State};
+use super::connection::{Addresses, Connection, ConnectionState, RemoteKey};
 use super::machine::Transmit;
 use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, message};
 use crate::wire::cm::{Answered, CmMessage, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
@@ -25,12 +25,12 @@ impl CmMachine {
         check_private(private, REJ_PRIVATE_BYTES)?;
         let connection = self.own(id)?;
         match connection.state {
-            State::ReqReceived(_) => {
+            ConnectionState::ReqReceived(_) => {
                 let rej = message::rej((id.0, connection.remote_id), Answered::REQ, reason, private);
                 self.send(id, &rej);
                 self.remove(id);
             }
-            State::RepReceived => {
+            ConnectionState::RepReceived => {
                 let rej = message::rej((id.0, connection.remote_id), Answered::REP, reason, private);
                 self.send(id, &rej);
                 self.mark_released(id);
@@ -51,13 +51,15 @@ impl CmMachine {
     /// `reject` it then).
     pub fn disconnect(&mut self, now: u64, id: ConnectionId) -> Result<(), CmError> {
         match self.own(id)?.state {
-            State::RepSent | State::Established => {
+            ConnectionState::RepSent | ConnectionState::Established => {
                 self.start_dreq(now, id);
                 self.wait_for_answer(now, id);
                 Ok(())
             }
-            State::Idle | State::DreqSent | State::Timewait => Ok(()),
-            State::ReqSent | State::RepReceived | State::ReqReceived(_) => Err(CmError::WrongState),
+            ConnectionState::Idle | ConnectionState::DreqSent | ConnectionState::Timewait => Ok(()),
+            ConnectionState::ReqSent | ConnectionState::RepReceived | ConnectionState::ReqReceived(_) => {
+                Err(CmError::WrongState)
+            }
         }
     }
 
@@ -70,30 +72,30 @@ impl CmMachine {
         let Ok(connection) = self.own(id) else { return };
         let is_target = connection.transport == Transport::Xrc && !connection.is_active;
         match connection.state {
-            State::ReqSent => {
+            ConnectionState::ReqSent => {
                 let rej = message::rej_timeout(&self.config, id);
                 self.send(id, &rej);
                 self.remove(id);
             }
-            State::ReqReceived(_) | State::RepReceived => {
+            ConnectionState::ReqReceived(_) | ConnectionState::RepReceived => {
                 // `own` has shown that it is there and in a state for it.
                 let _ = self.reject(now, id, RejectReason::CONSUMER, &[]);
             }
             // Others may use the TGT (contract J9).
-            State::Established if is_target => {
+            ConnectionState::Established if is_target => {
                 self.mark_released(id);
-                self.enter(id, State::Idle);
+                self.enter(id, ConnectionState::Idle);
                 self.table.set_timer(id, Some(now.saturating_add(self.config.decision_ns)));
             }
-            State::RepSent | State::Established => {
+            ConnectionState::RepSent | ConnectionState::Established => {
                 self.mark_released(id);
                 self.start_dreq(now, id);
             }
-            State::DreqSent => {
+            ConnectionState::DreqSent => {
                 self.mark_released(id);
                 self.stop_waiting_for_answer(now, id);
             }
-            State::Idle | State::Timewait => self.mark_released(id),
+            ConnectionState::Idle | ConnectionState::Timewait => self.mark_released(id),
         }
     }
 
@@ -106,17 +108,17 @@ impl CmMachine {
             let is_target = connection.transport == Transport::Xrc && !connection.is_active;
             match connection.state {
                 // Others may use the TGT (contract J9).
-                State::Established if is_target => {}
-                State::RepSent | State::Established => self.start_dreq(now, id),
-                State::ReqReceived(_) | State::RepReceived => {
+                ConnectionState::Established if is_target => {}
+                ConnectionState::RepSent | ConnectionState::Established => self.start_dreq(now, id),
+                ConnectionState::ReqReceived(_) | ConnectionState::RepReceived => {
                     // `own` has shown that it is there and in a state for it.
                     let _ = self.reject(now, id, RejectReason::CONSUMER, &[]);
                 }
-                State::ReqSent => {
+                ConnectionState::ReqSent => {
                     let rej = message::rej_timeout(&self.config, id);
                     self.send(id, &rej);
                 }
-                State::Idle | State::DreqSent | State::Timewait => {}
+                ConnectionState::Idle | ConnectionState::DreqSent | ConnectionState::Timewait => {}
             }
         }
     }
@@ -127,14 +129,18 @@ impl CmMachine {
     pub fn peer_died(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
-            State::ReqReceived(_) => {
+            ConnectionState::ReqReceived(_) => {
                 self.report(Event::Rejected(id, RejectReason::TIMEOUT, vec![0; REJ_PRIVATE_BYTES]));
                 self.remove(id);
             }
-            State::RepReceived | State::RepSent | State::Established | State::Idle | State::DreqSent => {
+            ConnectionState::RepReceived
+            | ConnectionState::RepSent
+            | ConnectionState::Established
+            | ConnectionState::Idle
+            | ConnectionState::DreqSent => {
                 self.finish(now, id, true);
             }
-            State::ReqSent | State::Timewait => {}
+            ConnectionState::ReqSent | ConnectionState::Timewait => {}
         }
     }
 
@@ -145,7 +151,7 @@ impl CmMachine {
             CmMessage::Req(req) => {
                 let id = ConnectionId(req.local_id);
                 let is_asking =
-                    self.table.get(id).is_some_and(|connection| connection.state == State::ReqSent);
+                    self.table.get(id).is_some_and(|connection| connection.state == ConnectionState::ReqSent);
                 if is_asking {
                     let private = vec![0; REJ_PRIVATE_BYTES];
                     self.report(Event::Rejected(id, RejectReason::INVALID_SERVICE_ID, private));
@@ -164,13 +170,13 @@ impl CmMachine {
             return;
         };
         let is_same = connection.addresses == addresses
-            && (connection.remote_id == rej.local_id || connection.state == State::ReqSent);
+            && (connection.remote_id == rej.local_id || connection.state == ConnectionState::ReqSent);
         if !is_same {
             self.counters.count(CmDrop::WrongPeer);
             return;
         }
         let id = connection.id;
-        if let Some(mtu) = message::mtu_of_rej(rej).filter(|_| connection.state == State::ReqSent) {
+        if let Some(mtu) = message::mtu_of_rej(rej).filter(|_| connection.state == ConnectionState::ReqSent) {
             match mtu.cmp(&connection.peer.mtu) {
                 Ordering::Less => return self.ask_with_mtu(now, id, mtu),
                 // The answer to a REQ that was repeated before the smaller MTU was known.
@@ -180,7 +186,7 @@ impl CmMachine {
         }
         let rejected = Event::Rejected(id, rej.reason, rej.private.to_vec());
         match connection.state {
-            State::ReqSent | State::ReqReceived(_) => {
+            ConnectionState::ReqSent | ConnectionState::ReqReceived(_) => {
                 let qpn = Some(connection.local_qpn).filter(|_| connection.is_active);
                 self.report(rejected);
                 self.remove(id);
@@ -188,14 +194,16 @@ impl CmMachine {
                     self.end_of_same_qp(now, qpn);
                 }
             }
-            State::RepReceived | State::RepSent => {
+            ConnectionState::RepReceived | ConnectionState::RepSent => {
                 self.report(rejected);
                 self.mark_released(id);
                 self.enter_timewait(now, id);
             }
             // The peer has no such connection (any more).
-            State::Established | State::Idle | State::DreqSent => self.finish(now, id, true),
-            State::Timewait => self.counters.count(CmDrop::Duplicate),
+            ConnectionState::Established | ConnectionState::Idle | ConnectionState::DreqSent => {
+                self.finish(now, id, true)
+            }
+            ConnectionState::Timewait => self.counters.count(CmDrop::Duplicate),
         }
     }
 
@@ -229,15 +237,21 @@ impl CmMachine {
             return;
         }
         match connection.state {
-            State::RepReceived | State::RepSent | State::Established | State::Idle | State::DreqSent => {
+            ConnectionState::RepReceived
+            | ConnectionState::RepSent
+            | ConnectionState::Established
+            | ConnectionState::Idle
+            | ConnectionState::DreqSent => {
                 self.queue(addresses, transaction, &message::drep(dreq));
                 self.finish(now, id, true);
             }
-            State::Timewait => {
+            ConnectionState::Timewait => {
                 self.counters.count(CmDrop::Duplicate);
                 self.queue(addresses, transaction, &message::drep(dreq));
             }
-            State::ReqSent | State::ReqReceived(_) => self.counters.count(CmDrop::WrongState),
+            ConnectionState::ReqSent | ConnectionState::ReqReceived(_) => {
+                self.counters.count(CmDrop::WrongState)
+            }
         }
     }
 
@@ -249,7 +263,7 @@ impl CmMachine {
         };
         if connection.addresses != addresses || connection.remote_id != drep.local_id {
             self.counters.count(CmDrop::WrongPeer);
-        } else if connection.state == State::DreqSent {
+        } else if connection.state == ConnectionState::DreqSent {
             self.finish(now, id, true);
         } else {
             self.counters.count(CmDrop::Duplicate);
@@ -275,15 +289,18 @@ impl CmMachine {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
             // Released by its program, and kept for late messages only.
-            State::Idle => self.remove(id),
-            State::ReqReceived(_) | State::RepReceived | State::RepSent | State::Established => {
+            ConnectionState::Idle => self.remove(id),
+            ConnectionState::ReqReceived(_)
+            | ConnectionState::RepReceived
+            | ConnectionState::RepSent
+            | ConnectionState::Established => {
                 if now >= self.next_doubt {
                     self.next_doubt = now.saturating_add(DOUBT_EVERY_NS);
                     let rtu = message::rtu(connection);
                     self.send(id, &rtu);
                 }
             }
-            State::ReqSent | State::DreqSent | State::Timewait => {}
+            ConnectionState::ReqSent | ConnectionState::DreqSent | ConnectionState::Timewait => {}
         }
     }
 
@@ -291,16 +308,16 @@ impl CmMachine {
     pub(super) fn end_left_over(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
-            State::ReqSent | State::ReqReceived(_) => {
+            ConnectionState::ReqSent | ConnectionState::ReqReceived(_) => {
                 self.report(Event::Rejected(id, RejectReason::STALE_CONNECTION, vec![0; REJ_PRIVATE_BYTES]));
                 self.remove(id);
             }
-            State::RepReceived | State::RepSent | State::Established => {
+            ConnectionState::RepReceived | ConnectionState::RepSent | ConnectionState::Established => {
                 self.start_dreq(now, id);
                 self.wait_for_answer(now, id);
             }
-            State::Idle => self.remove(id),
-            State::DreqSent | State::Timewait => {}
+            ConnectionState::Idle => self.remove(id),
+            ConnectionState::DreqSent | ConnectionState::Timewait => {}
         }
     }
 
@@ -311,7 +328,7 @@ impl CmMachine {
         if let Some(connection) = self.table.get_mut(id) {
             connection.transaction = agent | u64::from(id.0);
         }
-        self.enter(id, State::DreqSent);
+        self.enter(id, ConnectionState::DreqSent);
         self.send_until_answered(now, id, dreq);
     }
 
@@ -345,7 +362,7 @@ impl CmMachine {
         let Some(connection) = self.table.get(id) else { return };
         // contract rocev2 12.5
         let wait_ns = wire_time_ns(connection.peer.ack_timeout).max(self.config.timewait_min_ns);
-        self.enter(id, State::Timewait);
+        self.enter(id, ConnectionState::Timewait);
         self.table.set_timer(id, Some(now.saturating_add(wait_ns)));
     }
 

@@ -1,6 +1,6 @@
 //! Feeds a machine in any state with arbitrary messages and calls.
 
-use super::connection::State;
+use super::connection::ConnectionState;
 use super::{
     Accept, Answer, Ask, CmConfig, CmMachine, Connect, ConnectionId, Event, Listen, Transmit, Transport,
 };
@@ -228,7 +228,7 @@ impl World {
             self.drain();
             self.check();
         }
-        assert!(self.machine.table.states().all(|state| *state == State::Established));
+        assert!(self.machine.table.states().all(|state| *state == ConnectionState::Established));
         assert_eq!(self.machine.questions.len(), 0);
     }
 }

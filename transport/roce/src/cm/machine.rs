@@ -1,6 +1,6 @@
 //! The machine: its state, its queues, and the parts shared by all roles.
 
-use super::connection::{Addresses, Connection, ConnectionId, State, Unanswered};
+use super::connection::{Addresses, Connection, ConnectionId, ConnectionState, Unanswered};
 use super::listener::{Listen, ListenerId, Listeners};
 use super::other_kinds::{OtherKind, OtherKinds};
 use super::questions::Questions;
@@ -218,7 +218,7 @@ impl CmMachine {
         self.events.push_back(event);
     }
 
-    pub(super) fn enter(&mut self, id: ConnectionId, state: State) {
+    pub(super) fn enter(&mut self, id: ConnectionId, state: ConnectionState) {
         self.table.enter(&mut self.listeners, id, state);
     }
 

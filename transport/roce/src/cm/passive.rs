@@ -2,7 +2,7 @@
 
 use super::active::{check_private, is_usable, sane_ack_timeout};
 use super::config::closing_ns;
-use super::connection::{Addresses, Connection, RemoteKey, State};
+use super::connection::{Addresses, Connection, ConnectionState, RemoteKey};
 use super::event::ConnectRequest;
 use super::other_kinds::OtherKind;
 use super::{Accept, CmDrop, CmError, CmMachine, ConnectionId, Event, ListenerId, Peer, Transport, message};
@@ -34,7 +34,7 @@ impl CmMachine {
     pub fn accept(&mut self, now: u64, id: ConnectionId, accept: &Accept<'_>) -> Result<(), CmError> {
         check_private(accept.private, REP_PRIVATE_BYTES)?;
         let connection = self.own(id)?;
-        if !matches!(connection.state, State::ReqReceived(_)) {
+        if !matches!(connection.state, ConnectionState::ReqReceived(_)) {
             return Err(CmError::WrongState);
         }
         // More than the peer serves would only make it refuse READs.
@@ -44,7 +44,7 @@ impl CmMachine {
         if let Some(connection) = self.table.get_mut(id) {
             connection.local_qpn = accept.qpn;
         }
-        self.enter(id, State::RepSent);
+        self.enter(id, ConnectionState::RepSent);
         self.send_until_answered(now, id, rep);
         Ok(())
     }
@@ -56,7 +56,7 @@ impl CmMachine {
     /// [`CmError::Unknown`], [`CmError::WrongState`].
     pub fn refuse_mtu(&mut self, id: ConnectionId, mtu: Mtu) -> Result<(), CmError> {
         let connection = self.own(id)?;
-        if !matches!(connection.state, State::ReqReceived(_)) {
+        if !matches!(connection.state, ConnectionState::ReqReceived(_)) {
             return Err(CmError::WrongState);
         }
         let rej = message::rej_mtu((id.0, connection.remote_id), mtu);
@@ -77,7 +77,7 @@ impl CmMachine {
     /// RTU (contract rocev2 12.4).
     pub fn communication_established(&mut self, qpn: QpNumber) {
         if let Some(id) = self.table.awaiting_rtu(qpn) {
-            self.enter(id, State::Established);
+            self.enter(id, ConnectionState::Established);
             self.report(Event::Established(id, vec![0; RTU_PRIVATE_BYTES]));
         }
     }
@@ -133,7 +133,7 @@ impl CmMachine {
             local_qpn: QpNumber::new(0),
             peer: request.peer,
             transaction,
-            state: State::ReqReceived(Some(request.listener)),
+            state: ConnectionState::ReqReceived(Some(request.listener)),
             unanswered: None,
             has_alternate: req.alternate != Path::default(),
             reply_private: Vec::new(),
@@ -160,8 +160,8 @@ impl CmMachine {
         let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
         let answer = match connection.state {
             // The program has not decided yet.
-            State::ReqReceived(_) => Some(message::mra(connection, Answered::REQ)),
-            State::DreqSent | State::Timewait => {
+            ConnectionState::ReqReceived(_) => Some(message::mra(connection, Answered::REQ)),
+            ConnectionState::DreqSent | ConnectionState::Timewait => {
                 Some(message::rej(ids, Answered::REQ, RejectReason::STALE_CONNECTION, &[]))
             }
             // A timer repeats the REP.
@@ -262,11 +262,14 @@ impl CmMachine {
             return;
         }
         match connection.state {
-            State::RepSent => {
-                self.enter(id, State::Established);
+            ConnectionState::RepSent => {
+                self.enter(id, ConnectionState::Established);
                 self.report(Event::Established(id, rtu.private.to_vec()));
             }
-            State::Established | State::Idle | State::DreqSent | State::Timewait => {
+            ConnectionState::Established
+            | ConnectionState::Idle
+            | ConnectionState::DreqSent
+            | ConnectionState::Timewait => {
                 self.counters.count(CmDrop::Duplicate);
             }
             _ => self.counters.count(CmDrop::WrongState),

@@ -3,7 +3,7 @@
 //! Every change of a state, of a timer or of the peer's ids goes through here, so that the
 //! indices and the counts of half-open connections always agree with the connections.
 
-use super::connection::{Connection, ConnectionId, RemoteKey, State};
+use super::connection::{Connection, ConnectionId, ConnectionState, RemoteKey};
 use super::listener::Listeners;
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_verbs::{PeerHost, QpNumber};
@@ -62,7 +62,10 @@ impl Table {
         let is_its = |connection: &&Connection| {
             let state = &connection.state;
             connection.local_qpn == qpn
-                && matches!(state, State::RepReceived | State::RepSent | State::Established)
+                && matches!(
+                    state,
+                    ConnectionState::RepReceived | ConnectionState::RepSent | ConnectionState::Established
+                )
         };
         self.connections.values().filter(is_its).map(|connection| connection.id).collect()
     }
@@ -88,13 +91,13 @@ impl Table {
     }
 
     /// Changes the state, and stops the timer and the message that belonged to the old one.
-    pub(super) fn enter(&mut self, listeners: &mut Listeners, id: ConnectionId, state: State) {
+    pub(super) fn enter(&mut self, listeners: &mut Listeners, id: ConnectionId, state: ConnectionState) {
         self.set_timer(id, None);
         self.count(listeners, id, false);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.state = state;
             connection.unanswered = None;
-            if connection.state == State::Timewait {
+            if connection.state == ConnectionState::Timewait {
                 forget(&mut self.by_remote_qpn, connection.remote_qpn_key(), id);
             }
         }
@@ -104,7 +107,7 @@ impl Table {
     /// Notes that a request was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let state = self.connections.get_mut(&id).map(|connection| &mut connection.state);
-        let Some(State::ReqReceived(waiting)) = state else { return };
+        let Some(ConnectionState::ReqReceived(waiting)) = state else { return };
         if let Some(listener) = waiting.take() {
             listeners.count(listener, false);
         }
@@ -137,7 +140,7 @@ impl Table {
         self.connections.keys().copied().collect()
     }
 
-    pub(super) fn states(&self) -> impl Iterator<Item = &State> {
+    pub(super) fn states(&self) -> impl Iterator<Item = &ConnectionState> {
         self.connections.values().map(|connection| &connection.state)
     }
 
@@ -153,11 +156,11 @@ impl Table {
         for connection in self.connections.values() {
             let id = connection.id;
             assert!(connection.timer.is_none_or(|at| self.timers.contains(&(at, id))));
-            let is_waiting = connection.state != State::Established;
+            let is_waiting = connection.state != ConnectionState::Established;
             assert_eq!(connection.timer.is_some(), is_waiting, "{:?}", connection.state);
             if connection.is_known() {
                 assert_eq!(self.by_remote_id.get(&connection.remote_id_key()), Some(&id));
-                let is_over = connection.state == State::Timewait;
+                let is_over = connection.state == ConnectionState::Timewait;
                 let by_qpn = self.by_remote_qpn.get(&connection.remote_qpn_key());
                 assert!(is_over || by_qpn == Some(&id));
             }
@@ -186,10 +189,10 @@ impl Table {
     /// Maintains the counts per state: half-open connections, listeners' backlogs, and QPs that await an RTU.
     fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
         let Some(connection) = self.connections.get(&id) else { return };
-        if let State::ReqReceived(Some(listener)) = connection.state {
+        if let ConnectionState::ReqReceived(Some(listener)) = connection.state {
             listeners.count(listener, more);
         }
-        if connection.state == State::RepSent {
+        if connection.state == ConnectionState::RepSent {
             if more {
                 self.awaiting_rtu.insert(connection.local_qpn, id);
             } else {

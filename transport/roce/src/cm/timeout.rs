@@ -1,7 +1,7 @@
 //! Timers: retransmission, giving up, expiry; and MRA, by which a peer asks for more time.
 
 use super::config::{CLOSING_RETRY_NS, wire_time_ns};
-use super::connection::{Addresses, State};
+use super::connection::{Addresses, ConnectionState};
 use super::{CmDrop, CmMachine, ConnectionId, Event, message};
 use crate::wire::cm::{Answered, Mra};
 use trunkline_verbs::RejectReason;
@@ -24,19 +24,19 @@ impl CmMachine {
             self.table.set_timer(id, None);
             let Some(connection) = self.table.get(id) else { continue };
             match connection.state {
-                State::ReqSent | State::RepSent | State::DreqSent => {
+                ConnectionState::ReqSent | ConnectionState::RepSent | ConnectionState::DreqSent => {
                     if !self.send_again(now, id) {
                         self.give_up(now, id);
                     }
                 }
-                State::ReqReceived(_) | State::RepReceived => self.expire(now, id),
-                State::Timewait => {
+                ConnectionState::ReqReceived(_) | ConnectionState::RepReceived => self.expire(now, id),
+                ConnectionState::Timewait => {
                     let qpn = connection.local_qpn;
                     self.report(Event::TimewaitExit(id, qpn));
                     self.remove(id);
                 }
-                State::Idle => self.remove(id),
-                State::Established => {}
+                ConnectionState::Idle => self.remove(id),
+                ConnectionState::Established => {}
             }
         }
     }
@@ -64,21 +64,21 @@ impl CmMachine {
 
     fn give_up(&mut self, now: u64, id: ConnectionId) {
         match self.table.get(id).map(|connection| &connection.state) {
-            Some(State::ReqSent) => {
+            Some(ConnectionState::ReqSent) => {
                 // The peer may have the REQ and be about to accept it.
                 let rej = message::rej_timeout(&self.config, id);
                 self.send(id, &rej);
                 self.report(Event::Unreachable(id));
                 self.remove(id);
             }
-            Some(State::RepSent) => {
+            Some(ConnectionState::RepSent) => {
                 // The peer may be connected, with only its RTU lost, so it is sent a DREQ as for any
                 // other connection.
                 self.report(Event::Unreachable(id));
                 self.mark_released(id);
                 self.start_dreq(now, id);
             }
-            Some(State::DreqSent) => self.finish(now, id, false),
+            Some(ConnectionState::DreqSent) => self.finish(now, id, false),
             _ => {}
         }
     }
@@ -100,14 +100,14 @@ impl CmMachine {
             return;
         };
         // Before its REP the peer's id is not known.
-        let is_same = connection.remote_id == mra.local_id || connection.state == State::ReqSent;
+        let is_same = connection.remote_id == mra.local_id || connection.state == ConnectionState::ReqSent;
         if connection.addresses != addresses || !is_same {
             self.counters.count(CmDrop::WrongPeer);
             return;
         }
         let fits = match connection.state {
-            State::ReqSent => mra.answered == Answered::REQ,
-            State::RepSent => mra.answered == Answered::REP,
+            ConnectionState::ReqSent => mra.answered == Answered::REQ,
+            ConnectionState::RepSent => mra.answered == Answered::REP,
             _ => false,
         };
         let first_retry_ns = self.config.first_retry_ns;

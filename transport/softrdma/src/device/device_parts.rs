@@ -177,7 +177,8 @@ impl DeviceParts {
         &self,
         lock: &ShardLock,
         shard: &mut Shard,
-        (watcher, wanted): (Watcher, Wanted),
+        watcher: Watcher,
+        wanted: Wanted,
     ) -> Option<Option<Time>> {
         let now = self.now();
         if shard.arm(watcher, wanted, now) || self.shards.neighbours().listen(lock.index) {

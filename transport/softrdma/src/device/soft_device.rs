@@ -315,11 +315,11 @@ impl Device for SoftDevice {
         }
         let (holds, parts, home) = self.qp_parts(init)?;
         let capacities = parts.capacities;
-        let made = self.core.act(|access, _| {
+        let (number, home) = self.core.act(|access, _| {
             access.control.present()?;
             access.control.qps().create(&mut access.shards, home, parts)
         })?;
-        Ok(Arc::new(SoftQp::new(Arc::clone(&self.core), made, qp_type, capacities, holds)))
+        Ok(Arc::new(SoftQp::new(Arc::clone(&self.core), number, home, qp_type, capacities, holds)))
     }
 
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
@@ -333,7 +333,7 @@ impl Device for SoftDevice {
         let home = home.unwrap_or(ShardIndex::FIRST);
         let holds = QpHolds { xrcd: Some(xrcd), ..QpHolds::default() };
         let core = Arc::clone(&self.core);
-        Ok(Arc::new(SoftQp::new(core, (number, home), QpType::XrcTgt, QueueCapacities::default(), holds)))
+        Ok(Arc::new(SoftQp::new(core, number, home, QpType::XrcTgt, QueueCapacities::default(), holds)))
     }
 
     fn connection_manager(&self) -> &dyn ConnectionManager {

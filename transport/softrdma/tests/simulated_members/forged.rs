@@ -59,7 +59,7 @@ fn request_is_forged(seed: u64) {
     for (number, operation) in (0..).zip(operations) {
         let Setting { world, victim, peer, hostile, .. } = &mut setting;
         let used = way(&peer.node, &victim.node);
-        operate(world, &used, (peer, victim), 100 + number);
+        operate(world, &used, peer, victim, 100 + number);
         let attacked = way(&peer.node, &victim.node);
         let forger = hostile.node.qp(QpType::XrcIni);
         bring_up_with(&*forger, victim.node.address, attacked.tgt.number());
@@ -91,7 +91,7 @@ fn answer_is_forged(seed: u64) {
     let Setting { mut world, victim, peer, hostile, _own } = Setting::new(seed);
     let helper = world.process_with(victim.process.host(), PathChoice::Udp);
     let used = way(&victim.node, &peer.node);
-    operate(&mut world, &used, (&victim, &peer), 100);
+    operate(&mut world, &used, &victim, &peer, 100);
     let attacked = way(&victim.node, &peer.node);
     let (asks, answers) = (helper.node.qp(QpType::XrcIni), hostile.node.qp(QpType::XrcTgt));
     bring_up_with(&*answers, victim.node.address, attacked.ini.number());

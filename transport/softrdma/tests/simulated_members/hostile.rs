@@ -102,8 +102,8 @@ fn a_million_words_of_anything_harm_nobody_but_their_writer() {
         assert!(round < 4 * ROUNDS, "only {written} words have found memory");
         hostile.send(foreign);
         written += hostile.write_anything(&mut world, WORDS / ROUNDS);
-        operate(&mut world, &ways[0], (&victim, &bystander), 2 * round);
-        operate(&mut world, &ways[1], (&bystander, &victim), 2 * round + 1);
+        operate(&mut world, &ways[0], &victim, &bystander, 2 * round);
+        operate(&mut world, &ways[1], &bystander, &victim, 2 * round + 1);
         for node in [&victim.node, &bystander.node] {
             assert!(world.next_completion(node).is_none(), "one completion each: {round}");
         }

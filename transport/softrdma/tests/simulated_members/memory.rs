@@ -59,7 +59,7 @@ pub(super) fn bytes_at(node: &Node, offset: usize, length: usize) -> Vec<u8> {
 }
 
 /// Executes an operation, and proves that it happened once and as intended.
-pub(super) fn operate(world: &mut World, way: &Way, (from, to): (&Process, &Process), number: u64) {
+pub(super) fn operate(world: &mut World, way: &Way, from: &Process, to: &Process, number: u64) {
     let (near, far) = (&from.node, &to.node);
     let succeeds = |world: &mut World, what: &str| {
         let completion = world.completion(near);
@@ -118,8 +118,8 @@ fn operations_run(seed: u64) -> [u64; 2] {
     let ways = [way(&one.node, &two.node), way(&two.node, &one.node)];
     for number in 0..200 {
         match world.below(2) {
-            0 => operate(&mut world, &ways[0], (&one, &two), number),
-            _ => operate(&mut world, &ways[1], (&two, &one), number),
+            0 => operate(&mut world, &ways[0], &one, &two, number),
+            _ => operate(&mut world, &ways[1], &two, &one, number),
         }
         for node in [&one.node, &two.node] {
             assert!(world.next_completion(node).is_none(), "one completion each: {number}");
@@ -145,7 +145,7 @@ fn a_gather_list_that_is_refused_half_way_leaves_nothing_in_the_ring() {
     let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
     let sound = way(&one.node, &two.node);
     for number in 0..40 {
-        operate(&mut world, &sound, (&one, &two), number);
+        operate(&mut world, &sound, &one, &two, number);
         let before = bytes_at(&two.node, IN, LONGEST);
         let broken = way(&one.node, &two.node);
         let good = one.node.sge(OUT, u32::try_from(1 + world.below(LONGEST / 2)).unwrap());
@@ -241,8 +241,8 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
             }
         }
         let index = world.below(2);
-        let between = if index == 0 { (&one, &two) } else { (&two, &one) };
-        operate(&mut world, &ways[index], between, number);
+        let (from, to) = if index == 0 { (&one, &two) } else { (&two, &one) };
+        operate(&mut world, &ways[index], from, to, number);
     }
     ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
 }
@@ -278,8 +278,8 @@ fn peer_dies(seed: u64, stores: u64) -> bool {
     let [there, back] = [way(&one.node, &two.node), way(&two.node, &one.node)];
     let aside = way(&one.node, &bystander.node);
     for number in 0..6 {
-        operate(&mut world, &there, (&one, &two), number);
-        operate(&mut world, &aside, (&one, &bystander), number);
+        operate(&mut world, &there, &one, &two, number);
+        operate(&mut world, &aside, &one, &bystander, number);
     }
     two.process.kill_after_stores(stores);
     let mut number = 6;
@@ -312,7 +312,7 @@ fn peer_dies(seed: u64, stores: u64) -> bool {
     if has_died {
         world.kill(&two);
         for number in 100..106 {
-            operate(&mut world, &aside, (&one, &bystander), number);
+            operate(&mut world, &aside, &one, &bystander, number);
         }
         world.until("its memory is released", || {
             one.node.cq.poll(&mut [Completion::default()]);

@@ -61,7 +61,7 @@ impl ProtectionDomain for SoftPd {
             return Err(VerbsError::Invalid("remote write and atomic rights need LOCAL_WRITE too"));
         }
         let guard = UseGuard::new(self.this.upgrade().ok_or(VerbsError::Gone)?)?;
-        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), guard, (memory, range), start, access)?))
+        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), guard, memory, range, start, access)?))
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
@@ -85,7 +85,8 @@ impl SoftMr {
     fn new(
         core: Arc<Core>,
         domain_use: UseGuard<SoftPd>,
-        (memory, range): (Arc<Memory>, Range<usize>),
+        memory: Arc<Memory>,
+        range: Range<usize>,
         start: IoAddress,
         access: Access,
     ) -> Result<Self, VerbsError> {

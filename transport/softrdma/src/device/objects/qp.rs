@@ -72,7 +72,8 @@ impl SoftQp {
     /// Creates a handle on a QP that the device has just created, or whose handle it has counted.
     pub(in crate::device) fn new(
         core: Arc<Core>,
-        (number, home): (QpNumber, ShardIndex),
+        number: QpNumber,
+        home: ShardIndex,
         qp_type: QpType,
         capacities: QueueCapacities,
         holds: QpHolds,

@@ -119,9 +119,9 @@ impl Sharing {
             return None;
         };
         match message {
-            Message::Place { tgt, serial, place } => self.place_for(shard, from, (tgt, serial), &place),
+            Message::Place { tgt, serial, place } => self.place_for(shard, from, tgt, serial, &place),
             Message::Placed { tgt, serial, outcome } => {
-                placements::handle_placed(shard, from, (tgt, serial), outcome, now);
+                placements::handle_placed(shard, from, tgt, serial, outcome, now);
             }
             Message::Read { tgt, piece } => self.read_for(shard, from, tgt, &piece),
             Message::ReadBytes { tgt, psn, offset, bytes } => {

@@ -106,7 +106,8 @@ impl Sharing {
         &mut self,
         shard: &mut Shard,
         from: MemberId,
-        (tgt, serial): (u32, u64),
+        tgt: u32,
+        serial: u64,
         place: &Place<'_>,
     ) {
         let Some(record) = self.targets.find(tgt) else { return };

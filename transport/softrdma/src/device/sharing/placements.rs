@@ -13,13 +13,14 @@ use trunkline_verbs::{Psn, Time};
 pub(super) fn handle_placed(
     shard: &mut Shard,
     from: MemberId,
-    (tgt, serial): (u32, u64),
+    tgt: u32,
+    serial: u64,
     outcome: RemoteOutcome,
     now: Time,
 ) {
     let pending = executor_of(shard, tgt).and_then(|executor| executor.take_pending(from, Some(serial)));
     if let Some(pending) = pending {
-        answer(shard, tgt, &pending, (outcome, Some(from)), now);
+        answer(shard, tgt, &pending, outcome, Some(from), now);
     }
 }
 
@@ -29,7 +30,8 @@ fn answer(
     shard: &mut Shard,
     tgt: u32,
     pending: &Pending,
-    (outcome, owner): (RemoteOutcome, Option<MemberId>),
+    outcome: RemoteOutcome,
+    owner: Option<MemberId>,
     now: Time,
 ) {
     let Some(executor) = executor_of(shard, tgt) else { return };
@@ -66,7 +68,7 @@ pub(super) fn handle_read_bytes(
 pub(super) fn abandon_requests_to(shard: &mut Shard, tgt: u32, dead: MemberId, now: Time) {
     let Some(executor) = executor_of(shard, tgt) else { return };
     if let Some(pending) = executor.forget_member(dead) {
-        answer(shard, tgt, &pending, (RemoteOutcome::UnknownSrq, None), now);
+        answer(shard, tgt, &pending, RemoteOutcome::UnknownSrq, None, now);
     }
     shard.qps().mark_ready(tgt);
 }

@@ -108,7 +108,7 @@ impl Sharing {
         self.targets.host().sweep();
         for (number, record) in self.handles.records() {
             if self.targets.executor(record) == Some(dead) {
-                self.inherit(shard, gids, (number, record), dead, now);
+                self.inherit(shard, gids, number, record, dead, now);
             }
         }
         self.watch_executors(now);
@@ -145,7 +145,8 @@ impl Sharing {
         &mut self,
         shard: &mut Shard,
         gids: &mut GidTable,
-        (number, record): (u32, TargetRecord),
+        number: u32,
+        record: TargetRecord,
         dead: MemberId,
         now: Time,
     ) {

@@ -173,8 +173,7 @@ impl ShardMachine {
             let all = || shard.link().descriptors().into_iter().chain(shard.bell()).collect();
             descriptors.watched.update(&descriptors.full, version, all);
         }
-        let Some(deadline) =
-            self.parts.fall_asleep(&self.lock, &mut shard, (Watcher::Background, Wanted::All))
+        let Some(deadline) = self.parts.fall_asleep(&self.lock, &mut shard, Watcher::Background, Wanted::All)
         else {
             return Turn::Again;
         };

@@ -46,7 +46,7 @@ impl ShardWait {
         if more || !self.ring.is_armed() || self.ring.has_any() {
             return None;
         }
-        let until = parts.fall_asleep(lock, &mut shard, (Watcher::Poller, wanted))?;
+        let until = parts.fall_asleep(lock, &mut shard, Watcher::Poller, wanted)?;
         self.until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
         Some((until, shard.link().descriptors_version()))
     }

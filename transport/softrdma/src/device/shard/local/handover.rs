@@ -70,12 +70,12 @@ impl LocalPaths {
         let from = Partner { member, shard };
         match (message, area) {
             (Message::Offer { version, area }, Some(handle)) => {
-                if let Err(reason) = self.accept(from, version, (area, handle), outbox, now) {
+                if let Err(reason) = self.accept(from, version, area, handle, outbox, now) {
                     let _asked_again = self.send(from, Message::Refuse { reason }, outbox);
                 }
             }
             (Message::Accept { version, area, offered }, Some(handle)) => {
-                self.accepted(from, version, (area, handle), offered, outbox, now);
+                self.accepted(from, version, area, handle, offered, outbox, now);
             }
             // The descriptor was lost, for example because this process may open no more.
             (Message::Offer { .. }, None) => {
@@ -133,7 +133,8 @@ impl LocalPaths {
         &mut self,
         from: Partner,
         version: u32,
-        (number, handle): (u64, AreaHandle),
+        number: u64,
+        handle: AreaHandle,
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> Result<(), Refusal> {
@@ -151,7 +152,7 @@ impl LocalPaths {
         let pair = self.partners.get(&from).and_then(|known| known.pair);
         if let Some(index) = pair.filter(|index| !self.pairs[*index].has_other()) {
             // Both sides have offered at the same time.
-            self.attach(index, (area, number), outbox, now);
+            self.attach(index, area, number, outbox, now);
             return Ok(());
         }
         if let Some(index) = pair {
@@ -166,7 +167,7 @@ impl LocalPaths {
             return Err(Refusal::NoRoom);
         }
         let index = self.insert(MemoryPair::new(from, own, own_number, now));
-        self.attach(index, (area, number), outbox, now);
+        self.attach(index, area, number, outbox, now);
         Ok(())
     }
 
@@ -175,7 +176,8 @@ impl LocalPaths {
         &mut self,
         from: Partner,
         version: u32,
-        (number, handle): (u64, AreaHandle),
+        number: u64,
+        handle: AreaHandle,
         offered: u64,
         outbox: &mut MemberOutbox,
         now: Time,
@@ -187,7 +189,7 @@ impl LocalPaths {
             Err(why) => Err(*why),
         };
         match mapped {
-            Ok(area) => self.attach(index, (area, number), outbox, now),
+            Ok(area) => self.attach(index, area, number, outbox, now),
             Err(why) => self.end(index, why, outbox, now),
         }
     }
@@ -198,13 +200,7 @@ impl LocalPaths {
         pair.filter(|index| !self.pairs[*index].has_other() && self.pairs[*index].number() == offered)
     }
 
-    fn attach(
-        &mut self,
-        index: usize,
-        (area, number): (MappedArea, u64),
-        outbox: &mut MemberOutbox,
-        now: Time,
-    ) {
+    fn attach(&mut self, index: usize, area: MappedArea, number: u64, outbox: &mut MemberOutbox, now: Time) {
         self.pairs[index].attach(area, number, now);
         let given = self.pairs.iter().filter(|(_, pair)| pair.gave_bell).count();
         let bell = self.bell.as_ref().filter(|_| given < MAX_BELLS).and_then(|bell| bell.handle().ok());

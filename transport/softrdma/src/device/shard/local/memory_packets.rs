@@ -47,7 +47,7 @@ impl Shard {
             let (mut count, mut bytes) = (0, 0);
             while count < PACKETS_IN_TURN
                 && bytes < BYTES_IN_TURN
-                && let Some(length) = receive_one(local, (qps, resources), pair, now)
+                && let Some(length) = receive_one(local, qps, resources, pair, now)
             {
                 bytes += length;
                 count += 1;
@@ -92,7 +92,7 @@ impl Shard {
         let mut bytes = 0;
         // A member that lives may write more meanwhile.
         while bytes < RING_BYTES
-            && let Some(length) = receive_one(local, (qps, resources), pair, now)
+            && let Some(length) = receive_one(local, qps, resources, pair, now)
         {
             bytes += length;
         }
@@ -194,7 +194,8 @@ impl Shard {
 #[inline]
 fn receive_one(
     local: &mut LocalPaths,
-    (qps, resources): (&mut QpTable, &mut Resources),
+    qps: &mut QpTable,
+    resources: &mut Resources,
     pair: usize,
     now: Time,
 ) -> Option<usize> {
@@ -203,7 +204,7 @@ fn receive_one(
     }
     let packet = local.lend_packet();
     let length = packet.len();
-    let is_sound = handle(local, (qps, resources), (pair, &packet), now);
+    let is_sound = handle(local, qps, resources, pair, &packet, now);
     local.return_packet(packet);
     if !is_sound {
         local.is_nonsense(pair, &mut resources.outbox, now);
@@ -216,8 +217,10 @@ fn receive_one(
 /// Handles a packet out of a ring. Returns false if no device can have written it.
 fn handle(
     local: &mut LocalPaths,
-    (qps, resources): (&mut QpTable, &mut Resources),
-    (pair, bytes): (usize, &[u8]),
+    qps: &mut QpTable,
+    resources: &mut Resources,
+    pair: usize,
+    bytes: &[u8],
     now: Time,
 ) -> bool {
     let Ok(packet) = Packet::parse_joined(bytes) else {
