@@ -3,6 +3,7 @@
 //!
 //! The codec wraps its decoder in it. A level is entered when its contents are visited. It never changes a value, it only rejects.
 
+use super::buffering::is_collector;
 use super::heap::{Growth, Slot};
 use super::limits::{Limits, block};
 use super::shapes::{FieldsRead, Kind};
@@ -128,7 +129,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         let Self { inner, limits, slot } = self;
         slot.fill::<V::Value, _>(false, limits)?;
         limits.note_any();
-        inner.deserialize_any(Visit::of_any(visitor, limits, Contents::Any))
+        if is_collector::<V>() {
+            let visit = Visit::of_any(visitor, limits, Contents::Buffered);
+            limits.collect(slot.size(), || inner.deserialize_any(visit))
+        } else {
+            inner.deserialize_any(Visit::of_any(visitor, limits, Contents::Any))
+        }
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
@@ -176,8 +182,10 @@ enum Contents {
     Owned,
     /// As many values as the bytes claim.
     Claimed,
-    /// Contents whose type only the bytes tell, as for an untagged enum or a flattened struct.
+    /// Contents whose type only the bytes tell.
     Any,
+    /// The same, which serde collects for an untagged enum or a flattened struct, and may copy.
+    Buffered,
     /// The same, which the type skips. They take no memory.
     Skipped,
 }
@@ -205,11 +213,21 @@ impl<'l, V> Visit<'l, V> {
         if self.contents == Contents::Skipped { Ok(()) } else { self.limits.take(block(bytes)) }
     }
 
+    /// Takes the memory of a text or of bytes that are not in the message, and that copies do not share.
+    fn take_owned<E: Error>(&self, bytes: usize) -> Result<(), E> {
+        self.take(bytes)?;
+        match self.contents {
+            Contents::Buffered => self.limits.take(block(bytes).saturating_mul(self.limits.buffer().copies())),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns bounded access to the elements of a `T`. `elements` is the decoder's hint: exactly what the bytes claim.
     fn open<T, A, E: Error>(&self, inner: A, elements: Option<usize>) -> Result<Access<'l, A>, E> {
         let growth = match self.contents {
             Contents::Claimed => Growth::of::<T>(),
             Contents::Any => Growth::of::<V>(),
+            Contents::Buffered => Growth::of_buffered(self.limits.buffer()),
             Contents::OfType | Contents::Owned | Contents::Skipped => Growth::none(),
         };
         if !matches!(self.contents, Contents::OfType) {
@@ -235,7 +253,7 @@ macro_rules! visit_bytes {
     ($($name:ident: $ty:ty;)*) => {
         $(
             fn $name<E: Error>(self, value: $ty) -> Result<V::Value, E> {
-                self.take(value.len())?;
+                self.take_owned(value.len())?;
                 self.visitor.$name(value)
             }
         )*

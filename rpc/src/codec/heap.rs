@@ -13,6 +13,7 @@
 //! Not counted: a number of eight bytes in a `Box` in a newtype struct, allocations of hand-written `Deserialize`
 //! code, and values made by `#[serde(default)]` or `#[serde(skip)]`.
 
+use super::buffering::Buffer;
 use super::limits::{Limits, block};
 use serde::de::Error;
 use std::any::type_name;
@@ -57,6 +58,14 @@ impl Slot {
         Self::Newtype(size_of::<T>())
     }
 
+    /// Returns the size in bytes of the type here, as far as it is known.
+    pub(super) fn size(self) -> usize {
+        match self {
+            Self::Of(size) | Self::Option(size) | Self::Newtype(size) => size,
+            Self::Pointer => 0,
+        }
+    }
+
     /// Takes the memory of a value of type `T` that is decoded into this slot.
     #[inline]
     pub(super) fn fill<T, E: Error>(self, is_number: bool, limits: &Limits<'_>) -> Result<(), E> {
@@ -73,6 +82,8 @@ impl Slot {
 
 /// Bytes for which serde reserves memory at most.
 const RESERVED: usize = 1 << 20;
+/// Size of a decoded element, in bytes, that the memory of its buffered value includes.
+const SMALL: usize = 64;
 /// Names of collections, as `type_name` begins.
 const VEC: &str = "alloc::vec::Vec<";
 const TABLES: [&str; 2] = ["std::collections::hash::map::HashMap<", "std::collections::hash::set::HashSet<"];
@@ -95,6 +106,9 @@ enum Collection {
     Table,
     /// Another collection of the standard library, or an ordered map: an upper bound for all of them.
     Other,
+    /// A collection of values that serde buffers, with this many copies, and a collection of an unknown type that is
+    /// decoded from it, with elements of up to this size.
+    Buffered { copies: usize, size: usize },
     /// A value with a fixed number of elements, which takes nothing for them.
     Fixed,
 }
@@ -126,8 +140,8 @@ impl Collection {
                     many => many / 8 * 7,
                 }
             }
-            Self::Other if room == 0 => reserved(),
-            Self::Other => room.saturating_add(room / 4 + 4),
+            Self::Other | Self::Buffered { .. } if room == 0 => reserved(),
+            Self::Other | Self::Buffered { .. } => room.saturating_add(room / 4 + 4),
         }
     }
 
@@ -140,6 +154,14 @@ impl Collection {
             Self::Other => room
                 .saturating_mul(size.saturating_mul(TIMES).saturating_add(BESIDES))
                 .saturating_add(LEAF * size + NODE),
+            Self::Buffered { copies, size: decoded } => {
+                // A `Vec` that moves has up to three places per element.
+                let places = room.saturating_mul(3).saturating_add(LEAF);
+                Self::Other
+                    .bytes(room, size)
+                    .saturating_add(copies.saturating_mul(block(room.saturating_mul(size))))
+                    .saturating_add(places.saturating_mul(decoded.saturating_sub(SMALL)))
+            }
         }
     }
 }
@@ -175,6 +197,12 @@ impl Growth {
     /// Returns the growth of a collection of this type.
     pub(super) fn of<T>() -> Self {
         Self { collection: Collection::of::<T>(), len: 0, room: 0, next: 0, taken: 0, old: 0 }
+    }
+
+    /// Returns the growth of a collection of values that serde buffers.
+    pub(super) fn of_buffered(buffer: &Buffer) -> Self {
+        let collection = Collection::Buffered { copies: buffer.copies(), size: buffer.size() };
+        Self { collection, len: 0, room: 0, next: 0, taken: 0, old: 0 }
     }
 
     /// Returns the growth of a value with a fixed number of elements inside it.

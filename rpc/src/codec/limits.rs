@@ -1,5 +1,6 @@
 //! The limits of a message that is being decoded: elements, nesting, stack and memory.
 
+use super::buffering::Buffer;
 use super::shapes::Lists;
 use super::stack::{Level, Stack, TOP};
 use serde::de::Error;
@@ -95,6 +96,7 @@ pub struct Limits<'m> {
     elements: Cell<usize>,
     depth: Cell<usize>,
     stack: Stack,
+    buffer: Buffer,
     /// Bytes that may be taken without asking.
     left: Cell<usize>,
     granted: Cell<usize>,
@@ -143,6 +145,7 @@ impl<'m> Limits<'m> {
             elements: Cell::new(length.saturating_add(EMPTY_ELEMENTS)),
             depth: Cell::new(DEPTH),
             stack: Stack::default(),
+            buffer: Buffer::default(),
             left: Cell::new(FREE),
             granted: Cell::new(0),
             allowance,
@@ -183,6 +186,16 @@ impl<'m> Limits<'m> {
     /// Returns the name of the innermost type that was not decoded because it asked for whatever the bytes hold.
     pub(super) fn asking(&self) -> Option<&'static str> {
         self.asking.get()
+    }
+
+    /// Returns the collected values of types that serde buffers.
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Checks that the stack has room to decode a collected value within `levels` containers.
+    pub(super) fn admit_buffered<E: Error>(&self, levels: usize) -> Result<(), E> {
+        self.stack.admit_buffered(self.is_top(), levels)
     }
 
     /// Counts the elements that a sequence claims.

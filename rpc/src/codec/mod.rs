@@ -12,6 +12,7 @@ mod arguments;
 mod attributes;
 mod bincode;
 mod bounded;
+mod buffering;
 #[cfg(test)]
 mod chosen;
 mod coding;

@@ -31,6 +31,9 @@ const COPIES_FOR_VARIANT: usize = 2;
 /// take more; with a higher limit, an ordinary thread of 2 MiB could not decode a single one.
 const MOST: usize = 1 << 20;
 
+/// Expected stack use of one level of a buffered type whose size is not seen, in bytes.
+const BUFFERED: usize = 48 << 10;
+
 /// Levels at the top of a value that are not checked if they are modest: most values have no more, and a check is two
 /// percent of what decoding a small struct costs. Together they take less than [`TOP_MARGIN`].
 pub(super) const TOP: usize = 4;
@@ -46,6 +49,12 @@ impl Level {
     #[inline]
     pub(super) fn of_fields<T>(fields: usize) -> Self {
         Self(size_of::<T>().saturating_mul(COPIES).saturating_add(fields.saturating_mul(FIELD)).min(MOST))
+    }
+
+    /// Returns the stack use of a type of `size` bytes.
+    #[inline]
+    pub(super) fn of_size(size: usize) -> Self {
+        Self(size.saturating_mul(COPIES).min(MOST))
     }
 
     /// Returns the stack use of an enum with this number of variants.
@@ -110,11 +119,22 @@ impl Stack {
     pub(super) fn admit<E: Error>(&self, is_top: bool, level: Level) -> Result<(), E> {
         let most = self.most.get().max(level.0);
         self.most.set(most);
-        let needed = margin(is_top) + most;
-        // The end of an unknown stack is unknown.
-        let fits = stacker::remaining_stack().is_none_or(|left| left >= needed);
-        if fits { Ok(()) } else { Err(shortage(needed)) }
+        require(margin(is_top) + most)
     }
+
+    /// Checks that `levels` levels of a buffered type fit, which are decoded without further checks.
+    pub(super) fn admit_buffered<E: Error>(&self, is_top: bool, levels: usize) -> Result<(), E> {
+        let most = self.most.get();
+        require(margin(is_top) + most + (levels - 1) * most.max(BUFFERED))
+    }
+}
+
+/// Checks that this many bytes of the stack are left.
+#[inline]
+fn require<E: Error>(needed: usize) -> Result<(), E> {
+    // The end of an unknown stack is unknown.
+    let fits = stacker::remaining_stack().is_none_or(|left| left >= needed);
+    if fits { Ok(()) } else { Err(shortage(needed)) }
 }
 
 /// Returns the error of a level that does not fit.
