@@ -217,7 +217,9 @@ impl<'l, V> Visit<'l, V> {
     fn take_owned<E: Error>(&self, bytes: usize) -> Result<(), E> {
         self.take(bytes)?;
         match self.contents {
-            Contents::Buffered => self.limits.take(block(bytes).saturating_mul(self.limits.buffer().copies())),
+            Contents::Buffered => {
+                self.limits.take(block(bytes).saturating_mul(self.limits.buffer().copies()))
+            }
             _ => Ok(()),
         }
     }

@@ -13,8 +13,9 @@ use std::fmt;
 const EMPTY_ELEMENTS: usize = 1024;
 /// Maximum nesting of values. [`Stack`] may refuse it earlier.
 pub(super) const DEPTH: usize = 256;
-/// Size in bytes above which a type's share of its level's stack counts before the level is checked.
-const LARGE: usize = 4 << 10;
+/// Size in bytes above which a type's share of its level's stack counts before the level is checked. A type that serde
+/// buffers takes up to 22 times its size before that.
+const LARGE: usize = 1 << 10;
 /// Heap that every message may take without asking, in bytes.
 pub(crate) const FREE: usize = 1024;
 /// Minimum amount requested at once, in bytes.
@@ -193,9 +194,9 @@ impl<'m> Limits<'m> {
         &self.buffer
     }
 
-    /// Checks that the stack has room to decode a collected value within `levels` containers.
-    pub(super) fn admit_buffered<E: Error>(&self, levels: usize) -> Result<(), E> {
-        self.stack.admit_buffered(self.is_top(), levels)
+    /// Checks that the stack has room to decode a collected value within `depth` containers, for a type of `size` bytes.
+    pub(super) fn admit_buffered<E: Error>(&self, depth: usize, size: usize) -> Result<(), E> {
+        self.stack.admit_buffered(self.is_top(), depth, size)
     }
 
     /// Counts the elements that a sequence claims.

@@ -31,8 +31,16 @@ const COPIES_FOR_VARIANT: usize = 2;
 /// take more; with a higher limit, an ordinary thread of 2 MiB could not decode a single one.
 const MOST: usize = 1 << 20;
 
-/// Expected stack use of one level of a buffered type whose size is not seen, in bytes.
-const BUFFERED: usize = 48 << 10;
+// Types that serde buffers were measured likewise, from one container to the next: 2 to 6 KB, and 10 to 15 times the size
+// of the type, plus twice its size for each variant that holds it; at the outermost level, 22 times.
+
+/// Copies of a buffered type that the calls of one level keep.
+const COPIES_OF_BUFFERED: usize = 32;
+/// Expected stack use of one level of a buffered type, of which a larger part may be in a `Box`.
+const BUFFERED: usize = 64 << 10;
+/// Containers within which the stack use of a buffered type follows from its size alone: a thread may have a stack of
+/// 64 KiB.
+const FLAT: usize = 1;
 
 /// Levels at the top of a value that are not checked if they are modest: most values have no more, and a check is two
 /// percent of what decoding a small struct costs. Together they take less than [`TOP_MARGIN`].
@@ -49,12 +57,6 @@ impl Level {
     #[inline]
     pub(super) fn of_fields<T>(fields: usize) -> Self {
         Self(size_of::<T>().saturating_mul(COPIES).saturating_add(fields.saturating_mul(FIELD)).min(MOST))
-    }
-
-    /// Returns the stack use of a type of `size` bytes.
-    #[inline]
-    pub(super) fn of_size(size: usize) -> Self {
-        Self(size.saturating_mul(COPIES).min(MOST))
     }
 
     /// Returns the stack use of an enum with this number of variants.
@@ -122,10 +124,17 @@ impl Stack {
         require(margin(is_top) + most)
     }
 
-    /// Checks that `levels` levels of a buffered type fit, which are decoded without further checks.
-    pub(super) fn admit_buffered<E: Error>(&self, is_top: bool, levels: usize) -> Result<(), E> {
-        let most = self.most.get();
-        require(margin(is_top) + most + (levels - 1) * most.max(BUFFERED))
+    /// Checks that a collected value within `depth` containers fits, which is decoded without further checks. `size` is
+    /// the size of its type in bytes, as far as it is known.
+    pub(super) fn admit_buffered<E: Error>(&self, is_top: bool, depth: usize, size: usize) -> Result<(), E> {
+        let known = size.saturating_mul(COPIES_OF_BUFFERED).min(MOST).max(self.most.get());
+        if depth > FLAT {
+            require(margin(is_top) + (depth + 1) * known.max(BUFFERED))
+        } else if is_top && Level(known).is_modest() {
+            Ok(())
+        } else {
+            require(margin(is_top) + (depth + 1) * known)
+        }
     }
 }
 

@@ -4,11 +4,10 @@ mod poller;
 
 pub use poller::poller;
 
-use crate::codec::{self, Allowance, Bincode, DecodeError, FREE};
+use crate::codec::{self, Allowance, Bincode, CodecFor, DecodeError, FREE};
 use crate::wire::frame::Header;
 use serde::Deserialize;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::cell::Cell;
 
 /// Parses a frame. A frame that parses is emitted unchanged, except for unknown extensions.
@@ -54,10 +53,9 @@ impl Allowance for Within {
 ///
 /// # Errors
 /// Returns a human-readable reason.
-pub fn decode_within<T: DeserializeOwned>(data: &[u8], limit: usize) -> Result<(T, usize), String> {
+pub fn decode_within<C: CodecFor<T>, T>(data: &[u8], limit: usize) -> Result<(T, usize), String> {
     let within = Within { limit, granted: Cell::new(0) };
-    let value =
-        codec::decode_by(Bincode::decode_value::<T>, data, &within).map_err(|error| error.to_string())?;
+    let value = codec::decode::<C, T>(data, &within).map_err(|error| error.to_string())?;
     Ok((value, within.granted.get() + FREE))
 }
 
@@ -73,8 +71,7 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
 
 /// Decodes values of several shapes.
 pub fn values(data: &[u8]) {
-    #[derive(Deserialize)]
-    #[allow(dead_code, reason = "it is only decoded")]
+    #[derive(Serialize, Deserialize)]
     enum Shape {
         Unit,
         Pair(u8, String),
@@ -83,8 +80,8 @@ pub fn values(data: &[u8]) {
         Chain(Box<Self>),
     }
     type Map<V> = std::collections::BTreeMap<String, V>;
-    let _ = decode_within::<(u64, String, Vec<Option<u32>>)>(data, MOST);
-    let _ = decode_within::<Vec<Shape>>(data, MOST);
-    let _ = decode_within::<Map<Vec<u8>>>(data, MOST);
-    let _ = decode_within::<std::collections::HashMap<u64, Map<Box<Shape>>>>(data, MOST);
+    let _ = decode_within::<Bincode, (u64, String, Vec<Option<u32>>)>(data, MOST);
+    let _ = decode_within::<Bincode, Vec<Shape>>(data, MOST);
+    let _ = decode_within::<Bincode, Map<Vec<u8>>>(data, MOST);
+    let _ = decode_within::<Bincode, std::collections::HashMap<u64, Map<Box<Shape>>>>(data, MOST);
 }

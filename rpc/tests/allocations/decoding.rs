@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, LinkedList, VecDequ
 use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
+use trunkline::codec::{Bincode, MessagePack};
 use trunkline::fuzz::{decode_within, encode};
 use trunkline_testkit::Random;
 
@@ -50,10 +51,10 @@ struct Skipped {
 
 /// Checks that the heap used by a message is counted, and within the grant. Returns true if the message was
 /// decoded.
-fn hostile<T: DeserializeOwned>(name: &str, message: &[u8]) -> bool {
+fn hostile<T: Serialize + DeserializeOwned>(name: &str, message: &[u8]) -> bool {
     let before = HEAP.in_use_bytes();
     HEAP.reset_most();
-    let decoded = decode_within::<T>(message, LIMIT);
+    let decoded = decode_within::<Bincode, T>(message, LIMIT);
     let (most, now) = (HEAP.most_bytes().saturating_sub(before), HEAP.in_use_bytes().saturating_sub(before));
     assert!(most <= LIMIT + NOT_COUNTED, "{name}: {most} bytes while {} were decoded", message.len());
     let Ok((_value, counted)) = decoded else { return false };
@@ -82,7 +83,7 @@ fn random_message(random: &mut Random, wild: usize) -> Vec<u8> {
     message
 }
 
-fn hostile_messages<T: DeserializeOwned>(name: &str) {
+fn hostile_messages<T: Serialize + DeserializeOwned>(name: &str) {
     let mut random = Random(7);
     let mut decoded = 0;
     for round in 0..MESSAGES {
@@ -118,13 +119,72 @@ macro_rules! all_hostile {
 fn honest<T: Serialize + DeserializeOwned + PartialEq>(name: &str, value: &T, most_times: usize) {
     let message = encode(value).unwrap();
     let before = HEAP.in_use_bytes();
-    let (decoded, counted) = decode_within::<T>(&message, 256 << 20).expect(name);
+    let (decoded, counted) = decode_within::<Bincode, T>(&message, 256 << 20).expect(name);
     let held = HEAP.in_use_bytes() - before;
     assert!(decoded == *value, "{name}");
     assert!((held..=held * most_times).contains(&counted), "{name}: {held} are held, {counted} counted");
 }
 
+/// Allocations of texts of errors, in bytes.
+const REFUSED: usize = 64 << 10;
+
+/// A type that serde buffers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Expr {
+    Number(u64),
+    List(Vec<Self>),
+    Map(BTreeMap<String, Self>),
+}
+
+/// A value of 4 KiB that may be encoded in one byte.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "what a small value takes is the point")]
+enum Page {
+    Number(u64),
+    List(Vec<Self>),
+    Full([[u64; 32]; 16]),
+}
+
+/// Checks that the heap used by a value within `levels` lists is counted.
+fn buffered<T: Serialize + DeserializeOwned>(name: &str, levels: usize, value: &[u8]) {
+    let message = [&[0x91].repeat(levels), value].concat();
+    let before = HEAP.in_use_bytes();
+    HEAP.reset_most();
+    let (_value, counted) = decode_within::<MessagePack, T>(&message, 2 << 30).expect(name);
+    let most = HEAP.most_bytes().saturating_sub(before);
+    let is_counted = most <= counted + counted / 5 + REFUSED;
+    assert!(is_counted, "{name}: {most} bytes within {levels} lists, {counted} are counted");
+}
+
+/// Returns a list with this many copies of a value.
+fn list_of(count: u32, value: &[u8]) -> Vec<u8> {
+    [&[0xdd], &count.to_be_bytes()[..], &value.repeat(count as usize)].concat()
+}
+
+fn copies_of_buffered_values_are_counted() {
+    for levels in [0, 1, 4, 10] {
+        buffered::<Expr>("numbers", levels, &list_of(5_000, &[7]));
+        buffered::<Expr>("lists", levels, &list_of(3_000, &[0x91, 7]));
+        buffered::<Expr>("maps", levels, &list_of(2_000, b"\x81\xa1a\x07"));
+        buffered::<Page>("pages", levels, &list_of(500, &[7]));
+    }
+    let bytes = 100_000_u32;
+    let texts = list_of(100, &[&[0xdb], &bytes.to_be_bytes()[..], &vec![b'a'; bytes as usize]].concat());
+    let before = HEAP.in_use_bytes();
+    let (value, counted) = decode_within::<MessagePack, Vec<Text>>(&texts, 64 << 20).unwrap();
+    assert!(HEAP.in_use_bytes() - before <= counted, "{} texts", value.len());
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Text {
+    Text(String),
+}
+
 pub(crate) fn heap_of_decoding_is_counted() {
+    copies_of_buffered_values_are_counted();
     all_hostile! {
         Vec<String>, Vec<Option<u64>>, Vec<Vec<u8>>, Vec<[u64; 0]>, Vec<()>, Vec<Wide>, Vec<Vec<Wide>>, Vec<Skipped>,
         Vec<(String, Vec<String>)>, VecDeque<Wide>, LinkedList<u8>, LinkedList<()>, LinkedList<Wide>, BTreeSet<Vec<u8>>,
