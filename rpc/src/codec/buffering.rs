@@ -84,7 +84,8 @@ fn too_deep<E: Error>(depth: usize) -> E {
     ))
 }
 
-#[cfg(all(test, feature = "message-pack"))]
+#[cfg(test)]
+#[cfg(feature = "message-pack")]
 mod tests {
     use super::super::{CodecFor as _, MessagePack, Unlimited, decode_by};
     use super::type_name;
