@@ -35,8 +35,8 @@
 //! fails with a [`Status`] when its deadline passes or the server is lost. [`CallOptions`] choose whether a call
 //! waits for an unreachable server, and for room when its node's limits are reached.
 //!
-//! The crate root has the API for service authors. Devices are in [`device`], reports in [`report`], codecs in
-//! [`codec`], and the API of generated code in [`stub`]. Nodes log through `tracing`.
+//! The crate root has the API for service authors. Devices are in [`device`], reports in [`report`], and codecs in
+//! [`codec`]. Nodes log through `tracing`.
 
 #![forbid(unsafe_code)]
 
@@ -54,6 +54,7 @@ mod observe;
 mod server;
 mod status;
 pub mod stream;
+#[doc(hidden)]
 pub mod stub;
 mod upper;
 mod wire;

@@ -122,6 +122,8 @@ fn names(service: &Service) -> TokenStream {
     quote! {
         #import
 
+        const _: () = #krate::stub::require_version::<#krate::stub::StubVersion<1>>();
+
         #[allow(dead_code)]
         type #codec = #codec_type;
 

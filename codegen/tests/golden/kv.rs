@@ -22,6 +22,7 @@ pub trait Kv: 'static {
         Output = Result<impl Stream<Item = Result<Bytes, Status>>, Status>,
     >;
 }
+const _: () = ::trunkline::stub::require_version::<::trunkline::stub::StubVersion<1>>();
 #[allow(dead_code)]
 type __KvCodec = ::trunkline::codec::Bincode;
 #[allow(dead_code, non_upper_case_globals)]

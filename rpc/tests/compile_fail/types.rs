@@ -60,4 +60,7 @@ mod own {
     }
 }
 
+// Code that a later generator has made.
+const _: () = trunkline::stub::require_version::<trunkline::stub::StubVersion<2>>();
+
 fn main() {}
