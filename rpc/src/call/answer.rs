@@ -4,7 +4,7 @@ use super::stream::StreamAnswer;
 use crate::call::response::Response;
 use crate::executor::wakes;
 use crate::status::Status;
-use crate::stream::Stream;
+use crate::stream::CallStream;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ impl From<StreamAnswer> for Answer {
 
 impl Answer {
     /// Returns the stream of a call that has one.
-    pub(crate) fn stream(&self) -> Option<&Arc<Stream>> {
+    pub(crate) fn stream(&self) -> Option<&Arc<CallStream>> {
         if let Self::Stream(answer) = self { answer.stream() } else { None }
     }
 

@@ -6,7 +6,7 @@ use super::submission::{Submission, shutting_down};
 use crate::call::response::Response;
 use crate::codec::DecodeValue;
 use crate::status::Status;
-use crate::stream::{ItemBuffer, Misuse, Stream, StreamHost, Streaming, send_all};
+use crate::stream::{CallStream, ItemBuffer, Misuse, StreamHost, Streaming, send_all};
 use crate::wire::name::Streams;
 use bytes::Bytes;
 use futures_core::Stream as Source;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(crate) type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The items that a call sends: the result of [`outgoing`] or of [`no_items`].
-pub struct Outgoing(Option<Box<dyn FnOnce(Arc<Stream>) -> Sending + Send>>);
+pub struct Outgoing(Option<Box<dyn FnOnce(Arc<CallStream>) -> Sending + Send>>);
 
 /// Returns the items of a stream, which `put` encodes.
 pub fn outgoing<S, P>(items: S, put: P) -> Outgoing
@@ -66,7 +66,7 @@ impl NewStream {
         idle_limit: Option<Duration>,
         outgoing: Outgoing,
     ) -> Self {
-        let stream = Stream::of_client(owner, streams, idle_limit);
+        let stream = CallStream::of_client(owner, streams, idle_limit);
         Self {
             answer: StreamAnswer(Some(Arc::clone(&stream))),
             wait: StreamWait { stream: Some(Arc::clone(&stream)), opened: None },
@@ -78,7 +78,7 @@ impl NewStream {
 
 /// Delivers the outcome of a call that streams items. Dropping it ends the call.
 #[derive(Debug)]
-pub(crate) struct StreamAnswer(Option<Arc<Stream>>);
+pub(crate) struct StreamAnswer(Option<Arc<CallStream>>);
 
 impl StreamAnswer {
     pub(crate) fn complete(mut self, outcome: Outcome) {
@@ -91,7 +91,7 @@ impl StreamAnswer {
         self.0.as_ref().is_none_or(|stream| stream.is_abandoned())
     }
 
-    pub(crate) fn stream(&self) -> Option<&Arc<Stream>> {
+    pub(crate) fn stream(&self) -> Option<&Arc<CallStream>> {
         self.0.as_ref()
     }
 }
@@ -108,9 +108,9 @@ impl Drop for StreamAnswer {
 #[derive(Debug)]
 pub struct StreamWait {
     /// `None` after the outcome.
-    stream: Option<Arc<Stream>>,
+    stream: Option<Arc<CallStream>>,
     /// The stream that continues after the outcome.
-    opened: Option<Arc<Stream>>,
+    opened: Option<Arc<CallStream>>,
 }
 
 impl Wait for StreamWait {
@@ -148,7 +148,7 @@ impl Drop for StreamWait {
 
 /// A stream that a call opens, for the reader of its items.
 #[derive(Debug)]
-pub struct Opened(Arc<Stream>);
+pub struct Opened(Arc<CallStream>);
 
 impl Opened {
     /// Returns the items, decoded.

@@ -14,7 +14,7 @@ use crate::node::budgets::SharedMemory;
 use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::{Drain, Lifecycle};
 use crate::observe::counted::CountedMethods;
-use crate::stream::{Changes, Stream, StreamHost};
+use crate::stream::{CallStream, Changes, StreamHost};
 use crate::wire::frame::Encoded;
 use crossbeam_queue::ArrayQueue;
 use std::collections::VecDeque;
@@ -290,7 +290,7 @@ impl Inbox {
 }
 
 impl StreamHost for Inbox {
-    fn stream_changed(&self, stream: Arc<Stream>) {
+    fn stream_changed(&self, stream: Arc<CallStream>) {
         self.changes.add(stream);
         if self.closed.load(Ordering::SeqCst) {
             self.changes.clear();

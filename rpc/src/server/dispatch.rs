@@ -17,7 +17,7 @@ use crate::node::start_error::HandlerInitError;
 use crate::observe::counted::MethodCounters;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::{Stream, first_charge};
+use crate::stream::{CallStream, first_charge};
 use crate::wire::frame::{
     Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, Method as MethodExtension, NOBODY, Number,
     RequestHeader, send, status_body,
@@ -112,7 +112,7 @@ struct Running {
     /// Context, if the handler has asked for it.
     context: Option<Context>,
     /// The stream of a call that has one.
-    stream: Option<Arc<Stream>>,
+    stream: Option<Arc<CallStream>>,
 }
 
 /// A method of a service, with the properties of its calls.

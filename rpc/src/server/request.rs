@@ -7,7 +7,7 @@ use crate::codec::{DecodeArguments, DecodeValue, EncodeValue};
 use crate::node::budgets::check_metadata;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::{ItemBuffer, SendItemsError, Stream, Streaming, send_from_handler};
+use crate::stream::{CallStream, ItemBuffer, SendItemsError, Streaming, send_from_handler};
 use crate::wire::frame::Encoded;
 use crate::wire::metadata::{MOST_TRACE_BYTES, Metadata};
 use bytes::Bytes;
@@ -40,7 +40,7 @@ pub struct Request {
     poller: Rc<LocalQueue>,
     memory: Rc<ArgumentMemory>,
     /// The stream of a call that has one.
-    stream: Option<Arc<Stream>>,
+    stream: Option<Arc<CallStream>>,
     /// Maximum size of the metadata of a response, in bytes.
     most_metadata: usize,
 }
@@ -52,7 +52,7 @@ impl Request {
         encoded: Range<usize>,
         poller: Rc<LocalQueue>,
         memory: Rc<ArgumentMemory>,
-        stream: Option<Arc<Stream>>,
+        stream: Option<Arc<CallStream>>,
         most_metadata: usize,
     ) -> Self {
         Self { message, encoded, poller, memory, stream, most_metadata }
@@ -92,7 +92,7 @@ impl Request {
         self.incoming().map(|stream| Streaming::raw(stream, value))
     }
 
-    fn incoming(&self) -> Result<Arc<Stream>, Failure> {
+    fn incoming(&self) -> Result<Arc<CallStream>, Failure> {
         let misuse =
             || Status::ran(Code::Internal, "the call has no stream of the caller").because(Reason::Misuse);
         self.stream.clone().filter(|stream| stream.reads()).ok_or_else(|| Failure::Node(misuse()))
@@ -139,7 +139,7 @@ impl fmt::Debug for Request {
 /// The writer of a handler's stream.
 #[derive(Debug)]
 pub struct Writer {
-    stream: Option<Arc<Stream>>,
+    stream: Option<Arc<CallStream>>,
     /// Maximum size of the metadata of a response, in bytes.
     most_metadata: usize,
 }

@@ -1,7 +1,7 @@
 //! Streams that their poller has to process, reported by readers and writers on any thread.
 
 use super::Charge;
-use super::state::{Flushed, Stream};
+use super::state::{CallStream, Flushed};
 use crate::node::fork_lock::Lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -22,11 +22,11 @@ const FAILURES: usize = 16;
 #[derive(Default)]
 pub(crate) struct Changes {
     any: AtomicBool,
-    streams: Lock<Vec<Arc<Stream>>>,
+    streams: Lock<Vec<Arc<CallStream>>>,
 }
 
 impl Changes {
-    pub(crate) fn add(&self, stream: Arc<Stream>) {
+    pub(crate) fn add(&self, stream: Arc<CallStream>) {
         self.streams.lock().push(stream);
         // SYNC: changes
         self.any.store(true, Ordering::Release);
@@ -38,7 +38,7 @@ impl Changes {
     }
 
     /// Takes all streams, in exchange for an empty list.
-    fn take(&self, list: &mut Vec<Arc<Stream>>) {
+    fn take(&self, list: &mut Vec<Arc<CallStream>>) {
         self.any.store(false, Ordering::Release);
         mem::swap(&mut *self.streams.lock(), list);
     }
@@ -59,14 +59,14 @@ pub(crate) struct Unsent {
     lines: BTreeMap<PeerKey, BlockedPeer>,
     next_round: Option<Time>,
     /// Reused to avoid an allocation per flush.
-    list: Vec<Arc<Stream>>,
+    list: Vec<Arc<CallStream>>,
     scratch: Vec<u8>,
 }
 
 /// The streams of a peer without room.
 #[derive(Debug)]
 struct BlockedPeer {
-    streams: VecDeque<Arc<Stream>>,
+    streams: VecDeque<Arc<CallStream>>,
     due: Time,
     pause: Duration,
 }

@@ -4,7 +4,7 @@ use super::StreamHost;
 use super::Window;
 use super::buffer::{Item, ReceivedItems};
 use super::channel::Watch;
-use super::state::{Read, Stream};
+use super::state::{CallStream, Read};
 use crate::call::response::Most;
 use crate::codec::{DecodeError, DecodeValue, Limits};
 use crate::executor::on_poller;
@@ -110,7 +110,7 @@ enum Kind<T> {
 }
 
 struct Reader<T> {
-    stream: Arc<Stream>,
+    stream: Arc<CallStream>,
     /// Received items, without a lock.
     batch: ReceivedItems,
     /// Consumed window that was not returned to the peer yet.
@@ -145,16 +145,16 @@ impl<T> Streaming<T> {
         Self(Kind::Local(Box::pin(items), Watch::default()))
     }
 
-    pub(crate) fn coded<D: DecodeValue<Value = T>>(stream: Arc<Stream>) -> Self {
+    pub(crate) fn coded<D: DecodeValue<Value = T>>(stream: Arc<CallStream>) -> Self {
         let most = stream.most_decoded();
         Self::new(stream, Decode::Coded(decode::<D>, most))
     }
 
-    pub(crate) fn raw(stream: Arc<Stream>, value: fn(Bytes) -> T) -> Self {
+    pub(crate) fn raw(stream: Arc<CallStream>, value: fn(Bytes) -> T) -> Self {
         Self::new(stream, Decode::Raw(value))
     }
 
-    fn new(stream: Arc<Stream>, decode: Decode<T>) -> Self {
+    fn new(stream: Arc<CallStream>, decode: Decode<T>) -> Self {
         let batch = ReceivedItems::default();
         let reader = Reader { stream, batch, consumed: Window::NONE, delivered: 0, decode, is_over: false };
         Self(Kind::Received(reader))

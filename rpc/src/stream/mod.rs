@@ -1,7 +1,7 @@
 //! Streams of items in calls: [`Streaming`] reads one, and [`channel`] feeds one.
 //!
 //! A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
-//! has a `Stream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
+//! has a `CallStream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
 //! sends what the writer has handed over; the other two may be on any thread. `StreamHost` reports
 //! changes to the poller and wakes it.
 //!
@@ -32,8 +32,9 @@ pub(crate) use changes::{Changes, Unsent};
 #[doc(hidden)]
 pub use channel::Watch;
 pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
+pub use futures_core::Stream;
 pub use items::Streaming;
-pub(crate) use state::{Address, Expiry, Misuse, Stream};
+pub(crate) use state::{Address, CallStream, Expiry, Misuse};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 
 /// Bytes of the window of a direction when a stream begins.
@@ -97,7 +98,7 @@ type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
 /// The defaults are those of a node that has not started, whose calls could not be made.
 pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
     /// Tells the poller to process a stream that has changed.
-    fn stream_changed(&self, _stream: Arc<Stream>) {}
+    fn stream_changed(&self, _stream: Arc<CallStream>) {}
 
     /// Tells the poller that a caller has dropped a stream. The poller then searches its calls.
     fn stream_dropped(&self) {}

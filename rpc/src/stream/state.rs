@@ -114,7 +114,7 @@ const SHORTEST_IDLE: Duration = Duration::from_millis(1);
 type Outcome = Result<Response, Status>;
 
 /// One stream at one side.
-pub(crate) struct Stream {
+pub(crate) struct CallStream {
     owner: Arc<dyn StreamHost>,
     side: Side,
     streams: Streams,
@@ -192,7 +192,7 @@ struct Sending {
     waker: Option<Waker>,
 }
 
-impl Stream {
+impl CallStream {
     /// Creates a stream of a call that the poller of `owner` makes. The call ends if nothing arrives for `idle_limit`.
     pub(crate) fn of_client(
         owner: Arc<dyn StreamHost>,
@@ -891,9 +891,9 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for CallStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream")
+        f.debug_struct("CallStream")
             .field("side", &self.side)
             .field("streams", &self.streams)
             .finish_non_exhaustive()
@@ -914,7 +914,7 @@ mod tests {
     }
 
     impl StreamHost for OfProcess {
-        fn stream_changed(&self, _: Arc<Stream>) {
+        fn stream_changed(&self, _: Arc<CallStream>) {
             panic!("a child reports to no poller");
         }
 
@@ -944,7 +944,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
-        let stream = Stream::of_client(Arc::new(OfProcess { is_forked: true }), Streams::Both, None);
+        let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: true }), Streams::Both, None);
         let of_poller = stream.state.lock();
         let (done, wait) = channel();
         let program = Arc::clone(&stream);
@@ -967,7 +967,7 @@ mod tests {
     }
 
     /// A waker of a task that, when it ends, uses the stream.
-    struct Uses(Arc<Stream>);
+    struct Uses(Arc<CallStream>);
 
     impl std::task::Wake for Uses {
         fn wake(self: Arc<Self>) {}
@@ -982,7 +982,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_waker_that_is_replaced_may_use_the_stream() {
-        let stream = Stream::of_client(Arc::new(OfProcess { is_forked: false }), Streams::Both, None);
+        let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: false }), Streams::Both, None);
         let (done, wait) = channel();
         // A deadlock would keep the thread.
         thread::spawn(move || {

@@ -2,7 +2,7 @@
 
 use super::buffer::ItemBuffer;
 use super::channel::watched;
-use super::state::{Room, Stream};
+use super::state::{CallStream, Room};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::metadata::Metadata;
@@ -22,7 +22,7 @@ pub(crate) enum SendItemsError {
 
 /// Sends the metadata and the items of a handler's stream, which `put` encodes. Completes when all items have left.
 pub(crate) async fn send_from_handler<S, T, P>(
-    stream: Arc<Stream>,
+    stream: Arc<CallStream>,
     initial: Metadata,
     source: S,
     put: P,
@@ -41,7 +41,7 @@ where
 }
 
 /// Sends the items of a caller's stream, until it or the call ends.
-pub(crate) async fn send_all<S, P>(stream: Arc<Stream>, source: S, put: P)
+pub(crate) async fn send_all<S, P>(stream: Arc<CallStream>, source: S, put: P)
 where
     S: Source,
     P: Fn(S::Item, &mut ItemBuffer) -> Result<(), Status>,
@@ -55,7 +55,7 @@ where
 }
 
 /// Ends the call if its stream of items panics, or is dropped before its end.
-struct Unfinished(Option<Arc<Stream>>);
+struct Unfinished(Option<Arc<CallStream>>);
 
 impl Unfinished {
     fn finish(mut self, sent: Result<(), SendItemsError>) {
@@ -78,7 +78,7 @@ impl Drop for Unfinished {
 
 /// A future that sends the items of `source`.
 struct Pump<'p, S, P> {
-    stream: &'p Arc<Stream>,
+    stream: &'p Arc<CallStream>,
     source: Pin<&'p mut S>,
     put: &'p mut P,
     items: ItemBuffer,

@@ -3,9 +3,9 @@
 use crate::common::until;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use trunkline::stream::channel;
+use trunkline::stream::{Stream, channel};
 use trunkline::{
-    Bytes, CallError, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, Stream, Streaming, block_on,
+    Bytes, CallError, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, Streaming, block_on,
 };
 
 /// An application error type.

@@ -6,7 +6,7 @@ use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::server::{ArgumentMemory, Failure};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::{Address, Misuse, Stream, first_charge};
+use crate::stream::{Address, CallStream, Misuse, first_charge};
 use crate::wire::frame::StreamPart;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,11 +46,11 @@ impl Dispatch {
 
     /// Creates the stream of an admitted call.
     #[cold]
-    pub(super) fn open(&self, caller: &Caller) -> Arc<Stream> {
+    pub(super) fn open(&self, caller: &Caller) -> Arc<CallStream> {
         let Key { peer, session, poller, call } = caller.key;
         let address = Address { peer, toward: Toward::Poller(poller), session: Some(session), call };
         let charged = first_charge(caller.streams);
-        Stream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged)
+        CallStream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged)
     }
 
     /// Takes a frame of a stream from its caller.
