@@ -7,7 +7,7 @@ use crate::call::response::Response;
 use crate::codec::DecodeValue;
 use crate::status::Status;
 use crate::stream::{CallStream, ItemBuffer, Misuse, StreamHost, Streaming, send_all};
-use crate::wire::name::Streams;
+use crate::wire::name::MethodName;
 use bytes::Bytes;
 use futures_core::Stream as Source;
 use std::fmt;
@@ -20,7 +20,9 @@ use std::time::Duration;
 pub(crate) type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The items that a call sends: the result of [`outgoing`] or of [`no_items`].
-pub struct Outgoing(Option<Box<dyn FnOnce(Arc<CallStream>) -> Sending + Send>>);
+pub struct Outgoing(Option<Box<MakeSending>>);
+
+type MakeSending = dyn FnOnce(Arc<CallStream>, &'static MethodName) -> Sending + Send;
 
 /// Returns the items of a stream, which `put` encodes.
 pub fn outgoing<S, P>(items: S, put: P) -> Outgoing
@@ -29,7 +31,7 @@ where
     S::Item: Send,
     P: Fn(S::Item, &mut ItemBuffer) -> Result<(), Status> + Send + Sync + 'static,
 {
-    Outgoing(Some(Box::new(move |stream| Box::pin(send_all(stream, items, put)))))
+    Outgoing(Some(Box::new(move |stream, method| Box::pin(send_all(stream, method, items, put)))))
 }
 
 /// Returns the items of a call that sends none.
@@ -62,16 +64,16 @@ impl NewStream {
     /// Creates the stream of a call that the poller of `owner` makes.
     pub(crate) fn new(
         owner: Arc<dyn StreamHost>,
-        streams: Streams,
+        method: &'static MethodName,
         idle_limit: Option<Duration>,
         outgoing: Outgoing,
     ) -> Self {
-        let stream = CallStream::of_client(owner, streams, idle_limit);
+        let stream = CallStream::of_client(owner, method.streams, idle_limit);
         Self {
             answer: StreamAnswer(Some(Arc::clone(&stream))),
             wait: StreamWait { stream: Some(Arc::clone(&stream)), opened: None },
             opened: Opened(Arc::clone(&stream)),
-            sending: outgoing.0.map(|make| make(stream)),
+            sending: outgoing.0.map(|make| make(stream, method)),
         }
     }
 }

@@ -257,7 +257,7 @@ impl Channel {
             Err(_) => Arc::clone(&self.inboxes) as _,
         };
         let NewStream { answer, wait, opened, sending } =
-            NewStream::new(owner, method.streams, options.idle_limit(), items);
+            NewStream::new(owner, method, options.idle_limit(), items);
         let call = NewCall::new(CallKind::Stream, options, method, arguments, body);
         let call = self.core.make(call, |call, hooks| {
             let (started, inbox) = next?;

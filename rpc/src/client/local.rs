@@ -127,7 +127,7 @@ impl LocalChannel {
     ) -> (Call<StreamWait>, Opened) {
         let owner = Arc::clone(self.poller.owner());
         let NewStream { answer, wait, opened, sending } =
-            NewStream::new(owner, method.streams, options.idle_limit(), items);
+            NewStream::new(owner, method, options.idle_limit(), items);
         let call = NewCall::new(CallKind::Stream, options, method, arguments, body);
         let call = self.core.make(call, |call, _| {
             let wait = self.submit(call, || (answer.into(), wait))?;

@@ -1,15 +1,20 @@
 //! The writer of a stream: sends the items of the program's stream while the reader's window has room.
+//!
+//! The program's stream may panic. The items before a panic, or before an error, leave first, and then the call ends.
 
 use super::buffer::ItemBuffer;
 use super::channel::watched;
 use super::state::{CallStream, Room};
+use crate::executor::runtime_guard;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::metadata::Metadata;
+use crate::wire::name::MethodName;
 use futures_core::Stream as Source;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use trunkline_machine::rings::panics::{catch, catch_or};
 
 /// The error of sending items.
 #[derive(Debug)]
@@ -37,43 +42,52 @@ where
         Err(status) => Err(SendItemsError::Source(status)),
     };
     let source = pin!(source);
-    Pump { stream: &stream, source, put: &mut put, items: ItemBuffer::default(), ended: None }.await
+    let (items, panicked) = (ItemBuffer::default(), runtime_guard::panicked);
+    Pump { stream: &stream, source, put: &mut put, panicked, items, ended: None }.await
 }
 
 /// Sends the items of a caller's stream, until it or the call ends.
-pub(crate) async fn send_all<S, P>(stream: Arc<CallStream>, source: S, put: P)
+pub(crate) async fn send_all<S, P>(stream: Arc<CallStream>, method: &'static MethodName, source: S, put: P)
 where
     S: Source,
     P: Fn(S::Item, &mut ItemBuffer) -> Result<(), Status>,
 {
-    let guard = Unfinished(Some(Arc::clone(&stream)));
     let mut put = |item: S::Item, buffer: &mut ItemBuffer| put(item, buffer).map_err(SendItemsError::Item);
-    let source = pin!(source);
-    let sent =
-        Pump { stream: &stream, source, put: &mut put, items: ItemBuffer::default(), ended: None }.await;
-    guard.finish(sent);
-}
-
-/// Ends the call if its stream of items panics, or is dropped before its end.
-struct Unfinished(Option<Arc<CallStream>>);
-
-impl Unfinished {
-    fn finish(mut self, sent: Result<(), SendItemsError>) {
-        if let (Some(stream), Err(SendItemsError::Item(status) | SendItemsError::Source(status))) =
-            (self.0.take(), sent)
-        {
-            stream.abort(status);
-        }
+    let mut slot = pin!(Some(source));
+    let Some(source) = slot.as_mut().as_pin_mut() else { return };
+    let (items, panicked) = (ItemBuffer::default(), items_panicked);
+    let sent = Pump { stream: &stream, source, put: &mut put, panicked, items, ended: None }.await;
+    if let Err(SendItemsError::Item(status) | SendItemsError::Source(status)) = sent {
+        abort(&stream, method, status);
+    }
+    if catch(|| slot.set(None)).is_err() {
+        log_panic(&stream, method);
     }
 }
 
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        let text = "the stream of items that the client sends has panicked, or its poller has ended";
-        if let Some(stream) = self.0.take() {
-            stream.abort(Status::ran(Code::Internal, text).because(Reason::Panicked));
-        }
+/// Returns the status of a call whose caller's stream has panicked.
+#[cold]
+fn items_panicked(_message: Option<&str>) -> Status {
+    let text = "the stream of items that the client sends panicked";
+    Status::ran(Code::Internal, text).because(Reason::Panicked)
+}
+
+/// Ends a call because of its caller's stream, with a status that does not name the call yet.
+#[cold]
+fn abort(stream: &CallStream, method: &MethodName, status: Status) {
+    if status.reason() == Some(Reason::Panicked) {
+        log_panic(stream, method);
     }
+    stream.abort(match stream.peer() {
+        Some((_, peer)) => status.of_call(format_args!("{method} at {peer}")),
+        None => status.of_call(format_args!("{method}")),
+    });
+}
+
+#[cold]
+fn log_panic(stream: &CallStream, method: &MethodName) {
+    let peer = stream.peer().map(|(_, peer)| tracing::field::display(peer));
+    tracing::error!(peer, %method, "the stream of items that a client sends panicked");
 }
 
 /// A future that sends the items of `source`.
@@ -81,6 +95,8 @@ struct Pump<'p, S, P> {
     stream: &'p Arc<CallStream>,
     source: Pin<&'p mut S>,
     put: &'p mut P,
+    /// Returns the status for a panic with this message.
+    panicked: fn(Option<&str>) -> Status,
     items: ItemBuffer,
     /// Outcome of `source`, once it has ended.
     ended: Option<Result<(), SendItemsError>>,
@@ -107,7 +123,7 @@ where
             // The items before an error have left.
             return Poll::Ready(ended);
         }
-        let ((), dropped) = watched(|| {
+        let code = || {
             while window.is_open() && this.ended.is_none() {
                 match this.source.as_mut().poll_next(task) {
                     Poll::Ready(Some(item)) => match (this.put)(item, &mut this.items) {
@@ -118,7 +134,11 @@ where
                     Poll::Pending => break,
                 }
             }
-        });
+        };
+        let (polled, dropped) = watched(|| catch_or(code, this.panicked));
+        if let Err(status) = polled {
+            this.ended = Some(Err(SendItemsError::Item(status)));
+        }
         if let Some(status) = dropped.filter(|_| !matches!(this.ended, Some(Err(_)))) {
             this.ended = Some(Err(SendItemsError::Item(status)));
         }

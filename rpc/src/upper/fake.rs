@@ -597,7 +597,7 @@ impl Rig {
     fn open_call(&self, call: Submission<Setter<Outcome>>, items: Items) -> (StreamWait, Opened) {
         let ((deadline, idle_limit), method) = (self.stream_limits, call.method);
         let NewStream { answer, wait, opened, sending } =
-            NewStream::new(Arc::clone(&self.inbox) as _, method.streams, idle_limit, items);
+            NewStream::new(Arc::clone(&self.inbox) as _, method, idle_limit, items);
         let submission = Submission { deadline, ..call }.with_answer(Some(answer));
         let _closed = self.inbox.push(Work::Open(Box::new(Opening { submission, sending })));
         (wait, opened)

@@ -1,6 +1,7 @@
 //! Streams of items between two nodes of one process.
 
 use crate::common::until;
+use crate::logged::Logged;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use trunkline::stream::{Stream, channel};
@@ -47,26 +48,20 @@ struct Counter {
     next: u64,
     to: u64,
     then: String,
-    has_waited: bool,
 }
 
 impl Stream for Counter {
     type Item = Result<u64, Status>;
 
-    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.next < self.to {
             self.next += 1;
             return Poll::Ready(Some(Ok(self.next - 1)));
         }
         match self.then.as_str() {
             "end" => Poll::Ready(None),
-            // In a later turn than the items.
-            "panic" if self.has_waited => panic!("a stream that panics"),
-            "panic" => {
-                self.has_waited = true;
-                task.waker().wake_by_ref();
-                Poll::Pending
-            }
+            "fail" => Poll::Ready(Some(Err(Status::aborted("no more items")))),
+            "panic" => panic!("a stream that panics"),
             _ => Poll::Pending,
         }
     }
@@ -96,7 +91,7 @@ impl Feed for Server {
         if then == "refuse" {
             return Err(Status::not_found("no such count"));
         }
-        Ok(Counter { next: 0, to, then, has_waited: false })
+        Ok(Counter { next: 0, to, then })
     }
 
     async fn upload(&self, mut chunks: Streaming<Bytes>) -> Result<Vec<u64>, Status> {
@@ -231,23 +226,50 @@ fn a_handler_refuses_a_stream_with_a_status_or_an_error_of_its_own() {
 #[test]
 fn a_panic_in_a_handlers_stream_is_an_error_that_says_how_many_items_came() {
     let pair = pair();
-    let (counted, end) = read(block_on(pair.client.count(5, "panic".into())).unwrap());
-    let status = end.unwrap_err();
-    assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::Panicked)));
-    let text = format!("{} items of the stream were delivered", counted.len());
-    assert!(status.to_string().contains(&text), "{status}");
+    // 100 items are more than the first window has room for.
+    for items in [10, 100] {
+        let (counted, end) = read(block_on(pair.client.count(items, "panic".into())).unwrap());
+        assert!(counted.into_iter().eq(0..items));
+        let status = end.unwrap_err();
+        assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::Panicked)));
+        let text = format!("{items} items of the stream were delivered");
+        assert!(status.to_string().contains(&text), "{status}");
+    }
     assert_eq!(block_on(pair.client.ping()), Ok(7));
 }
 
 #[test]
-fn a_clients_stream_that_panics_ends_the_call_with_an_error() {
+fn items_before_an_error_of_a_handlers_stream_arrive_first() {
     let pair = pair();
-    let chunks = Iterate(
-        (0..).map(|number: usize| if number < 3 { chunk(number) } else { panic!("a client's stream") }),
-    );
-    let status = block_on(pair.client.upload(chunks)).unwrap_err();
-    assert_eq!(status.reason(), Some(Reason::Panicked), "{status}");
-    assert_eq!(block_on(pair.client.ping()), Ok(7));
+    let (counted, end) = read(block_on(pair.client.count(10, "fail".into())).unwrap());
+    assert!(counted.into_iter().eq(0..10));
+    assert_eq!(end, Err(Status::aborted("no more items")));
+}
+
+/// A stream of no items that panics when it is dropped.
+struct PanicsInDrop;
+
+impl Stream for PanicsInDrop {
+    type Item = Bytes;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        Poll::Ready(None)
+    }
+}
+
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        panic!("a client's stream panics in its drop");
+    }
+}
+
+#[test]
+fn a_clients_stream_that_panics_in_its_drop_is_logged_with_its_method() {
+    let log = Logged::by_all();
+    let pair = pair();
+    assert_eq!(block_on(pair.client.upload(PanicsInDrop)), Ok(vec![]));
+    let is_logged = |line: &String| line.contains("a client sends panicked") && line.contains("Feed.upload");
+    until("the log has the method", || log.lines().iter().any(is_logged).then_some(()));
 }
 
 /// Sums a feed through a client or a mock.

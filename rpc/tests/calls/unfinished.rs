@@ -1,6 +1,8 @@
 //! Streams whose feeders die before they have finished.
 
-use crate::common::{Events, Reporter, events, pair};
+use crate::common::{Events, Reporter, events, pair, until};
+use crate::logged::Logged;
+use crate::streams::Iterate;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -80,8 +82,11 @@ impl<S: Stream + Unpin> Stream for Adapted<S> {
     }
 }
 
+/// Sum of a caller's rows, or their number and the code of the error after them.
+type Summed = Result<u32, (u32, Code)>;
+
 /// Reports how the callers' streams end, read by threads that outlive their calls.
-struct Server(Reporter<Result<u32, Code>>);
+struct Server(Reporter<Summed>);
 
 impl Rows for Server {
     async fn rows(&self, end: String) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
@@ -93,14 +98,14 @@ impl Rows for Server {
     async fn sum(&self, mut rows: Streaming<u32>) -> Result<u32, Status> {
         let (reporter, (sender, mut outcome)) = (self.0.clone(), channel(1));
         std::thread::spawn(move || {
+            let (mut sum, mut count) = (0, 0);
             let sum = block_on(async {
-                let mut sum = 0;
                 while let Some(row) = rows.message().await? {
-                    sum += row;
+                    (sum, count) = (sum + row, count + 1);
                 }
                 Ok::<_, Status>(sum)
             });
-            reporter.tell(sum.as_ref().map(|sum| *sum).map_err(Status::code));
+            reporter.tell(sum.as_ref().map(|sum| *sum).map_err(|status| (count, status.code())));
             let _closed = sender.try_send(sum);
             sender.finish();
         });
@@ -112,7 +117,7 @@ impl Rows for Server {
     }
 }
 
-fn rig() -> (Node, Node, RowsClient, Events<Result<u32, Code>>) {
+fn rig() -> (Node, Node, RowsClient, Events<Summed>) {
     let (reporter, ends) = events();
     let (server, node) = pair(RowsServer::new(Server(reporter)));
     let client = RowsClient::new(node.channel(server.local_address()));
@@ -133,7 +138,8 @@ fn read(mut rows: Streaming<u32>) -> (u32, Result<(), Status>) {
     (count, end)
 }
 
-fn sender_dropped(status: &Status, by: Origin) {
+fn sender_dropped(status: &Status, method: &str, by: Origin) {
+    assert!(status.message().starts_with(&format!("Rows.{method}")), "{status}");
     let told = (status.code(), status.reason(), status.origin());
     assert_eq!(told, (Code::Internal, Some(Reason::SenderDropped), by), "{status}");
 }
@@ -144,7 +150,7 @@ fn feeder_of_a_handler_that_dies_is_an_error_after_its_items() {
     for end in DEATHS {
         let (count, status) = read(block_on(client.rows(end.into())).unwrap());
         let status = status.expect_err(end);
-        sender_dropped(&status, Origin::Peer);
+        sender_dropped(&status, "rows", Origin::Peer);
         assert!(status.to_string().contains("10 items of the stream were delivered"), "{status}");
         assert_eq!(count, ROWS, "{end}");
     }
@@ -160,15 +166,29 @@ fn feeder_of_a_caller_that_dies_is_an_error_at_both_ends() {
         Adapted(rows)
     };
     for end in DEATHS {
-        sender_dropped(&block_on(client.sum(rows(end))).expect_err(end), Origin::Local);
-        assert_eq!(ends.next(), Err(Code::Cancelled), "{end}");
+        sender_dropped(&block_on(client.sum(rows(end))).expect_err(end), "sum", Origin::Local);
+        assert_eq!(ends.next(), Err((ROWS, Code::Cancelled)), "{end}");
         let opened = block_on(client.copy(rows(end)));
         let status = opened.map_or_else(Err, |copied| read(copied).1).expect_err(end);
-        sender_dropped(&status, Origin::Local);
+        sender_dropped(&status, "copy", Origin::Local);
     }
     assert_eq!(block_on(client.sum(rows("finish"))), Ok(45));
     assert_eq!(ends.next(), Ok(45));
     assert_eq!(read(block_on(client.copy(rows("finish"))).unwrap()), (ROWS, Ok(())));
+}
+
+#[test]
+fn callers_stream_that_panics_is_an_error_at_both_ends_after_its_items() {
+    let log = Logged::by_all();
+    let (_server, _node, client, ends) = rig();
+    let rows = (0..).map(|number| if number < ROWS { number } else { panic!("a caller's stream") });
+    let status = block_on(client.sum(Iterate(rows))).unwrap_err();
+    assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::Panicked)));
+    assert!(status.message().starts_with("Rows.sum"), "{status}");
+    assert!(status.message().ends_with(": the stream of items that the client sends panicked"), "{status}");
+    assert_eq!(ends.next(), Err((ROWS, Code::Cancelled)));
+    let is_logged = |line: &String| line.contains("a client sends panicked") && line.contains("Rows.sum");
+    until("the log has the method", || log.lines().iter().any(is_logged).then_some(()));
 }
 
 #[test]
