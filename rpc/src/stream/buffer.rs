@@ -1,7 +1,9 @@
 //! Buffers for the items of a stream: items to send, and received items.
 //!
-//! Small items share one buffer, so they need no allocation each.
+//! Small items share one buffer, so they need no allocation each. Peers are charged for windows, not for buffers. A buffer
+//! therefore grows only as far as its window, and the two buffers of a direction together have at most an eighth more.
 
+use super::BATCH;
 use crate::codec::EncodeValue;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -14,6 +16,13 @@ use std::mem;
 const COPIED: usize = 4096;
 /// Capacity in bytes beyond which an empty buffer is freed.
 const KEPT: usize = 64 << 10;
+/// Smallest capacity of a buffer, in bytes.
+const LEAST: usize = 512;
+/// Capacity in bytes beyond which a buffer of received items is cut to their size for its reader.
+const UNCUT: usize = 2048;
+/// Bytes of a batch to send, with the headers of its items.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small constant")]
+const BATCH_BYTES: usize = BATCH.bytes as usize + BATCH.items as usize * DATA_BYTES;
 
 /// An item in a buffer.
 #[derive(Debug)]
@@ -44,8 +53,13 @@ struct Items {
 }
 
 impl Items {
-    /// Adds an item with `room` bytes in front of it.
-    fn push(&mut self, room: usize, item: &[u8], own: impl FnOnce() -> Bytes) {
+    /// Adds an item with `room` bytes in front of it. The buffer grows to `most` bytes, or as far as the item needs.
+    fn push(&mut self, room: usize, item: &[u8], most: usize, own: impl FnOnce() -> Bytes) {
+        let needed = self.bytes.len() + room + if item.len() <= COPIED { item.len() } else { 0 };
+        if needed > self.bytes.capacity() {
+            let capacity = (self.bytes.capacity() * 2).max(LEAST).min(most).max(needed);
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
         self.bytes.resize(self.bytes.len() + room, 0);
         match u32::try_from(item.len()) {
             Ok(length) if item.len() <= COPIED => {
@@ -102,12 +116,15 @@ impl ItemBuffer {
         }
         let length = bytes.len() - start;
         self.added += length;
-        match u32::try_from(length) {
-            Ok(short) if length <= COPIED => items.push_back(Stored::Copied(short)),
-            _ => {
-                items.push_back(Stored::Own(Bytes::copy_from_slice(&bytes[start..])));
-                bytes.truncate(start);
-            }
+        if length > COPIED {
+            items.push_back(Stored::Own(Bytes::copy_from_slice(&bytes[start..])));
+            bytes.truncate(start);
+        } else {
+            items.push_back(Stored::Copied(u32::try_from(length).unwrap_or_default()));
+        }
+        // The codec has let the buffer grow.
+        if bytes.capacity() > BATCH_BYTES {
+            bytes.shrink_to(BATCH_BYTES);
         }
         Ok(())
     }
@@ -118,12 +135,20 @@ impl ItemBuffer {
     /// Never fails. It has the signature of `value`, so that stubs need not distinguish the two.
     pub fn bytes(&mut self, item: Bytes) -> Result<(), Status> {
         self.added += item.len();
-        self.items.push(DATA_BYTES, &item, || item.clone());
+        self.items.push(DATA_BYTES, &item, BATCH_BYTES, || item.clone());
         Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.items.items.is_empty()
+    }
+
+    /// Moves all items to an empty buffer. Keeps the memory of that if both together have little.
+    pub(super) fn hand_to(&mut self, empty: &mut Self) {
+        mem::swap(self, empty);
+        if self.items.bytes.capacity() + empty.items.bytes.capacity() > BATCH_BYTES {
+            *self = Self::default();
+        }
     }
 
     /// Returns the bytes of the items added since the last time.
@@ -168,9 +193,26 @@ impl Item<'_> {
 pub(super) struct ReceivedItems(Items);
 
 impl ReceivedItems {
-    /// Copies an item out of receive memory.
-    pub(super) fn push(&mut self, item: &[u8]) {
-        self.0.push(0, item, || Bytes::copy_from_slice(item));
+    /// Copies an item out of receive memory. `left` are the bytes that may still come, with the item.
+    pub(super) fn push(&mut self, item: &[u8], left: usize) {
+        let most = self.0.bytes.len() + left;
+        self.0.push(0, item, most, || Bytes::copy_from_slice(item));
+    }
+
+    /// Moves all items to an empty batch, which their reader takes them from. `window` is the size of the window in bytes.
+    /// Without items, moves the batch's memory here.
+    pub(super) fn hand_to(&mut self, batch: &mut Self, window: usize) {
+        let has_items = !self.is_empty();
+        if has_items || self.0.bytes.capacity() < batch.0.bytes.capacity() {
+            mem::swap(self, batch);
+        }
+        let Items { bytes, .. } = &mut batch.0;
+        if has_items && bytes.capacity() > UNCUT && bytes.capacity() - bytes.len() > bytes.len() / 8 {
+            bytes.shrink_to(UNCUT);
+        }
+        if self.0.bytes.capacity() + batch.0.bytes.capacity() > window {
+            *(if has_items { self } else { batch }) = Self::default();
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -210,7 +252,7 @@ mod tests {
             let Next { head, body } = buffer.next(3, false, 9).unwrap();
             let item = [&head[DATA_BYTES..], &body].concat();
             assert_eq!((item.len(), head[..4].to_vec()), (size, vec![0x21, 0, 9, 0]));
-            received.push(&item);
+            received.push(&item, item.len());
             buffer.pop();
         }
         assert!(buffer.is_empty() && buffer.next(3, false, 9).is_none());
@@ -220,5 +262,58 @@ mod tests {
             assert_eq!(length, Some(size));
         }
         assert!(received.is_empty() && received.0.bytes.is_empty());
+    }
+
+    #[test]
+    fn received_items_take_no_more_memory_than_their_window() {
+        const WINDOW: usize = 16 << 10;
+        for size in [1, 30, 1000, 1500, COPIED - 1, COPIED] {
+            let (mut received, mut batch) = (ReceivedItems::default(), ReceivedItems::default());
+            let (mut left, mut consumed) = (WINDOW, 0);
+            let item = vec![7; size];
+            for step in 0_u32..20_000 {
+                // Readers that stop, that are quick, and that change.
+                let reads = [false, step % 8 < 7, step % 97 < 50, step % 5003 < 2500][step as usize / 5000];
+                if !reads {
+                    if left > 0 {
+                        received.push(&item, left);
+                        left = left.saturating_sub(size);
+                    }
+                } else if batch.take(|_| ()).is_some() {
+                    consumed += size;
+                } else {
+                    left = (left + mem::take(&mut consumed)).min(WINDOW);
+                    received.hand_to(&mut batch, WINDOW);
+                }
+                let taken = received.0.bytes.capacity() + batch.0.bytes.capacity();
+                assert!(taken <= (WINDOW + size) * 6 / 5, "{taken} bytes for items of {size} at {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn items_to_send_take_no_more_memory_than_a_batch() {
+        for size in [1, 30, 1000, COPIED - 10, COPIED - 1, COPIED, 100_000] {
+            let (mut waiting, mut sending) = (ItemBuffer::default(), ItemBuffer::default());
+            let text = "a".repeat(size);
+            for round in 0..8 {
+                let (mut bytes, mut items) = (0, 0);
+                while bytes < 16 << 10 && items < 256 {
+                    if round % 2 == 0 {
+                        waiting.value(&Coding::<Bincode, _>::of(&text)).unwrap();
+                    } else {
+                        waiting.bytes(text.clone().into()).unwrap();
+                    }
+                    (bytes, items) = (bytes + waiting.take_added(), items + 1);
+                }
+                waiting.hand_to(&mut sending);
+                let taken = waiting.items.bytes.capacity() + sending.items.bytes.capacity();
+                let last = COPIED + DATA_BYTES;
+                assert!(taken <= BATCH_BYTES + last, "{taken} bytes for items of {size} in round {round}");
+                while !sending.is_empty() {
+                    sending.pop();
+                }
+            }
+        }
     }
 }

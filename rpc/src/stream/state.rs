@@ -532,7 +532,7 @@ impl CallStream {
         if state.is_over || state.sending.is_reset {
             return;
         }
-        mem::swap(&mut state.sending.buffer, items);
+        items.hand_to(&mut state.sending.buffer);
         state.sending.is_finished |= is_finished;
         state.sending.waits |= waits || is_finished;
         self.report(state);
@@ -606,8 +606,8 @@ impl CallStream {
         let incoming = &mut state.incoming;
         incoming.consumed.add(mem::replace(consumed, Window::NONE));
         let gives_back = incoming.gives_back();
-        let read = if !incoming.items.is_empty() {
-            mem::swap(&mut incoming.items, batch);
+        incoming.items.hand_to(batch, usize::try_from(incoming.window.bytes).unwrap_or_default());
+        let read = if !batch.is_empty() {
             Read::Items
         } else if incoming.is_closed {
             Read::Finished
@@ -767,13 +767,14 @@ impl Incoming {
 
     /// Takes an item.
     fn item(&mut self, item: &[u8]) -> Option<Waker> {
+        let left = usize::try_from(self.left.bytes).unwrap_or_default();
         self.left.spend(item.len());
         self.received += 1;
         self.largest = self.largest.max(item.len());
         if self.is_closed {
             return None;
         }
-        self.items.push(item);
+        self.items.push(item, left);
         self.waker.take()
     }
 
