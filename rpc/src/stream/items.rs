@@ -28,7 +28,8 @@ use trunkline_transport::PeerKey;
 ///
 /// The stream ends with `None` only if its writer has finished. A lost session, a deadline, a cancellation, a panic or a
 /// [`Sender`](super::Sender) that was dropped before it finished is an `Err`, which says how many items were delivered;
-/// `None` follows it. The `None` of any other stream that the writer returns or passes counts as its end.
+/// `None` follows it. A server drops the handler of such a call, which therefore gets the `Err` only in other tasks and
+/// threads. The `None` of any other stream that the writer returns or passes counts as its end.
 ///
 /// The writer waits while the reader takes no items: its window is 16 KiB and 64 items at first, and at most 1 MiB and
 /// 4096 items, or four items if these are larger, up to 4 MiB. Dropping the stream in a client cancels the call. Dropping

@@ -127,6 +127,65 @@ fn the_feed_streams_in_three_shapes() -> Outcome {
     Ok(())
 }
 
+#[trunkline::service]
+trait Uploads {
+    async fn store(&self, name: String, chunks: Streaming<Bytes>) -> Result<(), Status>;
+}
+
+/// The bytes of uploads, by name.
+#[derive(Default)]
+struct Files(Mutex<HashMap<String, Vec<u8>>>);
+
+/// An upload whose bytes are removed unless it is complete.
+struct Partial<'a> {
+    uploads: &'a Mutex<HashMap<String, Vec<u8>>>,
+    name: String,
+    is_complete: bool,
+}
+
+impl Drop for Partial<'_> {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.uploads.lock().unwrap().remove(&self.name);
+        }
+    }
+}
+
+impl Uploads for Files {
+    async fn store(&self, name: String, mut chunks: Streaming<Bytes>) -> Result<(), Status> {
+        let mut partial = Partial { uploads: &self.0, name, is_complete: false };
+        while let Some(chunk) = chunks.message().await? {
+            partial.uploads.lock()?.entry(partial.name.clone()).or_default().extend(chunk);
+        }
+        partial.is_complete = true; // not reached if the client fails or goes
+        Ok(())
+    }
+}
+
+#[test]
+fn an_upload_that_its_client_gives_up_is_discarded() -> Outcome {
+    let files = Arc::new(Files::default());
+    let pair = Pair::start(UploadsServer::shared(Arc::clone(&files)));
+    let client = UploadsClient::new(pair.node.channel(pair.server.local_address()));
+    let stored = |name: &str| files.0.lock().unwrap().get(name).cloned();
+    for is_complete in [false, true] {
+        let (sender, chunks) = stream::channel(1);
+        let upload = client.store("a".into(), chunks);
+        block_on(sender.send(Bytes::from_static(b"some")))?;
+        until("a part has come", || stored("a"));
+        if is_complete {
+            sender.finish();
+            block_on(upload)?;
+            assert_eq!(stored("a").as_deref(), Some(b"some".as_slice()));
+        } else {
+            drop(sender);
+            assert_eq!(block_on(upload).unwrap_err().reason(), Some(Reason::SenderDropped));
+            until("the part is discarded", || stored("a").is_none().then_some(()));
+        }
+    }
+    Ok(())
+}
+
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// A network in the process, with a server of `Kv` and a node that calls it.
@@ -597,7 +656,7 @@ impl Entries {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug)] // `Resolve` requires it
 struct Replicas {
     directory: Arc<Entries>,
     channels: Mutex<Vec<AddressWatcher>>,
