@@ -13,11 +13,10 @@ use crate::meter::failure::Failure;
 use crate::meter::usage::{self, Usage};
 use crate::results::table::Table;
 use crate::scenario::{Output, Scenario, seconds};
-use crate::systems::Peer;
+use crate::systems::{Peer, Peers};
 use clap::Args;
 use serde_json::json;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 use trunkline::stream::{Sender, channel};
@@ -56,9 +55,8 @@ pub(crate) struct Rest {
     /// Measured time of each point.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     seconds: f64,
-    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
-    #[arg(long, value_name = "FILE")]
-    peers_program: Option<PathBuf>,
+    #[command(flatten)]
+    peers: Peers,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -86,7 +84,7 @@ pub(crate) fn measure(wanted: &Rest) -> Result<(), Failure> {
         return Err("--link process: client and server need a process each".to_owned().into());
     }
     let ours = wanted.link.iter().map(|&link| (format!("Trunkline, {}", link.name()), link, None));
-    let peers = Peer::over_tcp(wanted.peers_program.as_deref())?;
+    let peers = wanted.peers.over_tcp()?;
     let peers = peers.into_iter().map(|peer| (peer.name.clone(), LinkFlag::Auto, Some(peer)));
     let systems: Vec<_> = ours.chain(peers).collect();
     let loads = wanted.rates.iter().map(|&rate| (rate, 0));

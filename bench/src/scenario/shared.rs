@@ -15,12 +15,11 @@ use crate::meter::spread::{Spread, digits};
 use crate::results::table::{Table, or_dash};
 use crate::scenario::point::OfPeer;
 use crate::scenario::{Output, Scenario, Sweep};
-use crate::systems::Peer;
 use crate::systems::figures::Figures;
+use crate::systems::{Peer, Peers};
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
-use std::path::PathBuf;
 use std::time::Duration;
 use trunkline_testkit::output;
 
@@ -39,9 +38,8 @@ pub(crate) struct Shared {
     link: LinkFlag,
     #[command(flatten)]
     sweep: Sweep,
-    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
-    #[arg(long, value_name = "FILE")]
-    peers_program: Option<PathBuf>,
+    #[command(flatten)]
+    peers: Peers,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -79,7 +77,7 @@ pub(crate) fn measure(wanted: &Shared) -> Result<(), Failure> {
         return Ok(output::out(&format!("skip: {why}"))?);
     }
     let ours = |kind: Kind| (format!("Trunkline, {}, {}", link.name(), kind.name()), kind, None);
-    let peers = Peer::over_tcp(wanted.peers_program.as_deref())?;
+    let peers = wanted.peers.over_tcp()?;
     let peers = peers.into_iter().map(|peer| (peer.name.clone(), Kind::Thread, Some(peer)));
     let all = [Kind::Poller, Kind::Thread, Kind::Tokio].map(ours).into_iter().chain(peers);
     let system = |(name, kind, peer)| System { name, kind, peer, figures: Default::default() };

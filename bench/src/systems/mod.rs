@@ -22,7 +22,7 @@ use crate::scenario::point::Measure;
 use crate::systems::figures::Figures;
 use std::path::Path;
 
-pub(crate) use program::Peer;
+pub(crate) use program::{Peer, Peers};
 
 /// One system.
 #[derive(Debug, Clone, PartialEq, Eq)]

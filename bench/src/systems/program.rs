@@ -6,10 +6,12 @@ use crate::meter::load::Load;
 use crate::meter::recorder::{Sample, histogram};
 use crate::meter::usage::Usage;
 use crate::systems::figures::Figures;
+use clap::Args;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use trunkline_testkit::output;
 
 const PROGRAM: &str = "trunkline-bench-peers";
 /// The sources, if this program runs where it was built.
@@ -20,6 +22,32 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ENDING: Duration = Duration::from_secs(5);
 /// Maximum number of distinct times that the program may report.
 const MOST_TIMES: usize = 1 << 20;
+
+/// Choice of the systems in Rust, in scenarios that measure them by default.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Peers {
+    /// Do not measure other systems, tonic and tarpc. The first time, cargo builds them, which takes some minutes.
+    #[arg(long)]
+    no_peers: bool,
+    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_peers")]
+    peers_program: Option<PathBuf>,
+}
+
+impl Peers {
+    /// Returns the chosen systems that exchange messages over TCP.
+    ///
+    /// # Errors
+    /// See [`Peer::all`].
+    pub(crate) fn over_tcp(&self) -> Result<Vec<Peer>, String> {
+        if self.no_peers {
+            return Ok(Vec::new());
+        }
+        let peers = Peer::all(self.peers_program.as_deref())
+            .map_err(|why| format!("{why}; --no-peers leaves other systems out"))?;
+        Ok(peers.into_iter().filter(|peer| peer.word.ends_with("-tcp")).collect())
+    }
+}
 
 /// A system of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,19 +83,20 @@ fn built() -> Result<PathBuf, String> {
         let next = here.with_file_name(PROGRAM);
         return next.exists().then_some(next).ok_or_else(|| {
             format!(
-                "--peers: {PROGRAM} is not next to this program; build it in bench/peers of Trunkline's sources by \
+                "other systems: {PROGRAM} is not next to this program; build it in bench/peers of Trunkline's sources by \
                  `cargo build --release`, and name it by --peers-program"
             )
         });
     }
+    output::err("other systems: the first time, cargo builds those in Rust, which takes some minutes");
     // Always use a separate target directory, even if cargo runs this program with a different one.
     let target = sources.join("target");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "--locked", "--manifest-path"]).arg(&manifest);
     cargo.arg("--target-dir").arg(&target);
-    let status = cargo.status().map_err(|error| format!("--peers: cannot run cargo: {error}"))?;
+    let status = cargo.status().map_err(|error| format!("other systems: cannot run cargo: {error}"))?;
     if !status.success() {
-        return Err(format!("--peers: {PROGRAM} cannot be built, {status}"));
+        return Err(format!("other systems: {PROGRAM} cannot be built, {status}"));
     }
     Ok(target.join("release").join(PROGRAM))
 }
@@ -83,22 +112,15 @@ impl Peer {
             None => built()?,
         };
         let listed = Command::new(&program).arg("list").output();
-        let listed = listed.map_err(|error| format!("--peers: cannot run {}: {error}", program.display()))?;
+        let listed =
+            listed.map_err(|error| format!("other systems: cannot run {}: {error}", program.display()))?;
         let words = String::from_utf8_lossy(&listed.stdout);
         let peer = |word: &str| Self { program: program.clone(), word: word.to_owned(), name: name(word) };
         let peers = words.split_whitespace().map(peer).collect::<Vec<_>>();
         if peers.is_empty() {
-            return Err(format!("--peers: {} lists no system; is it {PROGRAM}?", program.display()));
+            return Err(format!("other systems: {} lists no system; is it {PROGRAM}?", program.display()));
         }
         Ok(peers)
-    }
-
-    /// Returns those that exchange messages over TCP.
-    ///
-    /// # Errors
-    /// See [`Peer::all`].
-    pub(crate) fn over_tcp(named: Option<&Path>) -> Result<Vec<Self>, String> {
-        Ok(Self::all(named)?.into_iter().filter(|peer| peer.word.ends_with("-tcp")).collect())
     }
 
     /// Measures the system under a load.

@@ -222,6 +222,29 @@ fn results_are_printed_although_the_disk_is_full() {
 }
 
 #[test]
+fn rest_and_shared_announce_the_build_of_other_systems_or_leave_them_out() {
+    let _alone = crate::alone();
+    for line in [
+        // Shared memory has no room for 501 idle sessions, which leaves one point.
+        "rest --rates 0 --sessions 501 --link shm --seconds 0.1",
+        "shared --pin off --repetitions 1 --seconds 0.05",
+    ] {
+        let output = program(line).env("CARGO", "false").output().expect("the program runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        let [announced, failed] = ["the first time, cargo builds those in Rust", "cannot be built"]
+            .map(|words| text.find(words).unwrap_or_else(|| panic!("{line}: {words}: {text}")));
+        assert!(announced < failed && text.contains("--no-peers leaves other systems out"), "{text}");
+        let output = program(&format!("{line} --no-peers")).env("CARGO", "false").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !text.contains("cargo"), "{line}: {text}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("tonic"));
+        let help = bench(&format!("{} --help", line.split_once(' ').unwrap().0)).stdout;
+        let help = String::from_utf8_lossy(&help).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("The first time, cargo builds them, which takes some minutes"), "{help}");
+    }
+}
+
+#[test]
 fn a_burst_reports_calls_and_memory() {
     let _alone = crate::alone();
     let (results, text) = results("burst --calls 2000 --link process");
