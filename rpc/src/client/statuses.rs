@@ -47,9 +47,10 @@ pub(super) fn not_sent(is_up: bool, away: Option<PeerDown>) -> String {
     }
 }
 
-/// Decodes the status in a reply.
+/// Decodes the status in a reply. A text that the server's node wrote follows the name of the method and the server's address.
 pub(super) fn status_of(
     method: &MethodName,
+    server: PeerKey,
     code: Code,
     by: By,
     message: Message,
@@ -58,10 +59,11 @@ pub(super) fn status_of(
     let (bytes, end) = (message.as_slice(), encoded.end);
     let Some(StatusTexts { message: text, causes }) = status_body::parse(&bytes[encoded], bytes.len() - end)
     else {
-        let text = format!("{method}: the reply's status, {code:?}, is malformed or exceeds its limits");
+        let text =
+            format!("{method} at {server}: the reply's status, {code:?}, is malformed or exceeds its limits");
         return Status::ran(Code::Internal, text).because(Reason::BadReply);
     };
-    let mut status = failed(method, code, by, &text);
+    let mut status = failed(method, server, code, by, &text);
     if mutant!(error_replies_lose_their_text) {
         status = Status::new(status.code(), "");
     }
@@ -70,32 +72,33 @@ pub(super) fn status_of(
 }
 
 /// Creates a status with this text.
-fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
+fn failed(method: &MethodName, server: PeerKey, code: Code, by: By, text: &str) -> Status {
     let By::Node { reason, ran } = by else { return Status::new(code, text) };
+    let name = format_args!("{method} at {server}");
     let text = match reason {
-        Some(Reason::NoService) => format!("{method}: the server has no such service"),
+        Some(Reason::NoService) => format!("{name}: the server has no such service"),
         Some(Reason::NoMethod) => {
             format!(
-                "{method}: the server's service has no such method, sends other parts of it raw, or differs in \
+                "{name}: the server's service has no such method, sends other parts of it raw, or differs in \
                  whether it is one-way"
             )
         }
         Some(Reason::OtherSchema) => {
             let version = method.service.versions();
             format!(
-                "{method}: called with schema version {version}, the server has {text}; `accepts` in the service's \
+                "{name}: called with schema version {version}, the server has {text}; `accepts` in the service's \
                  attribute names older versions that one side can do with"
             )
         }
         Some(Reason::OtherCodec) => {
             let codec = method.service.codec();
-            format!("{method}: called with codec {codec}, the server's service has {text}")
+            format!("{name}: called with codec {codec}, the server's service has {text}")
         }
         Some(Reason::OtherShape) => {
             let difference = method.shape_difference(text);
-            format!("{method}: {difference}; change the service's version with its types")
+            format!("{name}: {difference}; change the service's version with its types")
         }
-        _ => format!("{method}: {text}"),
+        _ => format!("{name}: {text}"),
     };
     let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) }.of_peer();
     match reason {
@@ -159,12 +162,12 @@ pub(super) fn no_session(server: PeerKey) -> Status {
 }
 
 /// Returns the status of a call whose reply cannot be read.
-pub(super) fn unreadable(method: &MethodName, error: FrameError) -> Status {
+pub(super) fn unreadable(call: &str, error: FrameError) -> Status {
     let reason = match error {
         FrameError::UnknownExtension(_) => Reason::UnknownExtension,
         _ => Reason::BadReply,
     };
-    Status::ran(Code::Internal, format!("{method}: the reply cannot be read: {error}")).because(reason)
+    Status::ran(Code::Internal, format!("{call}: the reply cannot be read: {error}")).because(reason)
 }
 
 /// Describes why a call in flight ends late: nothing has arrived on its stream for its limit, its reply has found no memory

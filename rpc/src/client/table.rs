@@ -540,7 +540,9 @@ impl Table {
         }
         let received = match received(metadata, most_metadata, &message, encoded.start) {
             Ok(received) => received,
-            Err(status) => return self.finish(now, call, Err(status.of_call(format_args!("{method}")))),
+            Err(status) => {
+                return self.finish(now, call, Err(status.of_call(format_args!("{method} at {from}"))));
+            }
         };
         let outcome = if code == 0 {
             Ok(Response::new(message, encoded, self.most_decoded).with_metadata(metadata))
@@ -548,7 +550,7 @@ impl Table {
             self.counters.at(counters).into_iter().for_each(MethodCounters::failed_by_error);
             Ok(Response::of_error(message, encoded, self.most_decoded).with_metadata(metadata))
         } else {
-            let status = status_of(method, Code::from_number(code), by, message, encoded);
+            let status = status_of(method, from, Code::from_number(code), by, message, encoded);
             let status = status.with_reply_metadata(received);
             if status.reason() == Some(Reason::NoMethod) {
                 self.forget_numbers(from);
@@ -575,7 +577,7 @@ impl Table {
     /// Handles a reply that cannot be read.
     pub(crate) fn unread(&mut self, now: Time, from: PeerKey, call: u64, error: FrameError) {
         let Some(flight) = self.waiting(from, call) else { return };
-        let status = unreadable(flight.method, error);
+        let status = unreadable(&flight.name(), error);
         self.finish(now, call, Err(status));
     }
 

@@ -65,8 +65,10 @@ impl RunningLimit {
             Of::Service(_) => ("service", "limit".to_owned()),
             Of::Method(method) => ("method", format!("limit_{}", method.name)),
         };
-        let most = self.most;
-        format!("this node runs {most} calls of the {whose}, which is its limit (`{setting}` of the server)")
+        let (most, calls) = (self.most, if self.most == 1 { "call" } else { "calls" });
+        format!(
+            "the server runs {most} {calls} of the {whose}, which is its limit (`{setting}` of the server)"
+        )
     }
 
     fn report(&self) -> LimitReport {
@@ -176,7 +178,7 @@ mod tests {
         let refused = other_hang.take().unwrap_err();
         assert_eq!(
             refused,
-            "this node runs 1 calls of the method, which is its limit (`limit_hang` of the server)"
+            "the server runs 1 call of the method, which is its limit (`limit_hang` of the server)"
         );
         assert_eq!((echo.take(), echo.take()), (Ok(()), Ok(())));
         assert!(echo.take().unwrap_err().contains("3 calls of the service, which is its limit (`limit` of"));

@@ -98,8 +98,10 @@ where
 {
     fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Started {
         let Some(slot) = self.free_slot(table, ready) else {
-            let status =
-                Status::not_run(Code::ResourceExhausted, "too many calls of this method are running");
+            let status = Status::not_run(
+                Code::ResourceExhausted,
+                "the server runs as many calls of this method as it can count",
+            );
             return Started::Ended(Err(Failure::Node(status.because(Reason::Overloaded))));
         };
         let Self { run, slots, .. } = self;

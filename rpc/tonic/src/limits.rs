@@ -127,7 +127,8 @@ impl RunningCalls {
     fn refuse(&self) -> Status {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let Self { path, most, .. } = self;
-        let text = format!("this server runs {most} calls of {path}, which is its limit");
+        let calls = if *most == 1 { "call" } else { "calls" };
+        let text = format!("the server runs {most} {calls} of {path}, which is its limit");
         Status::new(Code::ResourceExhausted, text)
     }
 }
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(limits.check_room("/a.B/C").unwrap_err().code(), Code::ResourceExhausted);
         let refused = limits.take("/a.B/C").err().unwrap();
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert_eq!(refused.message(), "this server runs 1 calls of /a.B/C, which is its limit");
+        assert_eq!(refused.message(), "the server runs 1 call of /a.B/C, which is its limit");
         // The refused call has returned its unit of the service.
         let second = limits.take("/a.B/D").unwrap();
         assert!(limits.take("/a.B/D").err().unwrap().message().contains("2 calls of /a.B,"));

@@ -78,7 +78,7 @@ impl Dispatch {
     pub(crate) fn stream_gap(&mut self, carrier: &mut dyn Carrier, from: Origin, call: u64, bytes: usize) {
         let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };
         if self.running.get(&task).is_some_and(|running| running.stream.is_some()) {
-            let text = format!("no memory became free in time for an item of {bytes} bytes");
+            let text = format!("the server had no memory free in time for an item of {bytes} bytes");
             self.fail(carrier, task, Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded));
         }
     }

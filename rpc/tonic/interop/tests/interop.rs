@@ -558,7 +558,7 @@ async fn limits_by_path_refuse_calls() {
     let first = start();
     fixture.until_running(1).await;
     let status = client.streaming_input_call(tokio_stream::empty()).await.unwrap_err();
-    let expected = "runs 1 calls of /grpc.testing.TestService/StreamingInputCall, which is its limit";
+    let expected = "runs 1 call of /grpc.testing.TestService/StreamingInputCall, which is its limit";
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.message().ends_with(expected), "{status:?}");
     // Other methods run, up to the limit of the service.
