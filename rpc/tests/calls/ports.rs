@@ -96,14 +96,18 @@ fn a_host_with_one_family_serves_clients_and_names_of_both() {
     assert!(error.to_string().starts_with("cannot listen on 127.0.0.1:0: "), "{error}");
 }
 
+/// Runs a node at the address until the end of standard input.
+fn hold(address: &str) {
+    let address = address.parse::<IpAddr>().unwrap();
+    let _node = Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap();
+    print_line("ready");
+    let _end = Input::open().wait();
+}
+
 #[test]
 fn a_holder_of_another_runtime_directory_is_named_with_that() {
     if let Ok(address) = std::env::var(TAKEN) {
-        let address = address.parse::<IpAddr>().unwrap();
-        let _node = Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap();
-        print_line("ready");
-        let _end = Input::open().wait();
-        return;
+        return hold(&address);
     }
     let (address, folder) = (fresh_address().ip(), Folder::new().unwrap());
     let directory = folder.path().join("run");
@@ -116,6 +120,28 @@ fn a_holder_of_another_runtime_directory_is_named_with_that() {
     for words in [address.to_string().as_str(), &pid, directory.to_str().unwrap(), "TRUNKLINE_RUNTIME_DIR"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
+}
+
+#[test]
+fn a_holder_whose_runtime_directory_was_emptied_is_to_be_restarted() {
+    if let Ok(address) = std::env::var(TAKEN) {
+        return hold(&address);
+    }
+    let (address, folder) = (fresh_address().ip(), Folder::new().unwrap());
+    let directory = folder.path().join("run");
+    let test = "a_holder_whose_runtime_directory_was_emptied_is_to_be_restarted";
+    let mut holder =
+        Process::start("holder", child(test, address).env("TRUNKLINE_RUNTIME_DIR", &directory)).unwrap();
+    holder.after("ready").unwrap();
+    for entry in std::fs::read_dir(&directory).unwrap() {
+        std::fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+    let text = refusal(address).to_string();
+    let emptied = format!("{}, emptied while the process ran", directory.display());
+    for words in [&format!("process {} (", holder.id()), emptied.as_str(), "restart that one"] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    assert!(!text.contains("give both programs the same"), "{text}");
 }
 
 /// The holder receives the requests for all processes at its address.

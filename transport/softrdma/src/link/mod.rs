@@ -38,7 +38,7 @@ pub(crate) use faults::Faults;
 pub use faults::{FaultPlan, FaultPlanError};
 pub use in_process::{Hub, InProcessLink};
 pub(crate) use port_owner::UdpSockets;
-pub use port_owner::{Owner, PortOwner};
+pub use port_owner::{Owner, PortOwner, RuntimeDirectory};
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
 pub use tap::LinkObserver;
 pub(crate) use tap::Tap;

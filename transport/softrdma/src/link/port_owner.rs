@@ -5,6 +5,7 @@
 //! the descriptor links and the environment of the other process, and it never waits.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,7 +38,7 @@ pub enum Owner {
         /// Name of its program.
         program: String,
         /// Runtime directory whose devices it is a member of, if any.
-        runtime_directory: Option<PathBuf>,
+        runtime_directory: Option<RuntimeDirectory>,
     },
     /// The kernel: its rxe driver.
     Kernel,
@@ -48,11 +49,25 @@ pub enum Owner {
     },
 }
 
+/// The runtime directory of another process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeDirectory {
+    /// Its path.
+    pub path: PathBuf,
+    /// True if the process's files in it were removed. New processes there do not find the process.
+    pub is_emptied: bool,
+}
+
 impl PortOwner {
     /// Returns what the user can do: of a program that listens, or of one that only makes calls.
     #[must_use]
     pub fn remedy(&self, is_of_client: bool) -> String {
-        let both = match self.who {
+        let both = match &self.who {
+            Owner::Process { runtime_directory: Some(RuntimeDirectory { is_emptied: true, .. }), .. } => {
+                return "restart that one, and keep cleaners such as systemd-tmpfiles from the directory, or set \
+                        TRUNKLINE_RUNTIME_DIR of both programs to one that nothing cleans"
+                    .to_owned();
+            }
             Owner::Process { runtime_directory: Some(_), .. } => {
                 "give both programs the same runtime directory (TRUNKLINE_RUNTIME_DIR), "
             }
@@ -106,9 +121,12 @@ impl fmt::Display for PortOwner {
             Owner::Process { pid, program, runtime_directory } => {
                 write!(f, "process {pid} ({})", program.escape_debug())?;
                 match runtime_directory {
-                    Some(directory) => {
-                        let directory = directory.to_string_lossy();
-                        write!(f, ", whose runtime directory is {}", directory.escape_debug())?;
+                    Some(RuntimeDirectory { path, is_emptied }) => {
+                        let path = path.to_string_lossy();
+                        write!(f, ", whose runtime directory is {}", path.escape_debug())?;
+                        if *is_emptied {
+                            f.write_str(", emptied while the process ran")?;
+                        }
                     }
                     None => f.write_str(", which has no runtime directory of ours")?,
                 }
@@ -224,7 +242,11 @@ fn process_with(inode: u64) -> Option<Owner> {
         if links.contains(&wanted) {
             let program = fs::read(process.join("comm")).unwrap_or_default();
             let program = String::from_utf8_lossy(&program).trim_end().to_owned();
-            let runtime_directory = links.iter().find_map(|link| runtime_directory_of(link));
+            let directories = links.iter().filter_map(|link| runtime_directory_of(link));
+            let runtime_directory = directories.reduce(|first, other| match first.is_emptied {
+                true => other,
+                false => first,
+            });
             return Some(Owner::Process { pid, program, runtime_directory });
         }
     }
@@ -242,11 +264,17 @@ fn links_of(process: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }
 
-/// Returns the runtime directory, if the link is the lock of one of its members.
-fn runtime_directory_of(link: &Path) -> Option<PathBuf> {
-    let is_lock = link.file_name()?.to_str()?.starts_with("slot-");
-    let folder = link.parent().filter(|_| is_lock)?;
-    folder.file_name()?.to_str()?.starts_with("net-").then(|| folder.parent().map(Path::to_owned))?
+/// Returns the runtime directory, if the link is the lock of one of its members. The kernel marks links of removed files.
+fn runtime_directory_of(link: &Path) -> Option<RuntimeDirectory> {
+    let name = link.file_name()?.to_str()?;
+    let folder = link.parent().filter(|_| name.starts_with("slot-"))?;
+    let path = folder.parent().filter(|_| folder.file_name().is_some_and(is_network))?.to_owned();
+    Some(RuntimeDirectory { path, is_emptied: name.ends_with(" (deleted)") })
+}
+
+/// Returns true for the name of the folder of a network namespace.
+fn is_network(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with("net-"))
 }
 
 #[cfg(test)]
@@ -323,17 +351,25 @@ mod tests {
         assert_eq!(remedy("::"), "stop that one");
         assert_eq!(remedy("10.0.0.1"), "stop that one, or listen on another address");
         assert!(remedy("127.0.0.2").ends_with("another address, such as another one of 127.0.0.0/8"));
-        let who = Owner::Process { pid: 7, program: "a".into(), runtime_directory: Some("/run".into()) };
-        let text = owner("0.0.0.0", who).remedy(true);
+        let member = |is_emptied| {
+            let runtime_directory = Some(RuntimeDirectory { path: "/run".into(), is_emptied });
+            owner("0.0.0.0", Owner::Process { pid: 7, program: "a".into(), runtime_directory })
+        };
+        let text = member(false).remedy(true);
         assert!(text.ends_with("(TRUNKLINE_RUNTIME_DIR), or stop that one"), "{text}");
+        // The same directory does not help: the process's files in it are gone.
+        let text = format!("{}: {}", member(true), member(true).remedy(true));
+        assert!(text.contains("whose runtime directory is /run, emptied while the process ran"), "{text}");
+        assert!(text.contains("restart that one") && !text.contains("give both programs"), "{text}");
     }
 
     #[test]
     fn names_of_other_users_are_escaped() {
+        let directory = |path: &str| Some(RuntimeDirectory { path: path.into(), is_emptied: false });
         let who = Owner::Process {
             pid: 7,
             program: "\u{1b}[2J\nroot: ok".to_owned(),
-            runtime_directory: Some("/tmp/\u{1b}]0;x\u{7}\u{202e}".into()),
+            runtime_directory: directory("/tmp/\u{1b}]0;x\u{7}\u{202e}"),
         };
         let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), who }.to_string();
         assert!(
@@ -341,16 +377,21 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains(|letter: char| letter.is_control() || letter == '\u{202e}'), "{text}");
-        let plain =
-            Owner::Process { pid: 7, program: "a b".into(), runtime_directory: Some("/run/é".into()) };
+        let plain = Owner::Process { pid: 7, program: "a b".into(), runtime_directory: directory("/run/é") };
         let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), who: plain }.to_string();
         assert_eq!(text, "process 7 (a b), whose runtime directory is /run/é");
     }
 
     #[test]
     fn locks_of_members_lead_to_their_directory() {
-        let of = |text| runtime_directory_of(Path::new(text));
-        assert_eq!(of("/run/user/1/trunkline/net-4026531840.6/slot-3"), Some("/run/user/1/trunkline".into()));
+        let of = |text| {
+            runtime_directory_of(Path::new(text))
+                .map(|found| (found.path.display().to_string(), found.is_emptied))
+        };
+        let path = "/run/user/1/trunkline/net-4026531840.6/slot-3";
+        assert_eq!(of(path), Some(("/run/user/1/trunkline".to_owned(), false)));
+        let removed = format!("{path} (deleted)");
+        assert_eq!(of(&removed), Some(("/run/user/1/trunkline".to_owned(), true)));
         for other in ["/run/net-4026531840.6/registry", "/run/other/slot-3", "socket:[7]", "/"] {
             assert_eq!(of(other), None, "{other}");
         }
