@@ -327,6 +327,14 @@ pub enum PeerDown {
     /// The peer closed the session in an orderly way, or its process died and a device reported that.
     #[error("the peer closed the session, or its process has ended")]
     Closed,
+    /// The session ended while this node was stopped, or right after: the peer had given it up.
+    #[error(
+        "the session ended because this node was stopped for {seconds} s, as by SIGSTOP or for want of a CPU"
+    )]
+    Stopped {
+        /// Time for which the node did not run.
+        seconds: u64,
+    },
     /// The peer came back as another incarnation.
     #[error("the peer was restarted")]
     Restarted,
@@ -399,6 +407,7 @@ impl PeerDown {
                 | Self::Leaving
                 | Self::NotCompleted
                 | Self::Closed
+                | Self::Stopped { .. }
                 | Self::Restarted
                 | Self::Misbehaved(_)
                 | Self::DeviceFailed

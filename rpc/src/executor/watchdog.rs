@@ -80,7 +80,7 @@ impl Watchdog {
         tracing::warn!(
             poller,
             occupied_by = %occupation,
-            ?held,
+            held_ms = held.as_millis(),
             left_out,
             "a poller does not go on, and all its other calls wait: {} (the limit is hold_limit)",
             remedy(occupation)

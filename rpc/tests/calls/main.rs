@@ -49,6 +49,7 @@ mod ports;
 mod runtimes;
 mod shapes;
 mod signals;
+mod stopped;
 mod stream_ends;
 mod streams;
 mod stuck;

@@ -339,6 +339,7 @@ fn broke_with_its_session(status: &Status) -> bool {
         "the peer gave up the session and began another",
         "the peer closed the session, or its process has ended",
         "the peer was restarted",
+        "s, as by SIGSTOP or for want of a CPU",
     ];
     status.code() == Code::Unavailable && causes.iter().any(|cause| status.message().ends_with(cause))
 }

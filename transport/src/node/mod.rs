@@ -12,6 +12,7 @@ mod in_process;
 pub(crate) mod incarnation;
 pub(crate) mod options;
 pub(crate) mod shared;
+pub(crate) mod stops;
 
 pub use error::{ClientAddressCause, DeviceError, StartError, TakenPort, UpperFailure};
 pub use in_process::InProcessNetwork;
@@ -35,6 +36,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
+use stops::Stops;
 use trunkline_machine::mutant;
 use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
 use trunkline_verbs::fork::Process;
@@ -128,6 +130,7 @@ impl Node {
             traffic: Traffic::default(),
             session_qps: SessionQps::default(),
             gauges: Gauges::default(),
+            stops: Stops::default(),
             local_address: OnceLock::new(),
         });
         shared.open(&device);

@@ -6,6 +6,7 @@ use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
 use crate::node::incarnation::DeviceShared;
+use crate::node::stops::Stops;
 use crate::peer::epochs::Epochs;
 use crate::report::{SessionQps, Traffic};
 use crate::{BudgetReport, PeerHosts};
@@ -177,6 +178,7 @@ pub(crate) struct NodeShared {
     pub(crate) traffic: Traffic,
     pub(crate) session_qps: SessionQps,
     pub(crate) gauges: Gauges,
+    pub(crate) stops: Stops,
     /// First listening address, once known.
     pub(crate) local_address: OnceLock<SocketAddr>,
 }

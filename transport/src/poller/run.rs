@@ -94,6 +94,8 @@ pub(crate) struct Poller<U> {
     upper: U,
     idle: Idle,
     stage: Stage,
+    /// Time until which the poller sleeps.
+    asleep_until: Option<Time>,
     /// True if this round has done any work.
     worked: bool,
     /// Number of events delivered in this round.
@@ -133,7 +135,16 @@ impl<U: Upper> Poller<U> {
             scanned_ms: 0,
         };
         core.res.screens = upper.screens();
-        Ok(Self { core, upper, idle, stage: Stage::Poll, worked: false, delivered: 0, _alive: alive })
+        Ok(Self {
+            core,
+            upper,
+            idle,
+            stage: Stage::Poll,
+            asleep_until: None,
+            worked: false,
+            delivered: 0,
+            _alive: alive,
+        })
     }
 
     /// Runs a round, or the rest of one.
@@ -313,7 +324,8 @@ impl<U: Upper> Poller<U> {
             return Turn::Again;
         };
         let timers = [self.upper.next_timer(), self.core.next_timer(), nap.or(device)];
-        Turn::Sleep(timers.into_iter().flatten().min())
+        self.asleep_until = timers.into_iter().flatten().min();
+        Turn::Sleep(self.asleep_until)
     }
 
     /// Returns true if any queue holds work from another thread.
@@ -324,6 +336,10 @@ impl<U: Upper> Poller<U> {
     fn wake_up(&mut self) {
         self.stage = Stage::Poll;
         self.core.queues.awake();
+        if let Some(until) = self.asleep_until.take() {
+            let shared = &self.core.res.shared;
+            shared.stops.woke(until, shared.runtime.clock().now());
+        }
     }
 }
 

@@ -24,6 +24,7 @@ impl Core {
                 }
                 status => cause_of(status),
             };
+            let cause = self.res.shared.stops.explain(cause, self.res.time.now());
             let lost = (completion.status == CompletionStatus::RetryExceeded && cause == PeerDown::Died)
                 .then(|| trunk.lost_packet_bytes(sequence))
                 .flatten();

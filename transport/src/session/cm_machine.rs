@@ -73,8 +73,10 @@ pub(crate) struct CmMachine {
     drained: BTreeSet<PollerIndex>,
     /// Time at which sessions close without further reports, once the node shuts down.
     close_at: Option<Time>,
-    /// Limits on log lines about unknown peers, and about refused requests.
+    /// Limits on log lines about unknown peers, failed attempts, ended sessions and refused requests.
     pub(super) log: LogLimit,
+    failed: LogLimit,
+    downs: LogLimit,
     pub(super) refused: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
@@ -90,6 +92,8 @@ pub(crate) struct CmMachine {
     /// True if all sessions were closed.
     pub(super) closed: bool,
     stage: Stage,
+    /// Time until which the machine sleeps.
+    asleep_until: Option<Time>,
     _alive: Alive,
 }
 
@@ -118,6 +122,8 @@ impl CmMachine {
             presence: Presence::new(options, &device, pollers),
             peers: Peers::default(),
             log: LogLimit::default(),
+            failed: LogLimit::default(),
+            downs: LogLimit::default(),
             refused: LogLimit::default(),
             cookies,
             numbers: Numbers::default(),
@@ -129,6 +135,7 @@ impl CmMachine {
             close_at: None,
             closed: false,
             stage: Stage::Work,
+            asleep_until: None,
         };
         this.attach(device, listening)?;
         Ok(this)
@@ -398,6 +405,10 @@ impl CmMachine {
         // Performing may fail and so cause further actions, which come after these.
         let mut next = 0;
         while next < actions.len() {
+            let now = self.now();
+            if let Action::Down { cause, .. } | Action::Away { cause, .. } = &mut actions[next] {
+                *cause = self.shared.stops.explain(*cause, now);
+            }
             let action = actions[next].clone();
             next += 1;
             self.perform(key, action, &mut actions);
@@ -420,22 +431,27 @@ impl CmMachine {
             Action::Close { number } => {
                 self.endpoints.close(key, number);
                 let reported = actions.iter().find_map(|action| action.reports(number));
-                let cause = reported.unwrap_or(PeerDown::Died);
+                let cause = self.shared.stops.explain(reported.unwrap_or(PeerDown::Died), self.now());
                 self.tell(|| Command::SessionClosed { peer: key, number, cause });
             }
             Action::Down { number, cause } => {
-                if matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::ShuttingDown) {
-                    tracing::info!(peer = %key, %cause, "session down");
-                } else {
-                    tracing::warn!(peer = %key, %cause, "session down");
+                if let Some(left_out) = self.downs.line(self.now()) {
+                    if matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::ShuttingDown) {
+                        tracing::info!(peer = %key, %cause, left_out, "session down");
+                    } else {
+                        tracing::warn!(peer = %key, %cause, left_out, "session down");
+                    }
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: None });
             }
             Action::Away { number, mut cause, until, is_new } => {
                 if is_new {
                     cause = self.explain(key, cause);
-                    let pause = until - self.now();
-                    tracing::warn!(peer = %key, %cause, ?pause, "session not made");
+                    let now = self.now();
+                    if let Some(left_out) = self.failed.line(now) {
+                        let pause_ms = (until - now).as_millis();
+                        tracing::warn!(peer = %key, %cause, pause_ms, left_out, "session not made");
+                    }
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: Some(until) });
             }
@@ -536,11 +552,15 @@ impl trunkline_machine::Machine for CmMachine {
                 let worked = self.work();
                 self.stage = Stage::Asleep;
                 if !worked && !self.is_finished() {
-                    return Turn::Sleep(self.next_timer());
+                    self.asleep_until = self.next_timer();
+                    return Turn::Sleep(self.asleep_until);
                 }
             }
             Stage::Asleep => {
                 self.sleeper.awake();
+                if let Some(until) = self.asleep_until.take() {
+                    self.shared.stops.woke(until, self.now());
+                }
                 self.work();
                 self.stage = Stage::Announce;
             }

@@ -362,7 +362,10 @@ impl Connector {
                 // The peer has come back by itself.
                 (None, PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
                 (None, PeerEvent::Down { cause }) => {
-                    let breaks = !matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::Restarted);
+                    let breaks = !matches!(
+                        cause,
+                        PeerDown::Closed | PeerDown::Stopped { .. } | PeerDown::Leaving | PeerDown::Restarted
+                    );
                     if let Some(sought) = self.sought.get_mut(&id).filter(|_| has_drained) {
                         // The pause was for its drain, and it may start again at once.
                         sought.row = 0;

@@ -294,6 +294,14 @@ impl Process {
         }
     }
 
+    /// Continues the process after [`Process::stop`].
+    ///
+    /// # Panics
+    /// When the process has ended and its status was taken.
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
     fn status(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default()
     }

@@ -1,0 +1,71 @@
+//! A process that was stopped finds its sessions closed by peers that had given it up. Only the process itself can tell that
+//! from a peer that ended, so its machines compare the times at which they wake with those at which they wanted to.
+//!
+//! A machine that sleeps runs no code of the program, so a busy handler does not count.
+#![forbid(unsafe_code)]
+
+use crate::PeerDown;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// Shortest delay of a wake-up that counts as a stop.
+const LEAST: Duration = Duration::from_secs(2);
+/// Time after a stop in which ending sessions are ascribed to it. A device gives up a silent peer within 1.3 s.
+const LASTS: Duration = Duration::from_secs(3);
+
+/// The latest stop of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Stops(Mutex<Option<Stop>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Stop {
+    ended: Time,
+    delay: Duration,
+}
+
+impl Stops {
+    /// Records a wake-up at `now` of a machine that asked to sleep until `until` at most.
+    pub(crate) fn woke(&self, until: Time, now: Time) {
+        let delay = now.saturating_duration_since(until);
+        if delay >= LEAST {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stop { ended: now, delay });
+        }
+    }
+
+    /// Returns the cause of a session's end: the process's stop if it has just ended and explains `cause`.
+    pub(crate) fn explain(&self, cause: PeerDown, now: Time) -> PeerDown {
+        if !matches!(cause, PeerDown::Closed | PeerDown::Died | PeerDown::Replaced | PeerDown::AccessRefused)
+        {
+            return cause;
+        }
+        let stop = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stop.filter(|stop| now.saturating_duration_since(stop.ended) <= LASTS)
+            .map_or(cause, |stop| PeerDown::Stopped { seconds: stop.delay.as_secs() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_that_end_after_a_stop_of_the_process_are_ascribed_to_it() {
+        let (stops, until) = (Stops::default(), Time(0) + Duration::from_secs(100));
+        stops.woke(until, until + Duration::from_secs(1));
+        let woken = until + Duration::from_secs(14);
+        assert_eq!(stops.explain(PeerDown::Closed, woken), PeerDown::Closed, "a late wake-up is no stop");
+        stops.woke(until, woken);
+        let stopped = PeerDown::Stopped { seconds: 14 };
+        for cause in [PeerDown::Closed, PeerDown::Died, PeerDown::Replaced, PeerDown::AccessRefused] {
+            assert_eq!(stops.explain(cause, woken + Duration::from_secs(1)), stopped);
+        }
+        assert_eq!(
+            stopped.to_string(),
+            "the session ended because this node was stopped for 14 s, as by SIGSTOP or for want of a CPU"
+        );
+        assert_eq!(stops.explain(PeerDown::Leaving, woken), PeerDown::Leaving);
+        let later = woken + Duration::from_secs(4);
+        assert_eq!(stops.explain(PeerDown::Closed, later), PeerDown::Closed);
+    }
+}
