@@ -114,7 +114,7 @@ impl Board {
     fn with<R>(&self, number: u64, act: impl FnOnce(&mut Run) -> R) -> Result<R, Status> {
         let mut run = self.run();
         let Some(run) = run.as_mut().filter(|run| run.number == number) else {
-            let why = "this node has no such run: it ended because its coordinator was silent, or the node was restarted";
+            let why = "the node has no such run: it ended because its coordinator was silent, or the node was restarted";
             return Err(Status::new(Code::NotFound, why));
         };
         run.heard = Instant::now();
@@ -168,7 +168,7 @@ impl Control for Handler {
             let mut known = self.0.run();
             if known.as_ref().is_some_and(|other| other.number != run && other.heard.elapsed() <= LEASE) {
                 let why = format!(
-                    "this node has another run; it is free {LEASE:?} after that one's coordinator has gone"
+                    "the node has another run; it is free {LEASE:?} after that one's coordinator has gone"
                 );
                 return Err(Status::new(Code::ResourceExhausted, why));
             }
