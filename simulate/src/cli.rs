@@ -164,7 +164,7 @@ mod tests {
         let names = names.filter(|name| !["all", "list", "<NAME>"].contains(name)).collect::<Vec<_>>();
         assert!(!names.is_empty());
         for name in names {
-            assert!(crate::mutants::ALL.iter().any(|mutant| mutant.name == name), "{name}");
+            assert!(crate::campaign::mutants::ALL.iter().any(|mutant| mutant.name == name), "{name}");
         }
     }
 }

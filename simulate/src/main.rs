@@ -3,56 +3,36 @@
 //! | file | contents |
 //! |---|---|
 //! | `scheduler` | the order of all steps: machines, clients, bells, timers, and the clock |
-//! | `network` | hosts, and datagrams with delays and faults |
-//! | `forged` | forged datagrams, with a correct ICRC |
-//! | `attacker` | forges packets of live sessions; rule: nobody answers it |
-//! | `strangers` | forge connection requests; rules for the answers |
+//! | `network` | hosts, datagrams with delays and faults, forgers of packets and requests, and rules for what nodes send |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
-//! | `sent_frames` | rules for frames as their nodes send them |
-//! | `service`, `client`, `ordered`, `streams` | services of the nodes, and programs that call them |
-//! | `run/paths` | nonsense in shared memory, and rules for its effects |
+//! | `workload` | services of the nodes, and programs that call them |
 //! | `plan`, `run` | decisions made from the seed in advance, and their execution in phases |
-//! | `oracle` | rules for every call |
-//! | `credits` | rules for credits, slots, memory, budgets and sessions that are not up yet |
-//! | `trace`, `packet` | a readable record of a run |
-//! | `coverage`, `campaign`, `mutants` | many runs: do they exercise enough, and would they notice a fault? |
-//! | `cli`, `report` | command line and output |
+//! | `oracle` | rules for every call, credits, slots, memory, budgets and sessions that are not up yet |
+//! | `trace` | a readable record of a run |
+//! | `coverage`, `campaign` | many runs: do they exercise enough, and would they notice a deliberate fault? |
+//! | `cli` | the command line |
 //!
 //! A run uses no thread, socket, real time or unseeded randomness, so the same seed gives the same trace. See
 //! `cargo simulate --help` for the usage.
 
 #![forbid(unsafe_code)]
 
-mod attacker;
 mod campaign;
 mod cli;
-mod client;
 mod coverage;
-mod credits;
-mod forged;
-mod mutants;
 mod network;
 mod node;
 mod oracle;
-mod ordered;
-mod packet;
 mod plan;
-mod report;
-mod rings;
 mod run;
 mod scheduler;
-mod sent_frames;
-mod service;
-mod strangers;
-mod streams;
-mod tasks;
-mod timers;
 mod trace;
+mod workload;
 
-use campaign::{CampaignPlan, Failure, Interrupt, Summary};
+use campaign::mutants::Mutant;
+use campaign::{CampaignPlan, Failure, Interrupt, Summary, mutants, report};
 use clap::Parser;
 use cli::Cli;
-use mutants::Mutant;
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -109,7 +89,7 @@ fn list(cli: &Cli) -> Result<u8, String> {
 fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if panic.payload().downcast_ref::<&str>() != Some(&service::PANIC) {
+        if panic.payload().downcast_ref::<&str>() != Some(&workload::service::PANIC) {
             usual(panic);
         }
     }));

@@ -3,11 +3,11 @@
 use crate::coverage::Kind;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
-use crate::service::{
+use crate::workload::service::{
     ChainServer, FEW, Few, IdleServer, Idler, Link, PooledServer, QUEUED_JOBS, SharedClients, Thinker,
     WORKERS, WorkClient, WorkServer, Worker,
 };
-use crate::streams::{FeedServer, Feeder};
+use crate::workload::streams::{FeedServer, Feeder};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;

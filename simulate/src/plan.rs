@@ -28,7 +28,7 @@ pub(crate) enum Forgery {
 pub(crate) const FORGED: [Forgery; 4] =
     [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
 
-/// An event that happens to nodes.
+/// An event that happens to nodes. The trace shows it by its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Stops one machine of a node.
@@ -75,58 +75,6 @@ impl Fault {
     /// Returns true for the second half of a fault, which must follow the first.
     pub(crate) fn is_end(self) -> bool {
         matches!(self, Self::Leave { .. } | Self::Restart { .. } | Self::Join { .. } | Self::Restore { .. })
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::StopMachine { node, pause } => write!(f, "stop a machine of node {node} for {pause:?}"),
-            Self::StopProcess { node, pause } => write!(f, "stop the process of node {node} for {pause:?}"),
-            Self::Kill { node, restart_after } => {
-                write!(f, "kill node {node}, start it again after {restart_after:?}")
-            }
-            Self::KillTwice { node, stores, restart_after } => write!(
-                f,
-                "kill node {node} and start it again; that process dies after {stores} stores to shared \
-                 memory, the next starts after {restart_after:?}"
-            ),
-            Self::ShutDown { node, restart_after } => {
-                write!(f, "shut node {node} down, start it again after {restart_after:?}")
-            }
-            Self::Drain { node, shut_down_after, restart_after } => write!(
-                f,
-                "drain node {node}, shut it down after {shut_down_after:?}, start it again after {restart_after:?} more"
-            ),
-            Self::Partition { a, b, lasts } => write!(f, "part nodes {a} and {b} for {lasts:?}"),
-            Self::Forge { node, other, requests } => write!(
-                f,
-                "forge connection requests to node {node}: {requests} from nowhere, one in the name of node {other}, \
-                 one from a stranger"
-            ),
-            Self::Crowd { node } => {
-                write!(
-                    f,
-                    "a stranger begins sessions with node {node} in the name of many, and completes none"
-                )
-            }
-            Self::Scribble { node } => {
-                write!(f, "node {node} writes nonsense into the memory that it shares")
-            }
-            Self::Tear { node, stores, restart_after } => write!(
-                f,
-                "node {node} dies after {stores} more stores to shared memory, and starts again after \
-                 {restart_after:?}"
-            ),
-            Self::ForgeOne(forgery) => write!(f, "the attacker forges a {forgery:?}"),
-            Self::Leave { node, .. } => write!(f, "node {node}, which drains, is to shut down"),
-            Self::Restart { node } => write!(f, "node {node} is to start again"),
-            Self::Join { a, b } => write!(f, "nodes {a} and {b} can reach each other again"),
-            Self::Restore { node } => write!(f, "the device of node {node} is back"),
-            Self::RemoveDevice { node, lasts } => {
-                write!(f, "remove the device of node {node} for {lasts:?}")
-            }
-        }
     }
 }
 
@@ -310,7 +258,7 @@ impl Plan {
             ),
         );
         for (after, fault) in &self.faults {
-            line("plan", format_args!("at {}: {}", Since(START + *after), fault));
+            line("plan", format_args!("at {}: {fault:?}", Since(START + *after)));
         }
         line("plan", format_args!("at {}: faults end", Since(START + self.lasts)));
     }

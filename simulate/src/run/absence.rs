@@ -2,10 +2,10 @@
 //! is under way but not for the next one, and reach a successor at once.
 
 use super::{Checked, QUIET, Run, Tally};
-use crate::client::{Ask, Client, MINUTE};
 use crate::coverage::Kind;
-use crate::service::WorkClient;
-use crate::timers::Timers;
+use crate::scheduler::timers::Timers;
+use crate::workload::client::{Ask, Client, MINUTE};
+use crate::workload::service::WorkClient;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -2,13 +2,13 @@
 //! machines sleep and everything comes back. After a shutdown nothing is left.
 
 use super::{Checked, Run, TRY, Tally};
-use crate::client::{Ask, Client};
-use crate::credits;
 use crate::network::Conditions;
 use crate::node::SimNode;
 use crate::oracle::CALM_LIMIT;
+use crate::oracle::credits;
 use crate::plan::{FORGED, Forgery};
 use crate::scheduler::Scheduler;
+use crate::workload::client::{Ask, Client};
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline::Code;

@@ -2,9 +2,9 @@
 
 use super::Run;
 use crate::coverage::Kind;
+use crate::network::strangers::{Request, Sender};
 use crate::plan::{Fault, Forgery};
 use crate::scheduler::{Scheduler, Stopped};
-use crate::strangers::{Request, Sender};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
@@ -118,7 +118,7 @@ impl Run {
     pub(super) fn happen(&mut self, fault: Fault) {
         let now = self.scheduler.now();
         let coverage = Arc::clone(&self.scheduler.coverage);
-        self.scheduler.trace.line(now, "fault", format_args!("{fault}"));
+        self.scheduler.trace.line(now, "fault", format_args!("{fault:?}"));
         match fault {
             Fault::ForgeOne(forgery) => self.forge_one(now, forgery),
             Fault::StopMachine { node, pause } => self.stop(node, Stopped::OneMachine, pause),

@@ -6,10 +6,10 @@
 
 use super::absence::RETURNS;
 use super::{Checked, QUIET, Run, TRY};
-use crate::client::Ask;
 use crate::coverage::Kind;
 use crate::node::GRACE;
 use crate::plan::NodePlan;
+use crate::workload::client::Ask;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;

@@ -5,11 +5,11 @@
 //! poller does not keep its peers waiting. A shutdown keeps its grace period, and peers notice it.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
-use crate::client::{Ask, Client};
 use crate::coverage::Kind;
 use crate::node::GRACE;
 use crate::plan::HANDLERS;
 use crate::scheduler::Stopped;
+use crate::workload::client::{Ask, Client};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;

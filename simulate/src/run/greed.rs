@@ -1,8 +1,8 @@
 //! Peers at their budgets: refused by name, while others are served.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
-use crate::client::{Ask, TEXTS};
 use crate::plan::HANDLERS;
+use crate::workload::client::{Ask, TEXTS};
 use std::time::Duration;
 use trunkline::{Code, Status};
 use trunkline_verbs::Time;

@@ -12,10 +12,10 @@
 //! | everything comes back | anything of the peer is left at the attacked node after it is gone |
 
 use super::{Checked, QUIET, Run};
-use crate::client::{Ask, Client};
 use crate::coverage::Kind;
 use crate::node::{LARGE_CALLS, LENT_CALLS};
 use crate::plan::NodePlan;
+use crate::workload::client::{Ask, Client};
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_testkit::Hostility;

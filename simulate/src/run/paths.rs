@@ -1,11 +1,10 @@
 //! Packets change their path while nothing else is wrong. No call may fail.
 
-use super::{Checked, QUIET, Run, Tally};
-use crate::client::{Ask, Client};
+use super::{Checked, QUIET, Run, Tally, rings};
 use crate::coverage::Kind;
 use crate::node::SimNode;
 use crate::plan::Fault;
-use crate::rings;
+use crate::workload::client::{Ask, Client};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use trunkline_verbs::Time;

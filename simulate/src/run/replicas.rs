@@ -5,12 +5,12 @@
 //! programs call it directly, and through channels that do not know yet that it drains.
 
 use super::{Checked, QUIET, Run, Tally};
-use crate::client::{Ask, Client};
 use crate::coverage::Kind;
 use crate::oracle::ANY_SERVER;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
-use crate::service::WorkClient;
+use crate::workload::client::{Ask, Client};
+use crate::workload::service::WorkClient;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -10,11 +10,11 @@
 //! node has room for in its queue, so those replies wait.
 
 use super::{Checked, QUIET, Run, Tally};
-use crate::client::Ask;
 use crate::coverage::Kind;
 use crate::plan::NodePlan;
 use crate::scheduler::Stopped;
-use crate::service::{CHAINED, ChainClient};
+use crate::workload::client::Ask;
+use crate::workload::service::{CHAINED, ChainClient};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;

@@ -33,7 +33,7 @@ fn a_seed_has_one_trace_which_tells_what_happened_to_each_call() {
         assert!(made < ended, "call {id} ends before it is made");
     }
     assert!(trace.contains(": its handler starts in process "));
-    assert!(trace.contains("127.7.7.1:7471") && trace.contains("RC SEND_ONLY"));
+    assert!(trace.contains("127.7.7.1:7471") && trace.contains("RC_SEND_ONLY"));
     assert!(!trace.contains("Opcode("), "an opcode is a number");
     assert!(trace.trim_end().ends_with("verdict                  seed 7 passed: no rule was broken"));
     let has_time =

@@ -5,7 +5,7 @@
 //! them all. It must not take PSNs and communication ids, because they protect a session. A PSN near a live
 //! one is never used: that would be a lucky guess, whose odds are in docs/security.md.
 
-use crate::forged::{Forged, PORT, packet_of};
+use super::forged::{Forged, PORT, packet_of};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::cm::{Answered, CmMessage, Dreq, Ids, Rej};

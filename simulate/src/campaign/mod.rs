@@ -1,5 +1,8 @@
 //! Campaigns: many runs on all CPUs, and their summary.
 
+pub(crate) mod mutants;
+pub(crate) mod report;
+
 use crate::coverage::{Coverage, Kind};
 use crate::output;
 use crate::plan::Pollers;
@@ -182,7 +185,7 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                crate::mutants::choose(mutant);
+                mutants::choose(mutant);
                 loop {
                     if interrupt.signal().is_some() {
                         return;

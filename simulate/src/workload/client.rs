@@ -2,8 +2,8 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Open, Oracle, pattern};
-use crate::service::{FEW, PooledClient, WorkClient, WorkLocal};
-use crate::timers::Timers;
+use crate::scheduler::timers::Timers;
+use crate::workload::service::{FEW, PooledClient, WorkClient, WorkLocal};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;

@@ -3,7 +3,7 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Oracle, pattern};
-use crate::timers::Timers;
+use crate::scheduler::timers::Timers;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,11 +1,11 @@
 //! Streams of all three shapes, with pauses, slow readers, early ends and drops. The oracle judges each item
 //! and each end.
 
-use crate::client::{Client, all as all_end};
 use crate::coverage::Kind;
 use crate::oracle::{Flow, Oracle, item};
-use crate::service::{Handling, PANIC};
-use crate::timers::{Sleep, Timers};
+use crate::scheduler::timers::{Sleep, Timers};
+use crate::workload::client::{Client, all as all_end};
+use crate::workload::service::{Handling, PANIC};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::net::SocketAddr;

@@ -10,7 +10,7 @@
 //! The network passes in each datagram before anything happens to it, and those of hostile peers once more as
 //! their nodes see them.
 
-use crate::forged::packet_of;
+use super::forged::packet_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use trunkline_roce::wire::{Operation, Packet, Reth};

@@ -19,9 +19,9 @@
 //! | equal shapes match | a call is refused for the shape of its types, though all nodes run one program |
 //! | ordered calls start in order | a call on an ordered channel starts after a call that was made later on that channel |
 //! | time only passes | the handler of a nested call has more time left than the calling handler had when it made the call |
-//! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`sent_frames.rs`, `client.rs`) |
+//! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`network/sent_frames.rs`, `workload/client.rs`) |
 //! | an unsent call has not run | more calls to a stopped server may have run than it has receives (`run/room.rs`) |
-//! | a waiting call belongs to no session | a call that asked to wait for its server fails because a session had ended when it was made (`client.rs`) |
+//! | a waiting call belongs to no session | a call that asked to wait for its server fails because a session had ended when it was made (`workload/client.rs`) |
 //!
 //! # Streams
 //! | rule | violated when |
@@ -29,7 +29,7 @@
 //! | items are equal | an item is missing, arrives twice or out of order, or differs from what was sent |
 //! | ends are true | a stream ends as finished before its writer has finished or before all of its items; or its error does not give the number of items delivered |
 //! | idle streams are idle | a stream ends by its idle timeout, but its last received item was sent within that timeout |
-//! | writers end with their readers | a writer is kept long after the reader of its stream was dropped (`streams.rs`) |
+//! | writers end with their readers | a writer is kept long after the reader of its stream was dropped (`workload/streams.rs`) |
 //!
 //! # Deadlines, draining and shutdown
 //! | rule | violated when |
@@ -61,8 +61,8 @@
 //! | no machine sleeps beside ready work | a machine sleeps with work to do, and nothing is about to wake it |
 //! | budgets are kept | a peer is charged for anything but what is held for it, or a peer or its host exceeds its limit (`credits.rs`) |
 //! | callers find room | a call waits for room long after there is some, a handler waits for the share reserved for handlers, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/room.rs`) |
-//! | jobs start in time | a job of the worker pool starts after its call has ended or without its call's context, or is left at rest (`service.rs`, `run/calm.rs`) |
-//! | method limits are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or a call is still counted at rest (`service.rs`) |
+//! | jobs start in time | a job of the worker pool starts after its call has ended or without its call's context, or is left at rest (`workload/service.rs`, `run/calm.rs`) |
+//! | method limits are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or a call is still counted at rest (`workload/service.rs`) |
 //!
 //! # Shared memory
 //! | rule | violated when |
@@ -80,12 +80,14 @@
 //! | a host has half of an SRQ | the sessions of a host, with peers that the node has not named, have more connections than its share; a session beyond it is not refused, a node of another host finds no room, or the refused node finds none after the others have gone (`credits.rs`, `run/crowding.rs`) |
 //! | greed harms only the greedy | while a peer is at its limit of handlers or of decoded arguments, a further call of it is not refused by name, or another peer's call fails (`run/greed.rs`) |
 //! | hostility harms only the hostile | next to a peer that breaks the session protocol an honest call fails or is late, the peer's session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
-//! | no packet is diverted or amplified | a packet goes to a forger's port (`attacker.rs`), or an address gets more bytes than were sent in its name (`strangers.rs`) |
+//! | no packet is diverted or amplified | a packet goes to a forger's port (`network/attacker.rs`), or an address gets more bytes than were sent in its name (`network/strangers.rs`) |
 //!
 //! # Calm
 //! | rule | violated when |
 //! |---|---|
 //! | calm is calm | without faults, with or without an attacker, a call fails or takes longer than [`CALM_LIMIT`] |
+
+pub(crate) mod credits;
 
 use crate::coverage::{Coverage, Kind};
 use crate::trace::{Pen, Since};

@@ -5,13 +5,16 @@
 //! moves to the next time at which one is. Machines run in parallel as threads do: a turn takes time, in
 //! which its machine does nothing else while others run.
 
+pub(crate) mod tasks;
+pub(crate) mod timers;
+
 use crate::coverage::{Coverage, Kind};
 use crate::network::Network;
 use crate::oracle::Oracle;
-use crate::service::Handling;
-use crate::tasks::Tasks;
-use crate::timers::{LateRings, Timers};
+use crate::scheduler::tasks::Tasks;
+use crate::scheduler::timers::{LateRings, Timers};
 use crate::trace::{START, Since, Trace};
+use crate::workload::service::Handling;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

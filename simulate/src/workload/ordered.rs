@@ -1,9 +1,9 @@
 //! Calls on an ordered channel, of every size, made at once. The oracle judges their order.
 
-use crate::client::{Client, all};
 use crate::coverage::Kind;
 use crate::oracle::pattern;
-use crate::service::WorkClient;
+use crate::workload::client::{Client, all};
+use crate::workload::service::WorkClient;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;

@@ -4,19 +4,24 @@
 //! hand datagrams to the [`Wire`]. The scheduler has arrived datagrams delivered, and asks when the next one
 //! arrives.
 
-use crate::attacker::Attacker;
+mod attacker;
+mod forged;
+mod sent_frames;
+pub(crate) mod strangers;
+
 use crate::coverage::{Coverage, Kind};
-use crate::forged::Forged;
-use crate::packet;
-use crate::sent_frames::SentFrames;
-use crate::strangers::{Request, Strangers};
 use crate::trace::{Pen, Since};
+use attacker::Attacker;
+use forged::Forged;
+use sent_frames::SentFrames;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use strangers::{Request, Strangers};
 use trunkline_machine::Runtime;
+use trunkline_roce::wire::Bth;
 use trunkline_softrdma::link::Datagram;
 use trunkline_softrdma::simulation::{self, SimulatedHost};
 use trunkline_testkit::{HostilePeer, Hostility, Random};
@@ -311,11 +316,22 @@ impl State {
     fn tell(&self, now: Time, datagram: &Datagram<'_>, what: fmt::Arguments<'_>) {
         let Some(pen) = &self.pen else { return };
         let Datagram { source, destination, bytes } = datagram;
-        let packet = packet::describe(bytes);
+        let packet = describe(bytes);
         pen.line(
             now,
             "network",
             format_args!("{source} -> {destination} {packet}, {} bytes: {what}", bytes.len()),
         );
+    }
+}
+
+/// Describes a datagram: its operation, destination QP and PSN.
+fn describe(bytes: &[u8]) -> String {
+    match Bth::parse(bytes) {
+        Ok(bth) => {
+            let ack = if bth.ack_request { ", asks for an ACK" } else { "" };
+            format!("{} to QP {:?}, PSN {:?}{ack}", bth.opcode, bth.destination, bth.psn)
+        }
+        Err(error) => format!("not RoCE ({error})"),
     }
 }

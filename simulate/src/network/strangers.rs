@@ -9,7 +9,7 @@
 //!
 //! The stranger that proves its address returns the cookie that it gets, and sends nothing else.
 
-use crate::forged::{Forged, PORT, cm_message_of, packet_of};
+use super::forged::{Forged, PORT, cm_message_of, packet_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::ROCE_PORT;

@@ -5,13 +5,13 @@
 //! may add further ones, which end with it. It begins when nothing is under way, and fails with the first
 //! violation. The last phase shuts all nodes down.
 
-use crate::client::{Ask, Client, MINUTE};
 use crate::coverage::{Coverage, Kind};
-use crate::credits;
 use crate::node::SimNode;
+use crate::oracle::credits;
 use crate::plan::{Fault, NodePlan, Plan, Pollers};
 use crate::scheduler::Scheduler;
 use crate::trace::Trace;
+use crate::workload::client::{Ask, Client, MINUTE};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,6 +30,7 @@ mod greed;
 mod hostility;
 mod paths;
 mod replicas;
+mod rings;
 mod room;
 
 /// Time limit of each attempt to reach a node.
