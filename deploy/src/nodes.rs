@@ -4,7 +4,7 @@
 //! delay the list by at most a second for each 64 nodes, twice with rates.
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -31,49 +31,24 @@ pub struct NodesArguments {
     interval_ms: u64,
 }
 
-/// The list in the format of `--json`.
-#[derive(Debug, PartialEq, Serialize)]
+/// The nodes that were found.
+#[derive(Debug)]
 struct Listing {
     nodes: Vec<ListedNode>,
     /// Processes of nodes that do not answer, because they are stopped, too busy or ending, or have a different version.
     silent_pids: Vec<Option<u32>>,
     /// True if there are more nodes than were queried.
     is_cut: bool,
-    not_visible: &'static str,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug)]
 struct ListedNode {
-    address: String,
-    /// `null` in a PID namespace that this process does not see.
+    /// `None` in a PID namespace that this process does not see.
     pid: Option<u32>,
-    pollers: u16,
-    link: String,
-    connections: String,
-    is_device_removed: bool,
-    /// Peers with a session, and those that the node still remembers, such as clients that ended.
-    peers: Vec<ListedPeer>,
-    peers_omitted: usize,
-}
-
-#[derive(Debug, PartialEq, Serialize)]
-struct ListedPeer {
-    address: String,
-    is_up: bool,
-    paths: Vec<ListedPath>,
-    sent: u64,
-    received: u64,
-    /// Messages per second; `null` if they were not measured.
-    sent_per_s: Option<f64>,
-    received_per_s: Option<f64>,
-}
-
-#[derive(Debug, PartialEq, Serialize)]
-struct ListedPath {
-    path: String,
-    /// Reason for which the path is not shared memory; empty if it is.
-    why: String,
-    qps: u32,
+    /// Its peers are those with a session, and those that the node still remembers, such as clients that ended.
+    status: NodeStatus,
+    /// Messages sent to and received from each peer per second; `None` if they were not measured.
+    rates: Vec<[Option<f64>; 2]>,
 }
 
 /// Lists the nodes. If the runtime directory does not exist, the list is empty, and a line on standard error says so. Exit
@@ -118,62 +93,65 @@ fn status(node: &FoundNode) -> Option<NodeStatus> {
 
 /// Returns the nodes that were found. Rates are computed from their earlier answers, by name.
 fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing {
-    let mut listing = Listing {
-        nodes: Vec::new(),
-        silent_pids: Vec::new(),
-        is_cut: found.len() >= MAX_NODES,
-        not_visible: NOT_VISIBLE,
-    };
+    let mut listing =
+        Listing { nodes: Vec::new(), silent_pids: Vec::new(), is_cut: found.len() >= MAX_NODES };
     for node in found {
         match status(node) {
-            Some(status) => listing.nodes.push(listed_node(node.pid, status, earlier.get(&node.name))),
+            Some(status) => {
+                let rates = status.peers.iter().map(|peer| rates(&status, peer, earlier.get(&node.name)));
+                listing.nodes.push(ListedNode { pid: node.pid, rates: rates.collect(), status });
+            }
             None => listing.silent_pids.push(node.pid),
         }
     }
-    listing.nodes.sort_by(|one, other| (&one.address, one.pid).cmp(&(&other.address, other.pid)));
+    listing.nodes.sort_by_key(|node| (node.status.address.to_string(), node.pid));
     listing
 }
 
-fn listed_node(pid: Option<u32>, status: NodeStatus, earlier: Option<&NodeStatus>) -> ListedNode {
-    let NodeStatus { address, pollers, link, connections, is_away, at_ns, peers, omitted } = status;
-    let since = |peer: &PeerStatus| {
+/// Returns the messages per second sent to and received from a peer since the earlier answer of its node.
+fn rates(now: &NodeStatus, peer: &PeerStatus, earlier: Option<&NodeStatus>) -> [Option<f64>; 2] {
+    let since = |of: fn(&PeerStatus) -> u64| {
         let earlier = earlier?;
         let before = earlier.peers.iter().find(|before| before.address == peer.address)?;
-        let passed_ns = at_ns.checked_sub(earlier.at_ns).filter(|passed_ns| *passed_ns > 0)?;
-        Some((before, passed_ns as f64 / 1e9))
-    };
-    let listed = |peer: PeerStatus| {
+        let passed_ns = now.at_ns.checked_sub(earlier.at_ns).filter(|passed_ns| *passed_ns > 0)?;
         // The counters of a peer that was dropped in between start from 0.
-        let rate = |of: fn(&PeerStatus) -> u64| {
-            since(&peer).and_then(|(before, s)| Some(of(&peer).checked_sub(of(before))? as f64 / s))
-        };
-        let (sent_per_s, received_per_s) = (rate(|peer| peer.sent), rate(|peer| peer.received));
-        let PeerStatus { address, is_up, sent, received, paths } = peer;
-        let path = |PathStatus { path, why, qps }| ListedPath { path, why, qps };
-        ListedPeer {
-            address: address.to_string(),
-            is_up,
-            paths: paths.into_iter().map(path).collect(),
-            sent,
-            received,
-            sent_per_s,
-            received_per_s,
-        }
+        Some(of(peer).checked_sub(of(before))? as f64 / (passed_ns as f64 / 1e9))
     };
-    ListedNode {
-        address: address.to_string(),
-        pid,
-        pollers,
-        link,
-        connections,
-        is_device_removed: is_away,
-        peers: peers.into_iter().map(listed).collect(),
-        peers_omitted: omitted,
-    }
+    [since(|peer| peer.sent), since(|peer| peer.received)]
 }
 
 fn json(listing: &Listing) -> String {
-    serde_json::to_string_pretty(listing).unwrap_or_default()
+    let path = |PathStatus { path, why, qps }: &PathStatus| json!({ "path": path, "why": why, "qps": qps });
+    let peer = |(peer, rates): (&PeerStatus, &[Option<f64>; 2])| {
+        json!({
+            "address": peer.address.to_string(),
+            "is_up": peer.is_up,
+            "paths": peer.paths.iter().map(path).collect::<Vec<_>>(),
+            "sent": peer.sent,
+            "received": peer.received,
+            "sent_per_s": rates[0],
+            "received_per_s": rates[1],
+        })
+    };
+    let node = |ListedNode { pid, status, rates }: &ListedNode| {
+        json!({
+            "address": status.address.to_string(),
+            "pid": pid,
+            "pollers": status.pollers,
+            "link": status.link,
+            "connections": status.connections,
+            "is_device_removed": status.is_away,
+            "peers": status.peers.iter().zip(rates).map(peer).collect::<Vec<_>>(),
+            "peers_omitted": status.omitted,
+        })
+    };
+    let document = json!({
+        "nodes": listing.nodes.iter().map(node).collect::<Vec<_>>(),
+        "silent_pids": listing.silent_pids,
+        "is_cut": listing.is_cut,
+        "not_visible": NOT_VISIBLE,
+    });
+    format!("{document:#}")
 }
 
 /// Returns a table with a line for each node and for each path to its peers.
@@ -181,26 +159,26 @@ fn table(listing: &Listing) -> String {
     let pid = |pid: &Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     let mut text =
         format!("{:<45} {:>8} {:>7} {:>4} {:>8}\n", "ADDRESS", "PID", "POLLERS", "KIND", "SESSIONS");
-    for node in &listing.nodes {
+    for ListedNode { pid: own, status: node, rates } in &listing.nodes {
         let sessions = node.peers.iter().filter(|peer| peer.is_up).count();
         // Whether an omitted peer has a session is unknown.
-        let sessions = format!("{sessions}{}", if node.peers_omitted > 0 { "+" } else { "" });
-        let removed = if node.is_device_removed { "  its device is removed" } else { "" };
+        let sessions = format!("{sessions}{}", if node.omitted > 0 { "+" } else { "" });
+        let removed = if node.is_away { "  its device is removed" } else { "" };
         line(
             &mut text,
             format_args!(
                 "{:<45} {:>8} {:>7} {:>4} {sessions:>8}{removed}",
-                node.address,
-                pid(&node.pid),
+                node.address.to_string(),
+                pid(own),
                 node.pollers,
                 node.connections
             ),
         );
-        for peer in &node.peers {
-            line(&mut text, format_args!("  {}", peer_line(peer)));
+        for (peer, rates) in node.peers.iter().zip(rates) {
+            line(&mut text, format_args!("  {}", peer_line(peer, rates)));
         }
-        if node.peers_omitted > 0 {
-            line(&mut text, format_args!("  and {} more peers", node.peers_omitted));
+        if node.omitted > 0 {
+            line(&mut text, format_args!("  and {} more peers", node.omitted));
         }
     }
     for silent in &listing.silent_pids {
@@ -215,7 +193,7 @@ fn table(listing: &Listing) -> String {
     if listing.is_cut {
         line(&mut text, format_args!("more than {MAX_NODES} nodes run; the others are not listed"));
     }
-    text + listing.not_visible
+    text + NOT_VISIBLE
 }
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
@@ -223,8 +201,8 @@ fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     let _written = writeln!(text, "{line}");
 }
 
-fn peer_line(peer: &ListedPeer) -> String {
-    let path = |ListedPath { path, why, qps }: &ListedPath| {
+fn peer_line(peer: &PeerStatus, rates: &[Option<f64>; 2]) -> String {
+    let path = |PathStatus { path, why, qps }: &PathStatus| {
         let why = if why.is_empty() { String::new() } else { format!(": {why}") };
         format!("{path} ({qps} QPs{why})")
     };
@@ -238,9 +216,8 @@ fn peer_line(peer: &ListedPeer) -> String {
         let per_s = per_s.map_or_else(String::new, |per_s| format!(" ({per_s:.0}/s)"));
         format!("{count} {name}{per_s}")
     };
-    let (sent, received) =
-        (rate("sent", peer.sent, peer.sent_per_s), rate("received", peer.received, peer.received_per_s));
-    format!("{:<43} {sent}, {received}; {paths}", peer.address)
+    let (sent, received) = (rate("sent", peer.sent, rates[0]), rate("received", peer.received, rates[1]));
+    format!("{:<43} {sent}, {received}; {paths}", peer.address.to_string())
 }
 
 #[cfg(test)]
@@ -276,8 +253,7 @@ mod tests {
         let earlier = BTreeMap::from([("a".to_owned(), node(1_000_000_000, 100))]);
         let now = node(3_000_000_000, 700);
         let listing = list(&[found("a", 17, Some(now.to_text())), found("b", 18, None)], &earlier);
-        let peer = &listing.nodes[0].peers[0];
-        assert_eq!((peer.sent_per_s, peer.received_per_s), (Some(300.0), Some(0.0)));
+        assert_eq!(listing.nodes[0].rates, [[Some(300.0), Some(0.0)]]);
         let text = table(&listing);
         for part in [
             "127.0.0.1:4000",
@@ -325,7 +301,7 @@ mod tests {
         for earlier in [node(1, 900), node(9, 100), node(5, 100)] {
             let earlier = BTreeMap::from([("a".to_owned(), earlier)]);
             let listing = list(&[found("a", 17, Some(node(5, 700).to_text()))], &earlier);
-            assert_eq!(listing.nodes[0].peers[0].sent_per_s, None);
+            assert_eq!(listing.nodes[0].rates[0][0], None);
         }
         let listing = list(&[found("a", 17, Some("nonsense".to_owned()))], &BTreeMap::new());
         assert_eq!((listing.nodes.len(), listing.silent_pids), (0, vec![Some(17)]));

@@ -4,13 +4,12 @@
 //! It calls the wire layer of the software device to decode packets, which also tests that layer
 //! with captured packets.
 
-mod cm;
+mod fields;
 mod file;
 mod output;
 mod packet;
 mod progress;
 mod summary;
-mod text;
 
 use packet::PacketReport;
 use summary::FileSummary;

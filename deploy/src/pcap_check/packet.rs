@@ -1,10 +1,12 @@
 //! The output for one packet.
 
-use super::cm::CmReport;
+use super::fields::Fields;
 use serde::Serialize;
+use serde_json::{Map, Value};
+use std::fmt;
 use trunkline_roce::pcap::{Datagram, Frame};
 use trunkline_roce::wire::cm::CmMessage;
-use trunkline_roce::wire::{Aeth, ICRC_LENGTH, Mad, Opcode, Packet, Syndrome, WireError, icrc};
+use trunkline_roce::wire::{ICRC_LENGTH, Mad, Opcode, Packet, WireError, icrc};
 
 /// A fault of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,81 +34,34 @@ pub(super) enum Fault {
     DifferentMad(usize),
 }
 
-/// A packet in the format of `--json`: numbers as JSON numbers, without fields that the packet does not have.
+/// A packet in the format of `--json`: numbers as JSON numbers.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PacketReport {
     /// Number of the frame in its file, from 1.
-    pub(super) frame: u64,
+    frame: u64,
     /// Nanoseconds since 1970.
-    pub(super) time_ns: u64,
+    time_ns: u64,
     /// Nanoseconds since the file's first frame.
-    pub(super) since_start_ns: u64,
+    since_start_ns: u64,
     /// Sender's address and UDP port.
-    pub(super) source: String,
+    source: String,
     /// Receiver's address and UDP port.
-    pub(super) destination: String,
+    destination: String,
     /// The opcode byte, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) opcode: Option<u8>,
+    opcode: Option<u8>,
     /// The opcode's name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) opcode_name: Option<String>,
+    opcode_name: Option<String>,
     /// The fields of the headers, if they parse.
     #[serde(flatten)]
-    pub(super) fields: Option<Fields>,
+    fields: Map<String, Value>,
+    /// The fields as text.
+    #[serde(skip)]
+    text: String,
     /// The faults of the packet.
     #[serde(serialize_with = "as_text")]
     pub(super) faults: Vec<Fault>,
-}
-
-/// The fields of a parsed packet's headers.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Fields {
-    pub(super) dest_qp: u32,
-    pub(super) psn: u32,
-    pub(super) payload_bytes: usize,
-    pub(super) ack_request: bool,
-    pub(super) solicited: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) xrc_srq: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) source_qp: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reth: Option<RethReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) atomic: Option<AtomicReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) aeth: Option<AethReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) original: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) immediate: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) invalidate: Option<u32>,
-    #[serde(flatten)]
-    pub(super) cm: Option<CmReport>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct RethReport {
-    pub(super) address: u64,
-    pub(super) rkey: u32,
-    pub(super) length: u32,
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct AtomicReport {
-    pub(super) address: u64,
-    pub(super) rkey: u32,
-    pub(super) swap_or_add: u64,
-    pub(super) compare: u64,
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct AethReport {
-    pub(super) syndrome: u8,
-    pub(super) meaning: String,
-    pub(super) msn: u32,
 }
 
 fn as_text<S: serde::Serializer>(faults: &[Fault], serializer: S) -> Result<S::Ok, S::Error> {
@@ -125,7 +80,8 @@ impl PacketReport {
             destination: datagram.headers.destination.to_string(),
             opcode: None,
             opcode_name: None,
-            fields: None,
+            fields: Map::new(),
+            text: String::new(),
             faults: Vec::new(),
         };
         report.examine(datagram);
@@ -159,9 +115,9 @@ impl PacketReport {
             let message = CmMessage::parse(&mad);
             let again = Mad { header: mad.header, data: message.data() }.to_bytes();
             self.faults.extend(first_difference(&again, packet.payload).map(Fault::DifferentMad));
-            fields.cm = CmReport::new(&mad, &message);
+            fields.add_cm(&mad, &message);
         }
-        self.fields = Some(fields);
+        (self.fields, self.text) = (fields.json, fields.text);
     }
 }
 
@@ -171,50 +127,12 @@ fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     common.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))
 }
 
-impl Fields {
-    fn new(packet: &Packet<'_>) -> Self {
-        Self {
-            dest_qp: packet.bth.destination.get(),
-            psn: packet.bth.psn.get(),
-            payload_bytes: packet.payload.len(),
-            ack_request: packet.bth.ack_request,
-            solicited: packet.bth.solicited,
-            xrc_srq: packet.xrceth.map(|(_, srq)| srq.get()),
-            source_qp: packet.deth.map(|deth| deth.source.get()),
-            reth: packet.reth.map(|reth| RethReport {
-                address: reth.address.0,
-                rkey: reth.rkey.0,
-                length: reth.length,
-            }),
-            atomic: packet.atomic.map(|atomic| AtomicReport {
-                address: atomic.address.0,
-                rkey: atomic.rkey.0,
-                swap_or_add: atomic.swap_or_add,
-                compare: atomic.compare,
-            }),
-            aeth: packet.aeth.map(AethReport::new),
-            original: packet.atomic_ack,
-            immediate: packet.immediate,
-            invalidate: packet.invalidate.map(|rkey| rkey.0),
-            cm: None,
-        }
-    }
-}
-
-impl AethReport {
-    fn new(aeth: Aeth) -> Self {
-        let meaning = match aeth.meaning() {
-            Syndrome::Ack { credits } => match credits.credits() {
-                Some(credits) => format!("ACK, {credits} credits"),
-                None => "ACK".to_owned(),
-            },
-            Syndrome::Rnr { timer } => {
-                let us = timer.nanoseconds() / 1000;
-                format!("RNR NAK, wait {}.{:02} ms", us / 1000, us % 1000 / 10)
-            }
-            Syndrome::Nak(code) => format!("NAK {:#04x}, {}", aeth.syndrome, code.name()),
-            Syndrome::Reserved(byte) => format!("reserved syndrome {byte:#04x}"),
-        };
-        Self { syndrome: aeth.syndrome, meaning, msn: aeth.msn }
+impl fmt::Display for PacketReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = self.since_start_ns / 1000;
+        write!(f, "{} {}.{:06}", self.frame, us / 1_000_000, us % 1_000_000)?;
+        let opcode = self.opcode_name.as_deref().unwrap_or("EMPTY");
+        write!(f, " {} > {} {opcode}{}", self.source, self.destination, self.text)?;
+        self.faults.iter().try_for_each(|fault| write!(f, " ! {fault}"))
     }
 }
