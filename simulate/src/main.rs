@@ -67,7 +67,6 @@ fn act(cli: &Cli) -> Result<u8, String> {
         Some("list") => list(cli),
         Some("all") => hunt(cli, mutants::ALL.iter()),
         Some("few") => hunt(cli, mutants::few()),
-        _ if cli.seed.is_some() && cli.runs() == 1 => run_one(cli),
         _ => simulate(cli),
     }
 }
@@ -116,11 +115,9 @@ fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
     ))
 }
 
-/// Runs one seed, and writes its trace if one was asked for.
-fn run_one(cli: &Cli) -> Result<u8, String> {
-    let mutant = known_mutant(cli)?;
+/// Runs one seed, and writes its trace if one was asked for. Returns the checksum, too.
+fn run_one(cli: &Cli, seed: u64, mutant: Option<&str>) -> Result<(Summary, String), String> {
     mutants::choose(mutant);
-    let seed = cli.seed.unwrap_or_else(seed_of_the_day);
     let trace = match &cli.trace {
         Some(path) => Trace::to_file(path)
             .map_err(|error| format!("cannot write the trace {}: {error}", path.display()))?,
@@ -138,30 +135,8 @@ fn run_one(cli: &Cli) -> Result<u8, String> {
     let mut summary = Summary { first: seed, pollers: cli.pollers, ..Summary::default() };
     summary.add(&outcome);
     summary.took = began.elapsed();
-    if let Some(why) = outcome.broken {
-        summary.failures.push(Failure { seed, why });
-    }
-    let checksum = format!("{:08x}", outcome.checksum);
-    if cli.json {
-        let mut document = report::json(&summary);
-        document["checksum"] = json!(checksum);
-        output::out(&document.to_string())?;
-    } else {
-        output::out(&format!("{}checksum of the run: {checksum}", report::table(&summary)))?;
-    }
-    if let Some(Failure { why, .. }) = summary.failures.first() {
-        output::err(&format!("seed {seed} FAILED: {why}"));
-        if cli.trace.is_none() {
-            output::err(&format!("replay it with: {}", report::replay(seed, cli.pollers, mutant)));
-        }
-        return Ok(FAILED);
-    }
-    let passed = match mutant {
-        Some(name) => format!("seed {seed} passed: mutant {name} on, not noticed by this seed"),
-        None => format!("seed {seed} passed"),
-    };
-    tell(cli, &passed)?;
-    Ok(PASSED)
+    summary.failures.extend(outcome.broken.map(|why| Failure { seed, why }));
+    Ok((summary, format!("{:08x}", outcome.checksum)))
 }
 
 /// Prints a line for a reader: on standard output, or on standard error if that is for JSON.
@@ -177,46 +152,68 @@ fn interrupt() -> Result<Interrupt, String> {
     Interrupt::on_signals().map_err(|error| format!("cannot wait for signals: {error}"))
 }
 
-/// Runs a campaign.
+/// Runs one seed or a campaign, and reports it.
 fn simulate(cli: &Cli) -> Result<u8, String> {
     let mutant = known_mutant(cli)?;
-    let summary = campaign::campaign(&CampaignPlan {
-        first: cli.seed.unwrap_or_else(seed_of_the_day),
-        runs: cli.runs(),
-        time: cli.time(),
-        jobs: cli.jobs(),
-        keep_going: cli.keep_going,
-        pollers: cli.pollers,
-        mutant,
-        interrupt: interrupt()?,
-    });
-    if cli.json {
-        output::out(&report::json(&summary).to_string())?;
+    let first = cli.seed.unwrap_or_else(seed_of_the_day);
+    let is_one = cli.seed.is_some() && cli.runs() == 1;
+    let (summary, checksum) = if is_one {
+        run_one(cli, first, mutant).map(|(summary, checksum)| (summary, Some(checksum)))?
     } else {
-        output::out(&report::table(&summary))?;
+        let plan = CampaignPlan {
+            first,
+            runs: cli.runs(),
+            time: cli.time(),
+            jobs: cli.jobs(),
+            keep_going: cli.keep_going,
+            pollers: cli.pollers,
+            mutant,
+            interrupt: interrupt()?,
+        };
+        (campaign::campaign(&plan), None)
+    };
+    if cli.json {
+        let mut document = report::json(&summary);
+        if let Some(checksum) = checksum {
+            document["checksum"] = json!(checksum);
+        }
+        output::out(&document.to_string())?;
+    } else {
+        let checksum =
+            checksum.map_or_else(String::new, |checksum| format!("checksum of the run: {checksum}"));
+        output::out(&format!("{}{checksum}", report::table(&summary)))?;
     }
     for failure in &summary.failures {
         output::err(&format!("seed {} FAILED: {}", failure.seed, failure.why));
-        output::err(&format!("replay it with: {}", report::replay(failure.seed, cli.pollers, mutant)));
+        if cli.trace.is_none() {
+            output::err(&format!("replay it with: {}", report::replay(failure.seed, cli.pollers, mutant)));
+        }
     }
     if let Some((number, signal)) = summary.interrupted {
         let seeds = match summary.runs {
             0 => "no seed ran".to_owned(),
-            runs => format!("seeds {} to {} ran", summary.first, summary.first + (runs - 1)),
+            runs => format!("seeds {first} to {} ran", first + (runs - 1)),
         };
         output::err(&format!("ended by {signal}: {seeds}, {} failed", summary.failures.len()));
         return Ok(SIGNAL + number);
     }
     let runs = report::runs(summary.runs);
     if !summary.failures.is_empty() {
-        output::err(&format!("{} of {runs} failed", summary.failures.len()));
+        if !is_one {
+            output::err(&format!("{} of {runs} failed", summary.failures.len()));
+        }
         return Ok(FAILED);
     }
     let shortfalls = summary.shortfalls();
     for shortfall in &shortfalls {
         output::err(&format!("the campaign exercised too little: {shortfall}"));
     }
-    tell(cli, &format!("all {runs} passed"))?;
+    let passed = match mutant {
+        Some(name) if is_one => format!("seed {first} passed: mutant {name} on, not noticed by this seed"),
+        None if is_one => format!("seed {first} passed"),
+        _ => format!("all {runs} passed"),
+    };
+    tell(cli, &passed)?;
     Ok(if shortfalls.is_empty() { PASSED } else { FAILED })
 }
 

@@ -42,7 +42,7 @@ pub(crate) const QUEUED: Limit = Limit { per_peer: 256, in_all: 1024 };
 
 /// A node of the run, running or not.
 pub(crate) struct SimNode {
-    plan: NodePlan,
+    pub(crate) plan: NodePlan,
     rc: bool,
     /// Clients that the process's handlers share with its program.
     shared: SharedClients,
@@ -230,11 +230,6 @@ impl SimNode {
         self.plan.shards.unwrap_or(self.plan.pollers.into())
     }
 
-    /// Returns true if it reaches other processes of its host through shared memory.
-    pub(crate) fn shares_memory(&self) -> bool {
-        self.plan.shares_memory
-    }
-
     /// Returns one of its device's counters.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
@@ -294,11 +289,6 @@ impl SimNode {
         scheduler.trace.line(scheduler.now(), "phase", format_args!("{} has ended", self.address));
         let left = report.ini + report.tgt;
         (left > 0).then(|| format!("{left} QPs are left at {} after its end", self.address))
-    }
-
-    /// Returns the number of its pollers.
-    pub(crate) fn pollers(&self) -> u16 {
-        self.plan.pollers
     }
 
     /// Returns the number of calls that its process refused because a budget was used up: handlers, or queued

@@ -12,7 +12,6 @@ use trunkline_transport::ledger::{
     BudgetLedger, Granting, MemoryLedger, PollerLedger, ROUND_MESSAGES, SessionEntry, SessionLedger,
     Spending, TURN_MESSAGES, UpperLedger,
 };
-use trunkline_verbs::QpNumber;
 
 /// Differences of positions from this on count as negative.
 const NEGATIVE: u32 = 1 << 31;
@@ -25,17 +24,12 @@ const MOST_POLLERS: u32 = 32;
 
 /// Checks conservation, at any time. Returns the number of pairs compared.
 pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
-    let mut grants = BTreeMap::new();
     for ledger in ledgers {
         within_depth(ledger)?;
         turns_are_short(ledger)?;
-        for granting in &ledger.granting {
-            grants.insert((ledger.node.ip(), granting.target, ledger.poller), *granting);
-        }
     }
-    let mut pairs = 0;
-    for_each_pair(ledgers, &grants, |spending, granting| {
-        pairs += 1;
+    let pairs = pairs(ledgers);
+    for (spending, granting) in &pairs {
         for (what, more, less) in [
             ("the spender has more than it was told of", granting.told, spending.granted),
             ("more is told than was granted", granting.granted, granting.told),
@@ -51,14 +45,12 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
                 return Err(format!("credits are not conserved: {what}: {spending:?}, {granting:?}"));
             }
         }
-        Ok(())
-    })?;
-    Ok(pairs)
+    }
+    Ok(pairs.len())
 }
 
 /// Checks that nothing is in transit and everything is back, after a long time without calls.
 pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
-    let mut grants = BTreeMap::new();
     for ledger in ledgers {
         let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, budgets, upper, .. } =
             ledger;
@@ -82,17 +74,18 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
         if (calls, handlers, slots, has_timer) != (0, 0, 0, false) || !is_free {
             return Err(format!("calls are open at rest at poller {poller} of {node}: {upper:?}"));
         }
-        for granting in &ledger.granting {
-            grants.insert((node.ip(), granting.target, *poller), *granting);
-        }
     }
-    for_each_pair(ledgers, &grants, |spending, granting| {
-        let is_settled = spending.sent == granting.consumed
-            && spending.granted == granting.told
-            && spending.released == granting.released;
-        let lost = || format!("credits are on their way at rest: {spending:?}, {granting:?}");
-        is_settled.then_some(()).ok_or_else(lost)
-    })
+    let is_moving = |(spending, granting): &(&Spending, &Granting)| {
+        spending.sent != granting.consumed
+            || spending.granted != granting.told
+            || spending.released != granting.released
+    };
+    match pairs(ledgers).into_iter().find(is_moving) {
+        Some((spending, granting)) => {
+            Err(format!("credits are on their way at rest: {spending:?}, {granting:?}"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks, at rest, that the SRQs of a node's device hold what its pollers have posted, at home or lent to a
@@ -161,20 +154,16 @@ fn turns_are_short(ledger: &PollerLedger) -> Result<(), String> {
     Ok(())
 }
 
-type Grants = BTreeMap<(IpAddr, QpNumber, u16), Granting>;
-
-/// Calls `judge` with both halves of each pair known to both sides.
-fn for_each_pair(
-    ledgers: &[PollerLedger],
-    grants: &Grants,
-    mut judge: impl FnMut(&Spending, &Granting) -> Result<(), String>,
-) -> Result<(), String> {
-    for spending in ledgers.iter().flat_map(|ledger| &ledger.spending) {
-        if let Some(granting) = grants.get(&(spending.peer.ip(), spending.target, spending.poller)) {
-            judge(spending, granting)?;
-        }
+/// Returns both halves of each pair known to both sides.
+fn pairs(ledgers: &[PollerLedger]) -> Vec<(&Spending, &Granting)> {
+    let mut grants = BTreeMap::new();
+    for ledger in ledgers {
+        let own = ledger.granting.iter();
+        grants.extend(own.map(|granting| ((ledger.node.ip(), granting.target, ledger.poller), granting)));
     }
-    Ok(())
+    let spending = ledgers.iter().flat_map(|ledger| &ledger.spending);
+    let half = |one: &Spending| grants.get(&(one.peer.ip(), one.target, one.poller)).copied();
+    spending.filter_map(|spending| Some((spending, half(spending)?))).collect()
 }
 
 /// Charges of one node's pollers for one resource.

@@ -317,7 +317,7 @@ impl Run {
             timers: self.scheduler.timers.clone(),
             coverage: Arc::clone(&self.scheduler.coverage),
             node: Rc::clone(running),
-            pollers: node.pollers(),
+            pollers: node.plan.pollers,
             servers,
             random: fastrand::Rng::with_seed(process),
         })

@@ -2,7 +2,6 @@
 
 use super::{Checked, QUIET, Run, Tally, rings};
 use crate::coverage::Kind;
-use crate::node::SimNode;
 use crate::plan::Fault;
 use crate::workload::client::{Ask, Client};
 use std::collections::BTreeSet;
@@ -63,7 +62,7 @@ impl Run {
 
     /// Returns the nodes that share memory with at least two others of their host.
     fn forgers(&self) -> Vec<usize> {
-        let share = |index: &usize| self.nodes[*index].shares_memory();
+        let share = |index: &usize| self.nodes[*index].plan.shares_memory;
         let others = |index: usize| self.others_of_host(index).filter(share).count();
         (0..self.nodes.len()).filter(share).filter(|index| others(*index) >= 2).collect()
     }
@@ -135,7 +134,7 @@ impl Run {
         }
         for (index, node) in self.nodes.iter().enumerate() {
             let mut of_host = self.nodes.iter().filter(|other| other.address.ip() == node.address.ip());
-            if !of_host.all(SimNode::shares_memory) {
+            if !of_host.all(|other| other.plan.shares_memory) {
                 continue;
             }
             let paths = node.paths_to(node.address.ip());
@@ -154,7 +153,7 @@ impl Run {
             let own = node.shards();
             let of_host = self.nodes.iter().filter(|other| other.address.ip() == node.address.ip());
             let most = of_host
-                .filter(|other| other.shares_memory())
+                .filter(|other| other.plan.shares_memory)
                 .map(|other| other.shards() * own)
                 .sum::<usize>();
             let pairs = node.counter("shm_peers");

@@ -85,15 +85,8 @@ impl Tasks {
 
     /// Drops the clients of a killed process.
     pub(crate) fn kill(&self, process: u64) {
-        let mut gone = Vec::new();
-        let mut slots = self.slots.borrow_mut();
-        for (number, slot) in slots.iter() {
-            if slot.process == process {
-                gone.push(*number);
-            }
-        }
-        let dropped = gone.iter().filter_map(|number| slots.remove(number)).collect::<Vec<_>>();
-        drop(slots);
+        let dropped =
+            self.slots.borrow_mut().extract_if(.., |_, slot| slot.process == process).collect::<Vec<_>>();
         // Dropping a client may wake others.
         drop(dropped);
     }

@@ -2,7 +2,7 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Open, Oracle, pattern};
-use crate::scheduler::timers::Timers;
+use crate::scheduler::timers::{Sleep, Timers};
 use crate::workload::service::{FEW, PooledClient, WorkClient, WorkLocal};
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -305,32 +305,21 @@ impl Client {
 
     /// Drops a call whose handler would run for a minute.
     pub(crate) async fn give_up_hanging(&self, server: SocketAddr) {
-        let mut call = pin!(self.call(server, MINUTE, Ask::Hang));
-        let mut pause = pin!(self.timers.sleep(Duration::from_millis(5)));
-        poll_fn(|context| {
-            if call.as_mut().poll(context).is_ready() {
-                return Poll::Ready(());
-            }
-            pause.as_mut().poll(context)
-        })
-        .await;
+        let call = self.call(server, MINUTE, Ask::Hang);
+        let _gave_up = ends_within(call, self.timers.sleep(Duration::from_millis(5))).await;
     }
 
     /// Drops a call while another of the same method runs. Returns the error of the other call, if it failed.
     pub(crate) async fn give_up_beside(&self, server: SocketAddr) -> Option<Status> {
         let slow = |wait_us| self.call(server, Duration::from_millis(500), Ask::Slow(wait_us));
         let mut stays = pin!(slow(6_000));
-        let mut dropped = Some(Box::pin(slow(8_000)));
-        let mut pause = pin!(self.timers.sleep(Duration::from_millis(3)));
+        let pause = self.timers.sleep(Duration::from_millis(3));
+        let mut dropped = Some(Box::pin(ends_within(slow(8_000), pause)));
         poll_fn(|context| {
             if let Poll::Ready(outcome) = stays.as_mut().poll(context) {
                 return Poll::Ready(outcome);
             }
-            if let Some(call) = &mut dropped
-                && (call.as_mut().poll(context).is_ready() || pause.as_mut().poll(context).is_ready())
-            {
-                dropped = None;
-            }
+            dropped.take_if(|call| call.as_mut().poll(context).is_ready());
             Poll::Pending
         })
         .await
@@ -341,16 +330,8 @@ impl Client {
         let patience = Duration::from_nanos(self.random.u64(..3_000_000));
         let slow = Ask::Slow(self.random.u64(..6_000));
         let ask = if self.random.bool() { Ask::echo(100 << 10, 50 << 10) } else { slow };
-        let mut pause = pin!(self.timers.sleep(patience));
-        let mut call = pin!(self.call(server, Duration::from_secs(1), ask));
-        let gave_up = poll_fn(|context| {
-            if call.as_mut().poll(context).is_ready() {
-                return Poll::Ready(false);
-            }
-            pause.as_mut().poll(context).map(|()| true)
-        })
-        .await;
-        if gave_up {
+        let call = self.call(server, Duration::from_secs(1), ask);
+        if !ends_within(call, self.timers.sleep(patience)).await {
             self.coverage.count(Kind::CallCancelled);
         }
     }
@@ -436,6 +417,18 @@ fn size(random: &mut fastrand::Rng) -> usize {
 /// request queued in a session that ends fails with [`Code::Unavailable`].
 fn is_tied_to_a_session(status: &Status) -> bool {
     !status.may_have_run() && status.origin() == Origin::Local && status.code() == Code::Aborted
+}
+
+/// Drives a call for at most a pause. Returns true if the call has ended.
+async fn ends_within<T>(call: impl Future<Output = T>, pause: Sleep) -> bool {
+    let (mut call, mut pause) = (pin!(call), pin!(pause));
+    poll_fn(|context| {
+        if call.as_mut().poll(context).is_ready() {
+            return Poll::Ready(true);
+        }
+        pause.as_mut().poll(context).map(|()| false)
+    })
+    .await
 }
 
 /// Waits until all have ended.
