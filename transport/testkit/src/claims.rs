@@ -1,41 +1,87 @@
-//! The result of a fault rig: one line per claim, and the exit status of the program.
+//! The result of a fault rig: one line per claim or one JSON object, and the exit status of the program.
 
+use serde_json::{Value, json};
 use std::error::Error;
 use std::process::ExitCode;
 
-/// The claims of one run. Each is printed as `pass RUN-NAME (measured)` or `fail RUN-NAME: measured`.
+/// The claims of one run. Each is printed as `pass RUN-NAME (measured)` or `fail RUN-NAME: measured`, or all of
+/// them as JSON at the end.
 #[derive(Debug)]
 pub struct Claims {
     run: String,
+    json: Option<Vec<Value>>,
     failed: usize,
 }
 
 impl Claims {
     /// Creates the claims of the run with this name.
     #[must_use]
-    pub fn new(run: impl Into<String>) -> Self {
-        Self { run: run.into(), failed: 0 }
+    pub fn new(run: impl Into<String>, json: bool) -> Self {
+        Self { run: run.into(), json: json.then(Vec::new), failed: 0 }
     }
 
-    /// Prints a claim with its measurement.
-    pub fn claim(&mut self, holds: bool, name: &str, measured: &str) {
-        let run = &self.run;
-        if holds {
-            println!("pass {run}-{name} ({measured})");
-        } else {
-            self.failed += 1;
-            println!("fail {run}-{name}: {measured}");
+    /// Prints a line, or keeps the value for the end.
+    fn report(&mut self, line: &str, value: Value) {
+        match &mut self.json {
+            None => println!("{line}"),
+            Some(found) => found.push(value),
         }
     }
 
-    /// Ends the run.
+    /// Reports a claim with its measurement.
+    pub fn claim(&mut self, holds: bool, name: &str, measured: &str) {
+        let run = &self.run;
+        let line = match holds {
+            true => format!("pass {run}-{name} ({measured})"),
+            false => format!("fail {run}-{name}: {measured}"),
+        };
+        self.report(&line, json!({ "claim": name, "holds": holds, "measured": measured }));
+        self.failed += usize::from(!holds);
+    }
+
+    /// Reports a claim about times, which is only noted unless it `is_judged`: they mean little on a busy machine.
+    pub fn timed(&mut self, is_judged: bool, holds: bool, name: &str, measured: &str) {
+        if is_judged {
+            self.claim(holds, name, measured);
+        } else {
+            self.note(name, measured);
+        }
+    }
+
+    /// Reports a measurement that is not judged.
+    pub fn note(&mut self, name: &str, measured: &str) {
+        let line = format!("note {}-{name}: {measured}", self.run);
+        self.report(&line, json!({ "note": name, "measured": measured }));
+    }
+
+    /// Reports that this machine does not permit the run.
+    pub fn skip(&mut self, why: &str) {
+        self.report(&format!("skip {}: {why}", self.run), json!({ "skipped": why }));
+    }
+
+    /// Reports that this machine does not permit a part of the run.
+    pub fn skip_claim(&mut self, name: &str, why: &str) {
+        let line = format!("skip {}-{name}: {why}", self.run);
+        self.report(&line, json!({ "claim": name, "skipped": why }));
+    }
+
+    /// Returns the number of claims that do not hold.
+    #[must_use]
+    pub const fn failed(&self) -> usize {
+        self.failed
+    }
+
+    /// Ends the run, and prints the object if JSON is wanted.
     ///
     /// # Errors
     /// The number of claims that do not hold, if any.
-    pub fn end(&self) -> Result<(), String> {
+    pub fn end(self) -> Result<(), String> {
+        if let Some(found) = self.json {
+            println!("{}", json!({ "attack": self.run, "findings": found }));
+        }
         match self.failed {
             0 => Ok(()),
-            failed => Err(format!("{failed} claims do not hold")),
+            failed => Err(format!("{}: {failed} claims do not hold", self.run)),
         }
     }
 }
@@ -58,11 +104,13 @@ mod tests {
 
     #[test]
     fn one_failed_claim_fails_the_run() {
-        let mut claims = Claims::new("test");
-        claims.claim(true, "first", "1 of 1");
-        assert_eq!(claims.end(), Ok(()));
-        claims.claim(false, "second", "0 of 1");
-        claims.claim(true, "third", "1 of 1");
-        assert_eq!(claims.end(), Err("1 claims do not hold".to_owned()));
+        for json in [false, true] {
+            let mut claims = Claims::new("test", json);
+            claims.claim(true, "first", "1 of 1");
+            assert_eq!(claims.failed(), 0);
+            claims.claim(false, "second", "0 of 1");
+            claims.claim(true, "third", "1 of 1");
+            assert_eq!(claims.end(), Err("test: 1 claims do not hold".to_owned()));
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Waiting for a condition by polling.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// Pause between two checks.
@@ -18,4 +20,10 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Opti
         assert!(Instant::now() < end, "{what}: not within {limit:?}");
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Waits until a descriptor is readable, or until the limit.
+pub fn wait_readable(descriptors: &[BorrowedFd<'_>], limit: Duration) {
+    let mut polled: Vec<_> = descriptors.iter().map(|one| PollFd::new(*one, PollFlags::POLLIN)).collect();
+    let _interrupted = poll(&mut polled, PollTimeout::try_from(limit).unwrap_or(PollTimeout::ZERO));
 }

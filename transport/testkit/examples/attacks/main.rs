@@ -6,7 +6,6 @@
 //! ATTACK-CLAIM: measured`. The program uses only packets, the environment and the public crates, so the same
 //! source can be built next to any version.
 
-mod findings;
 mod forge;
 mod garbage;
 mod honest;
@@ -14,12 +13,12 @@ mod hostile_link;
 mod rows;
 
 use clap::{Args, Parser, Subcommand};
-use findings::Findings;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use trunkline::Connections;
+use trunkline_testkit::Claims;
 
 /// The result of an operation whose errors end the program.
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -113,9 +112,9 @@ fn dispatch(command: Command) -> Outcome<()> {
             let row = rows::ALL.iter().find(|row| row.name == attack);
             let row =
                 row.ok_or_else(|| format!("no attack is named {attack:?}; `attacks list` names them"))?;
-            let mut findings = Findings::new(row.name, plan.json);
+            let mut findings = Claims::new(row.name, plan.json);
             (row.run)(&plan, &mut findings)?;
-            findings.end()
+            Ok(findings.end()?)
         }
         Command::Node(arguments) => honest::serve(&arguments),
         Command::Exchange(side) => garbage::serve(side),

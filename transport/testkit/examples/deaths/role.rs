@@ -1,14 +1,11 @@
 //! The main loop of a process of a scenario: until its input ends it executes commands, works and sleeps.
 
 use crate::Outcome;
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_testkit::{Input, NextLine};
+use trunkline_testkit::{Input, NextLine, wait_readable};
 use trunkline_verbs::{CompletionChannel, CompletionQueue, CqInit, Device, Notify, ProtectionDomain};
 
 /// The longest sleep between two rounds.
@@ -46,10 +43,7 @@ pub(super) trait Role {
 /// Works until the input ends.
 pub(super) fn work(role: &mut dyn Role) -> Outcome<()> {
     let input = Input::open();
-    let mut poll = Poll::new()?;
     let channel = Arc::clone(&role.endpoint().channel);
-    poll.registry().register(&mut SourceFd(&channel.as_fd().as_raw_fd()), Token(0), Interest::READABLE)?;
-    let mut events = Events::with_capacity(1);
     loop {
         match input.next_line() {
             NextLine::Line(command) => role.answer(&command)?,
@@ -62,7 +56,7 @@ pub(super) fn work(role: &mut dyn Role) -> Outcome<()> {
         }
         role.endpoint().cq.request_notify(Notify::Any)?;
         if !role.step()? {
-            poll.poll(&mut events, Some(NAP))?;
+            wait_readable(&[channel.as_fd()], NAP);
             while channel.next_event().is_some() {}
         }
     }

@@ -45,7 +45,7 @@ impl Testbed {
         let folder = Folder::new()?;
         let file = folder.join("domain");
         std::fs::write(&file, b"")?;
-        let claims = Claims::new(format!("deaths-{scenario}"));
+        let claims = Claims::new(format!("deaths-{scenario}"), false);
         let (host, peer, other_peer) = (fresh_ip(), fresh_ip(), fresh_ip());
         Ok(Self { claims, senders: 0, host, peer, other_peer, file, _folder: folder })
     }

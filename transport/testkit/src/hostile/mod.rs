@@ -48,25 +48,11 @@ impl Hostility {
 
     /// Number of the setting that an advanced peer has.
     pub const SETTING: u16 = 0x7abc;
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Stingy => "stingy",
-            Self::Beyond => "beyond",
-            Self::Unfinished => "unfinished",
-            Self::Unserved => "unserved",
-            Self::Garbage => "garbage",
-            Self::Prying => "prying",
-            Self::Hoarding => "hoarding",
-            Self::Advanced => "advanced",
-        }
-    }
 }
 
 impl fmt::Display for Hostility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 
@@ -75,8 +61,8 @@ impl FromStr for Hostility {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [Self::None, Self::Hoarding, Self::Advanced].into_iter().chain(Self::HOSTILE);
-        all.into_iter().find(|one| one.name() == text).ok_or_else(|| {
-            let names = Self::HOSTILE.map(Self::name).join(", ");
+        all.into_iter().find(|one| one.to_string() == text).ok_or_else(|| {
+            let names = Self::HOSTILE.map(|one| one.to_string()).join(", ");
             format!("{text:?} is not one of none, hoarding, advanced, {names}")
         })
     }

@@ -1,11 +1,34 @@
 //! Forged packets: their sockets, connection requests, and packets of live connections.
 
-mod pace;
 mod request;
 mod socket;
 mod tap;
 
-pub(crate) use pace::paced;
 pub(crate) use request::{Dialer, version_of};
 pub(crate) use socket::{Caught, Forger, RawForger, Sink};
 pub(crate) use tap::{Seen, Tap};
+
+use crate::Outcome;
+use std::time::{Duration, Instant};
+
+/// Number of packets between two readings of the clock.
+const BURST: u64 = 25;
+
+/// Calls `one` this many times, spread evenly over at most this time. Returns the time taken.
+pub(crate) fn paced(
+    count: u64,
+    over: Duration,
+    mut one: impl FnMut(u64) -> Outcome<()>,
+) -> Outcome<Duration> {
+    let start = Instant::now();
+    for number in 0..count {
+        if number % BURST == 0 || count < BURST * 100 {
+            let due = over.mul_f64(number as f64 / count as f64);
+            if let Some(wait) = due.checked_sub(start.elapsed()) {
+                std::thread::sleep(wait);
+            }
+        }
+        one(number)?;
+    }
+    Ok(start.elapsed())
+}

@@ -20,13 +20,12 @@ mod line;
 mod node;
 mod served;
 
-use crate::findings::Findings;
 use crate::{Outcome, Plan};
 use exchange::{All, Exchanges};
 pub(crate) use flood::Flood;
 pub(crate) use node::{Side, serve};
 use std::time::Duration;
-use trunkline_testkit::{Folder, Random};
+use trunkline_testkit::{Claims, Folder, Random};
 
 /// Duration of the exchanges before the flood.
 const BEFORE: Duration = Duration::from_secs(2);
@@ -42,7 +41,7 @@ const GROWTH_KIB: u64 = 16 * 1024;
 const SHARED_GROWTH_KIB: u64 = 64 * 1024;
 
 /// Runs one flood against the exchanges.
-pub(crate) fn run(flood: Flood, plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn run(flood: Flood, plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let mut random = Random::from_entropy();
     findings.note("seed", &format!("{:#x}, {} packets", random.0, plan.packets));
@@ -99,7 +98,7 @@ fn rate(from: &All, to: &All, over: Duration) -> u64 {
 }
 
 /// Claims about the exchanges: what the flood may affect, and what it must not.
-fn judge(findings: &mut Findings, flood: Flood, [before, after, ended]: [&All; 3], fresh: Option<Duration>) {
+fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3], fresh: Option<Duration>) {
     let wrong =
         |group: &str| ended.sum(&format!("{group}_wrong")) + ended.sum(&format!("{group}_received_wrong"));
     let broken = |group: &str| ended.sum(&format!("{group}_broken"));
@@ -143,7 +142,7 @@ fn judge(findings: &mut Findings, flood: Flood, [before, after, ended]: [&All; 3
 }
 
 /// Claims that no process needs much more memory than before.
-fn memory(findings: &mut Findings, before: Vec<[u64; 2]>, after: Vec<[u64; 2]>) {
+fn memory(findings: &mut Claims, before: Vec<[u64; 2]>, after: Vec<[u64; 2]>) {
     let memory: Vec<_> = before.into_iter().zip(after).collect();
     let is_bounded = memory.iter().all(|([all_then, own_then], [all, own])| {
         *own <= own_then + GROWTH_KIB && *all <= all_then + SHARED_GROWTH_KIB

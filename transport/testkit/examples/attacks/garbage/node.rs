@@ -18,17 +18,14 @@ use super::line::{Line, Tally};
 use super::served::{Hello, Served};
 use crate::Outcome;
 use clap::Args;
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_testkit::{Input, NextLine, Random};
+use trunkline_testkit::{Input, NextLine, Random, wait_readable};
 use trunkline_verbs::{
     CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, Completion, CompletionChannel, Device,
     EndpointRequest, EndpointSide, Notify, PortSpace, QpType, RemoteAddress,
@@ -118,11 +115,7 @@ fn forbidden(remote: RemoteAddress) -> String {
 
 impl Node {
     fn work(&mut self, completions: &dyn CompletionChannel, input: &Input) -> Outcome<()> {
-        let mut poll = Poll::new()?;
-        for (token, fd) in [completions.as_fd().as_raw_fd(), self.cm.as_fd().as_raw_fd()].iter().enumerate() {
-            poll.registry().register(&mut SourceFd(fd), Token(token), Interest::READABLE)?;
-        }
-        let mut events = Events::with_capacity(4);
+        let cm = Arc::clone(&self.cm);
         loop {
             match input.next_line() {
                 NextLine::Line(command) => self.answer(&command)?,
@@ -145,7 +138,7 @@ impl Node {
                     group.cq.request_notify(Notify::Any)?;
                 }
                 if !self.take_completions()? {
-                    poll.poll(&mut events, Some(NAP))?;
+                    wait_readable(&[completions.as_fd(), cm.as_fd()], NAP);
                     while completions.next_event().is_some() {}
                 }
             }

@@ -1,6 +1,5 @@
 //! Honest nodes as seen by an attack: processes with an address and a log.
 
-use crate::findings::Findings;
 use crate::{Outcome, Plan};
 use std::fmt::{self, Display, Formatter};
 use std::fs::File;
@@ -9,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
-use trunkline_testkit::{Folder, Numbers, Process, fresh_ip, same_program};
+use trunkline_testkit::{Claims, Folder, Numbers, Process, fresh_ip, same_program};
 
 /// Port on which honest nodes listen. An attacker knows it.
 pub(crate) const PORT: u16 = 7471;
@@ -232,7 +231,7 @@ impl Pair {
     }
 
     /// Claims that a newcomer can call the server.
-    pub(crate) fn serves_newcomer(&self, plan: &Plan, findings: &mut Findings, name: &str) -> Outcome<()> {
+    pub(crate) fn serves_newcomer(&self, plan: &Plan, findings: &mut Claims, name: &str) -> Outcome<()> {
         let outcome = Setup::new(&self.folder, plan).start()?.first(self.server.address);
         findings.claim(outcome.is_ok(), name, &format!("{outcome:?}"));
         Ok(())

@@ -1,10 +1,9 @@
 //! Nodes started with less address space than they need, with slightly more, and with enough.
 
-use crate::findings::Findings;
 use crate::honest::Setup;
 use crate::{Outcome, Plan};
 use std::time::Duration;
-use trunkline_testkit::Folder;
+use trunkline_testkit::{Claims, Folder};
 
 /// Limits in KiB: from where the program itself starts, which takes 16 MiB, to where every node serves.
 const LEAST_KIB: u64 = 24 << 10;
@@ -32,7 +31,7 @@ enum Started {
 }
 
 /// Checks that every start serves, or ends with an error that names the limit and its command.
-pub(super) fn judge(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(super) fn judge(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     for (name, flag, command) in
         [("address-space", "--as", "ulimit -v"), ("private-memory", "--data", "ulimit -d")]
     {
@@ -62,7 +61,7 @@ pub(super) fn judge(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 
 /// Checks that a node with hardly more than it needs to start keeps serving while peers join it and send it
 /// large messages.
-fn under_load(plan: &Plan, findings: &mut Findings, name: &str, limit: &str) -> Outcome<()> {
+fn under_load(plan: &Plan, findings: &mut Claims, name: &str, limit: &str) -> Outcome<()> {
     let folder = Folder::new()?;
     let mut server = Setup::new(&folder, plan).within(&["prlimit", limit]).start()?;
     let mut peers = Vec::new();

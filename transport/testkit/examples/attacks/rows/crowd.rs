@@ -1,13 +1,12 @@
 //! Peers that follow the protocol and take more than their share, and honest peers in great number.
 
 use super::flooded::nothing_lost;
-use crate::findings::Findings;
 use crate::honest::{ANOTHER, Pair, Party, Setup, open_to_all, runtime_of_another};
 use crate::{Outcome, Plan};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
-use trunkline_testkit::Folder;
+use trunkline_testkit::{Claims, Folder};
 
 /// Number of held calls: more than a poller of the attacked node has handlers.
 const HELD: u64 = 70_000;
@@ -39,7 +38,7 @@ const POLLERS: u16 = 32;
 const DEPTH: u32 = 64;
 
 /// Attacks with calls that never end.
-pub(crate) fn handlers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn handlers(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
     let mut hostile = Vec::new();
@@ -59,7 +58,7 @@ pub(crate) fn handlers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 }
 
 /// Attacks with calls that never end, by another user at several addresses of this host.
-pub(crate) fn other_user(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn other_user(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     if !nix::unistd::geteuid().is_root() {
         findings.skip("only root can start nodes of another user");
         return Ok(());
@@ -100,7 +99,7 @@ fn hold(party: &mut Party, server: SocketAddr, count: u64) -> Outcome<()> {
 }
 
 /// Attacks with calls that never end, whose arguments take far more memory than their messages.
-pub(crate) fn decoded(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn decoded(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
     // A hard limit, because the machine has other users.
@@ -133,7 +132,7 @@ pub(crate) fn decoded(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 }
 
 /// Joins many honest pollers to a node.
-pub(crate) fn pollers(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn pollers(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let server = Setup::new(&folder, plan).depth(DEPTH).start()?;
     let start = |_| Setup::new(&folder, plan).pollers(POLLERS).start();

@@ -1,7 +1,6 @@
 //! The runtime directory: a full file system, and folders of ended namespaces.
 
 use super::flooded::nothing_lost;
-use crate::findings::Findings;
 use crate::forge::{Forger, paced};
 use crate::honest::{Setup, mount_namespace, network_namespace};
 use crate::{Outcome, Plan};
@@ -11,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use trunkline_roce::wire::{Opcode, Packet, ROCE_PORT};
-use trunkline_testkit::{Folder, Random, fresh_ip};
+use trunkline_testkit::{Claims, Folder, Random, fresh_ip};
 use trunkline_verbs::{Psn, QpNumber};
 
 /// Number of packets for random QPs.
@@ -21,7 +20,7 @@ const PACKETS: u64 = 2000;
 const SIZES_MIB: [u32; 2] = [1, 16];
 
 /// Runs a node, and starts a joining one, on a file system without room, in a separate mount namespace.
-pub(crate) fn full_disk(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn full_disk(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let Some(()) = mount_namespace()? else {
         findings.skip("no user and mount namespaces are permitted here");
         return Ok(());
@@ -45,7 +44,7 @@ pub(crate) fn full_disk(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 
 fn on_small(
     plan: &Plan,
-    findings: &mut Findings,
+    findings: &mut Claims,
     folder: &Folder,
     runtime: &Path,
     size_mib: u32,
@@ -108,7 +107,7 @@ fn random_qps(server: SocketAddr) -> Outcome<()> {
 }
 
 /// Kills nodes in separate network namespaces, and starts another node later.
-pub(crate) fn namespaces(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn namespaces(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let runtime = folder.join("runtime");
     if !network_namespace(&["true"])?.status()?.success() {

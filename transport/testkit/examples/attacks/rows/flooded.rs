@@ -1,13 +1,12 @@
 //! A flood against a pair of honest nodes. It alternates with the same flood to a port without a receiver, so
 //! that the machine's own cost of a flood is not counted.
 
-use crate::findings::Findings;
 use crate::honest::Pair;
 use crate::{Outcome, Plan};
 use std::net::SocketAddr;
 use std::net::UdpSocket;
 use std::time::Duration;
-use trunkline_testkit::Numbers;
+use trunkline_testkit::{Claims, Numbers};
 
 /// Number of pairs of floods in a run.
 pub(crate) const ROUNDS: u64 = 4;
@@ -25,7 +24,7 @@ pub(crate) fn unbound(server: SocketAddr) -> Outcome<SocketAddr> {
 pub(crate) fn compare(
     pair: &mut Pair,
     plan: &Plan,
-    findings: &mut Findings,
+    findings: &mut Claims,
     mut flood: impl FnMut(&mut Pair, bool) -> Outcome<()>,
 ) -> Outcome<()> {
     let before = pair.client.tally()?;
@@ -55,7 +54,7 @@ pub(crate) fn compare(
 }
 
 /// Reports claims about the calls between two tallies.
-pub(crate) fn nothing_lost(findings: &mut Findings, before: &Numbers, after: &Numbers) {
+pub(crate) fn nothing_lost(findings: &mut Claims, before: &Numbers, after: &Numbers) {
     let made = |name: &str| after[name] - before[name];
     let measured = |name: &str| format!("{} of {} calls", made(name), made("small") + made("large"));
     findings.claim(made("failed") == 0, "no-call-fails", &measured("failed"));

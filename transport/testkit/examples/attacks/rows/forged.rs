@@ -1,14 +1,13 @@
 //! Packets of a live session with any PSN, from the address of its other side and another port.
 
 use super::flooded::{ROUNDS, compare, unbound};
-use crate::findings::Findings;
 use crate::forge::{Forger, Tap, paced};
 use crate::honest::Pair;
 use crate::{Outcome, Plan};
 use std::time::Duration;
-use trunkline_testkit::{Random, wait_until};
+use trunkline_testkit::{Claims, Random, wait_until};
 
-pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = Pair::start(plan, true)?;
     let (server, client) = (pair.server.address, pair.client.address);
     let mut random = Random::from_entropy();

@@ -1,7 +1,6 @@
 //! Sessions that a peer never lets come up, and the frames that it sends meanwhile.
 
 use super::flooded::nothing_lost;
-use crate::findings::Findings;
 use crate::forge::version_of;
 use crate::honest::Pair;
 use crate::{Outcome, Plan};
@@ -9,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::frame::{self, CREDIT, SETTINGS};
-use trunkline_testkit::{Crowd, Decision, HandMadePeer, Random, fresh_ip};
+use trunkline_testkit::{Claims, Crowd, Decision, HandMadePeer, Random, fresh_ip};
 
 /// Number of listeners of the host, each with a half-open session, and number of credit frames that each
 /// sends after its settings. A host may have 256 such connections.
@@ -22,7 +21,7 @@ const PORTION: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_secs(2);
 const PART: f64 = 0.1;
 
-pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     if !plan.is_xrc() {
         findings.skip("it dials over XRC");
         return Ok(());

@@ -2,10 +2,10 @@
 //! it.
 
 use super::flooded::nothing_lost;
-use crate::findings::Findings;
 use crate::honest::{Pair, Setup};
 use crate::{Outcome, Plan};
 use std::time::{Duration, Instant};
+use trunkline_testkit::Claims;
 
 /// Number of pollers of a hoarding peer, and of calls that each makes.
 const POLLERS: u16 = 4;
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Cause in the log.
 const CAUSE: &str = "credit that it does not use";
 
-pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
     let before = pair.client.tally()?;

@@ -1,12 +1,11 @@
 //! A peer of each kind of misbehaviour beside an equally busy honest peer.
 
 use super::flooded::nothing_lost;
-use crate::findings::Findings;
 use crate::honest::{Pair, Setup};
 use crate::{Outcome, Plan};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use trunkline_testkit::Hostility;
+use trunkline_testkit::{Claims, Hostility};
 
 /// Number of calls of a busy peer in one portion, and their length in bytes: small ones and announced ones.
 const CALLS: [(usize, usize); 2] = [(100, 16_000), (4, 1_000_000)];
@@ -24,7 +23,7 @@ const ENDS: Duration = Duration::from_secs(10);
 /// Time within which a peer that takes nothing loses its session, after a minute.
 const STALLED: Duration = Duration::from_secs(75);
 
-pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     for hostility in Hostility::HOSTILE {
         let honest = next_to(plan, Hostility::None, findings)?;
         let calls = next_to(plan, hostility, findings)?;
@@ -36,7 +35,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 }
 
 /// Returns the number of calls that an honest pair makes beside a busy peer.
-fn next_to(plan: &Plan, hostility: Hostility, findings: &mut Findings) -> Outcome<u64> {
+fn next_to(plan: &Plan, hostility: Hostility, findings: &mut Claims) -> Outcome<u64> {
     let name = hostility.to_string();
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;

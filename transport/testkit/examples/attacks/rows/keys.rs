@@ -4,12 +4,11 @@
 //! owner of a key can guess the next registration's in a few attempts. A peer sees the keys of messages that
 //! are announced to it. If a key opens more than its message, the peer can READ the bytes beside it.
 
-use crate::findings::Findings;
 use crate::honest::Setup;
 use crate::{Outcome, Plan};
 use std::collections::BTreeMap;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_testkit::{Folder, fresh_ip};
+use trunkline_testkit::{Claims, Folder, fresh_ip};
 use trunkline_verbs::{Access, Device as _, Memory};
 
 /// Number of registrations.
@@ -23,13 +22,13 @@ const OFTEN: usize = 2;
 /// Length of the announced slice in bytes.
 const SLICE: usize = 100_000;
 
-pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     guess(findings)?;
     read_beside(plan, findings)
 }
 
 /// READs beside the slice of a buffer that was announced to the peer, with that slice's key.
-fn read_beside(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+fn read_beside(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let mut owner = Setup::new(&folder, plan).start()?;
     let honest = Setup::new(&folder, plan).hostile("none").start()?;
@@ -50,7 +49,7 @@ fn read_beside(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 }
 
 /// Looks for keys that can be computed from others.
-fn guess(findings: &mut Findings) -> Outcome<()> {
+fn guess(findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let options = SoftOptions {
         addresses: vec![fresh_ip().into()],

@@ -1,12 +1,11 @@
 //! Limits of the operating system: descriptors, memory, threads.
 
-use crate::findings::Findings;
 use crate::honest::{ANOTHER, Setup, open_to_all, runtime_of_another};
 use crate::{Outcome, Plan};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use trunkline_testkit::Folder;
+use trunkline_testkit::{Claims, Folder};
 
 /// Time over which processor use is measured.
 const OVER: Duration = Duration::from_secs(2);
@@ -16,7 +15,7 @@ const TICKS: u64 = 100;
 const IDLE_PERCENT: u64 = 30;
 
 /// Makes another member of the host connect to a process without a free descriptor.
-pub(crate) fn descriptors(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn descriptors(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let holder = Setup::new(&folder, plan);
     let mut server = holder.start()?;
@@ -61,7 +60,7 @@ fn share_percent(id: u32) -> Outcome<u64> {
 }
 
 /// Starts nodes where the system refuses them a resource.
-pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn at_start(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let is_root = nix::unistd::geteuid().is_root();
     let mut cases: Vec<(String, Vec<String>)> = Vec::new();
     for count in [4, 6, 8, 10, 12, 14, 16, 20, 24] {
@@ -89,7 +88,7 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 
 /// Checks the limit on threads as another user, since it does not apply to root. A user without processes may
 /// have one thread, the main one.
-fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Findings) -> Outcome<()> {
+fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     open_to_all(&folder)?;
     let setup = || Setup::new(&folder, plan).runtime(runtime);
@@ -103,7 +102,7 @@ fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Findings) -> O
 }
 
 /// Checks that a node serves or ends with an error: never by a signal, silently or in a busy loop.
-fn judge(findings: &mut Findings, name: &str, setup: &Setup) -> Outcome<()> {
+fn judge(findings: &mut Claims, name: &str, setup: &Setup) -> Outcome<()> {
     let attempt = setup.attempt()?;
     if attempt.serves {
         let busy = share_percent(attempt.process.id())?;

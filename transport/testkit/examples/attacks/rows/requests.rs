@@ -1,13 +1,12 @@
 //! Forged connection requests.
 
 use super::flooded::{ROUNDS, compare, nothing_lost, unbound};
-use crate::findings::Findings;
 use crate::forge::{Caught, Dialer, Forger, Sink, paced, version_of};
 use crate::honest::{Pair, Setup};
 use crate::{Outcome, Plan};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
-use trunkline_testkit::{Folder, Random, fresh_ip};
+use trunkline_testkit::{Claims, Folder, Random, fresh_ip};
 
 /// Number of addresses that requests claim to come from.
 const ADDRESSES: usize = 16;
@@ -76,7 +75,7 @@ impl Strangers {
 }
 
 /// Floods a node with requests while a session is up.
-pub(crate) fn storm(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn storm(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut pair = Pair::start(plan, false)?;
     let victim = pair.server.address;
@@ -113,11 +112,11 @@ pub(crate) fn storm(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-fn joined(findings: &mut Findings, took: Duration) {
+fn joined(findings: &mut Claims, took: Duration) {
     findings.claim(took <= JOIN, "newcomer-joins", &format!("within {took:?}"));
 }
 
-fn gained(findings: &mut Findings, name: &str, sent: (u64, u64), got: &Caught) {
+fn gained(findings: &mut Claims, name: &str, sent: (u64, u64), got: &Caught) {
     let gain = got.bytes as f64 / sent.1.max(1) as f64;
     let measured = format!(
         "{} requests ({} bytes) drew {} packets ({} bytes): x{gain:.2}",
@@ -127,7 +126,7 @@ fn gained(findings: &mut Findings, name: &str, sent: (u64, u64), got: &Caught) {
 }
 
 /// Forges requests in the name of the peer of a live session, which claim that the peer was restarted.
-pub(crate) fn restart(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut pair = Pair::start(plan, false)?;
     let (server, client) = (pair.server.address, pair.client.address);
@@ -152,7 +151,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 }
 
 /// Floods a node with requests, and then joins a new peer.
-pub(crate) fn lockout(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn lockout(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let folder = Folder::new()?;
     let victim = Setup::new(&folder, plan).pollers(plan.pollers).start()?;
@@ -167,7 +166,7 @@ pub(crate) fn lockout(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 }
 
 /// Forges one request, and measures what is sent to the address that it claims.
-pub(crate) fn amplify(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn amplify(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
     for pollers in POLLERS {
         let folder = Folder::new()?;

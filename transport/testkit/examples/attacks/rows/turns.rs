@@ -1,10 +1,10 @@
 //! Peers that keep a poller busy without breaking a rule, beside a caller that makes one call at a time.
 
 use super::flooded::nothing_lost;
-use crate::findings::Findings;
 use crate::honest::{Pair, Setup};
 use crate::{Outcome, Plan};
 use std::time::Duration;
+use trunkline_testkit::Claims;
 
 /// Number of rounds, each of which measures the caller alone, beside a busy honest peer, and beside the attacker.
 const ROUNDS: usize = 5;
@@ -32,17 +32,17 @@ struct Measured {
 }
 
 /// Attacks with streams of one item, as many as the peer can open.
-pub(crate) fn short_streams(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn short_streams(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     rushed("streams", plan, findings)
 }
 
 /// Attacks with calls whose arguments take long to decode.
-pub(crate) fn long_calls(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn long_calls(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     rushed("long", plan, findings)
 }
 
 /// Attacks with calls or streams of this kind.
-fn rushed(kind: &str, plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+fn rushed(kind: &str, plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
     let before = pair.client.tally()?;
@@ -63,7 +63,7 @@ fn rushed(kind: &str, plan: &Plan, findings: &mut Findings) -> Outcome<()> {
 }
 
 /// Attacks with streams of a peer that takes no replies.
-pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
     let before = pair.client.tally()?;
@@ -88,7 +88,7 @@ pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Findings) -> Outcom
 }
 
 /// Compares the caller alone, beside a busy honest peer, and beside the attacker.
-fn judge(plan: &Plan, findings: &mut Findings, [alone, honest, attacked]: [Measured; 3]) {
+fn judge(plan: &Plan, findings: &mut Claims, [alone, honest, attacked]: [Measured; 3]) {
     let ratio = attacked.calls as f64 / honest.calls.max(1) as f64;
     let calls = format!("{attacked:?}, beside an honest peer {honest:?}: x{ratio:.2}");
     let times = format!("median {} us, alone {} us", attacked.p50_us, alone.p50_us);
