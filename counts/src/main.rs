@@ -28,8 +28,8 @@ mod toolchain;
 use clap::Parser;
 use cli::{Cli, Command};
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::{PerCall, RUNS, SHAPES, measure};
-use record::{LinkCounts, Links, Record, SideCounts, Verdict};
+use measure::{RUNS, SHAPES, measure};
+use record::{LinkCounts, Links, Record, Verdict};
 use side::{Linked, Shape, Side};
 use std::path::Path;
 use std::process::ExitCode;
@@ -119,25 +119,22 @@ fn count(toolchain: Toolchain) -> Result<Record, String> {
     let shaped = SHAPES.map(|shape| (shape, Linked::InProcess, shape.outstanding()));
     for (shape, linked, outstanding) in plain.into_iter().chain(shaped) {
         for side in [Side::Client, Side::Server] {
-            let (linked_by, side_name) = (linked.name(), side.name());
-            bar.set_message(format!("{linked_by}, {outstanding} outstanding, {}, {side_name}", shape.name()));
+            let (linked_by, shape_name) = (linked.name(), shape.name());
+            bar.set_message(format!("{linked_by}, {outstanding} outstanding, {shape_name}, {side:?}"));
             counted.push(measure(Steps { linked, outstanding, calls: CALLS, shape }, side)?);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
-    let link = |at: usize| LinkCounts {
-        client: SideCounts::new(&counted[2 * at]),
-        server: SideCounts::new(&counted[2 * at + 1]),
-    };
-    // With one outstanding, no messages share a frame.
-    let [request, reply]: [&PerCall; 2] = [&counted[0], &counted[1]];
+    let link =
+        |at: usize| LinkCounts { client: counted[2 * at].0.clone(), server: counted[2 * at + 1].0.clone() };
     Ok(Record {
         toolchain,
         payload_bytes: steps::PAYLOAD_BYTES as u64,
         calls: CALLS,
-        request_header_bytes: request.header_bytes,
-        reply_header_bytes: reply.header_bytes,
+        // With one outstanding, no messages share a frame.
+        request_header_bytes: counted[0].1,
+        reply_header_bytes: counted[1].1,
         outstanding_32: Links { in_process: link(1), udp: link(3), shm: link(5) },
         one_outstanding: Links { in_process: link(0), udp: link(2), shm: link(4) },
         shapes: (RUNS.len()..).zip(SHAPES).map(|(at, shape)| (shape.name().to_owned(), link(at))).collect(),

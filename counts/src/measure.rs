@@ -1,9 +1,10 @@
 //! Runs the measured program under valgrind, and combines the counts of both.
 
 use crate::callgrind::Profile;
-use crate::layers::{self, ByLayer, Layer};
+use crate::layers;
+use crate::record::SideCounts;
 use crate::side::{Linked, Shape, Side};
-use crate::steps::{SideTotals, Steps, Totals};
+use crate::steps::{Steps, Totals};
 use crate::system_calls;
 use std::path::Path;
 use std::process::Command;
@@ -15,34 +16,11 @@ const END: &str = "trunkline_counts::steps::end";
 const CLIENT_TURN: &str = "trunkline_counts::steps::world::client_turn";
 const SERVER_TURN: &str = "trunkline_counts::steps::world::server_turn";
 
-/// Average cost of one call for one side.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct PerCall {
-    pub(crate) instructions: ByLayer,
-    pub(crate) allocations: f64,
-    pub(crate) system_calls: f64,
-    /// Datagrams that the side sends.
-    pub(crate) datagrams: f64,
-    /// Bytes of its packets, from BTH to ICRC.
-    pub(crate) bytes: f64,
-    /// Turns of its poller.
-    pub(crate) turns: f64,
-    /// Bytes before the payload in its longest frame.
-    pub(crate) header_bytes: u64,
-}
-
-impl PerCall {
-    /// Returns the instructions of one layer.
-    pub(crate) fn of(&self, layer: Layer) -> f64 {
-        self.instructions[layer as usize]
-    }
-}
-
-/// Counts one side of a run.
+/// Counts one side of a run. Returns its counts per call, and the bytes before the payload in its longest frame.
 ///
 /// # Errors
 /// Fails with the reason if valgrind does not run or its output cannot be read.
-pub(crate) fn measure(steps: Steps, side: Side) -> Result<PerCall, String> {
+pub(crate) fn measure(steps: Steps, side: Side) -> Result<(SideCounts, u64), String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let (profile, log) = (folder.join("profile"), folder.join("log"));
     let totals = run(steps, side, &profile, &log)?;
@@ -61,21 +39,7 @@ pub(crate) fn measure(steps: Steps, side: Side) -> Result<PerCall, String> {
         Side::Client => totals.client,
         Side::Server => totals.server,
     };
-    Ok(per_call(totals.calls, instructions, system_calls, own))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
-fn per_call(calls: u64, instructions: ByLayer, system_calls: u64, own: SideTotals) -> PerCall {
-    let each = |count: u64| count as f64 / calls as f64;
-    PerCall {
-        instructions: instructions.map(|count| count / calls as f64),
-        allocations: each(own.allocations),
-        system_calls: each(system_calls),
-        datagrams: each(own.datagrams),
-        bytes: each(own.bytes),
-        turns: each(own.turns),
-        header_bytes: own.header_bytes,
-    }
+    Ok((SideCounts::new(totals.calls, instructions, system_calls, own), own.header_bytes))
 }
 
 /// Runs this program under callgrind with an empty environment, because the size of the environment shifts the stack.

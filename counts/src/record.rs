@@ -1,8 +1,9 @@
 //! The counts as JSON, and their growth.
 
-use crate::layers::Layer;
-use crate::measure::{PerCall, SHAPES};
+use crate::layers::{ByLayer, Layer};
+use crate::measure::SHAPES;
 use crate::side::{Linked, Shape};
+use crate::steps::SideTotals;
 use crate::toolchain::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,20 +30,23 @@ pub(crate) struct SideCounts {
 }
 
 impl SideCounts {
-    /// Converts a measurement.
-    pub(crate) fn new(counted: &PerCall) -> Self {
-        let round = |count: f64, places: f64| (count * places).round() / places;
+    /// Averages the counts of a run over its calls.
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
+    pub(crate) fn new(calls: u64, instructions: ByLayer, system_calls: u64, own: SideTotals) -> Self {
+        let each = |count: f64, places: f64| (count / calls as f64 * places).round() / places;
+        let layer = |layer: Layer| each(instructions[layer as usize], 1.0);
+        let count = |count: u64| each(count as f64, 1000.0);
         Self {
-            codec: round(counted.of(Layer::Codec), 1.0),
-            rpc: round(counted.of(Layer::Rpc), 1.0),
-            transport: round(counted.of(Layer::Transport), 1.0),
-            device: round(counted.of(Layer::Device), 1.0),
-            program: round(counted.of(Layer::Program), 1.0),
-            allocations: round(counted.allocations, 1000.0),
-            system_calls: round(counted.system_calls, 1000.0),
-            datagrams: round(counted.datagrams, 1000.0),
-            bytes_on_the_wire: round(counted.bytes, 10.0),
-            turns: round(counted.turns, 1000.0),
+            codec: layer(Layer::Codec),
+            rpc: layer(Layer::Rpc),
+            transport: layer(Layer::Transport),
+            device: layer(Layer::Device),
+            program: layer(Layer::Program),
+            allocations: count(own.allocations),
+            system_calls: count(system_calls),
+            datagrams: count(own.datagrams),
+            bytes_on_the_wire: each(own.bytes as f64, 10.0),
+            turns: count(own.turns),
         }
     }
 

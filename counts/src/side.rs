@@ -85,21 +85,3 @@ impl Shape {
         if matches!(self, Self::TwoPollers) { 2 } else { 1 }
     }
 }
-
-impl Side {
-    /// Returns the name, `client` or `server`.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Server => "server",
-        }
-    }
-
-    /// Returns the index of the side: 0 or 1.
-    pub(crate) const fn at(self) -> usize {
-        match self {
-            Self::Client => 0,
-            Self::Server => 1,
-        }
-    }
-}

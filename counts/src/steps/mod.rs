@@ -47,7 +47,7 @@ pub(crate) struct Steps {
 }
 
 /// The program's own counts, for one side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SideTotals {
     pub(crate) turns: u64,
     pub(crate) allocations: u64,

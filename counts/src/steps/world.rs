@@ -9,10 +9,10 @@
 //! During an exchange, a poller therefore always has work: no turn is empty, and no poller goes to sleep. Time is virtual, and
 //! moves by [`STEP_NS`] with each turn. With shared memory the pollers take turns, because only they can see messages.
 
-use super::Steps;
 use super::echo::{EchoServer, FeedServer};
 use super::meter::Passed;
 use super::program::{Calls, Mirror, Outside, Source, call_on};
+use super::{SideTotals, Steps};
 use crate::side::{Linked, Shape, Side};
 use crate::system_calls::{mark, marks};
 use std::hint::black_box;
@@ -45,15 +45,6 @@ struct Task {
     asleep: Option<Option<Time>>,
 }
 
-/// Work of one side's turns so far.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
-    pub(crate) turns: u64,
-    pub(crate) allocations: u64,
-    pub(crate) datagrams: u64,
-    pub(crate) bytes: u64,
-}
-
 struct Place {
     stepped: Arc<Stepped>,
     passed: Arc<Passed>,
@@ -66,7 +57,8 @@ struct Place {
     turn: usize,
     /// Callers outside pollers. Their polls count towards the side's turns.
     outside: Outside,
-    tally: Tally,
+    /// Work of its turns so far.
+    tally: SideTotals,
 }
 
 impl Place {
@@ -77,7 +69,7 @@ impl Place {
             (Linked::Udp | Linked::Shm, _) => fresh_ip(),
         };
         Self {
-            stepped: Stepped::new(SEED ^ side.at() as u64),
+            stepped: Stepped::new(SEED ^ side as u64),
             passed: Arc::default(),
             linked,
             address: SocketAddr::new(IpAddr::V4(ip), PORT),
@@ -85,7 +77,7 @@ impl Place {
             pollers: Vec::new(),
             turn: 0,
             outside: Outside::default(),
-            tally: Tally::default(),
+            tally: SideTotals::default(),
         }
     }
 
@@ -201,10 +193,10 @@ impl World {
     }
 
     /// Returns the work of both sides' turns so far, client first.
-    pub(crate) fn tallies(&self) -> [Tally; 2] {
+    pub(crate) fn tallies(&self) -> [SideTotals; 2] {
         [0, 1].map(|at| {
             let Place { tally, passed, .. } = &self.places[at];
-            Tally { datagrams: passed.datagrams(), bytes: passed.bytes(), ..*tally }
+            SideTotals { datagrams: passed.datagrams(), bytes: passed.bytes(), ..*tally }
         })
     }
 
@@ -247,7 +239,7 @@ impl World {
 
     /// Returns true if a side's pollers or callers have something to do.
     fn is_ready(&self, side: Side) -> bool {
-        let (own, peer) = (&self.places[side.at()], &self.places[1 - side.at()]);
+        let (own, peer) = (&self.places[side as usize], &self.places[1 - side as usize]);
         let has_arrived = match own.linked {
             Linked::InProcess | Linked::Udp => peer.passed.datagrams() > own.passed.received(),
             // Messages in memory are not visible here, so the sides take turns. Each finds the messages of the other's last turn.
@@ -257,7 +249,7 @@ impl World {
     }
 
     fn step(&mut self, side: Side) {
-        let place = &mut self.places[side.at()];
+        let place = &mut self.places[side as usize];
         let Some(at) = place.next_poller() else { return };
         place.turn = at;
         let (poller, outside) = (&mut place.pollers[at], &mut place.outside);

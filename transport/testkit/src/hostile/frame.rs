@@ -78,9 +78,9 @@ fn announcement_at(payload: &[u8]) -> Option<usize> {
     (flags & ANNOUNCES != 0 && kind >= UPPER).then(|| usize::from(kind >> 4) * HEADER)
 }
 
-/// Changes frames of one peer.
+/// Changes the datagrams of one peer.
 #[derive(Debug)]
-pub(super) struct Changer {
+pub struct HostilePeer {
     hostility: Hostility,
     /// First grant towards a target: a QP, an SRQ and a poller.
     grants: BTreeMap<(u32, u32, u8), [u8; 2]>,
@@ -88,13 +88,15 @@ pub(super) struct Changer {
     random: Random,
 }
 
-impl Changer {
-    pub(super) fn new(hostility: Hostility, random: Random) -> Self {
+impl HostilePeer {
+    /// Creates a peer that has sent nothing yet.
+    #[must_use]
+    pub const fn new(hostility: Hostility, random: Random) -> Self {
         Self { hostility, grants: BTreeMap::new(), frames: 0, random }
     }
 
     /// Changes the first payload of a message to a QP and an SRQ.
-    pub(super) fn outgoing(&mut self, qp: u32, srq: u32, payload: &mut Vec<u8>) {
+    pub(super) fn change_outgoing(&mut self, qp: u32, srq: u32, payload: &mut Vec<u8>) {
         if payload.len() < HEADER {
             return;
         }
@@ -136,7 +138,7 @@ impl Changer {
     }
 
     /// Changes the first payload of a received message.
-    pub(super) fn incoming(&self, payload: &mut [u8]) {
+    pub(super) fn change_incoming(&self, payload: &mut [u8]) {
         if self.hostility == Hostility::Prying
             && let Some(Announcement { address, .. }) = Announcement::parse(payload)
             && let Some(at) = announcement_at(payload)

@@ -9,10 +9,8 @@
 mod dialer;
 pub mod frame;
 
-use crate::Random;
 pub use dialer::{Crowd, Decision, HandMadePeer, Hello, first_srq, post_frame};
-pub use frame::Announcement;
-use frame::Changer;
+pub use frame::{Announcement, HostilePeer};
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -68,26 +66,16 @@ impl FromStr for Hostility {
     }
 }
 
-/// Changes the datagrams of one peer.
-#[derive(Debug)]
-pub struct HostilePeer(Changer);
-
 impl HostilePeer {
-    /// Creates a peer that has sent nothing yet.
-    #[must_use]
-    pub fn new(hostility: Hostility, random: Random) -> Self {
-        Self(Changer::new(hostility, random))
-    }
-
     /// Returns the packet that replaces a datagram sent by the peer's node; `None` for no change.
     pub fn outgoing(&mut self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
-        change(bytes, source, destination, |qp, srq, payload| self.0.outgoing(qp, srq, payload))
+        change(bytes, source, destination, |qp, srq, payload| self.change_outgoing(qp, srq, payload))
     }
 
     /// Returns the packet that the peer's node receives in place of a datagram; `None` for no change.
     #[must_use]
     pub fn incoming(&self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
-        change(bytes, source, destination, |_, _, payload| self.0.incoming(payload))
+        change(bytes, source, destination, |_, _, payload| self.change_incoming(payload))
     }
 }
 
@@ -135,6 +123,7 @@ fn change(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Random;
     use trunkline_roce::wire::Opcode;
     use trunkline_verbs::{Psn, QpNumber};
 
