@@ -3,8 +3,8 @@
 use crate::cli::Demo;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::report::{Messages, PeerPath, Report};
-use crate::service::{Entry, PIECE, TreeClient, Wire};
+use crate::report::Report;
+use crate::service::{Entry, PIECE, TreeClient};
 use crate::signals::Stop;
 use hdrhistogram::Histogram;
 use sha2::{Digest as _, Sha256};
@@ -39,8 +39,7 @@ pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Fa
         written => written?,
     }
     if let Some(path) = &demo.json {
-        let json = serde_json::to_string_pretty(&report).map_err(io::Error::from)?;
-        std::fs::write(path, json + "\n").map_err(Failure::file(path))?;
+        std::fs::write(path, format!("{:#}\n", report.json())).map_err(Failure::file(path))?;
     }
     Ok(u8::from(report.mismatches > 0))
 }
@@ -51,7 +50,19 @@ fn work(demo: &Demo, node: &Node, server: SocketAddr, stop: &Stop) -> Result<Rep
     let fetched = fetch(demo, &client, &listing, stop)?;
     let called = call(demo, &client, stop)?;
     let wire = block_on(client.wire()).map_err(Failure::call("asking for the server's counters"))?;
-    Ok(summary(demo, node, &fetched, &called, wire))
+    Ok(Report {
+        node: node.report(),
+        files: listing.len() as u64,
+        bytes: fetched.bytes,
+        mismatches: fetched.mismatches,
+        fetch: fetched.time,
+        latencies: called.histogram,
+        called: called.time,
+        in_flight: demo.in_flight,
+        pollers: demo.pollers,
+        wire,
+        faults: demo.faults(),
+    })
 }
 
 fn list(client: &TreeClient) -> Result<Vec<Entry>, Failure> {
@@ -69,7 +80,6 @@ fn list(client: &TreeClient) -> Result<Vec<Entry>, Failure> {
 /// Totals of the fetch.
 #[derive(Debug, Default)]
 struct Fetched {
-    files: u64,
     bytes: u64,
     mismatches: u64,
     time: Duration,
@@ -101,7 +111,6 @@ fn fetch(demo: &Demo, client: &TreeClient, listing: &[Entry], stop: &Stop) -> Re
     })?;
     progress.done();
     Ok(Fetched {
-        files: listing.len() as u64,
         bytes: bytes.into_inner(),
         mismatches: mismatches.into_inner().unwrap_or_else(PoisonError::into_inner),
         time: start.elapsed(),
@@ -201,59 +210,4 @@ fn workers(count: usize, work: impl Fn() -> Result<(), Failure> + Sync) -> Resul
             outcome.unwrap_or_else(|_| Err(io::Error::other("a worker thread panicked").into()))
         })
     })
-}
-
-fn summary(demo: &Demo, node: &Node, fetched: &Fetched, called: &Called, wire: Wire) -> Report {
-    let node = node.report();
-    let quantile = |share| called.histogram.value_at_quantile(share);
-    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    Report {
-        provider: node.provider.to_string(),
-        link: node.link.clone(),
-        device: node.device.clone(),
-        address: node.address.to_string(),
-        gid_index: node.gid_index,
-        reason: node.why.clone(),
-        connections: node.connections.to_owned(),
-        connections_reason: node.connections_why.clone(),
-        paths: node
-            .paths
-            .iter()
-            .map(|path| PeerPath {
-                address: path.address.to_string(),
-                path: path.path,
-                why: path.why,
-                qps: path.qps,
-            })
-            .collect(),
-        files: fetched.files,
-        bytes: fetched.bytes,
-        mismatches: fetched.mismatches,
-        fetch_ns: nanoseconds(fetched.time),
-        calls: called.histogram.len(),
-        p50_ns: quantile(0.5),
-        p99_ns: quantile(0.99),
-        p999_ns: quantile(0.999),
-        calls_per_s: called.histogram.len() as f64 / called.time.as_secs_f64(),
-        in_flight: demo.in_flight,
-        pollers: demo.pollers,
-        qps_per_node: node.qps(),
-        ini_qps: node.ini,
-        tgt_qps: node.tgt,
-        srqs: node.srqs,
-        rnr: node.rnr + wire.rnr,
-        retransmits: node.retransmits + wire.retransmits,
-        oversubscribed: node.oversubscribed,
-        faults: demo.faults(),
-        messages: node
-            .traffic
-            .iter()
-            .map(|lane| Messages {
-                trunk: lane.local.0,
-                to_poller: lane.remote.0,
-                sent: lane.sent,
-                received: lane.received,
-            })
-            .collect(),
-    }
 }

@@ -1,144 +1,142 @@
 //! The demo's report, as text and as JSON.
 
-use serde::Serialize;
+use crate::service::Wire;
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
 use std::fmt;
+use std::time::Duration;
+use trunkline::{NodeReport, PathReport};
 
-/// The report. The JSON keys are the field names; times are in nanoseconds.
-#[derive(Debug, Clone, Serialize)]
+/// The report, made of what both halves have measured.
+#[derive(Debug)]
 pub(crate) struct Report {
-    /// Family of the device: softrdma or rdma-core.
-    pub(crate) provider: String,
-    /// Link of the device's packets, such as udp.
-    pub(crate) link: String,
-    /// Name of the device.
-    pub(crate) device: String,
-    /// The client's address.
-    pub(crate) address: String,
-    /// Index of that address in the device's GID table.
-    pub(crate) gid_index: Option<u16>,
-    /// Why this provider and this device were chosen.
-    pub(crate) reason: String,
-    /// Kind of the connections: xrc or rc.
-    pub(crate) connections: String,
-    /// Reason for the kind of connections.
-    pub(crate) connections_reason: String,
-    /// Paths of packets to the server, by QPs.
-    pub(crate) paths: Vec<PeerPath>,
-    /// Number of files fetched.
+    pub(crate) node: NodeReport,
     pub(crate) files: u64,
     /// Total size of the files in bytes.
     pub(crate) bytes: u64,
     /// Files whose SHA-256 differs from the SHA-256 of the file on disk.
     pub(crate) mismatches: u64,
     /// Time to fetch all files.
-    pub(crate) fetch_ns: u64,
-    /// Number of small calls made.
-    pub(crate) calls: u64,
-    /// Median latency of the small calls.
-    pub(crate) p50_ns: u64,
-    /// 99th percentile of their latency.
-    pub(crate) p99_ns: u64,
-    /// 99.9th percentile of their latency.
-    pub(crate) p999_ns: u64,
-    /// Small calls per second.
-    pub(crate) calls_per_s: f64,
+    pub(crate) fetch: Duration,
+    /// Latencies of the small calls in nanoseconds.
+    pub(crate) latencies: Histogram<u64>,
+    /// Time of all small calls.
+    pub(crate) called: Duration,
     /// Number of small calls in flight at once.
     pub(crate) in_flight: u32,
     /// Number of pollers on each side.
     pub(crate) pollers: u16,
-    /// Number of QPs of the client's node: INI and TGT, or RC.
-    pub(crate) qps_per_node: u32,
-    /// Number of QPs that send.
-    pub(crate) ini_qps: u32,
-    /// Number of QPs that receive.
-    pub(crate) tgt_qps: u32,
-    /// Number of SRQs of the client's node.
-    pub(crate) srqs: u32,
-    /// Number of RNR NAKs that both sides sent and received.
-    pub(crate) rnr: u64,
-    /// Number of packets that both sides retransmitted.
-    pub(crate) retransmits: u64,
-    /// True if the client's pollers outnumbered the CPUs that they may use.
-    pub(crate) oversubscribed: bool,
+    /// Counters of the server's device.
+    pub(crate) wire: Wire,
     /// Faults injected on each side, in the form of `TRUNKLINE_FAULTS`.
     pub(crate) faults: Option<String>,
-    /// Messages from each of the client's pollers (its trunk to the server) to each poller of
-    /// the server.
-    pub(crate) messages: Vec<Messages>,
 }
 
-/// QPs of the client's node that take the same path to the same address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct PeerPath {
-    /// Address of the peer.
-    pub(crate) address: String,
-    /// Path: shm for shared memory, otherwise the link.
-    pub(crate) path: &'static str,
-    /// Reason why it is not shared memory.
-    pub(crate) why: &'static str,
-    /// Number of QPs.
-    pub(crate) qps: u32,
-}
+impl Report {
+    fn calls_per_s(&self) -> f64 {
+        self.latencies.len() as f64 / self.called.as_secs_f64()
+    }
 
-/// Messages between one poller of the client and one of the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct Messages {
-    /// Index of the client's poller, which owns the trunk.
-    pub(crate) trunk: u16,
-    /// Index of the server's poller.
-    pub(crate) to_poller: u16,
-    /// Number of messages that the client sent.
-    pub(crate) sent: u64,
-    /// Number of messages that the client received from that poller.
-    pub(crate) received: u64,
+    /// Number of RNR NAKs, and number of packets retransmitted, by both sides.
+    fn wire(&self) -> [u64; 2] {
+        [self.node.rnr + self.wire.rnr, self.node.retransmits + self.wire.retransmits]
+    }
+
+    /// Returns the report as JSON. Times are in nanoseconds.
+    pub(crate) fn json(&self) -> Value {
+        let (node, [rnr, retransmits]) = (&self.node, self.wire());
+        let quantile = |share| self.latencies.value_at_quantile(share);
+        // QPs of the client's node that take the same path to the same address.
+        let paths = node.paths.iter().map(|path| {
+            let PathReport { address, path, why, qps, .. } = path;
+            json!({ "address": address.to_string(), "path": path, "why": why, "qps": qps })
+        });
+        // From each of the client's pollers, which owns the trunk, to each poller of the server.
+        let messages = node.traffic.iter().map(|lane| {
+            let (trunk, to_poller) = (lane.local.0, lane.remote.0);
+            json!({ "trunk": trunk, "to_poller": to_poller, "sent": lane.sent, "received": lane.received })
+        });
+        json!({
+            "provider": node.provider.to_string(),
+            "link": node.link,
+            "device": node.device,
+            "address": node.address.to_string(),
+            "gid_index": node.gid_index,
+            "reason": node.why,
+            "connections": node.connections,
+            "connections_reason": node.connections_why,
+            "paths": paths.collect::<Vec<_>>(),
+            "files": self.files,
+            "bytes": self.bytes,
+            "mismatches": self.mismatches,
+            "fetch_ns": u64::try_from(self.fetch.as_nanos()).unwrap_or(u64::MAX),
+            "calls": self.latencies.len(),
+            "p50_ns": quantile(0.5),
+            "p99_ns": quantile(0.99),
+            "p999_ns": quantile(0.999),
+            "calls_per_s": self.calls_per_s(),
+            "in_flight": self.in_flight,
+            "pollers": self.pollers,
+            "qps_per_node": node.qps(),
+            "ini_qps": node.ini,
+            "tgt_qps": node.tgt,
+            "srqs": node.srqs,
+            "rnr": rnr,
+            "retransmits": retransmits,
+            // True if the client's pollers outnumbered the CPUs that they may use.
+            "oversubscribed": node.oversubscribed,
+            "faults": self.faults,
+            "messages": messages.collect::<Vec<_>>(),
+        })
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |ns: u64| ns as f64 / 1e3;
-        writeln!(f, "provider   {} over {} ({})", self.provider, self.link, self.reason)?;
-        writeln!(f, "connections {} ({})", self.connections, self.connections_reason)?;
-        for PeerPath { address, path, why, qps } in &self.paths {
+        let (node, [rnr, retransmits]) = (&self.node, self.wire());
+        let us = |share| self.latencies.value_at_quantile(share) as f64 / 1e3;
+        writeln!(f, "provider   {} over {} ({})", node.provider, node.link, node.why)?;
+        writeln!(f, "connections {} ({})", node.connections, node.connections_why)?;
+        for PathReport { address, path, why, qps, .. } in &node.paths {
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
             writeln!(f, "path       {path} to {address}, {qps} QPs{why}")?;
         }
-        let gid = self.gid_index.map_or("no GID".to_owned(), |index| format!("GID {index}"));
-        writeln!(f, "device     {} at {}, {gid}", self.device, self.address)?;
-        writeln!(
-            f,
-            "files      {} files, {} bytes in {:.2} s, {} mismatches",
-            self.files,
-            self.bytes,
-            self.fetch_ns as f64 / 1e9,
-            self.mismatches
-        )?;
+        let gid = node.gid_index.map_or("no GID".to_owned(), |index| format!("GID {index}"));
+        writeln!(f, "device     {} at {}, {gid}", node.device, node.address)?;
+        let (files, bytes, mismatches) = (self.files, self.bytes, self.mismatches);
+        let seconds = self.fetch.as_secs_f64();
+        writeln!(f, "files      {files} files, {bytes} bytes in {seconds:.2} s, {mismatches} mismatches")?;
         writeln!(
             f,
             "calls      {} ({} under way at once): p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us, {:.0} calls/s",
-            self.calls,
+            self.latencies.len(),
             self.in_flight,
-            us(self.p50_ns),
-            us(self.p99_ns),
-            us(self.p999_ns),
-            self.calls_per_s
+            us(0.5),
+            us(0.99),
+            us(0.999),
+            self.calls_per_s()
         )?;
         writeln!(
             f,
             "queues     {} pollers a side: {} QPs per node ({} INI, {} TGT), {} SRQs",
-            self.pollers, self.qps_per_node, self.ini_qps, self.tgt_qps, self.srqs
+            self.pollers,
+            node.qps(),
+            node.ini,
+            node.tgt,
+            node.srqs
         )?;
-        for way in &self.messages {
+        for lane in &node.traffic {
             writeln!(
                 f,
                 "trunk {}    to the server's poller {}: {} messages, {} back",
-                way.trunk, way.to_poller, way.sent, way.received
+                lane.local.0, lane.remote.0, lane.sent, lane.received
             )?;
         }
-        writeln!(f, "wire       {} RNR NAKs, {} retransmissions", self.rnr, self.retransmits)?;
+        writeln!(f, "wire       {rnr} RNR NAKs, {retransmits} retransmissions")?;
         if let Some(faults) = &self.faults {
             writeln!(f, "faults     {faults} (on each side)")?;
         }
-        let cpus = if self.oversubscribed { "yes: more pollers than CPUs" } else { "no" };
+        let cpus = if node.oversubscribed { "yes: more pollers than CPUs" } else { "no" };
         write!(f, "oversubscribed: {cpus}")
     }
 }
