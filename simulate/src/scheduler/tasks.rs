@@ -85,8 +85,11 @@ impl Tasks {
 
     /// Drops the clients of a killed process.
     pub(crate) fn kill(&self, process: u64) {
-        let dropped =
-            self.slots.borrow_mut().extract_if(.., |_, slot| slot.process == process).collect::<Vec<_>>();
+        let mut slots = self.slots.borrow_mut();
+        let all = std::mem::take(&mut *slots).into_iter();
+        let (dropped, kept): (Vec<_>, Vec<_>) = all.partition(|(_, slot)| slot.process == process);
+        *slots = kept.into_iter().collect();
+        drop(slots);
         // Dropping a client may wake others.
         drop(dropped);
     }
