@@ -333,18 +333,17 @@ fn sweep(registry: &Segment, is_held: impl Fn(MemberId) -> bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Folder;
     use super::*;
+    use crate::host::testing::hosts;
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc;
     use std::time::Duration;
+    use trunkline_testkit::Folder;
 
     #[test]
     fn slots_are_reused_with_new_generations() {
-        let folder = Folder::new("members");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (folder, [one, two]) = hosts();
+        let root = folder.join("run");
         assert_ne!(one.me(), two.me());
         assert!(one.is_alive(two.me()) && two.is_alive(one.me()));
         assert_eq!(one.current(two.me().slot), Some(two.me()));
@@ -360,9 +359,7 @@ mod tests {
 
     #[test]
     fn the_slots_of_dead_members_are_swept() {
-        let folder = Folder::new("sweep");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
+        let (_folder, [one]) = hosts();
         // Looks as if a member in slot 9 had been killed.
         std::fs::write(one.directory().unwrap().join("slot-9"), "").unwrap();
         one.registry.word64(layout::slot(9)).store(77, Ordering::Release);
@@ -378,9 +375,8 @@ mod tests {
 
     #[test]
     fn a_full_host_is_reported_with_the_remedy() {
-        let folder = Folder::new("full");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
+        let (folder, [one]) = hosts();
+        let root = folder.join("run");
         let marks = Marks::open(one.directory().unwrap()).unwrap();
         for slot in 0..1024 {
             marks.set(slot).unwrap();
@@ -396,9 +392,8 @@ mod tests {
 
     #[test]
     fn garbage_in_the_slots_is_survived() {
-        let folder = Folder::new("slots");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
+        let (folder, [one]) = hosts();
+        let root = folder.join("run");
         for (offset, garbage) in [(LAST_GENERATION, u64::MAX), (layout::slot(1), u64::MAX)] {
             one.registry.word64(offset).store(garbage, Ordering::Relaxed);
         }
@@ -409,10 +404,7 @@ mod tests {
 
     #[test]
     fn a_child_after_a_fork_closes_but_does_not_leave() {
-        let folder = Folder::new("fork");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let mut two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, mut two]) = hosts();
         let member = two.me();
         let Presence::Folder { process, .. } = &mut Arc::get_mut(&mut two).unwrap().presence else {
             panic!()
@@ -430,9 +422,7 @@ mod tests {
 
     #[test]
     fn a_removed_lock_file_is_recreated() {
-        let folder = Folder::new("lock");
-        let root = folder.path().join("run");
-        let [host, other] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (_folder, [host, other]) = hosts();
         let before = host.lock().unwrap();
         std::fs::remove_file(host.directory().unwrap().join("lock")).unwrap();
         let after = other.lock().unwrap();
@@ -443,9 +433,8 @@ mod tests {
 
     #[test]
     fn a_lock_whose_holder_is_stopped_is_replaced() {
-        let folder = Folder::new("lock-stopped");
-        let root = folder.path().join("run");
-        let [host, stopped] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (folder, [host, stopped]) = hosts();
+        let root = folder.join("run");
         let replaced = |host: &Host| {
             let names = std::fs::read_dir(host.directory().unwrap()).unwrap();
             names
@@ -474,8 +463,8 @@ mod tests {
 
     #[test]
     fn the_lock_is_taken_without_its_path() {
-        let folder = Folder::new("lock-kept");
-        let [root, hidden] = ["run", "hidden"].map(|name| folder.path().join(name));
+        let folder = Folder::new().unwrap();
+        let [root, hidden] = ["run", "hidden"].map(|name| folder.join(name));
         let [host, other] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
         std::fs::rename(&root, &hidden).unwrap();
         drop(host.lock().unwrap());
@@ -489,8 +478,7 @@ mod tests {
 
     #[test]
     fn threads_exclude_each_other_by_one_lock() {
-        let folder = Folder::new("lock-threads");
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let (_folder, [host]) = hosts();
         let inside = AtomicBool::new(false);
         #[expect(clippy::disallowed_methods, reason = "real threads")]
         std::thread::scope(|scope| {

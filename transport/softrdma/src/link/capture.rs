@@ -310,7 +310,6 @@ fn now_ns(clock: &Clock) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
     use crate::link::{Hub, Link, LinkError, SendBatch, Tap};
     use nix::sys::resource::{Resource, setrlimit};
     use nix::sys::stat::Mode;
@@ -319,15 +318,16 @@ mod tests {
     use std::os::fd::BorrowedFd;
     use std::sync::{Barrier, mpsc};
     use trunkline_roce::pcap::{Datagram as Captured, PcapReader};
+    use trunkline_testkit::Folder;
     use trunkline_testkit::{on_small_file_system, run, runs_alone, same_test};
 
     /// The path of a capture, and its folder.
     struct Scratch(PathBuf, #[expect(dead_code, reason = "it is removed when dropped")] Folder);
 
     impl Scratch {
-        fn new(name: &str) -> Self {
-            let folder = Folder::new(name);
-            Self(folder.path().join("capture.pcap"), folder)
+        fn new() -> Self {
+            let folder = Folder::new().unwrap();
+            Self(folder.join("capture.pcap"), folder)
         }
     }
 
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn sent_and_received_datagrams_are_recorded_with_a_good_icrc() {
-        let scratch = Scratch::new("capture");
+        let scratch = Scratch::new();
         let hub = Hub::new();
         let open = |last| {
             let mut link = open_captured(Box::new(hub.link().unwrap()), &scratch.0);
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn the_identification_of_a_foreign_peer_is_recorded() {
-        let scratch = Scratch::new("capture-foreign");
+        let scratch = Scratch::new();
         let hub = Hub::new();
         let mut foreign = hub.link().unwrap();
         foreign.open(address(1).ip()).unwrap();
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn datagrams_that_are_dropped_are_recorded() {
-        let scratch = Scratch::new("capture-dropped");
+        let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 0 }), &scratch.0);
         link.receive_judged(&mut ReceiveBatch::new(8), &mut Refusing);
         let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn after_a_record_that_does_not_fit_no_link_of_the_device_writes() {
-        let scratch = Scratch::new("capture-ended");
+        let scratch = Scratch::new();
         let has_ended = Arc::default();
         let open = || {
             let inner: Box<dyn Link> = Box::new(Full { room: 9 });
@@ -427,7 +427,7 @@ mod tests {
         }
         setrlimit(Resource::RLIMIT_FSIZE, 8 << 10, 8 << 10).unwrap();
         for _ in 0..200 {
-            let scratch = Scratch::new("capture-limit");
+            let scratch = Scratch::new();
             let mut links = [(); 2].map(|()| open_captured(Box::new(Full { room: 1 }), &scratch.0));
             let start = Barrier::new(links.len());
             #[expect(clippy::disallowed_methods, reason = "real threads")]
@@ -449,7 +449,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_lock_of_a_reader_ends_a_capture_and_stalls_no_packets() {
-        let scratch = Scratch::new("capture-locked");
+        let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         record(&mut link, &[1]);
         // Any user who can read the file can do this.
@@ -477,7 +477,7 @@ mod tests {
             assert_eq!(count_records(Path::new(&path)), recorder(&link).written);
             return;
         }
-        let scratch = Scratch::new("capture-disk");
+        let scratch = Scratch::new();
         let test = same_test(module_path!(), TEST);
         let Some(mut again) = on_small_file_system(scratch.0.parent().unwrap(), 64, &test) else {
             println!("skipped: this process may not mount a file system");
@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_a_capture_is_refused_unchanged() {
-        let scratch = Scratch::new("capture-other");
+        let scratch = Scratch::new();
         fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
         let error = Recorder::open(&scratch.0, Clock::default(), Arc::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn a_new_capture_is_for_its_user_and_follows_no_link() {
-        let scratch = Scratch::new("capture-link");
+        let scratch = Scratch::new();
         let folder = scratch.0.parent().unwrap();
         let notes = folder.join("notes");
         fs::write(&notes, b"precious").unwrap();
@@ -557,14 +557,14 @@ mod tests {
 
     #[test]
     fn a_pipe_is_refused_without_a_wait() {
-        let scratch = Scratch::new("capture-pipe");
+        let scratch = Scratch::new();
         mkfifo(&scratch.0, Mode::S_IRWXU).unwrap();
         assert_eq!(open_file(&scratch.0).unwrap_err().kind(), ErrorKind::InvalidData);
     }
 
     #[test]
     fn a_capture_that_another_user_has_laid_out_for_this_one_is_refused() {
-        let scratch = Scratch::new("capture-laid-out");
+        let scratch = Scratch::new();
         drop(open_file(&scratch.0).unwrap());
         if chown(&scratch.0, Some(Uid::from_raw(65534)), None).is_err() {
             println!("skipped: this process may not give a file to another user");
@@ -578,7 +578,7 @@ mod tests {
 
     #[test]
     fn a_datagram_that_is_sent_late_is_recorded_once() {
-        let scratch = Scratch::new("capture-wait");
+        let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         let mut batch = SendBatch::new();
         for number in 0..3u8 {

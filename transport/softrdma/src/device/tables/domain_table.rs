@@ -109,19 +109,19 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
+    use crate::host::testing::hosts;
     use std::os::fd::AsFd;
+    use trunkline_testkit::Folder;
 
     fn file(folder: &Folder) -> (std::path::PathBuf, File) {
-        let path = folder.path().join("domain");
+        let path = folder.join("domain");
         let file = File::create(&path).unwrap();
         (path, file)
     }
 
     /// Returns the table of a device on a network in process, and the table of a member.
     fn tables() -> ([DomainTable; 2], Folder) {
-        let folder = Folder::new("domain-table");
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let (folder, [host]) = hosts();
         ([DomainTable::new(None), DomainTable::new(Some(host))], folder)
     }
 
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn members_share_their_domains() {
-        let folder = Folder::new("members-share");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let [one, two] = [(); 2].map(|()| DomainTable::new(Some(Host::join(Some(&root)).unwrap())));
         let (path, file) = file(&folder);
         let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;

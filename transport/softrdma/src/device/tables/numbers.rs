@@ -221,7 +221,7 @@ impl Hasher for NumberHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
+    use crate::host::testing::hosts;
 
     #[test]
     fn numbers_wrap_past_the_special_ones() {
@@ -252,8 +252,7 @@ mod tests {
 
     #[test]
     fn a_member_keeps_the_blocks_it_needs() {
-        let folder = Folder::new("blocks");
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let (_folder, [host]) = hosts();
         let mut numbers = Numbers::new(&mut Random::new(1), Some(&host));
         let mut take = || numbers.take(0, |_| false).unwrap();
         let first: Vec<u32> = (0..64).map(|_| take()).collect();

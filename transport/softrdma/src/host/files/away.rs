@@ -119,13 +119,13 @@ impl AwayFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
     use std::net::SocketAddr;
+    use trunkline_testkit::Folder;
 
     #[test]
     fn an_address_is_taken_away_and_put_back_alone() {
-        let folder = Folder::new("away");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let [one, other]: [IpAddr; 2] = ["127.0.0.8".parse().unwrap(), "fd00::1".parse().unwrap()];
         let files = |address| AwayFiles::new(Some(&root), &[address]).unwrap();
         assert!(!files(one).any());
@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn devices_are_listed_by_address_while_their_members_live() {
-        let folder = Folder::new("list");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let [v4, v6]: [IpAddr; 2] = ["127.0.0.8".parse().unwrap(), "fd00::1".parse().unwrap()];
         assert!(matches!(list_devices(Some(&root)), Err(HostError::Absent { .. })));
         assert!(matches!(put_back(Some(&root), None), Err(HostError::Absent { .. })));
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn all_are_put_back_those_of_one_address_too() {
-        let folder = Folder::new("all-away");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let one: IpAddr = "127.0.0.8".parse().unwrap();
         let is_away = || AwayFiles::new(Some(&root), &[one]).unwrap().any();
         assert!(!is_away());

@@ -185,7 +185,6 @@ impl DefaultDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
     use nix::sys::stat::Mode;
     use nix::unistd::{Uid, chown, geteuid, mkfifo};
     use std::fs::{self, DirBuilder, Permissions};
@@ -193,6 +192,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
+    use trunkline_testkit::Folder;
     use trunkline_testkit::wait_until;
 
     const INSIDE: &str = "net-1.1";
@@ -211,7 +211,7 @@ mod tests {
         let chosen = directory.choose(INSIDE).unwrap();
         assert!(chosen != plain && chosen.join(INSIDE).is_dir(), "{kind}: {chosen:?}");
         assert_eq!(symlink_metadata(&chosen).unwrap().mode() & 0o777, 0o700);
-        let moved = folder.path().join("moved");
+        let moved = folder.join("moved");
         fs::rename(&plain, &moved).unwrap();
         let is_found = || {
             assert_eq!(directory.choose(INSIDE).unwrap(), chosen, "{kind}");
@@ -225,10 +225,10 @@ mod tests {
 
     #[test]
     fn a_plain_name_in_another_use_is_passed_over() {
-        let target = Folder::new("default-target");
+        let target = Folder::new().unwrap();
         fs::set_permissions(target.path(), Permissions::from_mode(0o700)).unwrap();
         for kind in ["file", "link", "dangling link", "fifo", "open directory"] {
-            let folder = Folder::new("default-kind");
+            let folder = Folder::new().unwrap();
             let plain = directory(&folder).plain_path();
             match kind {
                 "file" => fs::write(&plain, "").unwrap(),
@@ -252,14 +252,14 @@ mod tests {
             return;
         }
         let other = Some(Uid::from_raw(65534));
-        let folder = Folder::new("default-other");
+        let folder = Folder::new().unwrap();
         let plain = directory(&folder).plain_path();
         DirBuilder::new().mode(0o700).create(&plain).unwrap();
         fs::create_dir(plain.join(INSIDE)).unwrap();
         chown(&plain, other, None).unwrap();
         is_passed_over(&folder, "directory of another user");
         // Names with a suffix, too.
-        let folder = Folder::new("default-others");
+        let folder = Folder::new().unwrap();
         fs::write(directory(&folder).plain_path(), "").unwrap();
         for suffix in ["", "0", "0000000000000000"] {
             let path = format!("{}-{suffix}", directory(&folder).plain_path().display());
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_free_name_is_used_without_a_suffix_and_an_empty_directory_serves() {
-        let folder = Folder::new("default-free");
+        let folder = Folder::new().unwrap();
         let directory = directory(&folder);
         assert_eq!(directory.choose(INSIDE).unwrap(), directory.plain_path());
         remove_dir(directory.plain_path().join(INSIDE)).unwrap();
@@ -296,9 +296,9 @@ mod tests {
             println!("skipped: {LOCKS} does not show who waits for a lock");
             return;
         };
-        let folder = Folder::new("default-late");
+        let folder = Folder::new().unwrap();
         let (directory, plain) = (directory(&folder), directory(&folder).plain_path());
-        create_private(&folder.path().join(format!("{}-1", directory.name))).unwrap();
+        create_private(&folder.join(format!("{}-1", directory.name))).unwrap();
         let listed = directory.list().unwrap();
         std::thread::scope(|scope| {
             let choosing = listed[0].lock().unwrap();
@@ -322,7 +322,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the locks of real threads are tested")]
     fn processes_that_start_at_once_agree_while_the_plain_name_comes_and_goes() {
         for _ in 0..200 {
-            let folder = Folder::new("default-race");
+            let folder = Folder::new().unwrap();
             let (directory, is_over) = (directory(&folder), AtomicBool::new(false));
             let start = Barrier::new(5);
             let chosen = std::thread::scope(|scope| {

@@ -259,8 +259,8 @@ fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder as TestFolder;
     use std::os::unix::fs::PermissionsExt;
+    use trunkline_testkit::Folder as TestFolder;
 
     /// Only a failing test waits this long.
     const LONG: Duration = Duration::from_secs(60);
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn a_node_is_asked_at_a_private_socket_until_it_is_dropped() {
-        let folder = TestFolder::new("nodes");
-        let root = folder.path().join("run");
+        let folder = TestFolder::new().unwrap();
+        let root = folder.join("run");
         let node = NodeSocket::open(Some(&root), 7).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&node.path), mode(node.path.parent().unwrap())), (0o600, 0o700));
@@ -305,8 +305,8 @@ mod tests {
 
     #[test]
     fn asking_creates_nothing() {
-        let folder = TestFolder::new("no-nodes");
-        let root = folder.path().join("run");
+        let folder = TestFolder::new().unwrap();
+        let root = folder.join("run");
         let error = ask_nodes(Some(&root), LONG).unwrap_err();
         assert!(matches!(&error, HostError::Absent { path, .. } if *path == root), "{error}");
         assert!(!root.exists());
@@ -318,8 +318,8 @@ mod tests {
 
     #[test]
     fn sockets_that_dead_nodes_leave_are_removed_by_who_asks_and_who_starts() {
-        let folder = TestFolder::new("dead-nodes");
-        let root = folder.path().join("run");
+        let folder = TestFolder::new().unwrap();
+        let root = folder.join("run");
         let leave = |number| {
             let node = NodeSocket::open(Some(&root), number).unwrap();
             let kept = node.path.with_extension("kept");
@@ -339,8 +339,8 @@ mod tests {
 
     #[test]
     fn a_silent_node_is_found_and_keeps_no_answer_of_another_back() {
-        let folder = TestFolder::new("silent-node");
-        let root = folder.path().join("run");
+        let folder = TestFolder::new().unwrap();
+        let root = folder.join("run");
         let silent = NodeSocket::open(Some(&root), 1).unwrap();
         assert_eq!(ask_nodes(Some(&root), Duration::ZERO).unwrap().len(), 1);
         // The answer of the second node has arrived when the patience with the first ends.

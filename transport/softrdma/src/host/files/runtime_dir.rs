@@ -120,9 +120,9 @@ impl Root {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
+    use trunkline_testkit::Folder;
 
     fn refusal(path: &Path) -> String {
         namespace_folder(Some(path)).unwrap_err().to_string()
@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn a_new_directory_is_private_and_is_found_again() {
-        let folder = Folder::new("new");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let first = namespace_folder(Some(&root)).unwrap();
         assert_eq!(std::fs::metadata(&first).unwrap().mode() & 0o777, 0o700);
         assert_eq!(namespace_folder(Some(&root)).unwrap(), first);
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn looking_for_a_folder_creates_nothing() {
-        let folder = Folder::new("looked-for");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let text = existing_folder(Some(&root)).unwrap_err().to_string();
         assert!(text.contains(&format!("{root:?} does not exist")), "{text}");
         assert!(!root.exists());
@@ -158,8 +158,8 @@ mod tests {
     /// A process that starts at the same moment as the maker finds such a directory.
     #[test]
     fn a_directory_whose_maker_has_not_set_its_permissions_yet_serves() {
-        let folder = Folder::new("umask");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let inside = namespace_folder(Some(&root)).unwrap();
         for mode in [0o500, 0o400, 0o000] {
             for path in [&inside, &root] {
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        let folder = Folder::new("name");
-        let made = namespace_folder(Some(&folder.path().join("run"))).unwrap();
+        let folder = Folder::new().unwrap();
+        let made = namespace_folder(Some(&folder.join("run"))).unwrap();
         let made = FolderName::parse(made.file_name().unwrap().to_str().unwrap()).unwrap();
         assert_eq!(made, FolderName::of_this_thread());
         for namespace in [None, Some(0), Some(4_026_531_840), Some(u64::MAX)] {
@@ -193,19 +193,19 @@ mod tests {
 
     #[test]
     fn what_others_could_write_is_refused_with_the_remedy() {
-        let folder = Folder::new("refused");
-        let open = folder.path().join("open");
+        let folder = Folder::new().unwrap();
+        let open = folder.join("open");
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
         let text = refusal(&open);
         assert!(text.contains("open to other users") && text.contains("TRUNKLINE_RUNTIME_DIR"), "{text}");
-        let link = folder.path().join("link");
+        let link = folder.join("link");
         std::os::unix::fs::symlink(folder.path(), &link).unwrap();
         assert!(refusal(&link).contains("symbolic link"));
-        let file = folder.path().join("file");
+        let file = folder.join("file");
         std::fs::write(&file, "").unwrap();
         assert!(refusal(&file).contains("not a directory"));
-        assert!(refusal(&folder.path().join("a/b")).contains("cannot create"));
+        assert!(refusal(&folder.join("a/b")).contains("cannot create"));
         // A user cannot remove the directory of another one.
         if nix::unistd::geteuid().is_root() {
             nix::unistd::chown(&open, Some(nix::unistd::Uid::from_raw(65534)), None).unwrap();

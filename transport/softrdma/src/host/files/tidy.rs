@@ -87,12 +87,13 @@ fn remove(folder: &Path) {
 mod tests {
     use super::*;
     use crate::host::Host;
-    use crate::host::testing::Folder;
+    use crate::host::testing::hosts;
     use nix::errno::Errno;
     use nix::sched::{CloneFlags, unshare};
     use std::fs::File;
     use std::sync::Arc;
     use std::time::SystemTime;
+    use trunkline_testkit::Folder;
 
     /// Returns the name of another network namespace's folder, with a number like the kernel's.
     fn name(number: u64, format: u32) -> String {
@@ -117,8 +118,8 @@ mod tests {
 
     #[test]
     fn folders_without_members_are_removed_after_a_while() {
-        let folder = Folder::new("tidy");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let names =
             [name(1, FORMAT), name(2, FORMAT), name(3, FORMAT - 1), name(4, FORMAT + 1), "notes".into()];
         let [old, young, earlier, later, stranger] = names.map(|name| other_namespace(&root, &name));
@@ -151,8 +152,8 @@ mod tests {
 
     #[test]
     fn the_folder_of_a_real_namespace_that_is_gone_is_removed() {
-        let folder = Folder::new("tidy-real");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         std::fs::create_dir(&root).unwrap();
         std::fs::set_permissions(&root, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
         let Some(gone) = joined_in_a_namespace(&root) else { return };
@@ -164,9 +165,8 @@ mod tests {
 
     #[test]
     fn a_folder_with_a_member_stays() {
-        let folder = Folder::new("tidy-living");
-        let root = folder.path().join("run");
-        let living = Host::join(Some(&root)).unwrap();
+        let (folder, [living]) = hosts();
+        let root = folder.join("run");
         let other = root.join(name(3, FORMAT));
         std::fs::rename(living.directory().unwrap(), &other).unwrap();
         make_old(&other);
@@ -182,9 +182,8 @@ mod tests {
 
     #[test]
     fn a_member_whose_lock_file_was_removed_is_not_taken_for_dead() {
-        let folder = Folder::new("tidy-cleaned");
-        let root = folder.path().join("run");
-        let living = Host::join(Some(&root)).unwrap();
+        let (folder, [living]) = hosts();
+        let root = folder.join("run");
         let other = root.join(name(3, FORMAT));
         std::fs::rename(living.directory().unwrap(), &other).unwrap();
         std::fs::remove_file(other.join(format!("slot-{}", living.me().slot))).unwrap();
@@ -195,8 +194,8 @@ mod tests {
 
     #[test]
     fn one_start_removes_so_many_and_the_next_one_continues() {
-        let folder = Folder::new("tidy-many");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let count = MAX_REMOVED + 3;
         let names = (0..count as u64).map(|number| name(number, FORMAT));
         let folders: Vec<_> = names.map(|name| other_namespace(&root, &name)).collect();
@@ -212,8 +211,8 @@ mod tests {
 
     #[test]
     fn what_a_remover_left_that_died_is_removed() {
-        let folder = Folder::new("tidy-left");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let left = root.join(format!("{REMOVED}{}", name(1, FORMAT)));
         std::fs::rename(other_namespace(&root, &name(1, FORMAT)), &left).unwrap();
         let _own = Host::join(Some(&root)).unwrap();

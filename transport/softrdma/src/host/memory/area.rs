@@ -227,17 +227,17 @@ impl MappedArea {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
+    use trunkline_testkit::Folder;
 
     fn areas(folder: &Folder) -> Areas {
-        Areas::new(&Host::join(Some(&folder.path().join("run"))).unwrap()).unwrap()
+        Areas::new(&Host::join(Some(&folder.join("run"))).unwrap()).unwrap()
     }
 
     #[test]
     fn what_one_writes_the_other_reads() {
-        let folder = Folder::new("area");
+        let folder = Folder::new().unwrap();
         let (one, other) = (areas(&folder), areas(&folder));
         let (own, handle) = one.make(8192).unwrap();
         let peer = other.map(handle, 8192).unwrap();
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn nobody_but_its_maker_can_write_or_resize_an_area() {
-        let folder = Folder::new("sealed");
+        let folder = Folder::new().unwrap();
         let (_own, handle) = areas(&folder).make(8192).unwrap();
         let AreaHandle::Descriptor(file) = handle else { panic!("not a simulation") };
         let file = File::from(file);
@@ -270,9 +270,9 @@ mod tests {
 
     #[test]
     fn memory_that_its_maker_could_take_away_is_refused() {
-        let folder = Folder::new("unsealed");
+        let folder = Folder::new().unwrap();
         let areas = areas(&folder);
-        let path = folder.path().join("file");
+        let path = folder.join("file");
         std::fs::write(&path, vec![0; 8192]).unwrap();
         let file = || AreaHandle::Descriptor(File::open(&path).unwrap().into());
         assert!(areas.map(file(), 8192).is_err_and(|why| why.contains("not sealed")), "a plain file");

@@ -400,13 +400,13 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
     use std::os::unix::fs::MetadataExt;
+    use trunkline_testkit::Folder;
 
     #[test]
     fn two_mappings_see_the_same_words() {
-        let folder = Folder::new("segment");
-        let path = folder.path().join("a");
+        let folder = Folder::new().unwrap();
+        let path = folder.join("a");
         let one = Segment::open(&path, 7, 4096, 4096).unwrap();
         let two = Segment::open(&path, 7, 4096, 4096).unwrap();
         one.word32(HEADER + 4).store(5, Ordering::Release);
@@ -419,8 +419,8 @@ mod tests {
 
     #[test]
     fn what_is_reserved_is_allocated_whoever_made_the_file() {
-        let folder = Folder::new("reserve");
-        let path = folder.path().join("a");
+        let folder = Folder::new().unwrap();
+        let path = folder.join("a");
         let sparse = File::create(&path).unwrap();
         sparse.set_len(1 << 20).unwrap();
         let allocated = || sparse.metadata().unwrap().blocks() * 512;
@@ -438,14 +438,14 @@ mod tests {
 
     #[test]
     fn another_format_is_refused() {
-        let folder = Folder::new("format");
-        let path = folder.path().join("a");
+        let folder = Folder::new().unwrap();
+        let path = folder.join("a");
         drop(Segment::open(&path, 7, 4096, 4096).unwrap());
         for (magic, length) in [(8, 4096), (7, 8192)] {
             let error = Segment::open(&path, magic, length, length).unwrap_err();
             assert!(matches!(error, HostError::OtherVersion(_)), "{error}");
         }
-        let link = folder.path().join("link");
+        let link = folder.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(Segment::open(&link, 7, 4096, 4096).is_err(), "a symbolic link");
     }
@@ -453,8 +453,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "offset")]
     fn words_outside_are_refused() {
-        let folder = Folder::new("outside");
-        let segment = Segment::open(&folder.path().join("a"), 7, 4096, 4096).unwrap();
+        let folder = Folder::new().unwrap();
+        let segment = Segment::open(&folder.join("a"), 7, 4096, 4096).unwrap();
         segment.word32(4096);
     }
 }

@@ -84,15 +84,13 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
+    use crate::host::testing::hosts;
 
     const FILE: FileId = FileId { device: 1, inode: 2 };
 
     #[test]
     fn outcomes_of_an_open_follow_the_table() {
-        let folder = Folder::new("a5");
-        let root = folder.path().join("run");
-        let members = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (_folder, members) = hosts::<2>();
         let open = |member: usize, flags| members[member].open_domain(FILE, flags);
         let (none, create, exclusive) = (XrcdFlags::empty(), XrcdFlags::CREATE, XrcdFlags::EXCLUSIVE);
         for member in [0, 1] {
@@ -119,9 +117,7 @@ mod tests {
 
     #[test]
     fn a_reference_of_a_dead_member_does_not_keep_a_domain() {
-        let folder = Folder::new("a14");
-        let root = folder.path().join("run");
-        let host = Host::join(Some(&root)).unwrap();
+        let (_folder, [host]) = hosts();
         let claim = host.open_domain(FILE, XrcdFlags::CREATE).unwrap();
         let id = claim.id();
         // The reference looks as if a killed member had left it in slot 9.

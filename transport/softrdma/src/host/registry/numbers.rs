@@ -95,13 +95,14 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
+    use crate::host::testing::hosts;
     use std::collections::{BTreeSet, HashSet};
+    use trunkline_testkit::Folder;
 
     #[test]
     fn every_number_has_one_owner() {
-        let folder = Folder::new("numbers");
-        let root = folder.path().join("run");
+        let folder = Folder::new().unwrap();
+        let root = folder.join("run");
         let members: Vec<_> = (0..3).map(|_| Host::join(Some(&root)).unwrap()).collect();
         let mut seen = HashSet::new();
         for round in 0..30 {
@@ -118,10 +119,7 @@ mod tests {
 
     #[test]
     fn numbers_of_members_that_left_have_no_owner_and_are_reused_last() {
-        let folder = Folder::new("gone");
-        let root = folder.path().join("run");
-        let stays = Host::join(Some(&root)).unwrap();
-        let leaves = Host::join(Some(&root)).unwrap();
+        let (_folder, [stays, leaves]) = hosts();
         let block = leaves.take_block(0).unwrap();
         drop(leaves);
         let first = stays.number_of(block.start);
@@ -136,9 +134,7 @@ mod tests {
 
     #[test]
     fn a_number_betrays_none_of_another_member() {
-        let folder = Folder::new("betray");
-        let root = folder.path().join("run");
-        let [one, two] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (_folder, [one, two]) = hosts();
         let numbers = |member: &Host| -> BTreeSet<u32> {
             member.take_block(0).unwrap().map(|index| member.number_of(index)).collect()
         };
@@ -151,8 +147,7 @@ mod tests {
 
     #[test]
     fn garbage_in_the_block_table_names_no_owner() {
-        let folder = Folder::new("garbage");
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let (_folder, [host]) = hosts();
         for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16), pack(host.me(), SHARDS)] {
             host.registry.word64(layout::block(3)).store(word, Ordering::Relaxed);
             assert_eq!(host.owner_of(host.number_of(3 * BLOCK)), None, "{word:#x}");

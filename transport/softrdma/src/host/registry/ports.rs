@@ -388,7 +388,7 @@ impl Port {
 mod tests {
     use super::*;
     use crate::host::Received;
-    use crate::host::testing::Folder;
+    use crate::host::testing::hosts;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -404,10 +404,7 @@ mod tests {
 
     #[test]
     fn the_port_has_one_holder() {
-        let folder = Folder::new("port");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let [v4, v6] = [ip("127.0.0.1"), ip("::1")];
         let hold = |host: &Host, address| host.hold_port(address, || Ok::<(), ()>(())).unwrap();
         let refused = |host: &Host, address| match host.hold_port(address, || Err::<(), ()>(())) {
@@ -436,9 +433,7 @@ mod tests {
 
     #[test]
     fn ports_are_opened_and_closed_while_a_stopped_process_has_the_lock() {
-        let folder = Folder::new("port-lock");
-        let root = folder.path().join("run");
-        let [one, stopped] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (_folder, [one, stopped]) = hosts();
         let (address, lock) = (ip("127.0.0.1"), stopped.lock().unwrap());
         let file = std::fs::read_dir(one.directory().unwrap()).unwrap().count();
         one.hold_port(address, || Ok::<(), ()>(())).unwrap();
@@ -452,9 +447,7 @@ mod tests {
 
     #[test]
     fn a_member_that_was_stopped_while_it_bound_the_port_counts_as_its_holder() {
-        let folder = Folder::new("port-stopped");
-        let root = folder.path().join("run");
-        let [one, stopped] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (_folder, [one, stopped]) = hosts();
         let address = ip("127.0.0.1");
         let mut found = None;
         let bind = || {
@@ -468,10 +461,7 @@ mod tests {
 
     #[test]
     fn only_recorded_ports_of_living_members_count() {
-        let folder = Folder::new("source");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let mut view = view(&one);
         let mut source = |port: u16, millis| {
             view.follow(at(millis));
@@ -492,10 +482,7 @@ mod tests {
 
     #[test]
     fn records_of_the_dead_are_void() {
-        let folder = Folder::new("dead");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
         one.record_port("127.0.0.1:40001".parse().unwrap()).unwrap();
@@ -512,9 +499,7 @@ mod tests {
 
     #[test]
     fn lock_of_a_connected_member_is_not_checked_until_the_connection_ends() {
-        let folder = Folder::new("connected");
-        let root = folder.path().join("run");
-        let [one, two] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (_folder, [one, two]) = hosts();
         let [here, there] = [&one, &two].map(|host| Members::new(Arc::clone(host)).unwrap());
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -538,10 +523,7 @@ mod tests {
 
     #[test]
     fn the_last_packets_of_a_process_that_exits_are_taken() {
-        let folder = Folder::new("exit");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:4791".parse().unwrap();
         two.hold_port(from.ip(), || Ok::<(), ()>(())).unwrap();
         let mut view = view(&one);
@@ -559,10 +541,7 @@ mod tests {
 
     #[test]
     fn the_last_packets_of_a_process_that_exits_during_a_batch_are_taken() {
-        let folder = Folder::new("exit-in-batch");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
         one.record_port("127.0.0.1:40001".parse().unwrap()).unwrap();
@@ -577,10 +556,7 @@ mod tests {
 
     #[test]
     fn the_last_packets_are_taken_for_a_limited_time_however_many_come() {
-        let folder = Folder::new("flood");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
         let mut view = view(&one);
@@ -595,10 +571,7 @@ mod tests {
 
     #[test]
     fn a_port_that_a_successor_has_bound_is_its_own() {
-        let folder = Folder::new("successor");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "[::1]:40000".parse().unwrap();
         two.record_port(from).unwrap();
         let mut view = view(&one);
@@ -614,8 +587,7 @@ mod tests {
 
     #[test]
     fn garbage_in_the_table_is_read_without_a_panic() {
-        let folder = Folder::new("port-garbage");
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let (_folder, [host]) = hosts();
         let mut view = view(&host);
         for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {
             host.registry.word64(PORTS.used).store(start, Ordering::Relaxed);

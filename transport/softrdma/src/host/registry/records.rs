@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::host::Life;
     use crate::host::memory::simulated::HostMemory;
-    use crate::host::testing::Folder;
+    use crate::host::testing::hosts;
     use std::collections::BTreeSet;
     use std::sync::atomic::AtomicU64;
     use std::sync::mpsc;
@@ -208,10 +208,7 @@ mod tests {
 
     #[test]
     fn records_end_with_their_claim_or_their_member() {
-        let folder = Folder::new("records");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let claim = one.claim(&one.lock().unwrap(), &PORTS, [1, 2, 3]).unwrap();
         let kept = two.put(&PORTS, [4, 5, 6]).unwrap();
         let seen: Vec<_> = two.records(&PORTS).map(|record| (record.owner, record.words)).collect();
@@ -230,9 +227,7 @@ mod tests {
     #[test]
     fn members_that_write_at_once_overwrite_no_record() {
         const EACH: u64 = 200;
-        let folder = Folder::new("written-at-once");
-        let root = folder.path().join("run");
-        let hosts = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (_folder, hosts) = hosts::<2>();
         let mut taken = [const { Vec::new() }; 2];
         let arrived = AtomicU64::new(0);
         #[expect(clippy::disallowed_methods, reason = "real threads")]
@@ -271,9 +266,7 @@ mod tests {
     /// A member that was stopped while it wrote a record writes the rest once it continues.
     #[test]
     fn place_that_a_living_member_writes_is_not_taken() {
-        let folder = Folder::new("stopped-writing");
-        let root = folder.path().join("run");
-        let [one, stopped] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let (_folder, [one, stopped]) = hosts();
         let written = stopped.me().pack() | IS_WRITTEN;
         one.registry.word64(PORTS.record(0)).store(written, Ordering::Release);
         one.registry.word64(PORTS.used).store(1, Ordering::Release);
@@ -306,8 +299,7 @@ mod tests {
 
     #[test]
     fn an_old_record_does_not_take_out_its_successor() {
-        let folder = Folder::new("successor");
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let (_folder, [host]) = hosts();
         let old = host.put(&PORTS, [1, 0, 0]).unwrap();
         host.remove(&PORTS, &old);
         let new = host.put(&PORTS, [1, 0, 0]).unwrap();
@@ -318,9 +310,7 @@ mod tests {
 
     #[test]
     fn a_full_table_takes_the_places_of_the_dead() {
-        let folder = Folder::new("full");
-        let root = folder.path().join("run");
-        let host = Host::join(Some(&root)).unwrap();
+        let (_folder, [host]) = hosts();
         let dead = MemberId { slot: 700, generation: 9 };
         std::fs::write(host.directory().unwrap().join("slot-700"), "").unwrap();
         host.registry.word64(super::super::layout::slot(700)).store(9, Ordering::Release);

@@ -162,7 +162,7 @@ fn address_of(record: &Record) -> PackedAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
+    use crate::host::testing::hosts;
     use std::sync::atomic::Ordering;
 
     const SERVICE: u64 = 0x0106_1234;
@@ -173,10 +173,7 @@ mod tests {
 
     #[test]
     fn a_service_has_one_member() {
-        let folder = Folder::new("service");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let claim = one.claim_service(SERVICE, ip("127.0.0.1"), false).unwrap();
         assert!(matches!(two.claim_service(SERVICE, ip("127.0.0.1"), false), Err(HostError::InUse)));
         assert_eq!(two.service_owner(SERVICE, ip("127.0.0.1")), Some(one.me()));
@@ -191,10 +188,7 @@ mod tests {
 
     #[test]
     fn wildcards_conflict_with_what_they_cover() {
-        let folder = Folder::new("wildcard");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let cases = [
             ("::", false, "0.0.0.0", false),
             ("::", false, "127.0.0.1", true),
@@ -222,10 +216,7 @@ mod tests {
 
     #[test]
     fn an_address_of_a_wildcard_counts_as_the_wildcard() {
-        let folder = Folder::new("part");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
+        let (_folder, [one, two]) = hosts();
         let here = ip("127.0.0.1");
         let part = one.claim_part(SERVICE, here).unwrap();
         assert_eq!(two.service_owner(SERVICE, here), Some(one.me()));
@@ -240,8 +231,7 @@ mod tests {
 
     #[test]
     fn garbage_in_the_tables_is_read_without_a_panic() {
-        let folder = Folder::new("garbage");
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let (_folder, [host]) = hosts();
         for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {
             host.registry.word64(SERVICES.used).store(start, Ordering::Relaxed);
             for index in 0..SERVICES.capacity {

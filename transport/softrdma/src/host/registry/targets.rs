@@ -366,16 +366,16 @@ fn previous(start: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::Folder;
+    use trunkline_testkit::Folder;
 
     fn members(folder: &Folder, count: usize) -> Vec<Targets> {
-        let root = folder.path().join("run");
+        let root = folder.join("run");
         (0..count).map(|_| Targets::open(Host::join(Some(&root)).unwrap()).unwrap()).collect()
     }
 
     #[test]
     fn closing_the_last_handle_destroys_the_target() {
-        let folder = Folder::new("targets-handles");
+        let folder = Folder::new().unwrap();
         let all = members(&folder, 2);
         let [one, two] = &all[..] else { unreachable!() };
         let record = one.create(5, 77).unwrap();
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn exactly_one_member_takes_over_from_a_dead_executor() {
-        let folder = Folder::new("targets-heirs");
+        let folder = Folder::new().unwrap();
         let mut all = members(&folder, 3);
         let record = all[2].create(5, 77).unwrap();
         let dead = all[2].host.me();
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_recorded_placement_is_visible_to_all_until_the_target_is_recreated() {
-        let folder = Folder::new("targets-placements");
+        let folder = Folder::new().unwrap();
         let all = members(&folder, 2);
         let record = all[0].create(5, 77).unwrap();
         assert!(!all[1].is_placed(record, 0));
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn handles_of_dead_members_do_not_keep_a_target() {
-        let folder = Folder::new("targets-dead");
+        let folder = Folder::new().unwrap();
         let mut all = members(&folder, 2);
         let record = all[1].create(5, 77).unwrap();
         assert_eq!(all[1].sweep(record).unwrap(), Left::Others);
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn numbers_with_the_same_place_use_the_next_places() {
-        let folder = Folder::new("targets-meet");
+        let folder = Folder::new().unwrap();
         let all = members(&folder, 1);
         let one = &all[0];
         let first_place = |number: &u32| places(*number).next();
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn garbage_in_the_table_finds_no_target() {
-        let folder = Folder::new("targets-garbage");
+        let folder = Folder::new().unwrap();
         let all = members(&folder, 1);
         let one = &all[0];
         let record = one.create(9, 1).unwrap();

@@ -3,12 +3,13 @@
 
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;
-use crate::host::testing::Folder;
+use crate::host::testing::hosts;
 use crate::host::{MAX_QUEUED, MemberMessage, PortHolder};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_roce::wire::cm::{Answered, Dreq, Ids, Rej, SidrRep, SidrReq};
 use trunkline_roce::wire::{Opcode, mad_packet};
+use trunkline_testkit::Folder;
 use trunkline_testkit::wait_until;
 use trunkline_verbs::{Clock, PortSpace, Psn, QpNumber, RejectReason, SidrStatus, Time};
 
@@ -33,7 +34,7 @@ struct Member {
 
 impl Member {
     fn new(folder: &Folder) -> Self {
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let host = Host::join(Some(&folder.join("run"))).unwrap();
         let link = UdpLink::new().of_members(Some(&Members::new(Arc::clone(&host)).unwrap()), None);
         let numbers = host.take_block(0).unwrap().map(|index| host.number_of(index)).collect();
         Self { host, link, numbers }
@@ -113,7 +114,7 @@ fn cm_packet(message: &CmMessage) -> Vec<u8> {
 
 #[test]
 fn a_packet_to_port_4791_reaches_the_member_that_owns_its_qp_number() {
-    let folder = Folder::new("relay");
+    let folder = Folder::new().unwrap();
     let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
     let mut others = [Member::at(&folder, address), Member::at(&folder, address)];
@@ -163,7 +164,7 @@ const FIRST_BYTE_OF_COMM_ID: usize = 12 + 8 + 24;
 
 #[test]
 fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
-    let folder = Folder::new("relay-cm");
+    let folder = Folder::new().unwrap();
     let address = own_address();
     let mut holder = Member::at(&folder, address);
     let mut other = Member::at(&folder, address);
@@ -264,8 +265,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// A thread that polls shared memory receives rarely.
 #[test]
 fn other_members_are_polled_in_time_however_rarely_the_link_receives() {
-    let folder = Folder::new("relay-rarely");
-    let [host, other] = [(); 2].map(|()| Host::join(Some(&folder.path().join("run"))).unwrap());
+    let (_folder, [host, other]) = hosts();
     let [members, others] = [&host, &other].map(|host| Members::new(Arc::clone(host)).unwrap());
     let mut relay = Relay::new(members, None);
     let mut batch = ReceiveBatch::new(8);
@@ -282,7 +282,7 @@ fn other_members_are_polled_in_time_however_rarely_the_link_receives() {
 
 #[test]
 fn when_the_holder_leaves_another_holds_the_port_and_keeps_its_own() {
-    let folder = Folder::new("relay-take-over");
+    let folder = Folder::new().unwrap();
     let address = own_address();
     let mut peer = Member::at(&folder, own_address());
     let holder = Member::at(&folder, address);
@@ -349,7 +349,7 @@ fn when_the_holder_leaves_another_holds_the_port_and_keeps_its_own() {
 
 #[test]
 fn a_port_bound_by_a_program_that_is_not_a_member_is_in_use() {
-    let folder = Folder::new("relay-foreign");
+    let folder = Folder::new().unwrap();
     let address = own_address();
     let _foreign = std::net::UdpSocket::bind((address, ROCE_PORT)).unwrap();
     let error = Member::new(&folder).link.open(address).unwrap_err();
@@ -358,7 +358,7 @@ fn a_port_bound_by_a_program_that_is_not_a_member_is_in_use() {
 
 #[test]
 fn datagrams_for_a_member_that_does_not_read_are_not_queued() {
-    let folder = Folder::new("relay-flood");
+    let folder = Folder::new().unwrap();
     let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
     let mut silent = Member::at(&folder, address);
@@ -384,10 +384,10 @@ fn datagrams_for_a_member_that_does_not_read_are_not_queued() {
 
 #[test]
 fn malformed_bundles_of_a_member_reach_no_batch() {
-    let folder = Folder::new("relay-nonsense");
+    let folder = Folder::new().unwrap();
     let address = own_address();
     let mut victim = Member::at(&folder, address);
-    let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+    let host = Host::join(Some(&folder.join("run"))).unwrap();
     let hostile = Members::new(host).unwrap();
     let to = victim.host.me();
     let good = |destination: SocketAddr, length: usize| {
@@ -452,7 +452,7 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
 /// Neither datagrams from UDP nor datagrams from members starve the other kind.
 #[test]
 fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
-    let folder = Folder::new("relay-both");
+    let folder = Folder::new().unwrap();
     let address = own_address();
     let mut victim = Member::at(&folder, address);
     let mut other = Member::at(&folder, address);

@@ -255,6 +255,7 @@ mod tests {
     use super::super::{AGAIN_DOUBLINGS, ANSWER_NS, LocalInit, Room, UNANSWERED};
     use super::*;
     use crate::device::tables::directory::ShardIndex;
+    use crate::host::testing::hosts;
     use crate::host::{Areas, Host};
     use std::sync::Arc;
 
@@ -262,16 +263,15 @@ mod tests {
 
     /// A shard's paths, another member, and the count of pairs.
     struct Scene {
-        _folder: crate::host::testing::Folder,
+        _folder: trunkline_testkit::Folder,
         local: LocalPaths,
         outbox: MemberOutbox,
         room: Arc<Room>,
         other: Arc<Host>,
     }
 
-    fn scene(name: &str) -> Scene {
-        let folder = crate::host::testing::Folder::new(name);
-        let [host, other] = [(); 2].map(|()| Host::join(Some(&folder.path().join("run"))).unwrap());
+    fn scene() -> Scene {
+        let (folder, [host, other]) = hosts();
         let init = LocalInit::new(Some(host), None, PathPolicy::Memory, 7);
         let room = Arc::clone(&init.room);
         let local = LocalPaths::new(init, ShardIndex::FIRST);
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn an_acceptance_without_its_descriptor_ends_the_offer_for_a_while() {
-        let mut scene = scene("no-descriptor");
+        let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let offered = scene.local.last_number;
         let accept = Message::Accept { version: VERSION, area: THEIRS, offered };
@@ -321,7 +321,7 @@ mod tests {
     /// Otherwise a lost message keeps a peer on the network while both live.
     #[test]
     fn an_offer_without_an_answer_is_made_again_and_not_forever() {
-        let mut scene = scene("no-answer");
+        let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
         scene.local.offer(partner, &mut scene.outbox, now);
@@ -350,7 +350,7 @@ mod tests {
     /// message.
     #[test]
     fn offers_are_repeated_as_often_after_an_answer() {
-        let mut scene = scene("answered");
+        let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
         for _ in 0..2 {
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn the_child_of_a_fork_refuses_offers_and_makes_none() {
-        let mut scene = scene("child");
+        let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         scene.local.areas.as_ref().unwrap().pretend_child();
         let area = scene.offered_area();
@@ -398,7 +398,7 @@ mod tests {
     /// Nobody has the numbers of a member that left, but its last packets are in the pair.
     #[test]
     fn the_pair_of_a_member_that_left_is_chosen_until_it_is_dropped() {
-        let mut scene = scene("left");
+        let mut scene = scene();
         let partner = scene.partner();
         scene.local.offer(partner, &mut scene.outbox, Time::default());
         let accept = Message::Accept { version: VERSION, area: THEIRS, offered: scene.local.last_number };
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn a_removed_device_says_so() {
-        let mut scene = scene("removed");
+        let mut scene = scene();
         scene.local.leave(&mut scene.outbox);
         let area = scene.offered_area();
         assert!(scene.receive(0, Message::Offer { version: VERSION, area: THEIRS }, Some(area)));
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_refusal_for_want_of_room_ends_and_others_do_not() {
         for (reason, ends) in [(Refusal::NoRoom, true), (Refusal::AsksForUdp, false)] {
-            let mut scene = scene("refused");
+            let mut scene = scene();
             scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
             assert!(scene.known().pair.is_some() && scene.receive(0, Message::Refuse { reason }, None));
             let known = scene.known();
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_message_from_a_shard_that_no_device_has_is_dropped() {
-        let mut scene = scene("no-shard");
+        let mut scene = scene();
         for from in [32, u8::MAX] {
             let area = scene.offered_area();
             assert!(!scene.receive(from, Message::Offer { version: VERSION, area: THEIRS }, Some(area)));
@@ -454,7 +454,7 @@ mod tests {
     /// Otherwise a device that must use memory breaks queue pairs to peers whose offers are not answered yet.
     #[test]
     fn one_that_begins_again_and_finds_no_room_leaves_nothing_final() {
-        let mut scene = scene("no-room");
+        let mut scene = scene();
         let offer = Message::Offer { version: VERSION, area: THEIRS };
         let area = scene.offered_area();
         assert!(scene.receive(0, offer, Some(area)) && scene.known().pair.is_some());
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_final_for_the_peers_that_it_came_from_only() {
-        let mut scene = scene("one-refuses");
+        let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let reason = Refusal::AsksForUdp;
         assert!(scene.receive(0, Message::Refuse { reason }, None) && scene.is_final());
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn a_settled_pair_is_checked_again_when_a_qp_waits_for_room() {
-        let (mut scene, now) = (scene("settled"), Time::default());
+        let (mut scene, now) = (scene(), Time::default());
         scene.local.offer(scene.partner(), &mut scene.outbox, now);
         let offered = scene.local.last_number;
         let (theirs, area) = Areas::new(&scene.other).unwrap().make(AREA_BYTES).unwrap();
@@ -513,7 +513,7 @@ mod tests {
     /// The message that wakes the receiver may wait long at a link that is polled seldom.
     #[test]
     fn a_thread_that_polls_notices_what_arrives_in_a_parked_ring() {
-        let (mut scene, now) = (scene("parked"), Time::default());
+        let (mut scene, now) = (scene(), Time::default());
         scene.local.offer(scene.partner(), &mut scene.outbox, now);
         let offered = scene.local.last_number;
         let (theirs, area) = Areas::new(&scene.other).unwrap().make(AREA_BYTES).unwrap();
@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn peers_beyond_the_limit_of_pairs_stay_on_the_network_and_are_asked_again() {
-        let mut scene = scene("limit");
+        let mut scene = scene();
         while scene.room.check(false).is_ok() {
             scene.room.take();
         }

@@ -1,12 +1,20 @@
 //! Members that exchange messages, die, and send malformed messages.
 
 use super::*;
-use crate::host::testing::Folder as Runtime;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use trunkline_testkit::Folder as Runtime;
+
 fn member(folder: &Path) -> Connections {
     let host = Host::join(Some(&folder.join("run"))).unwrap();
     Connections::new(Arc::clone(&host), host.directory().unwrap()).unwrap()
+}
+
+/// Returns members that share a runtime directory.
+fn members<const N: usize>() -> (Runtime, [Connections; N]) {
+    let runtime = Runtime::new().unwrap();
+    let members = [(); N].map(|()| member(runtime.path()));
+    (runtime, members)
 }
 
 /// Returns the next message, as owned bytes. A sender in this process has finished before.
@@ -36,8 +44,7 @@ fn me(link: &Connections) -> MemberId {
 
 #[test]
 fn messages_arrive_whole_in_order_and_with_their_sender() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b, mut c) = (member(runtime.path()), member(runtime.path()), member(runtime.path()));
+    let (_runtime, [mut a, mut b, mut c]) = members();
     assert!(!b.is_readable());
     let long = vec![9; MAX_MESSAGE_BYTES];
     a.send(me(&b), 1, &[b"one", b"", b"two"]).unwrap();
@@ -56,8 +63,7 @@ fn messages_arrive_whole_in_order_and_with_their_sender() {
 
 #[test]
 fn a_message_that_is_too_long_is_refused_by_send() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (_runtime, [mut a, mut b]) = members();
     let long = vec![0; MAX_MESSAGE_BYTES + 1];
     assert_eq!(a.send(me(&b), 1, &[&long]), Err(Undelivered::TooLong));
     assert_eq!(a.send(me(&b), 1, &[&[0][..]; MAX_PARTS + 1]), Err(Undelivered::TooLong));
@@ -66,8 +72,7 @@ fn a_message_that_is_too_long_is_refused_by_send() {
 
 #[test]
 fn messages_to_a_member_that_does_not_read_are_dropped_and_counted() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (_runtime, [mut a, mut b]) = members();
     let bytes = vec![1; 4096];
     let mut left = 0;
     for _ in 0..10_000 {
@@ -87,8 +92,7 @@ fn messages_to_a_member_that_does_not_read_are_dropped_and_counted() {
 /// A wrong end of a connection would end everything that two members share.
 #[test]
 fn a_shortage_ends_no_connection() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (_runtime, [mut a, mut b]) = members();
     a.send(me(&b), 1, &[b"first"]).unwrap();
     for (errno, outcome) in [
         (libc::ENOBUFS, Undelivered::Full),
@@ -103,8 +107,7 @@ fn a_shortage_ends_no_connection() {
 
 #[test]
 fn the_end_of_a_member_is_reported_once_to_each_that_exchanged_messages_with_it() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b, mut c) = (member(runtime.path()), member(runtime.path()), member(runtime.path()));
+    let (_runtime, [mut a, mut b, mut c]) = members();
     let gone = me(&b);
     a.watch(gone);
     b.send(me(&a), 1, &[b"x"]).unwrap();
@@ -123,8 +126,7 @@ fn the_end_of_a_member_is_reported_once_to_each_that_exchanged_messages_with_it(
 
 #[test]
 fn the_last_messages_of_a_member_arrive_before_its_end() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (runtime, [mut a, mut b]) = members();
     let gone = me(&b);
     a.send(gone, 1, &[b"x"]).unwrap();
     b.send(me(&a), 0, &[b"x"]).unwrap();
@@ -156,8 +158,7 @@ fn the_last_messages_of_a_member_arrive_before_its_end() {
 fn messages_of_a_member_that_left_before_its_connection_was_accepted_arrive_before_its_end() {
     // Perhaps this side has a connection to the member, or begins to watch it afterwards.
     for (is_connected, is_watched) in [(false, false), (true, false), (false, true)] {
-        let runtime = Runtime::new("local");
-        let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+        let (_runtime, [mut a, mut b]) = members();
         let gone = me(&b);
         if is_connected {
             a.send(gone, 1, &[b"x"]).unwrap();
@@ -178,8 +179,7 @@ fn messages_of_a_member_that_left_before_its_connection_was_accepted_arrive_befo
 
 #[test]
 fn messages_on_an_earlier_connection_of_a_member_arrive() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (_runtime, [mut a, mut b]) = members();
     let of_b = me(&b);
     b.send(me(&a), 1, &[b"first"]).unwrap();
     assert!(next(&mut a).is_some());
@@ -201,8 +201,7 @@ fn messages_on_an_earlier_connection_of_a_member_arrive() {
 
 #[test]
 fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (_runtime, [mut a, mut b]) = members();
     let (of_a, of_b) = (me(&a), me(&b));
     let stranger = MemberId { slot: of_a.slot, generation: of_a.generation.wrapping_add(1) };
     let absent = MemberId { slot: 1023, generation: u32::MAX };
@@ -240,8 +239,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
 
 #[test]
 fn a_member_that_cannot_connect_answers_on_the_connection_of_the_other() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (runtime, [mut a, mut b]) = members();
     let (of_a, of_b) = (me(&a), me(&b));
     // Same effect as a change of the root directory.
     let hidden = runtime.path().join("hidden");
@@ -269,8 +267,7 @@ fn a_member_that_cannot_connect_answers_on_the_connection_of_the_other() {
 
 #[test]
 fn connections_that_send_nothing_are_bounded() {
-    let runtime = Runtime::new("local");
-    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (_runtime, [mut a, mut b]) = members();
     let mut silent = Vec::new();
     for _ in 0..3 * MAX_UNNAMED {
         silent.push(b.folder.connect(me(&b).slot).unwrap());
@@ -283,7 +280,7 @@ fn connections_that_send_nothing_are_bounded() {
 
 #[test]
 fn a_path_too_long_for_a_socket_address_works() {
-    let runtime = Runtime::new("local");
+    let runtime = Runtime::new().unwrap();
     let deep = runtime.path().join("a".repeat(120));
     std::fs::DirBuilder::new().mode(0o700).create(&deep).unwrap();
     let (mut a, mut b) = (member(&deep), member(&deep));
@@ -293,7 +290,7 @@ fn a_path_too_long_for_a_socket_address_works() {
 
 #[test]
 fn a_socket_that_is_in_the_way_is_named_with_a_remedy() {
-    let runtime = Runtime::new("local");
+    let runtime = Runtime::new().unwrap();
     let host = Host::join(Some(&runtime.path().join("run"))).unwrap();
     let folder = host.directory().unwrap();
     let socket = folder.join(format!("slot-{}.sock", host.me().slot));
