@@ -268,19 +268,6 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_reached_at_the_address_it_was_given() {
-        let keys = table();
-        let memory = Memory::zeroed(64).unwrap();
-        let key = keys.keys.insert(all(&memory), IoAddress(4096), PD, Access::empty()).unwrap();
-        let offset = |address, length| keys.range(key, PD, address, length, Access::empty());
-        assert_eq!(offset(IoAddress(4096), 64), Ok(0));
-        assert_eq!(offset(IoAddress(4159), 1), Ok(63));
-        assert_eq!(offset(IoAddress(4159), 2), Err(Refused));
-        assert_eq!(offset(IoAddress(4095), 1), Err(Refused));
-        assert_eq!(offset(memory.address(0), 1), Err(Refused), "its own address is not");
-    }
-
-    #[test]
     fn a_region_of_a_range_reaches_no_byte_next_to_it() {
         let keys = table();
         let memory = Memory::zeroed(64).unwrap();

@@ -196,9 +196,12 @@ mod tests {
         let folder = Folder::new().unwrap();
         let open = folder.join("open");
         std::fs::create_dir(&open).unwrap();
-        std::fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
-        let text = refusal(&open);
-        assert!(text.contains("open to other users") && text.contains("TRUNKLINE_RUNTIME_DIR"), "{text}");
+        for mode in [0o755, 0o770, 0o707] {
+            std::fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
+            let text = refusal(&open);
+            assert!(text.contains("open to other users") && text.contains("TRUNKLINE_RUNTIME_DIR"), "{text}");
+        }
+        std::fs::set_permissions(&open, Permissions::from_mode(0o700)).unwrap();
         let link = folder.join("link");
         std::os::unix::fs::symlink(folder.path(), &link).unwrap();
         assert!(refusal(&link).contains("symbolic link"));

@@ -374,25 +374,6 @@ mod tests {
     }
 
     #[test]
-    fn closing_the_last_handle_destroys_the_target() {
-        let folder = Folder::new().unwrap();
-        let all = members(&folder, 2);
-        let [one, two] = &all[..] else { unreachable!() };
-        let record = one.create(5, 77).unwrap();
-        assert_eq!(two.executor_of(5), Some(one.host.me()));
-        assert_eq!(two.join(5, 78).unwrap(), None, "another domain");
-        assert_eq!(two.join(6, 77).unwrap(), None, "another number");
-        assert_eq!(two.join(5, 77).unwrap(), Some(record));
-        assert_eq!(two.join(5, 77).unwrap(), Some(record), "twice in one member");
-        assert_eq!(one.leave(record).unwrap(), Left::Others);
-        assert_eq!(two.leave(record).unwrap(), Left::Others);
-        assert_eq!(two.leave(record).unwrap(), Left::Nobody(Some(one.host.me())));
-        assert!(!one.exists(record));
-        assert_eq!(one.executor_of(5), None);
-        assert_eq!(two.join(5, 77).unwrap(), None);
-    }
-
-    #[test]
     fn exactly_one_member_takes_over_from_a_dead_executor() {
         let folder = Folder::new().unwrap();
         let mut all = members(&folder, 3);
@@ -423,19 +404,6 @@ mod tests {
         all[0].leave(record).unwrap();
         assert!(!all[1].is_placed(record, 0));
         assert!(!all[1].is_placed(all[0].create(5, 77).unwrap(), 0));
-    }
-
-    #[test]
-    fn handles_of_dead_members_do_not_keep_a_target() {
-        let folder = Folder::new().unwrap();
-        let mut all = members(&folder, 2);
-        let record = all[1].create(5, 77).unwrap();
-        assert_eq!(all[1].sweep(record).unwrap(), Left::Others);
-        drop(all.pop());
-        let one = &all[0];
-        assert!(one.exists(record), "no sweep has run yet");
-        assert_eq!(one.join(5, 77).unwrap(), None);
-        assert!(!one.exists(record));
     }
 
     #[test]
