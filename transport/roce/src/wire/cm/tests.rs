@@ -1,80 +1,20 @@
-//! CM messages that kernels sent are decoded as in the contract, and re-emitted equal.
+//! CM messages that kernels sent are decoded as in the contract. `crate::vectors` re-emits them.
 
 use super::*;
+use crate::vectors::mads;
 use trunkline_verbs::{Gid, PortSpace, Psn, QpNumber, RejectReason, SidrStatus};
 
-/// The CM messages of `rc/rdma_cm.pcap`, in order; trailing zeros are left out.
-const RC: [&str; 7] = [
-    "0107020300000000000000020b7a0ea60010000000000000a60e7a0b000000000000000001061d2f505400fffe000002\
-     00000000000000000000178000000080000000a000f7efa7ffff37f0ffffffff00000000000000000000ffff0a4d0002\
-     00000000000000000000ffff0a4d0001cd20000000400098000000000000000000000000000000000000000000000000\
-     00000000000000000000000000000000000000000040ed0f0000000000000000000000000a4d00020000000000000000\
-     000000000a4d0001",
-    "0107020300000000000000020b7a0ea600130000000000002dfaa66ba60e7a0b000000000000170000000000e740b100\
-     808078e0505400fffe000001",
-    "0107020300000000000000020b7a0ea60014000000000000a60e7a0b2dfaa66b",
-    "0107020300000000000000026ba6fa2d00150000000000002dfaa66ba60e7a0b000017",
-    "0107020300000000000000020b7a0ea60015000000000000a60e7a0b2dfaa66b000017",
-    "0107020300000000000000020b7a0ea600160000000000002dfaa66ba60e7a0b",
-    "0107020300000000000000026ba6fa2d0016000000000000a60e7a0b2dfaa66b",
-];
+/// Captures of connections between two kernels, over RC and over XRC.
+const RC: &str = "rc/rdma_cm";
+const XRC: &str = "xrc/xrdma_cm";
 
-/// The CM messages of `rc/rping.pcap`, in order; trailing zeros are left out.
-const RPING: [&str; 5] = [
-    "0107020300000000000000020b7a0ea70010000000000000a70e7a0b000000000000000001061c06505400fffe000002\
-     00000000000000000000180100000001000000a08bdc76a7ffff37f0ffffffff00000000000000000000ffff0a4d0002\
-     00000000000000000000ffff0a4d00017041c00000400098000000000000000000000000000000000000000000000000\
-     00000000000000000000000000000000000000000040bd2a0000000000000000000000000a4d00020000000000000000\
-     000000000a4d0001",
-    "0107020300000000000000020b7a0ea700130000000000002ffaa66ba70e7a0b00000000000018000000000065c27a00\
-     010178e0505400fffe000001",
-    "0107020300000000000000020b7a0ea70014000000000000a70e7a0b2ffaa66b",
-    "0107020300000000000000020b7a0ea70015000000000000a70e7a0b2ffaa66b000018",
-    "0107020300000000000000020b7a0ea700160000000000002ffaa66ba70e7a0b",
-];
-
-/// The CM messages of `xrc/xrdma_cm.pcap`, in order; trailing zeros are left out.
-const XRC: [&str; 6] = [
-    "01070203000000000000000291d6d5d90010000000000000d9d5d6910000000000000000013f1d2f505400fffe000002\
-     00000000000000000000170000000080000000a6c0545aa0ffff30f1ffffffff00000000000000000000ffff0a4d0002\
-     00000000000000000000ffff0a4d000106a8f00000400098000000000000000000000000000000000000000000000000\
-     0000000000000000000000000000000000000000004086a00000000000000000000000000a4d00020000000000000000\
-     000000000a4d0001",
-    "01070203000000000000000291d6d5d90013000000000000922aaeb0d9d5d69100000000000000000000170001c6be00\
-     00007810505400fffe00000100020004",
-    "01070203000000000000000291d6d5d90014000000000000d9d5d691922aaeb0",
-    "01070203000000000000000291d6d5d90015000000000000d9d5d691922aaeb0000017",
-    "010702030000000000000002b0ae2a920015000000000000922aaeb0d9d5d691000017",
-    "010702030000000000000002b0ae2a920016000000000000d9d5d691922aaeb0",
-];
-
-fn mad_bytes(hex: &str) -> [u8; 256] {
-    let mut bytes = [0; 256];
-    for (byte, digits) in bytes.iter_mut().zip(hex.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
-    }
-    bytes
-}
-
-fn message(hex: &str) -> CmMessage {
-    CmMessage::parse(&Mad::parse(&mad_bytes(hex)))
-}
-
-#[test]
-fn captured_messages_re_emit_equal() {
-    for hex in RC.iter().chain(&RPING).chain(&XRC) {
-        let bytes = mad_bytes(hex);
-        let mad = Mad::parse(&bytes);
-        assert!(mad.header.is_cm());
-        let message = CmMessage::parse(&mad);
-        assert!(!matches!(message, CmMessage::Other(..)), "{message:?}");
-        assert_eq!(message.mad(mad.header.transaction).to_bytes(), bytes, "{message:?}");
-    }
+fn message(file: &str, index: usize) -> CmMessage {
+    CmMessage::parse(&mads(file)[index])
 }
 
 #[test]
 fn rc_request_has_the_decoded_fields() {
-    let CmMessage::Req(req) = message(RC[0]) else { panic!("not a REQ") };
+    let CmMessage::Req(req) = message(RC, 0) else { panic!("not a REQ") };
     assert_eq!(req.local_id, 0xa60e_7a0b);
     assert_eq!(req.service_id.space_and_port(), Some((PortSpace::Tcp, 7471)));
     assert_eq!(req.ca_guid, 0x5054_00ff_fe00_0002);
@@ -101,7 +41,7 @@ fn rc_request_has_the_decoded_fields() {
 
 #[test]
 fn rc_reply_has_the_decoded_fields() {
-    let CmMessage::Rep(rep) = message(RC[1]) else { panic!("not a REP") };
+    let CmMessage::Rep(rep) = message(RC, 1) else { panic!("not a REP") };
     assert_eq!((rep.local_id, rep.remote_id), (0x2dfa_a66b, 0xa60e_7a0b));
     assert_eq!((rep.qpn, rep.eecn), (QpNumber::new(0x17), 0));
     assert_eq!(rep.starting_psn, Psn::new(0xe7_40b1));
@@ -113,31 +53,31 @@ fn rc_reply_has_the_decoded_fields() {
 
 #[test]
 fn rc_small_messages_have_the_decoded_fields() {
-    let CmMessage::Rtu(rtu) = message(RC[2]) else { panic!("not an RTU") };
+    let CmMessage::Rtu(rtu) = message(RC, 2) else { panic!("not an RTU") };
     assert_eq!((rtu.local_id, rtu.remote_id), (0xa60e_7a0b, 0x2dfa_a66b));
-    let CmMessage::Dreq(dreq) = message(RC[3]) else { panic!("not a DREQ") };
+    let CmMessage::Dreq(dreq) = message(RC, 3) else { panic!("not a DREQ") };
     assert_eq!((dreq.local_id, dreq.remote_id), (0x2dfa_a66b, 0xa60e_7a0b));
     assert_eq!(dreq.qpn, QpNumber::new(0x17));
-    let CmMessage::Drep(drep) = message(RC[5]) else { panic!("not a DREP") };
+    let CmMessage::Drep(drep) = message(RC, 5) else { panic!("not a DREP") };
     assert_eq!((drep.local_id, drep.remote_id), (0x2dfa_a66b, 0xa60e_7a0b));
 }
 
 #[test]
 fn xrc_request_and_reply_have_the_decoded_fields() {
-    let CmMessage::Req(req) = message(XRC[0]) else { panic!("not a REQ") };
+    let CmMessage::Req(req) = message(XRC, 0) else { panic!("not a REQ") };
     assert_eq!(req.transport, TransportType::XRC);
     assert_eq!(req.service_id.space_and_port(), Some((PortSpace::Ib, 7471)));
     assert_eq!(req.qpn, QpNumber::new(0x17));
     // contract rocev2 10.2
     assert_eq!((req.initiator_depth, req.responder_resources), (0x80, 0));
     assert_eq!((req.retry_count, req.rnr_retry, req.srq), (0, 0, false));
-    let CmMessage::Rep(rep) = message(XRC[1]) else { panic!("not a REP") };
+    let CmMessage::Rep(rep) = message(XRC, 1) else { panic!("not a REP") };
     // contract rocev2 10.3
     assert_eq!((rep.qpn, rep.eecn), (QpNumber::new(0), 0x17));
     assert!(rep.srq && !rep.flow_control);
     assert_eq!((rep.initiator_depth, rep.starting_psn), (0, Psn::new(0x01_c6be)));
     assert_eq!(rep.private[..4], [0, 2, 0, 4]);
-    let CmMessage::Dreq(dreq) = message(XRC[3]) else { panic!("not a DREQ") };
+    let CmMessage::Dreq(dreq) = message(XRC, 3) else { panic!("not a DREQ") };
     assert_eq!(dreq.qpn, QpNumber::new(0x17));
 }
 
