@@ -53,18 +53,19 @@ pub(crate) fn remote_rights() -> Access {
 
 impl Lab {
     pub(crate) fn new(bench: &dyn Bench) -> Verdict<Self> {
-        let [near, far] = bench.open_pair()?;
-        let xrc_violation = bench.xrc_violation().to_vec();
-        let is_one_device = bench.is_one_device();
-        let shows_solicited = bench.shows_solicited();
+        Self::with(bench, bench.open_pair()?)
+    }
+
+    /// Creates the test bed on these devices.
+    pub(crate) fn with<B: Bench + ?Sized>(bench: &B, [near, far]: [Port; 2]) -> Verdict<Self> {
         Ok(Self {
             near: Side::new(near)?,
             far: Side::new(far)?,
-            is_one_device,
-            shows_solicited,
+            is_one_device: bench.is_one_device(),
+            shows_solicited: bench.shows_solicited(),
             flushes_late_receives: bench.flushes_late_receives(),
             length_violation: bench.length_violation().to_vec(),
-            xrc_violation,
+            xrc_violation: bench.xrc_violation().to_vec(),
         })
     }
 

@@ -33,9 +33,9 @@ pub use coverage::{COVERAGE, OtherCoverage};
 pub use item::{Item, Outcome, run};
 pub use items::ITEMS;
 pub use lab::{Lab, Side};
-#[doc(hidden)]
-pub use processes::assert_process_item;
 pub use processes::{PROCESS_ITEMS, ProcessBench, ProcessItem, run_process_item, serve_puppet};
+#[doc(hidden)]
+pub use processes::{Puppet, assert_process_item};
 pub use program::{Wanted, run_program};
 pub use report::{Report, Row, run_all};
 #[doc(hidden)]

@@ -48,14 +48,16 @@ pub fn assert_item(bench: &dyn Bench, id: &str) {
     let Some(item) = ITEMS.iter().find(|item| item.id.eq_ignore_ascii_case(id)) else {
         panic!("the suite has no item {id}");
     };
-    match run(bench, item) {
+    pass(bench, (item.id, item.title), run(bench, item));
+}
+
+/// Panics if an item failed, and prints the reason if it was skipped.
+pub(crate) fn pass<B: Bench + ?Sized>(bench: &B, (id, title): (&str, &str), outcome: Outcome) {
+    let on = format!("{}/{}", bench.provider(), bench.link());
+    match outcome {
         Outcome::Held => {}
-        Outcome::Skipped(why) => {
-            println!("SKIPPED {} on {}/{}: {why}", item.id, bench.provider(), bench.link());
-        }
-        Outcome::Failed(why) => {
-            panic!("{} ({}) on {}/{}: {why}", item.id, item.title, bench.provider(), bench.link());
-        }
+        Outcome::Skipped(why) => println!("SKIPPED {id} on {on}: {why}"),
+        Outcome::Failed(why) => panic!("{id} ({title}) on {on}: {why}"),
     }
 }
 

@@ -109,7 +109,7 @@ impl Sides {
 
 impl Bench for Sides {
     fn provider(&self) -> &str {
-        Bench::provider(&self.near)
+        self.near.provider()
     }
 
     fn link(&self) -> &str {
@@ -142,10 +142,6 @@ impl Bench for Sides {
 }
 
 impl ProcessBench for Sides {
-    fn provider(&self) -> &str {
-        Bench::provider(&self.near)
-    }
-
     fn open_near(&self) -> Result<Port, VerbsError> {
         self.near.port()
     }
@@ -161,9 +157,5 @@ impl ProcessBench for Sides {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-    }
-
-    fn xrc_violation(&self) -> &[CompletionStatus] {
-        Bench::xrc_violation(&self.near)
     }
 }

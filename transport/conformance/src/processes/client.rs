@@ -11,14 +11,17 @@ const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
 
 /// A process that executes verbs on command. Dropping this kills it.
 #[derive(Debug)]
-pub(crate) struct Puppet {
+pub struct Puppet {
     process: Process,
     name: &'static str,
 }
 
 impl Puppet {
     /// Wraps a child whose input and output are pipes, and waits until it is ready.
-    pub(super) fn adopt(name: &'static str, child: Child) -> Verdict<Self> {
+    ///
+    /// # Errors
+    /// If the process does not start as a puppet.
+    pub fn adopt(name: &'static str, child: Child) -> Verdict<Self> {
         let mut puppet = Self { process: Process::adopt(name, child).with_bound(ANSWER_AT_MOST), name };
         equal(&format!("the first line of {name}"), puppet.answer()?, Ok("ready".to_owned()))?;
         Ok(puppet)
@@ -41,7 +44,10 @@ impl Puppet {
     }
 
     /// Sends a command that must succeed, and returns its result.
-    pub(super) fn does(&mut self, command: &str) -> Verdict<String> {
+    ///
+    /// # Errors
+    /// If the verb is refused, or the process does not answer.
+    pub fn does(&mut self, command: &str) -> Verdict<String> {
         self.tell(command)?;
         let name = self.name;
         self.answer()?
@@ -77,8 +83,17 @@ impl Puppet {
         words[4].parse().map_err(|_| Deviation::Failed(format!("{name}: {got}")))
     }
 
+    /// Returns the process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
     /// Kills the process with SIGKILL.
-    pub(super) fn kill(mut self) -> Verdict {
+    ///
+    /// # Errors
+    /// If it has ended before.
+    pub fn kill(mut self) -> Verdict {
         Ok(self.process.kill()?)
     }
 

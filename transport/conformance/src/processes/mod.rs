@@ -10,14 +10,15 @@ mod domains;
 mod puppet;
 mod targets;
 
+pub use client::Puppet;
 pub use puppet::serve_puppet;
 
 use crate::check::{Verdict, equal};
 use crate::connect::{End, Terms};
 use crate::item::{Outcome, has_xrc, judged};
+use crate::tests_macro::pass;
 use crate::traffic::request;
 use crate::{Bench, Lab, Port};
-use client::Puppet;
 use std::io;
 use std::net::IpAddr;
 use std::process::Child;
@@ -27,10 +28,7 @@ use trunkline_verbs::{
 };
 
 /// A provider whose devices several processes can share.
-pub trait ProcessBench: Send + Sync {
-    /// Returns the provider's name.
-    fn provider(&self) -> &str;
-
+pub trait ProcessBench: Bench {
     /// Opens a device in this process that reaches the puppets.
     ///
     /// # Errors
@@ -45,9 +43,6 @@ pub trait ProcessBench: Send + Sync {
     /// # Errors
     /// The error of the operating system.
     fn start_puppet(&self, address: IpAddr) -> io::Result<Child>;
-
-    /// See [`Bench::xrc_violation`].
-    fn xrc_violation(&self) -> &[CompletionStatus];
 }
 
 /// An item that needs several processes.
@@ -120,11 +115,7 @@ pub fn assert_process_item(bench: &dyn ProcessBench, id: &str) {
     let Some(item) = PROCESS_ITEMS.iter().find(|item| item.id.eq_ignore_ascii_case(id)) else {
         panic!("the suite has no item {id} for processes");
     };
-    match run_process_item(bench, item) {
-        Outcome::Held => {}
-        Outcome::Skipped(why) => println!("SKIPPED {} on {}: {why}", item.id, bench.provider()),
-        Outcome::Failed(why) => panic!("{} ({}) on {}: {why}", item.id, item.title, bench.provider()),
-    }
+    pass(bench, (item.id, item.title), run_process_item(bench, item));
 }
 
 /// The test bed of one item.
@@ -135,31 +126,10 @@ struct Stage<'a> {
     far: IpAddr,
 }
 
-/// Opens the one device for both sides of a [`Lab`].
-struct NearOnly<'a>(&'a dyn ProcessBench);
-
-impl Bench for NearOnly<'_> {
-    fn provider(&self) -> &str {
-        self.0.provider()
-    }
-
-    fn link(&self) -> &str {
-        "between processes"
-    }
-
-    fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
-        let port = self.0.open_near()?;
-        Ok([port.clone(), port])
-    }
-
-    fn xrc_violation(&self) -> &[CompletionStatus] {
-        self.0.xrc_violation()
-    }
-}
-
 impl<'a> Stage<'a> {
     fn new(bench: &'a dyn ProcessBench) -> Verdict<Self> {
-        Ok(Self { bench, lab: Lab::new(&NearOnly(bench))?, far: bench.far_address() })
+        let near = bench.open_near()?;
+        Ok(Self { bench, lab: Lab::with(bench, [near.clone(), near])?, far: bench.far_address() })
     }
 
     /// Starts another process at the far address.

@@ -16,8 +16,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_verbs::{
-    AsyncEvent, Completion, CompletionQueue, Gid, QpModify, QpNumber, QpState, QpType, QueuePair,
-    SharedReceiveQueue, VerbsError, XrcDomain, XrcdFlags,
+    AsyncEvent, Completion, CompletionQueue, Gid, MemoryError, QpModify, QpNumber, QpState, QpType,
+    QueuePair, SharedReceiveQueue, VerbsError, XrcDomain, XrcdFlags,
 };
 
 /// Prefix of each answer.
@@ -66,6 +66,12 @@ impl From<VerbsError> for Refusal {
 impl From<Deviation> for Refusal {
     fn from(deviation: Deviation) -> Self {
         Self::Other(format!("{deviation:?}"))
+    }
+}
+
+impl From<MemoryError> for Refusal {
+    fn from(error: MemoryError) -> Self {
+        Deviation::from(error).into()
     }
 }
 
@@ -221,6 +227,13 @@ impl Puppet {
             ["memory"] => {
                 let remote = self.side.remote(0);
                 Ok(format!("{} {}", remote.address.0, remote.rkey.0))
+            }
+            ["word", offset] => Ok(self.side.memory.load(parsed(offset)?)?.to_string()),
+            ["counter", name] => {
+                let counters = self.side.device.counters();
+                let value =
+                    counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value);
+                Ok(value.sum::<u64>().to_string())
             }
             ["fill", offset, length, seed] => {
                 self.side.fill(parsed(offset)?, parsed(length)?, parsed(seed)?)?;

@@ -3,9 +3,8 @@
 use super::host::Host;
 use std::io::{self, BufReader};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use trunkline_conformance::{Port, ProcessBench, serve_puppet};
+use trunkline_conformance::{Bench, Port, ProcessBench, serve_puppet};
 use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_testkit::{same_program, same_test};
 use trunkline_verbs::{CompletionStatus, VerbsError};
@@ -17,6 +16,8 @@ pub(crate) const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
 const MEETING: &str = "TRUNKLINE_RUNTIME_DIR";
 /// Environment variable of the path of puppets' packets.
 const LINK: &str = "TRUNKLINE_LINK";
+/// Environment variable of the answer to packets for an unknown SRQ.
+const UNKNOWN_SRQ: &str = "TRUNKLINE_UNKNOWN_SRQ";
 /// Environment variable of the faults that puppets inject.
 const FAULTS: &str = "TRUNKLINE_FAULTS";
 
@@ -27,6 +28,8 @@ pub(crate) struct Soft {
     host: Host,
     faults: Option<&'static str>,
     path: PathChoice,
+    /// Value of [`UNKNOWN_SRQ`] of the puppets.
+    unknown_srq: Option<&'static str>,
 }
 
 impl Soft {
@@ -41,7 +44,7 @@ impl Soft {
     }
 
     fn new(test: Option<[&'static str; 2]>) -> Self {
-        Self { test, host: Host::new(), faults: None, path: PathChoice::Udp }
+        Self { test, host: Host::new(), faults: None, path: PathChoice::Udp, unknown_srq: None }
     }
 
     /// Adds packet loss by this plan in all processes.
@@ -53,37 +56,55 @@ impl Soft {
     pub(crate) fn by_memory(self) -> Self {
         Self { path: PathChoice::Shm, ..self }
     }
+
+    /// Makes puppets drop packets for an unknown SRQ.
+    pub(crate) fn dropping_unknown(self) -> Self {
+        Self { unknown_srq: Some("drop"), ..self }
+    }
+
+    /// Returns the host that the processes share.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
 }
 
 /// Serves as a puppet at the address in the variable.
 pub(crate) fn serve() -> io::Result<()> {
     let address = std::env::var(PUPPET).ok().and_then(|text| text.parse().ok());
     let address: IpAddr = address.ok_or_else(|| io::Error::other(format!("{PUPPET} holds no address")))?;
-    let faults = std::env::var(FAULTS).ok();
-    let path = if std::env::var(LINK).as_deref() == Ok("shm") { PathChoice::Shm } else { PathChoice::Udp };
-    let port = open(address, std::env::var_os(MEETING).map(PathBuf::from), faults.as_deref(), path);
-    let port = port.map_err(io::Error::other)?;
-    serve_puppet(port, BufReader::new(io::stdin()), io::stdout())
+    let options = SoftOptions::from_env().map_err(io::Error::other)?;
+    let port = super::suite::open(SoftOptions { addresses: vec![address], ..options });
+    serve_puppet(port.map_err(io::Error::other)?, BufReader::new(io::stdin()), io::stdout())
 }
 
-fn open(
-    address: IpAddr,
-    runtime_directory: Option<PathBuf>,
-    faults: Option<&str>,
-    path: PathChoice,
-) -> Result<Port, VerbsError> {
-    let faults = faults.map(|plan| plan.parse().expect("a plan of faults"));
-    let addresses = vec![address];
-    super::suite::open(SoftOptions { addresses, runtime_directory, faults, path, ..SoftOptions::default() })
-}
-
-impl ProcessBench for Soft {
+impl Bench for Soft {
     fn provider(&self) -> &str {
         "softrdma"
     }
 
+    fn link(&self) -> &str {
+        "between processes"
+    }
+
+    fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
+        Ok([self.open_near()?, self.open_near()?])
+    }
+
+    fn xrc_violation(&self) -> &[CompletionStatus] {
+        // With loss, all of the few retries of such a send may be lost.
+        const STATUSES: [CompletionStatus; 2] =
+            [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
+        if self.faults.is_some() { &STATUSES } else { &STATUSES[..1] }
+    }
+}
+
+impl ProcessBench for Soft {
     fn open_near(&self) -> Result<Port, VerbsError> {
-        open(super::address(), Some(self.host.runtime()), self.faults, self.path)
+        super::suite::open(SoftOptions {
+            faults: self.faults.map(|plan| plan.parse().expect("a plan of faults")),
+            path: self.path,
+            ..self.host.options()
+        })
     }
 
     fn far_address(&self) -> IpAddr {
@@ -95,24 +116,15 @@ impl ProcessBench for Soft {
             Some([module, name]) => same_test(module, name),
             None => same_program(),
         };
-        if let Some(plan) = self.faults {
-            command.env(FAULTS, plan);
-        }
-        if self.path == PathChoice::Shm {
-            command.env(LINK, "shm");
+        for (name, value) in [(FAULTS, self.faults), (UNKNOWN_SRQ, self.unknown_srq)] {
+            command.envs(value.map(|value| (name, value)));
         }
         command
+            .env(LINK, if self.path == PathChoice::Shm { "shm" } else { "udp" })
             .env(PUPPET, address.to_string())
             .env(MEETING, self.host.runtime())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-    }
-
-    fn xrc_violation(&self) -> &[CompletionStatus] {
-        // With loss, all of the few retries of such a send may be lost.
-        const STATUSES: [CompletionStatus; 2] =
-            [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
-        if self.faults.is_some() { &STATUSES } else { &STATUSES[..1] }
     }
 }

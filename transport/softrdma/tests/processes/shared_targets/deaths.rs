@@ -1,6 +1,6 @@
 //! Executors that die at chosen moments: each placement that they requested happens once.
 
-use super::Cast;
+use super::{Cast, soft};
 use trunkline_verbs::{CompletionStatus, SendOperation};
 
 /// The creator requests the placement of an atomic and of a SEND. It dies before or after the owner of the
@@ -15,14 +15,14 @@ fn placements_requested_by_a_dead_executor_happen_once() {
 }
 
 fn dies_with_a_placement(owner_is_heir: bool, placed_before_death: bool) {
-    let mut cast = Cast::new(3, &[]);
+    let mut cast = Cast::new(3, soft());
     let srq = cast.srq(1);
     let Cast { sender, actors, tgt, .. } = &mut cast;
     let case = format!("owner is successor: {owner_is_heir}, placed before: {placed_before_death}");
-    actors[if owner_is_heir { 1 } else { 2 }].ok(&format!("open {tgt}"));
+    actors[if owner_is_heir { 1 } else { 2 }].ask(&format!("open t d {tgt}"));
     let (mut other, mut owner, mut executor) = (actors.remove(2), actors.remove(1), actors.remove(0));
-    owner.ok("post 8");
-    let remote = owner.remote(0);
+    owner.post(8);
+    let remote = owner.remote();
     sender.post(srq, SendOperation::FetchAdd { remote, add: 1 }, 0, 8);
     assert_eq!(sender.completed(), CompletionStatus::Success);
     let asked = executor.number("counter local_sent");
@@ -45,7 +45,7 @@ fn dies_with_a_placement(owner_is_heir: bool, placed_before_death: bool) {
     assert_eq!([sender.completed(), sender.completed()], [CompletionStatus::Success; 2], "{case}");
     assert_eq!(sender.word(0), 1, "{case}: the old value");
     assert_eq!(owner.ask("word 0"), "2", "{case}");
-    assert_eq!(owner.taken(1)[0].word, 7, "{case}");
+    assert_eq!(owner.taken().word, 7, "{case}");
     sender.post(srq, SendOperation::FetchAdd { remote, add: 1 }, 0, 8);
     assert_eq!(sender.completed(), CompletionStatus::Success, "{case}");
     assert_eq!((sender.word(0), owner.ask("word 0").as_str()), (2, "3"), "{case}");
@@ -58,22 +58,22 @@ fn dies_with_a_placement(owner_is_heir: bool, placed_before_death: bool) {
 #[test]
 fn an_arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
     for receiver_ends_first in [false, true] {
-        let mut cast = Cast::new(3, &[]);
+        let mut cast = Cast::new(3, soft());
         let srq = cast.srq(1);
         let Cast { sender, actors, tgt, .. } = &mut cast;
-        actors[2].ok(&format!("open {tgt}"));
+        actors[2].ask(&format!("open t d {tgt}"));
         let (mut successor, mut owner, mut executor) = (actors.remove(2), actors.remove(1), actors.remove(0));
-        owner.ok("post 8");
+        owner.post(8);
         sender.send(srq, 1, 8);
         assert_eq!(sender.completed(), CompletionStatus::Success);
-        assert_eq!(owner.taken(1)[0].word, 1);
+        assert_eq!(owner.taken().word, 1);
         let asked = executor.number("counter local_sent");
         owner.stop();
         sender.send(srq, 2, 1000);
         executor.until("counter local_sent", |sent| sent.parse::<u32>().unwrap() > asked);
         executor.stop();
         owner.go_on();
-        assert_eq!(owner.taken(1)[0].word, 2);
+        assert_eq!(owner.taken().word, 2);
         if receiver_ends_first {
             owner.kill();
             executor.kill();

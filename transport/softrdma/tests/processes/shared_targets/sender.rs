@@ -1,14 +1,18 @@
 //! The peer of the shared TGT: an INI in the test's own process.
 
-use crate::common::node::{Node, bring_up_with, post_to};
+use crate::common::node::{Node, post_to, steps};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
-    CompletionStatus, Lkey, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge, SrqNumber,
+    CompletionStatus, Lkey, Mtu, Psn, QpModify, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge,
+    SrqNumber,
 };
 
 const MEMORY: usize = 1 << 20;
+
+/// First PSN that a puppet's TGT expects.
+const FIRST_PSN: Psn = Psn::new(0xff_fffd);
 
 pub(crate) struct Sender {
     pub(crate) node: Node,
@@ -18,17 +22,25 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
+    fn bring_up(&self) {
+        let [init, rtr, rts] = steps(self.far, self.tgt, Mtu::Mtu1024);
+        for step in [init, rtr, QpModify { sq_psn: Some(FIRST_PSN), ..rts }] {
+            self.ini.modify(&step).unwrap();
+        }
+    }
+
     pub(crate) fn new(options: SoftOptions, far: IpAddr, tgt: u32) -> Self {
         let node = Node::open(options, MEMORY);
         let (ini, tgt) = (node.qp(QpType::XrcIni), QpNumber::new(tgt));
-        bring_up_with(&*ini, far, tgt);
-        Self { node, ini, far, tgt }
+        let sender = Self { node, ini, far, tgt };
+        sender.bring_up();
+        sender
     }
 
     /// Replaces the INI by a new one.
     pub(crate) fn reconnect(&mut self) {
         self.ini = self.node.qp(QpType::XrcIni);
-        bring_up_with(&*self.ini, self.far, self.tgt);
+        self.bring_up();
     }
 
     pub(crate) fn number(&self) -> u32 {
