@@ -44,7 +44,7 @@ pub(super) use link_endpoint::LinkEndpoint;
 pub(super) use local::{LocalInit, PathPolicy, Refusal};
 pub(super) use neighbours::Neighbours;
 pub(super) use outbox::ControlEvent;
-pub(super) use outbox::MemberOutbox;
+pub(super) use outbox::{MemberOutbox, Reader};
 pub(super) use qp::reception::Reception;
 pub(super) use qp::route::Route;
 pub(super) use qp::{QpParts, ReceiveSide, TgtRemains};

@@ -51,6 +51,42 @@ pub(in crate::device) enum ControlEvent {
     MemberGone(MemberId),
 }
 
+/// Unread part of a message between members. Integers are little-endian.
+#[derive(Debug)]
+pub(in crate::device) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(in crate::device) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(in crate::device) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(in crate::device) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    pub(in crate::device) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(in crate::device) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(in crate::device) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(in crate::device) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+}
+
 /// A message that has not been sent.
 #[derive(Debug)]
 struct Waiting {

@@ -16,7 +16,7 @@
 //! | 24 event | executor, holder | TGT, event |
 #![forbid(unsafe_code)]
 
-use crate::device::shard::{MemberOutbox, RemoteOutcome};
+use crate::device::shard::{MemberOutbox, Reader, RemoteOutcome};
 use crate::host::MemberId;
 use std::net::IpAddr;
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadPiece, RemoteRange, Work};
@@ -156,7 +156,7 @@ impl<'a> Message<'a> {
 
     /// Reads a message; `None` if it is malformed.
     pub(super) fn read(kind: u8, bytes: &'a [u8]) -> Option<Self> {
-        let mut from = Reader(bytes);
+        let mut from = Reader::new(bytes);
         let message = match kind {
             16 => Self::Place { tgt: from.u32()?, serial: from.u64()?, place: take_place(&mut from)? },
             17 => Self::Placed { tgt: from.u32()?, serial: from.u64()?, outcome: take_outcome(&mut from)? },
@@ -192,7 +192,7 @@ impl<'a> Message<'a> {
             24 => Self::Event { tgt: from.u32()?, kind: *EVENTS.get(usize::from(from.u8()?))? },
             _ => return None,
         };
-        from.0.is_empty().then_some(message)
+        from.is_empty().then_some(message)
     }
 }
 
@@ -391,33 +391,6 @@ fn put32(out: &mut Vec<u8>, value: u32) {
 
 fn put64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
-}
-
-/// Unread part of a message.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
-    }
 }
 
 #[cfg(test)]

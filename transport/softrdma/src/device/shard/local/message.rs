@@ -12,6 +12,7 @@
 //! | 36 end | the sender no longer reads the ring | number of the sender's area |
 //! | 37 bell, with an eventfd | writing to it wakes the sender, in place of a wake message | |
 
+use crate::device::shard::Reader;
 use std::ops::RangeInclusive;
 
 /// Message kinds that are read here.
@@ -147,38 +148,23 @@ impl Message {
 
     /// Reads a message; `None` if it is malformed.
     pub(super) fn read(kind: u8, bytes: &[u8]) -> Option<(Ends, Self)> {
-        let (ends, mut bytes) = (Ends::read(bytes)?, bytes.get(2..)?);
-        let from = &mut bytes;
+        let (ends, mut from) = (Ends::read(bytes)?, Reader::new(bytes.get(2..)?));
         let message = match kind {
-            32 => Self::Offer { version: take32(from)?, area: take64(from)? },
-            33 => Self::Accept { version: take32(from)?, area: take64(from)?, offered: take64(from)? },
+            32 => Self::Offer { version: from.u32()?, area: from.u64()? },
+            33 => Self::Accept { version: from.u32()?, area: from.u64()?, offered: from.u64()? },
             34 => {
-                let _version = take32(from)?;
-                let (code, rest) = from.split_first()?;
-                *from = rest;
+                let _version = from.u32()?;
                 // A later version may know other reasons.
-                let reason = Refusal::ALL.get(usize::from(*code));
+                let reason = Refusal::ALL.get(usize::from(from.u8()?));
                 Self::Refuse { reason: reason.copied().unwrap_or(Refusal::OtherVersion) }
             }
             35 => Self::Wake,
-            36 => Self::End { area: take64(from)? },
+            36 => Self::End { area: from.u64()? },
             37 => Self::Bell,
             _ => return None,
         };
-        bytes.is_empty().then_some((ends, message))
+        from.is_empty().then_some((ends, message))
     }
-}
-
-fn take32(from: &mut &[u8]) -> Option<u32> {
-    let (bytes, rest) = from.split_first_chunk()?;
-    *from = rest;
-    Some(u32::from_le_bytes(*bytes))
-}
-
-fn take64(from: &mut &[u8]) -> Option<u64> {
-    let (bytes, rest) = from.split_first_chunk()?;
-    *from = rest;
-    Some(u64::from_le_bytes(*bytes))
 }
 
 #[cfg(test)]
