@@ -3,7 +3,7 @@
 use crate::callgrind::Profile;
 use crate::layers;
 use crate::record::SideCounts;
-use crate::side::{Linked, Shape, Side};
+use crate::side::{Linked, Side};
 use crate::steps::{Steps, Totals};
 use crate::system_calls;
 use std::path::Path;
@@ -95,7 +95,3 @@ pub(crate) const RUNS: [(Linked, u32); 6] = [
     (Linked::Shm, 1),
     (Linked::Shm, 32),
 ];
-
-/// Further shapes, measured in process.
-pub(crate) const SHAPES: [Shape; 5] =
-    [Shape::Yielding, Shape::Channel, Shape::TwoPollers, Shape::ServerStream, Shape::ClientStream];

@@ -1,8 +1,7 @@
 //! The counts as JSON, and their growth.
 
 use crate::layers::{ByLayer, Layer};
-use crate::measure::SHAPES;
-use crate::side::{Linked, Shape};
+use crate::side::{Linked, SHAPES, Shape};
 use crate::steps::SideTotals;
 use crate::toolchain::Toolchain;
 use serde::{Deserialize, Serialize};

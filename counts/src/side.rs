@@ -51,6 +51,10 @@ impl Linked {
     }
 }
 
+/// Further shapes, measured in process.
+pub(crate) const SHAPES: [Shape; 5] =
+    [Shape::Yielding, Shape::Channel, Shape::TwoPollers, Shape::ServerStream, Shape::ClientStream];
+
 impl Shape {
     /// Returns the name in tables and in JSON.
     pub(crate) const fn name(self) -> &'static str {

@@ -131,7 +131,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         limits.note_any();
         if is_collector::<V>() {
             let visit = Visit::of_any(visitor, limits, Contents::Buffered);
-            limits.collect(slot.size(), || inner.deserialize_any(visit))
+            let admit = |depth, size| limits.admit_buffered(depth, size);
+            limits.buffer().collect(slot.size(), admit, || inner.deserialize_any(visit))
         } else {
             inner.deserialize_any(Visit::of_any(visitor, limits, Contents::Any))
         }

@@ -5,7 +5,6 @@
 //! variants, each of which tries those of the next level. All three are therefore limited in the first pass, by the
 //! number of containers around each collected value. Types without these attributes pay nothing.
 
-use super::limits::Limits;
 use serde::de::Error;
 use std::any::type_name;
 use std::cell::Cell;
@@ -45,16 +44,15 @@ impl Buffer {
     pub(super) fn size(&self) -> usize {
         self.size.get()
     }
-}
 
-impl Limits<'_> {
-    /// Collects a value for a type of `size` bytes.
+    /// Collects a value for a type of `size` bytes. `admit` checks the stack of a type of a size at a depth.
     pub(super) fn collect<T, E: Error>(
         &self,
         size: usize,
+        admit: impl FnOnce(usize, usize) -> Result<(), E>,
         inside: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        let Buffer { depth: cell, tries, size: outer } = self.buffer();
+        let Self { depth: cell, tries, size: outer } = self;
         let depth = cell.get();
         if depth == 0 {
             outer.set(size);
@@ -63,7 +61,7 @@ impl Limits<'_> {
         if depth > BUFFERED_DEPTH || tries.get() > MOST_TRIES {
             return Err(too_deep(depth));
         }
-        self.admit_buffered(depth, outer.get())?;
+        admit(depth, outer.get())?;
         cell.set(depth + 1);
         let collected = inside();
         cell.set(depth);
