@@ -41,7 +41,7 @@ fn read_beside(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     findings.claim(
         got["beside"] == 0,
         "neighbour",
-        &format!("{} bytes of neighbours were READ", got["beside"]),
+        &format!("{} bytes of neighbours were READ, {} calls failed", got["beside"], got["failed"]),
     );
     let naks = owner.process.numbers("counters")?["fatal_nak_sent"] - before;
     findings.claim(naks > 0, "neighbour-refused", &format!("{naks} NAKs, remote access error"));
