@@ -17,6 +17,11 @@
 //! the request's first PSN: when a response is lost, the rest of its piece is requested again, and
 //! that is part of what the peer has saved (contract rocev2 7.24).
 //!
+//! # Requests for an acknowledgement
+//! The last packet of a message requests one only if something waits for it. Otherwise a later packet
+//! does, at the latest a quarter of the window or half of the send queue later, or the tail-loss probe.
+//! A probe after packets that requested nothing is no sign of a loss.
+//!
 //! # Tail-loss probe, a deviation
 //! The nominal local ACK timeout is tens of milliseconds. In addition, when nothing was received for
 //! a few smoothed round trips (at least 1 ms, doubling), the oldest unacknowledged packet is sent
@@ -154,7 +159,7 @@ pub struct RequesterCounters {
     pub retransmits: u64,
     /// Nominal local ACK timeouts.
     pub timeouts: u64,
-    /// Tail-loss probes.
+    /// Tail-loss probes, without those for packets that had requested no acknowledgement.
     pub probes: u64,
     /// RNR NAKs received.
     pub rnr_naks: u64,
@@ -279,7 +284,11 @@ impl Requester {
             self.sent_end = attributes.sq_psn;
             self.post_psn = attributes.sq_psn;
             self.post_ssn = Psn::new(0);
+            self.retry.start(self.una);
             self.seek();
+        }
+        if attributes.state == QpState::SendQueueDrained {
+            self.ask_to_drain();
         }
         self.report_drained();
     }

@@ -20,6 +20,10 @@ pub(super) struct Retry {
     timeouts_ns: Option<[u64; 2]>,
     /// True if the peer has answered.
     has_answered: bool,
+    /// True if the peer has answered on the present path.
+    is_path_proven: bool,
+    /// One past the last packet that asked for an acknowledgement.
+    asked_end: Psn,
     retry_count: u8,
     rnr_retry: u8,
     left: u8,
@@ -54,9 +58,36 @@ impl Retry {
         self.rnr_left = self.rnr_retry;
     }
 
+    /// Returns true if the peer has answered on the present path.
+    pub(super) fn is_path_proven(&self) -> bool {
+        self.is_path_proven
+    }
+
+    /// Notes that the packet before `end` asked for an acknowledgement.
+    pub(super) fn asked_for(&mut self, end: Psn) {
+        if end.after(self.asked_end) > 0 {
+            self.asked_end = end;
+        }
+    }
+
+    /// Starts at this PSN.
+    pub(super) fn start(&mut self, una: Psn) {
+        self.asked_end = una;
+    }
+
+    /// Returns true if a packet from `una` on has asked for an acknowledgement, so that silence means a loss.
+    fn has_asked(&self, una: Psn) -> bool {
+        self.asked_end.after(una) > 0
+    }
+
+    /// Returns the present ACK timeout.
+    fn timeout_ns(&self) -> Option<u64> {
+        self.timeouts_ns.map(|of| of[usize::from(self.has_answered)])
+    }
+
     /// Returns the time at which the ACK timeout of a packet sent now expires.
     fn deadline(&self, now: Time) -> Option<Time> {
-        self.timeouts_ns.map(|of| now.plus_ns(of[usize::from(self.has_answered)]))
+        self.timeout_ns().map(|timeout_ns| now.plus_ns(timeout_ns))
     }
 
     /// Returns true if the wait after an RNR NAK is not over.
@@ -79,6 +110,7 @@ impl Retry {
     /// Notes that something was acknowledged (contract rocev2 7.23).
     pub(super) fn progress(&mut self, now: Time, outstanding: bool, measured: bool) {
         self.has_answered = true;
+        self.is_path_proven = true;
         self.left = self.retry_count;
         self.rnr_left = self.rnr_retry;
         // A probe cancels the measurement of its packet. If its wait became short again at once, a
@@ -116,7 +148,15 @@ impl Requester {
         if !self.is_sending() || self.una == self.sent_end {
             return;
         }
-        if self.retry.deadline.is_some_and(|deadline| deadline <= now) {
+        if !self.retry.has_asked(self.una) {
+            if self.ask_deadline().is_some_and(|deadline| deadline <= now) {
+                self.ask();
+                // Called late: the peer has had no chance to answer.
+                if self.retry.deadline.is_some_and(|deadline| deadline <= now) {
+                    self.retry.deadline = self.retry.deadline(now);
+                }
+            }
+        } else if self.retry.deadline.is_some_and(|deadline| deadline <= now) {
             self.counters.timeouts += 1;
             self.retry.deadline = None;
             if self.charge_retry() {
@@ -144,7 +184,32 @@ impl Requester {
         if self.una == self.sent_end {
             return None;
         }
+        if !self.retry.has_asked(self.una) {
+            return self.ask_deadline();
+        }
         self.retry.deadline.into_iter().chain(self.probe_deadline()).min()
+    }
+
+    /// Returns the time at which an acknowledgement is requested of packets that did not ask for one: that of a probe,
+    /// but at most half of the ACK timeout, so that the peer can answer before a retry is charged.
+    fn ask_deadline(&self) -> Option<Time> {
+        let half = self.retry.timeout_ns().map(|timeout_ns| self.retry.activity.plus_ns(timeout_ns / 2));
+        self.probe_deadline().map(|probe| half.map_or(probe, |half| probe.min(half)))
+    }
+
+    /// Makes the next packet a copy of the oldest one that asks for an acknowledgement. Its answer covers all packets
+    /// that have arrived.
+    fn ask(&mut self) {
+        self.retry.probe_due = true;
+        self.retry.asked_for(self.una.plus(1));
+    }
+
+    /// Requests an acknowledgement of the last packets before an SQD, unless one was requested.
+    pub(super) fn ask_to_drain(&mut self) {
+        let is_all_sent = self.cursor.packet == 0 && self.cursor.psn == self.sent_end;
+        if is_all_sent && self.una != self.sent_end && self.retry.asked_end != self.sent_end {
+            self.ask();
+        }
     }
 
     /// Returns the time of the probe for the oldest packet; `None` if that packet is about to be sent anyway.
@@ -220,6 +285,7 @@ impl Requester {
         // The peer is alive, so earlier timeouts no longer count. The next timeout starts when the packet is
         // sent again.
         self.retry.has_answered = true;
+        self.retry.is_path_proven = true;
         self.retry.left = self.retry.retry_count;
         self.retry.probe_doublings = 0;
         self.retry.deadline = None;
@@ -231,12 +297,15 @@ impl Requester {
     /// flight, or their answers, may not arrive.
     pub fn resend(&mut self) {
         if self.is_sending() {
+            self.retry.is_path_proven = false;
             self.rewind();
         }
     }
 
-    /// Makes the oldest packet that is not acknowledged the next to send.
+    /// Makes the oldest packet that is not acknowledged the next to send. Packets sent again ask for an acknowledgement,
+    /// and count as if they had: if none can leave, the ACK timeout reports it.
     pub(super) fn rewind(&mut self) {
+        self.retry.asked_for(self.sent_end);
         self.round_trip.cancel();
         self.retry.probed = None;
         self.retry.probe_due = false;

@@ -22,6 +22,8 @@ pub(super) struct Cursor {
     pub(super) read_span: u32,
     /// Number of packets since the last one that requested an acknowledgement.
     since_ack_request: u32,
+    /// Number of requests that ended since then.
+    ends_since_ack_request: u32,
 }
 
 impl Requester {
@@ -87,17 +89,19 @@ impl Requester {
         let span = if answered { 1 } else { most.min(wqe.psns - packet).min(room).max(1) };
         let next = if wqe.kind == Kind::Read { self.next_packet(wqe, packet) } else { packet + span };
         let ends = next == wqe.psns;
-        let ack_request = ends
-            || answered
-            || self.cursor.since_ack_request + span >= self.pace.ack_every
-            || unacknowledged + span >= self.pace.window;
+        let retransmission = psn.after(self.sent_end) < 0;
+        let since = self.cursor.since_ack_request + span;
+        let ack_request = answered
+            || since >= self.pace.ack_every
+            || unacknowledged + span >= self.pace.window
+            || ends
+                && (retransmission || since >= self.pace.window / 4 || self.is_acknowledgement_awaited(wqe));
         let start = out.len();
         if self.write_packet(wqe, packet, span, ack_request, memory, out).is_err() {
             out.truncate(start);
             self.local_fault(CompletionStatus::LocalProtectionError);
             return None;
         }
-        let retransmission = psn.after(self.sent_end) < 0;
         self.cursor.read_span += next - packet - span;
         self.cursor.reads += u32::from(answered);
         self.cursor.psn = psn.plus(next - packet);
@@ -107,7 +111,14 @@ impl Requester {
         } else {
             self.cursor.packet = next;
         }
-        self.cursor.since_ack_request = if ack_request { 0 } else { self.cursor.since_ack_request + span };
+        if ack_request {
+            self.cursor.since_ack_request = 0;
+            self.cursor.ends_since_ack_request = 0;
+            self.retry.asked_for(self.cursor.psn);
+        } else {
+            self.cursor.since_ack_request = since;
+            self.cursor.ends_since_ack_request += u32::from(ends);
+        }
         if self.cursor.psn.after(self.sent_end) > 0 {
             self.sent_end = self.cursor.psn;
         }
@@ -119,6 +130,19 @@ impl Requester {
         }
         self.retry.sent(now, psn == self.una);
         Some(Transmit { psn, retransmission })
+    }
+
+    /// Returns true if the end of a request asks for an acknowledgement because something waits for it: a completion,
+    /// an SQD that drains, a proof that the path leads to the peer, more message credit, or room in the send queue.
+    /// Otherwise a later packet asks, or a probe.
+    #[inline]
+    fn is_acknowledgement_awaited(&self, wqe: &Wqe) -> bool {
+        wqe.signaled
+            || self.state == QpState::SendQueueDrained
+            || !self.retry.is_path_proven()
+            || self.tuning.probe_floor_ns == 0
+            || self.credit_limit.is_some()
+            || self.cursor.ends_since_ack_request + 1 >= self.capacities.max_send_wr / 2
     }
 
     /// Returns the number of the packet sent after number `packet` of an entry. A READ skips the packets that

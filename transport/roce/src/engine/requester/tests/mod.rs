@@ -1,5 +1,6 @@
 //! The requester's rules, one by one.
 
+mod asking;
 mod reads;
 mod retries;
 
@@ -80,6 +81,26 @@ impl Rig {
 
     fn send(&mut self, wr_id: u64) {
         self.post(wr_id, SendOperation::Send, 10);
+    }
+
+    /// Posts a request whose completion is not reported.
+    fn send_unsignaled(&mut self, wr_id: u64) {
+        self.try_post(wr_id, SendOperation::Send, &[sge(1000, 10)], SendFlags::empty()).expect("room");
+    }
+
+    /// Returns a requester whose peer has answered up to PSN 100.
+    fn answered(tuning: Tuning) -> Self {
+        let mut rig = Self::with(&attributes(QpType::XrcIni), tuning);
+        rig.send(0);
+        rig.flush();
+        rig.hear(&ack(100));
+        rig.completions();
+        rig
+    }
+
+    /// Sends everything that may be sent now. Returns the packets that request an acknowledgement.
+    fn asking(&mut self) -> Vec<u32> {
+        self.flush().into_iter().filter(|sent| sent.ack_request).map(|sent| sent.psn).collect()
     }
 
     /// Sends everything that may be sent now.
