@@ -45,6 +45,7 @@ mutants! {
     hosts_have_no_limit "budget: the peers of a host may use more than its limit",
     peers_take_no_turns "turns: a peer's frames wait until another has no more",
     keepalive_is_not_sent "keepalive: a silent peer is not probed",
+    idle_tail_is_not_completed "completions: work posted without a signal before a pause never completes",
     idle_sessions_are_not_probed "keepalive: what is held for a client that vanished while idle is kept",
     messages_do_not_wait_for_silent_peers "keepalive: a message to a peer that has been silent for long leaves before a sign of it",
     epoch_is_always_the_same "session epoch: a restarted node looks like the one before",

@@ -90,7 +90,10 @@ impl Core {
             Command::TakeHandedOn => self.take_handed_on(),
             Command::ReleaseDevice => self.release_device(),
             Command::TakeDevice(device) => self.take_device(*device),
-            Command::Shutdown { deadline } => self.shutdown.begin(deadline),
+            Command::Shutdown { deadline } => {
+                self.res.is_draining = true;
+                self.shutdown.begin(deadline);
+            }
             Command::End => self.shutdown.end(self.res.time.now()),
         }
     }

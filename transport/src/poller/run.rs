@@ -161,6 +161,7 @@ impl<U: Upper> Poller<U> {
             return Turn::Again;
         }
         self.stage = Stage::Poll;
+        self.core.trunks.complete_tails(&mut self.core.res);
         self.core.push_out();
         // Trunks with bytes left to copy get their next turn at once.
         self.worked |= !self.core.res.copies.is_empty();

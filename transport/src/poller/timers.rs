@@ -57,8 +57,9 @@ impl Core {
         let own = waits.then(|| self.res.time.now() + RETRY);
         let of_trunks = self.trunks.next_timer(&self.res, RETRY);
         let next = [own, of_trunks, self.peers.next_deadline()].into_iter().flatten().min();
-        // Timers are not checked before that.
-        next.map(|next| next.max(self.res.time.at_ms(self.scanned_ms + SCAN_MS)))
+        // Timers are not checked before that, except for the ends of bursts.
+        let next = next.map(|next| next.max(self.res.time.at_ms(self.scanned_ms + SCAN_MS)));
+        next.into_iter().chain(Some(self.res.tails.due()).filter(|&due| due < Time::MAX)).min()
     }
 
     /// Returns the time until which the poller leaves packets and deadlines to its device, because all

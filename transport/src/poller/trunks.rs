@@ -101,6 +101,21 @@ impl Trunks {
         res.busy = busy;
     }
 
+    /// Completes work that trunks have posted without a signal before they paused.
+    pub(super) fn complete_tails(&mut self, res: &mut Resources) {
+        if res.time.now() < res.tails.due() {
+            return;
+        }
+        let mut slots = res.tails.take();
+        let mut next = Time::MAX;
+        slots.retain(|&slot| {
+            let due = self.0.get_mut(slot).and_then(|trunk| trunk.complete_tail(res));
+            next = next.min(due.unwrap_or(Time::MAX));
+            due.is_some()
+        });
+        res.tails.put_back(slots, next);
+    }
+
     /// Sends keepalives to silent peers. Once one is due, those that will be due soon are sent with it, so that
     /// the number of wake-ups does not grow with the number of sessions.
     pub(super) fn probe(

@@ -73,6 +73,7 @@ impl Trunk {
         if let Err(error) = self.pipeline.qp().modify(&error) {
             tracing::debug!(%error, "moving a QP to ERR");
         }
+        self.pipeline.post_end(&mut res.sends, &self.lanes);
         true
     }
 
@@ -132,6 +133,7 @@ impl Trunk {
         res.shares.leave(self.peer);
         res.events.peer(self.peer, PeerEvent::Down { cause });
         res.marked.remove(self.pipeline.slot());
+        res.tails.remove(self.pipeline.slot());
         res.busy.retain(|&slot| slot != self.pipeline.slot());
     }
 

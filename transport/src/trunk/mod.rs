@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `sending.rs` | from lanes' queues to staged frames |
 //! | `pipeline.rs` | from staged frames to posted work and its completions |
+//! | `signals.rs` | work requests that are signalled |
 //! | `receiving.rs` | checked frames from the peer |
 //! | `large.rs`, `rendezvous.rs` | large messages that the receiver READs, both sides; their records |
 //! | `copying.rs` | copies of large messages that the peer may READ |
@@ -28,6 +29,7 @@ mod receiving;
 pub(crate) mod rendezvous;
 mod resources;
 mod sending;
+mod signals;
 mod timers;
 
 pub(crate) use ending::destroy_ini;

@@ -1,7 +1,8 @@
 //! From staged frames to posted work requests to their completions.
 //!
 //! Frames are staged and posted together, with one doorbell per trunk and round of the poller. The last work
-//! request of a doorbell is signalled; since an INI completes in order, one completion covers all before it.
+//! request of a doorbell is signalled if something waits for it (`signals.rs`); since an INI completes in order,
+//! one completion covers all before it.
 //! Staged and posted work is one queue, whose places are the work request numbers. The trunk decides what is
 //! staged and what a completion means.
 //!
@@ -11,6 +12,7 @@
 
 use super::lane::Lane;
 use super::resources::{Events, Resources, SendRoom};
+use super::signals::Signals;
 use crate::SendOutcome;
 use crate::upper::{Receipt, Report};
 use crate::wire::frame::{self, BUNDLED_LENGTH, HEADER, SETTLED, TIME_LEFT, VOID};
@@ -26,7 +28,7 @@ use trunkline_verbs::{
     Sge, SrqNumber, Time,
 };
 
-/// Maximum number of work requests posted by one call. The last one is signalled.
+/// Maximum number of work requests posted by one call.
 const DOORBELL: usize = 16;
 /// Bits of a work request number that hold the sequence; the bits above hold the trunk.
 const SEQUENCE_BITS: u32 = 40;
@@ -51,7 +53,7 @@ pub(super) enum Record {
         bytes: u32,
     },
     Keepalive,
-    /// A message of a bundle that was given up.
+    /// A message of a bundle that was given up, or a keepalive that only completes earlier work.
     Nothing,
 }
 
@@ -194,6 +196,31 @@ pub(super) struct Pipeline {
     pooled: Vec<Vec<Joined>>,
     /// Size of the largest completed work, in bytes.
     carried: u32,
+    signals: Signals,
+    /// True if the trunk is in the poller's list of trunks with unsignalled work.
+    is_tail: bool,
+}
+
+impl Work {
+    /// Returns true if something waits for the completion: it is reported, lets further work follow, or proves that
+    /// the peer lives.
+    fn is_awaited(&self) -> bool {
+        let is_told = matches!(&self.what, What::Frame(frame) if frame.is_told);
+        is_told
+            || match &self.record {
+                Record::Message(receipt) => receipt.report == Report::Always,
+                Record::Credit { .. } | Record::Read { .. } | Record::Keepalive => true,
+                Record::Announcement(_) | Record::Fin | Record::Settings | Record::Nothing => false,
+            }
+    }
+
+    /// Returns true if its doorbell must be signalled.
+    #[inline]
+    fn needs_signal(&self) -> bool {
+        self.is_awaited()
+            || matches!(self.what, What::Keepalive(_))
+            || matches!(self.record, Record::Announcement(_) | Record::Settings)
+    }
 }
 
 /// Splits a work request number into trunk and sequence.
@@ -216,6 +243,8 @@ impl Pipeline {
             inline: Vec::new(),
             pooled: Vec::new(),
             carried: 0,
+            signals: Signals::default(),
+            is_tail: false,
         }
     }
 
@@ -242,19 +271,9 @@ impl Pipeline {
         self.work.is_empty()
     }
 
-    /// Returns true if a completion of posted work is awaited: it is reported, lets further work follow, or proves
-    /// that the peer lives.
+    /// Returns true if a completion of posted work is awaited.
     pub(super) fn awaits_acknowledgement(&self) -> bool {
-        self.posted > SEND_QUEUE_DEPTH / 4
-            || self.work.range(..self.posted).any(|Work { what, record }| {
-                let is_told = matches!(what, What::Frame(frame) if frame.is_told);
-                is_told
-                    || match record {
-                        Record::Message(receipt) => receipt.report == Report::Always,
-                        Record::Credit { .. } | Record::Read { .. } | Record::Keepalive => true,
-                        Record::Announcement(_) | Record::Fin | Record::Settings | Record::Nothing => false,
-                    }
-            })
+        self.posted > SEND_QUEUE_DEPTH / 4 || self.work.range(..self.posted).any(Work::is_awaited)
     }
 
     /// Returns the number of items that the device has.
@@ -372,6 +391,45 @@ impl Pipeline {
         sends.begin();
     }
 
+    /// Returns the time at which posted work without a signal must be completed by a keepalive.
+    pub(super) fn tail_due(&self) -> Option<Time> {
+        self.signals.due()
+    }
+
+    /// Removes the trunk from the poller's list of trunks with unsignalled work.
+    pub(super) fn leave_tails(&mut self) {
+        self.is_tail = false;
+    }
+
+    /// Adds an empty WRITE whose completion covers the work posted without a signal. Nobody waits for it. Returns false
+    /// if there is no room, or if staged work will do.
+    pub(super) fn stage_tail(&mut self, sends: &mut SendRoom, srq: SrqNumber) -> bool {
+        if !self.has_room() || !sends.has_room() || self.posted < self.work.len() {
+            return false;
+        }
+        let _ = self.push(What::Keepalive(srq), Record::Nothing);
+        sends.begin();
+        true
+    }
+
+    /// Posts an empty WRITE to a QP in ERR, after work without a signal. The device may have sent all of that, and
+    /// reports only the work that it flushes. Nothing may be staged.
+    pub(super) fn post_end(&mut self, sends: &mut SendRoom, lanes: &[Lane]) {
+        let Some(lane) = lanes.first().filter(|_| self.signals.due().is_some()) else { return };
+        let _ = self.push(What::Keepalive(lane.srq), Record::Nothing);
+        sends.begin();
+        self.signals.clear();
+        let end = self.work.len();
+        match self.post(sends, lanes, end, true) {
+            Ok(()) => self.posted = end,
+            Err(error) => {
+                tracing::debug!(%error, "posting to a QP in ERR");
+                self.work.pop_back();
+                sends.end();
+            }
+        }
+    }
+
     /// Takes back a message that was not posted and whose deadline has passed.
     pub(super) fn take_late(&mut self, now: Time, sends: &mut SendRoom) -> Option<Late> {
         if self.earliest > now {
@@ -411,8 +469,13 @@ impl Pipeline {
         self.settle(res, lanes);
         while self.posted < self.work.len() {
             let end = self.end_of_doorbell();
+            let is_awaited = end >= SEND_QUEUE_DEPTH / 2
+                || res.sends.is_half_used()
+                || res.is_draining
+                || self.work.range(self.posted..end).any(Work::needs_signal);
+            let is_signaled = self.signals.post(end - self.posted, is_awaited, res.time.now());
             // Work after a refused item comes back when the trunk ends.
-            result = result.and_then(|()| self.post(&res.sends, lanes, end));
+            result = result.and_then(|()| self.post(&res.sends, lanes, end, is_signaled));
             if mutant!(slots_return_before_their_completion) {
                 self.work.range_mut(self.posted..end).for_each(|work| return_early(&mut res.sends, work));
             }
@@ -420,6 +483,15 @@ impl Pipeline {
         }
         self.inline.clear();
         self.earliest = Time::MAX;
+        if result.is_err() {
+            // Refused work never completes, not even behind a later work request.
+            self.signals.clear();
+        }
+        if let Some(due) = self.signals.due()
+            && !mem::replace(&mut self.is_tail, true)
+        {
+            res.tails.add(self.slot, due);
+        }
         result
     }
 
@@ -467,8 +539,8 @@ impl Pipeline {
         }
     }
 
-    /// Posts staged work up to `end`.
-    fn post(&self, sends: &SendRoom, lanes: &[Lane], end: usize) -> Result<(), PostError> {
+    /// Posts staged work up to `end`. The last of it is signalled if `is_signaled`.
+    fn post(&self, sends: &SendRoom, lanes: &[Lane], end: usize, is_signaled: bool) -> Result<(), PostError> {
         let work = || self.work.range(self.posted..end);
         let sges = work().map(|work| work.what.sge(sends)).collect::<ArrayVec<_, DOORBELL>>();
         let mut requests = (self.posted..)
@@ -476,7 +548,7 @@ impl Pipeline {
             .zip(&sges)
             .map(|((at, work), sge)| self.request(at, work, sge, lanes))
             .collect::<ArrayVec<_, DOORBELL>>();
-        if let Some(last) = requests.last_mut() {
+        if let Some(last) = requests.last_mut().filter(|_| is_signaled) {
             last.flags = SendFlags::SIGNALED;
         }
         self.qp.post_send(&requests)

@@ -40,6 +40,9 @@ pub(crate) struct Resources {
     pub(crate) shares: Shares,
     pub(crate) events: Events,
     pub(crate) marked: Marked,
+    pub(crate) tails: Tails,
+    /// True once a shutdown has begun. All work is then signalled.
+    pub(crate) is_draining: bool,
     /// Places of the trunks that may have timers beside their keepalive, without duplicates.
     pub(crate) busy: Vec<usize>,
     /// Lower bound of the times of all keepalives, in milliseconds of the poller.
@@ -81,6 +84,8 @@ impl Resources {
             shares,
             events,
             marked,
+            tails: Tails::default(),
+            is_draining: false,
             busy: Vec::new(),
             probe_ms: u64::MAX,
             nap_until_ms: 0,
@@ -203,6 +208,12 @@ impl SendRoom {
 
     pub(super) fn put_back_slot(&mut self, slot: u32) {
         self.slots.put_back(slot);
+    }
+
+    /// Returns true if half of the slots or of the CQ's entries are in use.
+    pub(super) fn is_half_used(&self) -> bool {
+        let (free, all) = self.slots.count();
+        self.outstanding >= self.most / 2 || free <= all / 2
     }
 
     /// Writes two consecutive parts of a frame.
@@ -427,6 +438,50 @@ impl Marked {
 
     pub(crate) fn clear(&mut self) {
         self.0.clear();
+    }
+}
+
+/// Trunks that have posted work without a signal, by place in the poller's table, without duplicates.
+#[derive(Debug)]
+pub(crate) struct Tails {
+    slots: Vec<usize>,
+    /// Lower bound of the times at which a keepalive must follow.
+    due: Time,
+}
+
+impl Default for Tails {
+    fn default() -> Self {
+        Self { slots: Vec::new(), due: Time::MAX }
+    }
+}
+
+impl Tails {
+    pub(super) fn add(&mut self, slot: usize, due: Time) {
+        self.slots.push(slot);
+        self.due = self.due.min(due);
+    }
+
+    pub(super) fn remove(&mut self, slot: usize) {
+        self.slots.retain(|&other| other != slot);
+    }
+
+    /// Returns the time at which [`Tails::take`] returns trunks; [`Time::MAX`] if there are none.
+    #[inline]
+    pub(crate) fn due(&self) -> Time {
+        self.due
+    }
+
+    /// Takes all trunks. Return those that still have such work to [`Tails::put_back`].
+    pub(crate) fn take(&mut self) -> Vec<usize> {
+        self.due = Time::MAX;
+        mem::take(&mut self.slots)
+    }
+
+    /// Takes back trunks, the first of which must be visited at `due`.
+    pub(crate) fn put_back(&mut self, mut slots: Vec<usize>, due: Time) {
+        slots.append(&mut self.slots);
+        self.slots = slots;
+        self.due = self.due.min(due);
     }
 }
 

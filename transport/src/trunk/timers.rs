@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
+use super::signals::PAUSE;
 use super::{Resources, Trunk};
 use crate::Awaited;
 use crate::node::shared::Limits;
@@ -110,6 +111,28 @@ impl Trunk {
             self.mark(res);
             self.probe_soon(res);
         }
+    }
+
+    /// Stages a keepalive if posted work has waited long enough for a signal. Returns the time to look again, or `None`
+    /// if the trunk has left the poller's list of trunks with such work.
+    pub(crate) fn complete_tail(&mut self, res: &mut Resources) -> Option<Time> {
+        if mutant!(idle_tail_is_not_completed) {
+            return None;
+        }
+        let now = res.time.now();
+        match self.pipeline.tail_due().filter(|_| self.is_live()) {
+            Some(due) if due > now => return Some(due),
+            Some(_) => {
+                let srq = self.lanes.first()?.srq;
+                if !self.pipeline.stage_tail(&mut res.sends, srq) {
+                    return Some(now + PAUSE);
+                }
+                self.mark(res);
+            }
+            None => {}
+        }
+        self.pipeline.leave_tails();
+        None
     }
 
     /// Adds the trunk to the poller's list of busy trunks, whose timers are checked.
