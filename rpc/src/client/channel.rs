@@ -419,39 +419,46 @@ impl ChannelCore {
     }
 
     /// Makes a call. `submit` hands it to a poller, and may add work for its end.
+    // `submit` has one place, so that the compiler inlines it.
     #[inline]
     pub(super) fn make<A, W>(
         &self,
         call: NewCall<'_, A>,
         submit: impl FnOnce(NewCall<'_, A>, &mut EndHooks) -> Result<W, Status>,
     ) -> Call<W> {
-        if !self.interceptors.is_empty() {
-            return self.make_intercepted(call, submit);
-        }
-        let (options, method, mut hooks) = (call.options, call.method, EndHooks::default());
-        let made = submit(call, &mut hooks);
+        let (mut call, mut hooks, mut changed) = (call, EndHooks::default(), None);
+        let method = call.method;
+        let admitted = match self.interceptors.is_empty() {
+            true => Ok(()),
+            false => self.intercept(&mut call.inherited, call.options, method, &mut changed, &mut hooks),
+        };
+        let options = changed.as_ref().unwrap_or(call.options);
+        let call = NewCall { options, ..call };
+        let made = match admitted {
+            Ok(()) => submit(call, &mut hooks),
+            Err(status) => Err(status),
+        };
         Call::new(made, method, &*self.link, options.response()).with_hooks(hooks)
     }
 
-    /// Makes a call if the interceptors allow it, with their changes.
+    /// Runs the interceptors, which may change the options.
     #[cold]
     #[inline(never)]
-    fn make_intercepted<A, W>(
+    fn intercept(
         &self,
-        call: NewCall<'_, A>,
-        submit: impl FnOnce(NewCall<'_, A>, &mut EndHooks) -> Result<W, Status>,
-    ) -> Call<W> {
-        let Some(started) = self.link.routes().started() else {
-            return Call::new(Err(not_started()), call.method, &*self.link, call.options.response());
-        };
-        let NewCall { method, inherited, .. } = call;
-        let (admitted, options, mut hooks) =
-            self.interceptors.admit(call.options, method, self.timeout, inherited, &started.clock);
+        inherited: &mut Inherited,
+        options: &CallOptions,
+        method: &'static MethodName,
+        changed: &mut Option<CallOptions>,
+        hooks: &mut EndHooks,
+    ) -> Result<(), Status> {
+        let started = self.link.routes().started().ok_or_else(not_started)?;
+        let (admitted, options, left) =
+            self.interceptors.admit(options, method, self.timeout, *inherited, &started.clock);
+        (*changed, *hooks) = (Some(options), left);
         // Interceptors have seen the trace, and may have removed it.
-        let inherited = Inherited { is_traced: false, ..inherited };
-        let made =
-            admitted.and_then(|()| submit(NewCall { options: &options, inherited, ..call }, &mut hooks));
-        Call::new(made, method, &*self.link, options.response()).with_hooks(hooks)
+        inherited.is_traced = false;
+        admitted
     }
 }
 

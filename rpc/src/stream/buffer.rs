@@ -1,7 +1,8 @@
 //! Buffers for the items of a stream: items to send, and received items.
 //!
 //! Small items share one buffer, so they need no allocation each. Peers are charged for windows, not for buffers. A buffer
-//! therefore grows only as far as its window, and the two buffers of a direction together have at most an eighth more.
+//! therefore grows only as far as its window. A reader that has emptied one keeps it, so that a stream that flows allocates
+//! nothing.
 
 use super::BATCH;
 use crate::codec::EncodeValue;
@@ -18,11 +19,9 @@ const COPIED: usize = 4096;
 const KEPT: usize = 64 << 10;
 /// Smallest capacity of a buffer, in bytes.
 const LEAST: usize = 512;
-/// Capacity in bytes beyond which a buffer of received items is cut to their size for its reader.
-const UNCUT: usize = 2048;
-/// Bytes of a batch to send, with the headers of its items.
+/// Bytes of a batch to send, with the headers of its items and the item that completes it.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small constant")]
-const BATCH_BYTES: usize = BATCH.bytes as usize + BATCH.items as usize * DATA_BYTES;
+const BATCH_BYTES: usize = BATCH.bytes as usize + BATCH.items as usize * DATA_BYTES + COPIED;
 
 /// An item in a buffer.
 #[derive(Debug)]
@@ -107,6 +106,11 @@ impl ItemBuffer {
     /// `Internal` when the value cannot be encoded.
     pub fn value<V: EncodeValue>(&mut self, value: &V) -> Result<(), Status> {
         let Items { bytes, items, .. } = &mut self.items;
+        // Codecs double a buffer that is full.
+        let capacity = bytes.capacity();
+        if capacity - bytes.len() < COPIED && capacity < BATCH_BYTES {
+            bytes.reserve_exact((2 * capacity).clamp(LEAST, BATCH_BYTES) - bytes.len());
+        }
         let start = bytes.len() + DATA_BYTES;
         bytes.resize(start, 0);
         if let Err(error) = value.encode(bytes) {
@@ -122,7 +126,6 @@ impl ItemBuffer {
         } else {
             items.push_back(Stored::Copied(u32::try_from(length).unwrap_or_default()));
         }
-        // The codec has let the buffer grow.
         if bytes.capacity() > BATCH_BYTES {
             bytes.shrink_to(BATCH_BYTES);
         }
@@ -141,14 +144,6 @@ impl ItemBuffer {
 
     pub(super) fn is_empty(&self) -> bool {
         self.items.items.is_empty()
-    }
-
-    /// Moves all items to an empty buffer. Keeps the memory of that if both together have little.
-    pub(super) fn hand_to(&mut self, empty: &mut Self) {
-        mem::swap(self, empty);
-        if self.items.bytes.capacity() + empty.items.bytes.capacity() > BATCH_BYTES {
-            *self = Self::default();
-        }
     }
 
     /// Returns the bytes of the items added since the last time.
@@ -197,22 +192,6 @@ impl ReceivedItems {
     pub(super) fn push(&mut self, item: &[u8], left: usize) {
         let most = self.0.bytes.len() + left;
         self.0.push(0, item, most, || Bytes::copy_from_slice(item));
-    }
-
-    /// Moves all items to an empty batch, which their reader takes them from. `window` is the size of the window in bytes.
-    /// Without items, moves the batch's memory here.
-    pub(super) fn hand_to(&mut self, batch: &mut Self, window: usize) {
-        let has_items = !self.is_empty();
-        if has_items || self.0.bytes.capacity() < batch.0.bytes.capacity() {
-            mem::swap(self, batch);
-        }
-        let Items { bytes, .. } = &mut batch.0;
-        if has_items && bytes.capacity() > UNCUT && bytes.capacity() - bytes.len() > bytes.len() / 8 {
-            bytes.shrink_to(UNCUT);
-        }
-        if self.0.bytes.capacity() + batch.0.bytes.capacity() > window {
-            *(if has_items { self } else { batch }) = Self::default();
-        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -283,10 +262,10 @@ mod tests {
                     consumed += size;
                 } else {
                     left = (left + mem::take(&mut consumed)).min(WINDOW);
-                    received.hand_to(&mut batch, WINDOW);
+                    mem::swap(&mut received, &mut batch);
                 }
-                let taken = received.0.bytes.capacity() + batch.0.bytes.capacity();
-                assert!(taken <= (WINDOW + size) * 6 / 5, "{taken} bytes for items of {size} at {step}");
+                let taken = received.0.bytes.capacity();
+                assert!(taken <= WINDOW + size, "{taken} bytes for items of {size} at {step}");
             }
         }
     }
@@ -306,10 +285,9 @@ mod tests {
                     }
                     (bytes, items) = (bytes + waiting.take_added(), items + 1);
                 }
-                waiting.hand_to(&mut sending);
-                let taken = waiting.items.bytes.capacity() + sending.items.bytes.capacity();
-                let last = COPIED + DATA_BYTES;
-                assert!(taken <= BATCH_BYTES + last, "{taken} bytes for items of {size} in round {round}");
+                mem::swap(&mut waiting, &mut sending);
+                let taken = sending.items.bytes.capacity();
+                assert!(taken <= BATCH_BYTES, "{taken} bytes for items of {size} in round {round}");
                 while !sending.is_empty() {
                     sending.pop();
                 }

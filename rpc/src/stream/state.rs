@@ -532,7 +532,7 @@ impl CallStream {
         if state.is_over || state.sending.is_reset {
             return;
         }
-        items.hand_to(&mut state.sending.buffer);
+        mem::swap(&mut state.sending.buffer, items);
         state.sending.is_finished |= is_finished;
         state.sending.waits |= waits || is_finished;
         self.report(state);
@@ -606,8 +606,8 @@ impl CallStream {
         let incoming = &mut state.incoming;
         incoming.consumed.add(mem::replace(consumed, Window::NONE));
         let gives_back = incoming.gives_back();
-        incoming.items.hand_to(batch, usize::try_from(incoming.window.bytes).unwrap_or_default());
-        let read = if !batch.is_empty() {
+        let read = if !incoming.items.is_empty() {
+            mem::swap(&mut incoming.items, batch);
             Read::Items
         } else if incoming.is_closed {
             Read::Finished

@@ -1,4 +1,4 @@
-//! Which packets request an acknowledgement, and what follows when none did.
+//! Requests for acknowledgements, and the timers of packets that made none.
 
 use super::*;
 
