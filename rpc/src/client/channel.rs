@@ -418,6 +418,12 @@ impl ChannelCore {
         Self { interceptors: self.interceptors.with(Arc::new(interceptor)), ..self.clone() }
     }
 
+    /// Returns true if interceptors may change or refuse calls.
+    #[inline]
+    pub(super) fn is_intercepted(&self) -> bool {
+        !self.interceptors.is_empty()
+    }
+
     /// Makes a call. `submit` hands it to a poller, and may add work for its end.
     // `submit` has one place, so that the compiler inlines it.
     #[inline]
@@ -428,9 +434,9 @@ impl ChannelCore {
     ) -> Call<W> {
         let (mut call, mut hooks, mut changed) = (call, EndHooks::default(), None);
         let method = call.method;
-        let admitted = match self.interceptors.is_empty() {
-            true => Ok(()),
-            false => self.intercept(&mut call.inherited, call.options, method, &mut changed, &mut hooks),
+        let admitted = match self.is_intercepted() {
+            false => Ok(()),
+            true => self.intercept(&mut call.inherited, call.options, method, &mut changed, &mut hooks),
         };
         let options = changed.as_ref().unwrap_or(call.options);
         let call = NewCall { options, ..call };

@@ -108,12 +108,23 @@ impl LocalChannel {
 
     #[inline]
     fn make<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Call<LocalWait<'_>> {
-        self.core.make(call, |call, _| {
-            self.submit(call, || {
-                let cell = self.queue.cell();
-                (Rc::clone(&cell).into(), LocalWait { cell: Some(cell), queue: &self.queue })
-            })
-        })
+        if self.core.is_intercepted() {
+            return self.make_intercepted(call);
+        }
+        let (method, response) = (call.method, call.options.response());
+        Call::new(self.submit(call, || self.new_wait()), method, &*self.core.link, response)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_intercepted<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Call<LocalWait<'_>> {
+        self.core.make(call, |call, _| self.submit(call, || self.new_wait()))
+    }
+
+    #[inline]
+    fn new_wait(&self) -> (Answer, LocalWait<'_>) {
+        let cell = self.queue.cell();
+        (Rc::clone(&cell).into(), LocalWait { cell: Some(cell), queue: &self.queue })
     }
 
     /// Makes a call that streams items. See [`Channel::open`](crate::Channel::open).

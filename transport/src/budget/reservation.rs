@@ -108,8 +108,12 @@ impl Reservation {
     /// been reserved up to the higher limit of other uses, so holding them is not enough.
     #[inline]
     pub(super) fn is_below(&self, units: usize, leaves: Leaves) -> bool {
-        let unused = self.reserved - self.used - units;
-        self.account.units.reserved() - unused <= leaves.limit(self.limit, units)
+        let reserved = self.account.units.reserved();
+        // Every use but one that leaves everything may take half of a limit.
+        if self.limit >= 8 && reserved <= self.limit / 2 && leaves != Leaves::All {
+            return true;
+        }
+        reserved - (self.reserved - self.used - units) <= leaves.limit(self.limit, units)
     }
 
     /// Returns true if `units` more, reserved or not, are certainly within the limit.
