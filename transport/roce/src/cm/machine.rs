@@ -148,7 +148,7 @@ impl CmMachine {
     }
 
     /// Takes the next peer that was refused because it asked for RC where an XRC listener is, or the other way
-    /// round. Each peer is reported once, and at most 64 of them.
+    /// round. Each host is reported once, and at most 64 of them.
     pub fn poll_other_kind(&mut self) -> Option<OtherKind> {
         self.other_kinds.poll()
     }

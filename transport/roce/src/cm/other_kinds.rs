@@ -1,14 +1,15 @@
 //! Peers that were refused because they asked for RC at an XRC listener, or the other way round.
 //!
-//! The peer sees only a REJ, and nothing here would show it, so each such peer is reported once for the log.
-//! The machine owns the list and its passive side fills it. Any host can get onto it, so beyond a limit peers
+//! The peer sees only a REJ, and nothing here would show it, so each such host is reported once for the log.
+//! The machine owns the list and its passive side fills it. Any host can get onto it, so beyond a limit hosts
 //! are only counted.
 
 use super::Transport;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
+use trunkline_verbs::PeerHost;
 
-/// Maximum number of peers that are reported.
+/// Maximum number of hosts that are reported.
 const NAMED: usize = 64;
 
 /// A peer that asked for the other kind of connection.
@@ -24,14 +25,14 @@ pub struct OtherKind {
 
 #[derive(Debug, Default)]
 pub(super) struct OtherKinds {
-    known: BTreeSet<IpAddr>,
+    known: BTreeSet<PeerHost>,
     unnamed: VecDeque<OtherKind>,
 }
 
 impl OtherKinds {
-    /// Notes a refused peer.
-    pub(super) fn refused(&mut self, other: OtherKind) {
-        if self.known.len() < NAMED && self.known.insert(other.peer) {
+    /// Notes a refused peer of a host.
+    pub(super) fn refused(&mut self, host: PeerHost, other: OtherKind) {
+        if self.known.len() < NAMED && self.known.insert(host) {
             self.unnamed.push_back(other);
         }
     }
@@ -45,24 +46,37 @@ impl OtherKinds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_verbs::AddressOwner;
+
+    fn refuse(kinds: &mut OtherKinds, number: u32, owner: AddressOwner) -> OtherKind {
+        let peer = IpAddr::from(number.to_be_bytes());
+        let other = OtherKind { peer, asked: Transport::Rc, listening: Transport::Xrc };
+        kinds.refused(PeerHost::new(peer, owner), other);
+        other
+    }
 
     #[test]
-    fn each_peer_is_named_once_and_not_too_many_of_them() {
+    fn each_host_is_named_once_and_not_too_many_of_them() {
         let mut kinds = OtherKinds::default();
-        let of = |number: u32| OtherKind {
-            peer: IpAddr::from(number.to_be_bytes()),
-            asked: Transport::Rc,
-            listening: Transport::Xrc,
-        };
-        for number in [1, 2, 1, 2, 2] {
-            kinds.refused(of(number));
-        }
-        assert_eq!([kinds.poll(), kinds.poll(), kinds.poll()], [Some(of(1)), Some(of(2)), None]);
-        kinds.refused(of(1));
+        let [one, two, ..] =
+            [1, 2, 1, 2, 2].map(|number| refuse(&mut kinds, number, AddressOwner::OtherHost));
+        assert_eq!([kinds.poll(), kinds.poll(), kinds.poll()], [Some(one), Some(two), None]);
+        refuse(&mut kinds, 1, AddressOwner::OtherHost);
         assert_eq!(kinds.poll(), None);
         for number in 0..100_000 {
-            kinds.refused(of(number));
+            refuse(&mut kinds, number, AddressOwner::OtherHost);
         }
         assert_eq!((kinds.unnamed.len(), kinds.known.len()), (NAMED - 2, NAMED));
+    }
+
+    #[test]
+    fn many_addresses_of_another_user_leave_room_for_other_hosts() {
+        let mut kinds = OtherKinds::default();
+        let first = refuse(&mut kinds, 0x7f00_0001, AddressOwner::ThisHost);
+        for number in 2..1000 {
+            refuse(&mut kinds, 0x7f00_0000 + number, AddressOwner::ThisHost);
+        }
+        let far = refuse(&mut kinds, 0x0a00_0001, AddressOwner::OtherHost);
+        assert_eq!([kinds.poll(), kinds.poll(), kinds.poll()], [Some(first), Some(far), None]);
     }
 }

@@ -103,7 +103,7 @@ impl CmMachine {
                 match other_kind {
                     Some(other) => {
                         self.counters.refuse_other_kind();
-                        self.other_kinds.refused(other);
+                        self.other_kinds.refused(host, other);
                     }
                     None => self.counters.refuse(reason),
                 }
