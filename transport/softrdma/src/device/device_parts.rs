@@ -13,8 +13,10 @@ use super::shards::lock::ShardLock;
 use super::shards::reach::Reach;
 use super::threads::signal::lock;
 use super::threads::wake_up::Watcher;
+use crate::host::Members;
+use crate::link::StoppedHolders;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use trunkline_machine::Runtime;
 use trunkline_machine::rings::owned::Turn;
 use trunkline_machine::rings::shared::Wanted;
@@ -36,13 +38,21 @@ pub(super) struct DeviceParts {
     /// Time of control's next timeout, in nanoseconds; read without control's lock.
     control_due_ns: AtomicU64,
     is_removed: Arc<AtomicBool>,
+    /// The other members of the host; available during the device's membership.
+    members: Option<Weak<Members>>,
 }
 
 impl DeviceParts {
     pub(super) fn new(control: Control, shards: Shards, runtime: Runtime) -> Self {
         let control_due_ns = AtomicU64::new(0);
         let is_removed = Arc::clone(control.removed());
-        Self { control: Mutex::new(control), shards, runtime, control_due_ns, is_removed }
+        let members = control.members().map(Arc::downgrade);
+        Self { control: Mutex::new(control), shards, runtime, control_due_ns, is_removed, members }
+    }
+
+    /// Returns the check for stopped holders of port 4791, for the machine of the first shard.
+    pub(super) fn stopped_holders(&self, lock: &ShardLock) -> Option<StoppedHolders> {
+        self.members.clone().filter(|_| self.is_first(lock)).map(StoppedHolders::new)
     }
 
     /// Returns the runtime of the device's machines.

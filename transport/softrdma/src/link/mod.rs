@@ -10,6 +10,7 @@
 //! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
 //! | `sockets` | the interface between `udp` and the operating system or a simulated host |
 //! | `port_owner` | the process that has port 4791, for error texts; addresses where none has it |
+//! | `stopped_holders` | stopped processes that keep new clients from this one |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
 //! | `tap` | `Tap`: a link with faults, a capture and an observer |
@@ -25,6 +26,7 @@ mod interface;
 mod port_owner;
 mod relay;
 mod sockets;
+mod stopped_holders;
 mod tap;
 mod udp;
 mod udp_ffi;
@@ -40,6 +42,7 @@ pub use in_process::{Hub, InProcessLink};
 pub(crate) use port_owner::UdpSockets;
 pub use port_owner::{Owner, PortOwner, RuntimeDirectory};
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
+pub(crate) use stopped_holders::StoppedHolders;
 pub use tap::LinkObserver;
 pub(crate) use tap::Tap;
 pub(crate) use udp::UdpLink;

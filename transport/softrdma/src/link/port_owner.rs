@@ -97,8 +97,7 @@ impl PortOwner {
             return None;
         }
         let Owner::Process { pid, .. } = process_with(socket.inode)? else { return None };
-        let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-        status.split(|byte| *byte == b'\n').any(|line| line.starts_with(b"State:\tT")).then_some(pid)
+        is_stopped(pid).then_some(pid)
     }
 
     /// Returns the owner of the port at this address; `None` if the port is free, or `/proc` cannot be read.
@@ -212,6 +211,13 @@ fn receiving_at(address: IpAddr) -> Option<Vec<Listed>> {
     let mut sockets = all_sockets()?;
     sockets.retain(|socket| socket.receives_at(address));
     Some(sockets)
+}
+
+/// Returns true if a signal has stopped a process. The stops of a tracer, state `t`, last moments under strace.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before the state is in parentheses, and may have some itself.
+    stat.rsplit(|byte| *byte == b')').next().is_some_and(|after| after.starts_with(b" T "))
 }
 
 /// Returns the UDP sockets of this thread's network namespace. `/proc/net` shows the main thread's.

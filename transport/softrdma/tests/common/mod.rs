@@ -3,6 +3,7 @@
 
 pub(crate) mod by_hand;
 pub(crate) mod host;
+pub(crate) mod log;
 pub(crate) mod node;
 pub(crate) mod processes;
 pub(crate) mod side;

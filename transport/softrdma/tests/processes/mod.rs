@@ -13,3 +13,4 @@ mod memory;
 mod one_address;
 mod privileges;
 mod shared_targets;
+mod stopped_holder;

@@ -2,12 +2,10 @@
 //! process may die between two stores.
 
 use super::world::{Process, World};
+use crate::common::log::Log;
 use crate::common::node::{Node, bring_up_with, post_to};
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
+use std::sync::Arc;
+use tracing::{Dispatch, Level};
 use trunkline_softrdma::device::PathChoice;
 use trunkline_verbs::{
     Completion, CompletionQueue, CompletionStatus, CqInit, Device, Lkey, QpInit, QpType, QueueCapacities,
@@ -159,39 +157,13 @@ fn a_gather_list_that_is_refused_half_way_leaves_nothing_in_the_ring() {
     assert!(one.node.counter("shm_packets_sent") > 30);
 }
 
-/// Keeps the fields of logged errors. Clones share them.
-#[derive(Clone, Default)]
-struct Errors(Arc<Mutex<String>>);
-
-impl Visit for Errors {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        *self.0.lock().unwrap() += &format!(" {field}={value:?}");
-    }
-}
-
-impl Subscriber for Errors {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::ERROR
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
 /// The devices run on this thread, so the log has no errors of other tests.
 #[test]
 fn the_error_of_a_qp_that_may_only_use_memory_names_the_peers_address() {
-    let errors = Errors::default();
+    let errors = Log::new(Level::ERROR);
     // With one subscriber, the thread that reaches a line first decides whether the line is enabled, and threads of other
     // tests have none. With two, `tracing` asks both.
-    let _other = Dispatch::new(Errors::default());
+    let _other = Dispatch::new(Log::new(Level::ERROR));
     tracing::subscriber::with_default(errors.clone(), || {
         let mut world = World::new(1);
         let host = world.host(HOST);
@@ -199,7 +171,7 @@ fn the_error_of_a_qp_that_may_only_use_memory_names_the_peers_address() {
         let refused = way(&near.node, &far.node);
         refused.post(&near.node, &far.node, SendOperation::Send, 9);
         assert_eq!(world.completion(&near.node).status, CompletionStatus::WorkRequestFlushed);
-        let text = errors.0.lock().unwrap().clone();
+        let text = errors.text();
         let fields = format!("qp={} peer=10.0.0.1 ", refused.ini.number().get());
         assert!(text.contains(&fields) && text.contains("TRUNKLINE_LINK=udp"), "{text}");
     });

@@ -165,6 +165,11 @@ impl Control {
         }
     }
 
+    /// Returns the messages to and from other members; `None` on a network in process and after the removal.
+    pub(super) fn members(&self) -> Option<&Arc<Members>> {
+        self.members.as_ref()
+    }
+
     /// Returns the QPs as programs see them.
     pub(super) fn qps(&mut self) -> &mut Qps {
         &mut self.qps

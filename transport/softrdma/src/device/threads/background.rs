@@ -2,7 +2,7 @@
 //!
 //! Owns the machine's steps and the descriptors it sleeps on; outside of simulations it is a thread. It
 //! starts with the shard. It holds the shard's turn for one round of work, never while it sleeps. The machine
-//! of the first shard does control's work, too.
+//! of the first shard does control's work, too, and checks for stopped holders of port 4791 before it sleeps.
 //!
 //! | machine | it sleeps on | [`Watcher`] |
 //! |---|---|---|
@@ -18,6 +18,7 @@ use super::wake_up::Watcher;
 use crate::device::device_parts::DeviceParts;
 use crate::device::shard::Shard;
 use crate::device::shards::lock::ShardLock;
+use crate::link::StoppedHolders;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::io;
@@ -59,6 +60,7 @@ impl Background {
                 Some(sleeper) => SleepMeans::Bell(sleeper),
                 None => SleepMeans::Descriptors(Descriptors::new(of_shard.progress.waker())?),
             };
+            let holders = parts.stopped_holders(&of_shard);
             Ok(Box::new(ShardMachine {
                 parts,
                 lock: of_shard,
@@ -66,6 +68,7 @@ impl Background {
                 step: Step::Check,
                 until: None,
                 tick: TICK,
+                holders,
             }) as Box<dyn Machine>)
         });
         Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
@@ -102,6 +105,8 @@ struct ShardMachine {
     until: Option<Time>,
     /// Length of the last [`Step::Tick`].
     tick: Duration,
+    /// Check for stopped holders of port 4791, for the first shard's machine.
+    holders: Option<StoppedHolders>,
 }
 
 /// Step of the machine's cycle.
@@ -193,6 +198,9 @@ impl Machine for ShardMachine {
 
     fn sleep(&mut self, until: Option<Time>) {
         let SleepMeans::Descriptors(descriptors) = &mut self.means else { return };
+        if let Some(holders) = &mut self.holders {
+            holders.look(self.parts.now());
+        }
         let timeout = until.map(|until| until - self.parts.now());
         let woken = match self.step {
             Step::Sleep => descriptors.sleep(timeout),

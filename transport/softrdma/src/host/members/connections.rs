@@ -230,6 +230,12 @@ impl Connections {
         self.to.contains_key(&member) || self.from.contains_key(&member)
     }
 
+    /// See [`Members::process_of`](super::Members::process_of).
+    pub(super) fn process_of(&self, member: MemberId) -> Option<u32> {
+        let key = self.to.get(&member).or_else(|| self.from.get(&member))?;
+        socket::process_of(&self.connections.get(*key)?.socket)
+    }
+
     /// Returns the next message or loss, if one waits.
     pub(super) fn receive(&mut self) -> Option<Arrived<'_>> {
         let mut asked = false;

@@ -185,6 +185,14 @@ impl Members {
         }
     }
 
+    /// Returns the process of a member that is connected with this one. Returns `None` on a simulated host.
+    pub(crate) fn process_of(&self, member: MemberId) -> Option<u32> {
+        match &self.lock().way {
+            Way::Sockets(connections) => connections.process_of(member),
+            Way::Memory(_) => None,
+        }
+    }
+
     /// Returns true if connections wait for descriptors or memory. Call [`Members::resume`] after a while
     /// then.
     pub(crate) fn is_short(&self) -> bool {

@@ -129,6 +129,12 @@ impl Folder {
     }
 }
 
+/// Returns the peer's process, if it is visible from here.
+pub(super) fn process_of(socket: &Socket) -> Option<u32> {
+    let pid = getsockopt(socket, PeerCredentials).ok()?.pid();
+    u32::try_from(pid).ok().filter(|pid| *pid != 0)
+}
+
 /// Sends a whole message or nothing.
 pub(in crate::host) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<()> {
     socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())

@@ -150,6 +150,27 @@ impl Host {
         }
     }
 
+    /// Returns the other members that hold port 4791 at addresses where this member listens, without a system call.
+    pub(crate) fn other_holders(&self) -> BTreeMap<MemberId, Vec<IpAddr>> {
+        let mut holders: BTreeMap<MemberId, Vec<IpAddr>> = BTreeMap::new();
+        let places = self.listening_places();
+        if places.is_empty() {
+            return holders;
+        }
+        let place_of = |record: &Record| PackedAddress::from_words([record.words[0], record.words[1]]);
+        let own =
+            self.records(&PORTS).filter(|record| record.owner == self.me()).map(|record| place_of(&record));
+        let own: BTreeSet<_> = own.filter(|own| places.iter().any(|place| place.meets(*own))).collect();
+        for record in self.records(&PORTS) {
+            let is_holder = record.owner != self.me() && record.words[2] & !IS_ENDING == u64::from(ROCE_PORT);
+            let place = place_of(&record);
+            if is_holder && own.contains(&place) {
+                holders.entry(record.owner).or_default().push(place.address());
+            }
+        }
+        holders
+    }
+
     /// Returns true if a member has a port at an address, without a system call.
     pub(crate) fn has_port_at(&self, member: MemberId, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();
@@ -429,6 +450,29 @@ mod tests {
         hold(&one, v6);
         one.release_port(v6, None, || {});
         assert_eq!(refused(&one, v6), PortHolder::Nobody, "and its record went with its successor's");
+    }
+
+    #[test]
+    fn other_holders_are_those_at_addresses_of_listeners() {
+        let (_folder, [one, two, three]) = hosts();
+        let [here, there, v6] = [ip("127.0.0.1"), ip("127.0.0.2"), ip("::1")];
+        for (holder, address) in [(&one, here), (&one, v6), (&two, there)] {
+            holder.hold_port(address, || Ok::<(), ()>(())).unwrap();
+        }
+        assert_eq!(three.other_holders(), BTreeMap::new());
+        let claim = three.claim_service(7, ip("0.0.0.0"), false).unwrap();
+        assert_eq!(three.other_holders(), BTreeMap::new(), "it has no port there");
+        for address in [here, there, v6] {
+            three.record_port(SocketAddr::new(address, 40_000)).unwrap();
+        }
+        let [first, second] = [one.me(), two.me()];
+        assert_eq!(three.other_holders(), BTreeMap::from([(first, vec![here]), (second, vec![there])]));
+        drop(claim);
+        assert_eq!(three.other_holders(), BTreeMap::new(), "it only dials");
+        let _v6 = three.claim_service(7, v6, false).unwrap();
+        assert_eq!(three.other_holders(), BTreeMap::from([(first, vec![v6])]));
+        let _own = one.claim_service(8, here, false).unwrap();
+        assert_eq!(one.other_holders(), BTreeMap::new(), "it is the holder");
     }
 
     #[test]

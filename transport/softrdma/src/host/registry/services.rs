@@ -8,6 +8,7 @@ use super::layout::SERVICES;
 use super::records::{Claim, Record};
 use crate::host::files::folder_lock::Locked;
 use crate::host::{Host, HostError, MemberId};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -65,7 +66,7 @@ impl PackedAddress {
     }
 
     /// Returns true if a request can match both addresses.
-    fn meets(self, other: Self) -> bool {
+    pub(super) fn meets(self, other: Self) -> bool {
         if self.is_wildcard() || other.is_wildcard() {
             (self.has_v4() && other.has_v4()) || (self.has_v6() && other.has_v6())
         } else {
@@ -148,6 +149,12 @@ impl Host {
             }
         }
         everywhere
+    }
+
+    /// Returns the addresses of this member's listeners, without a system call.
+    pub(super) fn listening_places(&self) -> BTreeSet<PackedAddress> {
+        let own = self.records(&SERVICES).filter(|record| record.owner == self.me());
+        own.map(|record| address_of(&record)).collect()
     }
 }
 
