@@ -9,14 +9,14 @@ macro_rules! kinds {
     ($($name:ident $text:literal $fault:literal,)*) => {
         /// A kind of event.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Kind {
+        pub(crate) enum EventKind {
             $(
                 #[doc = $text]
                 $name,
             )*
         }
 
-        impl Kind {
+        impl EventKind {
             /// All kinds.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)*];
 
@@ -132,28 +132,28 @@ pub(crate) struct Coverage(Vec<AtomicU64>);
 
 impl Default for Coverage {
     fn default() -> Self {
-        Self(Kind::ALL.iter().map(|_| AtomicU64::new(0)).collect())
+        Self(EventKind::ALL.iter().map(|_| AtomicU64::new(0)).collect())
     }
 }
 
 impl Coverage {
     /// Counts one event.
-    pub(crate) fn count(&self, kind: Kind) {
+    pub(crate) fn count(&self, kind: EventKind) {
         self.add(kind, 1);
     }
 
     /// Adds a number of events.
-    pub(crate) fn add(&self, kind: Kind, events: u64) {
+    pub(crate) fn add(&self, kind: EventKind, events: u64) {
         self.0[kind as usize].fetch_add(events, Ordering::Relaxed);
     }
 
     /// Returns the number of events of a kind.
-    pub(crate) fn of(&self, kind: Kind) -> u64 {
+    pub(crate) fn of(&self, kind: EventKind) -> u64 {
         self.0[kind as usize].load(Ordering::Relaxed)
     }
 
     /// Returns the number of faults of all kinds.
     pub(crate) fn faults(&self) -> u64 {
-        Kind::ALL.iter().filter(|kind| kind.is_fault()).map(|kind| self.of(*kind)).sum()
+        EventKind::ALL.iter().filter(|kind| kind.is_fault()).map(|kind| self.of(*kind)).sum()
     }
 }

@@ -1,6 +1,6 @@
 //! A simulated node: a process with an address, a device and incarnations.
 
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
 use crate::workload::service::{
@@ -176,7 +176,7 @@ impl SimNode {
                 self.running = Some(Running { process, member, node: Rc::new(node) });
             }
             Err(_) if !member.is_alive() => {
-                scheduler.coverage.count(Kind::StoresTorn);
+                scheduler.coverage.count(EventKind::StoresTorn);
                 scheduler.kill(process);
             }
             Err(error) => {
@@ -189,7 +189,7 @@ impl SimNode {
     pub(crate) fn kill(&mut self, scheduler: &mut Scheduler) {
         for running in [self.running.take(), self.ending.take()].into_iter().flatten() {
             scheduler.trace.line(scheduler.now(), "fault", format_args!("kill {}", self.address));
-            scheduler.coverage.count(Kind::NodeKilled);
+            scheduler.coverage.count(EventKind::NodeKilled);
             self.end(scheduler, running);
         }
     }
@@ -211,7 +211,7 @@ impl SimNode {
         if !scheduler.is_doomed(*process) {
             scheduler.doom(*process, Arc::clone(member));
         }
-        scheduler.coverage.count(Kind::StoresTornUnderLoad);
+        scheduler.coverage.count(EventKind::StoresTornUnderLoad);
         true
     }
 
@@ -271,7 +271,7 @@ impl SimNode {
     pub(crate) fn settle(&mut self, scheduler: &mut Scheduler) {
         let is_dead = |running: &Running| !running.member.is_alive();
         if self.running.as_ref().or(self.ending.as_ref()).is_some_and(is_dead) {
-            scheduler.coverage.count(Kind::StoresTorn);
+            scheduler.coverage.count(EventKind::StoresTorn);
             self.kill(scheduler);
         }
         let has_ended = |running: &mut Running| scheduler.machines_of(running.process).is_empty();
@@ -317,10 +317,10 @@ impl SimNode {
 fn count_events(scheduler: &Scheduler, running: &Running) {
     let counters = running.node.report().counters;
     for (name, kind) in [
-        ("relayed_to_members", Kind::PacketRelayed),
-        ("port_taken_over", Kind::PortTakenOver),
-        ("shm_packets_received", Kind::PacketInMemory),
-        ("shm_peers_ended", Kind::PathEnded),
+        ("relayed_to_members", EventKind::PacketRelayed),
+        ("port_taken_over", EventKind::PortTakenOver),
+        ("shm_packets_received", EventKind::PacketInMemory),
+        ("shm_peers_ended", EventKind::PathEnded),
     ] {
         let counted = counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value);
         scheduler.coverage.add(kind, counted.sum());

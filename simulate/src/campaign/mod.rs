@@ -3,7 +3,7 @@
 pub(crate) mod mutants;
 pub(crate) mod report;
 
-use crate::coverage::{Coverage, Kind};
+use crate::coverage::{Coverage, EventKind};
 use crate::output;
 use crate::plan::Pollers;
 use crate::run::{Outcome, run};
@@ -57,14 +57,14 @@ pub(crate) struct Summary {
 impl Summary {
     /// Adds a run.
     pub(crate) fn add(&mut self, outcome: &Outcome) {
-        self.kinds.resize(Kind::ALL.len(), (0, 0));
+        self.kinds.resize(EventKind::ALL.len(), (0, 0));
         self.runs += 1;
         self.nodes += outcome.nodes as u64;
-        self.calls += outcome.coverage.of(Kind::CallMade);
+        self.calls += outcome.coverage.of(EventKind::CallMade);
         self.faults += outcome.coverage.faults();
         self.turns += outcome.turns;
         self.simulated += outcome.simulated;
-        for (kind, (events, runs)) in Kind::ALL.iter().zip(&mut self.kinds) {
+        for (kind, (events, runs)) in EventKind::ALL.iter().zip(&mut self.kinds) {
             let count = outcome.coverage.of(*kind);
             *events += count;
             *runs += u64::from(count > 0);
@@ -85,8 +85,8 @@ impl Summary {
             }
         }
         let cannot =
-            |kind| kind == Kind::SeveralPollers && self.pollers.is_some_and(|all| !all.are_several());
-        for (kind, (_, with)) in Kind::ALL.iter().zip(&self.kinds).filter(|(kind, _)| !cannot(**kind)) {
+            |kind| kind == EventKind::SeveralPollers && self.pollers.is_some_and(|all| !all.are_several());
+        for (kind, (_, with)) in EventKind::ALL.iter().zip(&self.kinds).filter(|(kind, _)| !cannot(**kind)) {
             let share = *with as f64 / runs;
             if share < LEAST_SHARE {
                 all.push(format!(

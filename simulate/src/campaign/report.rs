@@ -4,7 +4,7 @@
 //! output is one JSON document.
 
 use crate::campaign::Summary;
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::oracle;
 use crate::plan::Pollers;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ pub(crate) fn table(summary: &Summary) -> String {
         summary.simulated.as_secs_f64() / count as f64,
     );
     let _infallible = writeln!(text, "{:<40} {:>12} {:>10}", "kind of event", "events", "of runs");
-    for (kind, (events, with)) in Kind::ALL.iter().zip(&summary.kinds) {
+    for (kind, (events, with)) in EventKind::ALL.iter().zip(&summary.kinds) {
         let share = *with as f64 * 100.0 / count as f64;
         let _infallible = writeln!(text, "{:<40} {events:>12} {share:>8.1} %", kind.name());
     }
@@ -48,7 +48,7 @@ pub(crate) fn table(summary: &Summary) -> String {
 
 /// Returns the JSON for a program.
 pub(crate) fn json(summary: &Summary) -> Value {
-    let kinds = Kind::ALL.iter().zip(&summary.kinds);
+    let kinds = EventKind::ALL.iter().zip(&summary.kinds);
     let kinds =
         kinds.map(|(kind, (events, with))| (kind.name().to_owned(), json!({"events": events, "runs": with})));
     let failures = summary.failures.iter();

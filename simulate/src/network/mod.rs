@@ -9,7 +9,7 @@ mod forged;
 mod sent_frames;
 pub(crate) mod strangers;
 
-use crate::coverage::{Coverage, Kind};
+use crate::coverage::{Coverage, EventKind};
 use crate::trace::{Pen, Since};
 use attacker::Attacker;
 use forged::Forged;
@@ -48,7 +48,7 @@ struct UnderWay {
     bytes: Vec<u8>,
 }
 
-struct State {
+struct NetworkState {
     /// Datagrams by arrival time, and by number among those that arrive together.
     under_way: BTreeMap<(Time, u64), UnderWay>,
     /// Arrival of the last datagram that was not delayed on purpose, by sender and receiver.
@@ -73,7 +73,7 @@ struct State {
 /// Network that the hosts are attached to.
 struct Wire {
     clock: Arc<VirtualClock>,
-    state: Mutex<State>,
+    state: Mutex<NetworkState>,
 }
 
 /// A network with its hosts.
@@ -91,7 +91,7 @@ impl Network {
         seed: u64,
         pen: Option<Pen>,
     ) -> Self {
-        let state = State {
+        let state = NetworkState {
             under_way: BTreeMap::new(),
             last: BTreeMap::new(),
             conditions: Conditions::default(),
@@ -148,7 +148,7 @@ impl Network {
     pub(crate) fn forge_packet(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.packet() {
-            state.coverage.count(Kind::PacketForged);
+            state.coverage.count(EventKind::PacketForged);
             state.launch(self.wire.clock.now(), at, &forged);
         }
     }
@@ -157,7 +157,7 @@ impl Network {
     pub(crate) fn forge_message(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.message() {
-            state.coverage.count(Kind::MessageForged);
+            state.coverage.count(EventKind::MessageForged);
             state.launch(self.wire.clock.now(), at, &forged);
         }
     }
@@ -166,7 +166,7 @@ impl Network {
     pub(crate) fn forge_request(&self, at: Time, request: Request) {
         let mut state = self.wire.lock();
         let forged = state.strangers.forge(request);
-        state.coverage.count(Kind::RequestForged);
+        state.coverage.count(EventKind::RequestForged);
         state.launch(self.wire.clock.now(), at, &forged);
     }
 
@@ -206,7 +206,7 @@ impl Network {
 }
 
 impl Wire {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NetworkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -223,7 +223,7 @@ impl fmt::Debug for Wire {
     }
 }
 
-impl State {
+impl NetworkState {
     fn send(&mut self, now: Time, datagram: Datagram<'_>) {
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         if self.hostile.contains_key(&to) {
@@ -236,7 +236,7 @@ impl State {
             self.frames.trades(&datagram);
         }
         if let Some(answer) = self.strangers.see(&datagram) {
-            self.coverage.count(Kind::CookieReturned);
+            self.coverage.count(EventKind::CookieReturned);
             self.launch(now, now, &answer);
         }
         self.sent += 1;
@@ -244,26 +244,26 @@ impl State {
         let hash = u64::from(crc32fast::hash(datagram.bytes));
         self.checksum = self.checksum.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash ^ now.0;
         if self.cut.contains(&(from.min(to), from.max(to))) {
-            self.coverage.count(Kind::PacketCut);
+            self.coverage.count(EventKind::PacketCut);
             return self.tell(now, &datagram, format_args!("cut off by a partition"));
         }
         let conditions = self.conditions;
         if self.random.f64() < conditions.lost {
-            self.coverage.count(Kind::PacketLost);
+            self.coverage.count(EventKind::PacketLost);
             return self.tell(now, &datagram, format_args!("lost"));
         }
         let mut bytes = datagram.bytes.to_vec();
         if self.random.f64() < conditions.corrupted && !bytes.is_empty() {
             let at = self.random.usize(..bytes.len());
             bytes[at] ^= 1 << self.random.u8(..8);
-            self.coverage.count(Kind::PacketCorrupted);
+            self.coverage.count(EventKind::PacketCorrupted);
             self.tell(now, &datagram, format_args!("corrupted: a bit of byte {at}"));
         }
         let jitter = u64::try_from(conditions.jitter.as_nanos()).unwrap_or(0);
         let mut arrives = now + conditions.least_delay;
         if self.random.f64() < conditions.overtaken {
             arrives = arrives.plus_ns(self.random.u64(0..=jitter.saturating_mul(20)));
-            self.coverage.count(Kind::PacketOvertaken);
+            self.coverage.count(EventKind::PacketOvertaken);
             self.tell(now, &datagram, format_args!("delayed"));
         } else {
             // Datagrams stay in order unless something happens to them.
@@ -273,7 +273,7 @@ impl State {
             *last = arrives;
         }
         if self.random.f64() < conditions.doubled {
-            self.coverage.count(Kind::PacketDoubled);
+            self.coverage.count(EventKind::PacketDoubled);
             let again = arrives.plus_ns(self.random.u64(0..=jitter.saturating_mul(4)));
             self.tell(now, &datagram, format_args!("doubled, arrives again at {}", Since(again)));
             self.put(again, &datagram, bytes.clone());

@@ -89,7 +89,7 @@
 
 pub(crate) mod credits;
 
-use crate::coverage::{Coverage, Kind};
+use crate::coverage::{Coverage, EventKind};
 use crate::trace::{Pen, Since};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -194,7 +194,7 @@ enum Ended {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OracleState {
     calls: BTreeMap<u64, Call>,
     open: BTreeMap<u64, Time>,
     flows: BTreeMap<Flow, Progress>,
@@ -223,7 +223,7 @@ struct State {
 pub(crate) struct Oracle {
     clock: Arc<VirtualClock>,
     coverage: Arc<Coverage>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<OracleState>>,
     /// Writes the trace, if lines are kept.
     pen: Option<Pen>,
 }
@@ -254,7 +254,7 @@ impl Oracle {
         what: &'static str,
         timeout: Duration,
     ) -> Open<'_> {
-        self.coverage.count(Kind::CallMade);
+        self.coverage.count(EventKind::CallMade);
         let deadline = self.clock.now() + timeout;
         let mut state = self.lock();
         state.last += 1;
@@ -280,7 +280,7 @@ impl Oracle {
         if state.reached.get(&(process, server)).is_some_and(|then| Some(*then) != now_there) {
             state.reached.remove(&(process, server));
             state.stale.insert((process, server));
-            self.coverage.count(Kind::CallAfterRestart);
+            self.coverage.count(EventKind::CallAfterRestart);
         }
         drop(state);
         self.note(|| {
@@ -336,7 +336,7 @@ impl Oracle {
             ));
         }
         if times > 1 && idempotent {
-            self.coverage.count(Kind::CallRepeated);
+            self.coverage.count(EventKind::CallRepeated);
         } else if times > 1 {
             self.fail(format!("call {id} ({what}) runs for the {times}. time"));
         }
@@ -387,7 +387,7 @@ impl Oracle {
 
     /// Records and judges an item that a reader got.
     pub(crate) fn item_received(&self, flow: Flow, bytes: &[u8]) {
-        self.coverage.count(Kind::StreamItem);
+        self.coverage.count(EventKind::StreamItem);
         let mut state = self.lock();
         let progress = state.flows.entry(flow).or_default();
         let number = progress.received;
@@ -417,7 +417,7 @@ impl Oracle {
     /// Judges the end of a stream by its idle timeout. The send time of the last item is used, since an item
     /// cannot arrive earlier.
     pub(crate) fn stream_idle(&self, flow: Flow, limit: Duration) {
-        self.coverage.count(Kind::StreamIdle);
+        self.coverage.count(EventKind::StreamIdle);
         let last_sent = self.lock().flows.get(&flow).and_then(|progress| progress.last_sent);
         let now = self.clock.now();
         if let Some(sent) = last_sent.filter(|sent| now < *sent + limit) {
@@ -430,7 +430,7 @@ impl Oracle {
 
     /// Judges a success. `replied` is the call's number in the reply.
     fn succeeded(&self, id: u64, replied: u64) {
-        self.coverage.count(Kind::CallSucceeded);
+        self.coverage.count(EventKind::CallSucceeded);
         if replied != id {
             self.fail(format!("call {id} got the reply of call {replied}"));
         }
@@ -496,7 +496,7 @@ impl Oracle {
         }
         state.reached.insert(pair, server);
         if state.stale.remove(&pair) {
-            self.coverage.count(Kind::SuccessorReached);
+            self.coverage.count(EventKind::SuccessorReached);
         }
     }
 
@@ -509,9 +509,9 @@ impl Oracle {
 
     /// Judges a failure.
     fn failed(&self, id: u64, status: &Status) {
-        self.coverage.count(Kind::CallFailed);
+        self.coverage.count(EventKind::CallFailed);
         if status.code() == Code::DeadlineExceeded {
-            self.coverage.count(Kind::CallTimedOut);
+            self.coverage.count(EventKind::CallTimedOut);
         }
         let (entered, what) =
             self.lock().calls.get(&id).map_or((0, "unknown"), |call| (call.entered, call.what));
@@ -522,13 +522,13 @@ impl Oracle {
         }
         // A running call is not refused; it ends with the grace period.
         if is_refused_by_draining(status) && entered == 0 {
-            self.coverage.count(Kind::CallRefusedDraining);
+            self.coverage.count(EventKind::CallRefusedDraining);
             if status.may_have_run() {
                 self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
             }
         }
         if is_refused_by_a_limit(status) {
-            self.coverage.count(Kind::CallRefusedByLimit);
+            self.coverage.count(EventKind::CallRefusedByLimit);
             if status.may_have_run() {
                 self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
             }
@@ -640,7 +640,7 @@ impl Oracle {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OracleState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 //! is under way but not for the next one, and reach a successor at once.
 
 use super::{Checked, QUIET, Run, Tally};
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::scheduler::timers::Timers;
 use crate::workload::client::{Ask, Client, MINUTE};
 use crate::workload::service::WorkClient;
@@ -126,7 +126,7 @@ impl Run {
         let own = self.nodes[WITNESS].address;
         let knows = |ledger: &SessionLedger| ledger.node == own && has_session(ledger, address);
         if self.scheduler.sessions().iter().any(knows) {
-            self.scheduler.coverage.count(Kind::VanishedPeerCalled);
+            self.scheduler.coverage.count(EventKind::VanishedPeerCalled);
             let ended = self.program(client.process, async move {
                 let status = client.call(address, DEATH_IS_REPORTED, Ask::Number).await;
                 if status.as_ref().is_none_or(Status::may_have_run) {
@@ -225,7 +225,7 @@ impl Run {
 
     fn is_found(&mut self, found: &Tally, what: &str) -> Checked {
         self.within(FOUND, &format!("{what} is not found in {FOUND:?}"), |_| found.get() == 1)?;
-        self.scheduler.coverage.count(Kind::ServerFound);
+        self.scheduler.coverage.count(EventKind::ServerFound);
         Ok(())
     }
 
@@ -256,7 +256,7 @@ async fn calls_until_reached(client: &Client, server: SocketAddr) {
         let took = client.timers.now() - began;
         let is_refused = took <= AT_ONCE && is_refusal(&status);
         if is_refused {
-            client.coverage.count(Kind::CallRefusedWhileAway);
+            client.coverage.count(EventKind::CallRefusedWhileAway);
         }
         if is_known && took > ATTEMPT {
             return client.oracle.fail(format!("a call to a node that is away took {took:?}: {status}"));

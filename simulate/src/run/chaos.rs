@@ -1,7 +1,7 @@
 //! Clients call while the plan's faults happen.
 
 use super::Run;
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::network::strangers::{Request, Sender};
 use crate::plan::{Fault, Forgery};
 use crate::scheduler::{Scheduler, Stopped};
@@ -17,12 +17,12 @@ impl Run {
     /// Runs the clients and the faults of the plan.
     pub(super) fn chaos(&mut self) {
         let coverage = Arc::clone(&self.scheduler.coverage);
-        coverage.count(if self.plan.rc { Kind::OverRc } else { Kind::OverXrc });
+        coverage.count(if self.plan.rc { EventKind::OverRc } else { EventKind::OverXrc });
         if self.plan.nodes.iter().any(|node| node.pollers > 1) {
-            coverage.count(Kind::SeveralPollers);
+            coverage.count(EventKind::SeveralPollers);
         }
         if self.plan.shares_hosts() {
-            coverage.count(Kind::SharedHost);
+            coverage.count(EventKind::SharedHost);
         }
         for index in 0..self.nodes.len() {
             self.start(index, None);
@@ -87,7 +87,7 @@ impl Run {
 
     /// Begins many sessions of one stranger. See [`Fault::Crowd`].
     fn crowd(&mut self, node: usize) {
-        self.scheduler.coverage.count(Kind::StrangersCrowded);
+        self.scheduler.coverage.count(EventKind::StrangersCrowded);
         let (victim, is_rc) = (self.nodes[node].address, self.plan.rc);
         for number in 0..CROWD {
             let request = Request { sender: Sender::Crowd(number), victim, pollers: CROWD_POLLERS, is_rc };
@@ -134,14 +134,14 @@ impl Run {
             }
             Fault::ShutDown { node, restart_after } => {
                 if self.nodes[node].running().is_some() {
-                    coverage.count(Kind::NodeShutDown);
+                    coverage.count(EventKind::NodeShutDown);
                     self.nodes[node].begin_shutdown(&self.scheduler);
                     self.at(now + restart_after, Fault::Restart { node });
                 }
             }
             Fault::Drain { node, shut_down_after, restart_after } => {
                 if self.nodes[node].running().is_some() {
-                    coverage.count(Kind::NodeDrained);
+                    coverage.count(EventKind::NodeDrained);
                     self.nodes[node].begin_drain(&self.scheduler);
                     self.at(now + shut_down_after, Fault::Leave { node, restart_after });
                 }
@@ -151,14 +151,14 @@ impl Run {
                 self.at(now + restart_after, Fault::Restart { node });
             }
             Fault::Partition { a, b, lasts } => {
-                coverage.count(Kind::Partition);
+                coverage.count(EventKind::Partition);
                 self.scheduler.network.cut(self.nodes[a].address.ip(), self.nodes[b].address.ip());
                 self.at(now + lasts, Fault::Join { a, b });
             }
             Fault::Forge { node, other, requests } => self.forge(node, other, requests),
             Fault::Crowd { node } => self.crowd(node),
             Fault::RemoveDevice { node, lasts } => {
-                coverage.count(Kind::DeviceRemoved);
+                coverage.count(EventKind::DeviceRemoved);
                 self.nodes[node].slot.remove();
                 self.scheduler.oracle.disturbed(self.nodes[node].address);
                 self.at(now + lasts, Fault::Restore { node });
@@ -176,7 +176,7 @@ impl Run {
             Fault::Restart { node } => {
                 self.kill_doomed(node);
                 if self.nodes[node].running().is_none() {
-                    coverage.count(Kind::NodeRestarted);
+                    coverage.count(EventKind::NodeRestarted);
                     self.start(node, None);
                 }
             }
@@ -184,7 +184,7 @@ impl Run {
                 self.scheduler.network.join(self.nodes[a].address.ip(), self.nodes[b].address.ip());
             }
             Fault::Restore { node } => {
-                coverage.count(Kind::DeviceRestored);
+                coverage.count(EventKind::DeviceRestored);
                 self.nodes[node].slot.restore();
                 self.scheduler.oracle.disturbed(self.nodes[node].address);
             }

@@ -6,7 +6,7 @@
 
 use super::absence::RETURNS;
 use super::{Checked, QUIET, Run, TRY};
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::node::GRACE;
 use crate::plan::NodePlan;
 use crate::workload::client::Ask;
@@ -33,7 +33,7 @@ impl Run {
 
         self.is_served(near, server, TRY).map_err(|why| format!("the first session of a host: {why}"))?;
         match self.ask(refused, server, RETURNS, None)? {
-            Some(status) if is_refusal(&status) => self.scheduler.coverage.count(Kind::HostCrowded),
+            Some(status) if is_refusal(&status) => self.scheduler.coverage.count(EventKind::HostCrowded),
             other => return Err(format!("a session beyond the share of its host ended with {other:?}")),
         }
         self.is_served(elsewhere, server, TRY)

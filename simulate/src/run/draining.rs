@@ -5,7 +5,7 @@
 //! poller does not keep its peers waiting. A shutdown keeps its grace period, and peers notice it.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::node::GRACE;
 use crate::plan::HANDLERS;
 use crate::scheduler::Stopped;
@@ -90,7 +90,7 @@ impl Run {
             self.add(&replied, client.process, async move {
                 let ask = Ask::Forward { wait_us, near, far };
                 match client.call(address, NESTED + HANDLERS_END, ask).await {
-                    None => client.coverage.count(Kind::HandlerForwarded),
+                    None => client.coverage.count(EventKind::HandlerForwarded),
                     Some(status) => {
                         client.oracle.fail(format!("a call failed while its server drains: {status}"));
                     }
@@ -136,14 +136,14 @@ impl Run {
         let limit = self.scheduler.now() + TRY;
         let told = self.hang(WITNESS, address)?;
         self.has_handlers_by(limit, LEAVER, 1, NOT_ENTERED)?;
-        let blocked = self.scheduler.coverage.of(Kind::HandlerBlocked);
+        let blocked = self.scheduler.coverage.of(EventKind::HandlerBlocked);
         self.add(&told, client.process, async move {
             let stuck_us = u64::try_from(STUCK.as_micros()).unwrap_or(0);
             if client.call(address, STUCK * 30, Ask::Block(stuck_us)).await.is_none() {
                 client.oracle.fail("a call succeeded that outlasts its server's grace".to_owned());
             }
         });
-        self.by(limit, NOT_ENTERED, |scheduler| scheduler.coverage.of(Kind::HandlerBlocked) > blocked)?;
+        self.by(limit, NOT_ENTERED, |scheduler| scheduler.coverage.of(EventKind::HandlerBlocked) > blocked)?;
         // Until then the blocked poller holds the clock.
         self.pass(SEEN);
         self.nodes[LEAVER].begin_shutdown(&self.scheduler);

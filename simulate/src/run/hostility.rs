@@ -12,7 +12,7 @@
 //! | everything comes back | anything of the peer is left at the attacked node after it is gone |
 
 use super::{Checked, QUIET, Run};
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::node::{LARGE_CALLS, LENT_CALLS};
 use crate::plan::NodePlan;
 use crate::workload::client::{Ask, Client};
@@ -64,15 +64,15 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
     }
 }
 
-const fn kind(hostility: Hostility) -> Kind {
+const fn kind(hostility: Hostility) -> EventKind {
     match hostility {
-        Hostility::None | Hostility::Advanced | Hostility::Stingy => Kind::PeerTookNothing,
-        Hostility::Hoarding => Kind::PeerHoardedCredit,
-        Hostility::Beyond => Kind::PeerSentBeyond,
-        Hostility::Unfinished => Kind::PeerFinishedNothing,
-        Hostility::Unserved => Kind::PeerNamedWrongKeys,
-        Hostility::Garbage => Kind::PeerSentGarbage,
-        Hostility::Prying => Kind::PeerReadBeside,
+        Hostility::None | Hostility::Advanced | Hostility::Stingy => EventKind::PeerTookNothing,
+        Hostility::Hoarding => EventKind::PeerHoardedCredit,
+        Hostility::Beyond => EventKind::PeerSentBeyond,
+        Hostility::Unfinished => EventKind::PeerFinishedNothing,
+        Hostility::Unserved => EventKind::PeerNamedWrongKeys,
+        Hostility::Garbage => EventKind::PeerSentGarbage,
+        Hostility::Prying => EventKind::PeerReadBeside,
     }
 }
 

@@ -5,7 +5,7 @@
 //! may add further ones, which end with it. It begins when nothing is under way, and fails with the first
 //! violation. The last phase shuts all nodes down.
 
-use crate::coverage::{Coverage, Kind};
+use crate::coverage::{Coverage, EventKind};
 use crate::node::SimNode;
 use crate::oracle::credits;
 use crate::plan::{Fault, NodePlan, Plan, Pollers};
@@ -333,7 +333,7 @@ impl Run {
         let mut living = others.filter(|(_, other)| other.process().is_some());
         let shares = living.any(|(_, other)| other.address.ip() == self.nodes[node].address.ip());
         if shares && self.nodes[node].process().is_some() {
-            self.scheduler.coverage.count(Kind::MemberKilled);
+            self.scheduler.coverage.count(EventKind::MemberKilled);
         }
         self.nodes[node].kill(&mut self.scheduler);
     }
@@ -376,7 +376,7 @@ impl Run {
         let ledgers = self.ledgers();
         credits::budgets_are_kept(&ledgers)?;
         credits::sessions_are_bounded(&self.scheduler.sessions(), &ledgers)?;
-        self.scheduler.coverage.add(Kind::CreditsCounted, credits::conserved(&ledgers)? as u64);
+        self.scheduler.coverage.add(EventKind::CreditsCounted, credits::conserved(&ledgers)? as u64);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Packets change their path while nothing else is wrong. No call may fail.
 
 use super::{Checked, QUIET, Run, Tally, rings};
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::plan::Fault;
 use crate::workload::client::{Ask, Client};
 use std::collections::BTreeSet;
@@ -91,7 +91,7 @@ impl Run {
         for area in &own {
             for packet in &packets {
                 rings::append(area, packet);
-                self.scheduler.coverage.count(Kind::MemoryForged);
+                self.scheduler.coverage.count(EventKind::MemoryForged);
             }
         }
         forged.extend(packets);
@@ -105,7 +105,7 @@ impl Run {
         let random = &mut self.random;
         let areas = self.nodes[node].scribble(|_| nonsense(random));
         if areas > 0 {
-            self.scheduler.coverage.count(Kind::MemoryScribbled);
+            self.scheduler.coverage.count(EventKind::MemoryScribbled);
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Run {
     /// Checks that no process has found nonsense in shared memory before any was written on purpose, although
     /// processes died between two stores.
     fn memory_makes_sense(&self) -> Checked {
-        let written = [Kind::MemoryScribbled, Kind::MemoryForged];
+        let written = [EventKind::MemoryScribbled, EventKind::MemoryForged];
         if written.iter().any(|kind| self.scheduler.coverage.of(*kind) > 0) {
             return Ok(());
         }
@@ -190,7 +190,7 @@ async fn calls(client: Client, mut random: fastrand::Rng) {
             };
             let failure = client.call(server, PATIENCE, Ask::echo(bytes, bytes)).await;
             let took = client.timers.now() - began;
-            client.coverage.count(Kind::PathChanged);
+            client.coverage.count(EventKind::PathChanged);
             if let Some(status) = failure {
                 client.oracle.fail(format!("a call failed while packets change their path: {status}"));
             } else if took > LIMIT {

@@ -5,7 +5,7 @@
 //! programs call it directly, and through channels that do not know yet that it drains.
 
 use super::{Checked, QUIET, Run, Tally};
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::oracle::ANY_SERVER;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
@@ -88,7 +88,7 @@ impl Run {
                 Departure::Dies | Departure::DiesWhileItDrains => self.replica_dies(&calls, at, departure)?,
             }
             self.extra[at].kill(&mut self.scheduler);
-            self.scheduler.coverage.count(Kind::NodeRestarted);
+            self.scheduler.coverage.count(EventKind::NodeRestarted);
             self.extra[at].start(&mut self.scheduler, None);
             self.pass(QUIET);
             self.count_credits()?;
@@ -103,7 +103,7 @@ impl Run {
         let address = self.extra[at].address;
         let ended = self.call_at_once(calls, BRIEF_US, |_| true);
         self.pass(Duration::from_micros(BRIEF_US / 4));
-        self.scheduler.coverage.count(Kind::ReplicaDrained);
+        self.scheduler.coverage.count(EventKind::ReplicaDrained);
         self.extra[at].begin_shutdown_within(&self.scheduler, GRACE);
         let process = calls.client.process;
         for _ in 0..PROBES {
@@ -128,11 +128,11 @@ impl Run {
         let held = Duration::from_micros(HELD_US);
         self.pass(held / 4);
         if let Departure::DiesWhileItDrains = departure {
-            self.scheduler.coverage.count(Kind::ReplicaDrained);
+            self.scheduler.coverage.count(EventKind::ReplicaDrained);
             self.extra[at].begin_shutdown_within(&self.scheduler, GRACE);
             self.pass(held / 8);
         }
-        self.scheduler.coverage.count(Kind::ReplicaKilled);
+        self.scheduler.coverage.count(EventKind::ReplicaKilled);
         self.extra[at].kill(&mut self.scheduler);
         self.within(LONG, "calls to a server that was killed do not end", |_| ended.get() == CALLS)
     }

@@ -10,7 +10,7 @@
 //! node has room for in its queue, so those replies wait.
 
 use super::{Checked, QUIET, Run, Tally};
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::plan::NodePlan;
 use crate::scheduler::Stopped;
 use crate::workload::client::Ask;
@@ -133,7 +133,7 @@ impl Run {
         self.by(began + HOLD, "a handler waits for room that is left to it", |_| done.get() == 1)?;
         let why = "calls still wait for room long after there was some";
         self.by(began + HELD_BY, why, |_| held.get() == HOLDS)?;
-        self.scheduler.coverage.add(Kind::CallFoundRoom, HOLDS as u64);
+        self.scheduler.coverage.add(EventKind::CallFoundRoom, HOLDS as u64);
         self.count_credits()
     }
 
@@ -151,7 +151,7 @@ impl Run {
                     match client.chain(DEPTH, here.clone(), there.clone()).await {
                         Ok(()) => return through.add(),
                         Err(status) if is_lack_of_room(&status) => {
-                            coverage.count(Kind::ChainRefused);
+                            coverage.count(EventKind::ChainRefused);
                             timers.sleep(Duration::from_micros(random.u64(..CHAIN_PAUSE_US))).await;
                         }
                         Err(status) => return oracle.fail(format!("a chain of calls fails: {status}")),
@@ -197,7 +197,7 @@ impl Run {
                     let now = timers.now();
                     let took = (now - began) - (late_rings.total_until(now) - late_before);
                     slowest.set(slowest.get().max(took));
-                    coverage.count(Kind::SmallCallPassed);
+                    coverage.count(EventKind::SmallCallPassed);
                     timers.sleep(Duration::from_micros(random.u64(..PAUSE_US))).await;
                 }
             });

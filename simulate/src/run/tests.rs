@@ -27,7 +27,7 @@ fn a_seed_has_one_trace_which_tells_what_happened_to_each_call() {
     assert!(trace == again, "the traces of one seed differ");
     assert_eq!(outcome.checksum, same.checksum);
     assert_eq!(run(7, None, Trace::checksum_only()).checksum, outcome.checksum, "tracing changes the run");
-    for id in 1..=outcome.coverage.of(Kind::CallMade) {
+    for id in 1..=outcome.coverage.of(EventKind::CallMade) {
         let made = trace.find(&format!(" call {id} (")).expect("the call is made");
         let ended = trace.find(&format!(" call {id} ends: ")).expect("the call ends");
         assert!(made < ended, "call {id} ends before it is made");
@@ -102,7 +102,7 @@ fn crowd_of_pollers_joins_one_node() {
         run.within(JOINING, "not all calls have ended", |_| replied.get() == all).unwrap();
     }
     run.count_credits().unwrap();
-    assert!(run.scheduler.coverage.of(Kind::CreditsCounted) >= pollers as u64);
+    assert!(run.scheduler.coverage.of(EventKind::CreditsCounted) >= pollers as u64);
     let report = run.nodes[0].running().expect("it runs").1.report();
     assert_eq!((report.tgt, report.rnr), (u32::try_from(pollers).unwrap(), 0));
     run.clear();

@@ -8,7 +8,7 @@
 pub(crate) mod tasks;
 pub(crate) mod timers;
 
-use crate::coverage::{Coverage, Kind};
+use crate::coverage::{Coverage, EventKind};
 use crate::network::Network;
 use crate::oracle::Oracle;
 use crate::scheduler::tasks::Tasks;
@@ -71,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum MachineState {
     Ready,
     Asleep(Option<Time>),
 }
@@ -80,7 +80,7 @@ struct Slot {
     process: u64,
     name: String,
     machine: Box<dyn Machine>,
-    state: State,
+    state: MachineState,
     /// End of its last turn.
     busy_until: Time,
     stopped_until: Time,
@@ -106,8 +106,8 @@ impl Slot {
             return false;
         }
         match self.state {
-            State::Ready => true,
-            State::Asleep(until) => until.is_some_and(|until| until <= now) || self.is_woken(event),
+            MachineState::Ready => true,
+            MachineState::Asleep(until) => until.is_some_and(|until| until <= now) || self.is_woken(event),
         }
     }
 
@@ -115,15 +115,17 @@ impl Slot {
     fn next(&self, event: u64) -> Option<Time> {
         let free = self.busy_until.max(self.stopped_until);
         match self.state {
-            State::Ready => Some(free),
-            State::Asleep(None) => self.is_woken(event).then_some(free),
-            State::Asleep(Some(until)) => Some(if self.is_woken(event) { free } else { until.max(free) }),
+            MachineState::Ready => Some(free),
+            MachineState::Asleep(None) => self.is_woken(event).then_some(free),
+            MachineState::Asleep(Some(until)) => {
+                Some(if self.is_woken(event) { free } else { until.max(free) })
+            }
         }
     }
 
     /// Returns true if it sleeps with work to do, and nothing is about to wake it.
     fn is_forgotten(&self, now: Time, event: u64) -> bool {
-        let sleeps = matches!(self.state, State::Asleep(_)) && self.busy_until <= now;
+        let sleeps = matches!(self.state, MachineState::Asleep(_)) && self.busy_until <= now;
         sleeps && !self.is_runnable(now, event) && !self.is_woken(event) && self.is_due(event)
     }
 
@@ -305,7 +307,7 @@ impl Scheduler {
             self.trace.line(self.now, &slot.name, format_args!("stopped until {}", Since(until)));
         }
         self.oracle.allow(pause);
-        self.coverage.count(if one { Kind::MachinePaused } else { Kind::ProcessPaused });
+        self.coverage.count(if one { EventKind::MachinePaused } else { EventKind::ProcessPaused });
     }
 
     /// Resumes all stopped machines.
@@ -383,7 +385,7 @@ impl Scheduler {
                 process,
                 name,
                 machine,
-                state: State::Ready,
+                state: MachineState::Ready,
                 busy_until: self.now,
                 stopped_until: Time(0),
                 turns: 0,
@@ -464,8 +466,8 @@ impl Scheduler {
             self.random.u64(100..TURN_NS) + u64::try_from(self.clock.charged().as_nanos()).unwrap_or(0);
         slot.busy_until = self.now.plus_ns(took);
         slot.state = match turn {
-            Turn::Sleep(until) => State::Asleep(until),
-            Turn::Again | Turn::Spin | Turn::Yield | Turn::Done => State::Ready,
+            Turn::Sleep(until) => MachineState::Asleep(until),
+            Turn::Again | Turn::Spin | Turn::Yield | Turn::Done => MachineState::Ready,
         };
         if matches!(turn, Turn::Spin | Turn::Yield) {
             slot.busy_until = slot.busy_until.plus_ns(self.random.u64(..10 * TURN_NS));
@@ -491,10 +493,10 @@ impl Scheduler {
             let (turns, quiet) = (slot.turns, slot.quiet);
             let state = match slot.state {
                 _ if slot.stopped_until > self.now => format!("stopped until {}", Since(slot.stopped_until)),
-                State::Ready => "ready".to_owned(),
-                State::Asleep(_) if slot.machine.is_woken() => "asleep, about to wake".to_owned(),
-                State::Asleep(None) => "asleep".to_owned(),
-                State::Asleep(Some(until)) => format!("asleep until {}", Since(until)),
+                MachineState::Ready => "ready".to_owned(),
+                MachineState::Asleep(_) if slot.machine.is_woken() => "asleep, about to wake".to_owned(),
+                MachineState::Asleep(None) => "asleep".to_owned(),
+                MachineState::Asleep(Some(until)) => format!("asleep until {}", Since(until)),
             };
             self.trace.line(
                 self.now,

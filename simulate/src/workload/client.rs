@@ -1,6 +1,6 @@
 //! Clients: the programs of a run.
 
-use crate::coverage::{Coverage, Kind};
+use crate::coverage::{Coverage, EventKind};
 use crate::oracle::{Open, Oracle, pattern};
 use crate::scheduler::timers::{Sleep, Timers};
 use crate::workload::service::{FEW, PooledClient, WorkClient, WorkLocal};
@@ -161,7 +161,7 @@ impl Client {
             88..=91 => (1, Ask::Keep { wait_us: random.u64(..30_000), texts: random.usize(..TEXTS) }),
             // More than the server's receives hold.
             92..=94 => {
-                self.coverage.count(Kind::Burst);
+                self.coverage.count(EventKind::Burst);
                 (random.usize(8..40), Ask::Number)
             }
             // More than the server runs.
@@ -209,8 +209,8 @@ impl Client {
                 for bytes in [there, back] {
                     match bytes {
                         0..=1024 => {}
-                        1025..=16_000 => self.coverage.count(Kind::EagerMessage),
-                        _ => self.coverage.count(Kind::LargeMessage),
+                        1025..=16_000 => self.coverage.count(EventKind::EagerMessage),
+                        _ => self.coverage.count(EventKind::LargeMessage),
                     }
                 }
                 let reply_bytes = u32::try_from(back).unwrap_or(u32::MAX);
@@ -233,7 +233,7 @@ impl Client {
             Ask::Grind { block_us, wait_us } => pooled()?.grind(id, block_us, wait_us).await,
             Ask::Brood => pooled()?.brood(id).await,
             Ask::Tell(bytes) => {
-                self.coverage.count(Kind::OneWay);
+                self.coverage.count(EventKind::OneWay);
                 work.tell(id, pattern(id, bytes).into()).await.map(|()| id)
             }
         }
@@ -271,7 +271,7 @@ impl Client {
 
     /// Makes a small call that waits for its server. Returns the error, if it failed.
     pub(crate) async fn number_waiting(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
-        self.coverage.count(Kind::CallWaited);
+        self.coverage.count(EventKind::CallWaited);
         let client = self.connect(server)?;
         let what = "number, waiting for its server";
         let failure = self.number_by(client, server, what, timeout, Connect::Wait).await;
@@ -297,7 +297,7 @@ impl Client {
             return body.into();
         }
         let Some(mut buffer) = self.node.buffer(bytes + 2 * beside) else { return body.into() };
-        self.coverage.count(Kind::LentMessage);
+        self.coverage.count(EventKind::LentMessage);
         let range = beside..beside + bytes;
         buffer[range.clone()].copy_from_slice(&body);
         buffer.freeze().slice(range)
@@ -332,13 +332,13 @@ impl Client {
         let ask = if self.random.bool() { Ask::echo(100 << 10, 50 << 10) } else { slow };
         let call = self.call(server, Duration::from_secs(1), ask);
         if !ends_within(call, self.timers.sleep(patience)).await {
-            self.coverage.count(Kind::CallCancelled);
+            self.coverage.count(EventKind::CallCancelled);
         }
     }
 
     /// Makes a call from a task that runs on a poller.
     async fn local(&mut self, server: SocketAddr) {
-        self.coverage.count(Kind::LocalCall);
+        self.coverage.count(EventKind::LocalCall);
         let timeout = self.timeout();
         let poller = PollerIndex(self.random.u16(..self.pollers));
         let open = self.oracle.made(self.process, server, "number from a poller's task", timeout);
@@ -381,7 +381,7 @@ impl Client {
         };
         let outcome = self.node.run_on(poller, task).await;
         if busy > timeout {
-            self.coverage.count(Kind::LateCall);
+            self.coverage.count(EventKind::LateCall);
         }
         // If the node shut down under the task, it is unknown whether the calls ran.
         let Ok(outcome) = outcome else { return };

@@ -1,6 +1,6 @@
 //! Calls on an ordered channel, of every size, made at once. The oracle judges their order.
 
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::oracle::pattern;
 use crate::workload::client::{Client, all};
 use crate::workload::service::WorkClient;
@@ -22,7 +22,7 @@ enum Sort {
 impl Client {
     /// Makes calls on one ordered channel, many at once, in one or two goes.
     pub(crate) async fn in_order(&mut self, server: SocketAddr) {
-        self.coverage.count(Kind::Ordered);
+        self.coverage.count(EventKind::Ordered);
         let timeout = self.timeout();
         let Some(client) = self.connect(server) else { return };
         let client = client.with_timeout(timeout).ordered();

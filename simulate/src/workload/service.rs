@@ -1,7 +1,7 @@
 //! The services of simulated nodes, with one method for each way in which a handler may behave: on pollers, in
 //! the worker pool, and in chains of calls back and forth between two nodes.
 
-use crate::coverage::{Coverage, Kind};
+use crate::coverage::{Coverage, EventKind};
 use crate::oracle::{Oracle, pattern};
 use crate::scheduler::timers::Timers;
 use std::collections::BTreeMap;
@@ -221,7 +221,7 @@ impl Work for Worker {
 
     async fn slow(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
         self.run.entered(id, "slow", &[]);
-        self.run.coverage.count(Kind::HandlerSlept);
+        self.run.coverage.count(EventKind::HandlerSlept);
         self.run.wait(wait_us).await;
         self.run.done(id)
     }
@@ -234,14 +234,14 @@ impl Work for Worker {
 
     async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status> {
         self.run.entered(id, "block", &[]);
-        self.run.coverage.count(Kind::HandlerBlocked);
+        self.run.coverage.count(EventKind::HandlerBlocked);
         self.run.timers.block(Duration::from_micros(block_us));
         self.run.done(id)
     }
 
     async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
         self.run.entered(id, "refuse", &[]);
-        self.run.coverage.count(Kind::HandlerRefused);
+        self.run.coverage.count(EventKind::HandlerRefused);
         self.run.wait(wait_us).await;
         let details = pattern(!id, usize::try_from(id % 100).unwrap_or(0));
         Err(self.run.refused(id, Status::failed_precondition(id.to_string()).with_details(details)))
@@ -262,7 +262,7 @@ impl Work for Worker {
 
     async fn panic(&self, id: u64) -> Result<u64, Status> {
         self.run.entered(id, "panic", &[]);
-        self.run.coverage.count(Kind::HandlerPanicked);
+        self.run.coverage.count(EventKind::HandlerPanicked);
         self.run.oracle.handler(id, "panics");
         let told = "trunkline.simulate.Work.panic: the handler panicked";
         let _what_its_caller_is_told = self.run.refused(id, Status::internal(told));
@@ -271,14 +271,14 @@ impl Work for Worker {
 
     async fn hang(&self, id: u64) -> Result<u64, Status> {
         self.run.entered(id, "hang", &[]);
-        self.run.coverage.count(Kind::HandlerHung);
+        self.run.coverage.count(EventKind::HandlerHung);
         self.run.oracle.handler(id, "never returns");
         std::future::pending().await
     }
 
     async fn keep(&self, id: u64, wait_us: u64, texts: Vec<String>) -> Result<u64, Status> {
         self.run.entered(id, "keep", &[]);
-        self.run.coverage.count(Kind::ArgumentsKept);
+        self.run.coverage.count(EventKind::ArgumentsKept);
         self.run.wait(wait_us).await;
         drop(texts);
         self.run.done(id)
@@ -286,7 +286,7 @@ impl Work for Worker {
 
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status> {
         self.run.entered(id, "nested", &[]);
-        self.run.coverage.count(Kind::NestedCall);
+        self.run.coverage.count(EventKind::NestedCall);
         let at = self.address(id, &at)?;
         let call = |inner| async move { self.local(at, INNER)?.number(inner).await };
         self.inner(id, at, INNER, "number inside a handler", call).await?;
@@ -295,7 +295,7 @@ impl Work for Worker {
 
     async fn forward(&self, id: u64, wait_us: u64, near: String, far: String) -> Result<u64, Status> {
         self.run.entered(id, "forward", &[]);
-        self.run.coverage.count(Kind::NestedCall);
+        self.run.coverage.count(EventKind::NestedCall);
         let (near, far) = (self.address(id, &near)?, self.address(id, &far)?);
         let slow = |inner| async move { self.local(near, FORWARDED)?.slow(inner, wait_us).await };
         self.inner(id, near, FORWARDED, "slow inside a handler", slow).await?;
@@ -342,7 +342,7 @@ pub(crate) struct Thinker(pub(crate) Handling);
 impl Thinker {
     fn entered(&self, id: u64, method: &str) {
         self.0.entered(id, method, &[]);
-        self.0.coverage.count(Kind::HandlerPooled);
+        self.0.coverage.count(EventKind::HandlerPooled);
         if Context::current().is_none_or(|call| call.is_cancelled()) {
             self.0.oracle.fail(format!(
                 "call {id} ({method}) starts in the pool although it was over, or without its context"

@@ -1,7 +1,7 @@
 //! Streams of all three shapes, with pauses, slow readers, early ends and drops. The oracle judges each item
 //! and each end.
 
-use crate::coverage::Kind;
+use crate::coverage::EventKind;
 use crate::oracle::{Flow, Oracle, item};
 use crate::scheduler::timers::{Sleep, Timers};
 use crate::workload::client::{Client, all as all_end};
@@ -263,7 +263,7 @@ impl Feed for Feeder {
         }
         drop(items);
         if wait_us > 0 {
-            self.0.coverage.count(Kind::StreamReset);
+            self.0.coverage.count(EventKind::StreamReset);
             self.0.timers.sleep(Duration::from_micros(wait_us)).await;
         }
         if checks && !self.0.oracle.is_writer_gone(flow) {
@@ -422,7 +422,7 @@ impl Client {
         let client = client.with_timeout(timeout);
         let options = idle.map_or_else(CallOptions::new, |limit| CallOptions::new().idle_timeout(limit));
         let client = client.with(&options);
-        self.coverage.count(Kind::StreamOpened);
+        self.coverage.count(EventKind::StreamOpened);
         let upload = |script| {
             let flow = Flow { call: id, from_caller: true };
             Upload(Source::new(&self.oracle, &self.timers, flow, script))
@@ -443,11 +443,11 @@ impl Client {
         };
         let outcome = match outcome {
             Ok(Some(replied)) => {
-                self.coverage.count(Kind::StreamFinished);
+                self.coverage.count(EventKind::StreamFinished);
                 Ok(replied)
             }
             Ok(None) => {
-                self.coverage.count(Kind::StreamDropped);
+                self.coverage.count(EventKind::StreamDropped);
                 return (id, None);
             }
             Err(status) => Err(status),
@@ -478,7 +478,7 @@ impl Client {
                 }
                 Err(status) => {
                     if status.code() == Code::Unavailable {
-                        self.coverage.count(Kind::StreamLost);
+                        self.coverage.count(EventKind::StreamLost);
                     }
                     self.judge_count(id, taken, &status);
                     return Err(status);
