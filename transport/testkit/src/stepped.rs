@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_machine::{Bell, MakeMachine, Simulator};
 
 /// Collects the machines of one process.
-pub struct Stepped(Mutex<State>);
+pub struct Stepped(Mutex<SteppedState>);
 
-struct State {
+struct SteppedState {
     random: Random,
     spawned: Vec<(String, MakeMachine)>,
 }
@@ -20,7 +20,7 @@ impl Stepped {
     /// Creates a collection without machines, whose random numbers come from this seed.
     #[must_use]
     pub fn new(seed: u64) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { random: Random(seed), spawned: Vec::new() })))
+        Arc::new(Self(Mutex::new(SteppedState { random: Random(seed), spawned: Vec::new() })))
     }
 
     /// Returns the machines requested since the last call, with their names.
@@ -29,7 +29,7 @@ impl Stepped {
         std::mem::take(&mut self.lock().spawned)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SteppedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,4 +10,4 @@ mod service;
 pub(crate) use arguments::NodeArguments;
 pub(crate) use namespace::{ANOTHER, mount_namespace, network_namespace, open_to_all, runtime_of_another};
 pub(crate) use node::serve;
-pub(crate) use party::{PORT, Pair, Party, Setup};
+pub(crate) use party::{PORT, Party, PartyPair, Setup};

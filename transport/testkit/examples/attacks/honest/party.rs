@@ -210,14 +210,14 @@ impl Party {
 
 /// A server, and a client that calls it all the time.
 #[derive(Debug)]
-pub(crate) struct Pair {
+pub(crate) struct PartyPair {
     pub(crate) server: Party,
     pub(crate) client: Party,
     pub(crate) capture: PathBuf,
     pub(crate) folder: Folder,
 }
 
-impl Pair {
+impl PartyPair {
     /// Starts both. Captures the client's packets if wanted.
     pub(crate) fn start(plan: &Plan, with_capture: bool) -> Outcome<Self> {
         let folder = Folder::new()?;

@@ -1,7 +1,7 @@
 //! Peers that follow the protocol and take more than their share, and honest peers in great number.
 
 use super::flooded::nothing_lost;
-use crate::honest::{ANOTHER, Pair, Party, Setup, open_to_all, runtime_of_another};
+use crate::honest::{ANOTHER, Party, PartyPair, Setup, open_to_all, runtime_of_another};
 use crate::{Outcome, Plan};
 use std::net::SocketAddr;
 use std::process::Command;
@@ -39,7 +39,7 @@ const DEPTH: u32 = 64;
 
 /// Attacks with calls that never end.
 pub(crate) fn handlers(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
     let mut hostile = Vec::new();
     let before = pair.client.tally()?;
@@ -63,7 +63,7 @@ pub(crate) fn other_user(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
         findings.skip("only root can start nodes of another user");
         return Ok(());
     }
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
     let (folder, runtime) = (Folder::new()?, runtime_of_another()?);
     open_to_all(&folder)?;
@@ -100,7 +100,7 @@ fn hold(party: &mut Party, server: SocketAddr, count: u64) -> Outcome<()> {
 
 /// Attacks with calls that never end, whose arguments take far more memory than their messages.
 pub(crate) fn decoded(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
     // A hard limit, because the machine has other users.
     let id = pair.server.process.id().to_string();

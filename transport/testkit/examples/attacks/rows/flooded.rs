@@ -1,7 +1,7 @@
 //! A flood against a pair of honest nodes. It alternates with the same flood to a port without a receiver, so
 //! that the machine's own cost of a flood is not counted.
 
-use crate::honest::Pair;
+use crate::honest::PartyPair;
 use crate::{Outcome, Plan};
 use std::net::SocketAddr;
 use std::net::UdpSocket;
@@ -22,10 +22,10 @@ pub(crate) fn unbound(server: SocketAddr) -> Outcome<SocketAddr> {
 
 /// Runs the rounds. `flood` gets true if it goes to the nodes, and returns when the flood has ended.
 pub(crate) fn compare(
-    pair: &mut Pair,
+    pair: &mut PartyPair,
     plan: &Plan,
     findings: &mut Claims,
-    mut flood: impl FnMut(&mut Pair, bool) -> Outcome<()>,
+    mut flood: impl FnMut(&mut PartyPair, bool) -> Outcome<()>,
 ) -> Outcome<()> {
     let before = pair.client.tally()?;
     let sessions = pair.sessions()?;

@@ -2,13 +2,13 @@
 
 use super::flooded::{ROUNDS, compare, unbound};
 use crate::forge::{Forger, Tap, paced};
-use crate::honest::Pair;
+use crate::honest::PartyPair;
 use crate::{Outcome, Plan};
 use std::time::Duration;
 use trunkline_testkit::{Claims, Random, wait_until};
 
 pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
-    let mut pair = Pair::start(plan, true)?;
+    let mut pair = PartyPair::start(plan, true)?;
     let (server, client) = (pair.server.address, pair.client.address);
     let mut random = Random::from_entropy();
     let mut tap = Tap::open(&pair.capture, client.ip(), server.ip())?;

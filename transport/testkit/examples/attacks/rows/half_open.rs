@@ -2,7 +2,7 @@
 
 use super::flooded::nothing_lost;
 use crate::forge::version_of;
-use crate::honest::Pair;
+use crate::honest::PartyPair;
 use crate::{Outcome, Plan};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
         return Ok(());
     }
     for (name, ports, credits) in CROWDS {
-        let mut pair = Pair::start(plan, false)?;
+        let mut pair = PartyPair::start(plan, false)?;
         let server = pair.server.address;
         let version = version_of(fresh_ip().into(), server, true, &mut Random::from_entropy())?;
         let before = pair.client.tally()?;
@@ -51,7 +51,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
 }
 
 /// Returns the smallest number of small calls in a portion of that time.
-fn least_of(pair: &mut Pair, over: Duration) -> Outcome<u64> {
+fn least_of(pair: &mut PartyPair, over: Duration) -> Outcome<u64> {
     let (start, mut least) = (Instant::now(), u64::MAX);
     while start.elapsed() < over {
         let small = pair.client.tally()?["small"];

@@ -2,7 +2,7 @@
 //! it.
 
 use super::flooded::nothing_lost;
-use crate::honest::{Pair, Setup};
+use crate::honest::{PartyPair, Setup};
 use crate::{Outcome, Plan};
 use std::time::{Duration, Instant};
 use trunkline_testkit::Claims;
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const CAUSE: &str = "credit that it does not use";
 
 pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
     let before = pair.client.tally()?;
     let calls = counted(&mut pair)?;
@@ -52,7 +52,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
 }
 
 /// Returns the number of small calls in that time.
-fn counted(pair: &mut Pair) -> Outcome<u64> {
+fn counted(pair: &mut PartyPair) -> Outcome<u64> {
     let before = pair.client.tally()?["small"];
     std::thread::sleep(COUNTED);
     Ok(pair.client.tally()?["small"] - before)

@@ -1,7 +1,7 @@
 //! A peer of each kind of misbehaviour beside an equally busy honest peer.
 
 use super::flooded::nothing_lost;
-use crate::honest::{Pair, Setup};
+use crate::honest::{PartyPair, Setup};
 use crate::{Outcome, Plan};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
 /// Returns the number of calls that an honest pair makes beside a busy peer.
 fn next_to(plan: &Plan, hostility: Hostility, findings: &mut Claims) -> Outcome<u64> {
     let name = hostility.to_string();
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
     // A hard limit, because the machine has other users.
     let id = pair.server.process.id().to_string();

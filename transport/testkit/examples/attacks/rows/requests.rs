@@ -2,7 +2,7 @@
 
 use super::flooded::{ROUNDS, compare, nothing_lost, unbound};
 use crate::forge::{Caught, Dialer, Forger, Sink, paced, version_of};
-use crate::honest::{Pair, Setup};
+use crate::honest::{PartyPair, Setup};
 use crate::{Outcome, Plan};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Strangers {
 /// Floods a node with requests while a session is up.
 pub(crate) fn storm(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let victim = pair.server.address;
     let mut strangers = Strangers::new(ADDRESSES, victim, plan, &mut random)?;
     let nowhere = unbound(victim)?;
@@ -128,7 +128,7 @@ fn gained(findings: &mut Claims, name: &str, sent: (u64, u64), got: &Caught) {
 /// Forges requests in the name of the peer of a live session, which claim that the peer was restarted.
 pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let (server, client) = (pair.server.address, pair.client.address);
     let version = version_of(fresh_ip().into(), server, plan.is_xrc(), &mut random)?;
     let sessions = pair.sessions()?;

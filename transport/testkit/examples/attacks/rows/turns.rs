@@ -1,7 +1,7 @@
 //! Peers that keep a poller busy without breaking a rule, beside a caller that makes one call at a time.
 
 use super::flooded::nothing_lost;
-use crate::honest::{Pair, Setup};
+use crate::honest::{PartyPair, Setup};
 use crate::{Outcome, Plan};
 use std::time::Duration;
 use trunkline_testkit::Claims;
@@ -43,7 +43,7 @@ pub(crate) fn long_calls(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
 
 /// Attacks with calls or streams of this kind.
 fn rushed(kind: &str, plan: &Plan, findings: &mut Claims) -> Outcome<()> {
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
     let before = pair.client.tally()?;
     let mut busy = Setup::new(&pair.folder, plan).start()?;
@@ -64,7 +64,7 @@ fn rushed(kind: &str, plan: &Plan, findings: &mut Claims) -> Outcome<()> {
 
 /// Attacks with streams of a peer that takes no replies.
 pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
-    let mut pair = Pair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
     let before = pair.client.tally()?;
     let alone = counted(&mut pair)?;
@@ -96,7 +96,7 @@ fn judge(plan: &Plan, findings: &mut Claims, [alone, honest, attacked]: [Measure
     findings.timed(plan.strict, attacked.p50_us <= alone.p50_us + MORE_US, "latency", &times);
 }
 
-fn counted(pair: &mut Pair) -> Outcome<Measured> {
+fn counted(pair: &mut PartyPair) -> Outcome<Measured> {
     let before = pair.client.tally()?["small"];
     std::thread::sleep(COUNTED);
     let after = pair.client.tally()?;
