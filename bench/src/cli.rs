@@ -1,6 +1,6 @@
 //! The command line of `trunkline-bench`.
 
-use crate::calls::client::{Kind, MOST_THREADS};
+use crate::calls::client::{CallerKind, MOST_THREADS};
 use crate::calls::nodes::{LinkFlag, Nodes};
 use crate::calls::payload::Buffer;
 use crate::calls::servers::Fleet;
@@ -137,8 +137,8 @@ pub(crate) struct Settings {
     #[serde(flatten)]
     pub(crate) sweep: Sweep,
     /// Kind of thread or task that makes the calls.
-    #[arg(long, value_enum, default_value_t = Kind::Poller)]
-    pub(crate) client: Kind,
+    #[arg(long, value_enum, default_value_t = CallerKind::Poller)]
+    pub(crate) client: CallerKind,
     /// One-way calls: a call ends when its payload is in the server's memory, and nothing comes back.
     #[arg(long)]
     pub(crate) one_way: bool,
@@ -203,7 +203,7 @@ impl SideBySide {
             size: None,
             outstanding: None,
             sweep: self.sweep.clone(),
-            client: Kind::Poller,
+            client: CallerKind::Poller,
             one_way: false,
             pause: None,
             buffer: Buffer::Reused,
@@ -228,7 +228,7 @@ impl Settings {
             return Err("--json and --html name the same file".to_owned());
         }
         let most = self.outstanding.iter().flat_map(|all| all.0.iter().copied()).max().unwrap_or(1);
-        if self.client == Kind::Thread && most > MOST_THREADS {
+        if self.client == CallerKind::Thread && most > MOST_THREADS {
             return Err(format!(
                 "--client thread has a thread for each call under way, at most {MOST_THREADS}; {most} were asked for"
             ));
@@ -274,8 +274,8 @@ mod tests {
         let all =
             settings("rate --size 4K --outstanding 1,8 --seconds 0.5 --client tokio --pin 0,1").unwrap();
         assert_eq!((all.size.unwrap().0, all.outstanding.unwrap().0), (vec![4096], vec![1, 8]));
-        assert_eq!((all.client, all.buffer), (Kind::Tokio, Buffer::Reused));
-        assert_eq!(settings("").unwrap().client, Kind::Poller);
+        assert_eq!((all.client, all.buffer), (CallerKind::Tokio, Buffer::Reused));
+        assert_eq!(settings("").unwrap().client, CallerKind::Poller);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) const MOST_THREADS: usize = 256;
 /// Kind of caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum CallerKind {
     /// Tasks on the client node's poller.
     Poller,
     /// Threads that block, one for each call under way.
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Tokio,
 }
 
-impl Kind {
+impl CallerKind {
     /// Returns the name on the command line and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Kind {
 pub(crate) struct Client {
     node: Arc<Node>,
     server: SocketAddr,
-    kind: Kind,
+    kind: CallerKind,
     client: EchoClient,
 }
 
@@ -50,7 +50,7 @@ impl Client {
     ///
     /// # Errors
     /// Fails with the reason if the first call fails.
-    pub(crate) fn connect(node: Arc<Node>, server: SocketAddr, kind: Kind) -> Result<Self, String> {
+    pub(crate) fn connect(node: Arc<Node>, server: SocketAddr, kind: CallerKind) -> Result<Self, String> {
         let client = EchoClient::connect(&node, server).map_err(|status| status.to_string())?;
         block_on(client.echo(Bytes::new())).map_err(|status| format!("the first call failed: {status}"))?;
         Ok(Self { node, server, kind, client })
@@ -82,8 +82,8 @@ impl Client {
     /// Fails with the reason if a worker cannot call.
     pub(crate) fn run(&self, measurement: &Arc<Measurement>, workers: usize) -> Result<(), String> {
         match self.kind {
-            Kind::Poller => self.on_poller(measurement, workers),
-            Kind::Thread => {
+            CallerKind::Poller => self.on_poller(measurement, workers),
+            CallerKind::Thread => {
                 thread::scope(|scope| {
                     for _ in 0..workers {
                         scope.spawn(|| block_on(measurement.work(&self.client)));
@@ -91,7 +91,7 @@ impl Client {
                 });
                 Ok(())
             }
-            Kind::Tokio => self.on_tokio(measurement, workers),
+            CallerKind::Tokio => self.on_tokio(measurement, workers),
         }
     }
 

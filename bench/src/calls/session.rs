@@ -1,6 +1,6 @@
 //! A client connected to its server, and the nodes or processes of both.
 
-use crate::calls::client::{Client, Kind};
+use crate::calls::client::{CallerKind, Client};
 use crate::calls::nodes::{LinkFlag, Nodes};
 use crate::calls::paths;
 use crate::calls::servers::{Fleet, Servers};
@@ -31,7 +31,7 @@ impl Session {
     pub(crate) fn start(
         link: LinkFlag,
         nodes: &Nodes,
-        kind: Kind,
+        kind: CallerKind,
         cores: Option<Cores>,
     ) -> Result<Self, Failure> {
         cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
@@ -65,7 +65,7 @@ impl Session {
         if link != LinkFlag::Auto {
             return Ok((link, None));
         }
-        let session = Self::start(link, nodes, Kind::Poller, None)?;
+        let session = Self::start(link, nodes, CallerKind::Poller, None)?;
         let why = paths::become_memory(&session.node, session.client.server(), PROBE).err();
         if let (Some(why), false) = (why, is_quiet) {
             output::err(&format!("note: the link is udp: {why}"));

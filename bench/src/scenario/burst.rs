@@ -3,7 +3,7 @@
 //! The measurement has two parts: the calls, and the same number of tasks that wait for a timer instead. Each part runs in a
 //! separate process, so that their memory does not mix.
 
-use crate::calls::client::Kind;
+use crate::calls::client::CallerKind;
 use crate::calls::nodes::{LinkFlag, Nodes};
 use crate::calls::session::Session;
 use crate::meter::child::{Child, await_parent};
@@ -138,7 +138,7 @@ fn run(burst: &Burst, part: &str) -> Result<Outcome, Failure> {
 }
 
 fn calls(burst: &Burst) -> Result<Outcome, Failure> {
-    let session = Session::start(burst.link, &burst.nodes, Kind::Tokio, None)?;
+    let session = Session::start(burst.link, &burst.nodes, CallerKind::Tokio, None)?;
     let options = CallOptions::new().timeout(Duration::from_secs(burst.limit));
     let client = session.client().sendable();
     let ends = grow(burst.calls, || {

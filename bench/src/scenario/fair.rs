@@ -1,6 +1,6 @@
 //! Small calls next to large ones, to the same poller of the same peer.
 
-use crate::calls::client::Kind;
+use crate::calls::client::CallerKind;
 use crate::calls::echo::EchoClient;
 use crate::calls::nodes::{LinkFlag, Nodes};
 use crate::calls::session::Session;
@@ -61,7 +61,7 @@ struct Results {
 pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
     let scenario = Scenario::begin("fair", &load.output, None)?;
     // Many threads make these calls, so none is pinned.
-    let session = Session::start(LinkFlag::Auto, &load.nodes, Kind::Thread, None)?;
+    let session = Session::start(LinkFlag::Auto, &load.nodes, CallerKind::Thread, None)?;
     let results =
         run(load, session.client().sendable()).map_err(|error| session.servers().named(error.to_string()))?;
     let what = format!("{} small calls next to {} large ones", results.small_calls, results.large);

@@ -1,6 +1,6 @@
 //! Calls of several sizes and kinds in a mix, and each kind alone in the same run.
 
-use crate::calls::client::Kind;
+use crate::calls::client::CallerKind;
 use crate::calls::nodes::{LinkFlag, Nodes};
 use crate::calls::session::Session;
 use crate::calls::worker::{Exchange, Measurement, Member, Plan};
@@ -37,8 +37,8 @@ pub(crate) struct Mixed {
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
     /// Kind of thread or task that makes the calls.
-    #[arg(long, value_enum, default_value_t = Kind::Poller)]
-    client: Kind,
+    #[arg(long, value_enum, default_value_t = CallerKind::Poller)]
+    client: CallerKind,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 //! Nothing is pinned, and all runtimes sleep. A caller is a thread that blocks. Idle sessions belong to nodes in further
 //! processes, or to further connections of other systems in the client process.
 
-use crate::calls::client::Kind;
+use crate::calls::client::CallerKind;
 use crate::calls::echo::EchoClient;
 use crate::calls::feed::FeedClient;
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -152,7 +152,7 @@ impl Rest {
         if let Some(peer) = &point.peer {
             return Ok(peer.usage(SIZE, rate, idle_sessions, time)?);
         }
-        let session = Session::start(link, &self.nodes, Kind::Thread, None)?;
+        let session = Session::start(link, &self.nodes, CallerKind::Thread, None)?;
         let server = session.servers().process().ok_or_else(|| "the server has no process".to_owned())?;
         let address = session.client().server();
         let parts = (0..idle_sessions).step_by(NODES_OF_PROCESS.into());

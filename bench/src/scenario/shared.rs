@@ -3,7 +3,7 @@
 //! There are no floors, because a floor polls and would measure the scheduler. Drift is not detected, because busy loops
 //! look like it.
 
-use crate::calls::client::Kind;
+use crate::calls::client::CallerKind;
 use crate::calls::nodes::{LinkFlag, Nodes};
 use crate::calls::session::Session;
 use crate::calls::worker::{Exchange, Plan};
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
 /// A kind of caller, or another system, with its figures for each number of calls under way.
 struct System {
     name: String,
-    kind: Kind,
+    kind: CallerKind,
     peer: Option<Peer>,
     figures: [Vec<Figures>; 2],
 }
@@ -76,10 +76,10 @@ pub(crate) fn measure(wanted: &Shared) -> Result<(), Failure> {
     if let Some(Err(why)) = wanted.load.quota.map(Quota::start) {
         return Ok(output::out(&format!("skip: {why}"))?);
     }
-    let ours = |kind: Kind| (format!("Trunkline, {}, {}", link.name(), kind.name()), kind, None);
+    let ours = |kind: CallerKind| (format!("Trunkline, {}, {}", link.name(), kind.name()), kind, None);
     let peers = wanted.peers.over_tcp()?;
-    let peers = peers.into_iter().map(|peer| (peer.name.clone(), Kind::Thread, Some(peer)));
-    let all = [Kind::Poller, Kind::Thread, Kind::Tokio].map(ours).into_iter().chain(peers);
+    let peers = peers.into_iter().map(|peer| (peer.name.clone(), CallerKind::Thread, Some(peer)));
+    let all = [CallerKind::Poller, CallerKind::Thread, CallerKind::Tokio].map(ours).into_iter().chain(peers);
     let system = |(name, kind, peer)| System { name, kind, peer, figures: Default::default() };
     let mut systems: Vec<_> = all.map(system).collect();
     let measured = scenario.sweep(
@@ -183,7 +183,7 @@ mod tests {
             let figures = rates.map(|per_s| {
                 vec![Figures { p50_ns: Some(1.5e3), p99_ns: Some(2e6), mean_ns: None, per_s: Some(per_s) }]
             });
-            System { name: name.to_owned(), kind: Kind::Poller, peer: None, figures }
+            System { name: name.to_owned(), kind: CallerKind::Poller, peer: None, figures }
         };
         let text = table(&rows(&[system("a", [300.0, 900.0]), system("tarpc, TCP", [200.0, 300.0])]));
         let lines: Vec<_> = text.lines().skip(2).collect();

@@ -1,6 +1,6 @@
 //! Items of streams next to unary calls, many open streams, and a large upload.
 
-use crate::calls::client::Kind;
+use crate::calls::client::CallerKind;
 use crate::calls::echo::EchoLocal;
 use crate::calls::feed::{Checked, FeedClient, FeedLocal, Numbered, numbered};
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -130,7 +130,7 @@ pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
         }
         let session = match &mut session {
             Some(session) => session,
-            none => none.insert(Session::start(streams.link, &streams.nodes, Kind::Poller, cores)?),
+            none => none.insert(Session::start(streams.link, &streams.nodes, CallerKind::Poller, cores)?),
         };
         rates.push(rate(session, *shape, streams).map_err(|why| session.servers().named(why))?);
         Ok(())
@@ -201,7 +201,7 @@ fn on_session<R>(
     cores: Option<Cores>,
     run: impl FnOnce(&Session) -> Result<R, String>,
 ) -> Result<R, Failure> {
-    let session = Session::start(streams.link, &streams.nodes, Kind::Poller, cores)?;
+    let session = Session::start(streams.link, &streams.nodes, CallerKind::Poller, cores)?;
     run(&session).map_err(|why| session.servers().named(why))
 }
 

@@ -53,11 +53,11 @@ pub(crate) struct Fleet {
 pub(crate) struct Servers {
     fleet: Fleet,
     pub(crate) addresses: Vec<SocketAddr>,
-    place: Place,
+    place: ServerPlace,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ServerPlace {
     Process(Child),
     /// Nodes in this process, with the host that they share.
     Here {
@@ -89,7 +89,7 @@ impl Fleet {
                 scope.spawn(start).join().unwrap_or_else(|_| Err("a server's node panicked".to_owned()))
             })?;
             let addresses = nodes.iter().map(Node::local_address).collect();
-            return Ok(Servers { fleet: self, addresses, place: Place::Here { nodes, host } });
+            return Ok(Servers { fleet: self, addresses, place: ServerPlace::Here { nodes, host } });
         }
         self.link.check()?;
         let mut arguments = ["serve", "--link", self.link.name()].map(str::to_owned).to_vec();
@@ -105,7 +105,7 @@ impl Fleet {
             child.read_line().map_err(|why| Failure::ServerDied(format!("it did not start: {why}")))?;
         let addresses = line.split_whitespace().map(str::parse).collect::<Result<_, _>>();
         let addresses = addresses.map_err(|error| format!("the server process prints `{line}`: {error}"))?;
-        Ok(Servers { fleet: self, addresses, place: Place::Process(child) })
+        Ok(Servers { fleet: self, addresses, place: ServerPlace::Process(child) })
     }
 
     /// Serves in the child process until its parent ends.
@@ -148,8 +148,8 @@ impl Servers {
     pub(crate) fn client(&self, address: Option<IpAddr>) -> Result<Node, String> {
         let address = address.unwrap_or_else(|| fresh_ip().into());
         let builder = match &self.place {
-            Place::Process(_) => self.fleet.link.builder().listen(SocketAddr::new(address, 0)),
-            Place::Here { host, .. } => host.builder(address),
+            ServerPlace::Process(_) => self.fleet.link.builder().listen(SocketAddr::new(address, 0)),
+            ServerPlace::Here { host, .. } => host.builder(address),
         };
         builder.pollers(self.fleet.pollers).start().map_err(|error| error.to_string())
     }
@@ -157,16 +157,16 @@ impl Servers {
     /// Returns the number of the server process.
     pub(crate) fn process(&self) -> Option<u32> {
         match &self.place {
-            Place::Process(child) => Some(child.process()),
-            Place::Here { .. } => None,
+            ServerPlace::Process(child) => Some(child.process()),
+            ServerPlace::Here { .. } => None,
         }
     }
 
     /// Returns how the process ended, if it has ended.
     pub(crate) fn death(&self) -> Option<Failure> {
         match &self.place {
-            Place::Process(child) => child.death(),
-            Place::Here { .. } => None,
+            ServerPlace::Process(child) => child.death(),
+            ServerPlace::Here { .. } => None,
         }
     }
 
@@ -178,7 +178,7 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        if let Place::Here { nodes, .. } = &self.place {
+        if let ServerPlace::Here { nodes, .. } = &self.place {
             nodes.iter().for_each(Node::shutdown);
         }
     }

@@ -14,14 +14,14 @@ const MEASURED: usize = 1;
 
 /// The calls to one target. All tasks that make them pass through the phases together.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct TargetLoad {
     target: SocketAddr,
     plans: [Plan; 3],
     phases: [OnceLock<Measurement>; 3],
     is_stopped: AtomicBool,
 }
 
-impl Pair {
+impl TargetLoad {
     pub(super) fn new(target: SocketAddr, load: &Load) -> Self {
         let exchange = if load.one_way { Exchange::OneWay } else { Exchange::Echo };
         let size = usize::try_from(load.bytes).unwrap_or(usize::MAX);

@@ -1,6 +1,6 @@
 //! A node: serves the benchmark's calls, and makes calls on a coordinator's request.
 
-use super::load::Pair;
+use super::load::TargetLoad;
 use super::service::{Control, ControlServer, Hello, LEASE, Load, Measured};
 use super::{PORT, own_address};
 use crate::calls::echo::{EchoClient, EchoServer, Mirror};
@@ -48,7 +48,7 @@ struct Board {
 struct Run {
     number: u64,
     outstanding: u32,
-    pairs: Vec<Arc<Pair>>,
+    pairs: Vec<Arc<TargetLoad>>,
     has_begun: bool,
     is_over: Arc<AtomicBool>,
     /// Time of the coordinator's last request.
@@ -172,7 +172,7 @@ impl Control for Handler {
                 );
                 return Err(Status::new(Code::ResourceExhausted, why));
             }
-            let pairs = targets.iter().map(|target| Arc::new(Pair::new(*target, &load))).collect();
+            let pairs = targets.iter().map(|target| Arc::new(TargetLoad::new(*target, &load))).collect();
             let next = Run {
                 number: run,
                 outstanding: load.outstanding,
