@@ -3,7 +3,7 @@
 //! Their methods are those of the clients: they take no context and return the outcome of a call. Every caller for any
 //! thread also implements the trait for a single thread.
 
-use super::client::{Kind, items_of, result, span_of};
+use super::client::{StubKind, items_of, result, span_of};
 use super::quiet;
 use crate::model::{Method, Service};
 use proc_macro2::TokenStream;
@@ -28,15 +28,15 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     );
     let declared =
         |kind| methods.iter().map(move |method| declaration(service, method, kind)).collect::<TokenStream>();
-    let (of_shared, of_local) = (declared(Kind::Shared), declared(Kind::Local));
+    let (of_shared, of_local) = (declared(StubKind::Shared), declared(StubKind::Local));
     let forwarded = |kind, to: TokenStream, receiver: TokenStream| {
         methods.iter().map(|method| forward(service, method, kind, &to, &receiver)).collect::<TokenStream>()
     };
-    let by_client = forwarded(Kind::Shared, quote!(Self), quote!(self));
-    let by_client_with = forwarded(Kind::Shared, quote!(Self), quote!(*self));
-    let by_local = forwarded(Kind::Local, quote!(Self), quote!(self));
-    let by_local_with = forwarded(Kind::Local, quote!(Self), quote!(*self));
-    let by_shared = forwarded(Kind::Local, quote!(<__Caller as #shared>), quote!(self));
+    let by_client = forwarded(StubKind::Shared, quote!(Self), quote!(self));
+    let by_client_with = forwarded(StubKind::Shared, quote!(Self), quote!(*self));
+    let by_local = forwarded(StubKind::Local, quote!(Self), quote!(self));
+    let by_local_with = forwarded(StubKind::Local, quote!(Self), quote!(*self));
+    let by_shared = forwarded(StubKind::Local, quote!(<__Caller as #shared>), quote!(self));
     quote! {
         #[doc = #about_shared]
         #quiet
@@ -78,7 +78,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 }
 
 /// Returns a trait function's signature, without its body or semicolon.
-fn signature(service: &Service, method: &Method, kind: Kind) -> TokenStream {
+fn signature(service: &Service, method: &Method, kind: StubKind) -> TokenStream {
     let Method { ident, arguments, .. } = method;
     let (generics, items) = items_of(service, method);
     let names = arguments.iter().map(|argument| &argument.ident);
@@ -90,7 +90,7 @@ fn signature(service: &Service, method: &Method, kind: Kind) -> TokenStream {
     quote!(fn #ident #generics(&self, #(#names: #types,)* #items) -> #future)
 }
 
-fn declaration(service: &Service, method: &Method, kind: Kind) -> TokenStream {
+fn declaration(service: &Service, method: &Method, kind: StubKind) -> TokenStream {
     let (attributes, signature) = (&method.attributes, signature(service, method, kind));
     quote! {
         #(#attributes)*
@@ -102,7 +102,7 @@ fn declaration(service: &Service, method: &Method, kind: Kind) -> TokenStream {
 fn forward(
     service: &Service,
     method: &Method,
-    kind: Kind,
+    kind: StubKind,
     to: &TokenStream,
     receiver: &TokenStream,
 ) -> TokenStream {

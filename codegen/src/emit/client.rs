@@ -8,14 +8,14 @@ use syn::spanned::Spanned as _;
 
 /// A kind of client stub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StubKind {
     /// `KvClient`: `Clone + Send + Sync`.
     Shared,
     /// `KvLocal`: for tasks of one poller.
     Local,
 }
 
-impl Kind {
+impl StubKind {
     /// Returns the bound of the stub's futures, besides `Future`.
     pub(super) fn bound(self, span: Span) -> TokenStream {
         match self {
@@ -41,17 +41,17 @@ const METHODS: &str = " Calling a method starts the call: the arguments are enco
     polled. The handler may have run by then.";
 
 /// Emits the struct of a client stub with its methods, and its variant with options.
-pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
+pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let krate = krate(service, Span::call_site());
     let (client, channel, from, summary) = match kind {
-        Kind::Shared => (
+        StubKind::Shared => (
             format_ident!("{ident}Client"),
             quote!(#krate::Channel),
             quote!(#krate::Node),
             format!(" A client of [`{ident}`] for any thread and any executor. Cloning it is cheap."),
         ),
-        Kind::Local => (
+        StubKind::Local => (
             format_ident!("{ident}Local"),
             quote!(#krate::LocalChannel),
             quote!(#krate::PollerContext),
@@ -241,7 +241,7 @@ fn open(
     }
 }
 
-fn function(service: &Service, method: &Method, kind: Kind, through: Through) -> TokenStream {
+fn function(service: &Service, method: &Method, kind: StubKind, through: Through) -> TokenStream {
     let Method { ident, attributes, arguments, output, one_way, .. } = method;
     let visibility = &service.visibility;
     let krate = krate(service, Span::call_site());

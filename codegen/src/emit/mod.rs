@@ -46,8 +46,8 @@ fn stubs(service: &Service) -> TokenStream {
     let names = names(service);
     let proofs = proofs::emit(service);
     let server = server::emit(service);
-    let client = client::emit(service, client::Kind::Shared);
-    let local = client::emit(service, client::Kind::Local);
+    let client = client::emit(service, client::StubKind::Shared);
+    let local = client::emit(service, client::StubKind::Local);
     let callers = callers::emit(service);
     quote! { #names #server #client #local #callers #proofs }
 }
