@@ -45,7 +45,7 @@ struct Task {
     asleep: Option<Option<Time>>,
 }
 
-struct Place {
+struct SideNode {
     stepped: Arc<Stepped>,
     passed: Arc<Passed>,
     linked: Linked,
@@ -61,7 +61,7 @@ struct Place {
     tally: SideTotals,
 }
 
-impl Place {
+impl SideNode {
     fn new(linked: Linked, side: Side) -> Self {
         let ip = match (linked, side) {
             (Linked::InProcess, Side::Client) => Ipv4Addr::new(10, 0, 0, 1),
@@ -119,7 +119,7 @@ pub(crate) struct World {
     clock: Arc<VirtualClock>,
     now: Time,
     /// Client and server.
-    places: [Place; 2],
+    places: [SideNode; 2],
     /// Connection managers and cards.
     others: Vec<Task>,
     calls: Arc<Calls>,
@@ -149,7 +149,7 @@ impl World {
             Linked::Udp | Linked::Shm => LinkChoice::Udp,
         };
         let calls = Arc::<Calls>::default();
-        let mut places = [Side::Client, Side::Server].map(|side| Place::new(linked, side));
+        let mut places = [Side::Client, Side::Server].map(|side| SideNode::new(linked, side));
         for (side, place) in [Side::Client, Side::Server].into_iter().zip(&mut places) {
             let options = place.options(&clock, link(), runtime_directory);
             let node = Node::builder().transport(options).listen(place.address).pollers(shape.pollers());
@@ -195,7 +195,7 @@ impl World {
     /// Returns the work of both sides' turns so far, client first.
     pub(crate) fn tallies(&self) -> [SideTotals; 2] {
         [0, 1].map(|at| {
-            let Place { tally, passed, .. } = &self.places[at];
+            let SideNode { tally, passed, .. } = &self.places[at];
             SideTotals { datagrams: passed.datagrams(), bytes: passed.bytes(), ..*tally }
         })
     }
