@@ -36,7 +36,7 @@ impl fmt::Display for Closed {
 
 impl core::error::Error for Closed {}
 
-struct Shared<T> {
+struct OneShot<T> {
     word: AtomicU32,
     value: UnsafeCell<Option<T>>,
     waker: UnsafeCell<Option<Waker>>,
@@ -45,11 +45,11 @@ struct Shared<T> {
 // SAFETY: the value is moved between threads and never shared, so T: Send suffices; a Waker is Send and Sync.
 // The table of bits above defines which half may access which field, and each transfer is an acquire-release
 // operation on the word.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for OneShot<T> {}
 // SAFETY: dropping or moving the cell on another thread moves a T and a Waker, which are Send.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for OneShot<T> {}
 
-impl<T> Shared<T> {
+impl<T> OneShot<T> {
     /// # Safety
     /// The caller owns the value by the table of bits: no other access to it happens during the call.
     unsafe fn replace_value(&self, value: Option<T>) -> Option<T> {
@@ -69,17 +69,17 @@ impl<T> Shared<T> {
 #[must_use]
 pub fn pair<T>() -> (Setter<T>, Getter<T>) {
     let word = AtomicU32::new(0);
-    halves(Arc::new(Shared { word, value: UnsafeCell::new(None), waker: UnsafeCell::new(None) }))
+    halves(Arc::new(OneShot { word, value: UnsafeCell::new(None), waker: UnsafeCell::new(None) }))
 }
 
-fn halves<T>(shared: Arc<Shared<T>>) -> (Setter<T>, Getter<T>) {
+fn halves<T>(shared: Arc<OneShot<T>>) -> (Setter<T>, Getter<T>) {
     let setter = Setter { shared: Arc::clone(&shared), finished: false };
     (setter, Getter { shared: Some(shared), taken: false })
 }
 
 /// The half that provides the value.
 pub struct Setter<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<OneShot<T>>,
     finished: bool,
 }
 
@@ -150,7 +150,7 @@ impl<T> fmt::Debug for Setter<T> {
 /// The half that waits: a future of the value, or of [`Closed`] if the setter was dropped.
 pub struct Getter<T> {
     /// `None` only while the getter is being turned into a resting cell.
-    shared: Option<Arc<Shared<T>>>,
+    shared: Option<Arc<OneShot<T>>>,
     /// True once the outcome was returned, and DONE has been seen.
     taken: bool,
 }
@@ -173,7 +173,7 @@ impl<T> Getter<T> {
         self.shared.take().map(Resting)
     }
 
-    fn shared(&self) -> &Arc<Shared<T>> {
+    fn shared(&self) -> &Arc<OneShot<T>> {
         self.shared.as_ref().expect("a getter has its cell until it is dropped or rests")
     }
 
@@ -243,7 +243,7 @@ impl<T> fmt::Debug for Getter<T> {
 }
 
 /// A cell without a getter, for reuse. Pools of these can be shared between threads.
-pub struct Resting<T>(Arc<Shared<T>>);
+pub struct Resting<T>(Arc<OneShot<T>>);
 
 impl<T> Resting<T> {
     /// Returns both halves of the cell, in the state of a new cell.

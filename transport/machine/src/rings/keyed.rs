@@ -21,13 +21,13 @@ const GRAVE: u32 = u32::MAX;
 /// Number of places of the first array.
 const FIRST: usize = if cfg!(test) { 2 } else { 64 };
 
-struct Place<V> {
+struct KeyedPlace<V> {
     key: AtomicU32,
     value: AtomicPtr<V>,
 }
 
 struct Array<V> {
-    places: Box<[Place<V>]>,
+    places: Box<[KeyedPlace<V>]>,
 }
 
 #[derive(Debug, Default)]
@@ -51,13 +51,13 @@ unsafe impl<V: Send + Sync> Send for Keyed<V> {}
 
 impl<V> Array<V> {
     fn new(places: usize) -> *mut Self {
-        let place = || Place { key: AtomicU32::new(EMPTY), value: AtomicPtr::new(ptr::null_mut()) };
+        let place = || KeyedPlace { key: AtomicU32::new(EMPTY), value: AtomicPtr::new(ptr::null_mut()) };
         Box::into_raw(Box::new(Self { places: (0..places).map(|_| place()).collect() }))
     }
 
     /// Returns the places that a key may have, in order.
     #[inline]
-    fn path(&self, key: u32) -> impl Iterator<Item = (usize, &Place<V>)> {
+    fn path(&self, key: u32) -> impl Iterator<Item = (usize, &KeyedPlace<V>)> {
         let mask = self.places.len() - 1;
         (0..self.places.len()).map(move |step| {
             let at = (key as usize).wrapping_add(step) & mask;

@@ -15,7 +15,7 @@ use crossbeam_utils::CachePadded;
 use crate::rings::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 
 /// State that both halves share.
-struct Shared<T> {
+struct Ring<T> {
     /// Items popped so far. Written by the consumer only.
     head: CachePadded<AtomicUsize>,
     /// Items pushed so far. Written by the producer only.
@@ -28,12 +28,12 @@ struct Shared<T> {
 // SAFETY: the ring moves values of T between threads and never shares one, so T: Send suffices. Access to
 // a slot is exclusive: the producer has those in tail..head+capacity, the consumer those in head..tail, and a
 // slot changes sides only by a release store of a cursor that the other side has loaded with acquire.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: the shared part owns its values, so moving or dropping it on another thread moves values of T,
 // which is Send.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for Ring<T> {}
 
-impl<T> Shared<T> {
+impl<T> Ring<T> {
     /// Writes the slot of push number `at`.
     ///
     /// # Safety
@@ -59,7 +59,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
         // Both halves were dropped, and the reference count has ordered their last stores before this point.
         let tail = self.tail.load(Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl<T> Drop for Shared<T> {
 #[must_use]
 pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.checked_next_power_of_two().expect("a ring's capacity fits the address space");
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(Ring {
         head: CachePadded::new(AtomicUsize::new(0)),
         tail: CachePadded::new(AtomicUsize::new(0)),
         slots: (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
@@ -101,7 +101,7 @@ pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 
 /// The half that pushes.
 pub struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Ring<T>>,
     /// This half's cursor, equal to the shared one between calls.
     tail: usize,
     /// The consumer's cursor as last seen; the current one is the same or later.
@@ -166,7 +166,7 @@ impl<T> fmt::Debug for Producer<T> {
 
 /// The half that pops.
 pub struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Ring<T>>,
     /// This half's cursor, equal to the shared one between calls.
     head: usize,
     /// The producer's cursor as last seen; the current one is the same or later.
