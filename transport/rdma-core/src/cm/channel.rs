@@ -6,7 +6,7 @@
 use super::endpoint::RawId;
 use super::error::{Asked, check, last};
 use super::event::{self, Copied};
-use super::manager::{Shared, Table};
+use super::manager::{CmState, Table};
 use super::progress;
 use crate::context::unblock;
 use crate::diagnosis;
@@ -37,7 +37,7 @@ pub(super) struct Channel {
     epoll: Epoll,
     /// Counts the reads. Each begins with another listener, so that none is starved.
     turn: AtomicUsize,
-    shared: Arc<Shared>,
+    shared: Arc<CmState>,
 }
 
 // SAFETY: librdmacm lets any thread use a channel; events are taken with the manager's lock held.
@@ -53,7 +53,7 @@ impl fmt::Debug for Channel {
 
 /// Converts a trait object to a channel of this manager.
 pub(super) fn own_channel(
-    shared: &Arc<Shared>,
+    shared: &Arc<CmState>,
     channel: &Arc<dyn CmChannel>,
 ) -> Result<Arc<Channel>, VerbsError> {
     let any: Arc<dyn Any + Send + Sync> = Arc::<dyn CmChannel>::clone(channel);
@@ -73,7 +73,7 @@ pub(super) enum Taken {
 }
 
 impl Channel {
-    pub(super) fn new(shared: &Arc<Shared>) -> Result<Self, VerbsError> {
+    pub(super) fn new(shared: &Arc<CmState>) -> Result<Self, VerbsError> {
         let _held = HeldStdio::take()?;
         // SAFETY: the function has no requirements.
         let raw = unsafe { rdma_create_event_channel() };

@@ -7,7 +7,7 @@ use super::address::{self, CAddress};
 use super::bring_up::{self, Limits, own_qp};
 use super::channel::own_channel;
 use super::error::{Asked, check};
-use super::manager::{Entry, Shared};
+use super::manager::{CmState, Entry};
 use rdma_sys::{
     ibv_event_type, rdma_accept, rdma_bind_addr, rdma_cm_id, rdma_conn_param, rdma_connect, rdma_disconnect,
     rdma_establish, rdma_listen, rdma_notify, rdma_reject, rdma_reject_ece, rdma_resolve_addr,
@@ -35,12 +35,12 @@ const OPTION_ACK_TIMEOUT: c_int = 3;
 #[derive(Debug)]
 pub(super) struct Id {
     number: u64,
-    shared: Arc<Shared>,
+    shared: Arc<CmState>,
 }
 
 impl Id {
     /// Creates the endpoint of a table entry. Dropping it removes the entry and destroys the id.
-    pub(super) fn new(number: u64, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(number: u64, shared: Arc<CmState>) -> Self {
         Self { number, shared }
     }
 

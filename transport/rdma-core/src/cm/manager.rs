@@ -22,13 +22,13 @@ use trunkline_verbs::{
 /// The connection manager of a device.
 #[derive(Debug)]
 pub(crate) struct Manager {
-    shared: Arc<Shared>,
+    shared: Arc<CmState>,
     resolver: Resolver,
 }
 
 /// State that endpoints and channels of a device share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct CmState {
     pub(super) opened: Arc<Opened>,
     table: Mutex<Table>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Entry {
     pub(super) has_failed: bool,
 }
 
-impl Shared {
+impl CmState {
     /// Locks everything in this module.
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -141,7 +141,7 @@ fn next_number() -> u64 {
 impl Manager {
     /// Creates the connection manager of an opened device.
     pub(crate) fn new(opened: &Arc<Opened>) -> Self {
-        let shared = Arc::new(Shared { opened: Arc::clone(opened), table: Mutex::default() });
+        let shared = Arc::new(CmState { opened: Arc::clone(opened), table: Mutex::default() });
         Self { resolver: Resolver::new(Arc::clone(&shared)), shared }
     }
 }

@@ -10,7 +10,7 @@ use super::endpoint::RawId;
 use super::error::{Asked, check};
 use super::event::Copied;
 use super::id::Id;
-use super::manager::{Shared, Table};
+use super::manager::{CmState, Table};
 use rdma_sys::rdma_cm_event_type as code;
 use rdma_sys::{rdma_disconnect, rdma_establish};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, QpState, VerbsErro
 /// Creates an endpoint for a request. `migrates` is true if the new id has a separate channel, like an id of
 /// a synchronous listener. The caller holds the lock.
 pub(super) fn request(
-    shared: &Arc<Shared>,
+    shared: &Arc<CmState>,
     table: &mut Table,
     new: RawId,
     copied: Copied,

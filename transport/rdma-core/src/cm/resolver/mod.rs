@@ -25,7 +25,7 @@ mod address_thread;
 mod makers;
 
 use super::channel::Channel;
-use super::manager::Shared;
+use super::manager::CmState;
 use address_thread::AddressThread;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -72,7 +72,7 @@ struct Work {
 }
 
 struct Inner {
-    shared: Arc<Shared>,
+    shared: Arc<CmState>,
     work: Mutex<Work>,
     for_makers: Condvar,
     for_addresses: EventFd,
@@ -82,7 +82,7 @@ struct Inner {
 pub(super) struct Resolver {
     /// Made when the first endpoint is requested.
     inner: Mutex<Option<Arc<Inner>>>,
-    shared: Arc<Shared>,
+    shared: Arc<CmState>,
 }
 
 impl fmt::Debug for Resolver {
@@ -92,7 +92,7 @@ impl fmt::Debug for Resolver {
 }
 
 impl Resolver {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<CmState>) -> Self {
         Self { inner: Mutex::new(None), shared }
     }
 
