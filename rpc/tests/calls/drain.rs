@@ -21,7 +21,7 @@ trait Hop {
 }
 
 #[derive(Clone, Default)]
-struct Shared {
+struct HopState {
     gate: Gate,
     /// Servers that handlers call, each with a client of the same node.
     there: Arc<OnceLock<Vec<(SocketAddr, HopClient)>>>,
@@ -30,7 +30,7 @@ struct Shared {
 
 struct Handler {
     context: PollerContext,
-    shared: Shared,
+    shared: HopState,
 }
 
 impl Hop for Handler {
@@ -60,7 +60,7 @@ impl Hop for Handler {
     }
 }
 
-fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
+fn serve(shared: &HopState, pollers: u16, grace: Duration) -> Node {
     let shared = shared.clone();
     let service = HopServer::per_poller(move |context| {
         Ok::<_, Status>(Handler { context: context.clone(), shared: shared.clone() })
@@ -101,7 +101,7 @@ struct Setting {
 
 impl Setting {
     fn new() -> Self {
-        let (of_server, of_there) = (Shared::default(), Shared::default());
+        let (of_server, of_there) = (HopState::default(), HopState::default());
         let there = [0; 2].map(|_| serve(&of_there, 1, LIMIT));
         let server = serve(&of_server, 2, LIMIT);
         let clients = there.each_ref().map(|node| {
@@ -147,7 +147,7 @@ fn a_hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
 
 #[test]
 fn draining_gives_up_after_the_grace_period() {
-    let shared = Shared::default();
+    let shared = HopState::default();
     let server = serve(&shared, 1, Duration::from_millis(50));
     let caller = node().start().unwrap();
     let client = HopClient::connect(&caller, server.local_address()).unwrap();
@@ -166,7 +166,7 @@ fn call_that_outlasts_the_grace_period_ends_as_draining() {
     for is_dropped in [false, true] {
         // A poller that is preempted for 50 ms is late, and its calls end with the session. Not in each attempt.
         let is_told = || {
-            let shared = Shared::default();
+            let shared = HopState::default();
             let server = serve(&shared, 2, Duration::from_millis(50));
             let caller = node().start().unwrap();
             let client =
@@ -190,7 +190,7 @@ fn call_that_outlasts_the_grace_period_ends_as_draining() {
 #[test]
 fn a_handler_that_ends_its_own_node_does_not_wait_for_itself() {
     for drain in [true, false] {
-        let shared = Shared::default();
+        let shared = HopState::default();
         let server = Arc::new(serve(&shared, 1, LIMIT));
         shared.own.set(Arc::clone(&server)).unwrap_or_else(|_| panic!("it is set once"));
         let caller = node().start().unwrap();
@@ -340,7 +340,7 @@ fn a_detached_context_never_drains() {
 #[test]
 fn tasks_of_run_on_learn_of_a_drain_and_of_a_shutdown() {
     for end in [Node::begin_drain, Node::shutdown] {
-        let server = serve(&Shared::default(), 2, LIMIT);
+        let server = serve(&HopState::default(), 2, LIMIT);
         let (begun, waits) = mpsc::channel();
         let (told, ended) = mpsc::channel();
         let task = server.run_on(PollerIndex(1), move |poller| async move {

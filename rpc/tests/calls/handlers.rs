@@ -32,9 +32,9 @@ async fn sleep() -> Result<u32, Status> {
 }
 
 #[derive(Default)]
-struct Shared(AtomicU32);
+struct SharedCounter(AtomicU32);
 
-impl Counter for Shared {
+impl Counter for SharedCounter {
     async fn count(&self) -> (u32, u16) {
         (self.0.fetch_add(1, Ordering::Relaxed) + 1, poller())
     }
@@ -69,7 +69,7 @@ fn count(server: CounterServer) -> Vec<(u32, u16)> {
 
 #[test]
 fn all_pollers_have_one_handler() {
-    let kept = Arc::new(Shared::default());
+    let kept = Arc::new(SharedCounter::default());
     let counts = count(CounterServer::shared(Arc::clone(&kept)));
     assert_eq!(counts.iter().map(|(count, _)| *count).collect::<Vec<_>>(), (1..=CALLS).collect::<Vec<_>>());
     let mut pollers = counts.iter().map(|(_, poller)| *poller).collect::<Vec<_>>();
@@ -77,7 +77,7 @@ fn all_pollers_have_one_handler() {
     pollers.dedup();
     assert_eq!(pollers.len(), usize::from(POLLERS), "all take part");
     assert_eq!(kept.0.load(Ordering::Relaxed), CALLS, "the program's own reference is to the same handler");
-    assert_eq!(count(CounterServer::new(Shared::default())).last().unwrap().0, CALLS);
+    assert_eq!(count(CounterServer::new(SharedCounter::default())).last().unwrap().0, CALLS);
 }
 
 #[test]
@@ -95,8 +95,11 @@ fn each_poller_has_a_handler_of_its_own_by_name() {
 #[test]
 fn tokio_works_in_handlers_and_tasks_of_a_node_that_has_its_handle() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let server =
-        node().tokio(runtime.handle().clone()).serve(CounterServer::new(Shared::default())).start().unwrap();
+    let server = node()
+        .tokio(runtime.handle().clone())
+        .serve(CounterServer::new(SharedCounter::default()))
+        .start()
+        .unwrap();
     let caller = node().start().unwrap();
     let client = CounterClient::connect(&caller, server.local_address()).unwrap();
     assert_eq!(block_on(client.sleep()), Ok(7));
@@ -106,14 +109,17 @@ fn tokio_works_in_handlers_and_tasks_of_a_node_that_has_its_handle() {
 
 #[test]
 fn tokio_in_a_handler_of_a_node_without_it_is_refused_with_the_remedy() {
-    let (server, caller) = pair(CounterServer::new(Shared::default()));
+    let (server, caller) = pair(CounterServer::new(SharedCounter::default()));
     let client = CounterClient::connect(&caller, server.local_address()).unwrap();
     let status = block_on(client.sleep()).unwrap_err();
     assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::Panicked)));
     assert!(status.message().contains("start the node with NodeBuilder::tokio(handle)"), "{status}");
     let bare = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-    let server =
-        node().tokio(bare.handle().clone()).serve(CounterServer::new(Shared::default())).start().unwrap();
+    let server = node()
+        .tokio(bare.handle().clone())
+        .serve(CounterServer::new(SharedCounter::default()))
+        .start()
+        .unwrap();
     let client = CounterClient::connect(&caller, server.local_address()).unwrap();
     let status = block_on(client.sleep()).unwrap_err();
     assert!(status.message().contains("enable_all"), "{status}");

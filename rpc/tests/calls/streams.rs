@@ -123,19 +123,19 @@ impl Feed for Server {
 }
 
 /// Two nodes and a client.
-struct Pair {
+struct FeedPair {
     server: Node,
     node: Node,
     client: FeedClient,
 }
 
-fn pair() -> Pair {
+fn pair() -> FeedPair {
     let network = InProcessNetwork::new();
     let service = FeedServer::new(Server);
     let server = Node::builder().in_process(&network).serve(service).start().unwrap();
     let node = Node::builder().in_process(&network).start().unwrap();
     let client = FeedClient::connect(&node, server.local_address()).unwrap();
-    Pair { server, node, client }
+    FeedPair { server, node, client }
 }
 
 /// Reads all items up to the end. Returns `Ok` if the stream ended without an error.

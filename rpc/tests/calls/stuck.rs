@@ -25,14 +25,14 @@ trait Stuck {
 }
 
 #[derive(Clone)]
-struct Shared {
+struct StuckState {
     reporter: Reporter<&'static str>,
     blocked: Arc<Mutex<Receiver<()>>>,
     spins: Arc<AtomicBool>,
     gate: Gate,
 }
 
-struct Handler(Shared);
+struct Handler(StuckState);
 
 impl Stuck for Handler {
     async fn plain(&self) -> Result<u8, Status> {
@@ -61,7 +61,7 @@ impl Stuck for Handler {
     }
 }
 
-fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
+fn serve(shared: &StuckState, pollers: u16, grace: Duration) -> Node {
     let shared = shared.clone();
     let service = StuckServer::new(Handler(shared));
     node().pollers(pollers).grace(grace).serve(service).start().unwrap()
@@ -87,7 +87,7 @@ fn a_node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
         let (release, blocked) = channel();
         let (reporter, reported) = events();
         let spinning = Arc::new(AtomicBool::new(true));
-        let shared = Shared {
+        let shared = StuckState {
             reporter,
             blocked: Arc::new(Mutex::new(blocked)),
             spins: Arc::clone(&spinning),
@@ -133,7 +133,7 @@ fn a_node_whose_worker_does_not_return_ends_and_names_it() {
     let (release, blocked) = channel();
     let (reporter, reported) = events();
     let blocked = Arc::new(Mutex::new(blocked));
-    let shared = Shared { reporter, blocked, spins: Arc::default(), gate: Gate::default() };
+    let shared = StuckState { reporter, blocked, spins: Arc::default(), gate: Gate::default() };
     let server = serve(&shared, 1, Duration::from_millis(50));
     let caller = node().start().unwrap();
     let client = StuckClient::connect(&caller, server.local_address()).unwrap();
@@ -154,7 +154,7 @@ fn shorter_end_of_a_node_shortens_a_longer_one() {
         let (release, blocked) = channel();
         let (reporter, reported) = events();
         let (blocked, gate) = (Arc::new(Mutex::new(blocked)), Gate::default());
-        let shared = Shared { reporter, blocked, spins: Arc::default(), gate: gate.clone() };
+        let shared = StuckState { reporter, blocked, spins: Arc::default(), gate: gate.clone() };
         // The first end alone would last longer than the test waits.
         let server = serve(&shared, 2, 10 * LIMIT);
         let caller = node().start().unwrap();
@@ -187,7 +187,7 @@ fn shorter_end_of_a_node_shortens_a_longer_one() {
 #[test]
 fn a_report_does_not_wait_for_a_shutdown() {
     let gate = Gate::default();
-    let shared = Shared {
+    let shared = StuckState {
         reporter: events().0,
         blocked: Arc::new(Mutex::new(channel().1)),
         spins: Arc::default(),

@@ -110,7 +110,7 @@ async fn follow(feed: &FeedClient, topic: &str) -> Result<(), Status> {
 #[test]
 fn the_feed_streams_in_three_shapes() -> Outcome {
     let hub = Arc::new(Hub::default());
-    let pair = Pair::start(FeedServer::shared(Arc::clone(&hub)));
+    let pair = InProcessPair::start(FeedServer::shared(Arc::clone(&hub)));
     let feed = FeedClient::new(pair.node.channel(pair.server.local_address()));
     assert_eq!(block_on(send_file(&feed, &[7; 600_000]))?, 600_000);
     let (says, heard) = stream::channel(2);
@@ -165,7 +165,7 @@ impl Uploads for Files {
 #[test]
 fn an_upload_that_its_client_gives_up_is_discarded() -> Outcome {
     let files = Arc::new(Files::default());
-    let pair = Pair::start(UploadsServer::shared(Arc::clone(&files)));
+    let pair = InProcessPair::start(UploadsServer::shared(Arc::clone(&files)));
     let client = UploadsClient::new(pair.node.channel(pair.server.local_address()));
     let stored = |name: &str| files.0.lock().unwrap().get(name).cloned();
     for is_complete in [false, true] {
@@ -189,13 +189,13 @@ fn an_upload_that_its_client_gives_up_is_discarded() -> Outcome {
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// A network in the process, with a server of `Kv` and a node that calls it.
-struct Pair {
+struct InProcessPair {
     network: InProcessNetwork,
     server: Node,
     node: Node,
 }
 
-impl Pair {
+impl InProcessPair {
     fn start(service: impl Into<trunkline::stub::Service>) -> Self {
         let network = InProcessNetwork::new();
         let server = Node::builder().in_process(&network).serve(service).start().unwrap();
@@ -226,7 +226,7 @@ fn handler_is_shared_or_made_per_poller() {
     let shared = KvServer::shared(Arc::clone(&store)); // the same; the program keeps a clone
     let per_poller = KvServer::per_poller(|_| Ok::<_, Status>(Store::default())); // one per poller; need not be Send
     for server in [one, shared, per_poller] {
-        block_on(try_out(&Pair::start(server).client())).unwrap();
+        block_on(try_out(&InProcessPair::start(server).client())).unwrap();
     }
     assert!(store.0.lock().unwrap().contains_key("a"));
 }
@@ -288,7 +288,7 @@ impl Images for Album {
 
 #[test]
 fn methods_run_on_the_poller_and_in_the_pool() {
-    let pair = Pair::start(ImagesServer::new(Album));
+    let pair = InProcessPair::start(ImagesServer::new(Album));
     let client = ImagesClient::new(pair.node.channel(pair.server.local_address()));
     assert_eq!(block_on(client.size("a".into())), Ok((4, 3)));
     assert_eq!(block_on(client.thumbnail("a".into())), Ok(Bytes::from_static(b"a")));
@@ -324,7 +324,7 @@ async fn in_order(client: &KvClient, one: Bytes, two: Bytes) -> Result<(), Statu
 
 #[test]
 fn calls_overlap_have_options_and_an_order() -> Outcome {
-    let pair = Pair::start(KvServer::new(Store::default()));
+    let pair = InProcessPair::start(KvServer::new(Store::default()));
     let client = pair.client();
     assert_eq!(block_on(overlap(&client))?, (None, None));
     let (one, two) = (Bytes::from_static(b"1"), Bytes::from_static(b"2"));
@@ -338,7 +338,7 @@ fn calls_overlap_have_options_and_an_order() -> Outcome {
 #[test]
 fn time_limit_of_a_client_ends_its_calls() {
     let (reporter, reported) = events();
-    let pair = Pair::start(KvServer::new(Durable { log: Log(Gate::default(), reporter) }));
+    let pair = InProcessPair::start(KvServer::new(Durable { log: Log(Gate::default(), reporter) }));
     let (quick, _) = block_on(in_time(&pair.client())).unwrap();
     let status = block_on(quick.put("a".into(), Bytes::new())).unwrap_err();
     assert_eq!((status.code(), status.reason()), (Code::DeadlineExceeded, Some(Reason::Expired)), "{status}");
@@ -362,7 +362,7 @@ impl Front for Gateway {
 
 #[test]
 fn handler_calls_by_a_local_client() -> Outcome {
-    let pair = Pair::start(KvServer::new(Store::default()));
+    let pair = InProcessPair::start(KvServer::new(Store::default()));
     block_on(try_out(&pair.client()))?;
     let (builder, kv) = (pair.builder(), pair.server.local_address());
     let front = FrontServer::per_poller(move |poller| KvLocal::connect(poller, kv).map(|kv| Gateway { kv }));
@@ -408,7 +408,7 @@ async fn record(audit: &KvClient, key: String, value: Bytes) -> Result<(), Statu
 #[test]
 fn detached_context_lifts_the_deadline() {
     let (reporter, reported) = events();
-    let pair = Pair::start(KvServer::new(Clock(reporter)));
+    let pair = InProcessPair::start(KvServer::new(Clock(reporter)));
     let builder = pair.builder();
     let audit = KvClient::new(builder.channel(pair.server.local_address()));
     let handler = Audited { audit: audit.with_timeout(Duration::from_secs(3600)) };
@@ -454,7 +454,7 @@ impl Kv for Durable {
 #[test]
 fn spawned_work_outlives_its_call() {
     let (gate, (reporter, reported)) = (Gate::default(), events());
-    let pair = Pair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
+    let pair = InProcessPair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
     let client = pair.client();
     let call = client.put("a".into(), Bytes::new());
     assert_eq!(reported.next(), "started");
@@ -467,7 +467,7 @@ fn spawned_work_outlives_its_call() {
 #[test]
 fn ordered_calls_run_side_by_side() {
     let (gate, (reporter, reported)) = (Gate::default(), events());
-    let pair = Pair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
+    let pair = InProcessPair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
     let client = pair.client();
     let calls = std::thread::spawn(move || block_on(in_order(&client, Bytes::new(), Bytes::new())));
     assert_eq!([reported.next(), reported.next()], ["started", "started"]);
@@ -563,7 +563,7 @@ fn open_shop(builder: NodeBuilder, bank: impl Into<Target>) -> Result<Node, Star
 
 #[test]
 fn errors_of_handlers_arrive_as_they_were_returned() -> Outcome {
-    let pair = Pair::start(BankServer::new(Strict));
+    let pair = InProcessPair::start(BankServer::new(Strict));
     let shop = open_shop(pair.builder(), pair.server.local_address())?;
     let client = ShopClient::new(pair.node.channel(shop.local_address()));
     let error = block_on(client.order("salt".into())).unwrap_err();
@@ -616,7 +616,7 @@ fn targets(node: &Node, [first, second]: [SocketAddr; 2], mine: Directory) -> [K
 
 #[test]
 fn channels_lead_to_lists_and_resolvers() -> Outcome {
-    let pair = Pair::start(KvServer::new(Store::default()));
+    let pair = InProcessPair::start(KvServer::new(Store::default()));
     let server = pair.server.local_address();
     let nobody = SocketAddr::new(server.ip(), server.port() ^ 1);
     let [_, by_list, by_resolver] = targets(&pair.node, [nobody, server], Directory(server));
@@ -694,7 +694,7 @@ impl Stock for Shelf {
 
 #[test]
 fn servers_of_a_balanced_client_change() -> Outcome {
-    let pair = Pair::start(StockServer::new(Shelf));
+    let pair = InProcessPair::start(StockServer::new(Shelf));
     let server = pair.server.local_address();
     let servers = ServerList::new("stock", []);
     let client = watched_stock(&pair.node, &servers);
@@ -722,7 +722,7 @@ async fn on_a_poller(node: &Node, server: SocketAddr) -> Result<Option<Bytes>, S
 
 #[test]
 fn task_runs_on_a_poller() -> Outcome {
-    let pair = Pair::start(KvServer::new(Store::default()));
+    let pair = InProcessPair::start(KvServer::new(Store::default()));
     block_on(try_out(&pair.client()))?;
     assert_eq!(block_on(on_a_poller(&pair.node, pair.server.local_address()))?.as_deref(), Some(&b"1"[..]));
     Ok(())
@@ -736,7 +736,7 @@ fn end(node: Node) {
 
 #[test]
 fn node_is_drained_and_shut_down() {
-    let pair = Pair::start(KvServer::new(Store::default()));
+    let pair = InProcessPair::start(KvServer::new(Store::default()));
     let client = pair.client();
     block_on(try_out(&client)).unwrap();
     pair.server.drain();
@@ -809,7 +809,7 @@ impl Ticker for Metronome {
 
 #[test]
 fn handler_ends_its_stream_at_a_drain() -> Outcome {
-    let pair = Pair::start(TickerServer::new(Metronome));
+    let pair = InProcessPair::start(TickerServer::new(Metronome));
     let ticker = TickerClient::new(pair.node.channel(pair.server.local_address()));
     let mut ticks = block_on(ticker.ticks())?;
     assert_eq!(block_on(ticks.message())?, Some(0));
@@ -846,7 +846,7 @@ impl KvCalls for Empty {
 
 #[test]
 fn generic_code_calls_clients_and_mocks() -> Outcome {
-    let pair = Pair::start(KvServer::new(Store::default()));
+    let pair = InProcessPair::start(KvServer::new(Store::default()));
     let client = pair.client();
     block_on(try_out(&client))?;
     block_on(copy(&client, "a", "b"))?;
@@ -954,7 +954,7 @@ fn a_handler_reads_a_token_and_names_itself() -> Outcome {
         assert_eq!(outcome.err().map(|status| status.code()), expected);
         assert_eq!(received.initial().get("served-by"), Some("kv-1"));
     }
-    let pair = Pair::start(KvServer::new(Store::default()));
+    let pair = InProcessPair::start(KvServer::new(Store::default()));
     assert_eq!(block_on(get_as(&pair.client(), "6f1d"))?, None);
     Ok(())
 }
@@ -981,7 +981,7 @@ fn name_of_trace(cx: &Context) -> String {
 
 #[test]
 fn interceptors_set_and_check_a_token() -> Outcome {
-    let pair = Pair::start(guarded(Store::default()));
+    let pair = InProcessPair::start(guarded(Store::default()));
     let channel = pair.node.channel(pair.server.local_address());
     for (token, expected) in [("6f1d", None), ("other", Some(Code::Unauthenticated))] {
         let client = KvClient::new(with_token(&channel, token.to_owned()));
@@ -1014,7 +1014,7 @@ fn answer_scrape(node: &Node, mut to: impl std::io::Write) -> std::io::Result<()
 
 #[test]
 fn numbers_are_printed_and_scraped() -> Outcome {
-    let pair = Pair::start(KvServer::new(Store::default()));
+    let pair = InProcessPair::start(KvServer::new(Store::default()));
     block_on(pair.client().get("color".into()))?;
     print_numbers(&pair.server);
     let mut answer = Vec::new();
