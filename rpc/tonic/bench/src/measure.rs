@@ -24,12 +24,12 @@ pub(crate) enum Point {
 
 /// State that the calls of one measurement share.
 #[derive(Clone)]
-struct Shared {
+struct SharedRecorder {
     watch: Stopwatch,
     recorder: Arc<Mutex<Recorder>>,
 }
 
-impl Shared {
+impl SharedRecorder {
     fn recorder(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,7 +85,7 @@ impl Point {
     ) -> Result<Sample, Failure> {
         // Items arrive in batches, so a median over slices would leave the pauses between them out.
         let recorder = Recorder::new(nanoseconds(time)).mean(is_mean || !self.has_times());
-        let shared = Shared { watch: Stopwatch::start(), recorder: Arc::new(Mutex::new(recorder)) };
+        let shared = SharedRecorder { watch: Stopwatch::start(), recorder: Arc::new(Mutex::new(recorder)) };
         let client = || connection.client.clone();
         match self {
             Self::Unary { size, outstanding } => {
@@ -108,7 +108,7 @@ impl Point {
     }
 }
 
-async fn call_until_over(mut client: Client, payload: Bytes, shared: Shared) {
+async fn call_until_over(mut client: Client, payload: Bytes, shared: SharedRecorder) {
     loop {
         let began_ns = shared.watch.now_ns();
         let reply = client.call(Message { payload: payload.clone() }).await;
@@ -124,7 +124,7 @@ async fn call_until_over(mut client: Client, payload: Bytes, shared: Shared) {
     }
 }
 
-async fn read_items(mut client: Client, size: usize, shared: Shared) -> Result<(), Failure> {
+async fn read_items(mut client: Client, size: usize, shared: SharedRecorder) -> Result<(), Failure> {
     let mut items = client.feed(Message { payload: Bytes::from(vec![1; size]) }).await?.into_inner();
     let mut before_ns = shared.watch.now_ns();
     loop {
@@ -141,7 +141,7 @@ async fn read_items(mut client: Client, size: usize, shared: Shared) -> Result<(
 }
 
 /// Sends items until the measurement is over. An item counts when the transport takes it, which waits for the server.
-async fn write_items(mut client: Client, size: usize, shared: Shared) -> Result<(), Failure> {
+async fn write_items(mut client: Client, size: usize, shared: SharedRecorder) -> Result<(), Failure> {
     let (payload, sent) = (Bytes::from(vec![1; size]), Arc::new(Mutex::new(0)));
     let (count, mut before_ns) = (Arc::clone(&sent), shared.watch.now_ns());
     let items = std::iter::from_fn(move || {
