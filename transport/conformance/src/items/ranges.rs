@@ -1,6 +1,6 @@
 //! Regions that register parts of memory.
 
-use super::rc_ends::Pair;
+use super::rc_ends::RcPair;
 use crate::check::{EINVAL, Verdict, check, equal, refused};
 use crate::connect::Terms;
 use crate::traffic::request;
@@ -69,7 +69,7 @@ fn is_refused(what: &str, status: Status) -> Verdict {
 
 /// READs with the key of a region on a separate connection. Returns the completion status.
 fn read(lab: &Lab, region: &Arc<dyn MemoryRegion>, address: IoAddress, length: u32) -> Verdict<Status> {
-    let pair = Pair::new(lab, &Terms::default())?;
+    let pair = RcPair::new(lab, &Terms::default())?;
     let from = SendOperation::RdmaRead(RemoteAddress { address, rkey: region.rkey() });
     pair.near.post_send(&[request(1, from, &[lab.near.piece(INTO, length)], NO_SRQ)])?;
     Ok(lab.next("a READ", &lab.near.cq)?.status)

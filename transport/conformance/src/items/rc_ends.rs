@@ -18,7 +18,7 @@ use trunkline_verbs::{
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 
 /// An RC QP at the near side, connected to one with an SRQ at the far side.
-pub(super) struct Pair {
+pub(super) struct RcPair {
     pub(super) near: Arc<dyn QueuePair>,
     far: Arc<dyn QueuePair>,
     srq: Arc<dyn SharedReceiveQueue>,
@@ -26,7 +26,7 @@ pub(super) struct Pair {
     cq: Arc<dyn CompletionQueue>,
 }
 
-impl Pair {
+impl RcPair {
     pub(super) fn new(lab: &Lab, terms: &Terms) -> Verdict<Self> {
         let (srq, cq) = (lab.far.new_basic_srq()?, lab.far.new_cq()?);
         let near = lab.near.device.create_qp(lab.near.rc_init())?;
@@ -46,7 +46,7 @@ fn with_srq(side: &Side, srq: &Arc<dyn SharedReceiveQueue>, cq: &Arc<dyn Complet
 }
 
 pub(super) fn r3(lab: &Lab) -> Verdict {
-    let pair = Pair::new(lab, &Terms::default())?;
+    let pair = RcPair::new(lab, &Terms::default())?;
     let capacity = pair.srq.query()?.max_wr;
     refused("a limit above the size", pair.srq.arm_limit(capacity + 1), EINVAL)?;
     for wr_id in 0..6 {
@@ -70,7 +70,7 @@ pub(super) fn r3(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn r4(lab: &Lab) -> Verdict {
-    let pair = Pair::new(lab, &Terms { rnr_retry: 1, ..Terms::default() })?;
+    let pair = RcPair::new(lab, &Terms { rnr_retry: 1, ..Terms::default() })?;
     pair.send(lab, 1, 8)?;
     pair.send(lab, 2, 8)?;
     lab.ends("a send to an empty SRQ", &lab.near.cq, 1, Status::RnrRetryExceeded)?;
@@ -79,7 +79,7 @@ pub(super) fn r4(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn r5(lab: &Lab) -> Verdict {
-    let pair = Pair::new(lab, &Terms::default())?;
+    let pair = RcPair::new(lab, &Terms::default())?;
     receive(&pair.srq, 1, &[lab.far.piece(0, 64)])?;
     pair.send(lab, 2, 65)?;
     let sent = lab.next("a send of one byte too many", &lab.near.cq)?;
@@ -116,7 +116,7 @@ pub(super) fn r6(lab: &Lab) -> Verdict {
         ("a WRITE to a QP without write access", SendOperation::RdmaWrite(whole), none),
     ];
     for (what, operation, terms) in cases {
-        let pair = Pair::new(lab, &terms)?;
+        let pair = RcPair::new(lab, &terms)?;
         lab.near.fill(0, 8, 0x77)?;
         pair.near.post_send(&[request(1, operation, &[lab.near.piece(0, 8)], NO_SRQ)])?;
         let ended = lab.next(what, &lab.near.cq)?;

@@ -15,7 +15,7 @@ use trunkline_verbs::{
 
 /// Two processes in one domain, a TGT that the first created and the second opened, an SRQ of each, and
 /// an INI that sends to the TGT.
-struct Pair {
+struct SharedTgtPair {
     first: Puppet,
     second: Puppet,
     tgt: u32,
@@ -24,7 +24,7 @@ struct Pair {
     _folder: Folder,
 }
 
-impl Pair {
+impl SharedTgtPair {
     fn new(stage: &Stage<'_>, terms: &Terms) -> Verdict<Self> {
         let folder = Folder::new()?;
         folder.create("domain")?;
@@ -82,7 +82,7 @@ pub(super) fn b10(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn c4(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     let second = &mut pair.second;
     second.does("domain e - c")?;
     second.is_refused(&format!("open u e {}", pair.tgt), EINVAL)?;
@@ -98,7 +98,7 @@ pub(super) fn c4(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn c6(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     reaches(stage, &pair.ini, pair.srqs[1], &mut pair.second, 1)?;
     pair.first.does("destroy t")?;
     for wr_id in 2..6 {
@@ -111,7 +111,8 @@ pub(super) fn c6(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn c7(stage: &Stage<'_>) -> Verdict {
-    let Pair { first, mut second, tgt, srqs, ini, _folder } = Pair::new(stage, &Terms::default())?;
+    let SharedTgtPair { first, mut second, tgt, srqs, ini, _folder } =
+        SharedTgtPair::new(stage, &Terms::default())?;
     // Under load: some sends are outstanding when the creator dies, and none is lost or duplicated.
     const SENDS: u64 = 48;
     for wr_id in 0..SENDS {
@@ -139,7 +140,7 @@ pub(super) fn c7(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn c8(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     equal("the state for the opener", pair.second.does("state t")?, "ReadyToSend".to_owned())?;
     for (state, name) in [("error", "Error"), ("reset", "Reset")] {
         pair.second.does(&format!("set t {state}"))?;
@@ -154,7 +155,7 @@ pub(super) fn c8(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn c9(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     reaches(stage, &pair.ini, pair.srqs[1], &mut pair.second, 1)?;
     pair.second.does("receive s 2 0 64")?;
     pair.second.does("destroy s")?;
@@ -166,7 +167,7 @@ pub(super) fn c9(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn f4(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     let before = crate::traffic::rnr_received(&stage.lab.near);
     pair.second.does("receive s 1 0 64")?;
     stage.post(&pair.ini, pair.srqs[0])?;
@@ -183,7 +184,7 @@ pub(super) fn f4(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn d6(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     for wr_id in 0..8 {
         pair.second.does(&format!("receive s {wr_id} 0 64"))?;
     }
@@ -200,7 +201,7 @@ pub(super) fn d6(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn g1(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     for round in 0..16u64 {
         stage.lab.near.fill(0, 8, u8::try_from(round).unwrap_or(0))?;
         pair.first.does(&format!("receive s {round} 0 64"))?;
@@ -226,7 +227,7 @@ fn memory(process: &mut Puppet) -> Verdict<RemoteAddress> {
 }
 
 pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     let near = &stage.lab.near;
     let places = [memory(&mut pair.first)?, memory(&mut pair.second)?];
     // Offset past everything that is written otherwise.
@@ -274,7 +275,8 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn g8(stage: &Stage<'_>) -> Verdict {
-    let Pair { mut first, second, srqs, ini, _folder, .. } = Pair::new(stage, &Terms::default())?;
+    let SharedTgtPair { mut first, second, srqs, ini, _folder, .. } =
+        SharedTgtPair::new(stage, &Terms::default())?;
     second.kill()?;
     stage.post(&ini, srqs[1])?;
     stage.is_a_violation("a send to a killed process")?;
@@ -286,7 +288,7 @@ pub(super) fn g8(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn g9(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     let before = crate::traffic::rnr_received(&stage.lab.near);
     stage.post(&pair.ini, pair.srqs[1])?;
     stage.lab.wait_for_rnr(&stage.lab.near, before.map(|count| count + 2))?;
@@ -297,7 +299,7 @@ pub(super) fn g9(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn g10(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     pair.second.does("receive s 1 0 1024")?;
     pair.second.does("fill 1024 1024 7")?;
     let data = [stage.lab.near.piece(0, 2048)];
@@ -319,7 +321,7 @@ fn offend(stage: &Stage<'_>, ini: &Arc<dyn QueuePair>, srq: u32) -> Verdict {
 }
 
 pub(super) fn h1(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     offend(stage, &pair.ini, pair.srqs[1])?;
     for process in [&mut pair.first, &mut pair.second] {
         process.does("event QpAccessError")?;
@@ -329,7 +331,7 @@ pub(super) fn h1(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn h2(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     pair.first.does("destroy t")?;
     offend(stage, &pair.ini, pair.srqs[1])?;
     pair.second.does("event QpAccessError")?;
@@ -338,7 +340,7 @@ pub(super) fn h2(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn h3(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &Terms::default())?;
+    let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     let (near, number) = (&stage.lab.near, pair.first.number("tgt u d")?);
     pair.second.does(&format!("open u d {number}"))?;
     let ini = near.new_ini()?;
@@ -358,7 +360,7 @@ pub(super) fn h3(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &few_retries())?;
+    let mut pair = SharedTgtPair::new(stage, &few_retries())?;
     for wr_id in 0..2 {
         pair.first.does(&format!("receive s {wr_id} 0 64"))?;
         pair.second.does(&format!("receive s {wr_id} 0 64"))?;
@@ -381,7 +383,8 @@ pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn i4(stage: &Stage<'_>) -> Verdict {
-    let Pair { mut first, mut second, tgt, srqs, ini, _folder } = Pair::new(stage, &Terms::default())?;
+    let SharedTgtPair { mut first, mut second, tgt, srqs, ini, _folder } =
+        SharedTgtPair::new(stage, &Terms::default())?;
     // The first process dies while a message to it is outstanding, with posted receives and with a TGT
     // of which it has the only handle.
     let alone = first.number("tgt u d")?;
