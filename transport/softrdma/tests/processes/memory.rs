@@ -79,7 +79,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     trunkline_testkit::wait_until(what, BOUND, || holds().then_some(()));
 }
 
-struct Pair {
+struct PeeredNode {
     host: Host,
     node: Node,
     ini: Arc<dyn QueuePair>,
@@ -87,11 +87,11 @@ struct Pair {
     srq: SrqNumber,
 }
 
-fn pair(near: PathChoice, far: &str) -> Pair {
+fn pair(near: PathChoice, far: &str) -> PeeredNode {
     let host = Host::new();
     let node = Node::open(options(&host, near), 1 << 18);
     let (ini, peer, srq) = start_peer(&host, &node, far);
-    Pair { host, node, ini, peer, srq }
+    PeeredNode { host, node, ini, peer, srq }
 }
 
 /// Starts a peer with this path, and connects an INI to its TGT.
@@ -106,7 +106,7 @@ fn start_peer(host: &Host, node: &Node, path: &str) -> (Arc<dyn QueuePair>, Proc
     (ini, peer, SrqNumber::new(srq.parse().unwrap()))
 }
 
-impl Pair {
+impl PeeredNode {
     fn send(&self, number: u32) {
         // Unacknowledged messages may be read again.
         let place = place(u64::from(number) % DEPTH);
@@ -304,7 +304,7 @@ fn a_killed_process_is_reported_and_its_memory_released() {
     });
     // A successor follows at once.
     let (ini, peer, srq) = start_peer(&pair.host, &pair.node, "auto");
-    let next = Pair { ini, peer, srq, ..pair };
+    let next = PeeredNode { ini, peer, srq, ..pair };
     next.exchange(0..20);
     wait_until("the path is memory again", || next.path().0 == "shm");
     next.exchange(20..30);
