@@ -58,7 +58,7 @@ impl Mute {
 }
 
 /// Addresses of the nodes and of the other peers.
-struct Place {
+struct MeshAddresses {
     /// Options of a node.
     options: fn() -> NodeOptions,
     mute: Mute,
@@ -68,17 +68,17 @@ struct Place {
     _unread: Vec<UdpSocket>,
 }
 
-fn on_software() -> Place {
+fn on_software() -> MeshAddresses {
     let ip = fresh_address().ip();
     let device = SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::default() }).unwrap();
     let options = || NodeOptions::new().provider(ProviderChoice::Soft).listen(fresh_address());
     let dead: Vec<_> = (0..DEAD).map(|_| fresh_address()).collect();
     let unread = dead.iter().map(|address| UdpSocket::bind((address.ip(), ROCE_PORT)).unwrap()).collect();
-    Place { options, mute: Mute::at(ip, device), dead, _unread: unread }
+    MeshAddresses { options, mute: Mute::at(ip, device), dead, _unread: unread }
 }
 
 #[cfg(feature = "rdma-core")]
-fn on_nic() -> Option<Place> {
+fn on_nic() -> Option<MeshAddresses> {
     use trunkline_verbs::Provider;
     fn address(name: &str) -> Option<IpAddr> {
         std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}: {text}")))
@@ -95,7 +95,7 @@ fn on_nic() -> Option<Place> {
             NodeOptions::new().provider(ProviderChoice::Require).allow_unauthenticated(true).srq_depth(128);
         options.listen(SocketAddr::new(ip, 0)).or_from_env().unwrap()
     };
-    Some(Place {
+    Some(MeshAddresses {
         options,
         mute: Mute::at(ip, device),
         dead: vec![dead],
@@ -112,7 +112,7 @@ fn next(node: &mut TestNode) -> (PeerKey, Result<(), PeerDown>) {
     })
 }
 
-fn mesh(place: &Place) {
+fn mesh(place: &MeshAddresses) {
     let pollers = std::env::var("TRUNKLINE_MESH_POLLERS").map_or(POLLERS, |text| text.parse().unwrap());
     let mut nodes: Vec<TestNode> = (0..NODES).map(|_| TestNode::start((place.options)(), pollers)).collect();
     let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.address).collect();
