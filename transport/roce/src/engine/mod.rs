@@ -33,5 +33,5 @@ pub use memory::{LocalFault, LocalMemory};
 pub use requester::{PostRefused, Requester, RequesterCounters, RequesterEvent, Response, Tuning};
 pub use responder::{Handled, IMAGE_WORDS, MAX_SAVED, ResponderCounters, ResponderEvent, ResponderState};
 pub use segment::{JOINED_BYTES, Transmit, is_request};
-pub use target::{Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
+pub use target::{Placement, PlacementRequest, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
 pub use trunkline_verbs::Time;

@@ -27,7 +27,7 @@ pub fn is_request(opcode: Opcode) -> bool {
 
 /// The family of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RequestKind {
     /// Into a posted receive.
     Send,
     /// Into memory.
@@ -41,7 +41,7 @@ pub(super) enum Kind {
 /// The meaning of a request opcode besides its service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class {
-    pub(super) kind: Kind,
+    pub(super) kind: RequestKind,
     pub(super) first: bool,
     pub(super) last: bool,
 }
@@ -50,16 +50,16 @@ pub(super) struct Class {
 pub(super) fn classify(operation: Operation) -> Option<Class> {
     use Operation as O;
     let (kind, first, last) = match operation {
-        O::SEND_FIRST => (Kind::Send, true, false),
-        O::SEND_MIDDLE => (Kind::Send, false, false),
-        O::SEND_LAST | O::SEND_LAST_IMM => (Kind::Send, false, true),
-        O::SEND_ONLY | O::SEND_ONLY_IMM => (Kind::Send, true, true),
-        O::WRITE_FIRST => (Kind::Write, true, false),
-        O::WRITE_MIDDLE => (Kind::Write, false, false),
-        O::WRITE_LAST | O::WRITE_LAST_IMM => (Kind::Write, false, true),
-        O::WRITE_ONLY | O::WRITE_ONLY_IMM => (Kind::Write, true, true),
-        O::READ_REQUEST => (Kind::Read, true, true),
-        O::COMPARE_SWAP | O::FETCH_ADD => (Kind::Atomic, true, true),
+        O::SEND_FIRST => (RequestKind::Send, true, false),
+        O::SEND_MIDDLE => (RequestKind::Send, false, false),
+        O::SEND_LAST | O::SEND_LAST_IMM => (RequestKind::Send, false, true),
+        O::SEND_ONLY | O::SEND_ONLY_IMM => (RequestKind::Send, true, true),
+        O::WRITE_FIRST => (RequestKind::Write, true, false),
+        O::WRITE_MIDDLE => (RequestKind::Write, false, false),
+        O::WRITE_LAST | O::WRITE_LAST_IMM => (RequestKind::Write, false, true),
+        O::WRITE_ONLY | O::WRITE_ONLY_IMM => (RequestKind::Write, true, true),
+        O::READ_REQUEST => (RequestKind::Read, true, true),
+        O::COMPARE_SWAP | O::FETCH_ADD => (RequestKind::Atomic, true, true),
         _ => return None,
     };
     Some(Class { kind, first, last })

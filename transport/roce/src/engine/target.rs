@@ -83,7 +83,7 @@ pub enum Work<'a> {
 /// One packet that passed the responder's own checks (state, PSN, opcode sequence, rights of the
 /// QP, lengths) and waits to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct PlacementRequest<'a> {
     /// PSN, unique among the placements of the QP for half the PSN space.
     pub psn: Psn,
     /// XRC: the SRQ it names. RC: `None`.
@@ -94,7 +94,7 @@ pub struct Place<'a> {
     pub work: Work<'a>,
 }
 
-/// The outcome of a [`Place`].
+/// The outcome of a [`PlacementRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// Done: data are in place and the receive, if one ended, has completed. The packet is
@@ -151,7 +151,7 @@ pub enum ReadOutcome {
 /// (`Nak(REMOTE_ACCESS)`), then the bytes.
 pub trait Target {
     /// Carries out one packet.
-    fn place(&mut self, request: &Place<'_>) -> Placement;
+    fn place(&mut self, request: &PlacementRequest<'_>) -> Placement;
 
     /// Appends bytes of an accepted READ to `out`, or copies them to where the device assembles the packet: behind what
     /// `out` has.

@@ -1,7 +1,9 @@
 //! Common parts of both halves' unit tests: attributes, handmade packets, memory, and targets with scripted
 //! answers.
 
-use super::{LocalFault, LocalMemory, NakCode, Place, Placement, ReadOutcome, ReadPiece, Target, Work};
+use super::{
+    LocalFault, LocalMemory, NakCode, Placement, PlacementRequest, ReadOutcome, ReadPiece, Target, Work,
+};
 use crate::wire::{Aeth, AtomicEth, Opcode, Operation, Packet, Reth, Service, Syndrome};
 use std::collections::VecDeque;
 use trunkline_verbs::{
@@ -127,7 +129,7 @@ pub(super) struct Script {
 }
 
 impl Target for Script {
-    fn place(&mut self, request: &Place<'_>) -> Placement {
+    fn place(&mut self, request: &PlacementRequest<'_>) -> Placement {
         self.asked.push(format!("{request:?}"));
         if let Some(answer) = self.answers.pop_front() {
             return answer;

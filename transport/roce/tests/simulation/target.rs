@@ -3,7 +3,8 @@
 use crate::work::Flow;
 use std::collections::VecDeque;
 use trunkline_roce::engine::{
-    LocalFault, LocalMemory, NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work,
+    LocalFault, LocalMemory, NakCode, Placement, PlacementRequest, ReadOutcome, ReadPiece, RemoteRange,
+    Target, Work,
 };
 use trunkline_verbs::{Lkey, RemoteAddress, Rkey, SendOperation, Sge, SrqNumber};
 
@@ -69,12 +70,12 @@ impl LocalMemory for Local<'_> {
 /// A placement that completes late.
 #[derive(Debug)]
 pub(crate) struct Deferred {
-    place: Place<'static>,
+    place: PlacementRequest<'static>,
     payload: Vec<u8>,
 }
 
 impl Deferred {
-    fn new(place: &Place<'_>) -> Self {
+    fn new(place: &PlacementRequest<'_>) -> Self {
         let (work, payload) = match place.work {
             Work::Send { offset, payload, first, last, immediate } => {
                 (Work::Send { offset, payload: &[], first, last, immediate }, payload)
@@ -89,13 +90,13 @@ impl Deferred {
             Work::FetchAdd { remote, add } => (Work::FetchAdd { remote, add }, &[][..]),
         };
         Self {
-            place: Place { psn: place.psn, srq: place.srq, solicited: place.solicited, work },
+            place: PlacementRequest { psn: place.psn, srq: place.srq, solicited: place.solicited, work },
             payload: payload.to_vec(),
         }
     }
 
     pub(crate) fn carry_out(&self, target: &mut Checked<'_>) -> Placement {
-        let mut place: Place<'_> = self.place;
+        let mut place: PlacementRequest<'_> = self.place;
         match &mut place.work {
             Work::Send { payload, .. } | Work::Write { payload, .. } => *payload = &self.payload,
             _ => {}
@@ -128,7 +129,7 @@ impl Checked<'_> {
         }
     }
 
-    fn carry_out(&mut self, place: &Place<'_>) -> Placement {
+    fn carry_out(&mut self, place: &PlacementRequest<'_>) -> Placement {
         let Some(queue) = self.queue(place.srq) else { return Placement::Nak(NakCode::INVALID_RD_REQUEST) };
         let index = self.flow.executed;
         let op =
@@ -254,7 +255,7 @@ impl Checked<'_> {
 }
 
 impl Target for Checked<'_> {
-    fn place(&mut self, request: &Place<'_>) -> Placement {
+    fn place(&mut self, request: &PlacementRequest<'_>) -> Placement {
         if std::mem::take(&mut self.late) {
             *self.asked_later += 1;
             *self.deferred = Some(Deferred::new(request));

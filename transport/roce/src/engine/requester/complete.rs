@@ -1,7 +1,7 @@
 //! The effect of responses on the send queue.
 
 use super::{Requester, RequesterEvent, Response};
-use crate::engine::segment::{JOINED_BYTES, Kind, packets};
+use crate::engine::segment::{JOINED_BYTES, RequestKind, packets};
 use crate::engine::{LocalMemory, Time};
 use crate::wire::{Aeth, Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{CompletionStatus, Psn, QpState};
@@ -150,7 +150,7 @@ impl Requester {
         memory: &mut impl LocalMemory,
     ) -> Response {
         let psn = packet.bth.psn;
-        if let Err(response) = self.reach(now, psn, Kind::Read) {
+        if let Err(response) = self.reach(now, psn, RequestKind::Read) {
             return response;
         }
         if let Some(aeth) = packet.aeth {
@@ -205,7 +205,7 @@ impl Requester {
     ) -> Response {
         let psn = packet.bth.psn;
         let Some(original) = packet.atomic_ack else { return Response::Unexpected };
-        if let Err(response) = self.reach(now, psn, Kind::Atomic) {
+        if let Err(response) = self.reach(now, psn, RequestKind::Atomic) {
             return response;
         }
         self.take_credits(aeth);
@@ -224,7 +224,7 @@ impl Requester {
 
     /// Takes an answer as an acknowledgement of everything before it, so that its request becomes the front of
     /// the queue. The request must be of `kind`.
-    fn reach(&mut self, now: Time, psn: Psn, kind: Kind) -> Result<(), Response> {
+    fn reach(&mut self, now: Time, psn: Psn, kind: RequestKind) -> Result<(), Response> {
         match self.position(psn) {
             Position::Past => return Err(Response::Stale),
             Position::Beyond => return Err(Response::Unexpected),

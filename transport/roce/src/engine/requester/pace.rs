@@ -1,7 +1,7 @@
 //! Amount of data that may be in flight, in packets of the path MTU.
 
 use super::{Requester, Tuning};
-use crate::engine::segment::Kind;
+use crate::engine::segment::RequestKind;
 
 /// [`Tuning`] for the packets of one QP; nothing is 0.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +36,8 @@ impl Pace {
     }
 
     /// Returns the number of requests that a peer counts: each piece of a READ is a message.
-    pub(super) fn messages(&self, kind: Kind, psns: u32) -> u32 {
-        if kind == Kind::Read { psns.div_ceil(self.read_piece) } else { 1 }
+    pub(super) fn messages(&self, kind: RequestKind, psns: u32) -> u32 {
+        if kind == RequestKind::Read { psns.div_ceil(self.read_piece) } else { 1 }
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(ends(1), [1]);
         assert_eq!(ends(4), [4; 4]);
         assert_eq!(ends(10), [4, 4, 4, 4, 8, 8, 8, 8, 10, 10]);
-        assert_eq!([1, 4, 5, 10].map(|psns| pace.messages(Kind::Read, psns)), [1, 1, 2, 3]);
-        assert_eq!(pace.messages(Kind::Write, 10), 1);
+        assert_eq!([1, 4, 5, 10].map(|psns| pace.messages(RequestKind::Read, psns)), [1, 1, 2, 3]);
+        assert_eq!(pace.messages(RequestKind::Write, 10), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The send queue: posted requests, in the form in which they are sent.
 
 use super::{PostRefused, Requester};
-use crate::engine::segment::{Kind, PSN_SPAN_MAX, packets};
+use crate::engine::segment::{PSN_SPAN_MAX, RequestKind, packets};
 use crate::engine::{LocalFault, LocalMemory};
 use trunkline_verbs::{
     Completion, CompletionOpcode, CompletionStatus, Psn, QpState, SendData, SendFlags, SendOperation,
@@ -56,7 +56,7 @@ fn copied<T: Copy>(spare: Option<Vec<T>>, items: &[T]) -> Vec<T> {
 pub(super) struct Wqe {
     pub(super) wr_id: u64,
     pub(super) operation: SendOperation,
-    pub(super) kind: Kind,
+    pub(super) kind: RequestKind,
     pub(super) signaled: bool,
     pub(super) fence: bool,
     pub(super) solicited: bool,
@@ -82,7 +82,7 @@ impl Wqe {
 
     /// Returns true if it is answered by data, not by an acknowledgement, and counts against `max_rd_atomic`.
     pub(super) fn is_read_or_atomic(&self) -> bool {
-        matches!(self.kind, Kind::Read | Kind::Atomic)
+        matches!(self.kind, RequestKind::Read | RequestKind::Atomic)
     }
 
     /// Returns true if it takes a receive at the peer.
@@ -174,12 +174,12 @@ fn pieces(sges: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
     })
 }
 
-fn kind_of(operation: &SendOperation) -> Kind {
+fn kind_of(operation: &SendOperation) -> RequestKind {
     match operation {
-        SendOperation::Send | SendOperation::SendWithImmediate(_) => Kind::Send,
-        SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImmediate(..) => Kind::Write,
-        SendOperation::RdmaRead(_) => Kind::Read,
-        SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. } => Kind::Atomic,
+        SendOperation::Send | SendOperation::SendWithImmediate(_) => RequestKind::Send,
+        SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImmediate(..) => RequestKind::Write,
+        SendOperation::RdmaRead(_) => RequestKind::Read,
+        SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. } => RequestKind::Atomic,
     }
 }
 
@@ -200,7 +200,7 @@ impl Requester {
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostRefused> {
         let (kind, length) = self.check_request(request, 0)?;
         let psns = match kind {
-            Kind::Atomic => 1,
+            RequestKind::Atomic => 1,
             _ => packets(length, self.geometry.mtu),
         };
         let ssn = self.post_ssn.plus(self.pace.messages(kind, psns));
@@ -231,7 +231,11 @@ impl Requester {
     }
 
     #[inline]
-    fn check_request(&self, request: &SendRequest<'_>, before: usize) -> Result<(Kind, u32), PostRefused> {
+    fn check_request(
+        &self,
+        request: &SendRequest<'_>,
+        before: usize,
+    ) -> Result<(RequestKind, u32), PostRefused> {
         if !matches!(
             self.state,
             QpState::ReadyToSend | QpState::SendQueueDrained | QpState::SendQueueError | QpState::Error
@@ -248,7 +252,7 @@ impl Requester {
 
     /// Checks the data of a request. Returns the message's length.
     #[inline]
-    fn check_data(&self, request: &SendRequest<'_>, kind: Kind) -> Result<u32, PostRefused> {
+    fn check_data(&self, request: &SendRequest<'_>, kind: RequestKind) -> Result<u32, PostRefused> {
         let fits = |count: usize, limit: u32| u32::try_from(count).is_ok_and(|count| count <= limit);
         let length: u64 = match request.data {
             SendData::Gather(sges) => {
@@ -258,7 +262,7 @@ impl Requester {
                 sges.iter().map(|sge| u64::from(sge.length)).sum()
             }
             SendData::Inline(bytes) => {
-                if matches!(kind, Kind::Read | Kind::Atomic)
+                if matches!(kind, RequestKind::Read | RequestKind::Atomic)
                     || !fits(bytes.len(), self.capacities.max_inline_data)
                 {
                     return Err(PostRefused::BadInline);
@@ -266,10 +270,10 @@ impl Requester {
                 bytes.len() as u64
             }
         };
-        if kind == Kind::Atomic && length != 8 {
+        if kind == RequestKind::Atomic && length != 8 {
             return Err(PostRefused::BadAtomic);
         }
-        if matches!(kind, Kind::Read | Kind::Atomic) && self.max_rd_atomic == 0 {
+        if matches!(kind, RequestKind::Read | RequestKind::Atomic) && self.max_rd_atomic == 0 {
             return Err(PostRefused::NoReadResources);
         }
         let length = u32::try_from(length).map_err(|_| PostRefused::TooLong)?;

@@ -2,7 +2,7 @@
 
 use super::queue::Wqe;
 use super::{Requester, RequesterEvent};
-use crate::engine::segment::{JOINED_BYTES, Kind, PSN_SPAN_MAX};
+use crate::engine::segment::{JOINED_BYTES, PSN_SPAN_MAX, RequestKind};
 use crate::engine::{LocalFault, LocalMemory, Time, Transmit};
 use crate::wire::{AtomicEth, Operation, Reth, emit_pad, pad_for};
 use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, SendOperation};
@@ -87,7 +87,7 @@ impl Requester {
         let unacknowledged = self.unacknowledged_packets();
         let room = self.pace.window.saturating_sub(unacknowledged);
         let span = if answered { 1 } else { most.min(wqe.psns - packet).min(room).max(1) };
-        let next = if wqe.kind == Kind::Read { self.next_packet(wqe, packet) } else { packet + span };
+        let next = if wqe.kind == RequestKind::Read { self.next_packet(wqe, packet) } else { packet + span };
         let ends = next == wqe.psns;
         let retransmission = psn.after(self.sent_end) < 0;
         let since = self.cursor.since_ack_request + span;
@@ -149,7 +149,7 @@ impl Requester {
     /// it requests.
     #[inline]
     fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
-        if wqe.kind == Kind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }
+        if wqe.kind == RequestKind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }
     }
 
     /// Sends the oldest unacknowledged packet once more; the cursor stays.
@@ -192,7 +192,7 @@ impl Requester {
             return true;
         }
         let asked = self.next_packet(wqe, cursor.packet) - cursor.packet;
-        if wqe.kind == Kind::Read && self.is_read_window_full(asked) {
+        if wqe.kind == RequestKind::Read && self.is_read_window_full(asked) {
             return true;
         }
         if self.unacknowledged_packets() >= self.pace.window {

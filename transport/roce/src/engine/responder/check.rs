@@ -5,7 +5,7 @@ use super::{
     count,
 };
 use crate::engine::Target;
-use crate::engine::segment::{Class, JOINED_BYTES, Kind, PSN_SPAN_MAX, classify, packets};
+use crate::engine::segment::{Class, JOINED_BYTES, PSN_SPAN_MAX, RequestKind, classify, packets};
 use crate::wire::{Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{Access, Psn};
 
@@ -124,14 +124,14 @@ impl ResponderState {
         count(&mut self.counters.duplicates);
         let psn = packet.bth.psn;
         let repeated = match classify(packet.bth.opcode.operation()).map(|class| class.kind) {
-            Some(Kind::Send | Kind::Write) => {
+            Some(RequestKind::Send | RequestKind::Write) => {
                 self.ack_due = 1;
                 true
             }
-            Some(Kind::Read) => {
+            Some(RequestKind::Read) => {
                 packet.reth.is_some_and(|reth| self.saved.repeat_read(psn, &reth, self.mtu()))
             }
-            Some(Kind::Atomic) => self.saved.repeat_atomic(psn),
+            Some(RequestKind::Atomic) => self.saved.repeat_atomic(psn),
             None => false,
         };
         if !repeated {
@@ -163,8 +163,8 @@ impl ResponderState {
             ..Pending::default()
         };
         match class.kind {
-            Kind::Send => self.check_payload(class, payload, most)?,
-            Kind::Write => {
+            RequestKind::Send => self.check_payload(class, payload, most)?,
+            RequestKind::Write => {
                 self.check_payload(class, payload, most)?;
                 let (address, rkey, length) = match packet.reth {
                     Some(reth) if class.first => (reth.address.0, reth.rkey.0, reth.length),
@@ -181,7 +181,7 @@ impl ResponderState {
                 }
                 (pending.address, pending.rkey, pending.length) = (address, rkey, length);
             }
-            Kind::Read => {
+            RequestKind::Read => {
                 let reth = packet.reth.ok_or(NakCode::INVALID_REQUEST)?;
                 let too_long =
                     reth.length > self.max_message || packets(reth.length, self.mtu()) > PSN_SPAN_MAX;
@@ -190,7 +190,7 @@ impl ResponderState {
                 }
                 (pending.address, pending.rkey, pending.length) = (reth.address.0, reth.rkey.0, reth.length);
             }
-            Kind::Atomic => {
+            RequestKind::Atomic => {
                 let atomic = packet.atomic.ok_or(NakCode::INVALID_REQUEST)?;
                 if !atomic.address.0.is_multiple_of(8) || !self.saved.has_room() {
                     return Err(NakCode::INVALID_REQUEST);
@@ -206,8 +206,8 @@ impl ResponderState {
     fn check_sequence(&self, class: Class, srq: u32) -> Result<(), NakCode> {
         let fits = match self.message.kind {
             Message::NONE => class.first,
-            Message::SEND => class.kind == Kind::Send && !class.first && srq == self.message.srq,
-            Message::WRITE => class.kind == Kind::Write && !class.first && srq == self.message.srq,
+            Message::SEND => class.kind == RequestKind::Send && !class.first && srq == self.message.srq,
+            Message::WRITE => class.kind == RequestKind::Write && !class.first && srq == self.message.srq,
             _ => false,
         };
         if fits { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
@@ -215,12 +215,12 @@ impl ResponderState {
 
     /// Checks the rights of the QP: contract E5, G4 (1).
     #[inline]
-    fn check_rights(&self, kind: Kind) -> Result<(), NakCode> {
+    fn check_rights(&self, kind: RequestKind) -> Result<(), NakCode> {
         let needed = match kind {
-            Kind::Send => return Ok(()),
-            Kind::Write => Access::REMOTE_WRITE,
-            Kind::Read => Access::REMOTE_READ,
-            Kind::Atomic => Access::REMOTE_ATOMIC,
+            RequestKind::Send => return Ok(()),
+            RequestKind::Write => Access::REMOTE_WRITE,
+            RequestKind::Read => Access::REMOTE_READ,
+            RequestKind::Atomic => Access::REMOTE_ATOMIC,
         };
         if self.access & needed.bits() != 0 { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
     }

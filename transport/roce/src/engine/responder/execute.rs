@@ -2,8 +2,8 @@
 
 use super::saved::Saved;
 use super::{EVENT_FAILED, Handled, Message, PHASE_ERROR, Pending, Refusal, ResponderState, count};
-use crate::engine::segment::{Class, Kind, packets};
-use crate::engine::{Place, Placement, RemoteRange, Target, Work};
+use crate::engine::segment::{Class, RequestKind, packets};
+use crate::engine::{Placement, PlacementRequest, RemoteRange, Target, Work};
 use crate::wire::{NakCode, Operation, Packet, RnrTimer, Syndrome};
 use trunkline_verbs::{IoAddress, Psn, RemoteAddress, Rkey, SrqNumber};
 
@@ -23,17 +23,17 @@ impl ResponderState {
         let immediate = packet.immediate;
         let payload = packet.payload;
         let work = match (class.kind, &packet.atomic) {
-            (Kind::Send, _) => Work::Send { offset, payload, first, last, immediate },
-            (Kind::Write, _) => Work::Write { range, offset, payload, first, last, immediate },
-            (Kind::Read, _) => Work::Read { range },
-            (Kind::Atomic, Some(eth)) if pending.operation == Operation::COMPARE_SWAP.0 => {
+            (RequestKind::Send, _) => Work::Send { offset, payload, first, last, immediate },
+            (RequestKind::Write, _) => Work::Write { range, offset, payload, first, last, immediate },
+            (RequestKind::Read, _) => Work::Read { range },
+            (RequestKind::Atomic, Some(eth)) if pending.operation == Operation::COMPARE_SWAP.0 => {
                 Work::CompareSwap { remote: start, compare: eth.compare, swap: eth.swap_or_add }
             }
-            (Kind::Atomic, eth) => {
+            (RequestKind::Atomic, eth) => {
                 Work::FetchAdd { remote: start, add: eth.as_ref().map_or(0, |eth| eth.swap_or_add) }
             }
         };
-        let place = Place {
+        let place = PlacementRequest {
             psn: packet.bth.psn,
             srq: packet.xrceth.map(|(_, srq)| srq),
             solicited: packet.bth.solicited,
@@ -64,8 +64,8 @@ impl ResponderState {
     #[inline]
     fn finish(&mut self, pending: Pending, class: Class, placement: Placement) -> Handled {
         let old = match placement {
-            Placement::Placed if class.kind != Kind::Atomic => 0,
-            Placement::Atomic(old) if class.kind == Kind::Atomic => old,
+            Placement::Placed if class.kind != RequestKind::Atomic => 0,
+            Placement::Atomic(old) if class.kind == RequestKind::Atomic => old,
             _ => return self.decline(Psn::new(pending.psn), placement),
         };
         self.accept(&pending, class, old);
@@ -101,22 +101,22 @@ impl ResponderState {
         count(&mut self.counters.packets);
         count(&mut self.serial);
         let psns = match class.kind {
-            Kind::Send | Kind::Write => packets(pending.payload, self.mtu()),
-            Kind::Read => packets(pending.length, self.mtu()),
-            Kind::Atomic => 1,
+            RequestKind::Send | RequestKind::Write => packets(pending.payload, self.mtu()),
+            RequestKind::Read => packets(pending.length, self.mtu()),
+            RequestKind::Atomic => 1,
         };
         self.expected = Psn::new(self.expected).plus(psns).get();
         if class.last {
             self.msn = Psn::new(self.msn).plus(1).get();
         }
         match class.kind {
-            Kind::Send | Kind::Write => {
+            RequestKind::Send | RequestKind::Write => {
                 self.ack_due |= pending.ack_request;
                 self.message = if class.last {
                     Message::default()
                 } else {
                     Message {
-                        kind: if class.kind == Kind::Send { Message::SEND } else { Message::WRITE },
+                        kind: if class.kind == RequestKind::Send { Message::SEND } else { Message::WRITE },
                         srq: pending.srq,
                         received: self.received(class).saturating_add(pending.payload),
                         address: pending.address,
@@ -125,8 +125,8 @@ impl ResponderState {
                     }
                 };
             }
-            Kind::Read | Kind::Atomic => self.saved.keep(Saved {
-                is_atomic: class.kind == Kind::Atomic,
+            RequestKind::Read | RequestKind::Atomic => self.saved.keep(Saved {
+                is_atomic: class.kind == RequestKind::Atomic,
                 is_active: true,
                 is_replay: false,
                 first_psn: pending.psn,

@@ -10,7 +10,7 @@ use super::qp::target::QpTarget;
 use super::shared_tgt::{RemoteOutcome, SharedTgt};
 use crate::device::objects::async_events::AsyncEvents;
 use crate::device::tables::domain_table::DomainNumber;
-use trunkline_roce::engine::{Handled, Place, Placement, ReadOutcome, ReadPiece, Target};
+use trunkline_roce::engine::{Handled, Placement, PlacementRequest, ReadOutcome, ReadPiece, Target};
 use trunkline_roce::wire::Packet;
 use trunkline_verbs::{QpNumber, SrqNumber, Time};
 
@@ -68,7 +68,7 @@ impl Shard {
         &mut self,
         tgt: QpNumber,
         reception: &mut Reception,
-        place: &Place<'_>,
+        place: &PlacementRequest<'_>,
         on_placed: &dyn Fn(),
     ) -> Placement {
         QpTarget::for_member(tgt, reception, &mut self.resources, on_placed).place(place)

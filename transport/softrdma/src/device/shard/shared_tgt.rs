@@ -9,7 +9,7 @@ use crate::device::objects::async_events::AsyncEvents;
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::IpAddr;
-use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece, ResponderState};
+use trunkline_roce::engine::{Placement, PlacementRequest, ReadOutcome, ReadPiece, ResponderState};
 use trunkline_verbs::{AsyncEventKind, QpAttributes, QpNumber, Time};
 
 /// Outcome of a packet in another process.
@@ -46,7 +46,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     fn settled(&mut self, serial: u64) -> Option<RemoteOutcome>;
 
     /// Asks the owner of the SRQ for a placement; returns false if no other process owns the SRQ.
-    fn place(&mut self, call: RemoteCall<'_>, request: &Place<'_>) -> bool;
+    fn place(&mut self, call: RemoteCall<'_>, request: &PlacementRequest<'_>) -> bool;
 
     /// Appends bytes for a READ's answer, or asks the owner of the SRQ for them; `None` when no other
     /// process owns it.
@@ -61,7 +61,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     fn note_placed(&self, serial: u64);
 
     /// Returns true if a process that has ended placed this packet, so that it only has to be acknowledged.
-    fn was_placed(&self, serial: u64, request: &Place<'_>) -> bool;
+    fn was_placed(&self, serial: u64, request: &PlacementRequest<'_>) -> bool;
 
     /// Publishes the TGT's state. Nothing that reveals the new state may leave before. `image` is scratch
     /// space.

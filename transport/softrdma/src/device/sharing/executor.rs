@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_roce::engine::{
-    IMAGE_WORDS, NakCode, Place, Placement, ReadOutcome, ReadPiece, ResponderState, Work,
+    IMAGE_WORDS, NakCode, Placement, PlacementRequest, ReadOutcome, ReadPiece, ResponderState, Work,
 };
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Psn, QpAttributes, QpNumber, SrqNumber, Time};
 
@@ -205,7 +205,7 @@ impl SharedTgt for Executor {
         (last == serial).then_some(outcome)
     }
 
-    fn place(&mut self, call: RemoteCall<'_>, request: &Place<'_>) -> bool {
+    fn place(&mut self, call: RemoteCall<'_>, request: &PlacementRequest<'_>) -> bool {
         let Some(owner) = self.owner(request.srq) else { return false };
         let RemoteCall { tgt, serial, now, outbox } = call;
         let message = Message::Place { tgt: tgt.get(), serial, place: *request };
@@ -268,7 +268,7 @@ impl SharedTgt for Executor {
         self.targets.note_placement(self.record, serial);
     }
 
-    fn was_placed(&self, serial: u64, request: &Place<'_>) -> bool {
+    fn was_placed(&self, serial: u64, request: &PlacementRequest<'_>) -> bool {
         // Atomics and READs need an answer, which was lost with the process.
         matches!(request.work, Work::Send { .. } | Work::Write { .. })
             && self.targets.is_placed(self.record, serial)

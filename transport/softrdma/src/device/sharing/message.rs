@@ -19,7 +19,7 @@
 use crate::device::shard::{MemberOutbox, Reader, RemoteOutcome};
 use crate::host::MemberId;
 use std::net::IpAddr;
-use trunkline_roce::engine::{NakCode, Place, Placement, ReadPiece, RemoteRange, Work};
+use trunkline_roce::engine::{NakCode, Placement, PlacementRequest, ReadPiece, RemoteRange, Work};
 use trunkline_verbs::{
     Access, AddressVector, AsyncEventKind, Gid, IoAddress, Mtu, Psn, QpModify, QpNumber, QpState,
     RemoteAddress, Rkey, SrqNumber,
@@ -32,7 +32,7 @@ pub(super) const KINDS: std::ops::RangeInclusive<u8> = 16..=24;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message<'a> {
     /// Requests the placement of a packet.
-    Place { tgt: u32, serial: u64, place: Place<'a> },
+    Place { tgt: u32, serial: u64, place: PlacementRequest<'a> },
     /// Outcome of a placement.
     Placed { tgt: u32, serial: u64, outcome: RemoteOutcome },
     /// Requests bytes for the answer of a READ.
@@ -196,7 +196,7 @@ impl<'a> Message<'a> {
     }
 }
 
-fn put_place(out: &mut Vec<u8>, place: &Place<'_>) {
+fn put_place(out: &mut Vec<u8>, place: &PlacementRequest<'_>) {
     put32(out, place.psn.get());
     put32(out, place.srq.map_or(0, SrqNumber::get));
     let solicited = if place.solicited { SOLICITED } else { 0 };
@@ -239,7 +239,7 @@ fn put_place(out: &mut Vec<u8>, place: &Place<'_>) {
     }
 }
 
-fn take_place<'a>(from: &mut Reader<'a>) -> Option<Place<'a>> {
+fn take_place<'a>(from: &mut Reader<'a>) -> Option<PlacementRequest<'a>> {
     let psn = Psn::new(from.u32()?);
     let srq = SrqNumber::new(from.u32()?);
     let (tag, flags) = (from.u8()?, from.u8()?);
@@ -263,7 +263,7 @@ fn take_place<'a>(from: &mut Reader<'a>) -> Option<Place<'a>> {
         FETCH_ADD => Work::FetchAdd { remote: take_remote(from)?, add: from.u64()? },
         _ => return None,
     };
-    Some(Place { psn, srq: Some(srq), solicited: flags & SOLICITED != 0, work })
+    Some(PlacementRequest { psn, srq: Some(srq), solicited: flags & SOLICITED != 0, work })
 }
 
 fn put_outcome(out: &mut Vec<u8>, outcome: RemoteOutcome) {
@@ -415,7 +415,7 @@ mod tests {
         let mut all: Vec<_> = works
             .into_iter()
             .zip([true, false].into_iter().cycle())
-            .map(|(work, solicited)| Place { psn, srq, solicited, work })
+            .map(|(work, solicited)| PlacementRequest { psn, srq, solicited, work })
             .map(|place| Message::Place { tgt: 77, serial: u64::MAX - 1, place })
             .collect();
         let outcomes = [

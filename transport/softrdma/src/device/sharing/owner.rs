@@ -11,7 +11,7 @@ use crate::device::shard::{Reception, RemoteOutcome, Shard};
 use crate::device::tables::domain_table::DomainNumber;
 use crate::device::tables::numbers::NumberMap;
 use crate::host::{MemberId, Targets};
-use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece};
+use trunkline_roce::engine::{Placement, PlacementRequest, ReadOutcome, ReadPiece};
 use trunkline_verbs::{QpNumber, SrqNumber};
 
 /// Number of receptions of other processes' TGTs beyond which those of destroyed TGTs are dropped.
@@ -108,7 +108,7 @@ impl Sharing {
         from: MemberId,
         tgt: u32,
         serial: u64,
-        place: &Place<'_>,
+        place: &PlacementRequest<'_>,
     ) {
         let Some(record) = self.targets.find(tgt) else { return };
         let outcome = match self.common_domain(shard, from, tgt, place.srq) {

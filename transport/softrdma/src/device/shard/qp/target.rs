@@ -13,7 +13,9 @@ use crate::device::shard::shared_tgt::{RemoteCall, RemoteOutcome, SharedTgt};
 use crate::device::tables::keys::{KeyRange, KeyView, Refused};
 use crate::device::tables::srqs::UnknownSrq;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trunkline_roce::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
+use trunkline_roce::engine::{
+    NakCode, Placement, PlacementRequest, ReadOutcome, ReadPiece, RemoteRange, Target, Work,
+};
 use trunkline_verbs::{
     Access, Completion, CompletionFlags, CompletionOpcode, CompletionStatus, QpNumber, RemoteAddress,
     SrqNumber, Time,
@@ -145,7 +147,7 @@ impl QpTarget<'_> {
     }
 
     /// Places a packet whose SRQ is not here.
-    fn place_elsewhere(&mut self, request: &Place<'_>) -> Placement {
+    fn place_elsewhere(&mut self, request: &PlacementRequest<'_>) -> Placement {
         self.reception.drop_message();
         if let Sharing::Executed { shared, serial, now } = &mut self.sharing {
             let (tgt, serial, now) = (self.number, *serial, *now);
@@ -198,7 +200,12 @@ impl<'a> Here<'a, '_> {
     }
 
     #[inline]
-    fn send(&mut self, request: &Place<'_>, part: &Part<'_>, first: bool) -> Result<Placement, Failed> {
+    fn send(
+        &mut self,
+        request: &PlacementRequest<'_>,
+        part: &Part<'_>,
+        first: bool,
+    ) -> Result<Placement, Failed> {
         if first {
             // A message that never ended, because its QP was reset meanwhile, holds nothing.
             self.held.drop_message();
@@ -236,7 +243,7 @@ impl<'a> Here<'a, '_> {
         Ok(Placement::Placed)
     }
 
-    fn write(&mut self, request: &Place<'_>, part: &Part<'_>, range: RemoteRange) -> Placement {
+    fn write(&mut self, request: &PlacementRequest<'_>, part: &Part<'_>, range: RemoteRange) -> Placement {
         let Part { offset, payload, last, immediate } = *part;
         let notifies = last && immediate.is_some();
         if notifies && !self.receives.has_some() {
@@ -302,7 +309,7 @@ impl<'a> Here<'a, '_> {
 
 impl Target for QpTarget<'_> {
     #[inline]
-    fn place(&mut self, request: &Place<'_>) -> Placement {
+    fn place(&mut self, request: &PlacementRequest<'_>) -> Placement {
         if let Sharing::Executed { shared, serial, .. } = &mut self.sharing
             && let Some(outcome) = shared.settled(*serial)
         {
