@@ -7,54 +7,78 @@
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
-mod authorize;
-mod balance;
-mod blocking;
-mod callers;
-mod channels;
 mod common;
-mod compatible;
-mod context;
-mod drain;
-mod encoding;
-mod errors;
-mod evolution;
-mod failures;
-mod forked;
 mod fuzz_replay;
 mod gate;
-mod generated;
-mod handlers;
-mod health;
-mod held;
-mod in_process;
-mod interceptors;
-mod last;
-mod lifecycle;
-mod limits;
-mod local;
 mod logged;
-mod made;
-mod memory;
-mod metadata;
-#[allow(non_snake_case, reason = "methods may have the names of constants and types")]
-mod names;
-mod numbers;
-mod order;
 mod pages;
-mod panicking;
-mod paths;
-mod pool;
-mod ports;
-mod runtimes;
-mod shapes;
-mod signals;
-mod stopped;
-mod stream_ends;
-mod streams;
-mod stuck;
-mod threads;
-mod timers;
-mod traces;
-mod unfinished;
-mod values;
+
+/// Calls and channels, as their callers see them.
+mod client {
+    mod balance;
+    mod blocking;
+    mod callers;
+    mod channels;
+    mod failures;
+    mod last;
+    mod local;
+    mod made;
+    mod memory;
+    mod order;
+    mod threads;
+}
+
+/// Start and end of nodes, and the processes and hosts that they run in.
+mod node {
+    mod drain;
+    mod forked;
+    mod in_process;
+    mod lifecycle;
+    mod paths;
+    mod ports;
+    mod runtimes;
+    mod signals;
+    mod stopped;
+    mod stuck;
+}
+
+/// Interceptors, metadata, traces, health and the numbers of calls.
+mod observe {
+    mod health;
+    mod interceptors;
+    mod metadata;
+    mod numbers;
+    mod traces;
+}
+
+/// Handlers: who may call them, where they run, and their limits.
+mod server {
+    mod authorize;
+    mod context;
+    mod handlers;
+    mod held;
+    mod limits;
+    mod panicking;
+    mod pool;
+    mod timers;
+}
+
+/// Streams of items.
+mod streams {
+    mod ends;
+    pub(crate) mod items;
+    mod unfinished;
+}
+
+/// Types, names and versions of services.
+mod types {
+    mod compatible;
+    mod encoding;
+    mod errors;
+    mod evolution;
+    mod generated;
+    #[allow(non_snake_case, reason = "methods may have the names of constants and types")]
+    mod names;
+    mod shapes;
+    mod values;
+}

@@ -21,7 +21,7 @@ const DOCUMENTS: [(&str, &str); 7] = [
     ("docs/evolution.md", include_str!("pages/evolution.rs")),
     // Run by `.ci/full`, with the adapter.
     ("docs/grpc.md", include_str!("../../tonic/interop/tests/page.rs")),
-    ("docs/rpc.md", concat!(include_str!("pages/guide.rs"), include_str!("unfinished.rs"))),
+    ("docs/rpc.md", concat!(include_str!("pages/guide.rs"), include_str!("streams/unfinished.rs"))),
 ];
 
 #[test]

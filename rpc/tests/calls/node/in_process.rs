@@ -2,8 +2,8 @@
 
 use crate::common::fresh_address;
 use std::net::{IpAddr, UdpSocket};
-use std::process::Command;
 use trunkline::{Code, InProcessNetwork, Node, Status, block_on};
+use trunkline_testkit::same_test;
 
 #[trunkline::service]
 trait Greeter {
@@ -52,13 +52,9 @@ fn a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_dire
     // Over UDP the node would not start.
     let refused = Node::builder().listen((listen, 0)).start().unwrap_err();
     assert!(refused.to_string().contains("4791"), "{refused}");
-    let name =
-        "in_process::a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_directory";
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child
-        .args(["--exact", name, "--nocapture"])
-        .env(CHILD, listen.to_string())
-        .env("TRUNKLINE_PROVIDER", "require");
+    let name = "a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_directory";
+    let mut child = same_test(module_path!(), name);
+    child.env(CHILD, listen.to_string()).env("TRUNKLINE_PROVIDER", "require");
     for directory in ["TRUNKLINE_RUNTIME_DIR", "XDG_RUNTIME_DIR", "TMPDIR", "HOME"] {
         child.env(directory, "/proc/nowhere");
     }

@@ -2,7 +2,7 @@
 
 use crate::common::{Events, Reporter, events, pair, until};
 use crate::logged::Logged;
-use crate::streams::Iterate;
+use crate::streams::items::Iterate;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};

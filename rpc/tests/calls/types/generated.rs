@@ -1,14 +1,14 @@
 //! Stubs that `trunkline-codegen` wrote to a file, in place of the attribute macro.
 
 use crate::common::pair;
-use crate::streams::Iterate;
+use crate::streams::items::Iterate;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use trunkline::{Bytes, Status, Stream, block_on};
 
 #[allow(unreachable_pub, unnameable_types, reason = "they are written for a crate that exports them")]
 mod stubs {
-    include!("../../../codegen/tests/golden/kv.rs");
+    include!("../../../../codegen/tests/golden/kv.rs");
 }
 
 #[derive(Default)]
