@@ -51,12 +51,12 @@ mod executor;
 pub mod fuzz;
 mod node;
 mod observe;
+mod poller;
 mod server;
 mod status;
 pub mod stream;
 #[doc(hidden)]
 pub mod stub;
-mod upper;
 mod wire;
 
 pub mod device {

@@ -129,7 +129,7 @@ struct PollerQueue {
     commands: SegQueue<Command>,
 }
 
-/// Handle that wakes one poller. Put work where its upper half finds it, then call [`PollerHandle::wake`].
+/// Handle that wakes one poller. Put work where its driver finds it, then call [`PollerHandle::wake`].
 #[derive(Clone)]
 pub struct PollerHandle(Arc<PollerQueue>);
 

@@ -6,7 +6,7 @@
 use crate::PeerKey;
 use crate::credit::Grantor;
 use crate::session::private_data::{Hello, Refusal, Welcome};
-use crate::wire::frame::{Announcement, Fin, FrameKind, Header, SETTLED, Settled, bundled, upper_header};
+use crate::wire::frame::{Announcement, Fin, FrameKind, Header, SETTLED, Settled, bundled, message_header};
 use crate::wire::settings::Settings;
 use trunkline_verbs::QpNumber;
 
@@ -36,7 +36,7 @@ pub fn frame(data: &[u8]) {
             for message in bundled(data, header.word) {
                 let Ok(message) = message else { return };
                 assert!(
-                    message.start >= end && upper_header(&data[message.clone()]).is_some(),
+                    message.start >= end && message_header(&data[message.clone()]).is_some(),
                     "messages in order"
                 );
                 end = message.end;

@@ -1,8 +1,8 @@
 //! Pollers, trunks, sessions, credits and registered buffers over XRC, or over RC on devices without XRC.
 //!
 //! A [`Node`] has one or more pollers, each a thread with a CQ, an SRQ and its share of the work, and one
-//! trunk per poller and peer node. It carries messages between pollers. The program gives each poller an
-//! [`Upper`] half, which interprets them.
+//! trunk per poller and peer node. It carries messages between pollers. The program gives each poller a driver, which
+//! owns the poller's [`Transport`], takes its turns and interprets the messages.
 //!
 //! | module | contents |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | `report` | counters, the report and the status of a node, ledgers for simulations |
 //! | `command` | commands between the machines of a node |
 //! | `peer` | keys of peers, maps by them, their hosts and epochs |
-//! | `upper` | the interface to the protocol above |
+//! | `messages` | messages and events between a transport and its driver |
 //! | `poller` | the loop, sending, receiving, frames that cross to another poller over RC |
 //! | `trunk` | messages of one INI: staged, in flight, partly transferred |
 //! | `session` | handshake and connection machine, without I/O; the CM machine |
@@ -29,6 +29,7 @@ mod command;
 mod credit;
 mod deadlines;
 pub mod fuzz;
+mod messages;
 mod node;
 mod peer;
 mod poller;
@@ -36,7 +37,6 @@ mod provider;
 mod report;
 mod session;
 mod trunk;
-mod upper;
 mod wire;
 
 pub use budget::{BudgetReport, Exhausted, Leaves, Limit};
@@ -44,13 +44,18 @@ pub use buffer::{Body, RegisteredBuffer};
 pub use command::PollerHandle;
 #[doc(hidden)]
 pub use deadlines::{DeadlineKey, Deadlines};
+pub use messages::{
+    Announcement, Awaited, Connect, Event, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex,
+    Reach, Report, Screening, SendError, SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn,
+};
 pub use node::{
-    ClientAddressCause, DeviceError, InProcessNetwork, NicOptions, Node, NodeOptions, Pinning,
-    ProviderChoice, StartError, TakenPort, UpperFailure, Watch,
+    ClientAddressCause, DeviceError, DriverFailure, InProcessNetwork, NicOptions, Node, NodeOptions, Pinning,
+    ProviderChoice, StartError, TakenPort, Watch,
 };
 #[doc(hidden)]
 pub use node::{check, footprint};
 pub use peer::{PeerHosts, PeerKey, PeerMap};
+pub use poller::{Begun, Transport};
 pub use provider::{Connections, NoNic, host_has};
 pub use report::{
     DeviceCounter, FailedCalls, Histogram, LaneReport, LimitReport, LogLimit, MethodReport, NodeReport,
@@ -58,9 +63,5 @@ pub use report::{
 };
 #[doc(hidden)]
 pub use report::{histogram, ledger};
-pub use upper::{
-    Awaited, Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, Reach, Report,
-    Screening, SendError, SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper,
-};
 #[doc(hidden)]
 pub use wire::EAGER_BYTES;

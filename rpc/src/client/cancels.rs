@@ -3,7 +3,7 @@
 use crate::wire::frame::{Encoded, Header, send, without_call};
 use std::mem;
 use std::time::Duration;
-use trunkline_transport::{Carrier, PeerKey, SendError, Toward};
+use trunkline_transport::{PeerKey, SendError, Toward, Transport};
 use trunkline_verbs::Time;
 
 /// Time until a full queue of messages is tried again.
@@ -54,12 +54,12 @@ impl Cancels {
 /// Sends a frame without a waiting call. `scratch` is reused to avoid an allocation.
 pub(super) fn send_control(
     scratch: &mut Vec<u8>,
-    carrier: &mut dyn Carrier,
+    transport: &mut Transport,
     peer: PeerKey,
     toward: Toward,
     ordered: bool,
     header: &Header,
 ) -> Result<(), SendError> {
     let mut out = without_call(peer, toward, None, ordered);
-    send(carrier, header, &mut Encoded::default(), scratch, &mut out).map(drop)
+    send(transport, header, &mut Encoded::default(), scratch, &mut out).map(drop)
 }

@@ -189,7 +189,7 @@ impl ClientInterceptors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upper::fake::{ECHO, FEED};
+    use crate::poller::tests::service::{ECHO, FEED};
     use std::sync::{Arc, OnceLock};
 
     fn new(method: &'static MethodName, of_client: Option<Duration>) -> ClientCall {

@@ -1,4 +1,4 @@
-//! Statuses of calls that the carrier or the server refused, or that exceed a limit.
+//! Statuses of calls that the transport or the server refused, or that exceed a limit.
 
 use super::flight::Flight;
 use crate::call::AdmissionClass;
@@ -22,7 +22,7 @@ pub(super) fn expired() -> Status {
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
 }
 
-/// Returns the status of a call that the carrier did not accept. The caller adds the method name.
+/// Returns the status of a call that the transport did not accept. The caller adds the method name.
 pub(super) fn refused(error: SendError) -> Status {
     let (code, reason) = match error {
         SendError::NoPeer => (Code::Unavailable, Reason::Draining),

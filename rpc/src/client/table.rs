@@ -35,8 +35,8 @@ use trunkline_machine::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Awaited, Carrier, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap,
-    PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward,
+    Awaited, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap, PollerIndex,
+    Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -119,7 +119,7 @@ impl Table {
     #[inline]
     pub(crate) fn start(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         call: &mut Submission,
         rest: impl FnOnce(Encoded),
     ) {
@@ -127,18 +127,18 @@ impl Table {
             self.count_refusal(call.method, Code::Cancelled);
             return rest(mem::take(&mut call.encoded));
         }
-        let now = carrier.now();
+        let now = transport.now();
         if let Some(status) = self.refusal(call, now) {
             return self.end_with(call, status);
         }
-        let peer = carrier.peer(call.server);
+        let peer = transport.peer(call.server);
         call.server = peer;
         if self.drained.refuses(peer) && self.is_stopped(peer, call) {
             return;
         }
         let has_line = !self.waiting.is_empty();
         let pass = if has_line { self.waiting.pass(peer, call) } else { Ok(call.leaves()) };
-        match pass.and_then(|leaves| self.attempt(carrier, peer, call, leaves)) {
+        match pass.and_then(|leaves| self.attempt(transport, peer, call, leaves)) {
             Ok(is_queued) => {
                 if has_line {
                     self.waiting.passed(peer, Part::of(call), is_queued);
@@ -223,7 +223,7 @@ impl Table {
     #[inline]
     fn attempt(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         peer: PeerKey,
         pending: &mut Submission,
         leaves: Leaves,
@@ -233,18 +233,18 @@ impl Table {
             self.generation = self.generation.wrapping_add(1);
         }
         let (asked, session) = self.asked(peer, pending.method);
-        match self.send(carrier, peer, pending, asked, session, leaves) {
+        match self.send(transport, peer, pending, asked, session, leaves) {
             Ok(is_queued) => Ok(is_queued),
-            Err(error) => self.not_taken(carrier, peer, pending, error, leaves),
+            Err(error) => self.not_taken(transport, peer, pending, error, leaves),
         }
     }
 
-    /// Handles a request that the carrier did not accept.
+    /// Handles a request that the transport did not accept.
     #[cold]
     #[inline(never)]
     fn not_taken(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         peer: PeerKey,
         pending: &mut Submission,
         error: SendError,
@@ -253,7 +253,7 @@ impl Table {
         let may_follow = pending.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
             // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
-            self.send(carrier, peer, pending, Asked::from(pending.method), None, leaves)
+            self.send(transport, peer, pending, Asked::from(pending.method), None, leaves)
         } else {
             Err(error)
         };
@@ -263,7 +263,7 @@ impl Table {
                 return Err(NoRoom::Queue(exhausted));
             }
             if pending.drops_trace(error) {
-                return self.attempt(carrier, peer, pending, leaves);
+                return self.attempt(transport, peer, pending, leaves);
             }
             self.waiting.there_is_room();
             let status =
@@ -273,12 +273,12 @@ impl Table {
         })
     }
 
-    /// Hands the request of a call to the carrier, which puts the call in flight. Returns true if the request waits
+    /// Hands the request of a call to the transport, which puts the call in flight. Returns true if the request waits
     /// to be sent.
     #[inline]
     fn send(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         peer: PeerKey,
         pending: &mut Submission,
         asked: Asked,
@@ -290,7 +290,7 @@ impl Table {
         let counters = self.counters.index(method);
         let flight = self.flights.vacant_entry();
         let call = number(flight.key(), self.generation, one_way);
-        let now = carrier.now();
+        let now = transport.now();
         let opens = method.streams.any();
         // An ordered call must not follow others to another session.
         // A balanced channel repeats other calls.
@@ -317,7 +317,7 @@ impl Table {
             deadline: is_timed.then_some(deadline),
             leaves,
         };
-        let sent = send(carrier, &header, &mut pending.encoded, &mut self.scratch, &mut out);
+        let sent = send(transport, &header, &mut pending.encoded, &mut self.scratch, &mut out);
         let taken = sent.inspect_err(|_| pending.body = mem::take(&mut out.body))?;
         let Some(answer) = pending.answer.take() else { return Ok(false) };
         let due = match answer.stream() {
@@ -365,20 +365,20 @@ impl Table {
     /// Takes a frame of a stream from its server.
     pub(crate) fn stream_frame(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         from: PeerKey,
         call: u64,
         part: StreamPart,
         item: &[u8],
     ) {
-        let (now, most_metadata, memory) = (carrier.now(), self.most_metadata, Rc::clone(&self.memory));
+        let (now, most_metadata, memory) = (transport.now(), self.most_metadata, Rc::clone(&self.memory));
         let waiting = if mutant!(late_items_match_any_stream) {
             parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
         } else {
             self.waiting(from, call)
         };
         let Some(flight) = waiting else { return };
-        let Some(stream) = flight.answer.stream() else { return self.without_stream(carrier, call) };
+        let Some(stream) = flight.answer.stream() else { return self.without_stream(transport, call) };
         // The server may allow more than this side.
         let most = if part == StreamPart::Accept { most_metadata } else { usize::MAX };
         let received = check_metadata(item.len(), most)
@@ -386,18 +386,18 @@ impl Table {
             .and_then(|()| stream.frame(now, part, item, &|peer, from, to| memory.recharge(peer, from, to)));
         if let Err(status) = received {
             stream.abort(status.of_call(format_args!("{} at {}", flight.method, flight.peer)));
-            self.sweep(carrier);
+            self.sweep(transport);
         }
     }
 
     /// Ends a call without a stream, for which a frame of one came.
     #[cold]
-    fn without_stream(&mut self, carrier: &mut dyn Carrier, call: u64) {
+    fn without_stream(&mut self, transport: &mut Transport, call: u64) {
         let Some(flight) = self.flight(call) else { return };
         let status = Misuse::NO_STREAM.status();
         let text = format!("{}: {}", flight.name(), status.message());
-        let unsent = self.take_unsent(carrier, &[call]);
-        self.abandon(carrier, call, &unsent, |_| (status.code(), Reason::OtherProtocol, text));
+        let unsent = self.take_unsent(transport, &[call]);
+        self.abandon(transport, call, &unsent, |_| (status.code(), Reason::OtherProtocol, text));
     }
 
     /// Ends a call whose stream has an item that found no memory on this node in time.
@@ -424,8 +424,8 @@ impl Table {
     }
 
     /// Sends the requests of waiting calls while there is room. Returns true if a round has begun.
-    pub(crate) fn admit(&mut self, carrier: &mut dyn Carrier, mut rest: impl FnMut(Encoded)) -> bool {
-        if !self.waiting.begin_round(carrier.now()) || mutant!(admission_is_lost) {
+    pub(crate) fn admit(&mut self, transport: &mut Transport, mut rest: impl FnMut(Encoded)) -> bool {
+        if !self.waiting.begin_round(transport.now()) || mutant!(admission_is_lost) {
             return false;
         }
         for call in self.waiting.abandoned() {
@@ -433,23 +433,23 @@ impl Table {
         }
         for _ in 0..ROUND {
             let Some((seat, mut call, leaves)) = self.waiting.next() else { break };
-            // The carrier may have forgotten a peer that nothing was sent to for long.
-            carrier.peer(call.server);
+            // The transport may have forgotten a peer that nothing was sent to for long.
+            transport.peer(call.server);
             if call.is_abandoned() {
                 self.waiting.leave(seat, None);
                 self.end(call, gave_up());
                 continue;
             }
-            let is_away = call.is_chosen() && !carrier.is_up(seat.peer);
+            let is_away = call.is_chosen() && !transport.is_up(seat.peer);
             if is_away || (self.drained.refuses(seat.peer) && self.is_stopped(seat.peer, &mut call)) {
                 self.waiting.leave(seat, None);
                 // A call that was stopped has no answer any more.
                 self.held.make_again(call);
                 continue;
             }
-            match self.attempt(carrier, seat.peer, &mut call, leaves) {
+            match self.attempt(transport, seat.peer, &mut call, leaves) {
                 Ok(is_queued) => {
-                    let waited = self.waiting.since(&seat).map_or(0, |since| carrier.now().since(since));
+                    let waited = self.waiting.since(&seat).map_or(0, |since| transport.now().since(since));
                     self.counters.of(call.method).into_iter().for_each(|counters| counters.waited(waited));
                     self.waiting.leave(seat, Some(is_queued));
                     rest(call.encoded);
@@ -462,8 +462,8 @@ impl Table {
     }
 
     /// Takes the outcome of sending a request.
-    pub(crate) fn sent(&mut self, carrier: &dyn Carrier, token: Token, outcome: SendOutcome) {
-        let now = carrier.now();
+    pub(crate) fn sent(&mut self, transport: &Transport, token: Token, outcome: SendOutcome) {
+        let now = transport.now();
         let Some(flight) = self.flight(token.0) else { return };
         match outcome {
             SendOutcome::Delivered if flight.one_way => self.finish(now, token.0, Ok(Response::empty())),
@@ -489,7 +489,7 @@ impl Table {
                         out_of_order(cause).of_call(format_args!("{} at {}", flight.method, flight.peer))
                     }
                     PeerDown::Deadline if !may_have_run => {
-                        let why = not_sent(carrier.is_up(peer), carrier.away(peer));
+                        let why = not_sent(transport.is_up(peer), transport.away(peer));
                         let text = format!("{}: {why}", flight.name());
                         Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
                     }
@@ -645,13 +645,13 @@ impl Table {
     }
 
     /// Sends DRAINED to all pollers of a peer: this poller has answered the calls that it has run for them, and runs no more.
-    pub(crate) fn tell_drained(&mut self, carrier: &mut dyn Carrier, peer: PeerKey) {
+    pub(crate) fn tell_drained(&mut self, transport: &mut Transport, peer: PeerKey) {
         let pollers = self.sessions.get(peer).map_or(0, |session| session.pollers);
         for poller in (0..pollers).map(PollerIndex) {
             // The calls of a peer that is not told may have run, as far as it knows.
             let _ = send_control(
                 &mut self.scratch,
-                carrier,
+                transport,
                 peer,
                 Toward::Poller(poller),
                 false,
@@ -666,14 +666,14 @@ impl Table {
     }
 
     /// Handles the loss of a peer: no reply will come for delivered requests.
-    pub(crate) fn down(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, cause: PeerDown) {
+    pub(crate) fn down(&mut self, transport: &mut Transport, peer: PeerKey, cause: PeerDown) {
         self.forget_numbers(peer);
         self.cancels.forget(peer);
         let lost = self.numbers(|flight| {
             flight.peer == peer
                 && match flight.progress {
                     Progress::Waits => false,
-                    Progress::Left(session) => !carrier.has_session(peer, session),
+                    Progress::Left(session) => !transport.has_session(peer, session),
                     Progress::Delivered => true,
                 }
         });
@@ -690,16 +690,16 @@ impl Table {
             } else {
                 missed(flight, cause)
             };
-            self.finish(carrier.now(), call, Err(status));
+            self.finish(transport.now(), call, Err(status));
         }
         // Another server takes the requests that have not left.
         let chosen = self.numbers(|flight| flight.peer == peer && flight.is_chosen);
-        for Token(call) in self.take_unsent(carrier, &chosen) {
+        for Token(call) in self.take_unsent(transport, &chosen) {
             if !self.is_taken_back(call)
                 && let Some(flight) = self.flight(call)
             {
                 let status = Status::unreachable(flight.name(), cause, false);
-                self.finish(carrier.now(), call, Err(status));
+                self.finish(transport.now(), call, Err(status));
             }
         }
         self.sessions.remove(peer);
@@ -747,11 +747,11 @@ impl Table {
     }
 
     /// Ends the calls whose deadline has passed. Returns true if there was one.
-    pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
-        let now = carrier.now();
+    pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
+        let now = transport.now();
         let mut any = false;
         for cancel in self.cancels.take_due(now) {
-            self.cancel(carrier, cancel);
+            self.cancel(transport, cancel);
         }
         while let Some((call, why)) = self.waiting.late(now) {
             any = true;
@@ -779,15 +779,15 @@ impl Table {
             }
         }
         any |= !due.is_empty();
-        let unsent = self.take_unsent(carrier, &due);
+        let unsent = self.take_unsent(transport, &due);
         for call in due {
             let Some(flight) = self.flight(call) else { continue };
             let name = flight.name();
             let peer = flight.peer;
-            let (is_up, away) = (carrier.is_up(peer), carrier.away(peer));
+            let (is_up, away) = (transport.is_up(peer), transport.away(peer));
             let is_reply = |frame: &[u8]| is_reply_to(frame, call);
-            let waiting = carrier.waiting_bytes(peer, &is_reply);
-            self.abandon(carrier, call, &unsent, |has_left| {
+            let waiting = transport.waiting_bytes(peer, &is_reply);
+            self.abandon(transport, call, &unsent, |has_left| {
                 let unsent = (!has_left).then_some((is_up, away));
                 let text = format!("{name}: {}", late(idle.get(&call), waiting, unsent));
                 (Code::DeadlineExceeded, Reason::Expired, text)
@@ -800,15 +800,15 @@ impl Table {
     ///
     /// It examines every call in flight. A turn after dropped calls costs one pass over the slab, and in exchange a
     /// dropped call costs no message to the poller. Calls that wait for room are examined in their next round.
-    pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
+    pub(crate) fn sweep(&mut self, transport: &mut Transport) {
         self.waiting.ask_for_sweep();
         for (_, call) in self.held.take(Submission::is_abandoned) {
             self.end(call, gave_up());
         }
         let abandoned = self.numbers(|flight| flight.answer.is_abandoned());
-        let unsent = self.take_unsent(carrier, &abandoned);
+        let unsent = self.take_unsent(transport, &abandoned);
         for call in abandoned {
-            self.abandon(carrier, call, &unsent, |_| {
+            self.abandon(transport, call, &unsent, |_| {
                 (Code::Cancelled, Reason::Cancelled, GAVE_UP.to_owned())
             });
         }
@@ -937,21 +937,21 @@ impl Table {
         self.budget.settle_cache();
     }
 
-    /// Takes unsent requests of these calls back from the carrier, all at once, because each search goes through
+    /// Takes unsent requests of these calls back from the transport, all at once, because each search goes through
     /// its queues.
-    fn take_unsent(&mut self, carrier: &mut dyn Carrier, calls: &[u64]) -> BTreeSet<Token> {
+    fn take_unsent(&mut self, transport: &mut Transport, calls: &[u64]) -> BTreeSet<Token> {
         let mut waits =
             |call: &u64| self.flight(*call).is_some_and(|flight| flight.progress == Progress::Waits);
         let waiting =
             calls.iter().filter(|call| waits(call)).map(|call| Token(*call)).collect::<BTreeSet<_>>();
-        if waiting.is_empty() { waiting } else { carrier.cancel(&waiting) }
+        if waiting.is_empty() { waiting } else { transport.cancel(&waiting) }
     }
 
     /// Ends a call that may have been sent, with a status that depends on that, and tells the remote poller that
     /// the call was dropped. Requests in `unsent` will not leave.
     fn abandon(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         call: u64,
         unsent: &BTreeSet<Token>,
         why: impl FnOnce(bool) -> (Code, Reason, String),
@@ -961,7 +961,7 @@ impl Table {
         let has_left = !unsent.contains(&Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
-        self.finish(carrier.now(), call, Err(status.because(reason)));
+        self.finish(transport.now(), call, Err(status.because(reason)));
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
@@ -969,16 +969,17 @@ impl Table {
         let Some(session) = self.sessions.get(peer) else { return };
         let toward = Toward::Poller(turn.of(session.pollers));
         let cancel = Cancel { peer, toward, call, ordered: method.streams.any() };
-        self.cancel(carrier, cancel);
+        self.cancel(transport, cancel);
     }
 
     /// Sends a cancellation, or keeps it if there is no room. A lost one costs the server no more than the handler's time, but a
     /// stream may have no deadline.
-    fn cancel(&mut self, carrier: &mut dyn Carrier, cancel: Cancel) {
+    fn cancel(&mut self, transport: &mut Transport, cancel: Cancel) {
         let Cancel { peer, toward, call, ordered } = cancel;
-        let sent = send_control(&mut self.scratch, carrier, peer, toward, ordered, &Header::Cancel { call });
+        let sent =
+            send_control(&mut self.scratch, transport, peer, toward, ordered, &Header::Cancel { call });
         if ordered && matches!(sent, Err(SendError::QueueFull(_))) {
-            self.cancels.push(cancel, carrier.now());
+            self.cancels.push(cancel, transport.now());
         }
     }
 }

@@ -1,9 +1,5 @@
 //! Fuzz targets: functions that take arbitrary bytes and panic when an invariant is broken.
 
-mod poller;
-
-pub use poller::poller;
-
 use crate::codec::{self, Allowance, Bincode, CodecFor, DecodeError, FREE};
 use crate::wire::frame::Header;
 use serde::Deserialize;

@@ -17,10 +17,10 @@ use crate::node::lifecycle::{Lifecycle, lost_in_child, refused_in_child};
 use crate::node::start_error::StartError;
 use crate::observe::counted;
 use crate::observe::health::{HealthReporter, HealthServer};
+use crate::poller::RpcPoller;
 use crate::server::{AddRows, Authorize, Authorizers, LimitReports, MethodNumbers, Service};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::upper::RpcPoller;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
@@ -623,13 +623,23 @@ impl NodeBuilder {
         }
         let (of_pollers, to_routes) = (Arc::clone(&inboxes), Arc::clone(&routes));
         let (of_node, shared) = (clock.clone(), budgets.clone());
-        let node = trunkline_transport::Node::start(options, move |index: PollerIndex| {
-            let inbox = Arc::clone(&of_pollers[usize::from(index.0)]);
+        let node = trunkline_transport::Node::start(options, move |transport| {
+            let inbox = Arc::clone(&of_pollers[usize::from(transport.poller().0)]);
             let (clock, guard, pool) = (clock.clone(), runtime_guard.clone(), shared_pool.clone());
             let routes = Arc::clone(&to_routes);
-            let poller =
-                RpcPoller::new(index, inbox, &services, &numbers, clock, guard, pool, routes, &shared)?;
-            Ok(poller.with_authorizers(&authorizers))
+            let poller = RpcPoller::new(
+                transport,
+                inbox,
+                &services,
+                &numbers,
+                clock,
+                guard,
+                pool,
+                routes,
+                &shared,
+                &authorizers,
+            );
+            Ok(poller?)
         })
         .map_err(StartError::from_transport)?;
         for (inbox, handle) in inboxes.iter().zip(node.poller_handles()) {

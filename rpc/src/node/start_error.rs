@@ -90,9 +90,9 @@ impl StartError {
             Transport::PortTaken { address, cause } => {
                 Self::BadAddress { address: address.to_string(), cause: io::Error::other(cause) }
             }
-            Transport::Upper(cause) => match cause.downcast::<HandlerInitError>() {
+            Transport::Driver(cause) => match cause.downcast::<HandlerInitError>() {
                 Ok(not_made) => Self::Handler { service: not_made.service, cause: not_made.cause },
-                Err(cause) => Self::Refused(StartCause(Transport::Upper(cause))),
+                Err(cause) => Self::Refused(StartCause(Transport::Driver(cause))),
             },
             error @ (Transport::BadOption { .. }
             | Transport::BadEnvironment { .. }

@@ -36,8 +36,8 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, Message, Origin, Outgoing, PeerKey, PollerIndex,
-    Report, Screening, SendError, SessionNumber, Toward,
+    Body, Connect, DeadlineKey, Deadlines, Leaves, Message, Origin, Outgoing, PeerKey, PollerIndex, Report,
+    Screening, SendError, SessionNumber, Toward, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -255,21 +255,21 @@ impl Dispatch {
     #[inline(never)]
     pub(crate) fn request_by_name(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         from: Origin,
         header: RequestHeader,
         message: Message,
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        self.request(carrier, from, header, message, encoded, ready);
+        self.request(transport, from, header, message, encoded, ready);
     }
 
     /// Starts the handler of a request, or replies at once.
     #[inline(always)]
     pub(crate) fn request(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         from: Origin,
         header: RequestHeader,
         message: Message,
@@ -279,7 +279,7 @@ impl Dispatch {
         // One branch without authorizers: this is the path of all calls.
         if self.has_authorizers() && !message.is_accepted() {
             let head = message.as_slice().get(..encoded.start).unwrap_or_default();
-            if self.screen(carrier, from, &header, head) == Screening::Refused {
+            if self.screen(transport, from, &header, head) == Screening::Refused {
                 return;
             }
         }
@@ -288,15 +288,15 @@ impl Dispatch {
             Asked::Method(_) => None,
         };
         let deadline = (header.time_left_us > 0)
-            .then(|| carrier.now().plus_ns(u64::from(header.time_left_us) * NS_PER_US));
+            .then(|| transport.now().plus_ns(u64::from(header.time_left_us) * NS_PER_US));
         let Some(caller) = table.and_then(|table| self.caller(table, from, &header, deadline)) else {
-            return self.look_up(carrier, from, header, deadline, message, encoded, ready);
+            return self.look_up(transport, from, header, deadline, message, encoded, ready);
         };
         match table {
             Some(table) if !self.inbox.lifecycle().is_draining() => {
-                self.start(carrier, caller, table, message, encoded, ready);
+                self.start(transport, caller, table, message, encoded, ready);
             }
-            _ => self.look_up(carrier, from, header, deadline, message, encoded, ready),
+            _ => self.look_up(transport, from, header, deadline, message, encoded, ready),
         }
     }
 
@@ -330,7 +330,7 @@ impl Dispatch {
     #[inline(never)]
     fn look_up(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         from: Origin,
         header: RequestHeader,
         deadline: Option<Time>,
@@ -354,22 +354,22 @@ impl Dispatch {
         let caller = Caller { key, deadline, one_way, metadata, table, streams, number, overtakes: false };
         // A node that drains waits for what it sends, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
-            self.report(carrier, caller.key, number);
+            self.report(transport, caller.key, number);
         }
         match self.check_phase().and(found) {
-            Ok(table) => self.start(carrier, caller, table, message, encoded, ready),
-            Err(status) => self.refuse_unfound(carrier, caller, asked, status),
+            Ok(table) => self.start(transport, caller, table, message, encoded, ready),
+            Err(status) => self.refuse_unfound(transport, caller, asked, status),
         }
     }
 
     /// Refuses a request of a method that this node does not serve, or not now.
-    fn refuse_unfound(&mut self, carrier: &mut dyn Carrier, caller: Caller, asked: Asked, status: Status) {
+    fn refuse_unfound(&mut self, transport: &mut Transport, caller: Caller, asked: Asked, status: Status) {
         if caller.one_way && status.reason() != Some(Reason::Draining) {
             self.counters(caller.table).refused();
             self.counters(caller.table).failed(status.code());
-            self.not_served(carrier, caller.key, asked, &status);
+            self.not_served(transport, caller.key, asked, &status);
         } else {
-            self.refuse_call(carrier, caller, status);
+            self.refuse_call(transport, caller, status);
         }
     }
 
@@ -378,7 +378,7 @@ impl Dispatch {
     #[inline]
     fn start(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         caller: Caller,
         table: u32,
         message: Message,
@@ -387,16 +387,16 @@ impl Dispatch {
     ) {
         let Caller { key, deadline, .. } = caller;
         let admitted =
-            self.admit(carrier, &caller, table).and_then(|()| self.admit_stream(carrier.now(), &caller));
+            self.admit(transport, &caller, table).and_then(|()| self.admit_stream(transport.now(), &caller));
         if let Err(status) = admitted {
-            return self.refuse_call(carrier, caller, status);
+            return self.refuse_call(transport, caller, status);
         }
         if caller.metadata > 0
             && let Err(status) = self.take_metadata(&caller, message.as_slice(), encoded.start)
         {
             self.ended(key.peer, table);
             self.arguments.put_back(key.peer, first_charge(caller.streams));
-            return self.refuse_call(carrier, caller, status);
+            return self.refuse_call(transport, caller, status);
         }
         let stream = if caller.streams.any() { Some(self.open(&caller)) } else { None };
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
@@ -412,13 +412,13 @@ impl Dispatch {
             Started::Running(slot) => {
                 let task = TaskId { table, slot };
                 let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
-                let started = carrier.now();
+                let started = transport.now();
                 let timer = deadline.map(|deadline| self.deadlines.add(started, deadline, task));
                 self.counters(table).began();
                 self.running.insert(task, Running { caller, started, timer, decoded, context, stream });
                 // A peer that uses a number twice confuses only its own cancellations, but must not lose a stream.
                 if let Some(earlier) = self.by_key.insert(key, task) {
-                    self.end_replaced(carrier, earlier);
+                    self.end_replaced(transport, earlier);
                 }
             }
             Started::Ended(outcome) => {
@@ -431,13 +431,13 @@ impl Dispatch {
                 match outcome {
                     Ok(reply) if !caller.one_way && caller.number.is_none() && metadata.is_none() => {
                         self.counters(table).ended_at_once();
-                        self.reply_at_once(carrier, &caller, (reply.encoded, reply.body));
+                        self.reply_at_once(transport, &caller, (reply.encoded, reply.body));
                     }
                     outcome => {
                         if !is_of_drain(&outcome) {
                             self.counters(table).ended_at_once();
                         }
-                        self.reply(carrier, caller, outcome, metadata);
+                        self.reply(transport, caller, outcome, metadata);
                     }
                 }
             }
@@ -463,25 +463,25 @@ impl Dispatch {
 
     /// Replies to a call whose handler has ended in its first poll.
     #[inline]
-    fn reply_at_once(&mut self, carrier: &mut dyn Carrier, caller: &Caller, mut parts: Parts) {
+    fn reply_at_once(&mut self, transport: &mut Transport, caller: &Caller, mut parts: Parts) {
         let metadata = MetadataBytes::default();
         let header =
             Header::Reply { call: caller.key.call, code: 0, by: By::Handler, number: None, metadata };
         let sent = if waits_for_room(caller, &parts) {
-            self.send_or_wait(carrier, *caller, header, parts)
+            self.send_or_wait(transport, *caller, header, parts)
         } else {
-            self.send(carrier, caller, &header, &mut parts)
+            self.send(transport, caller, &header, &mut parts)
         };
         if let Err(error) = sent {
             self.count_unsent(caller.table, &error);
-            self.reply_with_refusal(carrier, *caller, true, error);
+            self.reply_with_refusal(transport, *caller, true, error);
         }
     }
 
     /// Refuses a request that cannot be read.
     pub(crate) fn refuse(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         from: Origin,
         call: u64,
         one_way: bool,
@@ -500,7 +500,7 @@ impl Dispatch {
         tracing::debug!(peer = ?from.peer, one_way, %error, "a request was refused");
         let caller = Caller { one_way, ..Caller::of_one_way(Key::new(from, call)) };
         let status = Status::not_run(code, error.to_string()).because(reason);
-        self.refuse_call(carrier, caller, status);
+        self.refuse_call(transport, caller, status);
     }
 
     /// Drops the handler of a call that its caller has cancelled.
@@ -515,7 +515,7 @@ impl Dispatch {
     }
 
     /// Polls a woken handler, and replies if it has ended.
-    pub(crate) fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
+    pub(crate) fn poll(&mut self, transport: &mut Transport, task: TaskId) {
         let Some(served) = self.methods.get_mut(task.table as usize) else { return };
         self.inbox.running().handler(task.table);
         // A wake-up for an earlier call may find no handler.
@@ -533,27 +533,27 @@ impl Dispatch {
             running.context = context;
         }
         let Some(outcome) = polled else { return };
-        if let Some((caller, metadata)) = self.forget(carrier.now(), task, !is_of_drain(&outcome)) {
-            self.reply(carrier, caller, outcome, metadata);
+        if let Some((caller, metadata)) = self.forget(transport.now(), task, !is_of_drain(&outcome)) {
+            self.reply(transport, caller, outcome, metadata);
         }
     }
 
     /// Drops the handlers whose deadline has passed. Returns true if there was one.
-    pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
+    pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
-        while let Some(task) = self.deadlines.due(carrier.now()) {
+        while let Some(task) = self.deadlines.due(transport.now()) {
             any = true;
             let caller = self.running.get_mut(&task).map(|running| {
                 running.timer = None;
                 running.caller
             });
             self.current.take_withdrawn();
-            self.drop_task(carrier.now(), task);
+            self.drop_task(transport.now(), task);
             let is_withdrawn = self.current.take_withdrawn();
             if let Some(caller) = caller.filter(|_| is_withdrawn) {
                 let text = "the deadline passed while the call waited for a worker";
                 let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
-                self.reply(carrier, caller, Err(Failure::Node(status)), None);
+                self.reply(transport, caller, Err(Failure::Node(status)), None);
             } else if let Some(caller) = caller {
                 self.counters(task.table).failed(Code::DeadlineExceeded);
                 if caller.one_way {
@@ -660,11 +660,11 @@ impl Dispatch {
     /// Charges a peer with a handler, or refuses the request. It also refuses when the peer takes so few replies
     /// that there is no room for this one, and when a limit of the method is reached.
     #[inline]
-    fn admit(&mut self, carrier: &mut dyn Carrier, caller: &Caller, table: u32) -> Result<(), Status> {
+    fn admit(&mut self, transport: &mut Transport, caller: &Caller, table: u32) -> Result<(), Status> {
         let peer = caller.key.peer;
         let refusal = |text| Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded);
         if !caller.one_way {
-            let room = carrier.has_reply_room(peer);
+            let room = transport.has_reply_room(peer);
             room.map_err(|exhausted| refusal(format!("the caller takes too few replies: {exhausted}")))?;
         }
         self.budget.take_one(peer, Leaves::Nothing).map_err(|exhausted| refusal(exhausted.to_string()))?;
@@ -687,25 +687,26 @@ impl Dispatch {
     }
 
     /// Reports the number of a one-way call's method to its caller, unless the caller accepts too few frames.
-    fn report(&mut self, carrier: &mut dyn Carrier, key: Key, number: Number) {
-        if carrier.has_reply_room(key.peer).is_err() {
+    fn report(&mut self, transport: &mut Transport, key: Key, number: Number) {
+        if transport.has_reply_room(key.peer).is_err() {
             return;
         }
         let header = Header::Number { call: key.call, number };
         // The next call names the method by its hash again if this one is lost.
-        let _ = self.send(carrier, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
+        let _ =
+            self.send(transport, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
 
     /// Replies to a call, or logs the failure of a one-way call.
     #[inline(never)]
     fn reply(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         caller: Caller,
         mut outcome: Outcome,
         metadata: Option<Box<ReplyMetadata>>,
     ) {
-        let (now, Caller { key, one_way, number, .. }) = (carrier.now(), caller);
+        let (now, Caller { key, one_way, number, .. }) = (transport.now(), caller);
         if one_way {
             outcome.as_ref().err().into_iter().for_each(|failure| self.failed(now, &caller, failure));
             return self.one_way_ended(now, key.peer, outcome);
@@ -724,16 +725,16 @@ impl Dispatch {
         let header = Header::Reply { call: key.call, code, by, number, metadata };
         let mut parts = (encoded, body);
         let sent = if waits_for_room(&caller, &parts) {
-            self.send_or_wait(carrier, caller, header, parts)
+            self.send_or_wait(transport, caller, header, parts)
         } else {
-            self.send(carrier, &caller, &header, &mut parts)
+            self.send(transport, &caller, &header, &mut parts)
         };
         if let Err(error) = sent {
             if code == 0 {
                 self.count_unsent(caller.table, &error);
             }
             let ran = !matches!(by, By::Node { ran: false, .. });
-            self.reply_with_refusal(carrier, caller, ran, error);
+            self.reply_with_refusal(transport, caller, ran, error);
         }
     }
 
@@ -766,36 +767,36 @@ impl Dispatch {
     #[inline(never)]
     fn send_or_wait(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         caller: Caller,
         header: Header,
         mut parts: Parts,
     ) -> Result<(), SendError> {
         // Small ones do not wait behind large ones.
         if !is_large(&parts) || !self.replies.has_any_to(caller.key.peer) {
-            match self.send(carrier, &caller, &header, &mut parts) {
+            match self.send(transport, &caller, &header, &mut parts) {
                 Err(SendError::QueueFull(_)) if !mutant!(replies_do_not_wait_for_room) => {}
                 sent => return sent,
             }
         }
         let reply = WaitingReply::new(caller, header, parts);
-        self.replies.add(reply, carrier.now()).map_err(SendError::QueueFull)
+        self.replies.add(reply, transport.now()).map_err(SendError::QueueFull)
     }
 
     /// Sends waiting replies while there is room, up to the limit of a turn. Returns true if a turn has begun.
-    pub(crate) fn send_waiting(&mut self, carrier: &mut dyn Carrier) -> bool {
-        let now = carrier.now();
+    pub(crate) fn send_waiting(&mut self, transport: &mut Transport) -> bool {
+        let now = transport.now();
         if !self.replies.begin_turn(now) {
             return false;
         }
         while let Some(mut reply) = self.replies.next(now) {
             let caller = reply.caller;
-            match self.send(carrier, &caller, &reply.header, &mut reply.parts) {
+            match self.send(transport, &caller, &reply.header, &mut reply.parts) {
                 Err(SendError::QueueFull(full)) => self.replies.put_back(reply, now, full),
                 sent => {
                     self.replies.left(&reply);
                     if let Err(error) = sent {
-                        self.reply_with_refusal(carrier, caller, true, error);
+                        self.reply_with_refusal(transport, caller, true, error);
                     }
                 }
             }
@@ -807,7 +808,7 @@ impl Dispatch {
     /// Drops a one-way request of a method that this node does not serve: counts it, logs each such service and method
     /// once, and makes the caller's node count it too, unless that node accepts too few frames.
     #[cold]
-    fn not_served(&mut self, carrier: &mut dyn Carrier, key: Key, asked: Asked, status: &Status) {
+    fn not_served(&mut self, transport: &mut Transport, key: Key, asked: Asked, status: &Status) {
         let lifecycle = self.inbox.lifecycle();
         let service = match asked {
             Asked::Method(method) => self.services.get(&method.service),
@@ -825,7 +826,7 @@ impl Dispatch {
                 "one-way calls of what this node does not serve are dropped; one_way_requests_not_served counts them"
             );
         }
-        if carrier.has_reply_room(key.peer).is_err() {
+        if transport.has_reply_room(key.peer).is_err() {
             return;
         }
         let by = By::Node { reason: status.reason(), ran: false };
@@ -837,7 +838,8 @@ impl Dispatch {
             metadata: MetadataBytes::default(),
         };
         // If it is lost, only the caller's counter misses one.
-        let _ = self.send(carrier, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
+        let _ =
+            self.send(transport, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
 
     /// Counts and logs the failure of a one-way call, which has no reply. Requests that a draining node refuses have their
@@ -860,7 +862,7 @@ impl Dispatch {
 
     /// Replies in place of a reply that could not be sent.
     #[cold]
-    fn reply_with_refusal(&mut self, carrier: &mut dyn Carrier, caller: Caller, ran: bool, error: SendError) {
+    fn reply_with_refusal(&mut self, transport: &mut Transport, caller: Caller, ran: bool, error: SendError) {
         let (reason, text) = match error {
             SendError::TooLarge { .. } => (Reason::TooLarge, format!("the reply is too large: {error}")),
             SendError::QueueFull(exhausted) => {
@@ -877,7 +879,7 @@ impl Dispatch {
         let Caller { key, number, .. } = caller;
         let (code, by, encoded, body) = self.of_failure(Failure::Node(status.because(reason)));
         let header = Header::Reply { call: key.call, code, by, number, metadata: MetadataBytes::default() };
-        if self.send(carrier, &caller, &header, &mut (encoded, body)).is_err() {
+        if self.send(transport, &caller, &header, &mut (encoded, body)).is_err() {
             self.unanswered.insert(key.peer);
             tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
         }
@@ -887,7 +889,7 @@ impl Dispatch {
     #[inline]
     fn send(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         caller: &Caller,
         header: &Header,
         (encoded, body): &mut Parts,
@@ -908,7 +910,7 @@ impl Dispatch {
             deadline: None,
             leaves: Leaves::Nothing,
         };
-        let sent = send(carrier, header, encoded, &mut self.scratch, &mut out);
+        let sent = send(transport, header, encoded, &mut self.scratch, &mut out);
         sent.inspect_err(|_| *body = mem::take(&mut out.body))?;
         self.poller.buffers().keep(mem::take(encoded));
         Ok(())

@@ -163,7 +163,7 @@ impl MethodLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upper::fake::{ECHO, HANG};
+    use crate::poller::tests::service::{ECHO, HANG};
 
     #[test]
     fn a_call_is_under_the_limits_of_its_method_and_of_its_service() {

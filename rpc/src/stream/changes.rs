@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use trunkline_transport::{Carrier, PeerKey};
+use trunkline_transport::{PeerKey, Transport};
 use trunkline_verbs::Time;
 
 /// Time until a peer without room is tried again, doubled each time that it still has none.
@@ -73,14 +73,14 @@ struct BlockedPeer {
 
 impl Unsent {
     /// Sends the frames that streams have handed over. Returns true if there was a stream to process.
-    pub(crate) fn flush(&mut self, changes: &Changes, carrier: &mut dyn Carrier, charge: Charge<'_>) -> bool {
-        let now = carrier.now();
+    pub(crate) fn flush(&mut self, changes: &Changes, transport: &mut Transport, charge: Charge<'_>) -> bool {
+        let now = transport.now();
         let is_round = self.next_round.is_some_and(|due| due <= now);
         if !changes.any() && !is_round {
             return false;
         }
         if is_round {
-            self.flush_lines(now, carrier, charge);
+            self.flush_lines(now, transport, charge);
         }
         let mut list = mem::take(&mut self.list);
         changes.take(&mut list);
@@ -88,7 +88,7 @@ impl Unsent {
             let line = if self.lines.is_empty() { None } else { stream.destination() };
             if let Some(line) = line.and_then(|peer| self.lines.get_mut(&peer)) {
                 line.streams.push_back(stream);
-            } else if let Flushed::NoRoom(peer) = stream.flush(carrier, charge, &mut self.scratch) {
+            } else if let Flushed::NoRoom(peer) = stream.flush(transport, charge, &mut self.scratch) {
                 let line = BlockedPeer { streams: VecDeque::from([stream]), due: now + PAUSE, pause: PAUSE };
                 self.lines.insert(peer, line);
             }
@@ -99,7 +99,7 @@ impl Unsent {
     }
 
     /// Tries the lines whose time has come.
-    fn flush_lines(&mut self, now: Time, carrier: &mut dyn Carrier, charge: Charge<'_>) {
+    fn flush_lines(&mut self, now: Time, transport: &mut Transport, charge: Charge<'_>) {
         let scratch = &mut self.scratch;
         self.lines.retain(|_, line| {
             if line.due > now {
@@ -109,7 +109,7 @@ impl Unsent {
             while tried < TRIES && failed < FAILURES {
                 let Some(stream) = line.streams.pop_front() else { return false };
                 tried += 1;
-                if let Flushed::NoRoom(_) = stream.flush(carrier, charge, scratch) {
+                if let Flushed::NoRoom(_) = stream.flush(transport, charge, scratch) {
                     line.streams.push_back(stream);
                     failed += 1;
                     // All of them were tried.

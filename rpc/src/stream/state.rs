@@ -22,7 +22,7 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_transport::{Carrier, Leaves, Outgoing, PeerKey, SendError, SessionNumber, Toward};
+use trunkline_transport::{Leaves, Outgoing, PeerKey, SendError, SessionNumber, Toward, Transport};
 use trunkline_verbs::Time;
 
 /// The side of a stream.
@@ -455,7 +455,7 @@ impl CallStream {
     /// Sends pending frames.
     pub(super) fn flush(
         &self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         charge: Charge<'_>,
         scratch: &mut Vec<u8>,
     ) -> Flushed {
@@ -463,11 +463,11 @@ impl CallStream {
         state.is_reported = false;
         let Some(address) = state.address.filter(|_| !state.is_over) else { return Flushed::All };
         state.grow(charge, address.peer);
-        let mut line = FrameSender { carrier, address, from_caller: self.side == Side::Client, scratch };
+        let mut line = FrameSender { transport, address, from_caller: self.side == Side::Client, scratch };
         let was_open = state.incoming.left.is_open();
         let sent = state.send(&mut line);
         if !was_open && state.incoming.left.is_open() {
-            state.arrived = line.carrier.now();
+            state.arrived = line.transport.now();
         }
         state.put_back_beyond(charge, address.peer);
         let is_empty = state.sending.buffer.is_empty();
@@ -837,7 +837,7 @@ impl Sending {
 
 /// A sender of the frames of one stream.
 struct FrameSender<'a> {
-    carrier: &'a mut dyn Carrier,
+    transport: &'a mut Transport,
     address: Address,
     from_caller: bool,
     scratch: &'a mut Vec<u8>,
@@ -859,7 +859,7 @@ impl FrameSender<'_> {
         if !block.is_empty() {
             encoded.prepend(block);
         }
-        send(self.carrier, &header, &mut encoded, self.scratch, &mut out).map(drop)
+        send(self.transport, &header, &mut encoded, self.scratch, &mut out).map(drop)
     }
 
     fn send_item(&mut self, Next { head, body }: Next<'_>) -> Result<(), SendError> {
@@ -871,7 +871,7 @@ impl FrameSender<'_> {
             leaves: Leaves::Quarter,
             ..self.out(true)
         };
-        self.carrier.send(&out).map(drop)
+        self.transport.send(&out).map(drop)
     }
 }
 

@@ -1,5 +1,4 @@
-//! Replays the fuzz corpus and a short run of mutations of it: frames, values, and a poller whose peers send
-//! arbitrary bytes.
+//! Replays the fuzz corpus and a short run of mutations of it: frames and values.
 
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
@@ -22,9 +21,4 @@ fn frames() {
 #[test]
 fn values() {
     run("values", &corpus("values"), 20_000, fuzz::values);
-}
-
-#[test]
-fn pollers() {
-    run("poller", &corpus("poller"), 5_000, fuzz::poller);
 }

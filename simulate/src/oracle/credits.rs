@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_transport::PeerKey;
 use trunkline_transport::ledger::{
-    BudgetLedger, Granting, MemoryLedger, PollerLedger, ROUND_MESSAGES, SessionEntry, SessionLedger,
-    Spending, TURN_MESSAGES, UpperLedger,
+    BudgetLedger, DriverLedger, Granting, MemoryLedger, PollerLedger, ROUND_MESSAGES, SessionEntry,
+    SessionLedger, Spending, TURN_MESSAGES,
 };
 
 /// Differences of positions from this on count as negative.
@@ -70,9 +70,9 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
         }
         let mut all = budgets.iter().chain(&upper.budgets);
         let is_free = all.all(|budget| budget.used.is_empty() && budget.counted.is_empty());
-        let UpperLedger { calls, handlers, slots, has_timer, .. } = *upper;
+        let DriverLedger { calls, handlers, slots, has_timer, .. } = *driver;
         if (calls, handlers, slots, has_timer) != (0, 0, 0, false) || !is_free {
-            return Err(format!("calls are open at rest at poller {poller} of {node}: {upper:?}"));
+            return Err(format!("calls are open at rest at poller {poller} of {node}: {driver:?}"));
         }
     }
     let is_moving = |(spending, granting): &(&Spending, &Granting)| {
@@ -179,7 +179,7 @@ struct Sum {
 pub(crate) fn budgets_are_kept(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut sums = BTreeMap::<(SocketAddr, &str), Sum>::new();
     for ledger in ledgers {
-        for budget in ledger.budgets.iter().chain(&ledger.upper.budgets) {
+        for budget in ledger.budgets.iter().chain(&ledger.driver.budgets) {
             is_exact(ledger, budget)?;
             let sum = sums.entry((ledger.node, budget.name)).or_default();
             for (peer, units) in &budget.used {

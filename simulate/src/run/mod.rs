@@ -235,7 +235,7 @@ impl Run {
         loop {
             let ledgers = self.scheduler.ledgers();
             let own = ledgers.iter().filter(|ledger| ledger.node == address);
-            if own.map(|ledger| ledger.upper.handlers).sum::<usize>() == handlers {
+            if own.map(|ledger| ledger.driver.handlers).sum::<usize>() == handlers {
                 return Ok(());
             }
             self.unbroken()?;

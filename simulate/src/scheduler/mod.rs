@@ -337,7 +337,7 @@ impl Scheduler {
     pub(crate) fn sent_to_drained(&self, process: u64) -> usize {
         let own = self.machines.iter().filter(|slot| slot.process == process);
         let ledgers = own.filter_map(|slot| slot.machine.inspect()?.downcast::<PollerLedger>().ok());
-        ledgers.map(|ledger| ledger.upper.sent_to_drained).sum()
+        ledgers.map(|ledger| ledger.driver.sent_to_drained).sum()
     }
 
     fn inspected<T: 'static>(&self) -> Vec<T> {

@@ -49,8 +49,8 @@ pub enum ClientAddressCause {
     Device(VerbsError),
 }
 
-/// The reason why the upper half of a poller cannot be created.
-pub type UpperFailure = Box<dyn std::error::Error + Send + Sync>;
+/// The reason why the driver of a poller cannot be created.
+pub type DriverFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The reason why a node did not start. Its text names the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -145,9 +145,9 @@ pub enum StartError {
     /// The options need more memory than the machine has.
     #[error(transparent)]
     TooMuchMemory(TooMuchMemory),
-    /// The factory of upper halves failed on a poller's thread.
-    #[error("the upper half of a poller cannot be made: {0}")]
-    Upper(UpperFailure),
+    /// The factory of drivers failed on a poller's thread.
+    #[error("the driver of a poller cannot be made: {0}")]
+    Driver(DriverFailure),
     /// The operating system refused an operation.
     #[error("cannot {doing}: {cause}{}", headroom::remedy(cause.raw_os_error()))]
     Os {

@@ -1,7 +1,7 @@
 //! One incarnation of a node's device: everything created on it, from its opening to its end.
 //!
 //! A node outlives its device. Objects created here end with the device, and the next incarnation creates its
-//! own. Parts that live as long as the node (upper halves, pools, budgets) are in
+//! own. Parts that live as long as the node (drivers, pools, budgets) are in
 //! [`crate::node::shared::NodeShared`]. The node opens the first incarnation. After that pollers and the CM machine
 //! own the parts. None of them may keep a part for longer than the incarnation, because a kernel's device
 //! goes away only when every object on it is gone.

@@ -14,7 +14,7 @@ pub(crate) mod options;
 pub(crate) mod shared;
 pub(crate) mod stops;
 
-pub use error::{ClientAddressCause, DeviceError, StartError, TakenPort, UpperFailure};
+pub use error::{ClientAddressCause, DeviceError, DriverFailure, StartError, TakenPort};
 pub use in_process::InProcessNetwork;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice, Watch};
 
@@ -22,11 +22,11 @@ use crate::budget::{Budget, NodeBudgets};
 use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
 use crate::command::{CmCommand, CmHandle, Command, PollerHandle};
 use crate::peer::epochs::Epochs;
-use crate::poller::{OfNode, Parts, Poller};
+use crate::poller::{OfNode, Parts, Transport};
 use crate::provider;
 use crate::report::{DeviceCounter, NodeReport, SessionQps, Traffic, link_of};
 use crate::session::cm_machine::CmMachine;
-use crate::{Limit, PollerIndex, Upper};
+use crate::{Limit, PollerIndex};
 use footprint::Footprint;
 use incarnation::{Opened, PollerDevice};
 use shared::{CurrentDevice, Gauges, Limits, NodeShared};
@@ -68,15 +68,15 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node. `factory` runs once on each poller's thread and creates its upper half, which need not
-    /// be `Send`.
+    /// Starts a node. `factory` runs once on each poller's thread and creates its driver, which need not
+    /// be `Send`. The driver owns the poller's transport and takes its turns.
     ///
     /// # Errors
-    /// The cause and its remedy; [`StartError::Upper`] with the factory's own error.
-    pub fn start<U, F>(options: NodeOptions, factory: F) -> Result<Self, StartError>
+    /// The cause and its remedy; [`StartError::Driver`] with the factory's own error.
+    pub fn start<D, F>(options: NodeOptions, factory: F) -> Result<Self, StartError>
     where
-        U: Upper,
-        F: Fn(PollerIndex) -> Result<U, UpperFailure> + Send + Sync + 'static,
+        D: Machine + 'static,
+        F: Fn(Transport) -> Result<D, DriverFailure> + Send + Sync + 'static,
     {
         options.check()?;
         options.check_memory(Footprint::default(), Footprint::default())?;
@@ -156,14 +156,14 @@ impl Node {
         Ok(node)
     }
 
-    fn start_pollers<U, F>(
+    fn start_pollers<D, F>(
         &mut self,
         parts: Vec<(Parts, Option<usize>)>,
         factory: F,
     ) -> Result<(), StartError>
     where
-        U: Upper,
-        F: Fn(PollerIndex) -> Result<U, UpperFailure> + Send + Sync + 'static,
+        D: Machine + 'static,
+        F: Fn(Transport) -> Result<D, DriverFailure> + Send + Sync + 'static,
     {
         let factory = Arc::new(factory);
         let failure = Arc::new(Mutex::new(None));
@@ -176,17 +176,17 @@ impl Node {
                 if let Some(cpu) = cpu {
                     affinity::pin(cpu);
                 }
-                let upper = factory(part.index).map_err(|cause| {
+                let driver = factory(Transport::new(part, node)?).map_err(|cause| {
                     // A simulation fails with this text, since it creates machines later.
-                    let text = format!("the upper half of a poller cannot be made: {cause}");
+                    let text = format!("the driver of a poller cannot be made: {cause}");
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
                     io::Error::other(text)
                 })?;
-                Ok(Box::new(Poller::new(part, node, upper)?) as Box<dyn Machine>)
+                Ok(Box::new(driver) as Box<dyn Machine>)
             };
             self.spawn(&name, Some(index), Box::new(make)).map_err(|error| {
                 let cause = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-                cause.map_or(error, StartError::Upper)
+                cause.map_or(error, StartError::Driver)
             })?;
         }
         Ok(())
@@ -291,12 +291,12 @@ impl Node {
         }
     }
 
-    /// Shuts the node down. Upper halves are notified, work in progress gets up to `grace` to finish, and
+    /// Shuts the node down. Drivers are notified, work in progress gets up to `grace` to finish, and
     /// peers are notified. Returns when all of that is over. Returns at once in a simulation, or if called
     /// from a thread of this node, like [`Node::begin_shutdown`].
     ///
-    /// Returns the pollers whose upper half did not return within 3 s after that. Their threads go on, and
-    /// the resources that they use live until those end, which is when the upper half returns.
+    /// Returns the pollers whose driver did not return within 3 s after that. Their threads go on, and
+    /// the resources that they use live until those end, which is when the driver returns.
     ///
     /// Does nothing in a forked child: the threads and their resources belong to the parent.
     pub fn shutdown(&self, grace: Duration) -> Vec<PollerIndex> {
@@ -365,7 +365,7 @@ impl Drop for Node {
         for poller in self.shutdown(DROP_GRACE) {
             tracing::error!(
                 poller = poller.0,
-                "a poller did not end because its upper half does not return; its thread is abandoned, with its \
+                "a poller did not end because its driver does not return; its thread is abandoned, with its \
                  QPs, its memory and the device"
             );
         }
@@ -396,7 +396,7 @@ fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
     move |cause| StartError::Os { doing, cause }
 }
 
-/// Creates the parts of one poller, except its upper half.
+/// Creates the parts of one poller, except its driver.
 fn make_parts(runtime: &Runtime, index: PollerIndex, device: PollerDevice) -> Result<Parts, StartError> {
     let (sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
     Ok(Parts { index, handle: PollerHandle::new(index, waker), sleeper, device })

@@ -288,7 +288,7 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the hosts of the node's peers, for budgets of an upper half. The node fills them; no other node may
+    /// Sets the hosts of the node's peers, for budgets of a driver. The node fills them; no other node may
     /// have them.
     #[must_use]
     pub fn peer_hosts(mut self, hosts: &Arc<PeerHosts>) -> Self {

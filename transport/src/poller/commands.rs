@@ -1,7 +1,7 @@
 //! A poller's queue of commands from other machines, performed in order.
 #![forbid(unsafe_code)]
 
-use super::Core;
+use super::Transport;
 use super::targets::Target;
 use crate::PeerKey;
 use crate::command::{Command, PollerHandle};
@@ -43,7 +43,7 @@ impl CommandQueue {
     }
 }
 
-impl Core {
+impl Transport {
     /// Performs the commands of other machines. Returns true if there were any.
     pub(super) fn commands(&mut self) -> bool {
         let mut worked = false;
@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// Performs commands while completions are being taken. A command that would itself take completions or
-    /// handed-on frames is held back for [`Core::commands`], with all commands after it.
+    /// handed-on frames is held back for [`Transport::commands`], with all commands after it.
     pub(super) fn commands_amid_completions(&mut self) {
         while let Some(command) = self.inbox.next() {
             if matches!(command, Command::DeviceLost | Command::HandedOn(_) | Command::SessionClosed { .. }) {
@@ -116,7 +116,7 @@ impl Core {
             let _charged = self.targets.get_mut(target).and_then(|known| known.charge(target, &mut self.res));
         }
         match self.targets.take_unannounced(target) {
-            Ok(frames) => frames.into_iter().for_each(|frame| self.take_frame(target, frame)),
+            Ok(frames) => frames.into_iter().for_each(|frame| self.take_early_frame(target, frame)),
             Err(error) => {
                 self.targets.ignore(target);
                 self.misbehaved(peer, number, error);

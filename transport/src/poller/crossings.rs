@@ -14,7 +14,7 @@
 //! Over XRC, and with one poller, no frame is handed on, and there is no ring.
 #![forbid(unsafe_code)]
 
-use super::Core;
+use super::Transport;
 use crate::PeerKey;
 use crate::buffer::Received;
 use crate::provider::connections::ConnectionKind;
@@ -270,7 +270,7 @@ pub(crate) fn least_depth(kind: ConnectionKind, pollers: u16) -> u32 {
     LEAST_SHARE * u32::from(homes(kind, pollers))
 }
 
-impl Core {
+impl Transport {
     /// Hands a frame received through our TGT to another poller.
     pub(super) fn cross(&mut self, poller: usize, target: QpNumber, frame: Received) {
         if !self.targets.knows(target) {
@@ -323,8 +323,9 @@ impl Core {
             Crossing::Frame { target, peer, number, frame } => (target, peer, number, frame),
             Crossing::End { peer, number } => return self.end_received(peer, number),
         };
-        let is_of_session =
-            |core: &Self| core.targets.get(target).is_some_and(|known| known.session() == (peer, number));
+        let is_of_session = |transport: &Self| {
+            transport.targets.get(target).is_some_and(|known| known.session() == (peer, number))
+        };
         if !is_of_session(self) {
             // The poller that handed it on may have learned of the session first.
             self.commands_amid_completions();
@@ -376,7 +377,7 @@ impl Core {
             Crossing::Frame { target, peer, number, frame } => {
                 if self.targets.get(target).is_some_and(|known| known.session() == (peer, number)) {
                     self.take_line(peer);
-                    self.take_late_frame(target, frame);
+                    self.take_frame(target, frame);
                 }
             }
             Crossing::End { peer, number } => self.end_received(peer, number),

@@ -1,7 +1,7 @@
 //! A poller's share of a device: its queues and the sleeper that waits for them, taking a device, releasing
 //! one that was removed, and deepening the SRQ.
 //!
-//! The upper half and everything that waits to be sent outlive a device. The outcome of work in progress is
+//! The driver and everything that waits to be sent outlive a device. The outcome of work in progress is
 //! reported when the device is released, and only the pools' memory stays registered.
 //!
 //! Each remote poller that may send into the SRQ holds a credit while idle, so its depth grows with their
@@ -12,9 +12,8 @@
 //! Over RC with several pollers, which divide each other's SRQs into fixed parts, the depth does not change.
 #![forbid(unsafe_code)]
 
-use super::Core;
+use super::Transport;
 use super::crossings::Crossings;
-use super::receives::Queue;
 use crate::PeerDown;
 use crate::buffer::ReceiveSlots;
 use crate::command::{CmCommand, Command};
@@ -222,7 +221,7 @@ pub(super) fn part(device: PollerDevice) -> Parted {
     Parted { queues: Attached { channel, cq, srq }, rooms: (sends, receives, grants), crossings }
 }
 
-impl Core {
+impl Transport {
     /// Takes a new device.
     pub(super) fn take_device(&mut self, device: PollerDevice) {
         let Parted { queues, rooms, crossings } = part(device);
@@ -237,7 +236,7 @@ impl Core {
     /// because their senders believe that they arrived. All other work is lost, and it is unknown how far it
     /// came.
     pub(super) fn device_lost(&mut self) {
-        while self.poll_completions(&mut Queue) {}
+        while self.take_all() {}
         for slot in self.trunks.slots() {
             self.begin_dying(slot, PeerDown::DeviceRemoved);
         }
@@ -252,7 +251,7 @@ impl Core {
 
     /// Releases a device that is no longer needed: first the queues, then the memory that they refer to.
     pub(super) fn release_device(&mut self) {
-        self.poll_completions(&mut Queue);
+        self.take_all();
         for session in self.peers.take_all_pending() {
             destroy_ini(&self.res, session.qp.as_ref());
         }
@@ -274,7 +273,7 @@ impl Core {
     }
 }
 
-impl Core {
+impl Transport {
     /// Deepens the SRQ if another pair of pollers needs it.
     pub(super) fn make_room(&mut self) {
         if !self.res.grants.is_crowded() {

@@ -1,9 +1,10 @@
-//! A poller: a machine that owns a CQ, an SRQ, the INIs of its trunks, their buffers and timers, and an upper
-//! half. It runs everything to completion and blocks only to sleep.
+//! The transport of one poller: a CQ, an SRQ, the INIs of its trunks, their buffers and timers. It is a state machine
+//! without callbacks, which its driver owns: the protocol above takes its turns on the poller's thread, runs
+//! everything to completion and blocks only to sleep.
 //!
 //! | file | role |
 //! |---|---|
-//! | `run.rs`, `idle.rs` | its turns; when to yield, when to sleep |
+//! | `run.rs`, `idle.rs` | its turns and events; when to yield, when to sleep |
 //! | `device.rs` | its queues on a device: taking, deepening and releasing them |
 //! | `sends.rs` | posting for all trunks, send completions, announcing credit |
 //! | `receives.rs`, `turns.rs` | from completions to frames, and reposting; turns of peers |
@@ -11,13 +12,12 @@
 //! | `sessions.rs` | sessions coming up and going down |
 //! | `crossings.rs` | frames received by one poller for another, over RC |
 //! | `timers.rs`, `shutdown.rs` | deadlines; progress of a shutdown |
-//! | `carrier.rs` | services for the upper half |
+//! | `services.rs` | what the driver asks of it, and sends through it |
 //! | `trunks.rs`, `peers.rs`, `targets.rs` | its trunks, peers and TGTs, each with its own state |
 //!
 //! The state and work of one trunk are in [`crate::trunk`]. Only [`crate::node::shared::NodeShared`] and the rings
 //! of [`crate::poller::crossings`] are shared with other threads. A poll takes the lock of the CQ.
 
-mod carrier;
 mod commands;
 pub(crate) mod crossings;
 mod device;
@@ -26,6 +26,7 @@ mod peers;
 mod receives;
 mod run;
 mod sends;
+mod services;
 mod sessions;
 mod shutdown;
 mod targets;
@@ -33,28 +34,34 @@ mod timers;
 mod trunks;
 mod turns;
 
-pub(crate) use run::{OfNode, Parts, Poller};
+pub use run::Begun;
+pub(crate) use run::{OfNode, Parts};
 
 use crate::LogLimit;
 use crate::budget::Counted;
-use crate::report::ledger::{Granting, PollerLedger, UpperLedger};
+use crate::node::shared::Alive;
+use crate::report::ledger::{DriverLedger, Granting, PollerLedger};
 use crate::trunk::{Resources, Trunk};
 use commands::CommandQueue;
 use crossings::Crossings;
 use device::Queues;
+use idle::Idle;
 use peers::Peers;
-use receives::Batch;
+use receives::Receiving;
+use run::Stage;
 use sessions::Closings;
 use shutdown::Shutdown;
 use std::net::{Ipv4Addr, SocketAddr};
 use targets::{Target, Targets};
+use trunkline_verbs::Time;
 use trunks::Trunks;
 use turns::Turns;
 
-/// A poller without its upper half, which borrows it as a [`crate::Carrier`]. It moves things between its
-/// parts, each of which guards its own state.
+/// The transport of one poller, driven by the protocol above: [`Transport::begin_turn`], [`Transport::poll_event`],
+/// [`Transport::send`], [`Transport::flush_round`], [`Transport::end_turn`]. It moves things between its parts, each of
+/// which guards its own state.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub struct Transport {
     res: Resources,
     queues: Queues,
     /// Rings to and from the other pollers.
@@ -66,17 +73,26 @@ pub(crate) struct Core {
     closings: Closings,
     turns: Turns,
     inbox: CommandQueue,
-    batch: Batch,
+    receiving: Receiving,
     shutdown: Shutdown,
     /// Limit on log lines about peers that misbehave.
     log: LogLimit,
     /// Time of the last check of the timers.
     scanned_ms: u64,
+    idle: Idle,
+    stage: Stage,
+    /// Time until which the poller sleeps.
+    asleep_until: Option<Time>,
+    /// True if this round has done any work.
+    worked: bool,
+    /// Number of events handed out since sent messages were posted.
+    delivered: usize,
+    _alive: Alive,
 }
 
-impl Core {
-    /// Returns the current credits, slots and memory, with the upper half's open work.
-    pub(super) fn ledger(&self, upper: UpperLedger) -> PollerLedger {
+impl Transport {
+    /// Returns the current credits, slots and memory, with the driver's open work.
+    pub(super) fn ledger(&self, driver: DriverLedger) -> PollerLedger {
         let res = &self.res;
         let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let granted = |(qp, target): (_, &Target)| {
@@ -100,7 +116,7 @@ impl Core {
             memory: [&res.shared.sources, &res.shared.sinks, &res.shared.buffers].map(|pool| pool.ledger()),
             budgets: res.shares.ledger(counted),
             longest_wait: self.turns.longest_wait(),
-            upper,
+            driver,
         }
     }
 }

@@ -15,7 +15,7 @@ use trunkline_verbs::Time;
 /// A peer as this poller knows it.
 #[derive(Debug, Default)]
 struct Peer {
-    /// True if the upper half knows the key.
+    /// True if the driver knows the key.
     named: bool,
     /// Messages that wait for the next session.
     waiting: MessageQueue,
@@ -70,7 +70,7 @@ impl Peers {
         key
     }
 
-    /// Adds a peer that the upper half names. Returns its key, by which it is found fastest, and true if it
+    /// Adds a peer that the driver names. Returns its key, by which it is found fastest, and true if it
     /// needs a session.
     #[inline]
     pub(super) fn name(&mut self, key: PeerKey) -> (PeerKey, bool) {

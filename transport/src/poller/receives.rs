@@ -4,7 +4,7 @@
 //! that breaks the rules loses its session.
 #![forbid(unsafe_code)]
 
-use super::Core;
+use super::Transport;
 use super::targets::Target;
 use super::turns::{Part, Waiting};
 use crate::buffer::{ReceiveSlots, Received};
@@ -15,186 +15,332 @@ use bytes::Bytes;
 use std::mem;
 use trunkline_verbs::{Completion, QpNumber};
 
-/// Completions of one poll of the CQ, and the frames they report. Empty between polls; kept to reuse the
-/// memory.
+/// Progress of a round in taking what has arrived. Its lists are empty between polls of the CQ; they are kept to reuse
+/// the memory.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct Receiving {
+    stage: Stage,
     completions: Vec<Completion>,
+    /// Frames of the completions; `None` for a receive that failed.
     frames: Vec<Option<Received>>,
+    /// Number of completions of the last poll of the CQ, and of those and their frames that were taken.
+    count: usize,
+    taken: usize,
+    taken_frames: usize,
+    /// Bundle whose messages are being handed out.
+    bundle: Option<(Part, Bytes, Bundle)>,
+    /// Place of the TGT of the frame that is being handed out, if it came from the CQ.
+    place: Option<usize>,
+    /// True if a message was handed out whose handling is not counted yet.
+    is_handling: bool,
 }
 
-/// Receiver of the messages in frames.
-pub(super) trait Take {
-    /// Takes a message.
-    fn message(&mut self, core: &mut Core, from: Origin, message: Message);
-
-    /// Called after the last message of a frame.
-    fn frame_ends(&mut self, core: &mut Core);
-
-    /// Returns true if a frame must wait. `is_before_turn` is true if its peer has had its turn, or others have.
-    fn must_wait(&self, peer: PeerKey, is_before_turn: bool) -> bool;
-
-    /// Returns true if peers take turns.
-    fn takes_turns(&self) -> bool;
+/// What a round takes next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Begin,
+    /// Frames that wait: this number of turns of their peers.
+    Waiting {
+        turns: usize,
+        worked: bool,
+    },
+    /// The turn of this peer, then the same.
+    Turn {
+        peer: PeerKey,
+        turns: usize,
+    },
+    /// Completions, from this number of further polls.
+    Completions {
+        polls: u8,
+    },
+    Crossed,
 }
 
-/// Queues messages for the upper half.
-#[derive(Debug)]
-pub(super) struct Queue;
-
-impl Take for Queue {
-    fn message(&mut self, core: &mut Core, from: Origin, message: Message) {
-        core.res.events.message(from, message);
-    }
-
-    fn frame_ends(&mut self, _: &mut Core) {}
-
-    fn must_wait(&self, _: PeerKey, _: bool) -> bool {
-        false
-    }
-
-    fn takes_turns(&self) -> bool {
-        false
-    }
+/// Messages of a frame.
+enum Opened {
+    Message(Origin, Message),
+    Bundle(Part, Bytes, Bundle),
 }
 
-/// Queues the messages of one peer, whose session ends.
-#[derive(Debug)]
-struct QueueLast(PeerKey);
+/// Result of one step in taking what has arrived.
+pub(super) enum Step {
+    Message(Origin, Message),
+    /// There may be more, after the events that this step has led to.
+    Again,
+    /// The round has taken all that it may.
+    Over,
+}
 
-impl Take for QueueLast {
-    fn message(&mut self, core: &mut Core, from: Origin, message: Message) {
-        Queue.message(core, from, message);
+/// Polls of the CQ in a round.
+const POLLS: u8 = 4;
+
+impl Receiving {
+    fn is_polled(&self) -> bool {
+        self.taken < self.count
     }
 
-    fn frame_ends(&mut self, _: &mut Core) {}
-
-    fn must_wait(&self, peer: PeerKey, _: bool) -> bool {
-        peer != self.0
-    }
-
-    fn takes_turns(&self) -> bool {
-        false
+    /// Returns true if messages of a bundle remain that arrived with those handed out.
+    #[inline]
+    pub(super) fn is_amid_bundle(&self) -> bool {
+        self.bundle.is_some()
     }
 }
 
-impl Batch {
-    /// Grows the list of completions, the first time only.
-    fn make_room(&mut self) {
-        self.completions.resize_with(BATCH, Completion::default);
+impl Transport {
+    /// Performs one step in taking what has arrived, in turns of the peers.
+    #[inline]
+    pub(super) fn receive(&mut self) -> Step {
+        if self.receiving.bundle.is_some() {
+            return self.next_bundled();
+        }
+        match self.receiving.stage {
+            Stage::Completions { polls } if self.receiving.is_polled() => self.next_completed(polls),
+            stage => self.next_waiting(stage),
+        }
     }
-}
 
-impl Core {
-    /// Takes completions, up to a few batches, and hands each message to `take`, in turns of their peers. Returns true
-    /// if there were any.
-    pub(super) fn poll_completions(&mut self, take: &mut impl Take) -> bool {
-        self.turns.begin_round(self.res.time.now());
+    /// Counts the message that was handed out last, after it was handled.
+    #[inline]
+    pub(super) fn message_handled(&mut self) {
+        if !mem::take(&mut self.receiving.is_handling) {
+            return;
+        }
+        self.turns.took(self.res.shared.runtime.clock());
+        if self.receiving.bundle.is_none() {
+            self.frame_ends();
+        }
+    }
+
+    /// Ends a frame whose messages were handed out.
+    #[inline]
+    fn frame_ends(&mut self) {
+        if let Some(target) = self.receiving.place.take().and_then(|place| self.targets.at(place)) {
+            target.set_turn_left(self.turns.round(), self.turns.left());
+        }
+    }
+
+    /// Hands out a message, after the events before it.
+    #[inline]
+    fn hand_out(&mut self, from: Origin, message: Message) -> Step {
+        if !self.res.events.is_empty() {
+            self.res.events.message(from, message);
+            return Step::Again;
+        }
+        self.receiving.is_handling = true;
+        Step::Message(from, message)
+    }
+
+    /// Hands out the first message of a frame.
+    #[inline]
+    fn open(&mut self, target: QpNumber, frame: Received) -> Step {
+        match self.frame_received(target, frame) {
+            Some(Opened::Message(from, message)) => self.hand_out(from, message),
+            Some(Opened::Bundle(part, bytes, bundle)) => {
+                self.receiving.bundle = Some((part, bytes, bundle));
+                self.next_bundled()
+            }
+            None => {
+                self.frame_ends();
+                Step::Again
+            }
+        }
+    }
+
+    /// Hands out the next message of the open bundle, as far as the turn of its peer allows.
+    fn next_bundled(&mut self) -> Step {
+        let Some((part, bytes, mut bundle)) = self.receiving.bundle.take() else { return Step::Again };
+        let peer = part.from.peer;
+        if !bundle.is_over() && !self.turns.goes_on(peer, self.res.shared.runtime.clock()) {
+            self.turns.put_back(peer, Waiting::Bundle(part, bytes, bundle));
+            self.frame_ends();
+            return Step::Again;
+        }
+        match self.message_of(&part, &bytes, &mut bundle) {
+            Some(message) => {
+                self.receiving.bundle = Some((part, bytes, bundle));
+                self.hand_out(part.from, message)
+            }
+            None => {
+                self.frame_ends();
+                Step::Again
+            }
+        }
+    }
+
+    /// Returns the next message of a bundle; `None` at its end, at an error, and if the session has ended. A message may
+    /// end the session; the remaining ones were received before that.
+    fn message_of(&mut self, part: &Part, bytes: &Bytes, bundle: &mut Bundle) -> Option<Message> {
+        let (peer, number) = (part.from.peer, part.from.session.0);
+        match bundle.next(bytes)? {
+            Ok(message) => {
+                let trunk = self.trunks.get(part.trunk);
+                trunk
+                    .filter(|trunk| trunk.peer() == peer && trunk.number() == number)?
+                    .count_received(part.lane);
+                self.turns.count();
+                Some(Message::from(bytes.slice(message)))
+            }
+            Err(error) => {
+                for (_, qp) in self.targets.of_session((peer, number)) {
+                    self.targets.ignore(qp);
+                }
+                self.misbehaved(peer, number, error);
+                None
+            }
+        }
+    }
+
+    /// Takes the next completion.
+    #[inline]
+    fn next_completed(&mut self, polls: u8) -> Step {
+        let receiving = &mut self.receiving;
+        let completion = &receiving.completions[receiving.taken];
+        receiving.taken += 1;
+        let (is_last, qp) = (!receiving.is_polled(), completion.qp_number);
+        if is_last {
+            // A poll that was not full has emptied the CQ.
+            let polls = if receiving.count < BATCH { 0 } else { polls };
+            receiving.stage = Stage::Completions { polls };
+        }
+        if ReceiveSlots::slot_of(completion.wr_id).is_none() {
+            let completion = *completion;
+            self.send_completed(&completion);
+            return Step::Again;
+        }
+        let at = receiving.taken_frames;
+        receiving.taken_frames += 1;
+        match receiving.frames.get_mut(at).and_then(Option::take) {
+            Some(frame) => self.place(qp, frame),
+            None => Step::Again,
+        }
+    }
+
+    /// Takes a frame that came through a TGT, for us or for another poller.
+    #[inline]
+    fn place(&mut self, target: QpNumber, frame: Received) -> Step {
+        match self.crossings.other(&frame) {
+            Some(poller) => {
+                self.cross(poller, target, frame);
+                Step::Again
+            }
+            None => self.arrived(target, frame),
+        }
+    }
+
+    /// Takes a frame for us, or lets it wait for its peer's turn.
+    #[inline]
+    fn arrived(&mut self, qp: QpNumber, frame: Received) -> Step {
+        let Some(place) = self.target_place(qp) else {
+            self.keep_unannounced(qp, frame);
+            return Step::Again;
+        };
+        let round = self.turns.round();
+        let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else {
+            return Step::Again;
+        };
+        let (peer, left) = (target.session().0, target.turn_left(round));
+        let is_before_turn = left == 0
+            || self.turns.has_line(peer)
+            || self.turns.is_round_over(self.res.shared.runtime.clock());
+        if target.pair().is_some() && is_before_turn {
+            self.wait(qp, frame);
+            return Step::Again;
+        }
+        self.turns.give(left);
+        self.receiving.place = Some(place);
+        self.open(qp, frame)
+    }
+
+    /// Takes the next frame that waits, or polls the CQ, or goes on to what the round takes next.
+    fn next_waiting(&mut self, stage: Stage) -> Step {
+        self.receiving.stage = match stage {
+            Stage::Begin => {
+                self.turns.begin_round(self.res.time.now());
+                self.repost_missing();
+                Stage::Waiting { turns: self.turns.peers(), worked: false }
+            }
+            Stage::Waiting { turns, worked } => {
+                let is_over =
+                    turns == 0 || worked && self.turns.is_round_over(self.res.shared.runtime.clock());
+                match if is_over { None } else { self.turns.begin_turn() } {
+                    Some(peer) => Stage::Turn { peer, turns: turns - 1 },
+                    None => {
+                        if worked {
+                            self.res.grants.grant(self.res.time.now_ms());
+                        }
+                        if self.turns.has_polled() {
+                            Stage::Crossed
+                        } else {
+                            Stage::Completions { polls: POLLS }
+                        }
+                    }
+                }
+            }
+            Stage::Turn { peer, turns } => match self.turns.next(peer) {
+                Some(frame) => return self.open_waiting(frame),
+                None => {
+                    self.turns.end_turn(peer);
+                    self.worked = true;
+                    Stage::Waiting { turns, worked: true }
+                }
+            },
+            Stage::Completions { polls } => {
+                if self.receiving.count > 0 {
+                    self.completions_taken();
+                }
+                if polls > 0 && self.poll_queue() > 0 {
+                    self.worked = true;
+                    Stage::Completions { polls: polls - 1 }
+                } else {
+                    self.turns.polled();
+                    Stage::Waiting { turns: usize::MAX, worked: false }
+                }
+            }
+            Stage::Crossed => {
+                self.worked |= self.take_crossed();
+                self.receiving.stage = Stage::Begin;
+                return Step::Over;
+            }
+        };
+        Step::Again
+    }
+
+    /// Posts the receives of slots that were returned. An SRQ that has run empty completes nothing, so nothing else does.
+    fn repost_missing(&mut self) {
         if self.res.receives.is_missing_any() {
-            // An SRQ that has run empty completes nothing, so slots that were returned are posted here.
             self.queues.repost(self.res.receives.slots(), 0);
         }
-        let mut worked =
-            if take.takes_turns() { self.take_turns(take, self.turns.peers()) } else { self.take_lines() };
-        for _ in 0..4 {
-            let count = self.poll_batch(take);
-            worked |= count > 0;
-            if count < BATCH {
-                break;
-            }
-        }
-        self.turns.polled();
-        worked | self.take_turns(take, usize::MAX)
     }
 
-    /// Takes everything in the CQ now, because a session of this peer ends. Frames from a destroyed TGT are among it, and
-    /// their sender believes that they arrived.
-    pub(super) fn take_arrived(&mut self, peer: PeerKey) {
-        self.take_line(peer);
-        for _ in 0..=self.queues.capacity_cqe() / BATCH {
-            if self.poll_batch(&mut QueueLast(peer)) < BATCH {
-                break;
-            }
-        }
-        self.take_crossed();
-    }
-
-    /// Gives peers whose frames wait up to this number of turns, until the round is over. Returns true if there were any.
-    fn take_turns(&mut self, take: &mut impl Take, turns: usize) -> bool {
-        let mut worked = false;
-        for _ in 0..turns {
-            let is_over = worked && self.turns.is_round_over(self.res.shared.runtime.clock());
-            if is_over || self.is_charged() {
-                break;
-            }
-            let Some(peer) = self.turns.begin_turn() else { break };
-            while let Some(frame) = self.turns.next(peer) {
-                self.take_waiting(frame, take);
-            }
-            self.turns.end_turn(peer);
-            worked = true;
-        }
-        if worked {
-            self.res.grants.grant(self.res.time.now_ms());
-        }
-        worked
-    }
-
-    /// Queues the messages in all waiting frames, before later ones. Returns true if there were any.
-    fn take_lines(&mut self) -> bool {
-        let mut worked = false;
-        while let Some(peer) = self.turns.first() {
-            self.take_line(peer);
-            worked = true;
-        }
-        worked
-    }
-
-    /// Queues the messages in a peer's waiting frames.
-    pub(super) fn take_line(&mut self, peer: PeerKey) {
-        if self.turns.has_line(peer) {
-            while let Some(frame) = self.turns.take(peer) {
-                self.take_waiting(frame, &mut Queue);
-            }
-            self.turns.end_turn(peer);
-        }
-    }
-
-    fn take_waiting(&mut self, frame: Waiting, take: &mut impl Take) {
+    fn open_waiting(&mut self, frame: Waiting) -> Step {
         match frame {
             Waiting::Frame { target, frame, uses_credit } => {
-                if let Some(known) = self.targets.place(target).and_then(|place| self.targets.at(place)) {
-                    known.waited(&mut self.res.grants, uses_credit);
-                }
-                self.frame_received(target, frame, take);
+                self.has_waited(target, uses_credit);
+                self.open(target, frame)
             }
             Waiting::Bundle(part, bytes, bundle) => {
-                let (peer, number) = (part.from.peer, part.from.session.0);
-                if let Err(error) = self.bundle_received(part, &bytes, bundle, take) {
-                    self.targets
-                        .of_session((peer, number))
-                        .iter()
-                        .for_each(|(_, qp)| self.targets.ignore(*qp));
-                    self.misbehaved(peer, number, error);
-                }
+                self.receiving.bundle = Some((part, bytes, bundle));
+                self.next_bundled()
             }
         }
     }
 
-    fn poll_batch(&mut self, take: &mut impl Take) -> usize {
-        let mut batch = mem::take(&mut self.batch);
-        batch.make_room();
-        let count = self.queues.poll(&mut batch.completions);
-        if count > 0 {
-            self.take(&batch.completions[..count], &mut batch.frames, take);
+    /// Counts the credit of a frame that has waited.
+    fn has_waited(&mut self, target: QpNumber, uses_credit: bool) {
+        if let Some(known) = self.targets.place(target).and_then(|place| self.targets.at(place)) {
+            known.waited(&mut self.res.grants, uses_credit);
         }
-        self.batch = batch;
-        count
     }
 
-    fn take(&mut self, completions: &[Completion], frames: &mut Vec<Option<Received>>, take: &mut impl Take) {
+    /// Polls the CQ, and reposts receives. Returns the number of completions.
+    fn poll_queue(&mut self) -> usize {
+        let Receiving { completions, frames, .. } = &mut self.receiving;
+        // Grows the list the first time only.
+        completions.resize_with(BATCH, Completion::default);
+        let count = self.queues.poll(completions);
         let mut received = 0;
-        for completion in completions {
+        for completion in &completions[..count] {
             let Some(slot) = ReceiveSlots::slot_of(completion.wr_id) else { continue };
             let is_whole = completion.status.is_success();
             let frame =
@@ -203,44 +349,100 @@ impl Core {
             // A failed receive only frees its slot; the sender sees the error.
             frames.push(frame.filter(|_| is_whole));
         }
-        self.queues.repost(self.res.receives.slots(), received);
-        let mut frames = frames.drain(..);
-        for completion in completions {
-            if ReceiveSlots::slot_of(completion.wr_id).is_none() {
-                self.send_completed(completion);
-            } else if let Some(Some(frame)) = frames.next() {
-                self.place(completion.qp_number, frame, take);
-            }
+        if count > 0 {
+            self.queues.repost(self.res.receives.slots(), received);
         }
+        (self.receiving.count, self.receiving.taken, self.receiving.taken_frames) = (count, 0, 0);
+        count
+    }
+
+    /// Ends the completions of a poll of the CQ.
+    fn completions_taken(&mut self) {
+        self.receiving.frames.clear();
+        self.receiving.count = 0;
+        self.receiving.taken = 0;
         self.wake_crossed();
         self.res.grants.grant(self.res.time.now_ms());
     }
 
-    /// Takes a frame that came through a TGT, for us or for another poller.
-    fn place(&mut self, target: QpNumber, frame: Received, take: &mut impl Take) {
-        match self.crossings.other(&frame) {
-            Some(poller) => self.cross(poller, target, frame),
-            None => self.arrived(target, frame, take),
+    /// Takes everything in the CQ now, because a session of this peer ends. Frames from a destroyed TGT are among it, and
+    /// their sender believes that they arrived.
+    pub(super) fn take_arrived(&mut self, peer: PeerKey) {
+        self.take_line(peer);
+        for _ in 0..=self.queues.capacity_cqe() / BATCH {
+            if self.queue_completions(Some(peer)) < BATCH {
+                break;
+            }
         }
+        self.take_crossed();
     }
 
-    /// Takes a frame for us, or lets it wait for its peer's turn.
-    fn arrived(&mut self, qp: QpNumber, frame: Received, take: &mut impl Take) {
-        let Some(place) = self.target_place(qp) else { return self.keep_unannounced(qp, frame) };
-        let round = self.turns.round();
-        let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else { return };
-        let (peer, left) = (target.session().0, target.turn_left(round));
-        let is_before_turn = left == 0
-            || self.turns.has_line(peer)
-            || self.turns.is_round_over(self.res.shared.runtime.clock());
-        if target.pair().is_some() && take.must_wait(peer, is_before_turn) {
-            return self.wait(qp, frame);
+    /// Queues the messages of all frames that wait and, up to a few polls of the CQ, that have arrived, for the driver's
+    /// next round. Returns true if there were any.
+    pub(super) fn take_all(&mut self) -> bool {
+        self.repost_missing();
+        let mut worked = false;
+        while let Some(peer) = self.turns.first() {
+            self.take_line(peer);
+            worked = true;
         }
-        self.turns.give(left);
-        self.frame_received(qp, frame, take);
-        let left = self.turns.left();
-        if let Some(target) = self.targets.at(place) {
-            target.set_turn_left(round, left);
+        for _ in 0..POLLS {
+            let count = self.queue_completions(None);
+            worked |= count > 0;
+            if count < BATCH {
+                break;
+            }
+        }
+        worked
+    }
+
+    /// Polls the CQ and queues the messages of the frames. Those of peers other than `only` wait for their turns.
+    fn queue_completions(&mut self, only: Option<PeerKey>) -> usize {
+        let count = self.poll_queue();
+        let mut frames = mem::take(&mut self.receiving.frames);
+        let mut left = frames.drain(..);
+        for at in 0..count {
+            let completion = self.receiving.completions[at];
+            if ReceiveSlots::slot_of(completion.wr_id).is_none() {
+                self.send_completed(&completion);
+            } else if let Some(Some(frame)) = left.next() {
+                self.queue_placed(completion.qp_number, frame, only);
+            }
+        }
+        drop(left);
+        self.receiving.frames = frames;
+        if count > 0 {
+            self.completions_taken();
+        }
+        count
+    }
+
+    /// Queues the messages of a frame that came through a TGT, or hands the frame on. A frame of a peer other than `only`
+    /// waits.
+    fn queue_placed(&mut self, target: QpNumber, frame: Received, only: Option<PeerKey>) {
+        if let Some(poller) = self.crossings.other(&frame) {
+            return self.cross(poller, target, frame);
+        }
+        let known = self.target_place(target).and_then(|place| self.targets.at(place));
+        let must_wait = known.is_some_and(|known| {
+            known.pair().is_some() && only.is_some_and(|only| only != known.session().0)
+        });
+        if must_wait { self.wait(target, frame) } else { self.take_frame(target, frame) }
+    }
+
+    /// Queues the messages in a peer's waiting frames.
+    pub(super) fn take_line(&mut self, peer: PeerKey) {
+        if self.turns.has_line(peer) {
+            while let Some(frame) = self.turns.take(peer) {
+                match frame {
+                    Waiting::Frame { target, frame, uses_credit } => {
+                        self.has_waited(target, uses_credit);
+                        self.take_frame(target, frame);
+                    }
+                    Waiting::Bundle(part, bytes, bundle) => self.queue_bundle(&part, &bytes, bundle),
+                }
+            }
+            self.turns.end_turn(peer);
         }
     }
 
@@ -249,7 +451,7 @@ impl Core {
     pub(super) fn wait(&mut self, qp: QpNumber, frame: Received) {
         let Some(target) = self.targets.get_mut(qp).filter(|target| !target.is_broken()) else { return };
         if target.pair().is_none() {
-            return self.take_late_frame(qp, frame);
+            return self.take_frame(qp, frame);
         }
         let uses_credit = Target::parse(&self.res, &frame).map_or(true, |header| header.released().is_none());
         let (peer, number) = target.session();
@@ -261,14 +463,24 @@ impl Core {
         self.turns.wait(peer, Waiting::Frame { target: qp, frame, uses_credit });
     }
 
-    /// Takes a kept frame that came through a TGT earlier. Its messages are queued.
-    pub(super) fn take_frame(&mut self, target: QpNumber, frame: Received) {
-        self.place(target, frame, &mut Queue);
+    /// Queues the messages of a frame that came through a TGT earlier, for us or for another poller.
+    pub(super) fn take_early_frame(&mut self, target: QpNumber, frame: Received) {
+        self.queue_placed(target, frame, None);
     }
 
-    /// Takes a frame for us that was handed on by another poller, or kept. Its messages are queued.
-    pub(super) fn take_late_frame(&mut self, target: QpNumber, frame: Received) {
-        self.frame_received(target, frame, &mut Queue);
+    /// Queues the messages of a frame for us.
+    pub(super) fn take_frame(&mut self, target: QpNumber, frame: Received) {
+        match self.frame_received(target, frame) {
+            Some(Opened::Message(from, message)) => self.res.events.message(from, message),
+            Some(Opened::Bundle(part, bytes, bundle)) => self.queue_bundle(&part, &bytes, bundle),
+            None => {}
+        }
+    }
+
+    fn queue_bundle(&mut self, part: &Part, bytes: &Bytes, mut bundle: Bundle) {
+        while let Some(message) = self.message_of(part, bytes, &mut bundle) {
+            self.res.events.message(part.from, message);
+        }
     }
 
     /// Keeps a frame of an unknown TGT if a command not yet taken may announce the TGT. Otherwise drops it.
@@ -288,10 +500,13 @@ impl Core {
         })
     }
 
-    /// Takes a frame for us, and hands on its message if it has one.
-    fn frame_received(&mut self, qp: QpNumber, frame: Received, take: &mut impl Take) {
-        let Some(place) = self.target_place(qp) else { return self.keep_unannounced(qp, frame) };
-        let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else { return };
+    /// Takes a frame for us. Returns its messages if it has any.
+    fn frame_received(&mut self, qp: QpNumber, frame: Received) -> Option<Opened> {
+        let Some(place) = self.target_place(qp) else {
+            self.keep_unannounced(qp, frame);
+            return None;
+        };
+        let target = self.targets.at(place).filter(|target| !target.is_broken())?;
         let (peer, number) = target.session();
         let likely = target.trunk().or_else(|| self.peers.trunk(peer));
         let slot = self.trunks.find(likely, peer, number);
@@ -307,24 +522,18 @@ impl Core {
                     trunk.count_received(lane);
                     let from = trunk.origin(lane);
                     self.targets.note_credit(qp);
-                    let message = self.res.receives.message(frame);
                     self.turns.count();
-                    take.message(self, from, message);
-                    self.turns.took(self.res.shared.runtime.clock());
-                    return take.frame_ends(self);
+                    return Some(Opened::Message(from, self.res.receives.message(frame)));
                 }
                 is_settings = header.kind == FrameKind::Settings;
-                match heard {
-                    Ok(true) if header.kind == FrameKind::Bundle => {
-                        let part = Part { from: trunk.origin(lane), trunk: slot.unwrap_or_default(), lane };
-                        let bytes = self.res.receives.bundle(frame);
-                        self.bundle_received(part, &bytes, Bundle::new(header.word), take)
-                    }
-                    heard => {
-                        self.turns.count();
-                        heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))
-                    }
+                if heard == Ok(true) && header.kind == FrameKind::Bundle {
+                    let part = Part { from: trunk.origin(lane), trunk: slot.unwrap_or_default(), lane };
+                    self.targets.note_credit(qp);
+                    let bytes = self.res.receives.bundle(frame);
+                    return Some(Opened::Bundle(part, bytes, Bundle::new(header.word)));
                 }
+                self.turns.count();
+                heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))
             }
             (Ok(header), ..) => self.keep_early(qp, header.kind, frame),
             (Err(error), ..) => Err(error),
@@ -337,41 +546,7 @@ impl Core {
         if let Some(slot) = slot.filter(|_| is_settings) {
             self.open_trunk(slot);
         }
-    }
-
-    /// Hands on the remaining messages of a bundle, as far as the turn of its peer allows.
-    fn bundle_received(
-        &mut self,
-        part: Part,
-        bytes: &Bytes,
-        mut bundle: Bundle,
-        take: &mut impl Take,
-    ) -> Result<(), FrameError> {
-        let peer = part.from.peer;
-        while !take.takes_turns()
-            || bundle.is_over()
-            || self.turns.goes_on(peer, self.res.shared.runtime.clock())
-        {
-            let Some(message) = bundle.next(bytes) else {
-                take.frame_ends(self);
-                return Ok(());
-            };
-            let message = Message::from(bytes.slice(message.inspect_err(|_| take.frame_ends(self))?));
-            // A message may end the session; the remaining ones were received before that.
-            let Some(trunk) = self
-                .trunks
-                .get(part.trunk)
-                .filter(|trunk| trunk.peer() == part.from.peer && trunk.number() == part.from.session.0)
-            else {
-                return Ok(());
-            };
-            trunk.count_received(part.lane);
-            self.turns.count();
-            take.message(self, part.from, message);
-            self.turns.took(self.res.shared.runtime.clock());
-        }
-        self.turns.put_back(peer, Waiting::Bundle(part, bytes.clone(), bundle));
-        Ok(())
+        None
     }
 
     /// Keeps a frame of a peer that saw the session come up before we did.

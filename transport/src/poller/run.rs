@@ -1,8 +1,8 @@
-//! The turns of a poller.
+//! The turns of a transport, which its driver takes.
 //!
 //! ```text
-//! round: poll the CQ and the rings -> messages to the upper half -> commands -> messages that those led to
-//!        -> the upper half's own work -> flush sends -> timers
+//! round: poll_event: the CQ, the rings between pollers, commands, and what those led to
+//!        | the driver's own work | poll_event | flush_round | end_turn: timers
 //! nothing for a while: arm the CQ | poll once more, announce | look at every queue | sleep
 //!    or, on a device with its own wait:                announce | look at every queue, prepare the wait | sleep
 //! ```
@@ -11,43 +11,34 @@
 //! turns. A round takes several turns only in a simulation, when a handler was charged time. The machine does
 //! nothing during that time, so its sends are flushed afterwards.
 //!
-//! Commands come before the upper half's own work. A call made after the end of its session is known waits
+//! Commands come before the driver's own work. A call made after the end of its session is known waits
 //! for the next session, instead of being staged on a trunk that ends in the same round.
 #![forbid(unsafe_code)]
 
-use super::Core;
-use super::commands::CommandQueue;
-use super::device::Queues;
-use super::device::{Parted, part};
+use super::device::{Parted, Queues, part};
 use super::idle::{Idle, Rest};
-use super::peers::Peers;
-use super::receives::{Batch, Queue, Take};
-use super::sessions::Closings;
-use super::shutdown::Shutdown;
-use super::targets::Targets;
-use super::trunks::Trunks;
-use super::turns::Turns;
-use crate::LogLimit;
+use super::receives::Step;
+use super::{Transport, commands::CommandQueue};
 use crate::command::{CmCommand, Command, PollerHandle};
 use crate::node::incarnation::PollerDevice;
 use crate::node::shared::{Alive, NodeShared};
 use crate::peer::hash::PeerHash;
-use crate::trunk::{Event, Resources, Trunk};
+use crate::report::ledger::{DriverLedger, PollerLedger};
+use crate::trunk::{Resources, Trunk};
 use crate::wire::frame::ANNOUNCEMENT;
-use crate::{Carrier as _, Message, Origin, PeerKey, PollerIndex, Screening, Upper};
-use std::any::Any;
+use crate::{Announcement, Awaited, Event, Origin, PeerKey, PollerIndex, Screening};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use trunkline_machine::mutant;
-use trunkline_machine::{Machine, Sleeper, Turn};
+use trunkline_machine::{Sleeper, Turn};
 use trunkline_verbs::Time;
 
 /// Number of events after which staged work is flushed, so that a slow handler does not hold back earlier
 /// replies. The messages of a bundle arrived together, and so their replies leave together.
 const FLUSH_EVERY: usize = 16;
 
-/// Number of events, or messages of a bundle, between two reads of the clock. If they take long, staged work
-/// is flushed early.
+/// Number of events between two reads of the clock. If they take long, staged work is flushed early.
 const LOOK_EVERY: usize = 4;
 
 /// Parts of a poller. The starting thread makes them, so that it can report failures.
@@ -66,15 +57,17 @@ pub(crate) struct OfNode {
     pub(crate) alive: Alive,
 }
 
-/// Step that the next turn performs.
+/// Step that comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Begins a round.
-    Poll,
-    /// The rest of a round whose previous turn ended because time was charged.
-    Deliver,
-    Run,
-    DeliverAgain,
+pub(super) enum Stage {
+    /// Takes what has arrived.
+    Receive,
+    /// Performs commands.
+    Command,
+    /// The driver's own work.
+    Work,
+    /// Hands out the events of that work.
+    Finish,
     /// First step of going to sleep: later completions make the channel readable.
     Arm,
     /// Takes completions that came before the CQ was armed, and announces sleep.
@@ -85,30 +78,23 @@ enum Stage {
     Asleep,
 }
 
-/// Marker: the turn ends here, because simulated time was charged.
-struct Charged;
-
-/// A poller with its upper half.
-pub(crate) struct Poller<U> {
-    core: Core,
-    upper: U,
-    idle: Idle,
-    stage: Stage,
-    /// Time until which the poller sleeps.
-    asleep_until: Option<Time>,
-    /// True if this round has done any work.
-    worked: bool,
-    /// Number of events delivered in this round.
-    delivered: usize,
-    _alive: Alive,
+/// What a turn does.
+#[derive(Debug)]
+pub enum Begun {
+    /// A round, or the rest of one.
+    Round,
+    /// The last look before sleep: [`Transport::sleep_unless`].
+    LookAgain,
+    /// Nothing more.
+    Over(Turn),
 }
 
-impl<U: Upper> Poller<U> {
-    /// Prepares a poller to run.
+impl Transport {
+    /// Creates the transport of one poller.
     ///
     /// # Errors
     /// When the completion channel cannot be waited for.
-    pub(crate) fn new(parts: Parts, node: OfNode, upper: U) -> io::Result<Self> {
+    pub(crate) fn new(parts: Parts, node: OfNode) -> io::Result<Self> {
         let OfNode { shared, alive } = node;
         let Parts { index, handle, sleeper, device } = parts;
         let idle =
@@ -118,28 +104,23 @@ impl<U: Upper> Poller<U> {
         let sleeps_on_device = !shared.runtime.is_simulated() || shared.runtime.random() % 4 > 0;
         let mut queues = Queues::new(sleeper, handle.waker().clone(), sleeps_on_device);
         queues.attach(attached)?;
-        let hash = PeerHash::new(&shared.runtime);
-        let mut core = Core {
+        let hash = super::Peers::new(PeerHash::new(&shared.runtime));
+        Ok(Self {
             res: Resources::new(index, shared, handle.waker().clone(), sends, receives, grants),
             queues,
             crossings,
-            trunks: Trunks::default(),
-            peers: Peers::new(hash),
-            targets: Targets::default(),
-            closings: Closings::default(),
-            turns: Turns::default(),
+            trunks: super::Trunks::default(),
+            peers: hash,
+            targets: super::Targets::default(),
+            closings: super::Closings::default(),
+            turns: super::Turns::default(),
             inbox: CommandQueue::new(handle),
-            batch: Batch::default(),
-            shutdown: Shutdown::default(),
-            log: LogLimit::default(),
+            receiving: super::Receiving::default(),
+            shutdown: super::Shutdown::default(),
+            log: crate::LogLimit::default(),
             scanned_ms: 0,
-        };
-        core.res.screens = upper.screens();
-        Ok(Self {
-            core,
-            upper,
             idle,
-            stage: Stage::Poll,
+            stage: Stage::Receive,
             asleep_until: None,
             worked: false,
             delivered: 0,
@@ -147,35 +128,109 @@ impl<U: Upper> Poller<U> {
         })
     }
 
-    /// Runs a round, or the rest of one.
-    fn round(&mut self) -> Turn {
-        self.core.res.tick();
-        let clock = self.core.res.shared.runtime.clock();
-        self.idle.round(self.core.res.time.now(), || clock.thread_cpu_time());
-        if self.stage == Stage::Poll {
-            self.worked = self.poll_completions();
-            self.worked |= self.core.take_crossed();
-            self.stage = Stage::Deliver;
+    /// Requires a decision about each large message before the rest of it is READ: [`Event::Announced`].
+    pub fn screen_announced(&mut self) {
+        self.res.screens = true;
+    }
+
+    /// Begins a turn.
+    pub fn begin_turn(&mut self) -> Begun {
+        match self.stage {
+            Stage::Arm => return Begun::Over(self.arm()),
+            Stage::Announce => return Begun::Over(self.announce()),
+            Stage::LookAgain => return Begun::LookAgain,
+            Stage::Asleep => self.wake_up(),
+            Stage::Receive | Stage::Command | Stage::Work | Stage::Finish => {}
         }
-        if self.ends_turn().and_then(|()| self.finish_round()).is_err() {
-            return Turn::Again;
+        self.res.tick();
+        let clock = self.res.shared.runtime.clock();
+        self.idle.round(self.res.time.now(), || clock.thread_cpu_time());
+        Begun::Round
+    }
+
+    /// Returns the next event of the round; `None` when the driver's own work is due, and at the end of the round.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.message_handled();
+        if self.delivered >= FLUSH_EVERY && !self.receiving.is_amid_bundle() && !self.is_charged() {
+            self.delivered = 0;
+            self.flush_marked();
         }
-        self.stage = Stage::Poll;
-        self.core.trunks.complete_tails(&mut self.core.res);
-        self.core.push_out();
+        loop {
+            if let Some(event) = self.res.events.next() {
+                self.worked = true;
+                self.delivered += 1;
+                return Some(event);
+            }
+            match self.stage {
+                Stage::Receive => match self.receive() {
+                    Step::Message(from, message) => {
+                        self.delivered += 1;
+                        return Some(Event::Message(from, message));
+                    }
+                    Step::Again => {}
+                    Step::Over => self.stage = Stage::Command,
+                },
+                Stage::Command => {
+                    self.worked |= self.commands();
+                    self.stage = Stage::Work;
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Returns true if messages sent in this round should not wait for its end, because events took long to handle. Ask
+    /// after each event, and then call [`Self::flush`].
+    #[inline]
+    pub fn is_flush_due(&mut self) -> bool {
+        self.delivered.is_multiple_of(LOOK_EVERY) && self.is_flush_overdue()
+    }
+
+    /// Returns true if a simulated clock was charged the time of a handler. The turn ends then, and the next one goes on
+    /// with the round: nothing may be flushed before that time has passed.
+    #[inline]
+    #[must_use]
+    pub fn is_charged(&self) -> bool {
+        self.res.shared.runtime.clock().is_charged()
+    }
+
+    /// Returns true if the driver's own work is due, once in a round.
+    pub fn begin_work(&mut self) -> bool {
+        let is_due = self.stage == Stage::Work;
+        if is_due {
+            self.stage = Stage::Finish;
+        }
+        is_due
+    }
+
+    /// Records that the driver's own work did anything.
+    pub fn note_work(&mut self, worked: bool) {
+        self.worked |= worked;
+    }
+
+    /// Posts everything that the round has led to.
+    pub fn flush_round(&mut self) {
+        self.stage = Stage::Receive;
+        self.trunks.complete_tails(&mut self.res);
+        self.push_out();
         // Trunks with bytes left to copy get their next turn at once.
-        self.worked |= !self.core.res.copies.is_empty();
-        self.shut_down();
-        self.core.timers(|| self.upper.awaited());
-        if self.core.is_finished() {
+        self.worked |= !self.res.copies.is_empty();
+    }
+
+    /// Ends the turn, with the timers. `awaited` returns what the driver waits for from each peer; it is asked when a
+    /// probe may be due.
+    pub fn end_turn(&mut self, awaited: impl FnOnce() -> BTreeMap<PeerKey, Awaited>) -> Turn {
+        self.timers(awaited);
+        if self.is_finished() {
             return Turn::Done;
         }
-        let now = self.core.res.time.now();
-        if self.worked {
+        let now = self.res.time.now();
+        if std::mem::take(&mut self.worked) {
             self.idle.event(now);
             return Turn::Again;
         }
-        let transferring = || self.core.trunks.is_transferring(&self.core.res);
+        let transferring = || self.trunks.is_transferring(&self.res);
         match self.idle.empty_round(now, transferring) {
             Rest::Spin => Turn::Spin,
             Rest::Yield => Turn::Yield,
@@ -186,116 +241,17 @@ impl<U: Upper> Poller<U> {
         }
     }
 
-    /// Takes completions. Messages go to the upper half at once, unless earlier events wait for it.
-    fn poll_completions(&mut self) -> bool {
-        self.delivered = 0;
-        let mut deliver = Deliver { upper: &mut self.upper, delivered: 0 };
-        self.core.poll_completions(&mut deliver)
-    }
-
-    /// Runs the steps of a round that may call handlers.
-    fn finish_round(&mut self) -> Result<(), Charged> {
-        if self.stage == Stage::Deliver {
-            self.deliver()?;
-            self.worked |= self.core.commands();
-            self.stage = Stage::Run;
-        }
-        if self.stage == Stage::Run {
-            self.deliver()?;
-            self.worked |= self.upper.run(&mut self.core);
-            self.stage = Stage::DeliverAgain;
-            self.ends_turn()?;
-        }
-        self.deliver()
-    }
-
-    /// Hands queued events to the upper half.
-    fn deliver(&mut self) -> Result<(), Charged> {
-        while let Some(event) = self.core.res.events.next() {
-            self.worked = true;
-            match event {
-                Event::Message(origin, message) => self.upper.message(&mut self.core, origin, message),
-                Event::Announced(origin) => self.screen(origin),
-                Event::Sent(token, outcome) => self.upper.sent(&mut self.core, token, outcome),
-                Event::Peer(peer, event) => self.upper.peer(&mut self.core, peer, event),
-                Event::GivenUp(origin, frame, bytes) => {
-                    self.upper.given_up(origin, frame.as_slice(), bytes);
-                }
-                Event::NotSent(to, head, cause) => self.upper.not_sent(&mut self.core, to, &head, cause),
-            }
-            self.ends_turn()?;
-            self.delivered += 1;
-            if self.delivered.is_multiple_of(FLUSH_EVERY) {
-                self.core.flush_marked();
-            }
-            if self.delivered.is_multiple_of(LOOK_EVERY) && self.core.is_flush_overdue() {
-                self.upper.flush(&mut self.core);
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks the upper half for a decision about a large message, before any of it is READ.
-    #[cold]
-    fn screen(&mut self, from: Origin) {
-        let trunk = self.core.announcer(from);
-        let Some((frame, header)) = trunk.and_then(Trunk::take_unscreened) else { return };
-        let (header, rest) = frame.as_slice().split_at_checked(header).unwrap_or_default();
-        let part = rest.get(ANNOUNCEMENT..).unwrap_or_default();
-        let screening = self.upper.announced(&mut self.core, from, header, part);
-        self.core.screened(from, frame, screening);
-    }
-
-    /// Fails if the upper half was charged time, in a simulation. Nothing may be flushed before that time has
-    /// passed.
-    fn ends_turn(&self) -> Result<(), Charged> {
-        if self.core.is_charged() { Err(Charged) } else { Ok(()) }
-    }
-
-    fn shut_down(&mut self) {
-        if self.core.shutdown.must_tell() {
-            self.upper.shutdown(&mut self.core);
-        }
-        if self.core.shutdown.is_grace_over(self.core.res.time.now()) {
-            let lingers = self.upper.grace_over(&mut self.core);
-            self.core.shutdown.cut(lingers);
-        }
-        if self.core.shutdown.has_begun() {
-            self.core.shutdown.upper_is(self.upper.is_drained());
-            let (quiet, now) = (self.core.is_quiet(), self.core.res.time.now());
-            self.settle_sessions();
-            self.core.shutdown.settle(quiet, now);
-        }
-    }
-
-    /// Notifies the upper half of sessions in which nothing is open or in flight. A peer that takes nothing
-    /// does not delay others.
-    fn settle_sessions(&mut self) {
-        let now_ms = self.core.res.time.now_ms();
-        if !self.core.res.events.is_empty() || !self.core.shutdown.looks_for_settled(now_ms) {
-            return;
-        }
-        for (peer, number) in self.core.trunks.quiet_sessions() {
-            if self.core.shutdown.is_untold((peer, number)) && self.upper.has_ended(peer) {
-                self.core.shutdown.tell_session((peer, number));
-                if !self.core.res.events.has_lost(peer) {
-                    self.upper.settled(&mut self.core, peer);
-                }
-            }
-        }
-    }
-
     /// Asks for an event at the next completion.
     fn arm(&mut self) -> Turn {
-        if self.core.queues.has_wait() {
-            self.core.queues.announce();
+        if self.queues.has_wait() {
+            self.queues.announce();
             self.stage = Stage::LookAgain;
             return Turn::Again;
         }
         self.stage = Stage::Announce;
-        if let Err(error) = self.core.queues.arm() {
+        if let Err(error) = self.queues.arm() {
             tracing::error!(%error, "arming the CQ");
-            self.stage = Stage::Poll;
+            self.stage = Stage::Receive;
             return Turn::Yield;
         }
         Turn::Again
@@ -304,128 +260,108 @@ impl<U: Upper> Poller<U> {
     /// Polls the CQ once more, since a completion from before the arming raises no event, and announces
     /// sleep.
     fn announce(&mut self) -> Turn {
-        if self.core.poll_completions(&mut Queue) {
-            self.stage = Stage::Poll;
+        if self.take_all() {
+            self.stage = Stage::Receive;
         } else {
-            self.core.queues.announce();
+            self.queues.announce();
             self.stage = Stage::LookAgain;
         }
         Turn::Again
     }
 
-    /// Looks at every queue, then sleeps. Work that came before the announcement has not woken the poller.
-    fn look_again(&mut self) -> Turn {
+    /// Looks at every queue, then sleeps until the driver's next timer at most. `is_ready` tells that the driver has
+    /// work: work that came before the announcement has not woken the poller.
+    pub fn sleep_unless(&mut self, is_ready: bool, next_timer: Option<Time>) -> Turn {
         self.stage = Stage::Asleep;
-        if !mutant!(last_look_is_left_out) && self.is_brought_work() {
+        if !mutant!(last_look_is_left_out) && (is_ready || self.is_brought_work()) {
             return Turn::Again;
         }
-        let awaits_acknowledgement = self.core.awaits_acknowledgement();
-        let nap = if awaits_acknowledgement { self.core.nap() } else { None };
-        let Some(device) = self.core.queues.prepare(awaits_acknowledgement, nap.is_some()) else {
+        let awaits_acknowledgement = self.awaits_acknowledgement();
+        let nap = if awaits_acknowledgement { self.nap() } else { None };
+        let Some(device) = self.queues.prepare(awaits_acknowledgement, nap.is_some()) else {
             return Turn::Again;
         };
-        let timers = [self.upper.next_timer(), self.core.next_timer(), nap.or(device)];
+        let timers = [next_timer, self.next_timer(), nap.or(device)];
         self.asleep_until = timers.into_iter().flatten().min();
         Turn::Sleep(self.asleep_until)
     }
 
     /// Returns true if any queue holds work from another thread.
     fn is_brought_work(&self) -> bool {
-        self.upper.is_ready() || self.core.inbox.has_any() || self.core.has_work()
+        self.inbox.has_any()
+            || !self.res.events.is_empty()
+            || !self.res.marked.is_empty()
+            || !self.turns.is_empty()
+            || self.crossings.has_any()
     }
 
     fn wake_up(&mut self) {
-        self.stage = Stage::Poll;
-        self.core.queues.awake();
+        self.stage = Stage::Receive;
+        self.queues.awake();
         if let Some(until) = self.asleep_until.take() {
-            let shared = &self.core.res.shared;
+            let shared = &self.res.shared;
             shared.stops.woke(until, shared.runtime.clock().now());
         }
     }
-}
 
-/// Passes messages to the upper half as they come.
-struct Deliver<'a, U> {
-    upper: &'a mut U,
-    /// Number of messages since the last flush.
-    delivered: usize,
-}
-
-impl<U: Upper> Deliver<'_, U> {
-    fn flush_overdue(&mut self, core: &mut Core) {
-        if core.is_flush_overdue() {
-            self.upper.flush(core);
-        }
-    }
-}
-
-impl<U: Upper> Take for Deliver<'_, U> {
-    #[inline]
-    fn message(&mut self, core: &mut Core, from: Origin, message: Message) {
-        if !core.res.events.is_empty() || core.is_charged() {
-            return Queue.message(core, from, message);
-        }
-        self.upper.message(core, from, message);
-        self.delivered += 1;
-        if self.delivered.is_multiple_of(LOOK_EVERY) {
-            self.flush_overdue(core);
-        }
-    }
-
-    fn frame_ends(&mut self, core: &mut Core) {
-        if self.delivered >= FLUSH_EVERY && !core.is_charged() {
-            self.delivered = 0;
-            core.flush_marked();
-        }
-    }
-
-    fn must_wait(&self, _: PeerKey, is_before_turn: bool) -> bool {
-        is_before_turn
-    }
-
-    fn takes_turns(&self) -> bool {
-        true
-    }
-}
-
-impl<U: Upper> Machine for Poller<U> {
-    fn turn(&mut self) -> Turn {
-        let _here = self.upper.enter();
-        match self.stage {
-            Stage::Arm => self.arm(),
-            Stage::Announce => self.announce(),
-            Stage::LookAgain => self.look_again(),
-            Stage::Asleep => {
-                self.wake_up();
-                self.round()
-            }
-            Stage::Poll | Stage::Deliver | Stage::Run | Stage::DeliverAgain => self.round(),
-        }
-    }
-
-    fn sleep(&mut self, until: Option<Time>) {
-        if let Err(error) = self.core.queues.sleep(until) {
+    /// Blocks the thread, as [`Machine::sleep`](trunkline_machine::Machine::sleep) must.
+    pub fn sleep(&mut self, until: Option<Time>) {
+        if let Err(error) = self.queues.sleep(until) {
             tracing::error!(%error, "waiting for events");
         }
     }
 
-    fn is_woken(&self) -> bool {
-        self.core.queues.is_woken()
+    /// Returns true if a sleeping poller was woken.
+    #[must_use]
+    pub fn is_woken(&self) -> bool {
+        self.queues.is_woken()
     }
 
-    fn is_due(&self) -> bool {
-        self.is_brought_work() || (self.stage == Stage::Asleep && self.core.queues.is_due())
+    /// Returns true if a sleeping poller has work. `is_ready` tells that the driver has.
+    #[must_use]
+    pub fn is_due(&self, is_ready: bool) -> bool {
+        is_ready || self.is_brought_work() || (self.stage == Stage::Asleep && self.queues.is_due())
     }
 
-    fn inspect(&self) -> Option<Box<dyn Any>> {
-        Some(Box::new(self.core.ledger(self.upper.ledger())))
+    /// Returns the transport's state with the driver's, for a simulation to count.
+    #[must_use]
+    pub fn inspect(&self, driver: DriverLedger) -> PollerLedger {
+        self.ledger(driver)
+    }
+
+    /// Takes a large message that was announced, if its session has not ended.
+    #[cold]
+    pub fn announcement(&mut self, from: Origin) -> Option<Announcement> {
+        let (frame, header) = self.announcer(from)?.take_unscreened()?;
+        Some(Announcement { from, part: header + ANNOUNCEMENT, header, frame })
+    }
+
+    /// Takes the decision about an announced message, unless the session has ended in the meantime.
+    pub fn screened(&mut self, announcement: Announcement, screening: Screening) {
+        let Announcement { from, frame, .. } = announcement;
+        let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0);
+        let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
+        if let Some(trunk) = trunk.filter(|trunk| trunk.is_live()) {
+            trunk.screened(&mut self.res, frame, screening);
+        }
+    }
+
+    /// Returns the trunk of the session that a message came through.
+    fn announcer(&mut self, from: Origin) -> Option<&mut Trunk> {
+        let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0)?;
+        self.trunks.get_mut(slot).filter(|trunk| trunk.is_live())
+    }
+
+    /// Returns true if the poller waits for the acknowledgement of something that it has sent.
+    fn awaits_acknowledgement(&self) -> bool {
+        self.shutdown.has_begun() || self.trunks.await_acknowledgement(&self.res)
     }
 }
 
-impl<U> Drop for Poller<U> {
+impl Drop for Transport {
     /// Shuts the node down if its poller has panicked, so that its peers do not wait for it.
     fn drop(&mut self) {
-        let shared = &self.core.res.shared;
+        let shared = &self.res.shared;
         if std::thread::panicking() {
             tracing::error!("a poller has panicked; the node ends");
             shared.cm.command(CmCommand::Shutdown);
@@ -434,40 +370,5 @@ impl<U> Drop for Poller<U> {
                 poller.command(Command::Shutdown { deadline });
             }
         }
-    }
-}
-
-impl Core {
-    /// Returns the trunk of the session that a message came through.
-    fn announcer(&mut self, from: Origin) -> Option<&mut Trunk> {
-        let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0)?;
-        self.trunks.get_mut(slot).filter(|trunk| trunk.is_live())
-    }
-
-    /// Takes a decision of the upper half, unless the session has ended in the meantime.
-    fn screened(&mut self, from: Origin, frame: Message, screening: Screening) {
-        let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0);
-        let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
-        if let Some(trunk) = trunk.filter(|trunk| trunk.is_live()) {
-            trunk.screened(&mut self.res, frame, screening);
-        }
-    }
-
-    /// Returns true if the upper half was charged time in this turn, in a simulation.
-    pub(super) fn is_charged(&self) -> bool {
-        self.res.shared.runtime.clock().is_charged()
-    }
-
-    /// Returns true if the poller waits for the acknowledgement of something that it has sent.
-    fn awaits_acknowledgement(&self) -> bool {
-        self.shutdown.has_begun() || self.trunks.await_acknowledgement(&self.res)
-    }
-
-    /// Returns true if there is work for the next round.
-    fn has_work(&self) -> bool {
-        !self.res.events.is_empty()
-            || !self.res.marked.is_empty()
-            || !self.turns.is_empty()
-            || self.crossings.has_any()
     }
 }

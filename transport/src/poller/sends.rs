@@ -2,12 +2,12 @@
 //! credit frame.
 #![forbid(unsafe_code)]
 
-use super::Core;
+use super::Transport;
 use crate::PeerDown;
 use crate::trunk::parse_wr_id;
 use trunkline_verbs::{Completion, CompletionStatus, VerbsError};
 
-impl Core {
+impl Transport {
     /// Handles a completion of an INI.
     pub(super) fn send_completed(&mut self, completion: &Completion) {
         let (slot, sequence) = parse_wr_id(completion.wr_id);

@@ -1,13 +1,13 @@
 //! Sessions as a poller sees them: coming up, breaking, being taken down in two phases.
 //!
-//! A trunk that ends is first taken down. It is freed, and the upper half notified, when the device is done
+//! A trunk that ends is first taken down. It is freed, and the driver notified, when the device is done
 //! with it and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
 //!
 //! Over RC, a poller considers a session closed once its QPs are destroyed and all other pollers have sent
 //! its end. After a second it stops waiting for them: a busy poller must not delay the report of a dead peer.
 #![forbid(unsafe_code)]
 
-use super::Core;
+use super::Transport;
 use super::peers::Next;
 use super::targets::Target;
 use crate::command::{CmCommand, SessionUp};
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use trunkline_verbs::{QpNumber, Time};
 
-impl Core {
+impl Transport {
     pub(super) fn session_up(&mut self, session: Box<SessionUp>) {
         if let Some(session) = self.peers.session_up(session) {
             self.activate(*session);

@@ -1,10 +1,11 @@
 //! Progress of a shutdown: what a poller still waits for before it reports and ends.
 //!
-//! The upper half may send until the CM machine has closed the sessions, also to new peers: work that was
+//! The driver may send until the CM machine has closed the sessions, also to new peers: work that was
 //! open when the shutdown began may depend on it.
 #![forbid(unsafe_code)]
 
-use crate::PeerKey;
+use super::Transport;
+use crate::{PeerKey, SessionNumber};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use trunkline_machine::mutant;
@@ -13,7 +14,7 @@ use trunkline_verbs::Time;
 /// Time for which the last messages may be in flight after the grace period.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// Time for which the upper half's last messages may be in flight after all others were delivered.
+/// Time for which the driver's last messages may be in flight after all others were delivered.
 const LAST_MESSAGES: Duration = Duration::from_secs(1);
 
 /// State of a poller's shutdown. No step of it is undone.
@@ -21,13 +22,13 @@ const LAST_MESSAGES: Duration = Duration::from_secs(1);
 pub(super) struct Shutdown {
     /// Time at which the poller stops waiting for work in progress; `None` before a shutdown.
     deadline: Option<Time>,
-    /// True if the upper half was notified of the shutdown.
+    /// True if the driver was notified of the shutdown.
     told: bool,
-    /// True if the upper half was notified that the grace period is over.
+    /// True if the driver was notified that the grace period is over.
     cut: bool,
-    /// True if the upper half has nothing open.
+    /// True if the driver has nothing open.
     idle: bool,
-    /// Sessions, by peer and number, whose complete delivery was reported to the upper half.
+    /// Sessions, by peer and number, whose complete delivery was reported to the driver.
     told_sessions: BTreeSet<(PeerKey, u32)>,
     /// Time of the last search for such sessions, in milliseconds.
     looked_ms: u64,
@@ -52,12 +53,12 @@ impl Shutdown {
         self.deadline.is_some()
     }
 
-    /// Returns true if the upper half must be notified now; `true` once.
+    /// Returns true if the driver must be notified now; `true` once.
     pub(super) fn must_tell(&mut self) -> bool {
         self.has_begun() && !std::mem::replace(&mut self.told, true)
     }
 
-    /// Returns true if the upper half must now be notified that the grace period is over.
+    /// Returns true if the driver must now be notified that the grace period is over.
     pub(super) fn is_grace_over(&self, now: Time) -> bool {
         self.told && !self.cut && !self.drained && self.deadline.is_some_and(|deadline| deadline <= now)
     }
@@ -68,8 +69,8 @@ impl Shutdown {
         self.deadline = self.deadline.map(|deadline| if lingers { deadline + LINGER } else { deadline });
     }
 
-    /// Records whether the upper half is idle: nothing is open any more.
-    pub(super) fn upper_is(&mut self, idle: bool) {
+    /// Records whether the driver is idle: nothing is open any more.
+    pub(super) fn driver_is(&mut self, idle: bool) {
         self.idle = idle;
     }
 
@@ -83,12 +84,12 @@ impl Shutdown {
         looks
     }
 
-    /// Returns true if delivery in the session was not yet reported to the upper half.
+    /// Returns true if delivery in the session was not yet reported to the driver.
     pub(super) fn is_untold(&self, session: (PeerKey, u32)) -> bool {
         !self.told_sessions.contains(&session)
     }
 
-    /// Records that delivery in a session was reported to the upper half.
+    /// Records that delivery in a session was reported to the driver.
     pub(super) fn tell_session(&mut self, session: (PeerKey, u32)) {
         self.told_sessions.insert(session);
     }
@@ -118,6 +119,55 @@ impl Shutdown {
 
     pub(super) fn is_ended(&self) -> bool {
         self.ended
+    }
+}
+
+impl Transport {
+    /// Returns true once the node shuts down. In every round the driver then performs the steps below, in their order,
+    /// between [`Transport::flush_round`] and [`Transport::end_turn`].
+    #[inline]
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutdown.has_begun()
+    }
+
+    /// Returns true, once, when open work should end soon. Messages may still be sent, also to new peers, until the
+    /// sessions are closed: when every poller's driver is drained, or the grace period is over.
+    pub fn begins_shutdown(&mut self) -> bool {
+        self.shutdown.must_tell()
+    }
+
+    /// Returns true, once, when the grace period is over. The driver ends the work that peers can still be notified of.
+    #[must_use]
+    pub fn is_grace_over(&self) -> bool {
+        self.shutdown.is_grace_over(self.res.time.now())
+    }
+
+    /// Records that the driver has ended its work. If `has_told` is true, messages that say so may still leave.
+    pub fn cut(&mut self, has_told: bool) {
+        self.shutdown.cut(has_told);
+    }
+
+    /// Records whether the driver has nothing open any more, and returns the sessions in which nothing is in flight. During
+    /// its grace period, a node that shuts down waits for both. A peer that takes nothing does not delay others.
+    pub fn settling(&mut self, is_drained: bool) -> Vec<(PeerKey, SessionNumber)> {
+        self.shutdown.driver_is(is_drained);
+        let (quiet, now) = (self.is_quiet(), self.res.time.now());
+        self.shutdown.settle(quiet, now);
+        if !self.res.events.is_empty() || !self.shutdown.looks_for_settled(self.res.time.now_ms()) {
+            return Vec::new();
+        }
+        let quiet = self.trunks.quiet_sessions().into_iter();
+        let untold = quiet.filter(|session| self.shutdown.is_untold(*session));
+        untold.map(|(peer, number)| (peer, SessionNumber(number))).collect()
+    }
+
+    /// Records that the driver has nothing open for the peer of a session in which nothing is in flight. Returns true if
+    /// everything sent to the peer was delivered: false if a message of the session was lost whose outcome is not reported.
+    /// Sessions are closed when the messages sent now are delivered too, or a second after all peers have settled.
+    pub fn settle(&mut self, peer: PeerKey, session: SessionNumber) -> bool {
+        self.shutdown.tell_session((peer, session.0));
+        !self.res.events.has_lost(peer)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Timed work of a poller: deadlines of queued messages, trunks that end, shutting down.
 #![forbid(unsafe_code)]
 
-use super::Core;
+use super::Transport;
 use crate::command::CmCommand;
 use crate::wire::frame::FrameError;
 use crate::{Awaited, PeerKey};
@@ -19,8 +19,8 @@ const REST_MS: u64 = 1000;
 /// Pause before a poller looks again at work without a timer, such as waiting for memory.
 const RETRY: Duration = Duration::from_millis(20);
 
-impl Core {
-    /// Runs all timers, if it is time to. `awaited` returns what the upper half waits for.
+impl Transport {
+    /// Runs all timers, if it is time to. `awaited` returns what the driver waits for.
     pub(super) fn timers(&mut self, awaited: impl FnOnce() -> BTreeMap<PeerKey, Awaited>) {
         if self.res.time.now_ms() < self.scanned_ms + SCAN_MS {
             return;
@@ -47,7 +47,7 @@ impl Core {
         self.drain();
     }
 
-    /// Returns the time at which [`Core::timers`] has something to do; `None` if nothing waits for time.
+    /// Returns the time at which [`Transport::timers`] has something to do; `None` if nothing waits for time.
     pub(super) fn next_timer(&self) -> Option<Time> {
         let waits = self.shutdown.has_begun()
             || self.res.receives.is_missing_any()
@@ -75,7 +75,7 @@ impl Core {
         self.shutdown.is_ended() && self.trunks.is_empty() && self.res.events.is_empty()
     }
 
-    /// Returns true if no message is in flight, and no event waits for the upper half.
+    /// Returns true if no message is in flight, and no event waits for the driver.
     pub(super) fn is_quiet(&self) -> bool {
         self.trunks.is_quiet() && self.peers.is_quiet() && self.res.events.is_empty() && self.turns.is_empty()
     }

@@ -143,6 +143,11 @@ impl Turns {
         self.has_polled = true;
     }
 
+    /// Returns true if the round has taken the completions.
+    pub(super) fn has_polled(&self) -> bool {
+        self.has_polled
+    }
+
     /// Counts a message of the peer that has its turn.
     #[inline]
     pub(super) fn count(&mut self) {

@@ -38,12 +38,12 @@ pub struct PollerLedger {
     /// Memory for large messages that are sent, for those that are received, and of the application's
     /// registered buffers.
     pub memory: [MemoryLedger; 3],
-    /// The poller's share of budgets. The upper half has others.
+    /// The poller's share of budgets. The driver has others.
     pub budgets: Vec<BudgetLedger>,
     /// Largest number of messages handled between two turns of a waiting peer, and the number of waiting peers then.
     pub longest_wait: (u64, usize),
-    /// Open work of the upper half.
-    pub upper: UpperLedger,
+    /// Open work of the driver.
+    pub driver: DriverLedger,
 }
 
 /// State of the sessions of one node at one moment.
@@ -94,9 +94,9 @@ pub struct MemoryLedger {
     pub regions: (usize, usize),
 }
 
-/// Open work of a poller's upper half.
+/// Open work of a poller's driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UpperLedger {
+pub struct DriverLedger {
     /// Number of calls in flight.
     pub calls: usize,
     /// Number of running handlers.
@@ -107,7 +107,7 @@ pub struct UpperLedger {
     pub has_timer: bool,
     /// Number of calls in flight that were sent to a peer after it announced that it runs no more.
     pub sent_to_drained: usize,
-    /// The upper half's share of budgets.
+    /// The driver's share of budgets.
     pub budgets: Vec<BudgetLedger>,
 }
 

@@ -35,7 +35,7 @@ use trunkline_softrdma::link::PortOwner;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
 
 /// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers.
-/// Pollers check their timers every 20 ms, so a late one is busy in its upper half.
+/// Pollers check their timers every 20 ms, so a late one is busy in its driver.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
 /// Minimum time between two searches for a stopped process, which read the descriptors of all processes of this

@@ -2,7 +2,7 @@
 //!
 //! First, unposted work fails and the QP goes to ERR, so that every posted work request comes back flushed.
 //! When they all have, and the CM machine has destroyed the TGTs through which the peer read our memory, the
-//! QP and buffers are freed and the upper half is notified.
+//! QP and buffers are freed and the driver is notified.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -29,7 +29,7 @@ pub(super) enum Health {
         cause: PeerDown,
         /// True if the TGTs of its session are destroyed, so that the peer can no longer read our memory.
         closed: bool,
-        /// Why the peer is down, for the upper half, once known.
+        /// Why the peer is down, for the driver, once known.
         verdict: Option<PeerDown>,
     },
 }
@@ -92,7 +92,7 @@ impl Trunk {
         }
     }
 
-    /// Returns why the peer is down, for the upper half, once known.
+    /// Returns why the peer is down, for the driver, once known.
     pub(crate) fn verdict(&self) -> Option<PeerDown> {
         match self.health {
             Health::Dying { verdict, .. } => verdict,
@@ -113,7 +113,7 @@ impl Trunk {
     }
 
     /// Performs the second phase: frees the trunk, even if the device still has some of its work, and
-    /// notifies the upper half.
+    /// notifies the driver.
     pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
         destroy_ini(res, self.pipeline.qp());
         while let Some(completed) = self.pipeline.pop_completed(&mut res.sends) {

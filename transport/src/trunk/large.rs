@@ -49,7 +49,7 @@ impl Trunk {
         let lent = if is_copied { None } else { Some(self.lend(res, message)?) };
         let announced = self.announced_of(message);
         let (head, copied_head) = message.head.split_at_checked(announced).ok_or(NotNow::Wait)?;
-        let header = frame::upper_header(head).and_then(|header| head.split_at_checked(header));
+        let header = frame::message_header(head).and_then(|header| head.split_at_checked(header));
         let (header, extensions) = header.ok_or(NotNow::Wait)?;
         let id = self.sources.next_id();
         let copied = message.copying.as_ref().map(|copying| copying.block().remote_address());

@@ -1,8 +1,8 @@
 //! A trunk: one poller's INI to one peer node, with a lane for each of the peer's pollers.
 //!
 //! Owns everything that is queued, staged, in flight or half transferred on the INI; only its methods change
-//! that. The poller creates it when a session comes up, and calls it. It never calls the upper half: it
-//! queues events for the upper half and marks itself for the poller, in the [`Resources`] that each call
+//! that. The poller creates it when a session comes up, and calls it. It never calls the driver: it
+//! queues events for the driver and marks itself for the poller, in the [`Resources`] that each call
 //! lends.
 //!
 //! | file | role |
@@ -35,7 +35,7 @@ mod timers;
 pub(crate) use ending::destroy_ini;
 pub(crate) use pipeline::parse_wr_id;
 pub(crate) use queue::{Cancelling, MessageQueue, Outbound};
-pub(crate) use resources::{Event, ReceiveRoom, Resources, SendRoom};
+pub(crate) use resources::{ReceiveRoom, Resources, SendRoom};
 
 use crate::PeerKey;
 use crate::PollerIndex;

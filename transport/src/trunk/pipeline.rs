@@ -14,7 +14,7 @@ use super::lane::Lane;
 use super::resources::{Events, Resources, SendRoom};
 use super::signals::Signals;
 use crate::SendOutcome;
-use crate::upper::{Receipt, Report};
+use crate::messages::{Receipt, Report};
 use crate::wire::frame::{self, BUNDLED_LENGTH, HEADER, SETTLED, TIME_LEFT, VOID};
 use crate::wire::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use arrayvec::ArrayVec;

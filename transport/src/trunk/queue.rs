@@ -7,7 +7,7 @@
 use super::Resources;
 use super::copying::Copying;
 use crate::budget::Shares;
-use crate::upper::Receipt;
+use crate::messages::Receipt;
 use crate::{Body, Connect, Outgoing, PeerDown, PeerKey, SendOutcome, Token, Toward, Turn};
 use std::collections::{BTreeSet, VecDeque};
 use trunkline_verbs::Time;

@@ -86,7 +86,7 @@ impl Trunk {
     }
 
     /// Takes the settings of the peer's poller `lane`. The first one to send them brings the session up for
-    /// the upper half.
+    /// the driver.
     fn take_settings(
         &mut self,
         res: &mut Resources,

@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use crate::buffer::{Announced, Block};
-use crate::upper::Receipt;
+use crate::messages::Receipt;
 use crate::wire::frame::{ANNOUNCEMENT, flags};
 use crate::{Body, Message, Screening};
 use slab::Slab;
@@ -46,7 +46,7 @@ pub(crate) struct Sink {
     /// Size of the frame without the announcement, in bytes.
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
-    /// Decision of the upper half; `None` while it is asked, within the round in which the frame came.
+    /// Decision of the driver; `None` while it is asked, within the round in which the frame came.
     pub(crate) screening: Option<Screening>,
     pub(crate) from: RemoteAddress,
     /// Time at which the sink stops waiting for memory.

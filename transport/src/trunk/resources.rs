@@ -1,4 +1,4 @@
-//! Resources that all trunks of one poller share: its slots and budgets, credit, time, and the queue to the upper half.
+//! Resources that all trunks of one poller share: its slots and budgets, credit, time, and the queue to the driver.
 //!
 //! The poller owns them and lends them to each trunk that it calls. Each part guards its own state, so that a
 //! trunk can use one part while it holds another.
@@ -10,10 +10,10 @@ use crate::LogLimit;
 use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::Grants;
+use crate::messages::Receipt;
 use crate::node::shared::NodeShared;
-use crate::upper::Receipt;
 use crate::{
-    Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Report, SendFailure, SendOutcome, Token,
+    Event, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Report, SendFailure, SendOutcome,
 };
 use bytes::Bytes;
 use std::collections::{BTreeSet, VecDeque};
@@ -51,12 +51,12 @@ pub(crate) struct Resources {
     pub(crate) nap_until_ms: u64,
     /// True if the last pass left keepalives that may be sent early.
     pub(crate) has_more_keepalives: bool,
-    /// Time of the last message that the upper half sent, in milliseconds of the poller.
+    /// Time of the last message that the driver sent, in milliseconds of the poller.
     pub(crate) sent_ms: u64,
     pub(crate) copies: CopyTurns,
     pub(crate) heads: Heads,
     pub(crate) log: LogLimit,
-    /// True if the upper half screens announced messages.
+    /// True if the driver screens announced messages.
     pub(crate) screens: bool,
 }
 
@@ -323,21 +323,7 @@ impl ReceiveRoom {
     }
 }
 
-/// One event for the upper half.
-#[derive(Debug)]
-pub(crate) enum Event {
-    Message(Origin, Message),
-    Sent(Token, SendOutcome),
-    Peer(PeerKey, PeerEvent),
-    /// A large message was announced; the upper half decides about it.
-    Announced(Origin),
-    /// The frame that announced a message of the given size, which got no memory in time, or had no room.
-    GivenUp(Origin, Message, usize),
-    /// The head of a message to this poller of a peer that cannot be sent. Its sender asked for no outcome.
-    NotSent(Origin, Vec<u8>, PeerDown),
-}
-
-/// Events for the upper half, in order.
+/// Events for the driver, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
@@ -370,11 +356,11 @@ impl Events {
         self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
     }
 
-    /// Reports that a message with this head cannot be sent, in a session that goes on. The upper half is
+    /// Reports that a message with this head cannot be sent, in a session that goes on. The driver is
     /// told even if it asked for no outcome: the peer may wait for the message.
     pub(crate) fn not_sent(&mut self, to: Origin, head: Vec<u8>, of: Receipt, cause: PeerDown) {
         if of.report == Report::Never {
-            self.queue.push_back(Event::NotSent(to, head, cause));
+            self.queue.push_back(Event::NotSent { to, head, cause });
         } else {
             self.never_sent(to.peer, of, cause);
         }
@@ -390,7 +376,7 @@ impl Events {
     }
 
     pub(crate) fn given_up(&mut self, from: Origin, frame: Message, bytes: usize) {
-        self.queue.push_back(Event::GivenUp(from, frame, bytes));
+        self.queue.push_back(Event::GivenUp { from, frame, bytes });
     }
 
     /// Returns true if a message to the peer was lost in a session that goes on, without a report to its sender.
@@ -488,6 +474,7 @@ impl Tails {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Token;
 
     #[test]
     fn a_lost_message_counts_for_its_receiver_until_that_is_down() {

@@ -16,7 +16,7 @@
 //! | 0x02 Fin | 8 | entries | 16 bytes each: number (8), status (8) |
 //! | 0x03 Settings | 8 | zero | a list (`settings.rs`) |
 //! | 0x04 Bundle | 8 | messages | the messages, each with its length in bytes 4 to 7 of its header |
-//! | others: the upper half's | 8 times the kind's upper four bits | the upper half's | an announcement, if flagged; the rest |
+//! | others: the driver's | 8 times the kind's upper four bits | the driver's | an announcement, if flagged; the rest |
 //!
 //! The QP that a frame came through identifies its poller, the completion gives its length, and the session
 //! its version. Credit positions are sent modulo 2^16.
@@ -36,14 +36,14 @@ pub(crate) const SETTLED: usize = 4;
 pub(crate) const BUNDLED_LENGTH: usize = SETTLED;
 /// Offset of the time left in a header that has one.
 pub(crate) const TIME_LEFT: usize = 16;
-/// Size of an announcement, in bytes. It lies between the upper half's header and the bytes after it.
+/// Size of an announcement, in bytes. It lies between the driver's header and the bytes after it.
 pub(crate) const ANNOUNCEMENT: usize = 32;
 /// Size of one entry of a FIN, in bytes.
 pub(crate) const FIN_ENTRY: usize = 16;
 /// Maximum number of entries in one FIN.
 pub(crate) const FIN_ENTRIES: usize = 12;
 
-/// Flags of all kinds, in the lower four bits; the upper four are the upper half's.
+/// Flags of all kinds, in the lower four bits; the upper four are the driver's.
 pub(crate) mod flags {
     /// A receiver that does not know the kind must not ignore the frame.
     pub(crate) const CRITICAL: u8 = 0x01;
@@ -67,9 +67,9 @@ const MOST_SETTINGS: usize = 504;
 /// Meaning of a frame for the transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
-    /// A whole message of the upper half.
+    /// A whole message of the driver.
     Message,
-    /// A message of the upper half. The receiver READs most of it.
+    /// A message of the driver. The receiver READs most of it.
     Announcement,
     /// Bodies that were READ, or given up.
     Fin,
@@ -77,7 +77,7 @@ pub(crate) enum FrameKind {
     Credit,
     /// Settings of the sender: the first frame of a lane.
     Settings,
-    /// Several messages of the upper half.
+    /// Several messages of the driver.
     Bundle,
     /// A transport kind that this version does not know. It may be ignored.
     Unknown,
@@ -144,11 +144,11 @@ const fn header_bytes(kind: u8) -> usize {
     if eighths == 0 { HEADER } else { eighths * 8 }
 }
 
-/// Returns the header size of an upper half's message, in bytes, if the header is valid: its kind is the
-/// upper half's, it is as long as its kind and flags require, and it sets neither the reserved flag nor the
+/// Returns the header size of a driver's message, in bytes, if the header is valid: its kind is the
+/// driver's, it is as long as its kind and flags require, and it sets neither the reserved flag nor the
 /// one for an announcement.
 #[inline]
-pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
+pub(crate) fn message_header(head: &[u8]) -> Option<usize> {
     let (&kind, &set) = head.first().zip(head.get(1))?;
     let bytes = header_bytes(kind);
     let may_have = set & (flags::RESERVED | flags::ANNOUNCES) == 0;
@@ -156,7 +156,7 @@ pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
     (kind >= 0x10 && may_have && fits && head.len() >= bytes).then_some(bytes)
 }
 
-/// Returns true if a header of the upper half has a time left to be written.
+/// Returns true if a header of the driver has a time left to be written.
 #[inline]
 pub(crate) fn has_time_left(head: &[u8]) -> bool {
     head.get(1).is_some_and(|set| set & flags::TIME_LEFT != 0)
@@ -249,7 +249,7 @@ fn bundled_message(messages: &[u8]) -> Option<usize> {
     let length = usize::try_from(u32_at(header, BUNDLED_LENGTH)).ok()?;
     let message = messages.get(..length)?;
     let is_void = header[0] < 0x10 && length >= HEADER;
-    (is_void || upper_header(message).is_some()).then_some(length)
+    (is_void || message_header(message).is_some()).then_some(length)
 }
 
 impl Header {
@@ -571,8 +571,8 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_the_upper_half_are_checked() {
-        assert_eq!(upper_header(&frame(0x40, flags::TIME_LEFT | 0x80, 0, 40)), Some(32));
+    fn heads_of_the_driver_are_checked() {
+        assert_eq!(message_header(&frame(0x40, flags::TIME_LEFT | 0x80, 0, 40)), Some(32));
         for bad in [
             frame(0x40, 0, 0, 31),
             frame(0x0f, 0, 0, 8),
@@ -581,7 +581,7 @@ mod tests {
             vec![0x10],
             vec![],
         ] {
-            assert_eq!(upper_header(&bad), None, "{bad:?}");
+            assert_eq!(message_header(&bad), None, "{bad:?}");
         }
     }
 

@@ -1,16 +1,17 @@
-//! Test support for nodes: an upper half that a test drives from outside.
+//! Test support for nodes: a driver that a test controls from outside.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its part")]
 
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
+use trunkline_machine::{Machine, Turn};
 pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerDown,
+    Begun, Body, Connect, Event, Leaves, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerDown,
     PeerEvent, PeerKey, PollerHandle, PollerIndex, Report, Screening, SendError, SendOutcome, Token, Toward,
-    Upper,
+    Transport,
 };
 use trunkline_verbs::Time;
 
@@ -95,7 +96,7 @@ struct Probe {
     jobs: Jobs,
     events: mpsc::Sender<(PollerIndex, Happened)>,
     kept: Vec<Bytes>,
-    /// Echoes for which the carrier had no room.
+    /// Echoes for which the transport had no room.
     backlog: VecDeque<(Origin, Bytes)>,
     screens: bool,
 }
@@ -105,7 +106,7 @@ impl Probe {
         let _ = self.events.send((self.index, what));
     }
 
-    fn echo(&mut self, carrier: &mut dyn Carrier, to: Origin, body: Bytes) {
+    fn echo(&mut self, transport: &mut Transport, to: Origin, body: Bytes) {
         let outgoing = Outgoing {
             report: Report::Always,
             peer: to.peer,
@@ -120,15 +121,15 @@ impl Probe {
             deadline: None,
             leaves: Leaves::Nothing,
         };
-        if matches!(carrier.send(&outgoing), Err(SendError::QueueFull(_))) {
+        if matches!(transport.send(&outgoing), Err(SendError::QueueFull(_))) {
             self.backlog.push_back((to, body));
         }
     }
 
-    fn perform(&mut self, carrier: &mut dyn Carrier, job: Job) {
+    fn perform(&mut self, transport: &mut Transport, job: Job) {
         match job {
             Job::Connect(address) => {
-                let key = carrier.peer(PeerKey::new(address));
+                let key = transport.peer(PeerKey::new(address));
                 self.tell(Happened::Connecting(address, key));
             }
             Job::Send { peer, poller, connect, head: bytes, body, token, deadline } => {
@@ -143,10 +144,10 @@ impl Probe {
                     announced: HEADER.len(),
                     body: body.into(),
                     token: Token(token),
-                    deadline: deadline.map(|after| carrier.now() + after),
+                    deadline: deadline.map(|after| transport.now() + after),
                     leaves: Leaves::Nothing,
                 };
-                if let Err(error) = carrier.send(&outgoing) {
+                if let Err(error) = transport.send(&outgoing) {
                     self.tell(Happened::Refused(token, error));
                 }
             }
@@ -165,7 +166,7 @@ impl Probe {
                     deadline: None,
                     leaves: Leaves::Nothing,
                 };
-                if let Err(error) = carrier.send(&outgoing) {
+                if let Err(error) = transport.send(&outgoing) {
                     self.tell(Happened::Refused(token, error));
                 }
             }
@@ -181,37 +182,47 @@ impl Probe {
                     announced: head.len(),
                     body: body.into(),
                     token: Token(1 << 40),
-                    deadline: Some(carrier.now() + after),
+                    deadline: Some(transport.now() + after),
                     leaves: Leaves::Nothing,
                 };
-                carrier.send(&message).unwrap();
+                transport.send(&message).unwrap();
             }
             Job::LetGo => self.kept.clear(),
             Job::Wait(until) => drop(until.recv()),
             Job::Panic => panic!("as the test wants"),
         }
     }
-}
 
-impl Upper for Probe {
-    type Here = ();
-
-    fn enter(&self) {}
-
-    fn screens(&self) -> bool {
-        self.screens
-    }
-
-    fn announced(&mut self, _: &mut dyn Carrier, _: Origin, header: &[u8], part: &[u8]) -> Screening {
-        assert!(self.screens && header.len() == HEADER.len());
-        match part.first() {
-            Some(&REFUSED) => Screening::Refused,
-            Some(&ACCEPTED) => Screening::Accepted,
-            _ => Screening::Undecided,
+    fn event(&mut self, transport: &mut Transport, event: Event) {
+        match event {
+            Event::Announced(from) => self.announced(transport, from),
+            Event::Message(from, message) => self.message(transport, from, message),
+            Event::Sent(token, outcome) => {
+                if let Some((to, body)) = self.backlog.pop_front() {
+                    self.echo(transport, to, body);
+                }
+                if token != Token(u64::MAX) {
+                    self.tell(Happened::Sent(token.0, outcome));
+                }
+            }
+            Event::GivenUp { bytes, .. } => self.tell(Happened::GivenUp(bytes)),
+            Event::NotSent { to, head, cause } => self.tell(Happened::NotSent(to, head, cause)),
+            Event::Peer(peer, event) => self.tell(Happened::Peer(peer, event)),
         }
     }
 
-    fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
+    fn announced(&mut self, transport: &mut Transport, from: Origin) {
+        let announcement = transport.announcement(from).unwrap();
+        assert!(self.screens && announcement.header().len() == HEADER.len());
+        let screening = match announcement.part().first() {
+            Some(&REFUSED) => Screening::Refused,
+            Some(&ACCEPTED) => Screening::Accepted,
+            _ => Screening::Undecided,
+        };
+        transport.screened(announcement, screening);
+    }
+
+    fn message(&mut self, transport: &mut Transport, from: Origin, message: Message) {
         let is_accepted = message.is_accepted();
         let frame = message.bytes_from(0);
         assert_eq!(is_accepted, self.screens && frame.get(HEADER.len()) == Some(&ACCEPTED));
@@ -221,7 +232,7 @@ impl Upper for Probe {
         assert_eq!(frame[0], HEADER[0]);
         let bytes = frame.slice(HEADER.len()..);
         match bytes.first() {
-            Some(&ECHO) => self.echo(carrier, from, bytes.slice(1..)),
+            Some(&ECHO) => self.echo(transport, from, bytes.slice(1..)),
             Some(&KEEP) => {
                 self.kept.push(bytes);
                 self.tell(Happened::Kept(self.kept.len()));
@@ -230,45 +241,68 @@ impl Upper for Probe {
         }
     }
 
-    fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome) {
-        if let Some((to, body)) = self.backlog.pop_front() {
-            self.echo(carrier, to, body);
-        }
-        if token != Token(u64::MAX) {
-            self.tell(Happened::Sent(token.0, outcome));
-        }
-    }
-
-    fn given_up(&mut self, _: Origin, _: &[u8], bytes: usize) {
-        self.tell(Happened::GivenUp(bytes));
-    }
-
-    fn not_sent(&mut self, _: &mut dyn Carrier, to: Origin, head: &[u8], cause: PeerDown) {
-        self.tell(Happened::NotSent(to, head.to_vec(), cause));
-    }
-
-    fn peer(&mut self, _: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
-        self.tell(Happened::Peer(peer, event));
-    }
-
-    fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
+    fn run(&mut self, transport: &mut Transport) -> bool {
         let jobs = std::mem::take(&mut *self.jobs.lock().unwrap());
         let worked = !jobs.is_empty();
         for job in jobs {
-            self.perform(carrier, job);
+            self.perform(transport, job);
         }
         worked
-    }
-
-    fn next_timer(&self) -> Option<Time> {
-        None
     }
 
     fn is_ready(&self) -> bool {
         !self.jobs.lock().unwrap().is_empty()
     }
+}
 
-    fn shutdown(&mut self, _: &mut dyn Carrier) {}
+/// A probe and its poller's transport.
+struct Driver {
+    transport: Transport,
+    probe: Probe,
+}
+
+impl Machine for Driver {
+    fn turn(&mut self) -> Turn {
+        let Self { transport, probe } = self;
+        match transport.begin_turn() {
+            Begun::Round => {}
+            Begun::LookAgain => return transport.sleep_unless(probe.is_ready(), None),
+            Begun::Over(turn) => return turn,
+        }
+        while let Some(event) = transport.poll_event() {
+            probe.event(transport, event);
+        }
+        if transport.begin_work() {
+            let worked = probe.run(transport);
+            transport.note_work(worked);
+        }
+        while let Some(event) = transport.poll_event() {
+            probe.event(transport, event);
+        }
+        transport.flush_round();
+        if transport.is_shutting_down() {
+            transport.begins_shutdown();
+            if transport.is_grace_over() {
+                transport.cut(false);
+            }
+            for (peer, session) in transport.settling(true) {
+                transport.settle(peer, session);
+            }
+        }
+        transport.end_turn(BTreeMap::new)
+    }
+
+    fn sleep(&mut self, until: Option<Time>) {
+        self.transport.sleep(until);
+    }
+
+    fn is_woken(&self) -> bool {
+        self.transport.is_woken()
+    }
+
+    fn is_due(&self) -> bool {
+        self.transport.is_due(self.probe.is_ready())
+    }
 }
 
 /// A node whose pollers are driven by a test.
@@ -299,15 +333,20 @@ impl TestNode {
         let start = || {
             let shared = Mutex::new(sender.clone());
             let of_pollers = jobs.clone();
-            Node::start(options.clone(), move |index| {
-                Ok(Probe {
+            Node::start(options.clone(), move |mut transport| {
+                if screens {
+                    transport.screen_announced();
+                }
+                let index = transport.poller();
+                let probe = Probe {
                     index,
                     jobs: Arc::clone(&of_pollers[usize::from(index.0)]),
                     events: shared.lock().unwrap().clone(),
                     kept: Vec::new(),
                     backlog: VecDeque::new(),
                     screens,
-                })
+                };
+                Ok(Driver { transport, probe })
             })
         };
         // A process that another test starts meanwhile has a copy of a closed socket until it runs its program.

@@ -5,11 +5,12 @@ use bytes::Bytes;
 use std::net::UdpSocket;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use trunkline_machine::{Machine, Turn};
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::{Hub, ROCE_PORT};
 use trunkline_transport::{
-    Connections, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, Pinning, ProviderChoice, SendError,
-    SendFailure, SendOutcome, StartError,
+    Connections, DriverFailure, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, Pinning, ProviderChoice,
+    SendError, SendFailure, SendOutcome, StartError,
 };
 use trunkline_verbs::Time;
 
@@ -243,17 +244,14 @@ fn a_node_whose_handler_panics_leaves_its_peers_at_once() {
 #[test]
 fn an_address_that_is_taken_is_refused_and_nothing_is_left_running() {
     let server = TestNode::start(over_udp(), 1);
-    let error = Node::start(NodeOptions::new().listen(server.address), |_| Ok(TestUpper)).err().unwrap();
+    let error = Node::start(NodeOptions::new().listen(server.address), |_| Ok(Never)).err().unwrap();
     assert!(error.to_string().contains("in use"), "{error}");
 }
 
 #[test]
 fn what_cannot_be_is_refused_at_the_start() {
-    struct Never;
-    let start = |options| {
-        Node::start(options, |_| -> Result<TestUpper, trunkline_transport::UpperFailure> { unreachable!() })
-            .map(|_| Never)
-    };
+    let start =
+        |options| Node::start(options, |_| -> Result<Never, DriverFailure> { unreachable!() }).map(drop);
     let open = NodeOptions::new().listen("0.0.0.0:0".parse().unwrap());
     let error = start(open).err().unwrap();
     assert!(error.to_string().contains("--allow-unauthenticated"), "{error}");
@@ -269,50 +267,17 @@ fn what_cannot_be_is_refused_at_the_start() {
     assert!(matches!(start(hardware), Err(StartError::NoHardware(_))));
 }
 
-/// An upper half that no test starts.
-struct TestUpper;
+/// A driver that no test starts.
+struct Never;
 
-impl trunkline_transport::Upper for TestUpper {
-    type Here = ();
-    fn enter(&self) {}
-    fn message(
-        &mut self,
-        _: &mut dyn trunkline_transport::Carrier,
-        _: trunkline_transport::Origin,
-        _: trunkline_transport::Message,
-    ) {
+impl Machine for Never {
+    fn turn(&mut self) -> Turn {
+        Turn::Done
     }
-    fn sent(
-        &mut self,
-        _: &mut dyn trunkline_transport::Carrier,
-        _: trunkline_transport::Token,
-        _: SendOutcome,
-    ) {
+
+    fn sleep(&mut self, _: Option<Time>) {}
+
+    fn is_woken(&self) -> bool {
+        true
     }
-    fn given_up(&mut self, _: trunkline_transport::Origin, _: &[u8], _: usize) {}
-    fn not_sent(
-        &mut self,
-        _: &mut dyn trunkline_transport::Carrier,
-        _: trunkline_transport::Origin,
-        _: &[u8],
-        _: PeerDown,
-    ) {
-    }
-    fn peer(
-        &mut self,
-        _: &mut dyn trunkline_transport::Carrier,
-        _: trunkline_transport::PeerKey,
-        _: PeerEvent,
-    ) {
-    }
-    fn run(&mut self, _: &mut dyn trunkline_transport::Carrier) -> bool {
-        false
-    }
-    fn next_timer(&self) -> Option<Time> {
-        None
-    }
-    fn is_ready(&self) -> bool {
-        false
-    }
-    fn shutdown(&mut self, _: &mut dyn trunkline_transport::Carrier) {}
 }

@@ -678,9 +678,7 @@ mod tests {
     use super::super::failure::Failure;
     use super::super::ready::Ready;
     use super::*;
-    use crate::client::routes::id::Resolved;
-    use crate::client::routes::{Connector, ServerList};
-    use crate::upper::fake::Rig;
+    use crate::client::routes::opened;
     use std::collections::VecDeque;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
@@ -693,14 +691,14 @@ mod tests {
     }
 
     /// Creates a balanced channel to servers with sessions.
-    fn connected(policy: Policy) -> (Rig, Arc<Balanced>) {
-        let rig = Rig::new();
+    fn connected(policy: Policy) -> (Arc<Routes>, Arc<Balanced>) {
+        let routes = opened();
         for port in SERVERS {
-            rig.routes.up(PeerKey::new(address(port)), 1);
+            routes.up(PeerKey::new(address(port)), 1);
         }
-        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, policy.into()).unwrap();
-        (rig, balanced)
+        (routes, balanced)
     }
 
     /// Chooses the server of a call's first attempt.
@@ -716,7 +714,7 @@ mod tests {
 
     #[test]
     fn server_that_refuses_at_once_draws_no_more_calls_than_others() {
-        let (_rig, balanced) = connected(Policy::PowerOfTwo);
+        let (_routes, balanced) = connected(Policy::PowerOfTwo);
         let overloaded = refused(Reason::Overloaded);
         let (mut held, mut refusals) = (VecDeque::new(), 0);
         let mut now = Time(1_000_000_000);
@@ -745,27 +743,27 @@ mod tests {
     #[test]
     fn draining_server_is_left_out_by_every_policy_until_it_has_started_again() {
         for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
-            let (rig, balanced) = connected(policy);
+            let (routes, balanced) = connected(policy);
             let peer = PeerKey::new(address(1));
             let mut now = Time(1_000_000_000);
             for epoch in 1..4 {
                 assert!((0..20).any(|_| choose(&balanced, now).0 == Some(1)), "{policy:?}");
-                rig.routes.drains(peer, epoch);
+                routes.drains(peer, epoch);
                 for _ in 0..20 {
                     now += PAUSE;
                     assert_eq!(choose(&balanced, now).0, Some(2), "{policy:?}");
                 }
-                rig.routes.down(peer);
-                rig.routes.up(peer, epoch + 1);
+                routes.down(peer);
+                routes.up(peer, epoch + 1);
                 // From a poller that has not been told of the new session.
-                rig.routes.drains(peer, epoch);
+                routes.drains(peer, epoch);
             }
         }
     }
 
     #[test]
     fn server_that_fails_in_a_later_session_is_left_out_again() {
-        let (rig, balanced) = connected(Policy::PickFirst);
+        let (routes, balanced) = connected(Policy::PickFirst);
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
         let peer = PeerKey::new(address(1));
         let mut now = Time(1_000_000_000);
@@ -777,8 +775,8 @@ mod tests {
             // One call finds out whether it is back, and others do not.
             now += PAUSE;
             assert_eq!([choose(&balanced, now).0, choose(&balanced, now).0], [Some(1), Some(2)]);
-            rig.routes.down(peer);
-            rig.routes.up(peer, epoch + 1);
+            routes.down(peer);
+            routes.up(peer, epoch + 1);
             // The end of a call of the session before says nothing about this one.
             balanced.servers()[0].leave_out(chosen.session, now);
         }
@@ -786,8 +784,8 @@ mod tests {
 
     #[test]
     fn call_moves_on_in_the_pause_to_servers_that_are_being_connected_and_then_to_others() {
-        let rig = Rig::new();
-        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let routes = opened();
+        let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
         let now = Time(1_000_000_000);
         let failure = Arc::new(Failure::new(&[], &[], true));
@@ -805,8 +803,8 @@ mod tests {
 
     #[test]
     fn call_in_the_pause_waits_for_a_server_that_is_being_connected_unless_it_waits_for_any() {
-        let rig = Rig::new();
-        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let routes = opened();
+        let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
         let now = Time(1_000_000_000);
         let first = |connect, now| {
@@ -823,10 +821,10 @@ mod tests {
 
     #[test]
     fn call_that_waits_for_a_connection_goes_to_the_target_while_all_servers_are_left_out() {
-        let (rig, balanced) = connected(Policy::RoundRobin);
+        let (routes, balanced) = connected(Policy::RoundRobin);
         balanced.target.route().publish(Phase::Up(PeerKey::new(address(1))));
         for port in SERVERS {
-            rig.routes.drains(PeerKey::new(address(port)), 1);
+            routes.drains(PeerKey::new(address(port)), 1);
         }
         let now = Time(1_000_000_000);
         let mut tried = Tried::new(Connect::Wait);
@@ -839,8 +837,8 @@ mod tests {
 
     #[test]
     fn call_that_a_server_has_answered_waits_for_no_dead_one() {
-        let (rig, balanced) = connected(Policy::RoundRobin);
-        rig.routes.down(PeerKey::new(address(2)));
+        let (routes, balanced) = connected(Policy::RoundRobin);
+        routes.down(PeerKey::new(address(2)));
         let now = Time(1_000_000_000);
         let next = |reason, phase| {
             balanced.servers()[1].link.route().publish(phase);
@@ -860,10 +858,10 @@ mod tests {
     #[test]
     fn call_waits_for_no_dead_server_while_another_drains() {
         for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
-            let (rig, balanced) = connected(policy);
+            let (routes, balanced) = connected(policy);
             let now = Time(1_000_000_000);
-            rig.routes.down(PeerKey::new(address(2)));
-            rig.routes.drains(PeerKey::new(address(1)), 1);
+            routes.down(PeerKey::new(address(2)));
+            routes.drains(PeerKey::new(address(1)), 1);
             let attempt = |status: Status| {
                 let chosen = balanced.choose(&mut Tried::default(), now).unwrap();
                 balanced.ended(&chosen, Err(&status), now);
@@ -881,9 +879,9 @@ mod tests {
 
     #[test]
     fn call_is_sent_to_few_of_many_dead_servers() {
-        let rig = Rig::new();
+        let routes = opened();
         let all = (1..=1000).map(address).collect::<Vec<_>>();
-        let link = Link::new(&rig.routes, Target::from(all));
+        let link = Link::new(&routes, Target::from(all));
         let balanced = Balanced::new(&link, Policy::RoundRobin.into()).unwrap();
         let now = Time(1_000_000_000);
         for phase in [Phase::Idle, Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE)] {
@@ -899,7 +897,7 @@ mod tests {
         }
         // One that has a session gets the call nevertheless.
         let mut tried = Tried { unconnected: MOST_UNCONNECTED, target: true, ..Tried::default() };
-        rig.routes.up(PeerKey::new(address(900)), 1);
+        routes.up(PeerKey::new(address(900)), 1);
         let chosen = balanced.choose(&mut tried, now).and_then(|chosen| chosen.server);
         assert_eq!(chosen.map(|server| server.address), Some(address(900)));
     }
@@ -907,9 +905,9 @@ mod tests {
     #[test]
     fn channels_begin_at_random_servers_unless_they_pick_the_first() {
         let firsts = |policy| {
-            let (rig, _) = connected(policy);
+            let (routes, _) = connected(policy);
             let first = || {
-                let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+                let link = Link::new(&routes, Target::from(SERVERS.map(address)));
                 let balanced = Balanced::new(&link, Balance::from(policy)).unwrap();
                 choose(&balanced, Time(1_000_000_000)).0
             };
@@ -923,46 +921,15 @@ mod tests {
 
     #[test]
     fn balanced_channel_is_ready_when_any_server_is() {
-        let rig = Rig::new();
-        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let routes = opened();
+        let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
         let failure = Arc::new(Failure::new(&[], &[], true));
         balanced.target.route().publish(Phase::Failed(failure, Time(u64::MAX)));
-        rig.routes.up(PeerKey::new(address(2)), 1);
+        routes.up(PeerKey::new(address(2)), 1);
         let mut ready = pin!(Ready::of_any(&balanced));
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
-    }
-
-    #[test]
-    fn all_servers_are_kept_connected_without_a_call_unless_the_first_is_picked() {
-        for (policy, keeps) in
-            [(Policy::PickFirst, false), (Policy::RoundRobin, true), (Policy::PowerOfTwo, true)]
-        {
-            let mut rig = Rig::new();
-            let balanced = |target| Balanced::new(&Link::new(&rig.routes, target), policy.into()).unwrap();
-            let kept = |balanced: &Balanced| {
-                balanced.servers().iter().map(|server| server.link.route().is_wanted()).collect::<Vec<_>>()
-            };
-            let mut context = Context::from_waker(Waker::noop());
-            let listed = balanced(Target::from(SERVERS.map(address)));
-            assert_eq!(kept(&listed), [false; 2]);
-            assert!(pin!(Ready::of_any(&listed)).poll(&mut context).is_pending());
-            assert_eq!(kept(&listed), [keeps; 2], "{policy:?}");
-            let named = balanced(Target::resolver(ServerList::new("servers", [])));
-            let id = named.target.route().id;
-            let mut connector = Connector::new(&rig.routes);
-            named.target.route().keep();
-            rig.carrier.up.insert(PeerKey::new(address(3)));
-            for ports in [vec![3], vec![3, 4]] {
-                connector.look(&mut rig.carrier, id);
-                let number = connector.take_lookups()[0].number();
-                let outcome = Ok(ports.iter().copied().map(address).collect());
-                connector.resolved(&mut rig.carrier, Resolved { route: id, number, outcome });
-                assert_eq!(kept(&named), vec![keeps; ports.len()], "{policy:?}");
-                assert!(named.target.route().look_again());
-            }
-        }
     }
 
     #[test]
@@ -970,7 +937,7 @@ mod tests {
         if !runs_alone(module_path!(), "end_of_a_call_in_a_forked_child_takes_no_lock") {
             return;
         }
-        let (_rig, balanced) = connected(Policy::PickFirst);
+        let (_routes, balanced) = connected(Policy::PickFirst);
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
         let now = Time(1_000_000_000);
         let (_, chosen) = choose(&balanced, now);

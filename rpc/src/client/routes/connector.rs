@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_transport::{Carrier, Connect, PeerDown, PeerEvent, PeerKey};
+use trunkline_transport::{Connect, PeerDown, PeerEvent, PeerKey, Transport};
 use trunkline_verbs::Time;
 
 /// First pause after a failed round, and number of times that it doubles.
@@ -128,7 +128,7 @@ impl Connector {
     }
 
     /// Looks at a route that is wanted, or gone.
-    pub(crate) fn look(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+    pub(crate) fn look(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(route) = self.routes.get(id) else {
             self.set_timer(id, None);
             if let Some(gone) = self.sought.remove(&id) {
@@ -150,13 +150,13 @@ impl Connector {
             timer: None,
         };
         self.sought.entry(id).or_insert_with(new);
-        self.consider(carrier, id);
-        self.hasten(carrier, id);
-        self.refresh(carrier, id);
+        self.consider(transport, id);
+        self.hasten(transport, id);
+        self.refresh(transport, id);
     }
 
     /// Reaches the addresses again at which the round has failed, if a call waits now and none did before.
-    fn hasten(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+    fn hasten(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id) else { return };
         let connect = sought.route.connect();
         let is_waited_for = connect == Connect::Wait;
@@ -165,22 +165,22 @@ impl Connector {
         }
         for peer in sought.round.iter().flat_map(Round::failed_at) {
             // A session that is up by now is reported.
-            let _reach = carrier.reach(peer, connect);
+            let _reach = transport.reach(peer, connect);
         }
     }
 
     /// Begins a round if one is wanted and the pause is over.
-    fn consider(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+    fn consider(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(sought) = self.sought.get(&id).filter(|_| !self.is_closed) else { return };
         match sought.route.phase().0 {
-            Phase::Up(peer) if !carrier.is_up(peer) => sought.route.publish(Phase::Idle),
+            Phase::Up(peer) if !transport.is_up(peer) => sought.route.publish(Phase::Idle),
             Phase::Up(peer) if sought.route.target.has_several() && self.routes.is_draining(peer) => {
                 sought.route.publish(Phase::Idle);
                 self.routes.tell_all(id);
             }
             Phase::Failed(_, due) => {
                 let due = sought.next_round(due);
-                if due > carrier.now() {
+                if due > transport.now() {
                     if sought.route.is_wanted() {
                         self.set_timer(id, Some(due));
                     }
@@ -191,7 +191,7 @@ impl Connector {
             Phase::Seeking | Phase::Up(_) | Phase::Closed => return,
         }
         if sought.route.is_wanted() {
-            self.begin(carrier, id);
+            self.begin(transport, id);
         }
     }
 
@@ -219,13 +219,13 @@ impl Connector {
     /// Looks up the addresses of a name again, if that is wanted. A round does so when it begins, and what is asked for later
     /// follows its end. It follows a lookup in progress too: replacing that would lose its addresses, again and again if the
     /// resolver is slow.
-    fn refresh(&mut self, carrier: &dyn Carrier, id: RouteId) {
+    fn refresh(&mut self, transport: &Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
         let is_name = matches!(sought.route.target.0, Source::Resolver(..));
         if !is_name || sought.refresh.is_some() || sought.round.is_some() || !sought.route.is_stale() {
             return;
         }
-        let (now, after) = (carrier.now(), sought.refresh_after);
+        let (now, after) = (transport.now(), sought.refresh_after);
         if now < after {
             let due = sought.timer.map_or(after, |timer| timer.min(after));
             return self.set_timer(id, Some(due));
@@ -236,9 +236,9 @@ impl Connector {
         self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
     }
 
-    fn begin(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+    fn begin(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id) else { return };
-        let now = carrier.now();
+        let now = transport.now();
         sought.route.begin();
         let connect = sought.route.connect();
         sought.is_waited_for = connect == Connect::Wait;
@@ -257,28 +257,28 @@ impl Connector {
             }
             Source::Nonsense(why) => {
                 let failure = Failure::misuse(why);
-                return self.lose(carrier, id, failure);
+                return self.lose(transport, id, failure);
             }
             Source::Resolver(..) => {
                 let round = sought.round.insert(Round::trying(&sought.last, in_turn, now));
-                round.advance(carrier, &self.routes, connect)
+                round.advance(transport, &self.routes, connect)
             }
             Source::Address(address) => {
                 let round = sought.round.insert(Round::trying(&[*address], in_turn, now));
-                round.advance(carrier, &self.routes, connect)
+                round.advance(transport, &self.routes, connect)
             }
             Source::Addresses(all) => {
                 sought.route.tell_omitted(all.omitted);
                 let all = Self::in_order(&self.routes, &sought.route, sought.first, &all.addresses);
                 let round = sought.round.insert(Round::trying(&all, in_turn, now));
-                round.advance(carrier, &self.routes, connect)
+                round.advance(transport, &self.routes, connect)
             }
         };
-        self.follow(carrier, id, step);
+        self.follow(transport, id, step);
     }
 
     /// Handles the result of a lookup.
-    pub(crate) fn resolved(&mut self, carrier: &mut dyn Carrier, resolved: Resolved) {
+    pub(crate) fn resolved(&mut self, transport: &mut Transport, resolved: Resolved) {
         let Resolved { route: id, number, outcome } = resolved;
         let Some(sought) = self.sought.get_mut(&id) else { return };
         if sought.refresh == Some(number) {
@@ -288,9 +288,9 @@ impl Connector {
                 sought.route.set_found(&addresses);
                 sought.last = addresses;
                 self.routes.keep_found(id);
-                self.leave_removed(carrier, id);
+                self.leave_removed(transport, id);
             }
-            return self.refresh(carrier, id);
+            return self.refresh(transport, id);
         }
         let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
         let error = match outcome {
@@ -306,12 +306,12 @@ impl Connector {
             Err(error) => error,
         };
         round.looked_up(&Self::in_order(&self.routes, &sought.route, sought.first, &sought.last), error);
-        let step = round.advance(carrier, &self.routes, sought.route.connect());
-        self.follow(carrier, id, step);
+        let step = round.advance(transport, &self.routes, sought.route.connect());
+        self.follow(transport, id, step);
     }
 
     /// Moves the calls of a balanced channel away from a server that its addresses no longer lead to.
-    fn leave_removed(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+    fn leave_removed(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|sought| sought.route.usage != Usage::Sticky)
         else {
             return;
@@ -321,12 +321,12 @@ impl Connector {
             sought.led_to = None;
             sought.route.publish(Phase::Idle);
             self.routes.tell_all(id);
-            self.consider(carrier, id);
+            self.consider(transport, id);
         }
     }
 
     /// Handles a peer that is up or down.
-    pub(crate) fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+    pub(crate) fn peer(&mut self, transport: &mut Transport, peer: PeerKey, event: PeerEvent) {
         let has_drained = self.routes.is_draining(peer);
         match event {
             PeerEvent::Up { epoch, .. } => self.routes.up(peer, epoch),
@@ -354,13 +354,13 @@ impl Connector {
             let Some(sought) = self.sought.get_mut(&id) else { continue };
             let connect = sought.route.connect();
             match (sought.round.as_mut(), event) {
-                (Some(_), PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
+                (Some(_), PeerEvent::Up { .. }) => self.follow(transport, id, Step::Won(peer)),
                 (Some(round), PeerEvent::Down { cause }) => {
-                    let step = round.down(carrier, &self.routes, peer, cause, connect);
-                    self.follow(carrier, id, step);
+                    let step = round.down(transport, &self.routes, peer, cause, connect);
+                    self.follow(transport, id, step);
                 }
                 // The peer has come back by itself.
-                (None, PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
+                (None, PeerEvent::Up { .. }) => self.follow(transport, id, Step::Won(peer)),
                 (None, PeerEvent::Down { cause }) => {
                     let breaks = !matches!(
                         cause,
@@ -371,7 +371,7 @@ impl Connector {
                         sought.row = 0;
                         sought.route.publish(Phase::Idle);
                     }
-                    self.consider(carrier, id);
+                    self.consider(transport, id);
                     if let Some(sought) = self.sought.get(&id).filter(|_| breaks) {
                         sought.route.lose();
                     }
@@ -382,34 +382,34 @@ impl Connector {
             && !cause.is_final()
             && self.sought.values().any(|sought| sought.is_waited_at(peer))
         {
-            let _reach = carrier.reach(peer, Connect::Wait);
+            let _reach = transport.reach(peer, Connect::Wait);
         }
     }
 
     /// Runs the steps whose time has come.
-    pub(crate) fn tick(&mut self, carrier: &mut dyn Carrier) -> bool {
-        let now = carrier.now();
+    pub(crate) fn tick(&mut self, transport: &mut Transport) -> bool {
+        let now = transport.now();
         let mut any = false;
         while let Some(&(_, id)) = self.timers.first().filter(|(due, _)| *due <= now) {
             any = true;
             self.set_timer(id, None);
             let Some(sought) = self.sought.get_mut(&id) else { continue };
             let Some(round) = &mut sought.round else {
-                self.consider(carrier, id);
-                self.refresh(carrier, id);
+                self.consider(transport, id);
+                self.refresh(transport, id);
                 continue;
             };
             if round.is_lookup_late(now) {
                 let addresses = Self::in_order(&self.routes, &sought.route, sought.first, &sought.last);
                 round.looked_up(&addresses, Round::late_lookup());
             }
-            let step = round.advance(carrier, &self.routes, sought.route.connect());
-            self.follow(carrier, id, step);
+            let step = round.advance(transport, &self.routes, sought.route.connect());
+            self.follow(transport, id, step);
         }
         any
     }
 
-    fn follow(&mut self, carrier: &mut dyn Carrier, id: RouteId, step: Step) {
+    fn follow(&mut self, transport: &mut Transport, id: RouteId, step: Step) {
         match step {
             Step::Waits(until) => self.set_timer(id, Some(until)),
             Step::Won(peer) => {
@@ -418,7 +418,7 @@ impl Connector {
                 (sought.round, sought.row, sought.first, sought.led_to) = (None, 0, 0, Some(peer));
                 sought.route.publish(Phase::Up(peer));
                 self.routes.tell_all(id);
-                self.refresh(carrier, id);
+                self.refresh(transport, id);
             }
             Step::Lost => {
                 let Some(sought) = self.sought.get(&id) else { return };
@@ -433,14 +433,14 @@ impl Connector {
                 let (tried, lookup) = round.what_failed();
                 let failure = Failure::new(tried, lookup, is_fixed);
                 let failure = if round.has_only_paused() { failure.without_attempt() } else { failure };
-                self.lose(carrier, id, failure);
+                self.lose(transport, id, failure);
             }
         }
     }
 
     /// Handles a failed round.
-    fn lose(&mut self, carrier: &mut dyn Carrier, id: RouteId, failure: Failure) {
-        let now = carrier.now();
+    fn lose(&mut self, transport: &mut Transport, id: RouteId, failure: Failure) {
+        let now = transport.now();
         let Some(sought) = self.sought.get_mut(&id) else { return };
         sought.round = None;
         let pause = PAUSE * (1 << sought.row.min(DOUBLINGS));
@@ -457,7 +457,7 @@ impl Connector {
         // Calls that wait for longer than this round want another one.
         self.set_timer(id, Some(next));
         self.routes.tell_all(id);
-        self.refresh(carrier, id);
+        self.refresh(transport, id);
     }
 
     fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
@@ -482,189 +482,6 @@ impl Connector {
                 gone.route.release();
             }
             self.routes.close();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::client::routes::{Link, Resolve, Resolving, Target};
-    use crate::upper::fake::Rig;
-    use std::future::pending;
-    use trunkline_transport::SessionNumber;
-
-    /// A resolver whose results the test chooses.
-    #[derive(Debug)]
-    struct Slow;
-
-    impl Resolve for Slow {
-        fn resolve(&self) -> Resolving<'_> {
-            Box::pin(pending())
-        }
-    }
-
-    #[test]
-    fn lookups_that_are_asked_for_do_not_replace_a_slow_one() {
-        let mut rig = Rig::new();
-        let link = Link::new(&rig.routes, Target::resolver(Slow));
-        let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
-        let ask = |connector: &mut Connector, rig: &mut Rig| {
-            assert!(route.look_again());
-            connector.look(&mut rig.carrier, route.id);
-            connector.take_lookups().len()
-        };
-        assert_eq!(ask(&mut connector, &mut rig), 1);
-        for number in 1..4_u16 {
-            assert_eq!(ask(&mut connector, &mut rig), 0, "one is in progress");
-            rig.carrier.wait(REFRESH);
-            let address = SocketAddr::from(([127, 0, 0, 1], number));
-            let outcome = Ok(vec![address]);
-            connector
-                .resolved(&mut rig.carrier, Resolved { route: route.id, number: number.into(), outcome });
-            assert_eq!(route.found().as_deref(), Some(&[address][..]));
-            assert_eq!(connector.take_lookups().len(), 1, "what was asked for meanwhile follows");
-        }
-        // A round looks the name up itself, and does as well.
-        assert_eq!(ask(&mut connector, &mut rig), 0);
-        route.keep();
-        connector.look(&mut rig.carrier, route.id);
-        assert_eq!(connector.take_lookups().len(), 1);
-        assert!(route.look_again());
-    }
-
-    /// Otherwise a source that changes all the time, or calls that fail, would keep a lookup thread and the poller busy.
-    #[test]
-    fn lookups_outside_of_rounds_are_some_time_apart() {
-        let mut rig = Rig::new();
-        let link = Link::with_usage(&rig.routes, Target::resolver(Slow), Usage::Current);
-        let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
-        route.keep();
-        connector.look(&mut rig.carrier, route.id);
-        rig.carrier.up.insert(PeerKey::new(at(1)));
-        let find = |connector: &mut Connector, rig: &mut Rig| {
-            let [lookup] = &connector.take_lookups()[..] else { panic!("one lookup") };
-            let resolved = Resolved { route: route.id, number: lookup.number(), outcome: Ok(vec![at(1)]) };
-            connector.resolved(&mut rig.carrier, resolved);
-        };
-        find(&mut connector, &mut rig);
-        for _ in 0..3 {
-            assert!(route.look_again());
-            connector.look(&mut rig.carrier, route.id);
-            find(&mut connector, &mut rig);
-            assert!(route.look_again());
-            connector.look(&mut rig.carrier, route.id);
-            assert_eq!(connector.take_lookups().len(), 0, "too early");
-            let due = connector.next_timer().unwrap();
-            assert_eq!(due, rig.carrier.now + REFRESH);
-            rig.carrier.wait(REFRESH);
-            assert!(connector.tick(&mut rig.carrier));
-            find(&mut connector, &mut rig);
-            rig.carrier.wait(REFRESH);
-            assert_eq!(connector.next_timer(), None);
-        }
-    }
-
-    #[test]
-    fn an_empty_list_leaves_the_servers_that_are_known() {
-        let mut rig = Rig::new();
-        let link = Link::new(&rig.routes, Target::resolver(Slow));
-        let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
-        route.keep();
-        connector.look(&mut rig.carrier, route.id);
-        let find = |connector: &mut Connector, rig: &mut Rig, found| {
-            let number = connector.take_lookups()[0].number();
-            connector.resolved(&mut rig.carrier, Resolved { route: route.id, number, outcome: Ok(found) });
-        };
-        find(&mut connector, &mut rig, vec![at(1)]);
-        let is_down = PeerEvent::Down { cause: PeerDown::NotListening };
-        connector.peer(&mut rig.carrier, PeerKey::new(at(1)), is_down);
-        assert!(matches!(route.phase().0, Phase::Failed(..)));
-        rig.carrier.wait(2 * PAUSE);
-        assert!(connector.tick(&mut rig.carrier));
-        find(&mut connector, &mut rig, Vec::new());
-        assert_eq!(rig.carrier.reached, [PeerKey::new(at(1)); 2]);
-    }
-
-    fn at(port: u16) -> SocketAddr {
-        ([127, 0, 0, 1], port).into()
-    }
-
-    #[test]
-    fn rounds_begin_at_a_random_address_only_if_they_are_spread() {
-        let firsts = |usage| {
-            let mut rig = Rig::new();
-            let mut connector = Connector::new(&rig.routes);
-            let links = (0..64)
-                .map(|_| {
-                    let link = Link::with_usage(&rig.routes, Target::from([1, 2, 3].map(at)), usage);
-                    link.route().keep();
-                    connector.look(&mut rig.carrier, link.route().id);
-                    link
-                })
-                .collect::<Vec<_>>();
-            assert_eq!(rig.carrier.reached.len(), links.len());
-            rig.carrier.reached.iter().copied().collect::<BTreeSet<_>>().len()
-        };
-        assert_eq!([Usage::Sticky, Usage::Current].map(firsts), [1, 1]);
-        assert!(firsts(Usage::Spread) > 1);
-    }
-
-    #[test]
-    fn silent_servers_of_a_spread_channel_do_not_delay_the_others() {
-        let mut rig = Rig::new();
-        let mut connector = Connector::new(&rig.routes);
-        let all = (1..=100).map(at).collect::<Vec<_>>();
-        let link = Link::with_usage(&rig.routes, Target::from(all.clone()), Usage::Spread);
-        link.route().keep();
-        connector.look(&mut rig.carrier, link.route().id);
-        assert_eq!(rig.carrier.reached.len(), 1);
-        rig.carrier.wait(Duration::from_millis(500));
-        assert!(connector.tick(&mut rig.carrier));
-        let reached = rig.carrier.reached.iter().copied().collect::<BTreeSet<_>>();
-        assert_eq!(reached, all.iter().map(|address| PeerKey::new(*address)).collect());
-    }
-
-    #[test]
-    fn what_is_asked_for_during_a_round_follows_it() {
-        let mut rig = Rig::new();
-        let link = Link::with_usage(&rig.routes, Target::resolver(Slow), Usage::Current);
-        let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
-        route.keep();
-        connector.look(&mut rig.carrier, route.id);
-        assert_eq!(connector.take_lookups().len(), 1);
-        connector
-            .resolved(&mut rig.carrier, Resolved { route: route.id, number: 1, outcome: Ok(vec![at(1)]) });
-        // The round has its addresses, and tries them.
-        assert!(route.look_again());
-        connector.look(&mut rig.carrier, route.id);
-        assert_eq!(connector.take_lookups().len(), 0);
-        let up = PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 };
-        rig.carrier.up.insert(PeerKey::new(at(1)));
-        connector.peer(&mut rig.carrier, PeerKey::new(at(1)), up);
-        assert_eq!(connector.take_lookups().len(), 1);
-    }
-
-    #[test]
-    fn only_balanced_calls_leave_a_server_that_is_no_longer_found() {
-        for (usage, leaves) in [(Usage::Sticky, false), (Usage::Current, true), (Usage::Spread, true)] {
-            let mut rig = Rig::new();
-            let link = Link::with_usage(&rig.routes, Target::resolver(Slow), usage);
-            let (route, mut connector) = (link.route(), Connector::new(&rig.routes));
-            route.keep();
-            connector.look(&mut rig.carrier, route.id);
-            rig.carrier.up.extend([1, 2].map(|port| PeerKey::new(at(port))));
-            let find = |connector: &mut Connector, rig: &mut Rig, number, port| {
-                let outcome = Ok(vec![at(port)]);
-                connector.resolved(&mut rig.carrier, Resolved { route: route.id, number, outcome });
-            };
-            find(&mut connector, &mut rig, 1, 1);
-            assert!(matches!(route.phase().0, Phase::Up(peer) if peer == PeerKey::new(at(1))));
-            assert!(route.look_again());
-            connector.look(&mut rig.carrier, route.id);
-            find(&mut connector, &mut rig, 2, 2);
-            let has_left = !matches!(route.phase().0, Phase::Up(peer) if peer == PeerKey::new(at(1)));
-            assert_eq!(has_left, leaves, "{usage:?}");
         }
     }
 }

@@ -93,6 +93,17 @@ pub(crate) struct Session {
     pub(crate) drains: bool,
 }
 
+/// Returns the routes of a node that has started, with one poller that has no turns.
+#[cfg(test)]
+fn opened() -> Arc<Routes> {
+    let inboxes = Arc::<crate::executor::inbox::Inboxes>::default();
+    let inbox = crate::executor::inbox::Inbox::new(crate::node::lifecycle::Lifecycle::new(1));
+    inboxes.open([Arc::new(inbox)].into_iter());
+    let routes = Routes::new(inboxes);
+    routes.open(Runtime::default(), Clock::monotonic(), crate::node::budgets::Limits::default().metadata);
+    routes
+}
+
 impl Routes {
     /// Creates an empty table for a node with these pollers, which has not started.
     pub(crate) fn new(pollers: Arc<dyn Pollers>) -> Arc<Self> {

@@ -13,7 +13,7 @@ use crate::status::{Code, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
-use trunkline_transport::{Carrier, Connect, PeerKey};
+use trunkline_transport::{Connect, PeerKey, Transport};
 use trunkline_verbs::Time;
 
 /// Number of waiting calls from which further calls that do not wait for room are refused.
@@ -72,7 +72,7 @@ impl Parked {
     /// nowhere. `serves` tells whether a node has a session and takes calls.
     pub(crate) fn place(
         &mut self,
-        carrier: &dyn Carrier,
+        transport: &Transport,
         serves: &dyn Fn(PeerKey) -> bool,
         id: RouteId,
         call: Submission,
@@ -91,7 +91,7 @@ impl Parked {
             end(call, too_many(MOST), target);
             return None;
         }
-        match here.route.park(call.connect, carrier.now()) {
+        match here.route.park(call.connect, transport.now()) {
             Ok(round) => self.keep(id, round, call),
             Err(status) => end(call, status, target),
         }

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use crate::block_on;
     use crate::client::routes::Target;
-    use crate::upper::fake::Rig;
+    use crate::client::routes::opened;
     use trunkline_testkit::{in_forked_child, runs_alone};
 
     #[test]
@@ -239,10 +239,10 @@ mod tests {
         if !runs_alone(module_path!(), "channel_of_a_forked_child_does_not_watch") {
             return;
         }
-        let (rig, servers) = (Rig::new(), ServerList::new("servers", []));
+        let (routes, servers) = (opened(), ServerList::new("servers", []));
         // As left by a thread that the child does not have.
         let _list = servers.0.list.lock();
-        in_forked_child(|| drop(Link::new(&rig.routes, Target::resolver(servers.clone()))));
+        in_forked_child(|| drop(Link::new(&routes, Target::resolver(servers.clone()))));
     }
     #[test]
     fn list_that_a_thread_of_the_parent_held_is_not_changed_in_a_forked_child() {

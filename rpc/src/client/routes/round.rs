@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_transport::{Carrier, Connect, PeerDown, PeerKey, Reach};
+use trunkline_transport::{Connect, PeerDown, PeerKey, Reach, Transport};
 use trunkline_verbs::Time;
 
 /// Maximum time of a lookup.
@@ -140,8 +140,8 @@ impl Round {
     }
 
     /// Begins the next attempt, if it is time.
-    pub(super) fn advance(&mut self, carrier: &mut dyn Carrier, routes: &Routes, connect: Connect) -> Step {
-        let now = carrier.now();
+    pub(super) fn advance(&mut self, transport: &mut Transport, routes: &Routes, connect: Connect) -> Step {
+        let now = transport.now();
         if self.is_looking_up || (!self.open.is_empty() && self.due > now) {
             return Step::Waits(self.due);
         }
@@ -149,7 +149,7 @@ impl Round {
             let peer = PeerKey::new(address);
             let is_in_turn = self.in_turn > 0;
             self.in_turn = self.in_turn.saturating_sub(1);
-            match carrier.reach(peer, connect) {
+            match transport.reach(peer, connect) {
                 Reach::Up if routes.is_draining(peer) => {
                     self.paused += 1;
                     self.failed(address, Unreached::Draining);
@@ -181,7 +181,7 @@ impl Round {
     /// Handles a failed attempt at a node.
     pub(super) fn down(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         routes: &Routes,
         peer: PeerKey,
         cause: PeerDown,
@@ -192,7 +192,7 @@ impl Round {
         };
         // The session that ends may be an earlier one, and not the attempt.
         if cause.ends_a_session() {
-            match carrier.reach(peer, connect) {
+            match transport.reach(peer, connect) {
                 Reach::Up => return Step::Won(peer),
                 Reach::UnderWay => return Step::Waits(self.due),
                 Reach::Away { .. } => {}
@@ -200,16 +200,16 @@ impl Round {
         }
         let address = self.open.swap_remove(at);
         self.failed(address, Unreached::Down(cause));
-        self.due = carrier.now();
-        self.advance_now(carrier, routes, connect)
+        self.due = transport.now();
+        self.advance_now(transport, routes, connect)
     }
 
     /// Begins the next attempt without waiting for others.
-    fn advance_now(&mut self, carrier: &mut dyn Carrier, routes: &Routes, connect: Connect) -> Step {
+    fn advance_now(&mut self, transport: &mut Transport, routes: &Routes, connect: Connect) -> Step {
         if self.left.is_empty() && !self.open.is_empty() {
             self.due = self.ends;
         }
-        self.advance(carrier, routes, connect)
+        self.advance(transport, routes, connect)
     }
 
     fn failed(&mut self, address: SocketAddr, why: Unreached) {

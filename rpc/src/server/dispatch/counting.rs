@@ -7,7 +7,7 @@ use crate::server::Failure;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::Asked;
-use trunkline_transport::{Carrier, LogLimit, SendError};
+use trunkline_transport::{LogLimit, SendError, Transport};
 use trunkline_verbs::Time;
 
 /// Stands for the index of a method that is not served.
@@ -40,12 +40,12 @@ impl Dispatch {
     /// Replies to a call whose handler is not started.
     #[cold]
     #[inline(never)]
-    pub(super) fn refuse_call(&mut self, carrier: &mut dyn Carrier, caller: Caller, status: Status) {
+    pub(super) fn refuse_call(&mut self, transport: &mut Transport, caller: Caller, status: Status) {
         let failure = Failure::Node(status);
         if !failure.is_of_drain() {
             self.counters(caller.table).refused();
         }
-        self.reply(carrier, caller, Err(failure), None);
+        self.reply(transport, caller, Err(failure), None);
     }
 
     /// Counts the failure of a call, and logs what its handler caused. A request that a draining node refuses is not a call

@@ -7,23 +7,27 @@ use super::{Caller, Dispatch};
 use crate::server::Failure;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use trunkline_transport::Carrier;
+use trunkline_transport::Transport;
 
 impl Dispatch {
     /// Ends all calls because the grace period of this node is over. Returns true if there was one with a reply.
     #[cold]
-    pub(crate) fn end_all(&mut self, carrier: &mut dyn Carrier) -> bool {
+    pub(crate) fn end_all(&mut self, transport: &mut Transport) -> bool {
         let waiting = self.replies.take_all();
         let mut has_told = !waiting.is_empty();
         for reply in waiting {
             // Items that the peer does not take would keep the reply.
             let caller = Caller { overtakes: true, ..reply.caller };
-            self.reply(carrier, caller, Err(Failure::Node(outlasted("its reply was taken"))), None);
+            self.reply(transport, caller, Err(Failure::Node(outlasted("its reply was taken"))), None);
         }
         let running = self.running.iter().map(|(task, running)| (*task, running.caller));
         for (task, caller) in running.collect::<Vec<_>>() {
             has_told |= !caller.one_way;
-            self.fail(carrier, task, outlasted(if caller.streams.any() { "the stream" } else { "the call" }));
+            self.fail(
+                transport,
+                task,
+                outlasted(if caller.streams.any() { "the stream" } else { "the call" }),
+            );
         }
         has_told
     }

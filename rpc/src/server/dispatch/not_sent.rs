@@ -4,20 +4,20 @@ use super::{Caller, Dispatch, Key};
 use crate::server::Failure;
 use crate::status::Status;
 use crate::wire::name::Streams;
-use trunkline_transport::{Carrier, Origin, PeerDown};
+use trunkline_transport::{Origin, PeerDown, Transport};
 
 impl Dispatch {
     /// Replies in place of a reply, whose handler has ended.
     #[cold]
     pub(crate) fn reply_not_sent(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         to: Origin,
         call: u64,
         cause: PeerDown,
     ) {
         let failure = Failure::Node(Status::not_sent("the reply", cause));
-        self.reply(carrier, of_ended(Key::new(to, call)), Err(failure), None);
+        self.reply(transport, of_ended(Key::new(to, call)), Err(failure), None);
     }
 
     /// Ends the stream of a handler, which may have ended since it sent the item. The reply overtakes what follows the
@@ -25,7 +25,7 @@ impl Dispatch {
     #[cold]
     pub(crate) fn item_not_sent(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         to: Origin,
         call: u64,
         cause: PeerDown,
@@ -36,10 +36,10 @@ impl Dispatch {
             && let Some(running) = self.running.get(&task).filter(|running| running.stream.is_some())
         {
             caller = running.caller;
-            self.drop_task(carrier.now(), task);
+            self.drop_task(transport.now(), task);
         }
         let failure = Failure::Node(Status::not_sent("an item of the stream", cause));
-        self.reply(carrier, Caller { overtakes: true, ..caller }, Err(failure), None);
+        self.reply(transport, Caller { overtakes: true, ..caller }, Err(failure), None);
     }
 }
 

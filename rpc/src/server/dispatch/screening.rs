@@ -7,7 +7,7 @@ use crate::status::Status;
 use crate::wire::frame::{Asked, RequestHeader};
 use crate::wire::metadata::Metadata;
 use crate::wire::name::MethodName;
-use trunkline_transport::{Carrier, Origin, PeerKey, Screening};
+use trunkline_transport::{Origin, PeerKey, Screening, Transport};
 
 impl Dispatch {
     /// Sets the program's authorizers.
@@ -28,7 +28,7 @@ impl Dispatch {
     #[inline(never)]
     pub(crate) fn screen(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         from: Origin,
         header: &RequestHeader,
         head: &[u8],
@@ -46,20 +46,20 @@ impl Dispatch {
         let caller = Caller { one_way, metadata, table: row, streams, ..Caller::of_one_way(key) };
         let Some((table, method)) = table.zip(served.map(|served| served.name)) else {
             let status = self.check_phase().err().unwrap_or_else(|| self.not_found(asked, None));
-            self.refuse_unfound(carrier, caller, asked, status);
+            self.refuse_unfound(transport, caller, asked, status);
             return Screening::Refused;
         };
         let metadata = match self.parse_metadata(metadata, head, head.len()) {
             Ok(metadata) => metadata,
             Err(status) => {
-                self.refuse_call(carrier, caller, status);
+                self.refuse_call(transport, caller, status);
                 return Screening::Refused;
             }
         };
         self.inbox.running().handler(table);
         let Err(status) = self.authorize(from.peer, method, &metadata) else { return Screening::Accepted };
         self.inbox.lifecycle().counters.unauthorised.add();
-        let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, carrier.now()));
+        let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, transport.now()));
         if let Some(left_out) = log {
             tracing::warn!(
                 peer = %from.peer, %method, %status, left_out,
@@ -71,7 +71,7 @@ impl Dispatch {
             self.counters(table).failed(status.code());
             self.inbox.lifecycle().counters.one_way_failed.add();
         } else {
-            self.refuse_call(carrier, caller, status);
+            self.refuse_call(transport, caller, status);
         }
         Screening::Refused
     }

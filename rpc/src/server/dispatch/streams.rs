@@ -10,7 +10,7 @@ use crate::stream::{Address, CallStream, Misuse, first_charge};
 use crate::wire::frame::StreamPart;
 use std::rc::Rc;
 use std::sync::Arc;
-use trunkline_transport::{Carrier, Origin, PeerKey, Toward};
+use trunkline_transport::{Origin, PeerKey, Toward, Transport};
 use trunkline_verbs::Time;
 
 impl Dispatch {
@@ -56,7 +56,7 @@ impl Dispatch {
     /// Takes a frame of a stream from its caller.
     pub(crate) fn stream_frame(
         &mut self,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         from: Origin,
         call: u64,
         part: StreamPart,
@@ -66,37 +66,41 @@ impl Dispatch {
         let Some(running) = self.running.get(&task) else { return };
         let charge = |peer, from, to| self.arguments.recharge(peer, from, to);
         let taken = match &running.stream {
-            Some(stream) => stream.frame(carrier.now(), part, item, &charge),
+            Some(stream) => stream.frame(transport.now(), part, item, &charge),
             None => Err(Misuse::NO_STREAM.status()),
         };
         if let Err(status) = taken {
-            self.fail(carrier, task, status);
+            self.fail(transport, task, status);
         }
     }
 
     /// Ends the stream of a caller whose large item found no memory here in time.
-    pub(crate) fn stream_gap(&mut self, carrier: &mut dyn Carrier, from: Origin, call: u64, bytes: usize) {
+    pub(crate) fn stream_gap(&mut self, transport: &mut Transport, from: Origin, call: u64, bytes: usize) {
         let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };
         if self.running.get(&task).is_some_and(|running| running.stream.is_some()) {
             let text = format!("the server had no memory free in time for an item of {bytes} bytes");
-            self.fail(carrier, task, Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded));
+            self.fail(
+                transport,
+                task,
+                Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded),
+            );
         }
     }
 
     /// Ends a running stream whose number its caller has used for another call.
     #[cold]
-    pub(super) fn end_replaced(&mut self, carrier: &mut dyn Carrier, earlier: TaskId) {
+    pub(super) fn end_replaced(&mut self, transport: &mut Transport, earlier: TaskId) {
         if self.running.get(&earlier).is_some_and(|running| running.stream.is_some()) {
-            self.fail(carrier, earlier, Misuse::SAME_NUMBER.status());
+            self.fail(transport, earlier, Misuse::SAME_NUMBER.status());
         }
     }
 
     /// Ends a running call with a status.
-    pub(super) fn fail(&mut self, carrier: &mut dyn Carrier, task: TaskId, status: Status) {
+    pub(super) fn fail(&mut self, transport: &mut Transport, task: TaskId, status: Status) {
         let caller = self.running.get(&task).map(|running| running.caller);
-        self.drop_task(carrier.now(), task);
+        self.drop_task(transport.now(), task);
         if let Some(caller) = caller {
-            self.reply(carrier, caller, Err(Failure::Node(status)), None);
+            self.reply(transport, caller, Err(Failure::Node(status)), None);
         }
     }
 

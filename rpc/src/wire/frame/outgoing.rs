@@ -3,7 +3,8 @@
 use super::{Encoded, Header};
 use std::mem;
 use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Taken, Token, Toward,
+    Body, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Taken, Token, Toward,
+    Transport,
 };
 
 /// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
@@ -38,14 +39,14 @@ pub(crate) fn without_call(
     }
 }
 
-/// Hands a frame to the carrier. `out` has all of it but the head: its body follows the encoded part. After
-/// success `encoded` holds no large part: the carrier has its memory.
+/// Hands a frame to the transport. `out` has all of it but the head: its body follows the encoded part. After
+/// success `encoded` holds no large part: the transport has its memory.
 ///
 /// # Errors
-/// Returns the carrier's error. The body and the encoded part are then unchanged.
+/// Returns the transport's error. The body and the encoded part are then unchanged.
 #[inline]
 pub(crate) fn send<'a>(
-    carrier: &mut dyn Carrier,
+    transport: &mut Transport,
     header: &Header,
     encoded: &'a mut Encoded,
     scratch: &'a mut Vec<u8>,
@@ -53,15 +54,15 @@ pub(crate) fn send<'a>(
 ) -> Result<Taken, SendError> {
     if header.is_short() && encoded.len() <= COPIED {
         (out.head, out.announced) = encoded.with_header(header, out.body.len());
-        return carrier.send(out);
+        return transport.send(out);
     }
-    send_long(carrier, header, encoded, scratch, out)
+    send_long(transport, header, encoded, scratch, out)
 }
 
 /// Hands over a frame with extensions, or with a large encoded part.
 #[inline(never)]
 fn send_long<'a>(
-    carrier: &mut dyn Carrier,
+    transport: &mut Transport,
     header: &Header,
     encoded: &'a mut Encoded,
     scratch: &'a mut Vec<u8>,
@@ -69,11 +70,11 @@ fn send_long<'a>(
 ) -> Result<Taken, SendError> {
     let Ok(length) = u32::try_from(encoded.len().saturating_sub(header.metadata_bytes())) else {
         let bytes = encoded.len().saturating_add(out.body.len());
-        return Err(SendError::TooLarge { bytes, limit: carrier.max_message_bytes() });
+        return Err(SendError::TooLarge { bytes, limit: transport.max_message_bytes() });
     };
     // The receiver sees head and body as one message, wherever they are divided here.
     if out.body.is_empty() && encoded.len() > COPIED {
-        return send_as_body(carrier, header, encoded, length, scratch, out);
+        return send_as_body(transport, header, encoded, length, scratch, out);
     }
     if header.is_short() {
         (out.head, out.announced) = encoded.with_header(header, out.body.len());
@@ -84,7 +85,7 @@ fn send_long<'a>(
         scratch.extend_from_slice(encoded.part());
         out.head = scratch;
     }
-    carrier.send(out)
+    transport.send(out)
 }
 
 /// Returns the size of the metadata that travels with the announcement of a large message, after `before` bytes: all of it,
@@ -97,7 +98,7 @@ fn announced_metadata(header: &Header, before: usize) -> usize {
 
 /// Sends a large encoded part, of which `length` bytes follow the metadata, without a copy.
 fn send_as_body<'a>(
-    carrier: &mut dyn Carrier,
+    transport: &mut Transport,
     header: &Header,
     encoded: &mut Encoded,
     length: u32,
@@ -112,7 +113,7 @@ fn send_as_body<'a>(
     out.announced = scratch.len();
     out.head = scratch;
     out.body = part.into();
-    carrier.send(out).inspect_err(|_| {
+    transport.send(out).inspect_err(|_| {
         out.body = Body::new();
         *encoded = Encoded::from_bytes(buffer);
     })

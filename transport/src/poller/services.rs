@@ -1,54 +1,72 @@
-//! Services that a poller offers its upper half.
+//! What a driver asks of its transport, and sends through it. Nothing here blocks.
 #![forbid(unsafe_code)]
 
-use super::Core;
+use super::Transport;
 use crate::budget::Exhausted;
 use crate::trunk::{Cancelling, Outbound, Trunk};
 use crate::wire::MOST_ANNOUNCED;
 use crate::wire::frame;
 use crate::{
-    Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, Reach, SendError, SessionNumber, Taken,
-    Token, Turn,
+    Connect, Outgoing, PeerDown, PeerKey, PollerIndex, Reach, SendError, SessionNumber, Taken, Token, Turn,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-impl Carrier for Core {
-    fn now(&self) -> Time {
+impl Transport {
+    /// Returns the time, read at the beginning of the poller's turn.
+    #[must_use]
+    pub fn now(&self) -> Time {
         self.res.time.now()
     }
 
-    fn advance(&mut self, time: Time) {
+    /// Advances the time to at least `time`, which a long handler of the program has read from the clock
+    /// during this turn. So a message sent next does not claim more time than is left.
+    pub fn advance(&mut self, time: Time) {
         self.res.time.advance(time);
     }
 
-    fn is_flush_overdue(&mut self) -> bool {
+    /// Returns true if messages sent in this turn should not wait for its end. Reads the clock: call it every
+    /// few handlers, and then call [`Self::flush`].
+    pub fn is_flush_overdue(&mut self) -> bool {
         !self.is_charged() && self.res.is_flush_overdue()
     }
 
-    fn flush(&mut self) {
+    /// Posts the messages sent so far, so that peers need not wait for the rest of the turn.
+    pub fn flush(&mut self) {
         self.flush_marked();
     }
 
-    fn poller(&self) -> PollerIndex {
+    /// Returns the index of this poller.
+    #[must_use]
+    pub fn poller(&self) -> PollerIndex {
         self.res.index
     }
 
-    fn pollers(&self) -> u16 {
+    /// Returns the number of this node's pollers.
+    #[must_use]
+    pub fn pollers(&self) -> u16 {
         u16::try_from(self.res.shared.pollers.len()).unwrap_or(u16::MAX)
     }
 
-    fn peer(&mut self, node: PeerKey) -> PeerKey {
+    /// Returns the key of a node by which this poller finds it fastest. Starts to connect if there is no
+    /// session, and tries again, with backoff, whenever a message waits to be sent.
+    pub fn peer(&mut self, node: PeerKey) -> PeerKey {
         self.find(node, Connect::FailFast)
     }
 
-    fn is_up(&self, peer: PeerKey) -> bool {
+    /// Returns true if a message to the peer would leave through a session that is up.
+    #[must_use]
+    pub fn is_up(&self, peer: PeerKey) -> bool {
         let trunk = self.peers.trunk(peer).and_then(|slot| self.trunks.get(slot));
         trunk.is_some_and(Trunk::is_open)
     }
 
-    fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach {
+    /// Begins to connect to a node, if there is no session and it is time for an attempt. The result of the
+    /// attempt is reported to [`Event::Peer`]. The attempt may have begun earlier, and may last until a
+    /// removed device is back. With [`Connect::Wait`] a caller waits through pauses: the next attempt begins early, so that
+    /// a request leaves at least once a second. Call this again after each failed attempt while a caller waits.
+    pub fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach {
         let peer = self.find(node, connect);
         if self.is_up(peer) {
             return Reach::Up;
@@ -62,7 +80,13 @@ impl Carrier for Core {
         }
     }
 
-    fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError> {
+    /// Takes a message. The requested outcomes are reported to [`Event::Sent`], at most once, and never from
+    /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect
+    /// in progress, or begins one.
+    ///
+    /// # Errors
+    /// When the message was not taken. No outcome is reported then, and the message may be offered again.
+    pub fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         let limit = self.res.shared.limits.max_message_bytes;
         if bytes > limit {
@@ -70,7 +94,7 @@ impl Carrier for Core {
         }
         let is_announced =
             |header| (header..=message.head.len().min(MOST_ANNOUNCED)).contains(&message.announced);
-        if !frame::upper_header(message.head).is_some_and(is_announced) {
+        if !frame::message_header(message.head).is_some_and(is_announced) {
             return Err(SendError::BadHeader);
         }
         let own = u32::from(self.res.index.0);
@@ -91,36 +115,55 @@ impl Carrier for Core {
         self.await_session(message, turn, has_trunk)
     }
 
-    fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token> {
+    /// Cancels those of these messages that have not left yet, and returns their tokens. The peer will never
+    /// see them, and no outcomes are reported. Messages that have left are not affected. Each call searches all
+    /// queues, so cancel many messages at a time.
+    pub fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token> {
         let mut cancelling = Cancelling::new(tokens);
         self.peers.cancel(&mut cancelling, &mut self.res.shares);
         self.trunks.cancel(&mut cancelling, &mut self.res.shares);
         cancelling.cancelled()
     }
 
-    fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool {
+    /// Returns true if a message for this session of the peer could leave through it. The end of a session is
+    /// reported to the driver only after the outcomes of all messages that were in flight in it.
+    #[must_use]
+    pub fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool {
         let trunk = self.peers.trunk(peer).and_then(|slot| self.trunks.get(slot));
         trunk.is_some_and(|trunk| SessionNumber(trunk.number()) == session)
     }
 
-    fn away(&self, peer: PeerKey) -> Option<PeerDown> {
+    /// Returns the cause of the last failed attempt to connect to the peer, unless a later one has succeeded.
+    #[must_use]
+    pub fn away(&self, peer: PeerKey) -> Option<PeerDown> {
         self.peers.away(peer)
     }
 
-    fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
+    /// Returns the size of the oldest large message of the peer that waits for memory here, among those whose
+    /// announcing frame `is_it` selects. The frame begins with the message's header, followed by the
+    /// announcement.
+    #[must_use]
+    pub fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
         self.trunks.get(self.peers.trunk(peer)?)?.waiting_bytes(is_it)
     }
 
-    fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
+    /// Refuses a request of the peer if its reply may not be queued. A part of the budget is reserved for
+    /// such refusals.
+    ///
+    /// # Errors
+    /// The exhausted budget.
+    pub fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         self.res.shares.has_reply_room(peer)
     }
 
-    fn max_message_bytes(&self) -> usize {
+    /// Returns the maximum size of a message to any peer, head and body together.
+    #[must_use]
+    pub fn max_message_bytes(&self) -> usize {
         self.res.shared.limits.max_message_bytes
     }
 }
 
-impl Core {
+impl Transport {
     /// Returns the key of a node. Asks the CM machine for a session if there is none.
     #[inline]
     fn find(&mut self, node: PeerKey, connect: Connect) -> PeerKey {

@@ -1,17 +1,12 @@
-//! The interface between a poller and the protocol above it.
-//!
-//! A poller thread owns one [`Upper`] (the RPC layer's per-poller half) and calls it for every message,
-//! outcome and change of a peer. Each call passes a [`Carrier`], through which the upper half acts. Both live
-//! on the poller's thread, so neither needs `Send` or locks.
+//! Messages and events between a transport and its driver, the protocol above.
+#![forbid(unsafe_code)]
 
 use crate::Body;
 use crate::PeerKey;
 use crate::budget::{Exhausted, Leaves};
 use crate::buffer::Received;
-use crate::report::ledger::UpperLedger;
 use crate::wire::frame::FrameError;
 use bytes::{Buf as _, Bytes};
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -27,14 +22,14 @@ pub struct PollerIndex(pub u16);
 pub enum Toward {
     /// The poller with this index.
     Poller(PollerIndex),
-    /// Any poller: the carrier sends messages to the peer's pollers in turn.
+    /// Any poller: the transport sends messages to the peer's pollers in turn.
     Any,
     /// The poller that this turn selects. In one session that is the same poller for all messages with this
     /// turn.
     Turn(Turn),
 }
 
-/// Poller of a peer that the carrier has chosen for a message: this number modulo the number of pollers that
+/// Poller of a peer that the transport has chosen for a message: this number modulo the number of pollers that
 /// the peer has in the session through which the message leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Turn(NonZeroU32);
@@ -55,7 +50,7 @@ impl Turn {
     }
 }
 
-/// Number of a message, chosen by the upper half and returned with the outcome.
+/// Number of a message, chosen by the driver and returned with the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -85,7 +80,7 @@ pub enum Connect {
     Wait,
 }
 
-/// Progress of a connection to a node; see [`Carrier::reach`].
+/// Progress of a connection to a node; see [`Transport::reach`](crate::Transport::reach).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// A session is up.
@@ -154,7 +149,7 @@ pub struct Outgoing<'a> {
     /// before, even if those are large. Other messages overtake large ones, which the peer has to READ.
     pub ordered: bool,
     /// First part, copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags
-    /// (1), two bytes for the upper half, and four that the transport writes. The header has 8 times as many
+    /// (1), two bytes for the driver, and four that the transport writes. The header has 8 times as many
     /// bytes as the upper four bits of the kind give. `docs/wire.md` lists the flags. The header may
     /// set two flags of the transport, for critical frames and for a time left. With the latter it has at
     /// least 20 bytes, and when the message leaves, the transport writes the microseconds until
@@ -166,7 +161,7 @@ pub struct Outgoing<'a> {
     /// Second part, which directly follows the first at the receiver. It is sent without a copy if it is
     /// large and in registered memory. May be empty.
     pub body: Body,
-    /// Passed back to [`Upper::sent`].
+    /// Passed back to [`Event::Sent`].
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
@@ -462,7 +457,7 @@ pub enum PeerEvent {
         pollers: u16,
     },
     /// The session has ended, or an attempt to connect has failed. The outcome of each message in flight was
-    /// reported by [`Upper::sent`] before, except for messages that wait for the next session
+    /// reported by [`Event::Sent`] before, except for messages that wait for the next session
     /// ([`Connect::Wait`]).
     Down {
         /// Cause of the loss.
@@ -479,7 +474,7 @@ pub struct Message(Content);
 #[derive(Debug)]
 enum Content {
     Owned(Bytes),
-    /// Announced message that the upper half has accepted.
+    /// Announced message that the driver has accepted.
     Accepted(Bytes),
     Lent(Received),
 }
@@ -493,7 +488,7 @@ impl Message {
         Self(Content::Accepted(bytes))
     }
 
-    /// Returns true if it was announced, and accepted by the upper half.
+    /// Returns true if it was announced, and accepted by the driver.
     #[must_use]
     #[inline]
     pub fn is_accepted(&self) -> bool {
@@ -531,7 +526,7 @@ impl From<Bytes> for Message {
     }
 }
 
-/// Decision about an announced message; see [`Upper::announced`].
+/// Decision about an announced message; see [`Event::Announced`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Screening {
     /// The message is READ, and the decision is made when all of it has arrived.
@@ -542,7 +537,7 @@ pub enum Screening {
     Refused,
 }
 
-/// The kind of message that an upper half awaits from a peer. It decides how soon a silent peer is probed.
+/// The kind of message that a driver awaits from a peer. It decides how soon a silent peer is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Awaited {
     /// Nothing. Only the node that accepted the session probes the peer, at the idle interval.
@@ -556,174 +551,66 @@ pub enum Awaited {
     Reply,
 }
 
-/// Services of a poller for its upper half. Nothing here blocks.
-pub trait Carrier {
-    /// Returns the time, read at the beginning of the poller's turn.
-    fn now(&self) -> Time;
-
-    /// Advances the time to at least `time`, which a long handler of the program has read from the clock
-    /// during this turn. So a message sent next does not claim more time than is left.
-    fn advance(&mut self, time: Time);
-
-    /// Returns true if messages sent in this turn should not wait for its end. Reads the clock: call it every
-    /// few handlers, and then call [`Self::flush`].
-    fn is_flush_overdue(&mut self) -> bool;
-
-    /// Posts the messages sent so far, so that peers need not wait for the rest of the turn.
-    fn flush(&mut self);
-
-    /// Returns the index of this poller.
-    fn poller(&self) -> PollerIndex;
-
-    /// Returns the number of this node's pollers.
-    fn pollers(&self) -> u16;
-
-    /// Returns the key of a node by which this poller finds it fastest. Starts to connect if there is no
-    /// session, and tries again, with backoff, whenever a message waits to be sent.
-    fn peer(&mut self, node: PeerKey) -> PeerKey;
-
-    /// Returns true if a message to the peer would leave through a session that is up.
-    fn is_up(&self, peer: PeerKey) -> bool;
-
-    /// Begins to connect to a node, if there is no session and it is time for an attempt. The result of the
-    /// attempt is reported to [`Upper::peer`]. The attempt may have begun earlier, and may last until a
-    /// removed device is back. With [`Connect::Wait`] a caller waits through pauses: the next attempt begins early, so that
-    /// a request leaves at least once a second. Call this again after each failed attempt while a caller waits.
-    fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach;
-
-    /// Takes a message. The requested outcomes are reported to [`Upper::sent`], at most once, and never from
-    /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect
-    /// in progress, or begins one.
-    ///
-    /// # Errors
-    /// When the message was not taken. No outcome is reported then, and the message may be offered again.
-    fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError>;
-
-    /// Cancels those of these messages that have not left yet, and returns their tokens. The peer will never
-    /// see them, and no outcomes are reported. Messages that have left are not affected. Each call searches all
-    /// queues, so cancel many messages at a time.
-    fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token>;
-
-    /// Returns true if a message for this session of the peer could leave through it. The end of a session is
-    /// reported to the upper half only after the outcomes of all messages that were in flight in it.
-    fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool;
-
-    /// Returns the cause of the last failed attempt to connect to the peer, unless a later one has succeeded.
-    fn away(&self, peer: PeerKey) -> Option<PeerDown>;
-
-    /// Returns the size of the oldest large message of the peer that waits for memory here, among those whose
-    /// announcing frame `is_it` selects. The frame begins with the message's header, followed by the
-    /// announcement.
-    fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize>;
-
-    /// Refuses a request of the peer if its reply may not be queued. A part of the budget is reserved for
-    /// such refusals.
-    ///
-    /// # Errors
-    /// The exhausted budget.
-    fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted>;
-
-    /// Returns the maximum size of a message to any peer, head and body together.
-    fn max_message_bytes(&self) -> usize;
+/// An event for the driver; see [`Transport::poll_event`](crate::Transport::poll_event).
+#[derive(Debug)]
+pub enum Event {
+    /// A message has arrived.
+    Message(Origin, Message),
+    /// A large message was announced, and the driver decides about it before the rest of it is READ:
+    /// [`Transport::announcement`](crate::Transport::announcement). Only if it has asked for such decisions.
+    Announced(Origin),
+    /// The outcome of a sent message.
+    Sent(Token, SendOutcome),
+    /// A peer has changed.
+    Peer(PeerKey, PeerEvent),
+    /// A large message is lost, which got no memory in time, or was one of too many that were announced. Its sender
+    /// knows.
+    GivenUp {
+        /// Its sender.
+        from: Origin,
+        /// Frame that announced it, which begins with the message's header.
+        frame: Message,
+        /// Size of the message.
+        bytes: usize,
+    },
+    /// A message with [`Report::Never`] cannot be sent, in a session that goes on. Ordered messages that were sent
+    /// after it still leave.
+    NotSent {
+        /// Poller that it was for.
+        to: Origin,
+        /// The message's head, which begins with its header.
+        head: Vec<u8>,
+        /// Cause of the loss.
+        cause: PeerDown,
+    },
 }
 
-/// The protocol above a poller.
-pub trait Upper: 'static {
-    /// Guard of a turn, which marks the thread as the protocol's.
-    type Here;
+/// A large message that was announced. [`Transport::screened`](crate::Transport::screened) takes the decision.
+#[derive(Debug)]
+pub struct Announcement {
+    pub(crate) from: Origin,
+    /// Size of the header, in bytes, and place of what has come with the announcement.
+    pub(crate) header: usize,
+    pub(crate) part: usize,
+    pub(crate) frame: Message,
+}
 
-    /// Begins a turn of the poller on this thread, which lasts until the returned guard is dropped. Code of
-    /// the program may run at any time during the turn, not only in the upper half: when bytes that it has
-    /// lent are dropped.
-    fn enter(&self) -> Self::Here;
-
-    /// Handles a received message.
-    fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message);
-
-    /// Returns true if [`Self::announced`] decides about large messages. Called once.
-    fn screens(&self) -> bool {
-        false
+impl Announcement {
+    /// Returns its sender.
+    #[must_use]
+    pub fn from(&self) -> Origin {
+        self.from
     }
 
-    /// Decides about a large message that was announced, before the rest of it is READ. `header` is its
-    /// header, in which a flag of the transport is set. `part` is the part that has come with it, from the
-    /// end of the header.
-    fn announced(
-        &mut self,
-        _carrier: &mut dyn Carrier,
-        _from: Origin,
-        _header: &[u8],
-        _part: &[u8],
-    ) -> Screening {
-        Screening::Undecided
+    /// Returns the message's header, in which a flag of the transport is set.
+    #[must_use]
+    pub fn header(&self) -> &[u8] {
+        self.frame.as_slice().get(..self.header).unwrap_or_default()
     }
 
-    /// Handles the outcome of a sent message.
-    fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome);
-
-    /// Handles the loss of a large message of the given size, which got no memory in time, or was one of too
-    /// many that were announced. Its sender knows. `frame` announced it, and begins with the message's
-    /// header.
-    fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize);
-
-    /// Handles a message with [`Report::Never`] that cannot be sent to this poller of a peer, in a session
-    /// that goes on. `head` begins with its header. Ordered messages that were sent after it still leave.
-    fn not_sent(&mut self, carrier: &mut dyn Carrier, to: Origin, head: &[u8], cause: PeerDown);
-
-    /// Handles a change of a peer.
-    fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent);
-
-    /// Sends and posts the results of the messages and tasks so far. Called within a long turn.
-    fn flush(&mut self, carrier: &mut dyn Carrier) {
-        carrier.flush();
-    }
-
-    /// Runs one turn in the poller's loop: takes from queues, runs ready tasks, and fires timers up to
-    /// `carrier.now()`. Returns true if it did anything.
-    fn run(&mut self, carrier: &mut dyn Carrier) -> bool;
-
-    /// Returns the time at which it must run next even if nothing happens.
-    fn next_timer(&self) -> Option<Time>;
-
-    /// Returns what it waits for from each peer. Called when a probe may be due.
-    fn awaited(&self) -> BTreeMap<PeerKey, Awaited> {
-        BTreeMap::new()
-    }
-
-    /// Returns true if it has work that must not wait for a sleep. Called after the poller has announced that
-    /// it goes to sleep.
-    fn is_ready(&self) -> bool;
-
-    /// Begins a shutdown: open work should end soon. Called once. Messages may still be sent, also to new peers,
-    /// until the sessions are closed: when every poller's upper half is drained, or the grace period is over.
-    fn shutdown(&mut self, carrier: &mut dyn Carrier);
-
-    /// Ends the work that peers can still be notified of, because the grace period of the shutdown is over.
-    /// Called once. Returns true if it has sent such notifications.
-    fn grace_over(&mut self, _: &mut dyn Carrier) -> bool {
-        false
-    }
-
-    /// Returns true if nothing is open any more. During its grace period, a node that shuts down waits for
-    /// this, and for the messages sent.
-    fn is_drained(&self) -> bool {
-        true
-    }
-
-    /// Returns true if nothing that this peer waits for is open. A node that shuts down asks once it takes
-    /// nothing new.
-    fn has_ended(&self, _: PeerKey) -> bool {
-        self.is_drained()
-    }
-
-    /// Notes that a node that shuts down has delivered everything sent to the peer, after
-    /// [`Upper::has_ended`] returned true for it. Called at most once per session, and not if a message of
-    /// the session was lost whose outcome is not reported. Sessions are closed when the messages sent here
-    /// are delivered too, or a second after all peers have settled.
-    fn settled(&mut self, _: &mut dyn Carrier, _: PeerKey) {}
-
-    /// Returns the open work, for a simulation to count.
-    fn ledger(&self) -> UpperLedger {
-        UpperLedger::default()
+    /// Returns the part of the message that has come with it, from the end of the header.
+    #[must_use]
+    pub fn part(&self) -> &[u8] {
+        self.frame.as_slice().get(self.part..).unwrap_or_default()
     }
 }

@@ -1,8 +1,8 @@
-//! The RPC half of a poller: takes work from its queues, calls and dispatches, runs tasks.
+//! A poller: it drives its transport, takes work from its queues, calls and dispatches, runs tasks.
 //!
 //! It lives on the poller's thread, and only that thread calls it. The state of a call is in
 //! `client::Table` (calls made here) or `server::Dispatch` (calls that run here); this file only routes.
-//! It never blocks and reads no clock on a call's path: the carrier passes the time in.
+//! It never blocks and reads no clock on a call's path: the transport has the time of the turn.
 
 use crate::call::context::{Entered, PollerContext};
 use crate::call::{Opening, Submission};
@@ -22,16 +22,17 @@ use crate::status::Status;
 use crate::status::reason::Reason;
 use crate::stream::Unsent;
 use crate::wire::frame::{By, FrameError, Header, NOBODY, StreamHeader, StreamPart, Unread};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
-use trunkline_machine::mutant;
 use trunkline_machine::rings::panics::catch;
-use trunkline_transport::ledger::UpperLedger;
+use trunkline_machine::{self as machine, Machine, mutant};
+use trunkline_transport::ledger::DriverLedger;
 use trunkline_transport::{
-    Awaited, Carrier, Connect, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Screening,
-    SendOutcome, Token, Upper,
+    Awaited, Begun, Connect, Event, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, Screening,
+    SendOutcome, Token, Transport,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -44,8 +45,16 @@ const POLLS: usize = 128;
 /// Polls of tasks between two reads of the clock.
 const LOOK_EVERY: usize = 4;
 
+/// A poller of a node: its transport, and the calls that travel on it.
 #[derive(Debug)]
 pub(crate) struct RpcPoller {
+    transport: Transport,
+    rpc: Rpc,
+}
+
+/// What a poller has of calls. It borrows the transport for each step.
+#[derive(Debug)]
+struct Rpc {
     inbox: Arc<Inbox>,
     context: PollerContext,
     parked: Parked,
@@ -72,8 +81,9 @@ pub(crate) struct RpcPoller {
 }
 
 impl RpcPoller {
+    /// Creates the poller that drives this transport.
     pub(crate) fn new(
-        index: PollerIndex,
+        mut transport: Transport,
         inbox: Arc<Inbox>,
         services: &[Service],
         numbers: &MethodNumbers,
@@ -82,7 +92,9 @@ impl RpcPoller {
         pool: Option<Arc<SharedPool>>,
         routes: Arc<Routes>,
         budgets: &Budgets,
+        authorizers: &Authorizers,
     ) -> Result<Self, HandlerInitError> {
+        let index = transport.poller();
         let _here = OnPoller::enter(inbox.lifecycle());
         let (is_first, has_threads) = (index.0 == 0, clock.as_virtual().is_none());
         let lookups =
@@ -95,13 +107,17 @@ impl RpcPoller {
         let most = budgets.most_metadata;
         let entered = Entered::enter(context.clone());
         let workers = Pool::new(pool.clone());
-        let dispatch =
+        let mut dispatch =
             Dispatch::new(services, numbers, &context, &workers, handlers, arguments, replies, most, &inbox)?;
         drop(entered);
         inbox.set_memory(budgets.most_decoded, Arc::clone(&budgets.memory));
         let memory = Rc::clone(dispatch.memory());
         let table = Table::new(budgets.calls(index), budgets.most_decoded, most, memory, &inbox);
-        Ok(Self {
+        dispatch.authorize_by(authorizers);
+        if dispatch.has_authorizers() {
+            transport.screen_announced();
+        }
+        let rpc = Rpc {
             inbox,
             context,
             parked: Parked::new(&routes),
@@ -117,51 +133,126 @@ impl RpcPoller {
             tasks: Tasks::default(),
             pool,
             is_drained: false,
-        })
+        };
+        Ok(Self { transport, rpc })
     }
 
-    /// Sets the program's authorizers of requests.
-    pub(crate) fn with_authorizers(mut self, authorizers: &Authorizers) -> Self {
-        self.dispatch.authorize_by(authorizers);
-        self
+    /// Handles the events of the round. Returns `None` if the turn ends, because simulated time was charged.
+    fn deliver(&mut self) -> Option<()> {
+        let Self { transport, rpc } = self;
+        while let Some(event) = transport.poll_event() {
+            rpc.event(transport, event);
+            if transport.is_charged() {
+                return None;
+            }
+            if transport.is_flush_due() {
+                rpc.flush(transport);
+            }
+        }
+        Some(())
     }
 
-    /// Returns the numbers of calls in flight and of running handlers.
-    pub(crate) fn sizes(&self) -> (usize, usize) {
-        (self.table.len() + self.parked.len(), self.dispatch.len())
+    /// Takes a round, or the rest of one. Returns `None` if the turn ends within it.
+    fn round(&mut self) -> Option<()> {
+        self.deliver()?;
+        if self.transport.begin_work() {
+            let worked = self.rpc.run(&mut self.transport);
+            self.transport.note_work(worked);
+            if self.transport.is_charged() {
+                return None;
+            }
+        }
+        self.deliver()
     }
 
-    fn take_work(&mut self, carrier: &mut dyn Carrier) -> bool {
+    /// Takes the steps of a shutdown.
+    #[cold]
+    fn shut_down(&mut self) {
+        let Self { transport, rpc } = self;
+        if transport.begins_shutdown() {
+            rpc.shutdown(transport);
+        }
+        if transport.is_grace_over() {
+            let has_told = rpc.grace_over(transport);
+            transport.cut(has_told);
+        }
+        for (peer, session) in transport.settling(rpc.dispatch.len() == 0) {
+            if rpc.dispatch.has_ended(peer) && transport.settle(peer, session) {
+                rpc.settled(transport, peer);
+            }
+        }
+    }
+}
+
+impl Machine for RpcPoller {
+    fn turn(&mut self) -> machine::Turn {
+        let _here = self.rpc.enter();
+        match self.transport.begin_turn() {
+            Begun::Round => {}
+            Begun::LookAgain => {
+                return self.transport.sleep_unless(self.rpc.is_ready(), self.rpc.next_timer());
+            }
+            Begun::Over(turn) => return turn,
+        }
+        if self.round().is_none() {
+            return machine::Turn::Again;
+        }
+        self.transport.flush_round();
+        if self.transport.is_shutting_down() {
+            self.shut_down();
+        }
+        self.transport.end_turn(|| self.rpc.awaited())
+    }
+
+    fn sleep(&mut self, until: Option<Time>) {
+        self.transport.sleep(until);
+    }
+
+    fn is_woken(&self) -> bool {
+        self.transport.is_woken()
+    }
+
+    fn is_due(&self) -> bool {
+        self.transport.is_due(self.rpc.is_ready())
+    }
+
+    fn inspect(&self) -> Option<Box<dyn Any>> {
+        Some(Box::new(self.transport.inspect(self.rpc.ledger())))
+    }
+}
+
+impl Rpc {
+    fn take_work(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
         // A task may have made the last call by a client that it shares, and read the clock for it.
-        carrier.advance(self.context.queue().last_made());
+        transport.advance(self.context.queue().last_made());
         for _ in 0..TURN {
             let Some(work) = self.inbox.pop() else { break };
             any = true;
             match work {
                 Work::Call(submission) if submission.route.is_some() => {
-                    self.place(carrier, submission.erase_answer())
+                    self.place(transport, submission.erase_answer())
                 }
                 Work::Call(submission) => {
                     self.table
-                        .start(carrier, &mut submission.erase_answer(), |buffer| self.inbox.keep(buffer));
+                        .start(transport, &mut submission.erase_answer(), |buffer| self.inbox.keep(buffer));
                 }
-                Work::Open(opening) => self.open(carrier, *opening),
-                Work::Route(id) => self.look(carrier, id),
+                Work::Open(opening) => self.open(transport, *opening),
+                Work::Route(id) => self.look(transport, id),
                 Work::Resolved(resolved) => {
                     if let Some(connector) = &mut self.connector {
-                        connector.resolved(carrier, *resolved);
+                        connector.resolved(transport, *resolved);
                     }
                 }
                 Work::Spawn(spawn) => self.tasks.add(spawn(&self.context), &self.ready),
             }
         }
-        any |= self.take_spawned() | self.take_local(carrier);
+        any |= self.take_spawned() | self.take_local(transport);
         let local = self.context.calls();
         // Both are read, so that neither flag stays set.
         let sweep = local.take_sweep() | self.inbox.take_sweep();
         if sweep {
-            self.table.sweep(carrier);
+            self.table.sweep(transport);
             self.parked.sweep();
         }
         any | sweep
@@ -180,22 +271,22 @@ impl RpcPoller {
     }
 
     /// Takes the calls of this poller's tasks and handlers.
-    fn take_local(&mut self, carrier: &mut dyn Carrier) -> bool {
+    fn take_local(&mut self, transport: &mut Transport) -> bool {
         let local = self.context.queue();
         if !local.has_calls() {
             return false;
         }
         // A handler may have worked long before it made a call.
-        carrier.advance(local.last_made());
+        transport.advance(local.last_made());
         let mut calls = local.take();
         let count = calls.len().min(TURN);
         for call in calls.iter_mut().take(count) {
             if call.route.is_some() {
                 let call = call.take();
-                Self::place_in(&mut self.table, &mut self.parked, &self.inbox, carrier, call);
+                Self::place_in(&mut self.table, &mut self.parked, &self.inbox, transport, call);
                 continue;
             }
-            self.table.start(carrier, call, |buffer| local.buffers().keep(buffer));
+            self.table.start(transport, call, |buffer| local.buffers().keep(buffer));
             local.called(call.server);
         }
         if count == calls.len() {
@@ -208,12 +299,12 @@ impl RpcPoller {
     }
 
     /// Makes a call that streams items, and adds the task that sends the caller's.
-    fn open(&mut self, carrier: &mut dyn Carrier, Opening { submission, sending }: Opening) {
+    fn open(&mut self, transport: &mut Transport, Opening { submission, sending }: Opening) {
         let mut submission = submission.erase_answer();
         if submission.route.is_some() {
-            self.place(carrier, submission);
+            self.place(transport, submission);
         } else {
-            self.table.start(carrier, &mut submission, |buffer| self.inbox.keep(buffer));
+            self.table.start(transport, &mut submission, |buffer| self.inbox.keep(buffer));
         }
         if let Some(sending) = sending {
             self.tasks.add(sending, &self.ready);
@@ -221,69 +312,69 @@ impl RpcPoller {
     }
 
     /// Takes a frame of a stream.
-    fn stream(&mut self, carrier: &mut dyn Carrier, from: Origin, header: StreamHeader, item: &[u8]) {
+    fn stream(&mut self, transport: &mut Transport, from: Origin, header: StreamHeader, item: &[u8]) {
         let StreamHeader { call, part, .. } = header;
         if header.from_caller {
-            self.dispatch.stream_frame(carrier, from, call, part, item);
+            self.dispatch.stream_frame(transport, from, call, part, item);
         } else {
-            self.table.stream_frame(carrier, from.peer, call, part, item);
+            self.table.stream_frame(transport, from.peer, call, part, item);
         }
     }
 
     /// Starts a call on a route, or queues it until the route is ready.
-    fn place(&mut self, carrier: &mut dyn Carrier, call: Submission) {
-        Self::place_in(&mut self.table, &mut self.parked, &self.inbox, carrier, call);
+    fn place(&mut self, transport: &mut Transport, call: Submission) {
+        Self::place_in(&mut self.table, &mut self.parked, &self.inbox, transport, call);
     }
 
     fn place_in(
         table: &mut Table,
         parked: &mut Parked,
         inbox: &Inbox,
-        carrier: &mut dyn Carrier,
+        transport: &mut Transport,
         mut call: Submission,
     ) {
-        if table.refuses(&mut call, carrier.now()) {
+        if table.refuses(&mut call, transport.now()) {
             return;
         }
-        let serves = |peer| carrier.is_up(peer) && !table.is_refused_by(peer);
+        let serves = |peer| transport.is_up(peer) && !table.is_refused_by(peer);
         // A balanced channel makes a call again that does not wait and has no stream.
         let is_repeated = call.connect == Connect::FailFast && !call.method.streams.any();
-        let stays = |peer| if is_repeated { carrier.is_up(peer) } else { serves(peer) };
+        let stays = |peer| if is_repeated { transport.is_up(peer) } else { serves(peer) };
         let placed = if call.is_chosen() && stays(call.server) {
             Some(call)
         } else {
-            call.route.and_then(|id| parked.place(carrier, &serves, id, call))
+            call.route.and_then(|id| parked.place(transport, &serves, id, call))
         };
         if let Some(mut call) = placed {
-            table.start(carrier, &mut call, |buffer| inbox.keep(buffer));
+            table.start(transport, &mut call, |buffer| inbox.keep(buffer));
         }
     }
 
     /// Starts calls that have waited for their route.
-    fn start_all(&mut self, carrier: &mut dyn Carrier, calls: Vec<Submission>) {
+    fn start_all(&mut self, transport: &mut Transport, calls: Vec<Submission>) {
         for mut call in calls {
-            self.table.start(carrier, &mut call, |buffer| self.inbox.keep(buffer));
+            self.table.start(transport, &mut call, |buffer| self.inbox.keep(buffer));
         }
     }
 
     /// Handles a route that has changed or has new waiters.
-    fn look(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+    fn look(&mut self, transport: &mut Transport, id: RouteId) {
         if let Some(connector) = &mut self.connector {
-            connector.look(carrier, id);
+            connector.look(transport, id);
         }
-        let (table, here) = (&self.table, &*carrier);
+        let (table, here) = (&self.table, &*transport);
         let serves = |peer| here.is_up(peer) && !table.is_refused_by(peer);
         let calls = self.parked.look(&serves, id);
-        self.start_all(carrier, calls);
+        self.start_all(transport, calls);
     }
 
     /// Makes calls again that their servers have not taken.
-    fn make_again(&mut self, carrier: &mut dyn Carrier) {
+    fn make_again(&mut self, transport: &mut Transport) {
         for mut call in self.table.take_again() {
             if call.route.is_some() {
-                self.place(carrier, call);
+                self.place(transport, call);
             } else {
-                self.table.start(carrier, &mut call, |buffer| self.inbox.keep(buffer));
+                self.table.start(transport, &mut call, |buffer| self.inbox.keep(buffer));
             }
         }
     }
@@ -305,7 +396,7 @@ impl RpcPoller {
         }
     }
 
-    fn run_ready(&mut self, carrier: &mut dyn Carrier) -> bool {
+    fn run_ready(&mut self, transport: &mut Transport) -> bool {
         // Tasks that are woken meanwhile wait for the next turn.
         let count = self.ready.len().min(POLLS);
         let mut woken = mem::take(&mut self.woken);
@@ -315,49 +406,49 @@ impl RpcPoller {
         }
         for _ in 0..count {
             let Some(task) = self.ready.pop() else { break };
-            self.poll(carrier, task);
+            self.poll(transport, task);
         }
         let any = count > 0 || !woken.is_empty();
-        woken.drain(..).for_each(|task| self.poll(carrier, task));
+        woken.drain(..).for_each(|task| self.poll(transport, task));
         self.woken = woken;
         any
     }
 
-    /// Sends the items of streams, as far as their windows and the carrier have room.
-    fn send_items(&mut self, carrier: &mut dyn Carrier) {
+    /// Sends the items of streams, as far as their windows and the transport have room.
+    fn send_items(&mut self, transport: &mut Transport) {
         // A window can do without growth. Items that exceed theirs and arguments, which cannot wait, find room beside it.
         let charge =
             |peer, from, to| self.dispatch.memory().recharge_leaving(peer, from, to, Leaves::ThreeEighths);
-        self.unsent.flush(self.inbox.changes(), carrier, &charge);
+        self.unsent.flush(self.inbox.changes(), transport, &charge);
     }
 
-    fn flush_overdue(&mut self, carrier: &mut dyn Carrier) {
-        if carrier.is_flush_overdue() {
-            self.flush(carrier);
+    fn flush_overdue(&mut self, transport: &mut Transport) {
+        if transport.is_flush_overdue() {
+            self.flush(transport);
         }
     }
 
-    fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
+    fn poll(&mut self, transport: &mut Transport, task: TaskId) {
         self.polled = self.polled.wrapping_add(1);
         if self.polled.is_multiple_of(LOOK_EVERY) {
-            self.flush_overdue(carrier);
+            self.flush_overdue(transport);
         }
         if task.table == TaskId::SPAWNED {
             self.inbox.running().task();
             let _inside = self.context.runtime_guard().enter();
             self.tasks.poll(task.slot);
         } else {
-            self.dispatch.poll(carrier, task);
+            self.dispatch.poll(transport, task);
         }
     }
 
     /// Handles a malformed frame, or one with unknown parts. Answers it if its sender waits for a reply.
-    fn unread(&mut self, carrier: &mut dyn Carrier, from: Origin, message: &[u8], error: FrameError) {
+    fn unread(&mut self, transport: &mut Transport, from: Origin, message: &[u8], error: FrameError) {
         match Header::unread(message) {
             Some(Unread::Request { call, one_way }) => {
-                self.dispatch.refuse(carrier, from, call, one_way, error);
+                self.dispatch.refuse(transport, from, call, one_way, error);
             }
-            Some(Unread::Reply { call }) => self.table.unread(carrier.now(), from.peer, call, error),
+            Some(Unread::Reply { call }) => self.table.unread(transport.now(), from.peer, call, error),
             // Not a warning, because a peer could fill the log with them.
             None => {
                 tracing::debug!(peer = ?from.peer, %error, "a message that is not an RPC frame was dropped");
@@ -388,35 +479,51 @@ impl RpcPoller {
     }
 }
 
-impl Upper for RpcPoller {
-    type Here = (Collecting, Turn, OnPoller, Entered);
-
-    fn enter(&self) -> Self::Here {
+impl Rpc {
+    /// Begins a turn on this thread, which lasts until the returned guard is dropped. Code of the program may run at any
+    /// time during it: when bytes that it has lent are dropped.
+    fn enter(&self) -> (Collecting, Turn, OnPoller, Entered) {
         let poller = Entered::enter(self.context.clone());
         (self.inbox.collect_wakes(), self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()), poller)
     }
 
-    fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
+    /// Handles an event of the transport.
+    #[inline]
+    fn event(&mut self, transport: &mut Transport, event: Event) {
+        match event {
+            Event::Message(from, message) => self.message(transport, from, message),
+            Event::Sent(token, outcome) => self.sent(transport, token, outcome),
+            Event::Peer(peer, event) => self.peer(transport, peer, event),
+            Event::Announced(from) => self.announced(transport, from),
+            Event::GivenUp { from, frame, bytes } => {
+                self.given_up(transport.now(), from, frame.as_slice(), bytes)
+            }
+            Event::NotSent { to, head, cause } => self.not_sent(transport, to, &head, cause),
+        }
+    }
+
+    #[inline]
+    fn message(&mut self, transport: &mut Transport, from: Origin, message: Message) {
         if let Some((call, encoded)) = Header::parse_success(message.as_slice()) {
-            return self.table.succeeded(carrier.now(), from.peer, call, message, encoded);
+            return self.table.succeeded(transport.now(), from.peer, call, message, encoded);
         }
         if let Some((request, encoded)) = Header::parse_numbered(message.as_slice()) {
-            self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
+            self.dispatch.request(transport, from, request, message, encoded, &self.ready);
             return self.inbox.running().nobody();
         }
         if let Some((header, item)) = StreamHeader::parse_data(message.as_slice()) {
-            self.stream(carrier, from, header, item);
+            self.stream(transport, from, header, item);
             return self.inbox.running().nobody();
         }
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
-                return self.unread(carrier, from, message.as_slice(), error);
+                return self.unread(transport, from, message.as_slice(), error);
             }
         };
         match header {
             Header::Request(request) => {
-                self.dispatch.request_by_name(carrier, from, request, message, encoded, &self.ready);
+                self.dispatch.request_by_name(transport, from, request, message, encoded, &self.ready);
             }
             // The refusal of a call that has no reply, and that may have ended.
             Header::Reply { call, by: By::Node { reason, ran: false }, .. } if is_one_way(call) => {
@@ -431,42 +538,36 @@ impl Upper for RpcPoller {
                     // Before the caller makes the call again.
                     self.leave_out(from);
                 }
-                self.table.reply(carrier.now(), from.peer, call, code, by, metadata, message, encoded);
+                self.table.reply(transport.now(), from.peer, call, code, by, metadata, message, encoded);
             }
             Header::Number { number, .. } => self.table.learn(from, number),
-            Header::Cancel { call } => self.dispatch.cancel(carrier.now(), from, call),
+            Header::Cancel { call } => self.dispatch.cancel(transport.now(), from, call),
             Header::Drained => {
-                self.table.drained(from, carrier.now());
+                self.table.drained(from, transport.now());
                 self.leave_out(from);
             }
             Header::Stream(header) => {
                 let item = message.as_slice().get(encoded.end..).unwrap_or_default();
-                self.stream(carrier, from, header, item);
+                self.stream(transport, from, header, item);
             }
         }
         self.inbox.running().nobody();
     }
 
-    fn screens(&self) -> bool {
-        self.dispatch.has_authorizers()
+    /// Decides about a large message, before any of it is READ.
+    #[cold]
+    fn announced(&mut self, transport: &mut Transport, from: Origin) {
+        let Some(announcement) = transport.announcement(from) else { return };
+        let request = Header::parse_announced(announcement.header(), announcement.part());
+        let screening = request.map_or(Screening::Undecided, |(request, head)| {
+            let screening = self.dispatch.screen(transport, from, &request, &head);
+            self.inbox.running().nobody();
+            screening
+        });
+        transport.screened(announcement, screening);
     }
 
-    fn announced(
-        &mut self,
-        carrier: &mut dyn Carrier,
-        from: Origin,
-        header: &[u8],
-        part: &[u8],
-    ) -> Screening {
-        let Some((request, head)) = Header::parse_announced(header, part) else {
-            return Screening::Undecided;
-        };
-        let screening = self.dispatch.screen(carrier, from, &request, &head);
-        self.inbox.running().nobody();
-        screening
-    }
-
-    fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize) {
+    fn given_up(&mut self, now: Time, from: Origin, frame: &[u8], bytes: usize) {
         let parsed = Header::parse(frame).map(|(header, _)| header);
         if let Ok(Header::Stream(StreamHeader { call, from_caller, part })) = parsed
             && matches!(part, StreamPart::Data { .. } | StreamPart::Accept)
@@ -479,80 +580,78 @@ impl Upper for RpcPoller {
         }
         // The sender of a request knows.
         if let Some(Unread::Reply { call }) = Header::unread(frame) {
-            // Rare, and the only place without the time of the turn.
-            let now = self.context.clock().now();
             self.table.given_up(now, from.peer, call, bytes);
         }
         self.inbox.running().nobody();
     }
 
-    fn not_sent(&mut self, carrier: &mut dyn Carrier, to: Origin, head: &[u8], cause: PeerDown) {
+    fn not_sent(&mut self, transport: &mut Transport, to: Origin, head: &[u8], cause: PeerDown) {
         match Header::parse(head) {
             Ok((Header::Stream(StreamHeader { call, from_caller: true, .. }), _)) => {
                 let status = Status::not_sent("an item of the stream", cause);
                 self.table.abort_stream(to.peer, call, status);
             }
             Ok((Header::Stream(StreamHeader { call, .. }), _)) => {
-                self.dispatch.item_not_sent(carrier, to, call, cause);
+                self.dispatch.item_not_sent(transport, to, call, cause);
             }
             // The head of a reply may lack a part of what the header names.
             _ => {
                 if let Some(Unread::Reply { call }) = Header::unread(head) {
-                    self.dispatch.reply_not_sent(carrier, to, call, cause);
+                    self.dispatch.reply_not_sent(transport, to, call, cause);
                 }
             }
         }
         self.inbox.running().nobody();
     }
 
-    fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome) {
+    fn sent(&mut self, transport: &mut Transport, token: Token, outcome: SendOutcome) {
         if token != NOBODY {
-            self.table.sent(carrier, token, outcome);
+            self.table.sent(transport, token, outcome);
         }
     }
 
-    fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+    fn peer(&mut self, transport: &mut Transport, peer: PeerKey, event: PeerEvent) {
         match event {
             PeerEvent::Up { session, epoch, pollers } => {
                 self.table.up(peer, session, epoch, pollers);
-                let (table, here) = (&self.table, &*carrier);
+                let (table, here) = (&self.table, &*transport);
                 let serves = |peer| here.is_up(peer) && !table.is_refused_by(peer);
                 let calls = self.parked.up(&serves, peer);
-                self.start_all(carrier, calls);
+                self.start_all(transport, calls);
             }
             PeerEvent::Down { cause } => {
-                self.table.down(carrier, peer, cause);
-                self.dispatch.down(carrier.now(), peer);
+                self.table.down(transport, peer, cause);
+                self.dispatch.down(transport.now(), peer);
             }
         }
         if let Some(connector) = &mut self.connector {
-            connector.peer(carrier, peer, event);
+            connector.peer(transport, peer, event);
         }
         self.inbox.running().nobody();
     }
 
-    fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
+    fn run(&mut self, transport: &mut Transport) -> bool {
         self.inbox.running().turn_begins();
         for (from, call, bytes) in mem::take(&mut self.gaps) {
-            self.dispatch.stream_gap(carrier, from, call, bytes);
+            self.dispatch.stream_gap(transport, from, call, bytes);
         }
         self.inbox.wake_others();
         if self.table.is_ready() {
-            self.make_again(carrier);
+            self.make_again(transport);
         }
-        let took = self.take_work(carrier) | self.context.timers().fire(carrier.now());
+        let took = self.take_work(transport) | self.context.timers().fire(transport.now());
         // Calls of tasks leave in the turn in which the tasks run.
-        let ran = self.run_ready(carrier);
+        let ran = self.run_ready(transport);
         if ran {
-            self.take_local(carrier);
+            self.take_local(transport);
         }
-        self.send_items(carrier);
-        let sought = self.connector.as_mut().is_some_and(|connector| connector.tick(carrier));
+        self.send_items(transport);
+        let sought = self.connector.as_mut().is_some_and(|connector| connector.tick(transport));
         self.look_up();
-        let late = self.table.expire(carrier) | self.dispatch.expire(carrier);
-        let expired = late | self.parked.expire(carrier.now()) | sought;
-        let replied = self.dispatch.send_waiting(carrier);
-        let admitted = self.table.admit(carrier, |buffer| self.inbox.keep(buffer));
+        let late = self.table.expire(transport) | self.dispatch.expire(transport);
+        let expired = late | self.parked.expire(transport.now()) | sought;
+        let replied = self.dispatch.send_waiting(transport);
+        let admitted = self.table.admit(transport, |buffer| self.inbox.keep(buffer));
         self.inbox.running().nobody();
         self.report_drained();
         self.table.settle();
@@ -560,10 +659,10 @@ impl Upper for RpcPoller {
         took | ran | expired | replied | admitted
     }
 
-    fn flush(&mut self, carrier: &mut dyn Carrier) {
+    fn flush(&mut self, transport: &mut Transport) {
         self.inbox.wake_others();
-        self.send_items(carrier);
-        carrier.flush();
+        self.send_items(transport);
+        transport.flush();
     }
 
     fn next_timer(&self) -> Option<Time> {
@@ -593,44 +692,35 @@ impl Upper for RpcPoller {
             || self.has_drained()
     }
 
-    fn shutdown(&mut self, carrier: &mut dyn Carrier) {
+    fn shutdown(&mut self, transport: &mut Transport) {
         // Already done, unless the node ends because another poller has panicked.
         self.inbox.lifecycle().begin_end();
-        self.table.close_to_outside(carrier.now());
+        self.table.close_to_outside(transport.now());
         self.parked.close(false);
         if mutant!(drained_is_told_before_the_end_of_handlers) {
-            self.table.peers().into_iter().for_each(|peer| self.settled(carrier, peer));
+            self.table.peers().into_iter().for_each(|peer| self.settled(transport, peer));
         }
     }
 
-    fn grace_over(&mut self, carrier: &mut dyn Carrier) -> bool {
+    fn grace_over(&mut self, transport: &mut Transport) -> bool {
         if self.dispatch.len() > 0 && !mem::replace(&mut self.is_drained, true) {
             self.inbox.lifecycle().poller_cut();
         }
-        let has_told = self.dispatch.end_all(carrier);
+        let has_told = self.dispatch.end_all(transport);
         self.inbox.running().nobody();
         has_told
     }
 
-    fn is_drained(&self) -> bool {
-        self.dispatch.len() == 0
-    }
-
-    fn has_ended(&self, peer: PeerKey) -> bool {
-        self.dispatch.has_ended(peer)
-    }
-
-    fn settled(&mut self, carrier: &mut dyn Carrier, peer: PeerKey) {
+    fn settled(&mut self, transport: &mut Transport, peer: PeerKey) {
         if self.dispatch.has_answered(peer) {
-            self.table.tell_drained(carrier, peer);
+            self.table.tell_drained(transport, peer);
         }
     }
 
-    fn ledger(&self) -> UpperLedger {
-        let (calls, handlers) = self.sizes();
-        UpperLedger {
-            calls,
-            handlers,
+    fn ledger(&self) -> DriverLedger {
+        DriverLedger {
+            calls: self.table.len() + self.parked.len(),
+            handlers: self.dispatch.len(),
             slots: self.dispatch.slots(),
             has_timer: self.next_timer().is_some(),
             sent_to_drained: self.table.sent_to_drained(),
@@ -644,7 +734,7 @@ impl Upper for RpcPoller {
     }
 }
 
-impl Drop for RpcPoller {
+impl Drop for Rpc {
     fn drop(&mut self) {
         let _here = OnPoller::enter(self.inbox.lifecycle());
         self.inbox.close();
@@ -673,6 +763,5 @@ impl Drop for RpcPoller {
     }
 }
 
-pub(crate) mod fake;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,4 +1,0 @@
-//! See `trunkline::fuzz::poller`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| trunkline::fuzz::poller(data));

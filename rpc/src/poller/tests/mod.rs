@@ -1,0 +1,332 @@
+//! Pollers whose peers do what no node does. A test steps every machine in one thread and in virtual time.
+//!
+//! The node under test is whole. A [`Peer`] is a transport of its own that a test drives: it sends any frames, and
+//! shows the frames that it gets.
+
+pub(crate) mod service;
+
+use crate::node::Node;
+use crate::wire::frame::Header;
+use bytes::Bytes;
+use service::service;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use trunkline_machine::{Machine, Runtime, Turn};
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::Hub;
+use trunkline_testkit::Stepped;
+use trunkline_transport::{
+    Begun, Connect, Event, Leaves, NodeOptions, Origin, Outgoing, PeerEvent, PeerKey, ProviderChoice, Report,
+    Token, Toward, Transport,
+};
+use trunkline_verbs::{Clock, Time, VirtualClock};
+
+/// Duration of a round of turns.
+const STEP_NS: u64 = 1_000;
+/// Virtual time after which an expected event counts as missing.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A machine, and the end of its sleep if it sleeps.
+struct Task {
+    machine: Box<dyn Machine>,
+    asleep: Option<Option<Time>>,
+    /// The part of a peer that it is.
+    line: Option<Line>,
+}
+
+/// All nodes and peers of a test, on a network of their own.
+pub(crate) struct World {
+    clock: Arc<VirtualClock>,
+    hub: Arc<Hub>,
+    stepped: Arc<Stepped>,
+    tasks: Vec<Task>,
+    hosts: u8,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let clock = VirtualClock::new();
+        clock.set(Time(1_000_000_000));
+        Self { clock, hub: Hub::new(), stepped: Stepped::new(1), tasks: Vec::new(), hosts: 0 }
+    }
+
+    /// Returns the time.
+    pub(crate) fn now(&self) -> Time {
+        Clock::simulated(Arc::clone(&self.clock)).now()
+    }
+
+    /// Returns the transport's options of a node on a host of its own.
+    pub(crate) fn options(&mut self) -> NodeOptions {
+        self.hosts += 1;
+        let address = Ipv4Addr::new(10, 0, 0, self.hosts);
+        let simulator = Arc::<Stepped>::clone(&self.stepped);
+        let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&self.clock)), simulator);
+        let device = SoftOptions {
+            addresses: vec![address.into()],
+            link: LinkChoice::InProcess(Arc::clone(&self.hub)),
+            runtime: runtime.clone(),
+            ..SoftOptions::default()
+        };
+        NodeOptions::new()
+            .runtime(runtime)
+            .device(device)
+            .provider(ProviderChoice::Soft)
+            .allow_unauthenticated(true)
+            .listen((address, 7471).into())
+    }
+
+    /// Starts a node that serves [`service`]. `set` changes its settings.
+    pub(crate) fn node(&mut self, set: impl FnOnce(crate::NodeBuilder) -> crate::NodeBuilder) -> Node {
+        let options = self.options();
+        let node = set(Node::builder().transport(options)).serve(service()).start().expect("it starts");
+        self.run();
+        node
+    }
+
+    /// Starts a peer.
+    pub(crate) fn peer(&mut self) -> Peer {
+        self.peer_with(|options| options)
+    }
+
+    /// Starts a peer with other options.
+    pub(crate) fn peer_with(&mut self, set: impl FnOnce(NodeOptions) -> NodeOptions) -> Peer {
+        let options = set(self.options());
+        let node = trunkline_transport::Node::start(options, |transport| {
+            let line = Line { transport: Rc::new(RefCell::new(transport)), arrived: Rc::default() };
+            MADE.with_borrow_mut(|made| made.push(line.clone()));
+            Ok(line)
+        });
+        let node = node.expect("it starts");
+        let before = self.tasks.len();
+        self.make();
+        let lines = MADE.take();
+        for (task, line) in self.tasks[before..].iter_mut().zip(&lines) {
+            task.line = Some(line.clone());
+        }
+        self.run();
+        Peer { lines, node }
+    }
+
+    /// Makes the machines that were asked for.
+    fn make(&mut self) {
+        for (_, make) in self.stepped.take() {
+            self.tasks.push(Task { machine: make().expect("it is made"), asleep: None, line: None });
+        }
+    }
+
+    /// Gives each machine that is awake a turn. If all sleep, moves time to the next deadline, at most to `until`.
+    fn step(&mut self, until: Time) {
+        self.make();
+        let now = self.now();
+        let (mut any, mut next) = (false, until);
+        for task in &mut self.tasks {
+            if task.line.as_ref().is_some_and(|line| line.arrived.borrow().is_held) {
+                continue;
+            }
+            let is_awake = match task.asleep {
+                None => true,
+                Some(until) => until.is_some_and(|until| until <= now) || task.machine.is_woken(),
+            };
+            if is_awake {
+                any = true;
+                task.asleep = match task.machine.turn() {
+                    Turn::Sleep(until) => Some(until),
+                    Turn::Done => Some(None),
+                    Turn::Again | Turn::Spin | Turn::Yield => None,
+                };
+            }
+            next = task.asleep.flatten().map_or(next, |due| next.min(due));
+        }
+        self.clock.set(if any { now.plus_ns(STEP_NS) } else { next.max(now.plus_ns(STEP_NS)) });
+    }
+
+    /// Lets this time pass.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        let until = self.now() + time;
+        while self.now() < until {
+            self.step(until);
+        }
+    }
+
+    /// Lets everything settle that takes no time of its own.
+    pub(crate) fn run(&mut self) {
+        self.wait(Duration::from_millis(2));
+    }
+
+    /// Waits for what `get` returns.
+    pub(crate) fn until<T>(&mut self, what: &str, mut get: impl FnMut() -> Option<T>) -> T {
+        let end = self.now() + LIMIT;
+        loop {
+            if let Some(found) = get() {
+                return found;
+            }
+            assert!(self.now() < end, "{what} does not come");
+            self.step(end);
+        }
+    }
+
+    /// Waits for the output of a future.
+    pub(crate) fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        self.until("the output", || poll(future.as_mut()))
+    }
+}
+
+/// Polls a future once.
+pub(crate) fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+thread_local! {
+    /// Pollers of the peer that is being started.
+    static MADE: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A poller of a peer: its transport, and what has reached it.
+#[derive(Clone)]
+struct Line {
+    transport: Rc<RefCell<Transport>>,
+    arrived: Rc<RefCell<Arrived>>,
+}
+
+#[derive(Default)]
+struct Arrived {
+    /// True if the poller gets no turns: it takes no frames, grants no credit and READs nothing.
+    is_held: bool,
+    frames: VecDeque<(Origin, Bytes)>,
+    events: Vec<(PeerKey, PeerEvent)>,
+}
+
+/// A peer that a test controls. Its pollers are named by their index.
+pub(crate) struct Peer {
+    lines: Vec<Line>,
+    node: trunkline_transport::Node,
+}
+
+impl Peer {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.node.local_address()
+    }
+
+    /// Stops giving its pollers turns, or goes on.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.lines.iter().for_each(|line| line.arrived.borrow_mut().is_held = is_held);
+    }
+
+    /// Sends a frame to any poller of a node.
+    pub(crate) fn send(&self, to: SocketAddr, header: &Header, encoded: &[u8], body: &[u8]) {
+        self.post(0, PeerKey::new(to), None, &frame(header, encoded, body));
+    }
+
+    /// Sends a frame from one of its pollers to the poller that has sent another frame, by the same session.
+    pub(crate) fn answer(&self, by: usize, to: Origin, header: &Header, encoded: &[u8], body: &[u8]) {
+        self.post(by, to.peer, Some(to), &frame(header, encoded, body));
+    }
+
+    /// Sends bytes that begin with a header of the transport's format, to the poller that has sent a frame, or to any.
+    pub(crate) fn post(&self, by: usize, peer: PeerKey, answers: Option<Origin>, bytes: &[u8]) {
+        let message = Outgoing {
+            peer,
+            toward: answers.map_or(Toward::Any, |to| Toward::Poller(to.poller)),
+            session: answers.map(|to| to.session),
+            connect: Connect::Wait,
+            ordered: true,
+            announced: usize::from(bytes[0] >> 4) * 8,
+            head: bytes,
+            body: Bytes::new().into(),
+            token: Token(0),
+            report: Report::Never,
+            deadline: None,
+            leaves: Leaves::Nothing,
+        };
+        let mut transport = self.lines[by].transport.borrow_mut();
+        let peer = transport.peer(peer);
+        transport.send(&Outgoing { peer, ..message }).expect("it is taken");
+        self.node.poller_handles()[by].wake();
+    }
+
+    /// Takes the oldest frame that has reached it.
+    pub(crate) fn frame(&self) -> Option<(Origin, Header, Bytes)> {
+        let mut frames = self.lines.iter().filter_map(|line| line.arrived.borrow_mut().frames.pop_front());
+        let (from, bytes) = frames.next()?;
+        let (header, encoded) = Header::parse(&bytes).expect("a node sends valid frames");
+        Some((from, header, bytes.slice(encoded.start..)))
+    }
+
+    /// Takes all frames that have reached it, with what follows their metadata.
+    pub(crate) fn frames(&self) -> Vec<(Origin, Header, Bytes)> {
+        std::iter::from_fn(|| self.frame()).collect()
+    }
+
+    /// Takes the changes of its sessions.
+    pub(crate) fn events(&self) -> Vec<(PeerKey, PeerEvent)> {
+        self.lines.iter().flat_map(|line| std::mem::take(&mut line.arrived.borrow_mut().events)).collect()
+    }
+
+    /// Ends it in an orderly way.
+    pub(crate) fn end(&self) {
+        self.node.begin_shutdown(Duration::ZERO);
+    }
+}
+
+/// Returns a frame with this header.
+pub(crate) fn frame(header: &Header, encoded: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    header.emit(u32::try_from(encoded.len()).expect("short"), &mut bytes);
+    [&bytes, encoded, body].concat()
+}
+
+impl Line {
+    fn events(&self, transport: &mut Transport) {
+        let mut arrived = self.arrived.borrow_mut();
+        while let Some(event) = transport.poll_event() {
+            match event {
+                Event::Message(from, message) => arrived.frames.push_back((from, message.bytes_from(0))),
+                Event::Peer(peer, event) => arrived.events.push((peer, event)),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Machine for Line {
+    fn turn(&mut self) -> Turn {
+        let mut transport = self.transport.borrow_mut();
+        match transport.begin_turn() {
+            Begun::Round => {}
+            Begun::LookAgain => return transport.sleep_unless(false, None),
+            Begun::Over(turn) => return turn,
+        }
+        self.events(&mut transport);
+        transport.begin_work();
+        self.events(&mut transport);
+        transport.flush_round();
+        if transport.is_shutting_down() {
+            transport.begins_shutdown();
+            if transport.is_grace_over() {
+                transport.cut(false);
+            }
+            for (peer, session) in transport.settling(true) {
+                transport.settle(peer, session);
+            }
+        }
+        transport.end_turn(BTreeMap::new)
+    }
+
+    fn sleep(&mut self, _: Option<Time>) {}
+
+    fn is_woken(&self) -> bool {
+        self.transport.borrow().is_woken()
+    }
+}
+
+mod replies;
