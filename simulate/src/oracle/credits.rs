@@ -52,7 +52,7 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
 /// Checks that nothing is in transit and everything is back, after a long time without calls.
 pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     for ledger in ledgers {
-        let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, budgets, upper, .. } =
+        let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, budgets, driver, .. } =
             ledger;
         for (what, slots) in [("receives are posted", receives), ("send slots are free", sends)] {
             if let Some((now, all)) = slots.filter(|(now, all)| now != all) {
@@ -68,7 +68,7 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
         if !memory.iter().all(is_back) {
             return Err(format!("memory for large messages is in use at rest at {node}: {memory:?}"));
         }
-        let mut all = budgets.iter().chain(&upper.budgets);
+        let mut all = budgets.iter().chain(&driver.budgets);
         let is_free = all.all(|budget| budget.used.is_empty() && budget.counted.is_empty());
         let DriverLedger { calls, handlers, slots, has_timer, .. } = *driver;
         if (calls, handlers, slots, has_timer) != (0, 0, 0, false) || !is_free {
