@@ -141,7 +141,11 @@ impl RpcPoller {
     fn deliver(&mut self) -> Option<()> {
         let Self { transport, rpc } = self;
         while let Some(event) = transport.poll_event() {
-            rpc.event(transport, event);
+            match event {
+                Event::Message(from, message) => rpc.message(transport, from, message),
+                Event::Sent(token, outcome) => rpc.sent(transport, token, outcome),
+                event => rpc.rare_event(transport, event),
+            }
             if transport.is_charged() {
                 return None;
             }
@@ -487,12 +491,11 @@ impl Rpc {
         (self.inbox.collect_wakes(), self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()), poller)
     }
 
-    /// Handles an event of the transport.
-    #[inline]
-    fn event(&mut self, transport: &mut Transport, event: Event) {
+    /// Handles an event other than a message and its outcome.
+    #[cold]
+    fn rare_event(&mut self, transport: &mut Transport, event: Event) {
         match event {
-            Event::Message(from, message) => self.message(transport, from, message),
-            Event::Sent(token, outcome) => self.sent(transport, token, outcome),
+            Event::Message(..) | Event::Sent(..) => {}
             Event::Peer(peer, event) => self.peer(transport, peer, event),
             Event::Announced(from) => self.announced(transport, from),
             Event::GivenUp { from, frame, bytes } => {

@@ -4,13 +4,15 @@
 //! that breaks the rules loses its session.
 #![forbid(unsafe_code)]
 
-use super::Transport;
 use super::targets::Target;
+use super::trunks::Trunks;
 use super::turns::{Part, Waiting};
+use super::{Transport, run};
 use crate::buffer::{ReceiveSlots, Received};
+use crate::trunk::Trunk;
 use crate::wire::BATCH;
 use crate::wire::frame::{Bundle, FrameError, FrameKind};
-use crate::{Message, Origin, PeerKey};
+use crate::{Event, Message, Origin, PeerKey};
 use bytes::Bytes;
 use std::mem;
 use trunkline_verbs::{Completion, QpNumber};
@@ -63,15 +65,6 @@ enum Opened {
     Bundle(Part, Bytes, Bundle),
 }
 
-/// Result of one step in taking what has arrived.
-pub(super) enum Step {
-    Message(Origin, Message),
-    /// There may be more, after the events that this step has led to.
-    Again,
-    /// The round has taken all that it may.
-    Over,
-}
-
 /// Polls of the CQ in a round.
 const POLLS: u8 = 4;
 
@@ -87,10 +80,30 @@ impl Receiving {
     }
 }
 
+/// Returns the next message of a bundle; `None` at its end and if the session has ended. A message may end the session; the
+/// remaining ones were received before that.
+///
+/// # Errors
+/// If the bundle is malformed.
+#[inline]
+fn message_of(
+    trunks: &Trunks,
+    part: &Part,
+    bytes: &Bytes,
+    bundle: &mut Bundle,
+) -> Result<Option<Message>, FrameError> {
+    let Some(message) = bundle.next(bytes) else { return Ok(None) };
+    let message = message?;
+    let of_session = |trunk: &&Trunk| trunk.peer() == part.from.peer && trunk.number() == part.from.session.0;
+    let Some(trunk) = trunks.get(part.trunk).filter(of_session) else { return Ok(None) };
+    trunk.count_received(part.lane);
+    Ok(Some(Message::from(bytes.slice(message))))
+}
+
 impl Transport {
-    /// Performs one step in taking what has arrived, in turns of the peers.
+    /// Performs one step in taking what has arrived, in turns of the peers. Returns a message if the step led to one.
     #[inline]
-    pub(super) fn receive(&mut self) -> Step {
+    pub(super) fn receive(&mut self) -> Option<Event> {
         if self.receiving.bundle.is_some() {
             return self.next_bundled();
         }
@@ -122,78 +135,81 @@ impl Transport {
 
     /// Hands out a message, after the events before it.
     #[inline]
-    fn hand_out(&mut self, from: Origin, message: Message) -> Step {
+    fn hand_out(&mut self, from: Origin, message: Message) -> Option<Event> {
         if !self.res.events.is_empty() {
             self.res.events.message(from, message);
-            return Step::Again;
+            return None;
         }
         self.receiving.is_handling = true;
-        Step::Message(from, message)
+        Some(Event::Message(from, message))
     }
 
     /// Hands out the first message of a frame.
     #[inline]
-    fn open(&mut self, target: QpNumber, frame: Received) -> Step {
+    fn open(&mut self, target: QpNumber, frame: Received) -> Option<Event> {
         match self.frame_received(target, frame) {
             Some(Opened::Message(from, message)) => self.hand_out(from, message),
             Some(Opened::Bundle(part, bytes, bundle)) => {
                 self.receiving.bundle = Some((part, bytes, bundle));
-                self.next_bundled()
+                None
             }
             None => {
                 self.frame_ends();
-                Step::Again
-            }
-        }
-    }
-
-    /// Hands out the next message of the open bundle, as far as the turn of its peer allows.
-    fn next_bundled(&mut self) -> Step {
-        let Some((part, bytes, mut bundle)) = self.receiving.bundle.take() else { return Step::Again };
-        let peer = part.from.peer;
-        if !bundle.is_over() && !self.turns.goes_on(peer, self.res.shared.runtime.clock()) {
-            self.turns.put_back(peer, Waiting::Bundle(part, bytes, bundle));
-            self.frame_ends();
-            return Step::Again;
-        }
-        match self.message_of(&part, &bytes, &mut bundle) {
-            Some(message) => {
-                self.receiving.bundle = Some((part, bytes, bundle));
-                self.hand_out(part.from, message)
-            }
-            None => {
-                self.frame_ends();
-                Step::Again
-            }
-        }
-    }
-
-    /// Returns the next message of a bundle; `None` at its end, at an error, and if the session has ended. A message may
-    /// end the session; the remaining ones were received before that.
-    fn message_of(&mut self, part: &Part, bytes: &Bytes, bundle: &mut Bundle) -> Option<Message> {
-        let (peer, number) = (part.from.peer, part.from.session.0);
-        match bundle.next(bytes)? {
-            Ok(message) => {
-                let trunk = self.trunks.get(part.trunk);
-                trunk
-                    .filter(|trunk| trunk.peer() == peer && trunk.number() == number)?
-                    .count_received(part.lane);
-                self.turns.count();
-                Some(Message::from(bytes.slice(message)))
-            }
-            Err(error) => {
-                for (_, qp) in self.targets.of_session((peer, number)) {
-                    self.targets.ignore(qp);
-                }
-                self.misbehaved(peer, number, error);
                 None
             }
         }
     }
 
+    /// Hands out the next message of the open bundle, as far as the turn of its peer allows.
+    #[inline]
+    fn next_bundled(&mut self) -> Option<Event> {
+        let Some((part, bytes, bundle)) = &mut self.receiving.bundle else { return None };
+        if !bundle.is_over() && !self.turns.goes_on(part.from.peer, self.res.shared.runtime.clock()) {
+            self.put_bundle_back();
+            return None;
+        }
+        match message_of(&self.trunks, part, bytes, bundle) {
+            Ok(Some(message)) => {
+                self.turns.count();
+                let from = part.from;
+                self.hand_out(from, message)
+            }
+            Ok(None) => {
+                self.receiving.bundle = None;
+                self.frame_ends();
+                None
+            }
+            Err(error) => {
+                if let Some((part, ..)) = self.receiving.bundle.take() {
+                    self.bundle_is_broken(&part, error);
+                }
+                self.frame_ends();
+                None
+            }
+        }
+    }
+
+    /// Puts the rest of the open bundle back into the line of its peer.
+    #[inline(never)]
+    fn put_bundle_back(&mut self) {
+        if let Some((part, bytes, bundle)) = self.receiving.bundle.take() {
+            self.turns.put_back(part.from.peer, Waiting::Bundle(part, bytes, bundle));
+        }
+        self.frame_ends();
+    }
+
+    #[cold]
+    fn bundle_is_broken(&mut self, part: &Part, error: FrameError) {
+        let (peer, number) = (part.from.peer, part.from.session.0);
+        for (_, qp) in self.targets.of_session((peer, number)) {
+            self.targets.ignore(qp);
+        }
+        self.misbehaved(peer, number, error);
+    }
+
     /// Takes the next completion.
     #[inline]
-    fn next_completed(&mut self, polls: u8) -> Step {
+    fn next_completed(&mut self, polls: u8) -> Option<Event> {
         let receiving = &mut self.receiving;
         let completion = &receiving.completions[receiving.taken];
         receiving.taken += 1;
@@ -206,23 +222,23 @@ impl Transport {
         if ReceiveSlots::slot_of(completion.wr_id).is_none() {
             let completion = *completion;
             self.send_completed(&completion);
-            return Step::Again;
+            return None;
         }
         let at = receiving.taken_frames;
         receiving.taken_frames += 1;
         match receiving.frames.get_mut(at).and_then(Option::take) {
             Some(frame) => self.place(qp, frame),
-            None => Step::Again,
+            None => None,
         }
     }
 
     /// Takes a frame that came through a TGT, for us or for another poller.
     #[inline]
-    fn place(&mut self, target: QpNumber, frame: Received) -> Step {
+    fn place(&mut self, target: QpNumber, frame: Received) -> Option<Event> {
         match self.crossings.other(&frame) {
             Some(poller) => {
                 self.cross(poller, target, frame);
-                Step::Again
+                None
             }
             None => self.arrived(target, frame),
         }
@@ -230,14 +246,14 @@ impl Transport {
 
     /// Takes a frame for us, or lets it wait for its peer's turn.
     #[inline]
-    fn arrived(&mut self, qp: QpNumber, frame: Received) -> Step {
+    fn arrived(&mut self, qp: QpNumber, frame: Received) -> Option<Event> {
         let Some(place) = self.target_place(qp) else {
             self.keep_unannounced(qp, frame);
-            return Step::Again;
+            return None;
         };
         let round = self.turns.round();
         let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else {
-            return Step::Again;
+            return None;
         };
         let (peer, left) = (target.session().0, target.turn_left(round));
         let is_before_turn = left == 0
@@ -245,7 +261,7 @@ impl Transport {
             || self.turns.is_round_over(self.res.shared.runtime.clock());
         if target.pair().is_some() && is_before_turn {
             self.wait(qp, frame);
-            return Step::Again;
+            return None;
         }
         self.turns.give(left);
         self.receiving.place = Some(place);
@@ -253,7 +269,8 @@ impl Transport {
     }
 
     /// Takes the next frame that waits, or polls the CQ, or goes on to what the round takes next.
-    fn next_waiting(&mut self, stage: Stage) -> Step {
+    #[inline(never)]
+    fn next_waiting(&mut self, stage: Stage) -> Option<Event> {
         self.receiving.stage = match stage {
             Stage::Begin => {
                 self.turns.begin_round(self.res.time.now());
@@ -300,10 +317,11 @@ impl Transport {
             Stage::Crossed => {
                 self.worked |= self.take_crossed();
                 self.receiving.stage = Stage::Begin;
-                return Step::Over;
+                self.stage = run::Stage::Command;
+                return None;
             }
         };
-        Step::Again
+        None
     }
 
     /// Posts the receives of slots that were returned. An SRQ that has run empty completes nothing, so nothing else does.
@@ -313,7 +331,7 @@ impl Transport {
         }
     }
 
-    fn open_waiting(&mut self, frame: Waiting) -> Step {
+    fn open_waiting(&mut self, frame: Waiting) -> Option<Event> {
         match frame {
             Waiting::Frame { target, frame, uses_credit } => {
                 self.has_waited(target, uses_credit);
@@ -321,7 +339,7 @@ impl Transport {
             }
             Waiting::Bundle(part, bytes, bundle) => {
                 self.receiving.bundle = Some((part, bytes, bundle));
-                self.next_bundled()
+                None
             }
         }
     }
@@ -478,8 +496,15 @@ impl Transport {
     }
 
     fn queue_bundle(&mut self, part: &Part, bytes: &Bytes, mut bundle: Bundle) {
-        while let Some(message) = self.message_of(part, bytes, &mut bundle) {
-            self.res.events.message(part.from, message);
+        loop {
+            match message_of(&self.trunks, part, bytes, &mut bundle) {
+                Ok(Some(message)) => {
+                    self.turns.count();
+                    self.res.events.message(part.from, message);
+                }
+                Ok(None) => break,
+                Err(error) => break self.bundle_is_broken(part, error),
+            }
         }
     }
 

@@ -17,7 +17,6 @@
 
 use super::device::{Parted, Queues, part};
 use super::idle::{Idle, Rest};
-use super::receives::Step;
 use super::{Transport, commands::CommandQueue};
 use crate::command::{CmCommand, Command, PollerHandle};
 use crate::node::incarnation::PollerDevice;
@@ -157,25 +156,21 @@ impl Transport {
             self.flush_marked();
         }
         loop {
-            if let Some(event) = self.res.events.next() {
+            let event = if !self.res.events.is_empty() {
                 self.worked = true;
+                self.res.events.next()
+            } else if self.stage == Stage::Receive {
+                self.receive()
+            } else if self.stage == Stage::Command {
+                self.worked |= self.commands();
+                self.stage = Stage::Work;
+                None
+            } else {
+                return None;
+            };
+            if event.is_some() {
                 self.delivered += 1;
-                return Some(event);
-            }
-            match self.stage {
-                Stage::Receive => match self.receive() {
-                    Step::Message(from, message) => {
-                        self.delivered += 1;
-                        return Some(Event::Message(from, message));
-                    }
-                    Step::Again => {}
-                    Step::Over => self.stage = Stage::Command,
-                },
-                Stage::Command => {
-                    self.worked |= self.commands();
-                    self.stage = Stage::Work;
-                }
-                _ => return None,
+                return event;
             }
         }
     }

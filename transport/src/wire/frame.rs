@@ -216,6 +216,7 @@ impl Bundle {
     ///
     /// # Errors
     /// Returns an error if the bundle is malformed.
+    #[inline]
     pub(crate) fn next(&mut self, frame: &[u8]) -> Option<Result<Range<usize>, FrameError>> {
         loop {
             if self.at == frame.len() && self.left == 0 {

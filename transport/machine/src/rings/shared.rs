@@ -256,8 +256,8 @@ impl Consumer {
         Self { taken: Position::new(capacity), released: 0, produced: 0, parked: 0 }
     }
 
-    /// Copies the next message into `into`, replacing its content. Returns false if there is none. `longest` is
-    /// the length of the longest honest message.
+    /// Copies the next message to the front of `into`, which grows if it is too short. Returns the message's length;
+    /// `None` if there is none. `longest` is the length of the longest honest message.
     ///
     /// # Errors
     /// [`Violation`].
@@ -266,9 +266,9 @@ impl Consumer {
         peer: &impl PeerArea,
         longest: usize,
         into: &mut Vec<u8>,
-    ) -> Result<bool, Violation> {
+    ) -> Result<Option<usize>, Violation> {
         if self.taken.count == self.produced && !self.look(peer)? {
-            return Ok(false);
+            return Ok(None);
         }
         let mut header = [0; HEADER];
         peer.read(self.taken.at, &mut header);
@@ -278,15 +278,16 @@ impl Consumer {
             return Err(Violation);
         }
         self.taken.advance(HEADER);
-        // Existing bytes need not be zeroed.
-        into.resize(length, 0);
-        let (first, rest) = into.split_at_mut(self.taken.straight(length));
+        if into.len() < length {
+            into.resize(length, 0);
+        }
+        let (first, rest) = into[..length].split_at_mut(self.taken.straight(length));
         peer.read(self.taken.at, first);
         if !rest.is_empty() {
             peer.read(0, rest);
         }
         self.taken.advance(length.next_multiple_of(8));
-        Ok(true)
+        Ok(Some(length))
     }
 
     /// Returns true if a message, or nonsense, has arrived.

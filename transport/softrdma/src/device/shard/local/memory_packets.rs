@@ -199,13 +199,10 @@ fn receive_one(
     pair: usize,
     now: Time,
 ) -> Option<usize> {
-    if local.take(pair, &mut resources.outbox, now) != Taken::Packet {
-        return None;
-    }
-    let packet = local.lend_packet();
-    let length = packet.len();
-    let is_sound = handle(local, qps, resources, pair, &packet, now);
-    local.return_packet(packet);
+    let Taken::Packet(length) = local.take(pair, &mut resources.outbox, now) else { return None };
+    let taken = local.lend_taken();
+    let is_sound = handle(local, qps, resources, pair, &taken[..length], now);
+    local.return_taken(taken);
     if !is_sound {
         local.is_nonsense(pair, &mut resources.outbox, now);
         return None;

@@ -140,8 +140,10 @@ pub(in crate::device) struct LocalPaths {
     /// The first time at which a pair may be offered again.
     again: Option<Time>,
     last_number: u64,
-    /// Buffer for one packet, received or about to be written.
+    /// Buffer for one packet about to be written.
     packet: Vec<u8>,
+    /// Buffer for one packet that was received. It never shrinks.
+    taken: Vec<u8>,
     lingers: bool,
     /// Wakes the thread that sleeps for this shard. `None` in a simulation, which has no descriptors.
     bell: Option<ShardBell>,
@@ -153,7 +155,8 @@ pub(in crate::device) struct LocalPaths {
 /// Outcome of taking a packet from a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    Packet,
+    /// A packet of this length, at the front of [`LocalPaths::lend_taken`].
+    Packet(usize),
     Nothing,
     /// The pair has ended.
     Ended,
@@ -183,6 +186,7 @@ impl LocalPaths {
             again: None,
             last_number: first_number >> 1,
             packet: Vec::new(),
+            taken: Vec::new(),
             lingers,
             bell,
             wanted: Wanted::All,
@@ -506,16 +510,16 @@ impl LocalPaths {
         }
     }
 
-    /// Takes the next packet of a pair into the buffer that [`LocalPaths::lend_packet`] returns.
+    /// Takes the next packet of a pair into the buffer that [`LocalPaths::lend_taken`] returns.
     pub(super) fn take(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) -> Taken {
-        let Self { pairs, packet, .. } = self;
+        let Self { pairs, taken, .. } = self;
         let Some(pair) = pairs.get_mut(index) else { return Taken::Ended };
-        match pair.pop(packet, now) {
-            Ok(true) => {
+        match pair.pop(taken, now) {
+            Ok(Some(length)) => {
                 self.counts.received += 1;
-                Taken::Packet
+                Taken::Packet(length)
             }
-            Ok(false) => Taken::Nothing,
+            Ok(None) => Taken::Nothing,
             Err(_) => {
                 self.is_nonsense(index, outbox, now);
                 Taken::Ended
@@ -529,7 +533,18 @@ impl LocalPaths {
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
     }
 
-    /// Lends the packet that was taken. Return it with [`LocalPaths::return_packet`].
+    /// Lends the buffer of packets that were taken. It never shrinks, so that its bytes are zeroed once. Return it with
+    /// [`LocalPaths::return_taken`].
+    pub(super) fn lend_taken(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.taken)
+    }
+
+    /// Takes back the buffer of [`LocalPaths::lend_taken`].
+    pub(super) fn return_taken(&mut self, taken: Vec<u8>) {
+        self.taken = taken;
+    }
+
+    /// Lends a buffer for packets to send. Return it with [`LocalPaths::return_packet`].
     pub(super) fn lend_packet(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.packet)
     }

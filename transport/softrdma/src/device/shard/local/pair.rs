@@ -296,10 +296,10 @@ impl MemoryPair {
         self.producer.was_not_woken();
     }
 
-    /// Copies the next packet into `into`. Returns false if there is none.
-    pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<bool, Violation> {
+    /// Copies the next packet to the front of `into`. Returns its length; `None` if there is none.
+    pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<Option<usize>, Violation> {
         let popped = self.consumer.pop(&Shown(&self.other, &self.own), LONGEST, into)?;
-        if popped {
+        if popped.is_some() {
             self.heard = now;
         }
         Ok(popped)
