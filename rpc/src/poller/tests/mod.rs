@@ -6,7 +6,7 @@
 pub(crate) mod service;
 
 use crate::node::Node;
-use crate::wire::frame::Header;
+use crate::wire::frame::{Header, RequestHeader};
 use bytes::Bytes;
 use service::service;
 use std::cell::RefCell;
@@ -103,12 +103,8 @@ impl World {
             Ok(line)
         });
         let node = node.expect("it starts");
-        let before = self.tasks.len();
         self.make();
         let lines = MADE.take();
-        for (task, line) in self.tasks[before..].iter_mut().zip(&lines) {
-            task.line = Some(line.clone());
-        }
         self.run();
         Peer { lines, node }
     }
@@ -116,7 +112,10 @@ impl World {
     /// Makes the machines that were asked for.
     fn make(&mut self) {
         for (_, make) in self.stepped.take() {
-            self.tasks.push(Task { machine: make().expect("it is made"), asleep: None, line: None });
+            let before = MADE.with_borrow(Vec::len);
+            let machine = make().expect("it is made");
+            let line = MADE.with_borrow(|made| made.get(before).cloned());
+            self.tasks.push(Task { machine, asleep: None, line });
         }
     }
 
@@ -234,6 +233,12 @@ impl Peer {
 
     /// Sends bytes that begin with a header of the transport's format, to the poller that has sent a frame, or to any.
     pub(crate) fn post(&self, by: usize, peer: PeerKey, answers: Option<Origin>, bytes: &[u8]) {
+        let mut transport = self.lines[by].transport.borrow_mut();
+        let left = match Header::parse(bytes) {
+            Ok((Header::Request(RequestHeader { time_left_us: left @ 1.., .. }), _)) => Some(left),
+            _ => None,
+        };
+        let left = left.map(|left| Duration::from_micros(left.into()));
         let message = Outgoing {
             peer,
             toward: answers.map_or(Toward::Any, |to| Toward::Poller(to.poller)),
@@ -245,10 +250,9 @@ impl Peer {
             body: Bytes::new().into(),
             token: Token(0),
             report: Report::Never,
-            deadline: None,
+            deadline: left.map(|left| transport.now() + left),
             leaves: Leaves::Nothing,
         };
-        let mut transport = self.lines[by].transport.borrow_mut();
         let peer = transport.peer(peer);
         transport.send(&Outgoing { peer, ..message }).expect("it is taken");
         self.node.poller_handles()[by].wake();
@@ -329,4 +333,5 @@ impl Machine for Line {
     }
 }
 
+mod callers;
 mod replies;
