@@ -1,4 +1,4 @@
-//! Callers that do not keep to the rules.
+//! Callers that break the rules: refused requests, reused call numbers, violations of the stream protocol, windows.
 
 use super::service::{ECHO, FEED, GATHER, HANG, METHODS, TALK};
 use super::{Peer, World, frame};
@@ -142,7 +142,7 @@ fn request(method: &MethodName, call: u64) -> RequestHeader {
     RequestHeader { call, one_way, opens, asked: method.into(), time_left_us: 0, metadata: 0 }
 }
 
-/// Returns a method as a request names it once it knows its number, at a node that serves [`own`] first.
+/// Returns the number of a method, at a node that serves [`own`] first.
 fn numbered(method: &MethodName) -> Asked {
     let number = METHODS.iter().position(|other| other.hash == method.hash).expect("it has one");
     Asked::Number(u16::try_from(2 + number).expect("there are few"))
@@ -161,7 +161,7 @@ fn broken(call: u64) -> (u64, u8, By) {
     (call, Code::Internal.number(), By::Node { reason: Some(Reason::OtherProtocol), ran: true })
 }
 
-/// A service with what the other one does not have.
+/// A service for panics, and for counting the items that a handler produces.
 static SERVICE: ServiceName =
     ServiceName { name: "own", version: 2, oldest: 2, codec: 0, codec_name: "bincode", hash: 0x5e42 };
 const METHOD: MethodName = MethodName {
@@ -178,7 +178,7 @@ static PANIC: MethodName = METHOD;
 static COUNTED: MethodName =
     MethodName { name: "counted", hash: 21, one_way: false, streams: Streams::FromServer, ..METHOD };
 
-/// Returns the service. It counts the items that its handlers have produced.
+/// Returns the service `own`, which adds each item that a handler produces to `made`.
 fn own(made: Arc<AtomicU64>) -> Service {
     Service::new(&SERVICE, move |_, methods| {
         methods.add(&PANIC, |_| async { panic!("on purpose") });
@@ -216,7 +216,7 @@ enum Answer {
 }
 
 #[test]
-fn requests_that_are_not_served_are_refused_and_counted() {
+fn unserved_requests_are_refused_and_counted() {
     use Answer::{Echo, Nothing, Refusal};
     const COUNTERS: [&str; 4] = [
         "one_way_requests_not_served",
@@ -311,7 +311,7 @@ fn requests_that_are_not_served_are_refused_and_counted() {
 }
 
 #[test]
-fn numbers_of_calls_confuse_nobody_else() {
+fn reused_numbers_and_foreign_cancels_harm_no_other_call() {
     let queued = Limit { per_peer: 8 * SMALL, in_all: 16 * SMALL };
     let mut caller = Caller::with(
         |builder| builder.max_message_bytes(SMALL).queued_bytes(queued),
@@ -331,7 +331,7 @@ fn numbers_of_calls_confuse_nobody_else() {
     }
     caller.cancel(8);
     assert_eq!((caller.frames().len(), caller.charged().0), (0, 2), "one of equal numbers");
-    // A stream does not go on beside another call with its number.
+    // A reused number ends the stream that has it.
     let opens = |method, call, body: &[u8]| frame(&Header::Request(request(method, call)), &[], body);
     for (method, body) in [(GATHER, &[0][..]), (FEED, &[255, 1]), (TALK, &[]), (HANG, &[])] {
         caller.post(0, &opens(method, 9, body));
@@ -341,9 +341,13 @@ fn numbers_of_calls_confuse_nobody_else() {
     }
     caller.post(0, &opens(GATHER, 9, &[0]));
     caller.post(0, &opens(HANG, 9, &[]));
-    assert_eq!((caller.replies(), caller.charged()), (vec![broken(9)], (3, 0)), "the later call is none");
+    assert_eq!(
+        (caller.replies(), caller.charged()),
+        (vec![broken(9)], (3, 0)),
+        "the later call has no stream"
+    );
     caller.cancel(9);
-    // A cancellation drops the waiting replies with its number. The peer has no memory for them.
+    // CANCEL drops waiting replies with its number. They wait because the peer has no memory for them.
     let body = vec![7; SMALL / 2];
     let waiting = |caller: &Caller| caller.used("bytes of replies that wait");
     let echo = |caller: &mut Caller, by, call| {
@@ -379,7 +383,7 @@ fn numbers_of_calls_confuse_nobody_else() {
 }
 
 #[test]
-fn caller_that_breaks_the_protocol_of_streams_loses_its_stream_only() {
+fn breach_of_the_stream_protocol_ends_only_its_stream() {
     type Step = (StreamPart, usize);
     let beyond = (0..66).map(|number| (data(number), 1)).collect::<Vec<Step>>();
     let bytes = (0..4).map(|number| (data(number), 16 << 10)).collect::<Vec<Step>>();
@@ -427,14 +431,14 @@ fn caller_that_breaks_the_protocol_of_streams_loses_its_stream_only() {
 const LARGEST_BYTES: u32 = (4 << 20) - (16 << 10) + 6400;
 
 #[test]
-fn streams_keep_to_their_windows() {
+fn writers_stop_at_their_window() {
     let made = Arc::new(AtomicU64::new(0));
     let queued = Limit { per_peer: 4 * SMALL, in_all: 8 * SMALL };
     let mut caller = Caller::with(
         |builder| builder.serve(own(Arc::clone(&made))).max_message_bytes(SMALL).queued_bytes(queued),
         |options| options,
     );
-    // A writer stops at the window of items and at that of bytes.
+    // A writer stops when either window is used up, in items or in bytes.
     for (call, hundreds, first, window, next) in [
         (1, 1, 64, (1 << 19, 3), 3),
         (2, 100, 2, (10_000, 64), 1),
@@ -448,7 +452,7 @@ fn streams_keep_to_their_windows() {
         assert_eq!(caller.items(), next, "after {window:?}");
         caller.cancel(call);
     }
-    // A handler produces one batch beyond what fits in the queue to a peer that takes nothing. It READs large items.
+    // A held peer READs no items. Its handler produces one batch beyond those in the queue.
     caller.request(request(&COUNTED, 5), &[]);
     assert_eq!(caller.items(), 1);
     caller.part(5, StreamPart::Window { bytes: 4 << 20, items: 4000 }, &[]);
@@ -464,12 +468,12 @@ fn streams_keep_to_their_windows() {
 }
 
 #[test]
-fn readers_grant_windows_for_what_they_have_taken() {
+fn readers_grant_what_they_have_consumed() {
     let mut caller = Caller::new();
     let send = |caller: &Caller, call, numbers: std::ops::Range<u16>| {
         numbers.for_each(|number| caller.part(call, data(number), b"item"));
     };
-    // The reader takes 40 items and no more.
+    // The reader stops after 40 items.
     caller.request(request(GATHER, 1), &[40]);
     send(&caller, 1, 0..31);
     assert_eq!(caller.frames(), [], "less than a half");
@@ -481,7 +485,7 @@ fn readers_grant_windows_for_what_they_have_taken() {
     assert_eq!((caller.frames(), caller.charged().0), (vec![], 1), "it is stopped");
     send(&caller, 1, 160..161);
     assert_eq!((caller.replies(), caller.charged()), (vec![broken(1)], (0, 0)), "the window ends here");
-    // Windows grow until they have room for four of the largest items or for a mebibyte.
+    // Windows grow to a mebibyte, or to four of the largest items.
     const KIB: usize = 1 << 10;
     for (call, item, most) in [
         (2, 100 * KIB, 1024),
@@ -501,7 +505,7 @@ fn readers_grant_windows_for_what_they_have_taken() {
             all.fold((0, 0), |(bytes, items), more| (bytes + more.0 as usize, items + more.1));
         assert_eq!(16 * KIB + bytes - 20 * item, most * KIB, "the window after 20 items of {item} bytes");
         assert_eq!(64 + items - 20, 4096, "items of {item} bytes");
-        // Large items are given back one by one, however large the window is.
+        // Each large item is granted again at once, however large the window is.
         if item >= 256 * KIB {
             assert!(windows.iter().all(|windows| windows.len() == 1), "{windows:?}");
         }
