@@ -160,3 +160,25 @@ impl DrainedPollers {
         self.0.remove(&peer);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::peer_queue::tests::{PEER, call};
+    use super::*;
+
+    #[test]
+    fn calls_that_do_not_wait_for_room_are_held_up_to_a_limit() {
+        use AdmissionClass::{Reserved, Tries, Waits};
+        let mut held = Held::default();
+        let has_room = |held: &Held| [Tries, Reserved, Waits].map(|entry| held.has_room(entry));
+        (1..MOST).for_each(|_| held.push(PEER, call(0, false, Tries)));
+        assert_eq!(has_room(&held), [true; 3]);
+        held.push(PEER, call(0, false, Tries));
+        assert_eq!(has_room(&held), [false, false, true]);
+        // Their deadlines end them all.
+        let deadline = held.next_timer().unwrap();
+        assert_eq!(held.late(Time(deadline.0 - 1)).len(), 0);
+        assert_eq!(held.late(deadline).len(), MOST);
+        assert_eq!((held.len(), held.next_timer(), has_room(&held)), (0, None, [true; 3]));
+    }
+}

@@ -201,3 +201,195 @@ impl PeerQueue {
         !self.parts[Part::Large as usize].calls.is_empty() && !self.large_wait_for_order()
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::waiting::Waiting;
+    use super::*;
+    use crate::call::{Answer, LocalCell};
+    use crate::poller::tests::service::ECHO;
+    use crate::wire::frame::Encoded;
+    use bytes::Bytes;
+    use std::rc::Rc;
+    use trunkline_testkit::Random;
+    use trunkline_transport::{Connect, EAGER_BYTES, Exhausted, PeerKey};
+    use trunkline_verbs::Time;
+
+    pub(in crate::client) const PEER: PeerKey = crate::call::NOWHERE;
+    const FULL: Exhausted = Exhausted::Peer { name: "things", limit: 8 };
+
+    /// Returns a call whose arguments begin with its number.
+    pub(in crate::client) fn call(number: u32, is_large: bool, entry: AdmissionClass) -> Submission {
+        let mut encoded = Encoded::default();
+        encoded.buffer().extend_from_slice(&number.to_le_bytes());
+        let body = Bytes::from(vec![0; if is_large { EAGER_BYTES } else { 0 }]);
+        Submission {
+            server: PEER,
+            route: None,
+            method: ECHO,
+            one_way: false,
+            encoded,
+            metadata: 0,
+            body: body.into(),
+            deadline: Time(1),
+            connect: Connect::Wait,
+            order: None,
+            nested: false,
+            entry,
+            answer: Some(Answer::from(Rc::<LocalCell>::default())),
+        }
+    }
+
+    fn number(call: &Submission) -> u32 {
+        u32::from_le_bytes(call.encoded.part()[..4].try_into().unwrap())
+    }
+
+    /// Calls to one peer, and the room that they find.
+    struct Line {
+        waiting: Waiting,
+        /// Number of further calls that may be in flight.
+        calls: usize,
+        /// Number of further large calls for which the message queue has room.
+        large: usize,
+        /// False if messages leave at once.
+        is_queued: bool,
+        made: u32,
+        /// Numbers of the calls that have left.
+        left: Vec<u32>,
+    }
+
+    impl Line {
+        fn new(calls: usize, large: usize) -> Self {
+            Self { waiting: Waiting::default(), calls, large, is_queued: true, made: 0, left: Vec::new() }
+        }
+
+        fn attempt(&mut self, call: &Submission, leaves: Leaves) -> Result<bool, NoRoom> {
+            let is_large = call.is_large();
+            if self.calls == 0 {
+                return Err(NoRoom::Calls(FULL));
+            }
+            if (self.is_queued && leaves == Leaves::All) || (is_large && self.large == 0) {
+                return Err(NoRoom::Queue(FULL));
+            }
+            self.calls -= 1;
+            self.large -= usize::from(is_large);
+            self.left.push(number(call));
+            Ok(self.is_queued)
+        }
+
+        /// Makes a call. Returns false if it is refused.
+        fn make(&mut self, is_large: bool, entry: AdmissionClass, order: Option<u32>) -> bool {
+            let call = Submission { order: order.map(Turn::new), ..call(self.made, is_large, entry) };
+            self.made += 1;
+            match self.waiting.pass(PEER, &call).and_then(|leaves| self.attempt(&call, leaves)) {
+                Ok(is_queued) => self.waiting.passed(PEER, Part::of(&call), is_queued),
+                Err(why) if entry == AdmissionClass::Waits => self.waiting.push(PEER, call, why, Time(0)),
+                Err(_) => return false,
+            }
+            true
+        }
+
+        fn wait(&mut self, count: usize, is_large: bool) {
+            assert!((0..count).all(|_| self.make(is_large, AdmissionClass::Waits, None)));
+        }
+
+        /// Looks for room. Returns the numbers of the calls that have left since the last time.
+        fn look(&mut self) -> Vec<u32> {
+            self.waiting.there_is_room();
+            self.waiting.begin_round(Time(0));
+            while let Some((seat, call, leaves)) = self.waiting.next() {
+                match self.attempt(&call, leaves) {
+                    Ok(is_queued) => self.waiting.leave(seat, Some(is_queued)),
+                    Err(why) => self.waiting.put_back(seat, call, why),
+                }
+            }
+            self.waiting.end_round();
+            std::mem::take(&mut self.left)
+        }
+    }
+
+    #[test]
+    fn calls_wait_behind_their_own_size_and_channel_only() {
+        use AdmissionClass::{Reserved, Tries, Waits};
+        let mut line = Line::new(100, 0);
+        assert!(line.make(true, Waits, None) && line.make(true, Waits, Some(7)));
+        line.large = 1;
+        for (is_large, entry, order, leaves) in [
+            (true, Tries, None, false),
+            (false, Tries, None, true),
+            (false, Reserved, Some(7), false),
+            (false, Reserved, Some(8), true),
+            (true, Reserved, None, true),
+        ] {
+            assert_eq!(line.make(is_large, entry, order), leaves, "{is_large}, {entry:?}, {order:?}");
+        }
+        line.large = 2;
+        assert_eq!(line.look(), [3, 5, 6, 0, 1]);
+        let mut line = Line::new(0, 1);
+        line.wait(1, true);
+        line.calls = 1;
+        assert!(!line.make(false, Tries, None), "small calls wait for the same limit");
+    }
+
+    #[test]
+    fn small_calls_that_are_queued_leave_large_ones_their_turn() {
+        let mut line = Line::new(1000, 0);
+        line.wait(3, true);
+        line.wait(3 * QUEUED, false);
+        assert_eq!(line.look().len(), QUEUED, "more would keep the queue from becoming empty enough");
+        line.is_queued = false;
+        assert_eq!(line.look().len(), 2 * QUEUED, "they need not be queued");
+        line.is_queued = true;
+        line.wait(3 * QUEUED, false);
+        assert_eq!(line.look().len(), 0);
+        line.large = 1;
+        assert_eq!(line.look().len(), 1 + QUEUED, "a large one has left");
+        line.large = 2;
+        assert_eq!(line.look().len(), 2 + 2 * QUEUED, "no large one waits any more");
+    }
+
+    #[test]
+    fn both_sizes_have_turns_at_calls_in_flight() {
+        let mut line = Line::new(0, 100);
+        line.wait(5, true);
+        line.wait(5, false);
+        let left = std::iter::repeat_with(|| {
+            line.calls = 1;
+            line.look()
+        });
+        assert_eq!(left.take(10).flatten().collect::<Vec<_>>(), [5, 0, 6, 1, 7, 2, 8, 3, 9, 4]);
+    }
+
+    #[test]
+    fn calls_keep_the_order_of_their_size_and_of_their_channel() {
+        for seed in 0..200 {
+            let (mut random, mut line) = (Random(seed), Line::new(0, 0));
+            let (mut made, mut left, mut refused) = (Vec::new(), Vec::new(), 0);
+            for _ in 0..60 {
+                line.calls = if random.one_in(3) { 0 } else { 100 };
+                line.large = random.below(4).saturating_sub(2);
+                line.is_queued = random.one_in(2);
+                let (is_large, order) = (random.one_in(2), random.pick(&[None, None, Some(0), Some(1)]));
+                let entry = if random.one_in(8) { AdmissionClass::Reserved } else { AdmissionClass::Waits };
+                made.push((is_large, *order, entry));
+                refused += usize::from(!line.make(is_large, entry, *order));
+                if random.one_in(3) {
+                    left.extend(line.look());
+                }
+            }
+            (line.calls, line.large, line.is_queued) = (100, 100, true);
+            left.extend(line.look());
+            assert_eq!((left.len() + refused, line.waiting.is_empty()), (60, true), "{seed}");
+            let is_sorted = |which: &dyn Fn(&(bool, Option<u32>, AdmissionClass)) -> bool| {
+                left.iter().filter(|number| which(&made[**number as usize])).is_sorted()
+            };
+            for is_large in [false, true] {
+                let alone = (is_large, None, AdmissionClass::Waits);
+                assert!(is_sorted(&|call| *call == alone), "{seed}, {is_large}: {left:?}");
+            }
+            for channel in [0, 1] {
+                assert!(is_sorted(&|(_, order, _)| *order == Some(channel)), "{seed}, {channel}: {left:?}");
+            }
+        }
+    }
+}
