@@ -25,7 +25,9 @@ mod client {
     mod made;
     mod memory;
     mod order;
+    mod patient;
     mod threads;
+    mod waiting;
 }
 
 /// Start and end of nodes, and the processes and hosts that they run in.
@@ -55,6 +57,7 @@ mod observe {
 mod server {
     mod authorize;
     mod context;
+    mod decoded;
     mod handlers;
     mod held;
     mod limits;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use trunkline::{
-    CallOptions, ClientCall, Context, InProcessNetwork, Metadata, Node, PollerContext, ServerCall, Status,
-    TraceContext, block_on,
+    Bytes, CallOptions, ClientCall, Context, InProcessNetwork, Metadata, Node, PollerContext, Reason,
+    ServerCall, Status, TraceContext, block_on,
 };
 
 #[trunkline::service]
@@ -126,4 +126,57 @@ fn interceptors_replace_the_trace() {
     let last = HopsClient::new(channel);
     let context = Context::detached_with(traced(OUTER));
     assert_eq!(block_on(context.scope(async { last.last().await })), Ok("none".to_owned()));
+}
+
+/// Returns the metadata that it sees.
+#[trunkline::service]
+trait Seen {
+    async fn encoded(&self, cx: &Context, bytes: Vec<u8>) -> usize;
+    async fn raw(&self, cx: &Context, bytes: Bytes) -> usize;
+}
+
+struct Sees;
+
+impl Seen for Sees {
+    async fn encoded(&self, cx: &Context, _: Vec<u8>) -> usize {
+        cx.metadata().size()
+    }
+    async fn raw(&self, cx: &Context, _: Bytes) -> usize {
+        cx.metadata().size()
+    }
+}
+
+#[test]
+fn trace_is_left_out_of_a_request_that_is_too_large() {
+    const MOST: usize = 64 << 10;
+    let network = InProcessNetwork::new();
+    let server = Node::builder().in_process(&network).serve(SeenServer::new(Sees)).start().unwrap();
+    let node = Node::builder().in_process(&network).max_message_bytes(MOST).start().unwrap();
+    let client = SeenClient::connect(&node, server.local_address()).unwrap();
+    let mut none = Metadata::new();
+    none.insert("tenant", &"blue".repeat(20)).unwrap();
+    let mut without_state = none.clone();
+    without_state.insert("traceparent", OUTER).unwrap();
+    let mut all = without_state.clone();
+    all.insert("tracestate", "vendor=7").unwrap();
+    let options = CallOptions::new().metadata(all.clone());
+    let client = client.with(&options);
+    let sizes = [&all, &without_state, &none].map(Metadata::size);
+    for is_raw in [false, true] {
+        // Each size more must be made up for by what is left out, until nothing is left to leave out.
+        let seen = (MOST - 300..=MOST).map(|bytes| {
+            let bytes = vec![8; bytes];
+            if is_raw { block_on(client.raw(bytes.into())) } else { block_on(client.encoded(bytes)) }
+        });
+        let seen = seen.collect::<Vec<_>>();
+        let count = |size: usize| seen.iter().filter(|seen| **seen == Ok(size)).count();
+        let (sent, refused) = seen.split_at(sizes.map(count).iter().sum());
+        assert!(sent.is_sorted_by_key(|seen| std::cmp::Reverse(seen.clone().unwrap())), "{sent:?}");
+        assert!(count(sizes[0]) > 0 && !refused.is_empty(), "the limit is among the sizes");
+        assert_eq!([count(sizes[1]), count(sizes[2])], [sizes[0] - sizes[1], sizes[1] - sizes[2]]);
+        for status in refused {
+            let status = status.clone().unwrap_err();
+            assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::TooLarge), false), "{status}");
+        }
+    }
 }

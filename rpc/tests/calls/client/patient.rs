@@ -1,0 +1,172 @@
+//! Calls that wait for a connection outlive the drain of their server: they go to the next one, or to another of the list.
+
+use crate::common::{LIMIT, fresh_address, node, until};
+use crate::gate::Gate;
+use crate::streams::items::Iterate;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use trunkline::stream::Stream;
+use trunkline::{CallOptions, Channel, Code, Connect, Node, Policy, Reason, Status, Streaming, block_on};
+
+#[trunkline::service]
+trait Shop {
+    /// Returns the number of the server.
+    async fn number(&self) -> u32;
+    /// Streams the number of the server.
+    async fn numbers(&self) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
+    /// Waits at the gate.
+    async fn hold(&self) -> u32;
+}
+
+struct Keeper {
+    number: u32,
+    gate: Gate,
+}
+
+impl Shop for Keeper {
+    async fn number(&self) -> u32 {
+        self.number
+    }
+    async fn numbers(&self) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
+        Ok(Iterate([Ok(self.number)].into_iter()))
+    }
+    async fn hold(&self) -> u32 {
+        self.gate.pass().await;
+        self.number
+    }
+}
+
+fn start(address: SocketAddr, number: u32, gate: &Gate) -> Node {
+    let server = Node::builder().listen(address).grace(LIMIT);
+    server.serve(ShopServer::new(Keeper { number, gate: gate.clone() })).start().unwrap()
+}
+
+fn client(channel: Channel) -> ShopClient {
+    ShopClient::new(channel).with_timeout(10 * LIMIT)
+}
+
+/// A server with a call that keeps its session while it drains, and of which the caller has been told.
+struct Draining {
+    node: Node,
+    gate: Gate,
+    held: Pin<Box<dyn Future<Output = Result<u32, Status>>>>,
+}
+
+impl Draining {
+    /// `meanwhile` makes calls that the server has not refused yet.
+    fn new<T>(caller: &Node, address: SocketAddr, meanwhile: impl FnOnce() -> T) -> (Self, T) {
+        let gate = Gate::default();
+        let node = start(address, 1, &gate);
+        let client = client(caller.channel(address));
+        let of_held = client.clone();
+        let held = Box::pin(async move { of_held.hold().await });
+        let mut draining = Self { node, gate, held };
+        assert!(draining.held.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        until("the handler runs", || (draining.gate.arrived() == 1).then_some(()));
+        draining.node.begin_drain();
+        let made = meanwhile();
+        let status = block_on(client.number()).unwrap_err();
+        assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
+        (draining, made)
+    }
+
+    /// Returns the number of requests that it has refused.
+    fn refused(&self) -> u64 {
+        let counters = self.node.report().counters;
+        counters.iter().find(|counter| counter.name == "requests_refused_draining").unwrap().value
+    }
+
+    /// Ends the server, and starts another one at its address.
+    fn restart(self, number: u32) -> Node {
+        let address = self.node.local_address();
+        self.gate.open();
+        assert_eq!(block_on(self.held), Ok(1), "the held call has ended before the session");
+        self.node.shutdown();
+        drop(self.node);
+        start(address, number, &self.gate)
+    }
+}
+
+/// Makes a call and a stream that wait for a connection.
+fn wait(client: &ShopClient) -> [Pin<Box<dyn Future<Output = Result<u32, Status>> + '_>>; 2] {
+    let options = CallOptions::new().connect(Connect::Wait);
+    let (number, numbers) = (client.with(&options).number(), client.with(&options).numbers());
+    let first = async move {
+        let mut items: Streaming<u32> = numbers.await?;
+        items.message().await.map(Option::unwrap)
+    };
+    [Box::pin(number), Box::pin(first)]
+}
+
+#[test]
+fn calls_that_wait_outlive_the_drain_of_their_server() {
+    let caller = node().start().unwrap();
+    let address = fresh_address();
+    let client = client(caller.channel(address));
+    // The server has not taken the first ones. It is not asked for the others.
+    let (draining, first) = Draining::new(&caller, address, || wait(&client));
+    let refused = draining.refused();
+    let second = wait(&client);
+    let short = CallOptions::new().connect(Connect::Wait).timeout(Duration::from_millis(100));
+    let expired = until("a call has waited", || {
+        let status = block_on(client.with(&short).number()).unwrap_err();
+        status.message().contains("is shutting down").then_some(status)
+    });
+    assert_eq!((expired.code(), expired.may_have_run()), (Code::DeadlineExceeded, false), "{expired}");
+    assert_eq!(draining.refused(), refused);
+    let _next = draining.restart(2);
+    for call in first.into_iter().chain(second) {
+        assert_eq!(block_on(call), Ok(2));
+    }
+}
+
+#[test]
+fn calls_that_wait_leave_draining_servers_of_a_list() {
+    let caller = node().start().unwrap();
+    let addresses = [fresh_address(), fresh_address()];
+    let client = client(caller.channel(addresses));
+    let (first, _) = Draining::new(&caller, addresses[0], || ());
+    let calls = wait(&client);
+    let (second, _) = {
+        let gate = Gate::default();
+        let other = start(addresses[1], 7, &gate);
+        for call in calls {
+            assert_eq!(block_on(call), Ok(7), "the other server has come up");
+        }
+        other.shutdown();
+        drop(other);
+        Draining::new(&caller, addresses[1], || ())
+    };
+    // Both drain.
+    let status = block_on(client.number()).unwrap_err();
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
+    let refused = [first.refused(), second.refused()];
+    let calls = wait(&client);
+    assert!(block_on(client.number()).is_err(), "those before it wait by now");
+    assert_eq!([first.refused(), second.refused()], refused);
+    let _next = first.restart(3);
+    for call in calls {
+        assert_eq!(block_on(call), Ok(3));
+    }
+}
+
+#[test]
+fn balanced_call_that_waits_goes_to_the_first_server_that_comes_up() {
+    let caller = node().start().unwrap();
+    for is_paused in [false, true] {
+        let addresses = [(); 3].map(|()| fresh_address());
+        let client = client(caller.channel(addresses).balanced(Policy::PickFirst));
+        if is_paused {
+            let status = block_on(client.number()).unwrap_err();
+            assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Unreachable), false));
+        }
+        let calls = wait(&client);
+        let _third = start(addresses[2], 3, &Gate::default());
+        for call in calls {
+            assert_eq!(block_on(call), Ok(3), "{is_paused}");
+        }
+    }
+}
