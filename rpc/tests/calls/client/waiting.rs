@@ -68,11 +68,12 @@ fn callers_without_room_wait_or_are_refused() {
     assert_eq!(kind(&status), (Code::ResourceExhausted, Some(Reason::Overloaded), false), "{status}");
     assert!(status.message().contains("call_limit"), "{status}");
 
+    let dropped = client.quick();
     let (_other, of_other, other) = connect(&caller);
     assert!((0..3).all(|_| block_on(other.quick()) == Ok(1)), "calls to another server do not wait");
     assert_eq!(of_other.arrived(), 3);
 
-    drop(client.quick());
+    drop(dropped);
     let cancelled = || {
         let rows = caller.report().called;
         let failed = rows.into_iter().flat_map(|row| row.failed).find(|row| row.code == "CANCELLED")?;
