@@ -244,6 +244,9 @@ pub(super) mod tests {
         u32::from_le_bytes(call.encoded.part()[..4].try_into().unwrap())
     }
 
+    /// A call: whether it is large, its ordered channel and its class.
+    type Made = (bool, Option<u32>, AdmissionClass);
+
     /// Calls to one peer, and the room that they find.
     struct Line {
         waiting: Waiting,
@@ -364,7 +367,7 @@ pub(super) mod tests {
     fn calls_keep_the_order_of_their_size_and_of_their_channel() {
         for seed in 0..200 {
             let (mut random, mut line) = (Random(seed), Line::new(0, 0));
-            let (mut made, mut left, mut refused) = (Vec::new(), Vec::new(), 0);
+            let (mut made, mut left, mut refused) = (Vec::<Made>::new(), Vec::new(), 0);
             for _ in 0..60 {
                 line.calls = if random.one_in(3) { 0 } else { 100 };
                 line.large = random.below(4).saturating_sub(2);
@@ -380,7 +383,7 @@ pub(super) mod tests {
             (line.calls, line.large, line.is_queued) = (100, 100, true);
             left.extend(line.look());
             assert_eq!((left.len() + refused, line.waiting.is_empty()), (60, true), "{seed}");
-            let is_sorted = |which: &dyn Fn(&(bool, Option<u32>, AdmissionClass)) -> bool| {
+            let is_sorted = |which: &dyn Fn(&Made) -> bool| {
                 left.iter().filter(|number| which(&made[**number as usize])).is_sorted()
             };
             for is_large in [false, true] {

@@ -48,11 +48,13 @@ fn client(channel: Channel) -> ShopClient {
     ShopClient::new(channel).with_timeout(10 * LIMIT)
 }
 
+type Made<'a> = Pin<Box<dyn Future<Output = Result<u32, Status>> + 'a>>;
+
 /// A server with a call that keeps its session while it drains, and of which the caller has been told.
 struct Draining {
     node: Node,
     gate: Gate,
-    held: Pin<Box<dyn Future<Output = Result<u32, Status>>>>,
+    held: Made<'static>,
 }
 
 impl Draining {
@@ -91,7 +93,7 @@ impl Draining {
 }
 
 /// Makes a call and a stream that wait for a connection.
-fn wait(client: &ShopClient) -> [Pin<Box<dyn Future<Output = Result<u32, Status>> + '_>>; 2] {
+fn wait(client: &ShopClient) -> [Made<'_>; 2] {
     let options = CallOptions::new().connect(Connect::Wait);
     let (number, numbers) = (client.with(&options).number(), client.with(&options).numbers());
     let first = async move {
