@@ -334,4 +334,5 @@ impl Machine for Line {
 }
 
 mod callers;
+mod lists;
 mod replies;
