@@ -21,6 +21,7 @@ use trunkline_machine::{Machine, Runtime, Turn};
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 use trunkline_testkit::Stepped;
+use trunkline_transport::ledger::PollerLedger;
 use trunkline_transport::{
     Begun, Connect, Event, Leaves, NodeOptions, Origin, Outgoing, PeerEvent, PeerKey, ProviderChoice, Report,
     Token, Toward, Transport,
@@ -99,7 +100,7 @@ impl World {
         let options = set(self.options());
         let node = trunkline_transport::Node::start(options, |transport| {
             let line = Line { transport: Rc::new(RefCell::new(transport)), arrived: Rc::default() };
-            MADE.with_borrow_mut(|made| made.push(line.clone()));
+            MADE.set(Some(line.clone()));
             Ok(line)
         });
         let node = node.expect("it starts");
@@ -124,9 +125,9 @@ impl World {
         self.make();
         let now = self.now();
         let (mut any, mut next) = (false, until);
-        for task in &mut self.tasks {
+        self.tasks.retain_mut(|task| {
             if task.line.as_ref().is_some_and(|line| line.arrived.borrow().is_held) {
-                continue;
+                return true;
             }
             let is_awake = match task.asleep {
                 None => true,
@@ -136,13 +137,21 @@ impl World {
                 any = true;
                 task.asleep = match task.machine.turn() {
                     Turn::Sleep(until) => Some(until),
-                    Turn::Done => Some(None),
+                    Turn::Done => return false,
                     Turn::Again | Turn::Spin | Turn::Yield => None,
                 };
             }
             next = task.asleep.flatten().map_or(next, |due| next.min(due));
-        }
+            true
+        });
         self.clock.set(if any { now.plus_ns(STEP_NS) } else { next.max(now.plus_ns(STEP_NS)) });
+    }
+
+    /// Returns the open work of a node's first poller, and its charges.
+    pub(crate) fn ledger(&self, node: &Node) -> PollerLedger {
+        let all =
+            self.tasks.iter().filter_map(|task| task.machine.inspect()?.downcast::<PollerLedger>().ok());
+        *all.into_iter().find(|ledger| ledger.node == node.local_address()).expect("it runs")
     }
 
     /// Lets this time pass.
@@ -186,8 +195,8 @@ pub(crate) fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output
 }
 
 thread_local! {
-    /// Pollers of the peer that is being started.
-    static MADE: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    /// Poller of a peer whose machine is being made.
+    static MADE: RefCell<Option<Line>> = const { RefCell::new(None) };
 }
 
 /// A poller of a peer: its transport, and what has reached it.
@@ -255,6 +264,8 @@ impl Peer {
         };
         let peer = transport.peer(peer);
         transport.send(&Outgoing { peer, ..message }).expect("it is taken");
+        // A poller that is held takes no turn for it.
+        transport.flush();
         self.node.poller_handles()[by].wake();
     }
 
@@ -334,5 +345,8 @@ impl Machine for Line {
 }
 
 mod callers;
+mod drains;
 mod lists;
+mod metadata;
+mod no_room;
 mod replies;

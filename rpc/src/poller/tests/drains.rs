@@ -1,0 +1,72 @@
+//! A server that drains tells each peer whose calls all had a reply.
+
+use super::service::{ECHO, HANG};
+use super::{Peer, World};
+use crate::node::Node;
+use crate::status::reason::Reason;
+use crate::wire::frame::{By, Header, RequestHeader};
+use crate::wire::name::MethodName;
+use std::time::Duration;
+
+/// Makes a call.
+fn ask(node: &Node, peer: &Peer, method: &MethodName, call: u64, time_left_us: u32) {
+    let header =
+        RequestHeader { call, one_way: false, opens: false, asked: method.into(), time_left_us, metadata: 0 };
+    peer.send(node.local_address(), &Header::Request(header), &[], &[]);
+}
+
+/// Takes the frames of a peer. Returns the number of DRAINED frames at each of its pollers, and those of refusals.
+fn told(peer: &Peer) -> (Vec<usize>, usize) {
+    let count = |header: &Header| usize::from(*header == Header::Drained);
+    let is_refusal = |header: &Header| {
+        matches!(header, Header::Reply { by: By::Node { reason: Some(Reason::Draining), ran: false }, .. })
+    };
+    let lines = peer.lines.iter().map(|line| std::mem::take(&mut line.arrived.borrow_mut().frames));
+    let lines = lines.map(|frames| frames.into_iter().map(|(_, bytes)| Header::parse(&bytes).unwrap().0));
+    let lines = lines.map(Vec::from_iter).collect::<Vec<_>>();
+    let drained = lines.iter().map(|headers| headers.iter().map(count).sum()).collect();
+    (drained, lines.iter().flatten().filter(|header| is_refusal(header)).count())
+}
+
+#[test]
+fn peers_whose_calls_had_replies_are_told_also_later_ones() {
+    let mut world = World::new();
+    let node = world.node(|builder| builder);
+    let two = |world: &mut World| world.peer_with(|options| options.pollers(2));
+    let [unanswered, answered, running] = [(); 3].map(|()| two(&mut world));
+    ask(&node, &unanswered, HANG, 1, 5000);
+    ask(&node, &answered, ECHO, 1, 0);
+    ask(&node, &running, HANG, 1, 0);
+    world.wait(Duration::from_millis(20));
+    assert_eq!(answered.frames().len(), 1);
+
+    node.begin_shutdown(Duration::from_secs(600));
+    world.wait(Duration::from_millis(100));
+    assert_eq!(told(&unanswered), (vec![0, 0], 0), "its call has ended without a reply");
+    assert_eq!(told(&answered), (vec![1, 1], 0));
+    assert_eq!(told(&running), (vec![0, 0], 0), "its call runs");
+
+    let late = two(&mut world);
+    ask(&node, &late, ECHO, 1, 0);
+    world.wait(Duration::from_millis(100));
+    assert_eq!(told(&late), (vec![1, 1], 1));
+
+    // The same peer in a session without such a call.
+    let place = world.hosts;
+    unanswered.end();
+    world.wait(Duration::from_secs(2));
+    world.hosts = 1;
+    let address = unanswered.address();
+    drop(unanswered);
+    world.run();
+    let again = two(&mut world);
+    world.hosts = place;
+    assert_eq!(again.address(), address);
+    ask(&node, &again, ECHO, 1, 0);
+    world.wait(Duration::from_millis(100));
+    assert_eq!(told(&again), (vec![1, 1], 1));
+
+    running.send(node.local_address(), &Header::Cancel { call: 1 }, &[], &[]);
+    world.wait(Duration::from_millis(100));
+    assert_eq!(told(&running), (vec![1, 1], 0));
+}
