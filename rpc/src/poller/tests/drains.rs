@@ -34,10 +34,13 @@ fn peers_whose_calls_had_replies_are_told_also_later_ones() {
     let node = world.node(|builder| builder);
     let two = |world: &mut World| world.peer_with(|options| options.pollers(2));
     let [unanswered, answered, running] = [(); 3].map(|()| two(&mut world));
-    ask(&node, &unanswered, HANG, 1, 5000);
+    ask(&node, &unanswered, HANG, 1, 50_000);
     ask(&node, &answered, ECHO, 1, 0);
     ask(&node, &running, HANG, 1, 0);
-    world.wait(Duration::from_millis(20));
+    for (wait, handlers) in [(20, 2), (100, 1)] {
+        world.wait(Duration::from_millis(wait));
+        assert_eq!(world.ledger(&node).driver.handlers, handlers, "the first one ends by its deadline");
+    }
     assert_eq!(answered.frames().len(), 1);
 
     node.begin_shutdown(Duration::from_secs(600));

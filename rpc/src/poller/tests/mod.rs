@@ -263,7 +263,14 @@ impl Peer {
             leaves: Leaves::Nothing,
         };
         let peer = transport.peer(peer);
-        transport.send(&Outgoing { peer, ..message }).expect("it is taken");
+        // The transport writes the time left.
+        let deadline = match Header::parse(bytes) {
+            Ok((Header::Request(RequestHeader { time_left_us: left @ 1.., .. }), _)) => {
+                Some(transport.now() + Duration::from_micros(left.into()))
+            }
+            _ => None,
+        };
+        transport.send(&Outgoing { peer, deadline, ..message }).expect("it is taken");
         // A poller that is held takes no turn for it.
         transport.flush();
         self.node.poller_handles()[by].wake();
