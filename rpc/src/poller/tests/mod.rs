@@ -351,9 +351,15 @@ impl Machine for Line {
     }
 }
 
+mod breaches;
 mod callers;
+mod drained;
 mod drains;
+mod idle;
 mod lists;
 mod metadata;
 mod no_room;
+mod numbers;
+mod random;
 mod replies;
+mod server;

@@ -1,0 +1,346 @@
+//! A peer that sends any frames in any order, and mutations of valid ones, while calls and streams are under way in both
+//! directions.
+
+use super::poll;
+use super::server::{Arrived, Server, next};
+use super::service::{ECHO, FEED, GATHER, HANG, METHODS, TALK};
+use crate::call::{Call, Opened, StreamWait, outgoing};
+use crate::client::CallOptions;
+use crate::stream::{ItemBuffer, Sender, Streaming, channel};
+use crate::wire::frame::{Asked, By, Header, Number, RequestHeader, StreamHeader, StreamPart, Unread};
+use crate::wire::metadata::MetadataBytes;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::time::Duration;
+use trunkline_testkit::Random;
+use trunkline_transport::PeerKey;
+
+const RUNS: u64 = 48;
+const STEPS: usize = 400;
+/// Metadata with one key.
+const METADATA: &[u8] = b"\x01\x01\0kv";
+/// The flags that the transport refuses to send.
+const UNSENDABLE: u8 = 0x0a;
+/// The flag of a frame with a time left, which needs a long header.
+const TIME_LEFT: u8 = 0x04;
+
+struct Run {
+    server: Server,
+    random: Random,
+    /// Requests that the node has sent.
+    asked: Vec<Arrived>,
+    made: Vec<super::server::Made>,
+    opening: Vec<(Call<StreamWait>, Opened)>,
+    streams: Vec<Streaming<Bytes>>,
+    senders: Vec<Sender<Bytes>>,
+    /// Frames that were sent, for mutations.
+    valid: Vec<Vec<u8>>,
+    /// Requests less replies, by the number of the call.
+    unanswered: BTreeMap<u64, usize>,
+    /// Requests, and those without a reply.
+    requests: (usize, usize),
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        Self {
+            server: Server::new(),
+            random: Random(seed),
+            asked: Vec::new(),
+            made: Vec::new(),
+            opening: Vec::new(),
+            streams: Vec::new(),
+            senders: Vec::new(),
+            valid: vec![vec![0x10, 0, 0, 0, 0, 0, 0, 0]],
+            unanswered: BTreeMap::new(),
+            requests: (0, 0),
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(20) {
+            0..=3 => self.request(),
+            4 => {
+                let call = self.random.below(8) as u64;
+                self.send(&Header::Cancel { call });
+            }
+            5..=8 => self.stream(),
+            9 | 10 => self.reply(),
+            11 => {
+                if let Some(number) = self.number() {
+                    self.send(&Header::Number { call: 1, number });
+                }
+            }
+            12 | 13 => self.mutation(),
+            14 => self.call(),
+            15 => self.open(),
+            16 => self.take(),
+            17 => self.give_up(),
+            18 => {
+                self.server.peer.hold(true);
+                self.server.world.wait(Duration::from_millis(3));
+                self.server.peer.hold(false);
+            }
+            _ => {
+                let time = Duration::from_millis(self.random.below(64) as u64);
+                self.server.world.wait(time);
+            }
+        }
+        self.server.world.wait(Duration::from_micros(50));
+        self.receive();
+        let work = self.server.open_work();
+        let waited_for = self.made.len() + self.opening.len() + self.streams.len();
+        assert!(work.handlers <= self.requests.0, "more handlers run than requests were sent");
+        assert!(work.calls <= waited_for, "a call is kept that nobody waits for");
+    }
+
+    /// Counts what the node has sent.
+    fn receive(&mut self) {
+        while let Some((line, from, header)) = self.server.arrived() {
+            match header {
+                Header::Request(header) => self.asked.push(Arrived { line, from, header }),
+                Header::Reply { call, .. } => {
+                    let unanswered = self.unanswered.get_mut(&call).filter(|unanswered| **unanswered > 0);
+                    *unanswered.unwrap_or_else(|| panic!("more replies than requests: {header:?}")) -= 1;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let most = if self.random.one_in(24) { 40_000 } else { 100 };
+        let mut bytes = vec![0; self.random.below(most)];
+        self.random.fill(&mut bytes);
+        bytes
+    }
+
+    /// Sends a frame with any content.
+    fn send(&mut self, header: &Header) {
+        let mut bytes = Vec::new();
+        let encoded = if self.random.one_in(2) { self.bytes() } else { Vec::new() };
+        let encoded =
+            if let Header::Reply { .. } | Header::Request(_) = header { encoded } else { Vec::new() };
+        header.emit(u32::try_from(encoded.len()).expect("short"), &mut bytes);
+        if header.metadata_bytes() > 0 {
+            bytes.extend_from_slice(METADATA);
+        }
+        bytes.extend(encoded);
+        let has_item = matches!(header, Header::Stream(StreamHeader { part: StreamPart::Data { .. }, .. }));
+        if has_item || self.random.one_in(4) {
+            bytes.extend(self.bytes());
+        }
+        self.valid.push(bytes.clone());
+        self.post(&bytes);
+    }
+
+    fn post(&mut self, bytes: &[u8]) {
+        if let Some(Unread::Request { call, one_way }) = Header::unread(bytes) {
+            *self.unanswered.entry(call).or_default() += 1;
+            self.requests.0 += 1;
+            self.requests.1 += usize::from(one_way);
+        }
+        let to = PeerKey::new(self.server.node.local_address());
+        self.server.peer.post(0, to, None, bytes);
+    }
+
+    fn request(&mut self) {
+        let method = self.random.pick(&METHODS);
+        let number = u16::try_from(self.random.below(METHODS.len() + 1)).expect("small");
+        let asked = if self.random.one_in(3) { Asked::Number(number) } else { Asked::from(method) };
+        let header = RequestHeader {
+            call: self.random.below(8) as u64,
+            one_way: method.one_way != self.random.one_in(12),
+            opens: method.streams.any(),
+            asked,
+            time_left_us: 0,
+            metadata: if self.random.one_in(4) { 5 } else { 0 },
+        };
+        self.send(&Header::Request(RequestHeader { one_way: header.one_way && !header.opens, ..header }));
+    }
+
+    /// Returns the number of a call of the node, or any.
+    fn call_of_node(&mut self) -> u64 {
+        match self.asked.last() {
+            Some(_) if !self.random.one_in(8) => {
+                let late = self.asked.len().saturating_sub(6);
+                let at = late + self.random.below(self.asked.len() - late);
+                self.asked[at].header.call
+            }
+            _ => self.random.next(),
+        }
+    }
+
+    /// Sends a frame of a stream in either direction.
+    fn stream(&mut self) {
+        let from_caller = self.random.one_in(2);
+        let call = if from_caller { self.random.below(8) as u64 } else { self.call_of_node() };
+        let part = match self.random.below(9) {
+            0 => StreamPart::Reset,
+            1 | 2 => StreamPart::Accept,
+            3 => {
+                let (bytes, items) = (self.random.below(1 << 16), self.random.below(80));
+                StreamPart::Window { bytes: bytes as u32, items: items as u32 }
+            }
+            4 => StreamPart::End { items: self.random.below(3) as u64 },
+            _ => StreamPart::Data { number: u16::try_from(self.random.below(4)).expect("small") },
+        };
+        self.send(&Header::Stream(StreamHeader { call, from_caller, part }));
+    }
+
+    fn reply(&mut self) {
+        let call = self.call_of_node();
+        let number = self.number();
+        let (code, by) = match self.random.below(4) {
+            0 => (self.random.byte(), By::from_number(self.random.byte() & !0x40)),
+            1 => (self.random.byte(), By::Handler),
+            _ => (0, By::Handler),
+        };
+        let trailing = if self.random.one_in(4) { 5 } else { 0 };
+        let metadata = MetadataBytes { initial: 0, trailing };
+        self.send(&Header::Reply { call, code, by, number, metadata });
+    }
+
+    fn number(&mut self) -> Option<Number> {
+        let (method, number) = (self.random.pick(&METHODS), self.random.byte().into());
+        let number = Number { number, schema: method.service.schema(), method: method.hash };
+        self.random.one_in(2).then_some(number)
+    }
+
+    /// Sends a frame again with some changes.
+    fn mutation(&mut self) {
+        let mut bytes = self.random.pick(&self.valid).clone();
+        for _ in 0..=self.random.below(3) {
+            let near = if self.random.one_in(4) { bytes.len() } else { bytes.len().min(40) };
+            let at = self.random.below(near);
+            match self.random.below(6) {
+                0 | 1 => bytes[at] ^= 1 << self.random.below(8),
+                2 => bytes[at] = *self.random.pick(&[0, 1, 0x7f, 0x80, 0xff]),
+                3 => bytes.truncate(at.max(1)),
+                4 => drop(bytes.splice(at..at, [self.random.byte()])),
+                _ => {
+                    let other = self.random.pick(&self.valid);
+                    bytes.truncate(at);
+                    bytes.extend_from_slice(other);
+                }
+            }
+        }
+        // The transport sends no frame whose header it would not accept.
+        if bytes[0] < 0x10 {
+            bytes[0] |= 0x10;
+        }
+        let header = usize::from(bytes[0] >> 4) * 8;
+        bytes.resize(bytes.len().max(header), 0);
+        bytes[1] &= !(UNSENDABLE | if header < 24 { TIME_LEFT } else { 0 });
+        self.post(&bytes);
+    }
+
+    fn options(&mut self) -> CallOptions {
+        let limit = Duration::from_millis(1 + self.random.below(64) as u64);
+        match self.random.below(3) {
+            0 => CallOptions::new().timeout(limit),
+            1 => CallOptions::new().idle_timeout(limit),
+            _ => CallOptions::new(),
+        }
+    }
+
+    fn call(&mut self) {
+        let method = *self.random.pick(&[ECHO, HANG, &METHODS[5]]);
+        let (options, body) = (self.options(), self.bytes());
+        self.made.push(self.server.call(method, options, body.into()));
+    }
+
+    fn open(&mut self) {
+        let method = *self.random.pick(&[FEED, GATHER, TALK]);
+        let (sender, receiver) = channel::<Bytes>(4);
+        let items = outgoing(receiver, |item: Bytes, buffer: &mut ItemBuffer| buffer.bytes(item));
+        let (options, body) = (self.options(), self.bytes());
+        let (mut wait, opened) = self.server.channel.open(&options, method, &(), body.into(), items);
+        assert!(poll(Pin::new(&mut wait)).is_none());
+        self.opening.push((wait, opened));
+        self.senders.push(sender);
+    }
+
+    /// Takes outcomes and items that have come, and gives streams more.
+    fn take(&mut self) {
+        self.made.retain_mut(|call| poll(Pin::new(call)).is_none());
+        for (mut wait, opened) in std::mem::take(&mut self.opening) {
+            match poll(Pin::new(&mut wait)) {
+                None => self.opening.push((wait, opened)),
+                Some(Ok(_)) => self.streams.push(opened.bytes(|bytes| bytes)),
+                Some(Err(_)) => {}
+            }
+        }
+        self.streams.retain_mut(|items| !matches!(next(items), Some(Ok(None) | Err(_))));
+        for sender in &self.senders {
+            let _full = sender.try_send(Bytes::from_static(b"item"));
+        }
+        if self.senders.len() > 4 {
+            let sender = self.senders.swap_remove(self.random.below(4));
+            if self.random.one_in(2) {
+                sender.finish();
+            }
+        }
+    }
+
+    /// Drops a call.
+    fn give_up(&mut self) {
+        match self.random.below(3) {
+            0 => drop(self.made.pop()),
+            1 => drop(self.opening.pop()),
+            _ => drop(self.streams.pop()),
+        }
+    }
+
+    /// Ends the session. Checks that every caller has an outcome, and that nothing is left.
+    fn end(mut self) {
+        if self.random.one_in(2) {
+            self.send(&Header::Drained);
+        }
+        self.server.peer.end();
+        self.server.until_lost();
+        self.server.world.run();
+        self.receive();
+        for mut call in self.made {
+            assert!(poll(Pin::new(&mut call)).is_some(), "a caller has no outcome");
+        }
+        for (mut wait, opened) in self.opening {
+            let outcome = poll(Pin::new(&mut wait)).expect("the call that opens a stream has no outcome");
+            if outcome.is_ok() {
+                self.streams.push(opened.bytes(|bytes| bytes));
+            }
+        }
+        for mut items in self.streams {
+            while !matches!(next(&mut items).expect("a stream has no end"), Ok(None) | Err(_)) {}
+        }
+        drop(self.senders);
+        self.server.world.run();
+        let work = self.server.open_work();
+        assert_eq!(work.calls, 0, "a call is left");
+        assert!(work.handlers <= self.requests.1, "a handler outlives its caller");
+        for budget in &work.budgets {
+            assert_eq!(budget.used, budget.counted, "{}", budget.name);
+        }
+        if work.handlers == 0 {
+            self.server.assert_at_rest("the session");
+        }
+    }
+}
+
+#[test]
+fn no_order_of_frames_breaks_a_node() {
+    let mut replies = 0;
+    for seed in 0..RUNS {
+        let seed_of = format!("seed {seed}");
+        let result = std::panic::catch_unwind(|| {
+            let mut run = Run::new(seed);
+            (0..STEPS).for_each(|_| run.step());
+            let replies = run.requests.0 - run.unanswered.values().sum::<usize>();
+            run.end();
+            replies
+        });
+        replies += result.unwrap_or_else(|_| panic!("{seed_of}"));
+    }
+    assert!(replies > STEPS, "only {replies} replies came: the peer is not heard");
+}
