@@ -146,19 +146,27 @@ fn a_stream_has_finished_only_with_its_end_and_a_good_reply_without_a_value() {
 
 #[test]
 fn cancellations_of_streams_that_find_no_room_are_sent_later() {
-    const STREAMS: usize = 400;
+    const STREAMS: usize = 40;
+    // Too large for a bundle, and more than the peer has granted credit for.
+    const CALLS: usize = 1000;
     let limit = Limit { per_peer: 16, in_all: 64 };
     let mut server = Server::with(1, |builder| builder.queued_messages(limit));
-    let streams = (0..STREAMS).map(|_| server.accepted(FEED, &CallOptions::new())).collect::<Vec<_>>();
+    let options = CallOptions::new();
+    let streams = (0..STREAMS).map(|_| server.accepted(FEED, &options)).collect::<Vec<_>>();
     let mut expected = streams.iter().map(|(request, _)| request.header.call).collect::<Vec<_>>();
     server.peer.hold(true);
+    let body = Bytes::from(vec![0; 2048]);
+    let calls = (0..CALLS).map(|_| server.call(HANG, options.clone(), body.clone())).collect::<Vec<_>>();
+    server.world.wait(Duration::from_millis(20));
     drop(streams);
     server.world.wait(Duration::from_millis(20));
     server.peer.hold(false);
-    server.world.wait(Duration::from_millis(20));
+    server.world.wait(Duration::from_millis(200));
     let mut cancelled = server.cancelled();
     cancelled.sort_unstable();
     expected.sort_unstable();
     assert_eq!(cancelled, expected, "one for each stream");
+    drop(calls);
+    server.world.wait(Duration::from_millis(200));
     server.assert_at_rest("cancelled streams");
 }

@@ -180,8 +180,8 @@ impl Run {
             0 => StreamPart::Reset,
             1 | 2 => StreamPart::Accept,
             3 => {
-                let (bytes, items) = (self.random.below(1 << 16), self.random.below(80));
-                StreamPart::Window { bytes: bytes as u32, items: items as u32 }
+                let bytes = u32::from(self.random.byte()) << 8;
+                StreamPart::Window { bytes, items: u32::from(self.random.byte() & 0x3f) }
             }
             4 => StreamPart::End { items: self.random.below(3) as u64 },
             _ => StreamPart::Data { number: u16::try_from(self.random.below(4)).expect("small") },
