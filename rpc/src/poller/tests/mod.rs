@@ -9,6 +9,7 @@ use crate::node::Node;
 use crate::wire::frame::{Header, RequestHeader};
 use bytes::Bytes;
 use service::service;
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -348,6 +349,10 @@ impl Machine for Line {
 
     fn is_woken(&self) -> bool {
         self.transport.borrow().is_woken()
+    }
+
+    fn inspect(&self) -> Option<Box<dyn Any>> {
+        Some(Box::new(self.clone()))
     }
 }
 
