@@ -485,3 +485,23 @@ impl Connector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::routes::{Target, opened};
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn rounds_begin_at_a_random_address_only_if_they_are_spread() {
+        let addresses = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let firsts = |usage| {
+            let (routes, id) = (opened(), RouteId(NonZeroU32::MIN));
+            let route = Route::new(id, Target::from(addresses), usage);
+            let first = |_| Connector::in_order(&routes, &route, 0, &addresses)[0];
+            (0..64).map(first).collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!([Usage::Sticky, Usage::Current].map(firsts), [1, 1]);
+        assert!(firsts(Usage::Spread) > 1);
+    }
+}

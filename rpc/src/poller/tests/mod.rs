@@ -65,6 +65,11 @@ impl World {
 
     /// Returns the transport's options of a node on a host of its own.
     pub(crate) fn options(&mut self) -> NodeOptions {
+        self.options_with(|device| device)
+    }
+
+    /// Returns the same with other options of the device.
+    pub(crate) fn options_with(&mut self, set: impl FnOnce(SoftOptions) -> SoftOptions) -> NodeOptions {
         self.hosts += 1;
         let address = Ipv4Addr::new(10, 0, 0, self.hosts);
         let simulator = Arc::<Stepped>::clone(&self.stepped);
@@ -77,7 +82,7 @@ impl World {
         };
         NodeOptions::new()
             .runtime(runtime)
-            .device(device)
+            .device(set(device))
             .provider(ProviderChoice::Soft)
             .allow_unauthenticated(true)
             .listen((address, 7471).into())
@@ -356,15 +361,18 @@ impl Machine for Line {
     }
 }
 
+mod addresses;
 mod breaches;
 mod callers;
 mod drained;
 mod drains;
 mod idle;
 mod lists;
+mod lookups;
 mod metadata;
 mod no_room;
 mod numbers;
 mod random;
 mod replies;
 mod server;
+mod servers;

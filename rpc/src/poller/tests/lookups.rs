@@ -1,0 +1,140 @@
+//! Lookups of the addresses of a server: when they begin, and what their results change.
+
+use super::addresses::{Rig, options, silent};
+use super::service::ECHO;
+use super::{World, poll};
+use crate::{AddressWatcher, Resolve, Resolving, Target};
+use bytes::Bytes;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+use trunkline_transport::Connect;
+use trunkline_verbs::Time;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A resolver whose results the test chooses.
+#[derive(Debug, Default)]
+struct Slow(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Number of lookups that have begun.
+    begun: usize,
+    result: Option<Vec<SocketAddr>>,
+    waker: Option<Waker>,
+    watcher: Option<AddressWatcher>,
+}
+
+impl Slow {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Ends the lookup in progress.
+    fn end(&self, world: &mut World, addresses: &[SocketAddr]) {
+        let mut state = self.state();
+        state.result = Some(addresses.to_vec());
+        let waker = state.waker.take().expect("a lookup is in progress");
+        drop(state);
+        waker.wake();
+        world.run();
+        assert!(self.state().result.is_none(), "it is taken");
+    }
+
+    /// Says that the addresses have changed. Returns the number of lookups that have begun.
+    fn notify(&self, world: &mut World) -> usize {
+        let watcher = self.state().watcher.clone();
+        watcher.expect("a channel").notify();
+        world.run();
+        self.state().begun
+    }
+}
+
+impl Resolve for Slow {
+    fn resolve(&self) -> Resolving<'_> {
+        self.state().begun += 1;
+        Box::pin(poll_fn(|context| {
+            let mut state = self.state();
+            state.waker = Some(context.waker().clone());
+            state.result.take().map_or(Poll::Pending, |found| Poll::Ready(Ok(found)))
+        }))
+    }
+
+    fn watch(&self, watcher: AddressWatcher) {
+        self.state().watcher = Some(watcher);
+    }
+}
+
+#[test]
+fn lookup_that_is_requested_follows_the_round_or_lookup_in_progress() {
+    let mut rig = Rig::new();
+    let slow = Arc::new(Slow::default());
+    let channel = rig.node.channel(Target::resolver(Arc::clone(&slow)));
+    let mut ready = pin!(channel.ready());
+    assert!(poll(ready.as_mut()).is_none());
+    rig.world.run();
+    assert_eq!(slow.notify(&mut rig.world), 1, "the round looks them up itself");
+    slow.end(&mut rig.world, &[silent(), rig.peer.address()]);
+    assert_eq!(slow.notify(&mut rig.world), 1, "it tries them now");
+    rig.world.block_on(ready).unwrap();
+    rig.world.run();
+    assert_eq!(slow.state().begun, 2, "the lookup follows the round");
+    for begun in 2..5 {
+        for _ in 0..3 {
+            rig.world.wait(100 * MS);
+            assert_eq!(slow.notify(&mut rig.world), begun, "the one in progress is not replaced");
+        }
+        slow.end(&mut rig.world, &[rig.peer.address()]);
+        assert_eq!(slow.state().begun, begun + 1, "one follows");
+    }
+    slow.end(&mut rig.world, &[rig.peer.address()]);
+    rig.world.wait(1000 * MS);
+    assert_eq!(slow.state().begun, 5, "nothing has changed since");
+}
+
+/// Otherwise a source that changes all the time, or calls that fail, would keep a lookup thread and the poller busy.
+#[test]
+fn lookups_outside_of_rounds_are_100_ms_apart() {
+    let mut rig = Rig::new();
+    let slow = Arc::new(Slow::default());
+    let channel = rig.node.channel(Target::resolver(Arc::clone(&slow)));
+    let mut ready = pin!(channel.ready());
+    assert!(poll(ready.as_mut()).is_none());
+    rig.world.run();
+    slow.end(&mut rig.world, &[rig.peer.address()]);
+    rig.world.block_on(ready).unwrap();
+    let (begun, mut times) = (slow.state().begun, Vec::new());
+    while times.len() < 10 {
+        assert!(rig.world.now() < Time(5_000_000_000), "{times:?}");
+        if slow.notify(&mut rig.world) > begun + times.len() {
+            times.push(rig.world.now());
+            slow.end(&mut rig.world, &[rig.peer.address()]);
+        }
+    }
+    let are_apart = times.windows(2).all(|pair| (98 * MS..110 * MS).contains(&(pair[1] - pair[0])));
+    assert!(are_apart, "{times:?}");
+    assert_eq!(slow.notify(&mut rig.world), begun + 10);
+    rig.world.wait(100 * MS);
+    assert_eq!(slow.state().begun, begun + 11, "the last change is found without another one");
+}
+
+#[test]
+fn empty_list_leaves_the_servers_that_are_known() {
+    let mut rig = Rig::new();
+    let (slow, dead) = (Arc::new(Slow::default()), rig.dead(9));
+    let channel = rig.node.channel(Target::resolver(Arc::clone(&slow)));
+    let options = options(Connect::FailFast);
+    for found in [&[dead][..], &[]] {
+        let call = channel.call(&options, ECHO, &(), Bytes::new());
+        rig.world.run();
+        slow.end(&mut rig.world, found);
+        let status = rig.world.block_on(call).unwrap_err();
+        assert!(status.message().contains(&dead.to_string()), "{status}");
+        assert_eq!(rig.dials.take_addresses(), [dead]);
+        rig.world.wait(100 * MS);
+    }
+}
