@@ -124,7 +124,7 @@ fn next_address_is_tried_when_the_last_has_failed_or_does_not_answer() {
     let channel = rig.node.channel([late.address(), rig.dead(9), silent()]);
     let _call = channel.call(&options, ECHO, &(), Bytes::new());
     rig.world.wait(600 * MS);
-    assert_eq!(rig.dials.take_addresses().last(), Some(&silent()));
+    assert!(rig.dials.take_addresses().contains(&silent()));
     late.hold(false);
     rig.world.until("the request", || late.frame());
 }

@@ -372,6 +372,7 @@ mod lookups;
 mod metadata;
 mod no_room;
 mod numbers;
+mod ordered;
 mod random;
 mod replies;
 mod server;

@@ -1,19 +1,58 @@
-//! Replies for which the caller's node has no memory.
+//! Replies for which the caller's node has no memory, and messages whose memory cannot be registered.
 
-use crate::common::{node, until};
+use crate::common::{fresh_address, node, until};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use trunkline::{Bytes, Code, Node, Reason, Status, block_on};
+use trunkline::stream::{Stream, channel};
+use trunkline::{Bytes, Code, Node, NodeBuilder, Reason, Status, Streaming, block_on};
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_transport::{NodeOptions, ProviderChoice};
 
 #[trunkline::service]
 trait Blocks {
     async fn block(&self, bytes: u32) -> Result<Bytes, Status>;
+    async fn take(&self, block: Bytes) -> Result<usize, Status>;
+    async fn feed(&self, bytes: u32) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
+    async fn gather(&self, blocks: Streaming<Bytes>) -> Result<usize, Status>;
 }
 
 struct Zeros;
 
 impl Blocks for Zeros {
     async fn block(&self, bytes: u32) -> Result<Bytes, Status> {
-        Ok(vec![0; usize::try_from(bytes).unwrap()].into())
+        Ok(zeros(bytes))
+    }
+
+    async fn take(&self, block: Bytes) -> Result<usize, Status> {
+        Ok(block.len())
+    }
+
+    async fn feed(&self, bytes: u32) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
+        Ok(Endless(zeros(bytes)))
+    }
+
+    async fn gather(&self, mut blocks: Streaming<Bytes>) -> Result<usize, Status> {
+        let mut bytes = 0;
+        while let Some(block) = blocks.message().await? {
+            bytes += block.len();
+        }
+        Ok(bytes)
+    }
+}
+
+fn zeros(bytes: u32) -> Bytes {
+    vec![0; usize::try_from(bytes).unwrap()].into()
+}
+
+/// A stream of one block, again and again.
+struct Endless(Bytes);
+
+impl Stream for Endless {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(Some(Ok(self.0.clone())))
     }
 }
 
@@ -62,4 +101,52 @@ fn a_reply_without_memory_ends_its_call_with_the_setting() {
 
     drop(held);
     assert_eq!(block_on(client.block(BYTES)).unwrap().len(), usize::try_from(BYTES).unwrap());
+}
+
+#[test]
+fn message_that_cannot_be_registered_ends_its_call_with_the_cause() {
+    // Regions for the slots of the poller only.
+    let limited = || -> NodeBuilder {
+        let device = SoftOptions { max_regions: Some(2), ..SoftOptions::from_env().unwrap() };
+        let options = NodeOptions::new().provider(ProviderChoice::Soft).device(device);
+        Node::builder().transport(options).listen(fresh_address())
+    };
+    let start = |builder: NodeBuilder| builder.serve(BlocksServer::new(Zeros)).start().unwrap();
+    let (limited, other) = (start(limited()), start(node()));
+    let connect = |from: &Node, to: &Node| {
+        let client = BlocksClient::connect(from, to.local_address()).unwrap();
+        client.with_timeout(Duration::from_secs(60))
+    };
+    let (to_limited, to_other) = (connect(&other, &limited), connect(&limited, &other));
+    let reply = || block_on(to_limited.block(BYTES)).unwrap_err();
+    let item_of_handler = || {
+        block_on(async {
+            let mut items = to_limited.feed(BYTES).await?;
+            items.message().await
+        })
+        .unwrap_err()
+    };
+    let request = || block_on(to_other.take(zeros(BYTES))).unwrap_err();
+    let item_of_caller = || {
+        let (sender, blocks) = channel(1);
+        sender.try_send(zeros(BYTES)).unwrap();
+        block_on(to_other.gather(blocks)).unwrap_err()
+    };
+    let cases: [(&dyn Fn() -> Status, bool); 4] =
+        [(&reply, true), (&item_of_handler, true), (&request, false), (&item_of_caller, true)];
+    for (fails, may_have_run) in cases {
+        let status = fails();
+        let kind = (status.code(), status.reason(), status.may_have_run());
+        let expected = (Code::ResourceExhausted, Some(Reason::Overloaded), may_have_run);
+        assert_eq!(kind, expected, "{status}");
+        assert!(status.to_string().contains("the memory of the message cannot be registered: "), "{status}");
+    }
+    // Calls that need no registration go on, and nothing is left of the others.
+    assert_eq!(block_on(to_limited.block(10)).unwrap().len(), 10);
+    assert_eq!(block_on(to_other.take(zeros(10))), Ok(10));
+    for node in [&limited, &other] {
+        until("no call is left", || {
+            node.report().budgets.iter().all(|budget| budget.used == 0).then_some(())
+        });
+    }
 }
