@@ -1,13 +1,17 @@
 //! Servers of a balanced channel: which are kept connected, and which delay others.
 
 use super::addresses::{Rig, options, silent};
-use super::service::ECHO;
+use super::service::{ECHO, FEED};
+use super::{World, poll};
+use crate::call::no_items;
+use crate::status::Status;
 use crate::status::reason::Reason;
 use crate::{Policy, ServerList, Target};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_transport::Connect;
+use trunkline_verbs::Time;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -58,4 +62,35 @@ fn silent_servers_of_a_balanced_channel_do_not_delay_the_others() {
     let status = rig.world.block_on(call).unwrap_err();
     assert_eq!(status.reason(), Some(Reason::Unreachable), "{status}");
     assert!(rig.world.now() - begun < 6000 * MS);
+}
+
+#[test]
+fn streams_that_have_not_left_for_a_dead_server_do_not_fail() {
+    for connect in [Connect::FailFast, Connect::Wait] {
+        let mut world = World::new();
+        let (node, other) = (world.node(|builder| builder), world.peer());
+        let before = world.tasks.len();
+        let first = world.peer_with(|options| options.srq_depth(16).srq_depth_limit(16));
+        let channel = node.channel([first.address(), other.address()]).balanced(Policy::PickFirst);
+        for peer in [&first, &other] {
+            world.block_on(node.channel(peer.address()).ready()).unwrap();
+        }
+        first.hold(true);
+        let options = options(connect);
+        let open = || channel.open(&options, FEED, &(), Bytes::new(), no_items());
+        let mut streams = (0..100).map(|_| open()).collect::<Vec<_>>();
+        world.run();
+        assert!(other.frame().is_none());
+        world.tasks.truncate(before);
+        // More come before and after the node knows of the death.
+        while other.lines[0].arrived.borrow().frames.is_empty() {
+            streams.push(open());
+            world.step(Time(u64::MAX));
+        }
+        streams.push(open());
+        world.wait(100 * MS);
+        let lost = streams.into_iter().filter_map(|(call, _opened)| poll(Box::pin(call).as_mut()));
+        let lost = lost.map(Result::unwrap_err).collect::<Vec<_>>();
+        assert!(!lost.is_empty() && lost.iter().all(Status::may_have_run), "{lost:?}");
+    }
 }

@@ -8,14 +8,13 @@ use std::collections::HashMap;
 use std::env;
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 use tracing::Level;
-use trunkline::stream::Stream;
 use trunkline::{
     Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, ServerList, Status, Target, block_on,
 };
@@ -30,8 +29,6 @@ trait Work {
     async fn set(&self, job: u64) -> Result<u64, Status>;
     /// Waits at the gate if its server holds jobs.
     async fn wait(&self, job: u64) -> Result<u64, Status>;
-    /// Streams jobs without an end.
-    async fn follow(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
 }
 
 /// The handlers of one server. All servers of a test share the record of jobs.
@@ -63,20 +60,6 @@ impl Work for Worker {
             self.gate.pass().await;
         }
         Ok(self.number)
-    }
-    async fn follow(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
-        Ok(Endless(self.number))
-    }
-}
-
-/// A stream of one number, again and again.
-struct Endless(u64);
-
-impl Stream for Endless {
-    type Item = Result<u64, Status>;
-
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(Some(Ok(self.0)))
     }
 }
 
@@ -322,11 +305,9 @@ fn killed_process_fails_only_calls_that_may_have_run() {
                     while !stop.load(Ordering::SeqCst) {
                         let adds = (0..8).map(|job| client.add(job)).collect::<Vec<_>>();
                         let sets = (0..8).map(|job| client.set(job)).collect::<Vec<_>>();
-                        let streams = (0..8).map(|_| client.follow()).collect::<Vec<_>>();
                         plain.extend(adds.into_iter().filter_map(|call| block_on(call).err()));
                         repeated.extend(sets.into_iter().filter_map(|call| block_on(call).err()));
-                        plain.extend(streams.into_iter().filter_map(|call| block_on(call).err()));
-                        made.fetch_add(24, Ordering::SeqCst);
+                        made.fetch_add(16, Ordering::SeqCst);
                     }
                     (plain, repeated)
                 })
