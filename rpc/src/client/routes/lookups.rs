@@ -37,11 +37,6 @@ impl Lookup {
         Self { route, number }
     }
 
-    #[cfg(test)]
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// Runs the lookup.
     pub(crate) async fn run(self) -> Resolved {
         let outcome = match &self.route.target.0 {

@@ -22,7 +22,7 @@ fn all_servers_are_kept_connected_without_a_call_unless_the_first_is_picked() {
     {
         let mut rig = Rig::new();
         let peers = [rig.world.peer(), rig.world.peer()];
-        let mut are_up = |rig: &mut Rig| {
+        let are_up = |rig: &mut Rig| {
             rig.world.wait(300 * MS);
             peers.each_ref().map(|peer| !peer.events().is_empty())
         };
