@@ -52,7 +52,7 @@ pub(crate) struct RpcPoller {
     rpc: Rpc,
 }
 
-/// What a poller has of calls. It borrows the transport for each step.
+/// The calls of a poller, in both directions. They borrow the transport for each step.
 #[derive(Debug)]
 struct Rpc {
     inbox: Arc<Inbox>,

@@ -124,12 +124,6 @@ impl Unsent {
         });
     }
 
-    /// Returns the number of streams that wait.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.lines.values().map(|line| line.streams.len()).sum()
-    }
-
     /// Returns the time of the next `flush`.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.next_round

@@ -12,7 +12,7 @@
 //! | `sessions.rs` | sessions coming up and going down |
 //! | `crossings.rs` | frames received by one poller for another, over RC |
 //! | `timers.rs`, `shutdown.rs` | deadlines; progress of a shutdown |
-//! | `services.rs` | what the driver asks of it, and sends through it |
+//! | `services.rs` | services for the driver: sending, cancelling, reaching a peer |
 //! | `trunks.rs`, `peers.rs`, `targets.rs` | its trunks, peers and TGTs, each with its own state |
 //!
 //! The state and work of one trunk are in [`crate::trunk`]. Only [`crate::node::shared::NodeShared`] and the rings

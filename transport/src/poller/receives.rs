@@ -37,7 +37,7 @@ pub(super) struct Receiving {
     is_handling: bool,
 }
 
-/// What a round takes next.
+/// Source of the round's next message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
@@ -252,9 +252,7 @@ impl Transport {
             return None;
         };
         let round = self.turns.round();
-        let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else {
-            return None;
-        };
+        let target = self.targets.at(place).filter(|target| !target.is_broken())?;
         let (peer, left) = (target.session().0, target.turn_left(round));
         let is_before_turn = left == 0
             || self.turns.has_line(peer)

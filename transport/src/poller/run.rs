@@ -77,7 +77,7 @@ pub(super) enum Stage {
     Asleep,
 }
 
-/// What a turn does.
+/// Work of a turn.
 #[derive(Debug)]
 pub enum Begun {
     /// A round, or the rest of one.

@@ -1,4 +1,4 @@
-//! What a driver asks of its transport, and sends through it. Nothing here blocks.
+//! Services of a transport for its driver. Nothing here blocks.
 #![forbid(unsafe_code)]
 
 use super::Transport;

@@ -105,13 +105,12 @@ impl World {
     pub(crate) fn peer_with(&mut self, set: impl FnOnce(NodeOptions) -> NodeOptions) -> Peer {
         let options = set(self.options());
         let node = trunkline_transport::Node::start(options, |transport| {
-            let line = Line { transport: Rc::new(RefCell::new(transport)), arrived: Rc::default() };
-            MADE.set(Some(line.clone()));
-            Ok(line)
+            Ok(Line { transport: Rc::new(RefCell::new(transport)), arrived: Rc::default() })
         });
         let node = node.expect("it starts");
+        let before = self.tasks.len();
         self.make();
-        let lines = MADE.take();
+        let lines = self.tasks[before..].iter().filter_map(|task| task.line.clone()).collect();
         self.run();
         Peer { lines, node }
     }
@@ -119,9 +118,8 @@ impl World {
     /// Makes the machines that were asked for.
     fn make(&mut self) {
         for (_, make) in self.stepped.take() {
-            let before = MADE.with_borrow(Vec::len);
             let machine = make().expect("it is made");
-            let line = MADE.with_borrow(|made| made.get(before).cloned());
+            let line = machine.inspect().and_then(|line| line.downcast().ok()).map(|line| *line);
             self.tasks.push(Task { machine, asleep: None, line });
         }
     }
@@ -198,11 +196,6 @@ pub(crate) fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }
-}
-
-thread_local! {
-    /// Poller of a peer whose machine is being made.
-    static MADE: RefCell<Option<Line>> = const { RefCell::new(None) };
 }
 
 /// A poller of a peer: its transport, and what has reached it.

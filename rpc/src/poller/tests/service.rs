@@ -47,8 +47,6 @@ pub(crate) const FEED: &MethodName = &METHODS[8];
 pub(crate) const GATHER: &MethodName = &METHODS[9];
 /// Streams the items that it takes.
 pub(crate) const TALK: &MethodName = &METHODS[10];
-/// Runs in the worker pool.
-pub(crate) const OFFLOADED: &MethodName = &METHODS[7];
 
 pub(crate) fn service() -> Service {
     Service::new(&SERVICE, |_, methods| {
