@@ -385,8 +385,8 @@ impl Rpc {
 
     /// Begins the requested lookups.
     fn look_up(&mut self) {
-        let wanted = self.connector.as_mut().map(Connector::take_lookups).unwrap_or_default();
-        for lookup in wanted {
+        let Some(connector) = &mut self.connector else { return };
+        for lookup in connector.take_lookups() {
             match &self.lookups {
                 Some(lookups) => lookups.begin(lookup),
                 None => {

@@ -266,60 +266,66 @@ impl Transport {
         self.open(qp, frame)
     }
 
-    /// Takes the next frame that waits, or polls the CQ, or goes on to what the round takes next.
+    /// Takes the next frame that waits, or polls the CQ, or goes on to the round's next source.
     #[inline(never)]
-    fn next_waiting(&mut self, stage: Stage) -> Option<Event> {
-        self.receiving.stage = match stage {
-            Stage::Begin => {
-                self.turns.begin_round(self.res.time.now());
-                self.repost_missing();
-                Stage::Waiting { turns: self.turns.peers(), worked: false }
-            }
-            Stage::Waiting { turns, worked } => {
-                let is_over =
-                    turns == 0 || worked && self.turns.is_round_over(self.res.shared.runtime.clock());
-                match if is_over { None } else { self.turns.begin_turn() } {
-                    Some(peer) => Stage::Turn { peer, turns: turns - 1 },
-                    None => {
-                        if worked {
-                            self.res.grants.grant(self.res.time.now_ms());
-                        }
-                        if self.turns.has_polled() {
-                            Stage::Crossed
-                        } else {
-                            Stage::Completions { polls: POLLS }
+    fn next_waiting(&mut self, mut stage: Stage) -> Option<Event> {
+        loop {
+            stage = match stage {
+                Stage::Begin => {
+                    self.turns.begin_round(self.res.time.now());
+                    self.repost_missing();
+                    Stage::Waiting { turns: self.turns.peers(), worked: false }
+                }
+                Stage::Waiting { turns, worked } => {
+                    let is_over =
+                        turns == 0 || worked && self.turns.is_round_over(self.res.shared.runtime.clock());
+                    match if is_over { None } else { self.turns.begin_turn() } {
+                        Some(peer) => Stage::Turn { peer, turns: turns - 1 },
+                        None => {
+                            if worked {
+                                self.res.grants.grant(self.res.time.now_ms());
+                            }
+                            if self.turns.has_polled() {
+                                Stage::Crossed
+                            } else {
+                                Stage::Completions { polls: POLLS }
+                            }
                         }
                     }
                 }
-            }
-            Stage::Turn { peer, turns } => match self.turns.next(peer) {
-                Some(frame) => return self.open_waiting(frame),
-                None => {
-                    self.turns.end_turn(peer);
-                    self.worked = true;
-                    Stage::Waiting { turns, worked: true }
-                }
-            },
-            Stage::Completions { polls } => {
-                if self.receiving.count > 0 {
-                    self.completions_taken();
-                }
-                if polls > 0 && self.poll_queue() > 0 {
-                    self.worked = true;
-                    Stage::Completions { polls: polls - 1 }
-                } else {
+                Stage::Turn { peer, turns } => match self.turns.next(peer) {
+                    Some(frame) => {
+                        self.receiving.stage = stage;
+                        return self.open_waiting(frame);
+                    }
+                    None => {
+                        self.turns.end_turn(peer);
+                        self.worked = true;
+                        // The simulated time of its last message may have to pass first.
+                        self.receiving.stage = Stage::Waiting { turns, worked: true };
+                        return None;
+                    }
+                },
+                Stage::Completions { polls } => {
+                    if self.receiving.count > 0 {
+                        self.completions_taken();
+                    }
+                    if polls > 0 && self.poll_queue() > 0 {
+                        self.worked = true;
+                        self.receiving.stage = Stage::Completions { polls: polls - 1 };
+                        return None;
+                    }
                     self.turns.polled();
                     Stage::Waiting { turns: usize::MAX, worked: false }
                 }
-            }
-            Stage::Crossed => {
-                self.worked |= self.take_crossed();
-                self.receiving.stage = Stage::Begin;
-                self.stage = run::Stage::Command;
-                return None;
-            }
-        };
-        None
+                Stage::Crossed => {
+                    self.worked |= self.take_crossed();
+                    self.receiving.stage = Stage::Begin;
+                    self.stage = run::Stage::Command;
+                    return None;
+                }
+            };
+        }
     }
 
     /// Posts the receives of slots that were returned. An SRQ that has run empty completes nothing, so nothing else does.

@@ -95,6 +95,11 @@ impl Lane {
         queue
     }
 
+    /// Returns true if any of those queues has a message.
+    pub(super) fn has_messages(&self) -> bool {
+        self.queues[..LEAVING].iter().any(|queue| !queue.is_empty())
+    }
+
     /// Returns the number of queues that messages leave from.
     pub(super) const fn queues_in_turn() -> usize {
         LEAVING

@@ -542,12 +542,11 @@ impl Pipeline {
     /// Posts staged work up to `end`. The last of it is signalled if `is_signaled`.
     fn post(&self, sends: &SendRoom, lanes: &[Lane], end: usize, is_signaled: bool) -> Result<(), PostError> {
         let work = || self.work.range(self.posted..end);
-        let sges = work().map(|work| work.what.sge(sends)).collect::<ArrayVec<_, DOORBELL>>();
-        let mut requests = (self.posted..)
-            .zip(work())
-            .zip(&sges)
-            .map(|((at, work), sge)| self.request(at, work, sge, lanes))
-            .collect::<ArrayVec<_, DOORBELL>>();
+        // Filled in place: a collected list would be moved as a whole.
+        let (mut sges, mut requests) = (ArrayVec::<_, DOORBELL>::new(), ArrayVec::<_, DOORBELL>::new());
+        sges.extend(work().map(|work| work.what.sge(sends)));
+        let each = (self.posted..).zip(work()).zip(&sges);
+        requests.extend(each.map(|((at, work), sge)| self.request(at, work, sge, lanes)));
         if let Some(last) = requests.last_mut().filter(|_| is_signaled) {
             last.flags = SendFlags::SIGNALED;
         }

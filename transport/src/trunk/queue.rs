@@ -118,7 +118,7 @@ impl MessageQueue {
 
     /// Takes the oldest message.
     pub(crate) fn pop(&mut self) -> Option<Outbound> {
-        let message = self.messages.pop_front();
+        let message = self.messages.pop_front()?;
         if self.messages.is_empty() {
             self.earliest = None;
             if self.messages.capacity() > KEPT {
@@ -126,7 +126,7 @@ impl MessageQueue {
                 self.messages = VecDeque::new();
             }
         }
-        message
+        Some(message)
     }
 
     /// Returns a message to the front, when it could not leave after all.

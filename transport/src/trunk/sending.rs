@@ -223,6 +223,9 @@ impl Trunk {
     /// Stages everything in a lane's queues that can leave, round robin, so that no queue waits for all of
     /// another.
     fn stage_queued(&mut self, res: &mut Resources, lane: usize) {
+        if !self.lanes[lane].has_messages() {
+            return;
+        }
         let mut idle = 0;
         while idle < Lane::queues_in_turn() {
             let queue = self.lanes[lane].next_queue();
