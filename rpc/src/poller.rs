@@ -166,7 +166,7 @@ impl RpcPoller {
                 return None;
             }
         }
-        self.deliver()
+        if self.transport.has_events() { self.deliver() } else { Some(()) }
     }
 
     /// Takes the steps of a shutdown.

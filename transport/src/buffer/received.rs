@@ -5,6 +5,7 @@
 
 use super::short::{BLOCK_BYTES, SHORT_BYTES, ShortFrames};
 use super::slots::SlotRegion;
+use arrayvec::ArrayVec;
 use bytes::Bytes;
 use crossbeam_queue::ArrayQueue;
 use std::fmt;
@@ -138,21 +139,18 @@ impl ReceiveSlots {
     fn fill(&mut self, srq: &dyn SharedReceiveQueue, count: usize) -> (usize, usize) {
         let mut posted = 0;
         while posted < count {
-            let mut slots = [(0u32, Sge::default()); REPOST];
-            let mut filled = 0;
-            while filled < (count - posted).min(REPOST) {
-                let Some(slot) = self.take() else { break };
-                slots[filled] = slot;
-                filled += 1;
-            }
+            let mut slots = ArrayVec::<(u32, Sge), REPOST>::new();
+            slots.extend(std::iter::from_fn(|| self.take()).take((count - posted).min(REPOST)));
+            let filled = slots.len();
             if filled == 0 {
                 return (posted, count - posted);
             }
-            let requests: [ReceiveRequest<'_>; REPOST] = std::array::from_fn(|i| ReceiveRequest {
-                wr_id: RECEIVE_BIT | u64::from(slots[i].0),
-                scatter: std::slice::from_ref(&slots[i].1),
-            });
-            if let Err(error) = srq.post_receive(&requests[..filled]) {
+            let mut requests = ArrayVec::<ReceiveRequest<'_>, REPOST>::new();
+            requests.extend(slots.iter().map(|(slot, scatter)| ReceiveRequest {
+                wr_id: RECEIVE_BIT | u64::from(*slot),
+                scatter: std::slice::from_ref(scatter),
+            }));
+            if let Err(error) = srq.post_receive(&requests) {
                 if error.cause != VerbsError::Gone {
                     tracing::error!(%error, "the SRQ refused a receive that fits it");
                 }

@@ -175,6 +175,13 @@ impl Transport {
         }
     }
 
+    /// Returns true if the driver's own work has led to events.
+    #[inline]
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.res.events.is_empty()
+    }
+
     /// Returns true if messages sent in this round should not wait for its end, because events took long to handle. Ask
     /// after each event, and then call [`Self::flush`].
     #[inline]
