@@ -31,6 +31,11 @@ const IN_TURN: usize = 16;
 /// Time between lookups outside of rounds: calls that fail, and a source that changes all the time, ask again at once.
 const REFRESH: Duration = Duration::from_millis(100);
 
+/// Returns the rule that tells whether a node has a session and takes calls. The transport knows of its death first.
+fn serves<'a>(transport: &'a Transport, routes: &'a Routes) -> impl Fn(PeerKey) -> bool + 'a {
+    |peer| transport.is_up(peer) && routes.serves(peer)
+}
+
 /// The search for the servers of a node's routes.
 #[derive(Debug)]
 pub(crate) struct Connector {
@@ -195,8 +200,14 @@ impl Connector {
         }
     }
 
-    /// Returns the addresses of a route in the order in which a round tries them.
-    fn in_order(routes: &Routes, route: &Route, first: usize, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    /// Returns the addresses of a route in the order in which a round tries them. See [`serves`].
+    fn in_order(
+        serves: &dyn Fn(PeerKey) -> bool,
+        routes: &Routes,
+        route: &Route,
+        first: usize,
+        addresses: &[SocketAddr],
+    ) -> Vec<SocketAddr> {
         let mut ordered = addresses.to_vec();
         let first = match route.usage {
             Usage::Sticky if ordered.len() > IN_TURN => first,
@@ -211,7 +222,7 @@ impl Connector {
             ordered.truncate(IN_TURN);
         } else {
             // A dead server delays no call that another one can take.
-            ordered.sort_by_key(|address| !routes.serves(PeerKey::new(*address)));
+            ordered.sort_by_key(|address| !serves(PeerKey::new(*address)));
         }
         ordered
     }
@@ -269,7 +280,13 @@ impl Connector {
             }
             Source::Addresses(all) => {
                 sought.route.tell_omitted(all.omitted);
-                let all = Self::in_order(&self.routes, &sought.route, sought.first, &all.addresses);
+                let all = Self::in_order(
+                    &serves(transport, &self.routes),
+                    &self.routes,
+                    &sought.route,
+                    sought.first,
+                    &all.addresses,
+                );
                 let round = sought.round.insert(Round::trying(&all, in_turn, now));
                 round.advance(transport, &self.routes, connect)
             }
@@ -305,7 +322,14 @@ impl Connector {
             }
             Err(error) => error,
         };
-        round.looked_up(&Self::in_order(&self.routes, &sought.route, sought.first, &sought.last), error);
+        let order = Self::in_order(
+            &serves(transport, &self.routes),
+            &self.routes,
+            &sought.route,
+            sought.first,
+            &sought.last,
+        );
+        round.looked_up(&order, error);
         let step = round.advance(transport, &self.routes, sought.route.connect());
         self.follow(transport, id, step);
     }
@@ -400,7 +424,13 @@ impl Connector {
                 continue;
             };
             if round.is_lookup_late(now) {
-                let addresses = Self::in_order(&self.routes, &sought.route, sought.first, &sought.last);
+                let addresses = Self::in_order(
+                    &serves(transport, &self.routes),
+                    &self.routes,
+                    &sought.route,
+                    sought.first,
+                    &sought.last,
+                );
                 round.looked_up(&addresses, Round::late_lookup());
             }
             let step = round.advance(transport, &self.routes, sought.route.connect());
@@ -498,7 +528,7 @@ mod tests {
         let firsts = |usage| {
             let (routes, id) = (opened(), RouteId(NonZeroU32::MIN));
             let route = Route::new(id, Target::from(addresses), usage);
-            let first = |_| Connector::in_order(&routes, &route, 0, &addresses)[0];
+            let first = |_| Connector::in_order(&|_| false, &routes, &route, 0, &addresses)[0];
             (0..64).map(first).collect::<BTreeSet<_>>().len()
         };
         assert_eq!([Usage::Sticky, Usage::Current].map(firsts), [1, 1]);
