@@ -63,7 +63,7 @@ impl Transport {
     }
 
     /// Begins to connect to a node, if there is no session and it is time for an attempt. The result of the
-    /// attempt is reported to [`Event::Peer`]. The attempt may have begun earlier, and may last until a
+    /// attempt is reported by [`Event::Peer`](crate::Event::Peer). The attempt may have begun earlier, and may last until a
     /// removed device is back. With [`Connect::Wait`] a caller waits through pauses: the next attempt begins early, so that
     /// a request leaves at least once a second. Call this again after each failed attempt while a caller waits.
     pub fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach {
@@ -80,7 +80,7 @@ impl Transport {
         }
     }
 
-    /// Takes a message. The requested outcomes are reported to [`Event::Sent`], at most once, and never from
+    /// Takes a message. The requested outcomes are reported by [`Event::Sent`](crate::Event::Sent), at most once, and never from
     /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect
     /// in progress, or begins one.
     ///
