@@ -215,6 +215,12 @@ impl Crossings {
         }
     }
 
+    /// Returns true if pollers were handed items that must be woken.
+    #[inline]
+    pub(crate) fn is_anyone_unwoken(&self) -> bool {
+        !self.unwoken.is_empty()
+    }
+
     /// Returns the pollers that were handed items since the last call. The caller wakes them.
     pub(crate) fn take_unwoken(&mut self) -> vec::Drain<'_, usize> {
         self.unwoken.drain(..)

@@ -140,6 +140,10 @@ impl Transport {
             self.res.events.message(from, message);
             return None;
         }
+        // Its handler may take long, and other pollers need not wait for it.
+        if self.crossings.is_anyone_unwoken() {
+            self.wake_crossed();
+        }
         self.receiving.is_handling = true;
         Some(Event::Message(from, message))
     }
