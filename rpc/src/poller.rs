@@ -21,7 +21,7 @@ use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
 use crate::status::Status;
 use crate::status::reason::Reason;
 use crate::stream::Unsent;
-use crate::wire::frame::{By, FrameError, Header, NOBODY, StreamHeader, StreamPart, Unread};
+use crate::wire::frame::{FrameError, Header, NOBODY, RepliedBy, StreamHeader, StreamPart, Unparsed};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::mem;
@@ -447,12 +447,12 @@ impl Rpc {
     }
 
     /// Handles a malformed frame, or one with unknown parts. Answers it if its sender waits for a reply.
-    fn unread(&mut self, transport: &mut Transport, from: Origin, message: &[u8], error: FrameError) {
-        match Header::unread(message) {
-            Some(Unread::Request { call, one_way }) => {
+    fn unparsed(&mut self, transport: &mut Transport, from: Origin, message: &[u8], error: FrameError) {
+        match Header::unparsed(message) {
+            Some(Unparsed::Request { call, one_way }) => {
                 self.dispatch.refuse(transport, from, call, one_way, error);
             }
-            Some(Unread::Reply { call }) => self.table.unread(transport.now(), from.peer, call, error),
+            Some(Unparsed::Reply { call }) => self.table.unparsed(transport.now(), from.peer, call, error),
             // Not a warning, because a peer could fill the log with them.
             None => {
                 tracing::debug!(peer = ?from.peer, %error, "a message that is not an RPC frame was dropped");
@@ -521,7 +521,7 @@ impl Rpc {
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
-                return self.unread(transport, from, message.as_slice(), error);
+                return self.unparsed(transport, from, message.as_slice(), error);
             }
         };
         match header {
@@ -529,7 +529,7 @@ impl Rpc {
                 self.dispatch.request_by_name(transport, from, request, message, encoded, &self.ready);
             }
             // The refusal of a call that has no reply, and that may have ended.
-            Header::Reply { call, by: By::Node { reason, ran: false }, .. } if is_one_way(call) => {
+            Header::Reply { call, by: RepliedBy::Node { reason, ran: false }, .. } if is_one_way(call) => {
                 self.inbox.lifecycle().counters.not_served_by_peers.add();
                 if reason == Some(Reason::NoMethod) {
                     self.table.forget_numbers(from.peer);
@@ -537,7 +537,7 @@ impl Rpc {
             }
             Header::Reply { call, code, by, number, metadata } => {
                 number.into_iter().for_each(|number| self.table.learn(from, number));
-                if let By::Node { reason: Some(Reason::Draining), ran: false } = by {
+                if let RepliedBy::Node { reason: Some(Reason::Draining), ran: false } = by {
                     // Before the caller makes the call again.
                     self.leave_out(from);
                 }
@@ -582,7 +582,7 @@ impl Rpc {
             }
         }
         // The sender of a request knows.
-        if let Some(Unread::Reply { call }) = Header::unread(frame) {
+        if let Some(Unparsed::Reply { call }) = Header::unparsed(frame) {
             self.table.given_up(now, from.peer, call, bytes);
         }
         self.inbox.running().nobody();
@@ -599,7 +599,7 @@ impl Rpc {
             }
             // The head of a reply may lack a part of what the header names.
             _ => {
-                if let Some(Unread::Reply { call }) = Header::unread(head) {
+                if let Some(Unparsed::Reply { call }) = Header::unparsed(head) {
                     self.dispatch.reply_not_sent(transport, to, call, cause);
                 }
             }

@@ -1,7 +1,7 @@
 //! A call in flight, as the table of calls stores it, and its number.
 
 use crate::call::{Answer, Submission};
-use crate::wire::frame::{Header, Unread};
+use crate::wire::frame::{Header, Unparsed};
 use crate::wire::name::MethodName;
 use trunkline_transport::{DeadlineKey, Leaves, PeerKey, SessionNumber, Turn};
 use trunkline_verbs::Time;
@@ -97,7 +97,7 @@ pub(super) fn parts(call: u64) -> Option<(usize, u32)> {
 
 /// Returns true if a frame is a reply to this call, or announces it.
 pub(super) fn is_reply_to(frame: &[u8], call: u64) -> bool {
-    matches!(Header::unread(frame), Some(Unread::Reply { call: of }) if of == call)
+    matches!(Header::unparsed(frame), Some(Unparsed::Reply { call: of }) if of == call)
 }
 
 /// Returns the time left in microseconds, as the transport writes it in a header, so that it need not rewrite it.

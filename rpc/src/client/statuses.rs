@@ -6,7 +6,7 @@ use crate::node::budgets::check_metadata;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::status_body::{self, StatusTexts};
-use crate::wire::frame::{By, FrameError};
+use crate::wire::frame::{FrameError, RepliedBy};
 use crate::wire::metadata::{MetadataBytes, ReplyMetadata};
 use crate::wire::name::MethodName;
 use std::ops::Range;
@@ -52,7 +52,7 @@ pub(super) fn status_of(
     method: &MethodName,
     server: PeerKey,
     code: Code,
-    by: By,
+    by: RepliedBy,
     message: Message,
     encoded: Range<usize>,
 ) -> Status {
@@ -72,8 +72,8 @@ pub(super) fn status_of(
 }
 
 /// Creates a status with this text.
-fn failed(method: &MethodName, server: PeerKey, code: Code, by: By, text: &str) -> Status {
-    let By::Node { reason, ran } = by else { return Status::new(code, text) };
+fn failed(method: &MethodName, server: PeerKey, code: Code, by: RepliedBy, text: &str) -> Status {
+    let RepliedBy::Node { reason, ran } = by else { return Status::new(code, text) };
     let name = format_args!("{method} at {server}");
     let text = match reason {
         Some(Reason::NoService) => format!("{name}: the server has no such service"),

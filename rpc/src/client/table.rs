@@ -20,7 +20,7 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Address, Expiry, Misuse};
 use crate::wire::frame::{
-    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, Number, RequestHeader, StreamPart, send,
+    Encoded, FrameError, HANDLER_ERROR, Header, MethodRef, Number, RepliedBy, RequestHeader, StreamPart, send,
 };
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::name::MethodName;
@@ -232,8 +232,8 @@ impl Table {
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
         }
-        let (asked, session) = self.asked(peer, pending.method);
-        match self.send(transport, peer, pending, asked, session, leaves) {
+        let (method_ref, session) = self.method_ref(peer, pending.method);
+        match self.send(transport, peer, pending, method_ref, session, leaves) {
             Ok(is_queued) => Ok(is_queued),
             Err(error) => self.not_taken(transport, peer, pending, error, leaves),
         }
@@ -253,7 +253,7 @@ impl Table {
         let may_follow = pending.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
             // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
-            self.send(transport, peer, pending, Asked::from(pending.method), None, leaves)
+            self.send(transport, peer, pending, MethodRef::from(pending.method), None, leaves)
         } else {
             Err(error)
         };
@@ -281,7 +281,7 @@ impl Table {
         transport: &mut Transport,
         peer: PeerKey,
         pending: &mut Submission,
-        asked: Asked,
+        method_ref: MethodRef,
         session: Option<SessionNumber>,
         leaves: Leaves,
     ) -> Result<bool, SendError> {
@@ -302,7 +302,8 @@ impl Table {
         // A stream may have no deadline.
         let is_timed = !opens || deadline != Time::MAX;
         let time_left_us = if is_timed { microseconds(deadline, now) } else { 0 };
-        let header = Header::Request(RequestHeader { call, one_way, opens, asked, time_left_us, metadata });
+        let header =
+            Header::Request(RequestHeader { call, one_way, opens, method_ref, time_left_us, metadata });
         let mut out = Outgoing {
             peer,
             toward: order.map_or(Toward::Any, Toward::Turn),
@@ -415,11 +416,15 @@ impl Table {
     }
 
     /// Returns the way a request names its method, and the session that it is bound to by that.
-    fn asked(&mut self, peer: PeerKey, method: &'static MethodName) -> (Asked, Option<SessionNumber>) {
+    fn method_ref(
+        &mut self,
+        peer: PeerKey,
+        method: &'static MethodName,
+    ) -> (MethodRef, Option<SessionNumber>) {
         match self.numbers.of(peer, method) {
-            Some((number, _)) if mutant!(numbers_outlive_their_session) => (Asked::Number(number), None),
-            Some((number, session)) => (Asked::Number(number), Some(session)),
-            None => (Asked::from(method), None),
+            Some((number, _)) if mutant!(numbers_outlive_their_session) => (MethodRef::Number(number), None),
+            Some((number, session)) => (MethodRef::Number(number), Some(session)),
+            None => (MethodRef::from(method), None),
         }
     }
 
@@ -525,7 +530,7 @@ impl Table {
         from: PeerKey,
         call: u64,
         code: u8,
-        by: By,
+        by: RepliedBy,
         metadata: MetadataBytes,
         message: Message,
         encoded: Range<usize>,
@@ -533,7 +538,7 @@ impl Table {
         let most_metadata = self.most_metadata;
         let Some(flight) = self.waiting(from, call) else { return };
         let (method, counters) = (flight.method, flight.counters);
-        if let By::Node { reason: Some(Reason::Draining), ran: false } = by
+        if let RepliedBy::Node { reason: Some(Reason::Draining), ran: false } = by
             && self.is_taken_back(call)
         {
             return;
@@ -546,7 +551,7 @@ impl Table {
         };
         let outcome = if code == 0 {
             Ok(Response::new(message, encoded, self.most_decoded).with_metadata(metadata))
-        } else if code == HANDLER_ERROR && by == By::Handler {
+        } else if code == HANDLER_ERROR && by == RepliedBy::Handler {
             self.counters.at(counters).into_iter().for_each(MethodCounters::failed_by_error);
             Ok(Response::of_error(message, encoded, self.most_decoded).with_metadata(metadata))
         } else {
@@ -575,7 +580,7 @@ impl Table {
     }
 
     /// Handles a reply that cannot be read.
-    pub(crate) fn unread(&mut self, now: Time, from: PeerKey, call: u64, error: FrameError) {
+    pub(crate) fn unparsed(&mut self, now: Time, from: PeerKey, call: u64, error: FrameError) {
         let Some(flight) = self.waiting(from, call) else { return };
         let status = unreadable(&flight.name(), error);
         self.finish(now, call, Err(status));

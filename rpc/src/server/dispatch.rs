@@ -19,8 +19,8 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{CallStream, first_charge};
 use crate::wire::frame::{
-    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, Method as MethodExtension, NOBODY, Number,
-    RequestHeader, send, status_body,
+    Encoded, FrameError, HANDLER_ERROR, Header, Method as MethodExtension, MethodRef, NOBODY, Number,
+    RepliedBy, RequestHeader, send, status_body,
 };
 use crate::wire::metadata::{Metadata, MetadataBytes, ReplyMetadata};
 use crate::wire::method_shapes::MethodShapes;
@@ -283,9 +283,9 @@ impl Dispatch {
                 return;
             }
         }
-        let table = match header.asked {
-            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
-            Asked::Method(_) => None,
+        let table = match header.method_ref {
+            MethodRef::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
+            MethodRef::Method(_) => None,
         };
         let deadline = (header.time_left_us > 0)
             .then(|| transport.now().plus_ns(u64::from(header.time_left_us) * NS_PER_US));
@@ -338,11 +338,11 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        let RequestHeader { asked, one_way, metadata, .. } = header;
+        let RequestHeader { method_ref, one_way, metadata, .. } = header;
         let found = self.find(&header);
         let found = found.and_then(|table| self.compare(&header, table, message.as_slice()));
-        let number = match (asked, &found) {
-            (Asked::Method(MethodExtension { method, schema, .. }), Ok(table)) => {
+        let number = match (method_ref, &found) {
+            (MethodRef::Method(MethodExtension { method, schema, .. }), Ok(table)) => {
                 let number = self.served(*table).and_then(|served| served.number);
                 number.map(|number| Number { number, schema, method })
             }
@@ -350,7 +350,7 @@ impl Dispatch {
         };
         let streams = found.as_ref().ok().and_then(|table| self.served(*table)).map(|served| served.streams);
         let (key, streams) = (Key::new(from, header.call), streams.unwrap_or_default());
-        let table = found.as_ref().map_or_else(|_| self.refused_method(asked), |table| *table);
+        let table = found.as_ref().map_or_else(|_| self.refused_method(method_ref), |table| *table);
         let caller = Caller { key, deadline, one_way, metadata, table, streams, number, overtakes: false };
         // A node that drains waits for what it sends, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
@@ -358,16 +358,22 @@ impl Dispatch {
         }
         match self.check_phase().and(found) {
             Ok(table) => self.start(transport, caller, table, message, encoded, ready),
-            Err(status) => self.refuse_unfound(transport, caller, asked, status),
+            Err(status) => self.refuse_unfound(transport, caller, method_ref, status),
         }
     }
 
     /// Refuses a request of a method that this node does not serve, or not now.
-    fn refuse_unfound(&mut self, transport: &mut Transport, caller: Caller, asked: Asked, status: Status) {
+    fn refuse_unfound(
+        &mut self,
+        transport: &mut Transport,
+        caller: Caller,
+        method_ref: MethodRef,
+        status: Status,
+    ) {
         if caller.one_way && status.reason() != Some(Reason::Draining) {
             self.counters(caller.table).refused();
             self.counters(caller.table).failed(status.code());
-            self.not_served(transport, caller.key, asked, &status);
+            self.not_served(transport, caller.key, method_ref, &status);
         } else {
             self.refuse_call(transport, caller, status);
         }
@@ -466,7 +472,7 @@ impl Dispatch {
     fn reply_at_once(&mut self, transport: &mut Transport, caller: &Caller, mut parts: Parts) {
         let metadata = MetadataBytes::default();
         let header =
-            Header::Reply { call: caller.key.call, code: 0, by: By::Handler, number: None, metadata };
+            Header::Reply { call: caller.key.call, code: 0, by: RepliedBy::Handler, number: None, metadata };
         let sent = if waits_for_room(caller, &parts) {
             self.send_or_wait(transport, *caller, header, parts)
         } else {
@@ -714,7 +720,7 @@ impl Dispatch {
         let metadata = self.metadata_of(metadata, &mut outcome);
         outcome.as_ref().err().into_iter().for_each(|failure| self.failed(now, &caller, failure));
         let (code, by, mut encoded, body) = match outcome {
-            Ok(reply) => (0, By::Handler, reply.encoded, reply.body),
+            Ok(reply) => (0, RepliedBy::Handler, reply.encoded, reply.body),
             Err(failure) => self.of_failure(failure),
         };
         let metadata = metadata.map_or_else(MetadataBytes::default, |metadata| {
@@ -733,7 +739,7 @@ impl Dispatch {
             if code == 0 {
                 self.count_unsent(caller.table, &error);
             }
-            let ran = !matches!(by, By::Node { ran: false, .. });
+            let ran = !matches!(by, RepliedBy::Node { ran: false, .. });
             self.reply_with_refusal(transport, caller, ran, error);
         }
     }
@@ -808,16 +814,16 @@ impl Dispatch {
     /// Drops a one-way request of a method that this node does not serve: counts it, logs each such service and method
     /// once, and makes the caller's node count it too, unless that node accepts too few frames.
     #[cold]
-    fn not_served(&mut self, transport: &mut Transport, key: Key, asked: Asked, status: &Status) {
+    fn not_served(&mut self, transport: &mut Transport, key: Key, method_ref: MethodRef, status: &Status) {
         let lifecycle = self.inbox.lifecycle();
-        let service = match asked {
-            Asked::Method(method) => self.services.get(&method.service),
-            Asked::Number(_) => None,
+        let service = match method_ref {
+            MethodRef::Method(method) => self.services.get(&method.service),
+            MethodRef::Number(_) => None,
         };
-        let hash = match (asked, service) {
-            (Asked::Method(method), None) => method.service,
-            (Asked::Method(method), Some(_)) => method.method,
-            (Asked::Number(number), _) => u64::from(number),
+        let hash = match (method_ref, service) {
+            (MethodRef::Method(method), None) => method.service,
+            (MethodRef::Method(method), Some(_)) => method.method,
+            (MethodRef::Number(number), _) => u64::from(number),
         };
         if lifecycle.count_not_served(hash) {
             let service = service.map_or("of another name", |service| service.name);
@@ -829,7 +835,7 @@ impl Dispatch {
         if transport.has_reply_room(key.peer).is_err() {
             return;
         }
-        let by = By::Node { reason: status.reason(), ran: false };
+        let by = RepliedBy::Node { reason: status.reason(), ran: false };
         let header = Header::Reply {
             call: key.call,
             code: status.code().number(),
@@ -917,15 +923,15 @@ impl Dispatch {
     }
 
     /// Returns the code, origin, encoded part and body of a failed call's reply.
-    fn of_failure(&self, failure: Failure) -> (u8, By, Encoded, Body) {
+    fn of_failure(&self, failure: Failure) -> (u8, RepliedBy, Encoded, Body) {
         let (by, status) = match failure {
-            Failure::Error(error) => return (HANDLER_ERROR, By::Handler, error.0, Body::new()),
+            Failure::Error(error) => return (HANDLER_ERROR, RepliedBy::Handler, error.0, Body::new()),
             Failure::Handler(status) if !status.may_have_run() && mutant!(forwarded_status_is_trusted) => {
-                (By::Node { reason: status.reason(), ran: false }, status)
+                (RepliedBy::Node { reason: status.reason(), ran: false }, status)
             }
-            Failure::Handler(status) => (By::Handler, status),
+            Failure::Handler(status) => (RepliedBy::Handler, status),
             Failure::Node(status) => {
-                (By::Node { reason: status.reason(), ran: status.may_have_run() }, status)
+                (RepliedBy::Node { reason: status.reason(), ran: status.may_have_run() }, status)
             }
         };
         let status = status.within_limits();

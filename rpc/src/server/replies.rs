@@ -447,7 +447,7 @@ impl WaitingReplies {
 mod tests {
     use super::*;
     use crate::node::budgets::{Budgets, Limits};
-    use crate::wire::frame::By;
+    use crate::wire::frame::RepliedBy;
     use crate::wire::metadata::MetadataBytes;
     use std::sync::Arc;
     use trunkline_testkit::{CountingAllocator, runs_alone};
@@ -475,7 +475,7 @@ mod tests {
         let mut caller = Caller::of_one_way(Key::new(origin, call));
         caller.deadline = deadline;
         let metadata = MetadataBytes::default();
-        let header = Header::Reply { call, code: 0, by: By::Handler, number: None, metadata };
+        let header = Header::Reply { call, code: 0, by: RepliedBy::Handler, number: None, metadata };
         let mut encoded = Encoded::default();
         encoded.buffer().extend([0x5a; 20]);
         replies.add(WaitingReply::new(caller, header, (encoded, Body::new())), now).expect("there is room");

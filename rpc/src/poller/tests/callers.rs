@@ -7,7 +7,9 @@ use crate::server::Service;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{ItemBuffer, Stream};
-use crate::wire::frame::{Asked, By, Header, Method, Number, RequestHeader, StreamHeader, StreamPart};
+use crate::wire::frame::{
+    Header, Method, MethodRef, Number, RepliedBy, RequestHeader, StreamHeader, StreamPart,
+};
 use crate::wire::name::{MethodName, ServiceName, Streams};
 use bytes::Bytes;
 use std::pin::Pin;
@@ -78,7 +80,7 @@ impl Caller {
     }
 
     /// Returns the replies that come, with their calls.
-    fn replies(&mut self) -> Vec<(u64, u8, By)> {
+    fn replies(&mut self) -> Vec<(u64, u8, RepliedBy)> {
         let reply = |(header, _)| match header {
             Header::Reply { call, code, by, .. } => Some((call, code, by)),
             _ => None,
@@ -133,19 +135,19 @@ impl Caller {
             replies.extend(peer.frame());
             (!replies.is_empty()).then_some(())
         });
-        assert!(matches!(replies[0].1, Header::Reply { call: 99, code: 0, by: By::Handler, .. }));
+        assert!(matches!(replies[0].1, Header::Reply { call: 99, code: 0, by: RepliedBy::Handler, .. }));
     }
 }
 
 fn request(method: &MethodName, call: u64) -> RequestHeader {
     let (one_way, opens) = (method.one_way, method.streams.any());
-    RequestHeader { call, one_way, opens, asked: method.into(), time_left_us: 0, metadata: 0 }
+    RequestHeader { call, one_way, opens, method_ref: method.into(), time_left_us: 0, metadata: 0 }
 }
 
 /// Returns the number of a method, at a node that serves [`own`] first.
-fn numbered(method: &MethodName) -> Asked {
+fn numbered(method: &MethodName) -> MethodRef {
     let number = METHODS.iter().position(|other| other.hash == method.hash).expect("it has one");
-    Asked::Number(u16::try_from(2 + number).expect("there are few"))
+    MethodRef::Number(u16::try_from(2 + number).expect("there are few"))
 }
 
 fn stream(call: u64, part: StreamPart, item: &[u8]) -> Vec<u8> {
@@ -157,8 +159,8 @@ fn data(number: u16) -> StreamPart {
 }
 
 /// Returns the reply that ends a call whose caller has broken the protocol.
-fn broken(call: u64) -> (u64, u8, By) {
-    (call, Code::Internal.number(), By::Node { reason: Some(Reason::OtherProtocol), ran: true })
+fn broken(call: u64) -> (u64, u8, RepliedBy) {
+    (call, Code::Internal.number(), RepliedBy::Node { reason: Some(Reason::OtherProtocol), ran: true })
 }
 
 /// A service for panics, and for counting the items that a handler produces.
@@ -240,19 +242,20 @@ fn unserved_requests_are_refused_and_counted() {
         bytes[1] |= 0x80;
         bytes
     };
-    let asks = |method, asked| bytes(RequestHeader { asked, ..request(method, 1) });
-    let told = |method, one_way, asked| bytes(RequestHeader { one_way, asked, ..request(method, 1) });
-    let opened = |method, opens, asked| bytes(RequestHeader { opens, asked, ..request(method, 1) });
+    let asks = |method, method_ref| bytes(RequestHeader { method_ref, ..request(method, 1) });
+    let told =
+        |method, one_way, method_ref| bytes(RequestHeader { one_way, method_ref, ..request(method, 1) });
+    let opened = |method, opens, method_ref| bytes(RequestHeader { opens, method_ref, ..request(method, 1) });
     let of_kind = |method: &'static MethodName, streams| match method.into() {
-        Asked::Method(named) => Asked::Method(Method { streams, ..named }),
+        MethodRef::Method(named) => MethodRef::Method(Method { streams, ..named }),
         number => number,
     };
     let refused = Refusal(Reason::NoMethod);
     let mut cases = vec![
         ("number", asks(ECHO, numbered(ECHO)), Echo, [0; 4]),
-        ("number of no method", asks(ECHO, Asked::Number(13)), refused, [0; 4]),
-        ("largest number", asks(ECHO, Asked::Number(0xfffe)), refused, [0; 4]),
-        ("one-way, number of no method", told(ECHO, true, Asked::Number(13)), refused, [1, 0, 0, 0]),
+        ("number of no method", asks(ECHO, MethodRef::Number(13)), refused, [0; 4]),
+        ("largest number", asks(ECHO, MethodRef::Number(0xfffe)), refused, [0; 4]),
+        ("one-way, number of no method", told(ECHO, true, MethodRef::Number(13)), refused, [1, 0, 0, 0]),
         ("critical extension", extended(false, 1), Refusal(Reason::UnknownExtension), [0, 0, 1, 0]),
         ("one-way, critical extension", extended(true, 1), Nothing, [0, 1, 1, 0]),
         ("other extension", extended(false, 0), Echo, [0; 4]),
@@ -282,11 +285,17 @@ fn unserved_requests_are_refused_and_counted() {
         let before = counters(caller);
         caller.post(0, bytes);
         let answers = caller.frames().into_iter().map(|(header, rest)| match header {
-            Header::Reply { call: 1, code: 0, by: By::Handler, .. } => {
+            Header::Reply { call: 1, code: 0, by: RepliedBy::Handler, .. } => {
                 assert!(rest.ends_with(b"body"));
                 Echo
             }
-            Header::Reply { call: 1, code, by: By::Node { reason: Some(reason), ran }, number, .. } => {
+            Header::Reply {
+                call: 1,
+                code,
+                by: RepliedBy::Node { reason: Some(reason), ran },
+                number,
+                ..
+            } => {
                 assert_eq!((code, ran, number), (Code::Unimplemented.number(), false, None));
                 Refusal(reason)
             }

@@ -6,7 +6,7 @@ use super::service::{ECHO, FEED, METHODS};
 use crate::client::CallOptions;
 use crate::status::Code;
 use crate::status::reason::Reason;
-use crate::wire::frame::{By, Header, StreamPart};
+use crate::wire::frame::{Header, RepliedBy, StreamPart};
 use crate::wire::metadata::MetadataBytes;
 use bytes::Bytes;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ fn refusal(request: Arrived) -> Header {
     Header::Reply {
         call: request.header.call,
         code: Code::Unavailable.number(),
-        by: By::Node { reason: Some(Reason::Draining), ran: false },
+        by: RepliedBy::Node { reason: Some(Reason::Draining), ran: false },
         number: None,
         metadata: MetadataBytes::default(),
     }

@@ -4,14 +4,20 @@ use super::service::{ECHO, HANG};
 use super::{Peer, World};
 use crate::node::Node;
 use crate::status::reason::Reason;
-use crate::wire::frame::{By, Header, RequestHeader};
+use crate::wire::frame::{Header, RepliedBy, RequestHeader};
 use crate::wire::name::MethodName;
 use std::time::Duration;
 
 /// Makes a call.
 fn ask(node: &Node, peer: &Peer, method: &MethodName, call: u64, time_left_us: u32) {
-    let header =
-        RequestHeader { call, one_way: false, opens: false, asked: method.into(), time_left_us, metadata: 0 };
+    let header = RequestHeader {
+        call,
+        one_way: false,
+        opens: false,
+        method_ref: method.into(),
+        time_left_us,
+        metadata: 0,
+    };
     peer.send(node.local_address(), &Header::Request(header), &[], &[]);
 }
 
@@ -19,7 +25,10 @@ fn ask(node: &Node, peer: &Peer, method: &MethodName, call: u64, time_left_us: u
 fn told(peer: &Peer) -> (Vec<usize>, usize) {
     let count = |header: &Header| usize::from(*header == Header::Drained);
     let is_refusal = |header: &Header| {
-        matches!(header, Header::Reply { by: By::Node { reason: Some(Reason::Draining), ran: false }, .. })
+        matches!(
+            header,
+            Header::Reply { by: RepliedBy::Node { reason: Some(Reason::Draining), ran: false }, .. }
+        )
     };
     let lines = peer.lines.iter().map(|line| std::mem::take(&mut line.arrived.borrow_mut().frames));
     let lines = lines.map(|frames| frames.into_iter().map(|(_, bytes)| Header::parse(&bytes).unwrap().0));

@@ -6,7 +6,7 @@ use crate::node::Node;
 use crate::node::budgets::ARGUMENTS;
 use crate::status::Code;
 use crate::status::reason::Reason;
-use crate::wire::frame::{By, Header, RequestHeader};
+use crate::wire::frame::{Header, RepliedBy, RequestHeader};
 use crate::wire::metadata::{Metadata, TraceContext};
 use crate::wire::name::MethodName;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn ask(world: &mut World, node: &Node, peer: &Peer, method: &'static MethodName,
         call: world.now().0,
         one_way: false,
         opens: method.streams.any(),
-        asked: method.into(),
+        method_ref: method.into(),
         time_left_us: 0,
         metadata: u32::try_from(block.len()).unwrap(),
     };
@@ -51,7 +51,7 @@ fn ask(world: &mut World, node: &Node, peer: &Peer, method: &'static MethodName,
     world.run();
     let (_, header, _) = peer.frame()?;
     match header {
-        Header::Reply { code, by: By::Node { reason: Some(reason), ran: false }, .. } => {
+        Header::Reply { code, by: RepliedBy::Node { reason: Some(reason), ran: false }, .. } => {
             Some((Code::from_number(code), reason))
         }
         other => panic!("{other:?} is no refusal"),

@@ -5,7 +5,7 @@ use super::{Peer, World};
 use crate::node::Node;
 use crate::server::Service;
 use crate::status::reason::Reason;
-use crate::wire::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
+use crate::wire::frame::{Header, RepliedBy, RequestHeader, StreamHeader, StreamPart};
 use crate::wire::name::{MethodName, ServiceName, Streams};
 use bytes::Bytes;
 use std::time::Duration;
@@ -42,8 +42,8 @@ fn sizes() -> Service {
 
 /// Sends a request, and lets it arrive.
 fn ask(world: &mut World, node: &Node, peer: &Peer, method: &MethodName, call: u64, body: &[u8]) {
-    let (one_way, opens, asked) = (method.one_way, method.streams.any(), method.into());
-    let header = RequestHeader { call, one_way, opens, asked, time_left_us: 0, metadata: 0 };
+    let (one_way, opens, method_ref) = (method.one_way, method.streams.any(), method.into());
+    let header = RequestHeader { call, one_way, opens, method_ref, time_left_us: 0, metadata: 0 };
     peer.send(node.local_address(), &Header::Request(header), &[], body);
     world.wait(Duration::from_micros(100));
 }
@@ -68,7 +68,7 @@ fn used(world: &World, node: &Node, name: &str) -> usize {
 /// Returns the calls of the replies that have arrived, and the reasons of refusals with whether the handler ran.
 fn replied(peer: &Peer) -> Vec<(u64, Option<(Reason, bool)>)> {
     let replies = peer.frames().into_iter().filter_map(|(_, header, _)| match header {
-        Header::Reply { call, by: By::Node { reason: Some(reason), ran }, .. } => {
+        Header::Reply { call, by: RepliedBy::Node { reason: Some(reason), ran }, .. } => {
             Some((call, Some((reason, ran))))
         }
         Header::Reply { call, code: 0, .. } => Some((call, None)),

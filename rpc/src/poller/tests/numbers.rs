@@ -5,14 +5,14 @@ use super::service::{ECHO, METHODS};
 use crate::client::CallOptions;
 use crate::status::Code;
 use crate::status::reason::Reason;
-use crate::wire::frame::{Asked, By, Header, Number};
+use crate::wire::frame::{Header, MethodRef, Number, RepliedBy};
 use crate::wire::metadata::MetadataBytes;
 use bytes::Bytes;
 
 /// Makes a call of `ECHO` and drops it. Returns the name of the method in its request.
-fn asked(server: &mut Server) -> Asked {
+fn method_ref(server: &mut Server) -> MethodRef {
     let _call = server.call(ECHO, CallOptions::new(), Bytes::new());
-    server.request().header.asked
+    server.request().header.method_ref
 }
 
 /// Sends a number that no call waits for.
@@ -26,7 +26,7 @@ fn refuse(server: &Server, request: Arrived) {
     let refusal = Header::Reply {
         call: request.header.call,
         code: Code::Unimplemented.number(),
-        by: By::Node { reason: Some(Reason::NoMethod), ran: false },
+        by: RepliedBy::Node { reason: Some(Reason::NoMethod), ran: false },
         number: None,
         metadata: MetadataBytes::default(),
     };
@@ -36,33 +36,33 @@ fn refuse(server: &Server, request: Arrived) {
 #[test]
 fn a_number_is_used_if_it_was_asked_for_and_until_a_request_by_number_is_refused() {
     let (mut server, right) = (Server::new(), number(ECHO));
-    let (by_hash, by_number) = (Asked::from(ECHO), Asked::Number(right.number));
+    let (by_hash, by_number) = (MethodRef::from(ECHO), MethodRef::Number(right.number));
     tell(&mut server, right);
-    assert_eq!(asked(&mut server), by_hash, "no call had asked for it");
+    assert_eq!(method_ref(&mut server), by_hash, "no call had asked for it");
     let mut newer = right;
     newer.schema.version += 1;
     tell(&mut server, newer);
-    assert_eq!(asked(&mut server), by_hash, "the server has not checked this schema");
+    assert_eq!(method_ref(&mut server), by_hash, "the server has not checked this schema");
     tell(&mut server, right);
-    assert_eq!(asked(&mut server), by_number);
+    assert_eq!(method_ref(&mut server), by_number);
 
     let call = server.call(ECHO, CallOptions::new(), Bytes::new());
     let request = server.request();
-    assert_eq!(request.header.asked, by_number);
+    assert_eq!(request.header.method_ref, by_number);
     refuse(&server, request);
     let status = server.world.block_on(call).expect_err("it is refused");
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::NoMethod), false), "{status}");
-    assert_eq!(asked(&mut server), by_hash, "after the refusal of a call");
+    assert_eq!(method_ref(&mut server), by_hash, "after the refusal of a call");
 
     // The refusal of a one-way call comes after its end.
     tell(&mut server, right);
-    assert_eq!(asked(&mut server), by_number);
+    assert_eq!(method_ref(&mut server), by_number);
     let call = server.call(&METHODS[5], CallOptions::new(), Bytes::new());
     let request = server.request();
     server.world.block_on(call).expect("it was delivered");
     refuse(&server, request);
     server.world.run();
-    assert_eq!(asked(&mut server), by_hash, "after the refusal of a one-way call");
+    assert_eq!(method_ref(&mut server), by_hash, "after the refusal of a one-way call");
     let report = server.node.report();
     let unserved = report.counters.iter().find(|counter| counter.name == "one_way_calls_not_served");
     assert_eq!(unserved.map(|counter| counter.value), Some(1));

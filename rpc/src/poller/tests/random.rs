@@ -7,7 +7,9 @@ use super::service::{ECHO, FEED, GATHER, HANG, METHODS, TALK};
 use crate::call::{Call, Opened, StreamWait, outgoing};
 use crate::client::CallOptions;
 use crate::stream::{ItemBuffer, Sender, Streaming, channel};
-use crate::wire::frame::{Asked, By, Header, Number, RequestHeader, StreamHeader, StreamPart, Unread};
+use crate::wire::frame::{
+    Header, MethodRef, Number, RepliedBy, RequestHeader, StreamHeader, StreamPart, Unparsed,
+};
 use crate::wire::metadata::MetadataBytes;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -136,7 +138,7 @@ impl Run {
     }
 
     fn post(&mut self, bytes: &[u8]) {
-        if let Some(Unread::Request { call, one_way }) = Header::unread(bytes) {
+        if let Some(Unparsed::Request { call, one_way }) = Header::unparsed(bytes) {
             *self.unanswered.entry(call).or_default() += 1;
             self.requests.0 += 1;
             self.requests.1 += usize::from(one_way);
@@ -148,12 +150,13 @@ impl Run {
     fn request(&mut self) {
         let method = self.random.pick(&METHODS);
         let number = u16::try_from(self.random.below(METHODS.len() + 1)).expect("small");
-        let asked = if self.random.one_in(3) { Asked::Number(number) } else { Asked::from(method) };
+        let method_ref =
+            if self.random.one_in(3) { MethodRef::Number(number) } else { MethodRef::from(method) };
         let header = RequestHeader {
             call: self.random.below(8) as u64,
             one_way: method.one_way != self.random.one_in(12),
             opens: method.streams.any(),
-            asked,
+            method_ref,
             time_left_us: 0,
             metadata: if self.random.one_in(4) { 5 } else { 0 },
         };
@@ -193,9 +196,9 @@ impl Run {
         let call = self.call_of_node();
         let number = self.number();
         let (code, by) = match self.random.below(4) {
-            0 => (self.random.byte(), By::from_number(self.random.byte() & !0x40)),
-            1 => (self.random.byte(), By::Handler),
-            _ => (0, By::Handler),
+            0 => (self.random.byte(), RepliedBy::from_number(self.random.byte() & !0x40)),
+            1 => (self.random.byte(), RepliedBy::Handler),
+            _ => (0, RepliedBy::Handler),
         };
         let trailing = if self.random.one_in(4) { 5 } else { 0 };
         let metadata = MetadataBytes { initial: 0, trailing };

@@ -8,7 +8,7 @@ use crate::call::Outcome;
 use crate::status::Code;
 use crate::status::reason::Reason;
 use crate::stub::DEFAULT_OPTIONS;
-use crate::wire::frame::{By, Header};
+use crate::wire::frame::{Header, RepliedBy};
 use crate::wire::metadata::MetadataBytes;
 use bytes::Bytes;
 use std::pin::pin;
@@ -30,7 +30,7 @@ fn asked(world: &mut World, peer: &Peer) -> (usize, Origin, u64) {
 
 fn reply(call: u64, code: u8, trailing: usize) -> Header {
     let metadata = MetadataBytes { initial: 0, trailing: u32::try_from(trailing).unwrap() };
-    Header::Reply { call, code, by: By::Handler, number: None, metadata }
+    Header::Reply { call, code, by: RepliedBy::Handler, number: None, metadata }
 }
 
 #[test]

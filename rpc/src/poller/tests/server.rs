@@ -7,7 +7,7 @@ use crate::client::{CallOptions, Channel};
 use crate::node::Node;
 use crate::status::Status;
 use crate::stream::Streaming;
-use crate::wire::frame::{By, Header, Number, RequestHeader, StreamHeader, StreamPart};
+use crate::wire::frame::{Header, Number, RepliedBy, RequestHeader, StreamHeader, StreamPart};
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::name::MethodName;
 use bytes::Bytes;
@@ -180,7 +180,7 @@ pub(super) fn error<T: std::fmt::Debug>(items: &mut Streaming<T>) -> Status {
 /// Returns the header of a handler's successful reply.
 pub(super) fn success(request: Arrived) -> Header {
     let (call, metadata) = (request.header.call, MetadataBytes::default());
-    Header::Reply { call, code: 0, by: By::Handler, number: None, metadata }
+    Header::Reply { call, code: 0, by: RepliedBy::Handler, number: None, metadata }
 }
 
 /// Returns the number of a method at a server of the service, whose methods are added in this order.

@@ -6,7 +6,7 @@ use crate::observe::counted::MethodCounters;
 use crate::server::Failure;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::wire::frame::Asked;
+use crate::wire::frame::MethodRef;
 use trunkline_transport::{LogLimit, SendError, Transport};
 use trunkline_verbs::Time;
 
@@ -29,10 +29,10 @@ impl Dispatch {
 
     /// Returns the index of the method that a refused request asks for.
     #[cold]
-    pub(super) fn refused_method(&self, asked: Asked) -> u32 {
-        let table = match asked {
-            Asked::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),
-            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
+    pub(super) fn refused_method(&self, method_ref: MethodRef) -> u32 {
+        let table = match method_ref {
+            MethodRef::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),
+            MethodRef::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
         };
         table.unwrap_or(NOT_SERVED)
     }

@@ -3,7 +3,7 @@
 use super::{Dispatch, Served};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::wire::frame::{Asked, Header, RequestHeader};
+use crate::wire::frame::{Header, MethodRef, RequestHeader};
 use crate::wire::name::{ServiceName, Streams};
 use trunkline_machine::mutant;
 
@@ -13,15 +13,15 @@ impl Dispatch {
     /// A call without a reply to a method with one would have a handler that outlives its session. In the opposite
     /// case the caller would take the end of a handler for its success.
     pub(super) fn find(&self, header: &RequestHeader) -> Result<u32, Status> {
-        let RequestHeader { asked, one_way, opens, .. } = *header;
-        let is_asked = |streams: Streams| match asked {
-            Asked::Number(_) => streams.any() == opens,
-            Asked::Method(method) => streams == method.streams,
+        let RequestHeader { method_ref, one_way, opens, .. } = *header;
+        let is_asked = |streams: Streams| match method_ref {
+            MethodRef::Number(_) => streams.any() == opens,
+            MethodRef::Method(method) => streams == method.streams,
         };
         let fits = |served: &Served| served.one_way == one_way && is_asked(served.streams);
-        let table = match asked {
-            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
-            Asked::Method(method) => self
+        let table = match method_ref {
+            MethodRef::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
+            MethodRef::Method(method) => self
                 .index
                 .get(&method.method)
                 .filter(|(_, owner)| {
@@ -33,13 +33,13 @@ impl Dispatch {
         };
         table
             .filter(|table| self.served(*table).is_some_and(fits))
-            .ok_or_else(|| self.not_found(asked, table))
+            .ok_or_else(|| self.not_found(method_ref, table))
     }
 
     /// Compares the shapes of a method's types with those of a caller, if both have the same version of the schema. The
     /// author is responsible for other versions. A refusal does not tell the number of the method.
     pub(super) fn compare(&self, header: &RequestHeader, table: u32, message: &[u8]) -> Result<u32, Status> {
-        let Asked::Method(method) = header.asked else { return Ok(table) };
+        let MethodRef::Method(method) = header.method_ref else { return Ok(table) };
         let compared = if mutant!(shapes_of_another_method_are_compared) { 0 } else { table };
         let shapes = self.served(compared).and_then(|served| served.shapes?.traced());
         let is_same = |service: &&ServiceName| service.version == method.schema.version;
@@ -54,14 +54,14 @@ impl Dispatch {
 
     /// Returns the status of a request whose method does not exist, or is of the other kind.
     #[cold]
-    pub(super) fn not_found(&self, asked: Asked, other: Option<u32>) -> Status {
+    pub(super) fn not_found(&self, method_ref: MethodRef, other: Option<u32>) -> Status {
         let no_method = |text: String| Status::not_run(Code::Unimplemented, text).because(Reason::NoMethod);
         if let Some(served) = other.and_then(|table| self.served(table)) {
             return no_method(served.kind().to_owned());
         }
-        let method = match asked {
-            Asked::Number(number) => return no_method(format!("number {number}")),
-            Asked::Method(method) => method,
+        let method = match method_ref {
+            MethodRef::Number(number) => return no_method(format!("number {number}")),
+            MethodRef::Method(method) => method,
         };
         match self.services.get(&method.service) {
             None => Status::not_run(Code::Unimplemented, "").because(Reason::NoService),

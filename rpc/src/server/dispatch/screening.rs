@@ -4,7 +4,7 @@ use super::counting::NOT_SERVED;
 use super::{Caller, Dispatch, Key};
 use crate::server::authorize::{Authorizers, IncomingCall, RefusalLog};
 use crate::status::Status;
-use crate::wire::frame::{Asked, RequestHeader};
+use crate::wire::frame::{MethodRef, RequestHeader};
 use crate::wire::metadata::Metadata;
 use crate::wire::name::MethodName;
 use trunkline_transport::{Origin, PeerKey, Screening, Transport};
@@ -33,11 +33,11 @@ impl Dispatch {
         header: &RequestHeader,
         head: &[u8],
     ) -> Screening {
-        let RequestHeader { asked, one_way, metadata, call, .. } = *header;
+        let RequestHeader { method_ref, one_way, metadata, call, .. } = *header;
         // The version and the codec do not matter yet: a caller that is refused learns nothing of them.
-        let table = match asked {
-            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
-            Asked::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),
+        let table = match method_ref {
+            MethodRef::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
+            MethodRef::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),
         };
         let served = table.and_then(|table| self.served(table));
         let streams = served.map(|served| served.streams).unwrap_or_default();
@@ -45,8 +45,8 @@ impl Dispatch {
         let row = table.unwrap_or(NOT_SERVED);
         let caller = Caller { one_way, metadata, table: row, streams, ..Caller::of_one_way(key) };
         let Some((table, method)) = table.zip(served.map(|served| served.name)) else {
-            let status = self.check_phase().err().unwrap_or_else(|| self.not_found(asked, None));
-            self.refuse_unfound(transport, caller, asked, status);
+            let status = self.check_phase().err().unwrap_or_else(|| self.not_found(method_ref, None));
+            self.refuse_unfound(transport, caller, method_ref, status);
             return Screening::Refused;
         };
         let metadata = match self.parse_metadata(metadata, head, head.len()) {

@@ -58,7 +58,7 @@ pub(crate) enum Header {
         /// 0 for success, otherwise a status code; the encoded part is then the status message.
         code: u8,
         /// The side that replied.
-        by: By,
+        by: RepliedBy,
         /// The number of the method, if the request has named it by its hash.
         number: Option<Number>,
         /// Sizes of the metadata, which precedes the encoded part.
@@ -91,7 +91,7 @@ pub(crate) struct RequestHeader {
     /// True if the call streams items.
     pub(crate) opens: bool,
     /// The method.
-    pub(crate) asked: Asked,
+    pub(crate) method_ref: MethodRef,
     /// Time until the caller gives up, in microseconds; 0 for no limit. In an outgoing frame any other value is a
     /// placeholder: the transport writes the time.
     pub(crate) time_left_us: u32,
@@ -99,16 +99,16 @@ pub(crate) struct RequestHeader {
     pub(crate) metadata: u32,
 }
 
-/// The name of a method in a request.
+/// Reference to a method in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum MethodRef {
     /// Number that the server has assigned, known in this session.
     Number(u16),
     /// Hash.
     Method(Method),
 }
 
-impl From<&MethodName> for Asked {
+impl From<&MethodName> for MethodRef {
     fn from(name: &MethodName) -> Self {
         Self::Method(Method {
             method: name.hash,
@@ -120,9 +120,9 @@ impl From<&MethodName> for Asked {
     }
 }
 
-/// A frame that waits for an answer, although it cannot be read.
+/// A frame that cannot be parsed, and whose sender waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unread {
+pub(crate) enum Unparsed {
     /// A request, or a frame of an unknown kind that must not be ignored.
     Request {
         /// The number that the caller gave the call.
@@ -140,7 +140,7 @@ pub(crate) enum Unread {
 /// The side that replied, in one byte: 0 for the handler. For the node, bit 7 is set if the handler may have run, and the
 /// other bits are the number of the reason, or 0x7f.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum RepliedBy {
     /// The handler.
     Handler,
     /// The node, in place of the handler.
@@ -152,7 +152,7 @@ pub(crate) enum By {
     },
 }
 
-impl By {
+impl RepliedBy {
     const UNKNOWN: u8 = 0x7f;
     const RAN: u8 = 0x80;
 
@@ -181,12 +181,12 @@ impl Header {
     /// Appends the header of a frame whose encoded part has `encoded` bytes, and its extensions. The metadata follows.
     pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) {
         match *self {
-            Self::Request(RequestHeader { one_way, asked, metadata, .. }) => {
+            Self::Request(RequestHeader { one_way, method_ref, metadata, .. }) => {
                 let at = into.len();
                 let mut header = [0; LONGEST];
                 let length = self.emit_short(encoded, 0, &mut header);
                 into.extend_from_slice(&header[LONGEST - length..]);
-                if let Asked::Method(method) = asked {
+                if let MethodRef::Method(method) = method_ref {
                     method.emit(one_way, into);
                 }
                 emit_metadata(MetadataBytes::of_request(metadata), into);
@@ -222,7 +222,9 @@ impl Header {
     /// Returns true for a header without extensions, whose frame may have an encoded part.
     pub(super) fn is_short(&self) -> bool {
         match self {
-            Self::Request(request) => matches!(request.asked, Asked::Number(_)) && request.metadata == 0,
+            Self::Request(request) => {
+                matches!(request.method_ref, MethodRef::Number(_)) && request.metadata == 0
+            }
             Self::Reply { number, metadata, .. } => number.is_none() && metadata.is_empty(),
             Self::Number { .. } | Self::Cancel { .. } | Self::Drained | Self::Stream(_) => false,
         }
@@ -248,8 +250,8 @@ impl Header {
     #[inline]
     pub(super) fn emit_short(&self, encoded: u32, bytes: u32, room: &mut [u8; LONGEST]) -> usize {
         match *self {
-            Self::Request(RequestHeader { call, one_way, opens, asked, time_left_us, .. }) => {
-                let number = if let Asked::Number(number) = asked { number } else { UNASSIGNED };
+            Self::Request(RequestHeader { call, one_way, opens, method_ref, time_left_us, .. }) => {
+                let number = if let MethodRef::Number(number) = method_ref { number } else { UNASSIGNED };
                 let kind = if one_way { ONE_WAY } else { REQUEST };
                 let flags = if time_left_us > 0 { HAS_TIME_LEFT } else { 0 };
                 // A node that does not know streams refuses the call.
@@ -329,20 +331,23 @@ impl Header {
         let encoded = u32::from_le_bytes(array(header, 20));
         let extensions = u16::from_le_bytes(array(header, 24));
         let (extensions, encoded) = parts(message, header.len(), extensions, encoded, one_way)?;
-        let asked = match (u16::from_le_bytes(array(header, 2)), extensions.method) {
+        let method_ref = match (u16::from_le_bytes(array(header, 2)), extensions.method) {
             (UNASSIGNED, Some(method)) if method.streams.any() != opens => {
                 return Err(FrameError::MethodKind(method.kind(one_way)));
             }
-            (UNASSIGNED, Some(method)) => Asked::Method(method),
+            (UNASSIGNED, Some(method)) => MethodRef::Method(method),
             (UNASSIGNED, None) | (_, Some(_)) => return Err(FrameError::Method),
-            (number, None) => Asked::Number(number),
+            (number, None) => MethodRef::Number(number),
         };
         let MetadataBytes { initial: metadata, trailing: 0 } = extensions.metadata else {
             return Err(FrameError::Extensions);
         };
         let time_left_us = time_left(header);
         let call = u64::from_le_bytes(array(header, 8));
-        Ok((Self::Request(RequestHeader { call, one_way, opens, asked, time_left_us, metadata }), encoded))
+        Ok((
+            Self::Request(RequestHeader { call, one_way, opens, method_ref, time_left_us, metadata }),
+            encoded,
+        ))
     }
 
     #[inline]
@@ -351,7 +356,7 @@ impl Header {
         let encoded = u32::from_le_bytes(array(header, 16));
         let extensions = u16::from_le_bytes(array(header, 20));
         let (extensions, encoded) = parts(message, header.len(), extensions, encoded, false)?;
-        let (call, by) = (u64::from_le_bytes(array(header, 8)), By::from_number(header[3]));
+        let (call, by) = (u64::from_le_bytes(array(header, 8)), RepliedBy::from_number(header[3]));
         let Extensions { number, metadata, .. } = extensions;
         Ok((Self::Reply { call, code: header[2], by, number, metadata }, encoded))
     }
@@ -380,8 +385,9 @@ impl Header {
         }
         let call = u64::from_le_bytes(array(header, 8));
         let time_left_us = time_left(header);
-        let asked = Asked::Number(number);
-        let request = RequestHeader { call, one_way: false, opens: false, asked, time_left_us, metadata: 0 };
+        let method_ref = MethodRef::Number(number);
+        let request =
+            RequestHeader { call, one_way: false, opens: false, method_ref, time_left_us, metadata: 0 };
         Some((request, LONGEST..LONGEST + encoded))
     }
 
@@ -394,16 +400,16 @@ impl Header {
     }
 
     /// Returns the caller that waits for an answer to bytes that [`Header::parse`] refused, if the bytes identify it.
-    pub(crate) fn unread(message: &[u8]) -> Option<Unread> {
+    pub(crate) fn unparsed(message: &[u8]) -> Option<Unparsed> {
         let (&kind, &flags) = message.first().zip(message.get(1))?;
         let header = message.get(..usize::from(kind >> 4) * 8)?;
         let call = u64::from_le_bytes(*header.get(8..16)?.first_chunk()?);
         match kind {
-            REPLY => Some(Unread::Reply { call }),
-            REQUEST | ONE_WAY | OPEN => Some(Unread::Request { call, one_way: kind == ONE_WAY }),
+            REPLY => Some(Unparsed::Reply { call }),
+            REQUEST | ONE_WAY | OPEN => Some(Unparsed::Request { call, one_way: kind == ONE_WAY }),
             CANCEL | NUMBER | DRAINED => None,
             streams::DATA | streams::RESET | streams::ACCEPT | streams::WINDOW | streams::END => None,
-            _ => (flags & CRITICAL != 0).then_some(Unread::Request { call, one_way: false }),
+            _ => (flags & CRITICAL != 0).then_some(Unparsed::Request { call, one_way: false }),
         }
     }
 }
@@ -470,7 +476,7 @@ mod tests {
         call: 0x0102_0304_0506_0708,
         one_way: true,
         opens: false,
-        asked: Asked::Method(Method {
+        method_ref: MethodRef::Method(Method {
             service: 11,
             method: 12,
             schema: SCHEMA,
@@ -491,7 +497,7 @@ mod tests {
                 call: 6,
                 one_way: false,
                 opens: false,
-                asked: Asked::Number(7),
+                method_ref: MethodRef::Number(7),
                 time_left_us: 0,
                 metadata: 0,
             }),
@@ -499,7 +505,7 @@ mod tests {
                 call: 6,
                 one_way: false,
                 opens: true,
-                asked: Asked::Method(Method {
+                method_ref: MethodRef::Method(Method {
                     service: 11,
                     method: 12,
                     schema: SCHEMA,
@@ -512,21 +518,21 @@ mod tests {
             Header::Reply {
                 call: 5,
                 code: 14,
-                by: By::Handler,
+                by: RepliedBy::Handler,
                 number: None,
                 metadata: MetadataBytes::default(),
             },
             Header::Reply {
                 call: 5,
                 code: 14,
-                by: By::Node { reason: Some(Reason::NoMethod), ran: false },
+                by: RepliedBy::Node { reason: Some(Reason::NoMethod), ran: false },
                 number: Some(NUMBERED),
                 metadata: MetadataBytes::default(),
             },
             Header::Reply {
                 call: 5,
                 code: 14,
-                by: By::Node { reason: None, ran: true },
+                by: RepliedBy::Node { reason: None, ran: true },
                 number: None,
                 metadata: MetadataBytes::default(),
             },
@@ -558,13 +564,14 @@ mod tests {
     #[test]
     fn metadata_precedes_the_encoded_part() {
         let metadata = MetadataBytes { initial: 2, trailing: 1 };
-        let reply = Header::Reply { call: 5, code: 0, by: By::Handler, number: Some(NUMBERED), metadata };
-        let asked = Asked::Number(7);
+        let reply =
+            Header::Reply { call: 5, code: 0, by: RepliedBy::Handler, number: Some(NUMBERED), metadata };
+        let method_ref = MethodRef::Number(7);
         let request = Header::Request(RequestHeader {
             call: 6,
             one_way: false,
             opens: false,
-            asked,
+            method_ref,
             time_left_us: 0,
             metadata: 3,
         });
@@ -687,20 +694,20 @@ mod tests {
         let mut bytes = Vec::new();
         REQUEST_HEADER.emit(0, &mut bytes);
         let call = 0x0102_0304_0506_0708;
-        let mut unread = |kind: u8, flags: u8| {
+        let mut unparsed = |kind: u8, flags: u8| {
             [bytes[0], bytes[1]] = [kind, flags];
-            Header::unread(&bytes)
+            Header::unparsed(&bytes)
         };
-        assert_eq!(unread(ONE_WAY, 0), Some(Unread::Request { call, one_way: true }));
-        assert_eq!(unread(REQUEST, 0), Some(Unread::Request { call, one_way: false }));
-        assert_eq!(unread(0x43, CRITICAL), Some(Unread::Request { call, one_way: false }));
-        assert_eq!(unread(REPLY, 0), Some(Unread::Reply { call }));
+        assert_eq!(unparsed(ONE_WAY, 0), Some(Unparsed::Request { call, one_way: true }));
+        assert_eq!(unparsed(REQUEST, 0), Some(Unparsed::Request { call, one_way: false }));
+        assert_eq!(unparsed(0x43, CRITICAL), Some(Unparsed::Request { call, one_way: false }));
+        assert_eq!(unparsed(REPLY, 0), Some(Unparsed::Reply { call }));
         assert_eq!(
-            [unread(0x43, 0), unread(0x21, CRITICAL), unread(0x10, CRITICAL), unread(0xf0, CRITICAL)],
+            [unparsed(0x43, 0), unparsed(0x21, CRITICAL), unparsed(0x10, CRITICAL), unparsed(0xf0, CRITICAL)],
             [None; 4]
         );
-        assert_eq!(unread(OPEN, CRITICAL), Some(Unread::Request { call, one_way: false }));
-        assert_eq!((Header::unread(&[REQUEST, 0]), Header::unread(&[])), (None, None));
+        assert_eq!(unparsed(OPEN, CRITICAL), Some(Unparsed::Request { call, one_way: false }));
+        assert_eq!((Header::unparsed(&[REQUEST, 0]), Header::unparsed(&[])), (None, None));
     }
 
     /// The shortcuts for most messages must accept none that [`Header::parse`] refuses or reads otherwise.
@@ -710,14 +717,14 @@ mod tests {
             call: 6,
             one_way: false,
             opens: false,
-            asked: Asked::Number(7),
+            method_ref: MethodRef::Number(7),
             time_left_us: 9,
             metadata: 0,
         });
         let reply = Header::Reply {
             call: 5,
             code: 0,
-            by: By::Handler,
+            by: RepliedBy::Handler,
             number: None,
             metadata: MetadataBytes::default(),
         };
@@ -734,7 +741,7 @@ mod tests {
                     let whole = Header::Reply {
                         call,
                         code: 0,
-                        by: By::Handler,
+                        by: RepliedBy::Handler,
                         number: None,
                         metadata: MetadataBytes::default(),
                     };

@@ -9,7 +9,7 @@ mod streams;
 
 pub(crate) use encoded::Encoded;
 pub(crate) use extensions::{Method, Number};
-pub(crate) use header::{Asked, By, Header, RequestHeader, Unread};
+pub(crate) use header::{Header, MethodRef, RepliedBy, RequestHeader, Unparsed};
 pub(crate) use outgoing::{NOBODY, send, without_call};
 pub(crate) use status_body::HANDLER_ERROR;
 pub(crate) use streams::{DATA_BYTES, StreamHeader, StreamPart};
