@@ -235,11 +235,12 @@ impl Rpc {
             any = true;
             match work {
                 Work::Call(submission) if submission.route.is_some() => {
-                    self.place(transport, submission.erase_answer())
+                    self.place(transport, submission.erase_completion())
                 }
                 Work::Call(submission) => {
-                    self.table
-                        .start(transport, &mut submission.erase_answer(), |buffer| self.inbox.keep(buffer));
+                    self.table.start(transport, &mut submission.erase_completion(), |buffer| {
+                        self.inbox.keep(buffer)
+                    });
                 }
                 Work::Open(opening) => self.open(transport, *opening),
                 Work::Route(id) => self.look(transport, id),
@@ -304,7 +305,7 @@ impl Rpc {
 
     /// Makes a call that streams items, and adds the task that sends the caller's.
     fn open(&mut self, transport: &mut Transport, Opening { submission, sending }: Opening) {
-        let mut submission = submission.erase_answer();
+        let mut submission = submission.erase_completion();
         if submission.route.is_some() {
             self.place(transport, submission);
         } else {

@@ -1,6 +1,6 @@
 //! The future of a call in progress. Both kinds of channel use the same type.
 
-use super::answer::Outcome;
+use super::completion::Outcome;
 use super::interceptors::{EndHooks, interceptor_panicked};
 use crate::call::response::Response;
 use crate::executor::on_poller;

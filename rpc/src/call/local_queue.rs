@@ -1,6 +1,6 @@
 //! The queue between a poller's tasks and the poller itself, and the buffers that it reuses. One thread uses them.
 
-use super::answer::LocalCell;
+use super::completion::LocalCell;
 use super::submission::{AdmissionClass, Submission, too_many};
 use crate::status::Status;
 use crate::wire::frame::Encoded;

@@ -1,9 +1,9 @@
 //! The parts of a call that callers, pollers and the inbox between them share.
 //!
 //! A caller fills a [`Submission`] and holds a [`Call`]. A poller takes the submission and completes its
-//! [`Answer`]. Nothing here sends or receives.
+//! [`Completion`]. Nothing here sends or receives.
 
-mod answer;
+mod completion;
 pub(crate) mod context;
 mod future;
 mod interceptors;
@@ -12,7 +12,7 @@ pub(crate) mod response;
 mod stream;
 mod submission;
 
-pub(crate) use answer::{Answer, LocalCell, Outcome};
+pub(crate) use completion::{Completion, LocalCell, Outcome};
 pub use future::{After, Call, Decoded, Wait};
 pub(crate) use interceptors::{EndHooks, Interceptors, interceptor_panicked};
 pub(crate) use local_queue::LocalQueue;

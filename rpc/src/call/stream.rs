@@ -1,6 +1,6 @@
 //! The opening of a stream by a client.
 
-use super::answer::Outcome;
+use super::completion::Outcome;
 use super::future::{After, Wait};
 use super::submission::{Submission, shutting_down};
 use crate::call::response::Response;
@@ -48,13 +48,13 @@ impl fmt::Debug for Outgoing {
 
 /// A call that opens a stream, submitted to a poller.
 pub(crate) struct Opening {
-    pub(crate) submission: Submission<StreamAnswer>,
+    pub(crate) submission: Submission<StreamCompletion>,
     pub(crate) sending: Option<Sending>,
 }
 
 /// The parts of a call that opens a stream.
 pub(crate) struct NewStream {
-    pub(crate) answer: StreamAnswer,
+    pub(crate) completion: StreamCompletion,
     pub(crate) wait: StreamWait,
     pub(crate) opened: Opened,
     pub(crate) sending: Option<Sending>,
@@ -70,7 +70,7 @@ impl NewStream {
     ) -> Self {
         let stream = CallStream::of_client(owner, method.streams, idle_limit);
         Self {
-            answer: StreamAnswer(Some(Arc::clone(&stream))),
+            completion: StreamCompletion(Some(Arc::clone(&stream))),
             wait: StreamWait { stream: Some(Arc::clone(&stream)), opened: None },
             opened: Opened(Arc::clone(&stream)),
             sending: outgoing.0.map(|make| make(stream, method)),
@@ -80,9 +80,9 @@ impl NewStream {
 
 /// Delivers the outcome of a call that streams items. Dropping it ends the call.
 #[derive(Debug)]
-pub(crate) struct StreamAnswer(Option<Arc<CallStream>>);
+pub(crate) struct StreamCompletion(Option<Arc<CallStream>>);
 
-impl StreamAnswer {
+impl StreamCompletion {
     pub(crate) fn complete(mut self, outcome: Outcome) {
         if let Some(stream) = self.0.take() {
             stream.complete(outcome);
@@ -98,7 +98,7 @@ impl StreamAnswer {
     }
 }
 
-impl Drop for StreamAnswer {
+impl Drop for StreamCompletion {
     fn drop(&mut self) {
         if let Some(stream) = self.0.take() {
             stream.complete(Err(shutting_down()));

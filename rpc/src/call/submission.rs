@@ -4,7 +4,7 @@
 //! A handler's call that waited for room could wait for itself: A calls B, whose handler calls A, whose handler calls B.
 //! Handlers' calls therefore never wait, and a share of each budget is reserved for them.
 
-use super::Answer;
+use super::Completion;
 use crate::client::routes::id::RouteId;
 use crate::executor::on_poller;
 use crate::status::reason::Reason;
@@ -19,7 +19,7 @@ use trunkline_verbs::Time;
 
 /// A call that is submitted to a poller, from any thread or from a task of the poller itself.
 #[derive(Debug)]
-pub(crate) struct Submission<A = Answer> {
+pub(crate) struct Submission<C = Completion> {
     /// The server; a placeholder while the route of the call has no address.
     pub(crate) server: PeerKey,
     /// The route of the call; `None` for a call to an address, and for one that may not move from its server any more.
@@ -43,7 +43,7 @@ pub(crate) struct Submission<A = Answer> {
     /// Behaviour without room.
     pub(crate) entry: AdmissionClass,
     /// Completion for the outcome; `None` once it has been taken.
-    pub(crate) answer: Option<A>,
+    pub(crate) completion: Option<C>,
 }
 
 /// The server of a call whose route has not led to one.
@@ -52,11 +52,11 @@ pub(crate) const NOWHERE: PeerKey = PeerKey::new(SocketAddr::new(IpAddr::V4(Ipv4
 /// The compiler moves values of up to this size without a call of `memcpy`.
 const _: () = assert!(size_of::<Submission>() <= 128);
 
-impl<A: Into<Answer>> Submission<A> {
-    /// Converts the answer to [`Answer`].
-    pub(crate) fn erase_answer(mut self) -> Submission {
-        let answer = self.answer.take().map(A::into);
-        self.with_answer(answer)
+impl<C: Into<Completion>> Submission<C> {
+    /// Converts the completion to [`Completion`].
+    pub(crate) fn erase_completion(mut self) -> Submission {
+        let completion = self.completion.take().map(C::into);
+        self.with_completion(completion)
     }
 }
 
@@ -64,15 +64,15 @@ impl Submission {
     /// Returns true if its future was dropped.
     #[inline]
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.answer.as_ref().is_none_or(Answer::is_abandoned)
+        self.completion.as_ref().is_none_or(Completion::is_abandoned)
     }
 
-    /// Moves the call out, and leaves one without an answer.
+    /// Moves the call out, and leaves one without a completion.
     pub(crate) fn take(&mut self) -> Self {
         Self {
             encoded: mem::take(&mut self.encoded),
             body: mem::take(&mut self.body),
-            answer: self.answer.take(),
+            completion: self.completion.take(),
             ..*self
         }
     }
@@ -94,9 +94,9 @@ impl Submission {
     }
 }
 
-impl<A> Submission<A> {
-    /// Replaces the answer.
-    pub(crate) fn with_answer<B>(self, answer: Option<B>) -> Submission<B> {
+impl<C> Submission<C> {
+    /// Replaces the completion.
+    pub(crate) fn with_completion<D>(self, completion: Option<D>) -> Submission<D> {
         Submission {
             server: self.server,
             route: self.route,
@@ -110,7 +110,7 @@ impl<A> Submission<A> {
             order: self.order,
             nested: self.nested,
             entry: self.entry,
-            answer,
+            completion,
         }
     }
 
@@ -120,8 +120,8 @@ impl<A> Submission<A> {
         self.route.is_some() && self.server != NOWHERE
     }
 
-    /// Returns the same call with another answer. Its arguments are copied to this empty buffer.
-    pub(crate) fn copy<B>(&self, mut encoded: Encoded, answer: Option<B>) -> Submission<B> {
+    /// Returns the same call with another completion. Its arguments are copied to this empty buffer.
+    pub(crate) fn copy<D>(&self, mut encoded: Encoded, completion: Option<D>) -> Submission<D> {
         encoded.buffer().extend_from_slice(self.encoded.part());
         Submission {
             server: self.server,
@@ -136,7 +136,7 @@ impl<A> Submission<A> {
             order: self.order,
             nested: self.nested,
             entry: self.entry,
-            answer,
+            completion,
         }
     }
 

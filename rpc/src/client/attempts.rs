@@ -25,7 +25,7 @@ const NOT_REPEATED: &str = "no other server was tried, because only #[idempotent
 pub(super) struct Attempts {
     balance: Arc<Balanced>,
     clock: Clock,
-    /// The call without its answer, to be made again.
+    /// The call without its completion, to be made again.
     call: Submission<()>,
     tried: Tried,
     /// Attempt in progress; `None` once the call has ended.

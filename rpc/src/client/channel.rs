@@ -256,13 +256,13 @@ impl Channel {
             Ok((_, inbox)) => Arc::clone(inbox) as _,
             Err(_) => Arc::clone(&self.inboxes) as _,
         };
-        let NewStream { answer, wait, opened, sending } =
+        let NewStream { completion, wait, opened, sending } =
             NewStream::new(owner, method, options.idle_limit(), items);
         let call = NewCall::new(CallKind::Stream, options, method, arguments, body);
         let call = self.core.make(call, |call, hooks| {
             let (started, inbox) = next?;
             let (server, route) = self.choose_for_stream(started, inbox, call.options.connects(), hooks)?;
-            let submission = self.submission(started, inbox, call, Some(answer))?;
+            let submission = self.submission(started, inbox, call, Some(completion))?;
             let opening = Opening { submission: Submission { server, route, ..submission }, sending };
             inbox.push(Work::Open(Box::new(opening))).map_err(|_| too_many(Inbox::DEPTH))?;
             Ok(wait)
@@ -326,7 +326,7 @@ impl Channel {
         let mut submission = self.submission(started, inbox, call, None)?;
         // Not earlier: in a forked child, which `submission` refuses, a pop may wait for a thread of the parent.
         let (setter, getter) = inbox.cell();
-        submission.answer = Some(setter);
+        submission.completion = Some(setter);
         inbox.push(Work::Call(submission)).map_err(|_| too_many(Inbox::DEPTH))?;
         Ok(SharedWait { waiting: Waiting::Plain(getter), inbox })
     }
@@ -352,7 +352,7 @@ impl Channel {
         started: &Started,
         inbox: &Inbox,
         call: NewCall<'_, A>,
-        answer: Option<T>,
+        completion: Option<T>,
     ) -> Result<Submission<T>, Status> {
         let nested = Self::check(inbox)?;
         let (encoded, metadata) = call.encode(inbox.buffer(), started.most_metadata)?;
@@ -373,7 +373,7 @@ impl Channel {
             order: self.order.map(Turn::new),
             nested,
             entry: AdmissionClass::here(call.options.admits(), nested),
-            answer,
+            completion,
         })
     }
 }

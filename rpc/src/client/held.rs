@@ -63,7 +63,7 @@ impl Held {
 
     /// Adds a call to be made again now, unless it has ended.
     pub(super) fn make_again(&mut self, call: Submission) {
-        if call.answer.is_some() {
+        if call.completion.is_some() {
             self.ready.push(call);
         }
     }

@@ -5,8 +5,8 @@ use super::interceptor::ClientInterceptor;
 use super::{CallOptions, resolve};
 use crate::call::context::PollerContext;
 use crate::call::{
-    AdmissionClass, Answer, Call, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, StreamWait,
-    Submission, Wait,
+    AdmissionClass, Call, Completion, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing,
+    StreamWait, Submission, Wait,
 };
 use crate::client::routes::{Link, Ready, Target};
 use crate::codec::EncodeArguments;
@@ -122,7 +122,7 @@ impl LocalChannel {
     }
 
     #[inline]
-    fn new_wait(&self) -> (Answer, LocalWait<'_>) {
+    fn new_wait(&self) -> (Completion, LocalWait<'_>) {
         let cell = self.queue.cell();
         (Rc::clone(&cell).into(), LocalWait { cell: Some(cell), queue: &self.queue })
     }
@@ -137,11 +137,11 @@ impl LocalChannel {
         items: Outgoing,
     ) -> (Call<StreamWait>, Opened) {
         let owner = Arc::clone(self.poller.owner());
-        let NewStream { answer, wait, opened, sending } =
+        let NewStream { completion, wait, opened, sending } =
             NewStream::new(owner, method, options.idle_limit(), items);
         let call = NewCall::new(CallKind::Stream, options, method, arguments, body);
         let call = self.core.make(call, |call, _| {
-            let wait = self.submit(call, || (answer.into(), wait))?;
+            let wait = self.submit(call, || (completion.into(), wait))?;
             if let Some(sending) = sending {
                 self.poller.spawn(sending);
             }
@@ -150,13 +150,13 @@ impl LocalChannel {
         (call, opened)
     }
 
-    /// Queues a call. `new_answer` returns its answer, and the wait for that.
+    /// Queues a call. `new_completion` returns its completion, and the wait for that.
     // It is not inlined otherwise, because it has several callers, and calling it costs as much as its body.
     #[inline(always)]
     fn submit<A: EncodeArguments, W>(
         &self,
         call: NewCall<'_, A>,
-        new_answer: impl FnOnce() -> (Answer, W),
+        new_completion: impl FnOnce() -> (Completion, W),
     ) -> Result<W, Status> {
         if let Some(status) = on_poller::refusal() {
             return Err(status);
@@ -172,7 +172,7 @@ impl LocalChannel {
         }
         let most_metadata = self.core.link.routes().most_metadata();
         let (encoded, metadata) = call.encode(self.queue.buffers().take(), most_metadata)?;
-        let (answer, wait) = new_answer();
+        let (completion, wait) = new_completion();
         self.queue.is_made(made);
         self.queue.push(Submission {
             server: self.queue.key_of(self.core.server),
@@ -187,7 +187,7 @@ impl LocalChannel {
             order: self.order,
             nested: true,
             entry,
-            answer: Some(answer),
+            completion: Some(completion),
         });
         Ok(wait)
     }

@@ -3,23 +3,23 @@
 mod attempts;
 mod cancels;
 mod channel;
-mod flight;
 mod held;
 mod interceptor;
 mod local;
 mod methods;
 mod options;
 mod peer_queue;
+mod pending_call;
 pub(crate) mod routes;
 mod statuses;
 mod table;
 mod waiting;
 
 pub use channel::{Channel, SharedWait};
-pub(crate) use flight::is_one_way;
 pub use interceptor::{ClientCall, ClientInterceptor};
 pub use local::{LocalChannel, LocalWait};
 pub use options::CallOptions;
+pub(crate) use pending_call::is_one_way;
 pub(crate) use table::Table;
 
 use crate::client::routes::misuse;

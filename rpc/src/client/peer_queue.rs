@@ -206,7 +206,7 @@ impl PeerQueue {
 pub(super) mod tests {
     use super::super::waiting::Waiting;
     use super::*;
-    use crate::call::{Answer, LocalCell};
+    use crate::call::{Completion, LocalCell};
     use crate::poller::tests::service::ECHO;
     use crate::wire::frame::Encoded;
     use bytes::Bytes;
@@ -236,7 +236,7 @@ pub(super) mod tests {
             order: None,
             nested: false,
             entry,
-            answer: Some(Answer::from(Rc::<LocalCell>::default())),
+            completion: Some(Completion::from(Rc::<LocalCell>::default())),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Statuses of calls that the transport or the server refused, or that exceed a limit.
 
-use super::flight::Flight;
+use super::pending_call::PendingCall;
 use crate::call::AdmissionClass;
 use crate::node::budgets::check_metadata;
 use crate::status::reason::Reason;
@@ -139,8 +139,8 @@ pub(super) fn received(
 }
 
 /// Returns the status of a call that its server had not taken when it closed the session.
-pub(super) fn missed(flight: &Flight, cause: PeerDown) -> Status {
-    Status::unreachable(flight.name(), cause, false).because(Reason::Draining)
+pub(super) fn missed(pending: &PendingCall, cause: PeerDown) -> Status {
+    Status::unreachable(pending.name(), cause, false).because(Reason::Draining)
 }
 
 /// Returns the status of a call to a server that has said that it runs no more.

@@ -2,10 +2,10 @@
 //! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
 
 use super::cancels::{Cancel, Cancels, send_control};
-use super::flight::{Flight, Progress, Session, Takes, is_reply_to, microseconds, number, parts};
 use super::held::{DrainedPollers, Held, MOST};
 use super::methods::{Counters, Numbers};
 use super::peer_queue::Part;
+use super::pending_call::{PendingCall, Progress, Session, Takes, is_reply_to, microseconds, number, parts};
 use super::statuses::{
     GAVE_UP, NoRoom, drained, expired, gave_up, late, missed, no_memory, no_session, not_sent, out_of_order,
     received, refused, status_of, unreadable,
@@ -53,7 +53,7 @@ pub(crate) struct Table {
     most_metadata: usize,
     /// Memory that peers' items are charged to.
     memory: Rc<ArgumentMemory>,
-    flights: Slab<Flight>,
+    pending: Slab<PendingCall>,
     /// Deadlines of the calls in flight, by their numbers.
     deadlines: Deadlines<u64>,
     /// Calls that wait for room.
@@ -88,7 +88,7 @@ impl Table {
             most_decoded,
             most_metadata,
             memory,
-            flights: Slab::new(),
+            pending: Slab::new(),
             deadlines: Deadlines::default(),
             waiting: Waiting::default(),
             held: Held::default(),
@@ -106,7 +106,7 @@ impl Table {
 
     /// Returns the number of calls in flight and of those that wait for room or a session.
     pub(crate) fn len(&self) -> usize {
-        self.flights.len() + self.waiting.len() + self.held.len()
+        self.pending.len() + self.waiting.len() + self.held.len()
     }
 
     /// Returns true if waiting calls may find room or are made again.
@@ -215,7 +215,7 @@ impl Table {
         (call.deadline <= now).then(expired)
     }
 
-    /// Sends or queues the request of a call for which there is room, and takes the call's answer. Only a buffer is
+    /// Sends or queues the request of a call for which there is room, and takes the call's completion. Only a buffer is
     /// left of the call. Returns true if the request is queued.
     ///
     /// # Errors
@@ -225,17 +225,17 @@ impl Table {
         &mut self,
         transport: &mut Transport,
         peer: PeerKey,
-        pending: &mut Submission,
+        submission: &mut Submission,
         leaves: Leaves,
     ) -> Result<bool, NoRoom> {
-        self.budget.take_one(peer, pending.entry.leaves_calls()).map_err(NoRoom::Calls)?;
+        self.budget.take_one(peer, submission.entry.leaves_calls()).map_err(NoRoom::Calls)?;
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
         }
-        let (method_ref, session) = self.method_ref(peer, pending.method);
-        match self.send(transport, peer, pending, method_ref, session, leaves) {
+        let (method_ref, session) = self.method_ref(peer, submission.method);
+        match self.send(transport, peer, submission, method_ref, session, leaves) {
             Ok(is_queued) => Ok(is_queued),
-            Err(error) => self.not_taken(transport, peer, pending, error, leaves),
+            Err(error) => self.not_taken(transport, peer, submission, error, leaves),
         }
     }
 
@@ -246,29 +246,29 @@ impl Table {
         &mut self,
         transport: &mut Transport,
         peer: PeerKey,
-        pending: &mut Submission,
+        submission: &mut Submission,
         error: SendError,
         leaves: Leaves,
     ) -> Result<bool, NoRoom> {
-        let may_follow = pending.order.is_none() && !mutant!(numbers_are_used_after_their_session);
+        let may_follow = submission.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
             // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
-            self.send(transport, peer, pending, MethodRef::from(pending.method), None, leaves)
+            self.send(transport, peer, submission, MethodRef::from(submission.method), None, leaves)
         } else {
             Err(error)
         };
         sent.or_else(|error| {
-            self.budget.put_back_one(peer, pending.entry.leaves_calls());
+            self.budget.put_back_one(peer, submission.entry.leaves_calls());
             if let SendError::QueueFull(exhausted) = error {
                 return Err(NoRoom::Queue(exhausted));
             }
-            if pending.drops_trace(error) {
-                return self.attempt(transport, peer, pending, leaves);
+            if submission.drops_trace(error) {
+                return self.attempt(transport, peer, submission, leaves);
             }
             self.waiting.there_is_room();
             let status =
                 if error == SendError::SessionOver { out_of_order(PeerDown::Closed) } else { refused(error) };
-            self.end_with(pending, status);
+            self.end_with(submission, status);
             Ok(false)
         })
     }
@@ -280,25 +280,25 @@ impl Table {
         &mut self,
         transport: &mut Transport,
         peer: PeerKey,
-        pending: &mut Submission,
+        submission: &mut Submission,
         method_ref: MethodRef,
         session: Option<SessionNumber>,
         leaves: Leaves,
     ) -> Result<bool, SendError> {
-        let Submission { method, one_way, deadline, order, nested, entry, metadata, .. } = *pending;
-        let is_chosen = pending.is_chosen();
+        let Submission { method, one_way, deadline, order, nested, entry, metadata, .. } = *submission;
+        let is_chosen = submission.is_chosen();
         let counters = self.counters.index(method);
-        let flight = self.flights.vacant_entry();
-        let call = number(flight.key(), self.generation, one_way);
+        let slot = self.pending.vacant_entry();
+        let call = number(slot.key(), self.generation, one_way);
         let now = transport.now();
         let opens = method.streams.any();
         // An ordered call must not follow others to another session.
         // A balanced channel repeats other calls.
-        let waits = pending.connect == Connect::Wait || (is_chosen && opens);
+        let waits = submission.connect == Connect::Wait || (is_chosen && opens);
         let may_repeat = waits && order.is_none();
         // The route of a call waits, and not its server.
-        let connect = if is_chosen { Connect::FailFast } else { pending.connect };
-        let again = may_repeat.then(|| Box::new(pending.copy(Encoded::default(), None)));
+        let connect = if is_chosen { Connect::FailFast } else { submission.connect };
+        let again = may_repeat.then(|| Box::new(submission.copy(Encoded::default(), None)));
         // A stream may have no deadline.
         let is_timed = !opens || deadline != Time::MAX;
         let time_left_us = if is_timed { microseconds(deadline, now) } else { 0 };
@@ -312,21 +312,21 @@ impl Table {
             ordered: order.is_some() || opens,
             head: &[],
             announced: 0,
-            body: mem::take(&mut pending.body),
+            body: mem::take(&mut submission.body),
             token: Token(call),
             report: if one_way { Report::Always } else { Report::Failure },
             deadline: is_timed.then_some(deadline),
             leaves,
         };
-        let sent = send(transport, &header, &mut pending.encoded, &mut self.scratch, &mut out);
-        let taken = sent.inspect_err(|_| pending.body = mem::take(&mut out.body))?;
-        let Some(answer) = pending.answer.take() else { return Ok(false) };
-        let due = match answer.stream() {
+        let sent = send(transport, &header, &mut submission.encoded, &mut self.scratch, &mut out);
+        let taken = sent.inspect_err(|_| submission.body = mem::take(&mut out.body))?;
+        let Some(completion) = submission.completion.take() else { return Ok(false) };
+        let due = match completion.stream() {
             Some(stream) if opens => stream.begin_timer(now, deadline),
             _ => Some(deadline),
         };
         let due = due.filter(|_| !mutant!(deadline_is_not_kept));
-        flight.insert(Flight {
+        slot.insert(PendingCall {
             generation: self.generation,
             peer,
             method,
@@ -341,7 +341,7 @@ impl Table {
             turn: taken.turn,
             progress: taken.left.map_or(Progress::Waits, Progress::Left),
             again,
-            answer,
+            completion,
         });
         self.counters.at(counters).into_iter().for_each(MethodCounters::began);
         if opens && taken.left.is_some() {
@@ -356,9 +356,9 @@ impl Table {
     /// Allows frames of a call's stream to follow its request, which has left.
     #[cold]
     fn opened(&mut self, now: Time, call: u64, session: Option<SessionNumber>) {
-        let Some(flight) = self.flight(call) else { return };
-        let (peer, toward) = (flight.peer, Toward::Turn(flight.turn));
-        if let Some(stream) = flight.answer.stream().filter(|stream| !stream.is_open()) {
+        let Some(pending) = self.pending(call) else { return };
+        let (peer, toward) = (pending.peer, Toward::Turn(pending.turn));
+        if let Some(stream) = pending.completion.stream().filter(|stream| !stream.is_open()) {
             stream.opened(now, Address { peer, toward, session, call });
         }
     }
@@ -374,19 +374,19 @@ impl Table {
     ) {
         let (now, most_metadata, memory) = (transport.now(), self.most_metadata, Rc::clone(&self.memory));
         let waiting = if mutant!(late_items_match_any_stream) {
-            parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
+            parts(call).and_then(|(slot, _)| self.pending.get_mut(slot))
         } else {
             self.waiting(from, call)
         };
-        let Some(flight) = waiting else { return };
-        let Some(stream) = flight.answer.stream() else { return self.without_stream(transport, call) };
+        let Some(pending) = waiting else { return };
+        let Some(stream) = pending.completion.stream() else { return self.without_stream(transport, call) };
         // The server may allow more than this side.
         let most = if part == StreamPart::Accept { most_metadata } else { usize::MAX };
         let received = check_metadata(item.len(), most)
             .map_err(Status::after_run)
             .and_then(|()| stream.frame(now, part, item, &|peer, from, to| memory.recharge(peer, from, to)));
         if let Err(status) = received {
-            stream.abort(status.of_call(format_args!("{} at {}", flight.method, flight.peer)));
+            stream.abort(status.of_call(format_args!("{} at {}", pending.method, pending.peer)));
             self.sweep(transport);
         }
     }
@@ -394,9 +394,9 @@ impl Table {
     /// Ends a call without a stream, for which a frame of one came.
     #[cold]
     fn without_stream(&mut self, transport: &mut Transport, call: u64) {
-        let Some(flight) = self.flight(call) else { return };
+        let Some(pending) = self.pending(call) else { return };
         let status = Misuse::NO_STREAM.status();
-        let text = format!("{}: {}", flight.name(), status.message());
+        let text = format!("{}: {}", pending.name(), status.message());
         let unsent = self.take_unsent(transport, &[call]);
         self.abandon(transport, call, &unsent, |_| (status.code(), Reason::OtherProtocol, text));
     }
@@ -409,9 +409,9 @@ impl Table {
 
     /// Ends a call whose stream has lost an item on this node.
     pub(crate) fn abort_stream(&mut self, peer: PeerKey, call: u64, status: Status) {
-        let Some(flight) = self.waiting(peer, call) else { return };
-        if let Some(stream) = flight.answer.stream() {
-            stream.abort(status.of_call(format_args!("{} at {peer}", flight.method)));
+        let Some(pending) = self.waiting(peer, call) else { return };
+        if let Some(stream) = pending.completion.stream() {
+            stream.abort(status.of_call(format_args!("{} at {peer}", pending.method)));
         }
     }
 
@@ -448,7 +448,7 @@ impl Table {
             let is_away = call.is_chosen() && !transport.is_up(seat.peer);
             if is_away || (self.drained.refuses(seat.peer) && self.is_stopped(seat.peer, &mut call)) {
                 self.waiting.leave(seat, None);
-                // A call that was stopped has no answer any more.
+                // A call that was stopped has no completion any more.
                 self.held.make_again(call);
                 continue;
             }
@@ -469,37 +469,37 @@ impl Table {
     /// Takes the outcome of sending a request.
     pub(crate) fn sent(&mut self, transport: &Transport, token: Token, outcome: SendOutcome) {
         let now = transport.now();
-        let Some(flight) = self.flight(token.0) else { return };
+        let Some(pending) = self.pending(token.0) else { return };
         match outcome {
-            SendOutcome::Delivered if flight.one_way => self.finish(now, token.0, Ok(Response::empty())),
+            SendOutcome::Delivered if pending.one_way => self.finish(now, token.0, Ok(Response::empty())),
             SendOutcome::Delivered => {
-                flight.progress = Progress::Delivered;
-                if flight.answer.stream().is_some() {
+                pending.progress = Progress::Delivered;
+                if pending.completion.stream().is_some() {
                     self.opened(now, token.0, None);
                 }
                 // It may have waited in the queue.
                 self.waiting.there_is_room();
             }
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
-                let peer = flight.peer;
+                let peer = pending.peer;
                 let is_missed = may_have_arrived && self.is_missed(token.0);
                 let may_have_run =
                     may_have_arrived && !is_missed && !mutant!(failed_requests_count_as_not_run);
                 if !may_have_run && cause.ends_a_session() && self.is_taken_back(token.0) {
                     return self.forget_numbers(peer);
                 }
-                let Some(flight) = self.flight(token.0) else { return };
+                let Some(pending) = self.pending(token.0) else { return };
                 let status = match cause {
-                    _ if flight.ordered && !may_have_run && cause.ends_a_session() => {
-                        out_of_order(cause).of_call(format_args!("{} at {}", flight.method, flight.peer))
+                    _ if pending.ordered && !may_have_run && cause.ends_a_session() => {
+                        out_of_order(cause).of_call(format_args!("{} at {}", pending.method, pending.peer))
                     }
                     PeerDown::Deadline if !may_have_run => {
                         let why = not_sent(transport.is_up(peer), transport.away(peer));
-                        let text = format!("{}: {why}", flight.name());
+                        let text = format!("{}: {why}", pending.name());
                         Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
                     }
-                    _ if is_missed => missed(flight, cause),
-                    _ => Status::unreachable(flight.name(), cause, may_have_run),
+                    _ if is_missed => missed(pending, cause),
+                    _ => Status::unreachable(pending.name(), cause, may_have_run),
                 };
                 self.finish(now, token.0, Err(status));
                 // Its session may be over before this poller has been told.
@@ -536,8 +536,8 @@ impl Table {
         encoded: Range<usize>,
     ) {
         let most_metadata = self.most_metadata;
-        let Some(flight) = self.waiting(from, call) else { return };
-        let (method, counters) = (flight.method, flight.counters);
+        let Some(pending) = self.waiting(from, call) else { return };
+        let (method, counters) = (pending.method, pending.counters);
         if let RepliedBy::Node { reason: Some(Reason::Draining), ran: false } = by
             && self.is_taken_back(call)
         {
@@ -567,29 +567,29 @@ impl Table {
 
     /// Returns the call that waits for a reply of this peer.
     #[inline]
-    fn waiting(&mut self, from: PeerKey, call: u64) -> Option<&mut Flight> {
+    fn waiting(&mut self, from: PeerKey, call: u64) -> Option<&mut PendingCall> {
         let (slot, generation) = parts(call)?;
-        let flight = self
-            .flights
+        let pending = self
+            .pending
             .get_mut(slot)
-            .filter(|flight| flight.generation == generation && flight.peer == from && !flight.one_way);
-        if flight.is_none() {
+            .filter(|pending| pending.generation == generation && pending.peer == from && !pending.one_way);
+        if pending.is_none() {
             self.unmatched_replies += 1;
         }
-        flight
+        pending
     }
 
     /// Handles a reply that cannot be read.
     pub(crate) fn unparsed(&mut self, now: Time, from: PeerKey, call: u64, error: FrameError) {
-        let Some(flight) = self.waiting(from, call) else { return };
-        let status = unreadable(&flight.name(), error);
+        let Some(pending) = self.waiting(from, call) else { return };
+        let status = unreadable(&pending.name(), error);
         self.finish(now, call, Err(status));
     }
 
     /// Ends a call whose reply found no memory on this node in time.
     pub(crate) fn given_up(&mut self, now: Time, from: PeerKey, call: u64, bytes: usize) {
-        let Some(flight) = self.waiting(from, call) else { return };
-        let text = format!("{} at {}: {}", flight.method, flight.peer, no_memory(bytes));
+        let Some(pending) = self.waiting(from, call) else { return };
+        let text = format!("{} at {}: {}", pending.method, pending.peer, no_memory(bytes));
         self.finish(now, call, Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded)));
     }
 
@@ -632,21 +632,22 @@ impl Table {
 
     /// Returns the number of calls in flight that were handed over after their peer had said that it runs no more.
     pub(crate) fn sent_to_drained(&self) -> usize {
-        let is_late = |flight: &Flight| self.drained.since(flight.peer).is_some_and(|at| flight.started > at);
-        self.flights.iter().filter(|(_, flight)| is_late(flight)).count()
+        let is_late =
+            |pending: &PendingCall| self.drained.since(pending.peer).is_some_and(|at| pending.started > at);
+        self.pending.iter().filter(|(_, pending)| is_late(pending)).count()
     }
 
     /// Returns true if a call that its server has not answered cannot have run there, although it was sent: the server's
     /// poller had answered all that it took. One-way calls and streams have other ends than a reply.
     fn is_missed(&self, call: u64) -> bool {
-        let Some(flight) = parts(call).and_then(|(slot, _)| self.flights.get(slot)) else { return false };
-        let is_unary = !flight.one_way && !flight.method.streams.any();
-        let session = self.sessions.get(flight.peer).filter(|session| match flight.progress {
+        let Some(pending) = parts(call).and_then(|(slot, _)| self.pending.get(slot)) else { return false };
+        let is_unary = !pending.one_way && !pending.method.streams.any();
+        let session = self.sessions.get(pending.peer).filter(|session| match pending.progress {
             Progress::Left(number) => is_unary && number == session.number,
             // Calls of earlier sessions have ended with these.
             Progress::Waits | Progress::Delivered => is_unary,
         });
-        session.is_some_and(|session| self.drained.contains(flight.peer, flight.turn.of(session.pollers)))
+        session.is_some_and(|session| self.drained.contains(pending.peer, pending.turn.of(session.pollers)))
     }
 
     /// Sends DRAINED to all pollers of a peer: this poller has answered the calls that it has run for them, and runs no more.
@@ -674,9 +675,9 @@ impl Table {
     pub(crate) fn down(&mut self, transport: &mut Transport, peer: PeerKey, cause: PeerDown) {
         self.forget_numbers(peer);
         self.cancels.forget(peer);
-        let lost = self.numbers(|flight| {
-            flight.peer == peer
-                && match flight.progress {
+        let lost = self.numbers(|pending| {
+            pending.peer == peer
+                && match pending.progress {
                     Progress::Waits => false,
                     Progress::Left(session) => !transport.has_session(peer, session),
                     Progress::Delivered => true,
@@ -687,23 +688,23 @@ impl Table {
             if is_missed && self.is_taken_back(call) {
                 continue;
             }
-            let Some(flight) = self.flight(call) else { continue };
+            let Some(pending) = self.pending(call) else { continue };
             let status = if !is_missed {
-                Status::unreachable(flight.name(), cause, true)
-            } else if flight.ordered {
-                out_of_order(cause).of_call(format_args!("{}", flight.name()))
+                Status::unreachable(pending.name(), cause, true)
+            } else if pending.ordered {
+                out_of_order(cause).of_call(format_args!("{}", pending.name()))
             } else {
-                missed(flight, cause)
+                missed(pending, cause)
             };
             self.finish(transport.now(), call, Err(status));
         }
         // Another server takes the requests that have not left.
-        let chosen = self.numbers(|flight| flight.peer == peer && flight.is_chosen);
+        let chosen = self.numbers(|pending| pending.peer == peer && pending.is_chosen);
         for Token(call) in self.take_unsent(transport, &chosen) {
             if !self.is_taken_back(call)
-                && let Some(flight) = self.flight(call)
+                && let Some(pending) = self.pending(call)
             {
-                let status = Status::unreachable(flight.name(), cause, false);
+                let status = Status::unreachable(pending.name(), cause, false);
                 self.finish(transport.now(), call, Err(status));
             }
         }
@@ -723,9 +724,9 @@ impl Table {
     pub(crate) fn awaited(&self, awaited: &mut BTreeMap<PeerKey, Awaited>) {
         awaited.extend(self.drained.peers().map(|peer| (peer, Awaited::Interest)));
         awaited.extend(self.held.servers().map(|peer| (peer, Awaited::Reply)));
-        for (_, flight) in self.flights.iter().filter(|(_, flight)| !flight.one_way) {
-            let what = if flight.method.streams.any() { Awaited::Item } else { Awaited::Reply };
-            let known = awaited.entry(flight.peer).or_default();
+        for (_, pending) in self.pending.iter().filter(|(_, pending)| !pending.one_way) {
+            let what = if pending.method.streams.any() { Awaited::Item } else { Awaited::Reply };
+            let known = awaited.entry(pending.peer).or_default();
             *known = what.max(*known);
         }
     }
@@ -733,8 +734,8 @@ impl Table {
     /// Returns the charged calls and those in flight.
     pub(crate) fn budget(&self) -> BudgetLedger {
         let mut counted = BTreeMap::new();
-        for (_, flight) in &self.flights {
-            *counted.entry(flight.peer).or_default() += 1;
+        for (_, pending) in &self.pending {
+            *counted.entry(pending.peer).or_default() += 1;
         }
         self.budget.ledger(counted)
     }
@@ -742,10 +743,10 @@ impl Table {
     /// Returns the bytes that peers are charged with for streams that this node has opened.
     pub(crate) fn stream_bytes(&self) -> BTreeMap<PeerKey, usize> {
         let mut bytes = BTreeMap::new();
-        for (_, flight) in &self.flights {
-            let charged = flight.answer.stream().map_or(0, |stream| stream.charged());
+        for (_, pending) in &self.pending {
+            let charged = pending.completion.stream().map_or(0, |stream| stream.charged());
             if charged > 0 {
-                *bytes.entry(flight.peer).or_default() += charged;
+                *bytes.entry(pending.peer).or_default() += charged;
             }
         }
         bytes
@@ -769,9 +770,9 @@ impl Table {
         let mut due = Vec::new();
         let mut idle = BTreeMap::new();
         while let Some(call) = self.deadlines.due(now) {
-            let Some(flight) = self.flight(call) else { continue };
-            flight.timer = None;
-            match flight.answer.stream().map_or(Expiry::Deadline, |stream| stream.expiry(now)) {
+            let Some(pending) = self.pending(call) else { continue };
+            pending.timer = None;
+            match pending.completion.stream().map_or(Expiry::Deadline, |stream| stream.expiry(now)) {
                 Expiry::Deadline => due.push(call),
                 Expiry::Idle(limit) => {
                     idle.insert(call, limit);
@@ -779,16 +780,16 @@ impl Table {
                 }
                 Expiry::Later(time) => {
                     let timer = self.deadlines.add(now, time, call);
-                    self.flight(call).into_iter().for_each(|flight| flight.timer = Some(timer));
+                    self.pending(call).into_iter().for_each(|pending| pending.timer = Some(timer));
                 }
             }
         }
         any |= !due.is_empty();
         let unsent = self.take_unsent(transport, &due);
         for call in due {
-            let Some(flight) = self.flight(call) else { continue };
-            let name = flight.name();
-            let peer = flight.peer;
+            let Some(pending) = self.pending(call) else { continue };
+            let name = pending.name();
+            let peer = pending.peer;
             let (is_up, away) = (transport.is_up(peer), transport.away(peer));
             let is_reply = |frame: &[u8]| is_reply_to(frame, call);
             let waiting = transport.waiting_bytes(peer, &is_reply);
@@ -810,7 +811,7 @@ impl Table {
         for (_, call) in self.held.take(Submission::is_abandoned) {
             self.end(call, gave_up());
         }
-        let abandoned = self.numbers(|flight| flight.answer.is_abandoned());
+        let abandoned = self.numbers(|pending| pending.completion.is_abandoned());
         let unsent = self.take_unsent(transport, &abandoned);
         for call in abandoned {
             self.abandon(transport, call, &unsent, |_| {
@@ -835,7 +836,7 @@ impl Table {
     pub(crate) fn close_to_outside(&mut self, now: Time) {
         self.takes = Takes::Nested;
         self.end_waiting(|call| !call.nested);
-        self.end_all(now, |flight| !flight.nested || mutant!(draining_ends_nested_calls));
+        self.end_all(now, |pending| !pending.nested || mutant!(draining_ends_nested_calls));
     }
 
     /// Refuses further calls and ends those in flight.
@@ -853,65 +854,65 @@ impl Table {
         }
     }
 
-    fn end_all(&mut self, now: Time, which: impl Fn(&Flight) -> bool) {
+    fn end_all(&mut self, now: Time, which: impl Fn(&PendingCall) -> bool) {
         for call in self.numbers(which) {
-            let Some(flight) = self.flight(call) else { continue };
-            let text = format!("{}: this node is shutting down", flight.name());
+            let Some(pending) = self.pending(call) else { continue };
+            let text = format!("{}: this node is shutting down", pending.name());
             self.finish(now, call, Err(Status::ran(Code::Unavailable, text).because(Reason::Draining)));
         }
     }
 
-    fn flight(&mut self, call: u64) -> Option<&mut Flight> {
+    fn pending(&mut self, call: u64) -> Option<&mut PendingCall> {
         let (slot, generation) = parts(call)?;
-        self.flights.get_mut(slot).filter(|flight| flight.generation == generation)
+        self.pending.get_mut(slot).filter(|pending| pending.generation == generation)
     }
 
-    fn numbers(&self, which: impl Fn(&Flight) -> bool) -> Vec<u64> {
-        let chosen = self.flights.iter().filter(|(_, flight)| which(flight));
-        chosen.map(|(slot, flight)| number(slot, flight.generation, flight.one_way)).collect()
+    fn numbers(&self, which: impl Fn(&PendingCall) -> bool) -> Vec<u64> {
+        let chosen = self.pending.iter().filter(|(_, pending)| which(pending));
+        chosen.map(|(slot, pending)| number(slot, pending.generation, pending.one_way)).collect()
     }
 
     #[inline]
     fn finish(&mut self, now: Time, call: u64, outcome: Outcome) {
-        let Some(Flight { answer, counters, started, .. }) = self.remove(call) else { return };
+        let Some(PendingCall { completion, counters, started, .. }) = self.remove(call) else { return };
         if let Some(counters) = self.counters.at(counters) {
             counters.ended(now.since(started));
             outcome.as_ref().err().into_iter().for_each(|status| counters.failed(status.code()));
         }
-        answer.complete(outcome);
+        completion.complete(outcome);
     }
 
     /// Takes a call out of flight.
     #[inline]
-    fn remove(&mut self, call: u64) -> Option<Flight> {
+    fn remove(&mut self, call: u64) -> Option<PendingCall> {
         let (slot, _) = parts(call)?;
-        let mut flight = self.flights.try_remove(slot)?;
-        if let Some(timer) = flight.timer.take() {
+        let mut pending = self.pending.try_remove(slot)?;
+        if let Some(timer) = pending.timer.take() {
             self.deadlines.remove(timer);
         }
-        self.budget.put_back_one(flight.peer, flight.leaves);
-        if let Some(stream) = flight.answer.stream() {
-            self.memory.recharge(flight.peer, stream.release(), 0);
+        self.budget.put_back_one(pending.peer, pending.leaves);
+        if let Some(stream) = pending.completion.stream() {
+            self.memory.recharge(pending.peer, stream.release(), 0);
         }
         self.waiting.there_is_room();
-        Some(flight)
+        Some(pending)
     }
 
     /// Takes a call that has not run back, to be made again, if it waits for a session. Returns true if it has.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
         // Items of the client that have left would be lost, and those of a server would come twice.
-        let has_begun = |flight: &Flight| {
-            flight.answer.stream().is_some_and(|stream| {
-                stream.is_accepted() || (flight.method.streams.has_client_items() && stream.is_open())
+        let has_begun = |pending: &PendingCall| {
+            pending.completion.stream().is_some_and(|stream| {
+                stream.is_accepted() || (pending.method.streams.has_client_items() && stream.is_open())
             })
         };
-        let flight = self.flight(call).filter(|flight| !has_begun(flight));
-        let Some(again) = flight.and_then(|flight| flight.again.take()) else { return false };
-        let Some(flight) = self.remove(call) else { return false };
-        self.counters.at(flight.counters).into_iter().for_each(MethodCounters::withdrawn);
-        flight.answer.stream().into_iter().for_each(|stream| stream.withdrawn());
-        self.held.make_again(again.with_answer(Some(flight.answer)));
+        let pending = self.pending(call).filter(|pending| !has_begun(pending));
+        let Some(again) = pending.and_then(|pending| pending.again.take()) else { return false };
+        let Some(pending) = self.remove(call) else { return false };
+        self.counters.at(pending.counters).into_iter().for_each(MethodCounters::withdrawn);
+        pending.completion.stream().into_iter().for_each(|stream| stream.withdrawn());
+        self.held.make_again(again.with_completion(Some(pending.completion)));
         true
     }
 
@@ -922,9 +923,9 @@ impl Table {
 
     #[cold]
     fn end_with(&mut self, call: &mut Submission, status: Status) {
-        if let Some(answer) = call.answer.take() {
+        if let Some(completion) = call.completion.take() {
             self.count_refusal(call.method, status.code());
-            answer.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
+            completion.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
         }
     }
 
@@ -946,7 +947,7 @@ impl Table {
     /// its queues.
     fn take_unsent(&mut self, transport: &mut Transport, calls: &[u64]) -> BTreeSet<Token> {
         let mut waits =
-            |call: &u64| self.flight(*call).is_some_and(|flight| flight.progress == Progress::Waits);
+            |call: &u64| self.pending(*call).is_some_and(|pending| pending.progress == Progress::Waits);
         let waiting =
             calls.iter().filter(|call| waits(call)).map(|call| Token(*call)).collect::<BTreeSet<_>>();
         if waiting.is_empty() { waiting } else { transport.cancel(&waiting) }
@@ -961,8 +962,8 @@ impl Table {
         unsent: &BTreeSet<Token>,
         why: impl FnOnce(bool) -> (Code, Reason, String),
     ) {
-        let Some(flight) = self.flight(call) else { return };
-        let Flight { peer, one_way, turn, method, .. } = *flight;
+        let Some(pending) = self.pending(call) else { return };
+        let PendingCall { peer, one_way, turn, method, .. } = *pending;
         let has_left = !unsent.contains(&Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
@@ -992,7 +993,7 @@ impl Table {
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table")
-            .field("in_flight", &self.flights.len())
+            .field("in_flight", &self.pending.len())
             .field("waiting", &self.waiting.len())
             .finish_non_exhaustive()
     }

@@ -256,7 +256,7 @@ fn gave_up() -> Status {
 }
 
 fn end(mut call: Submission, status: Status, target: &dyn std::fmt::Display) {
-    if let Some(answer) = call.answer.take() {
-        answer.complete(Err(status.of_call(format_args!("{} at {target}", call.method))));
+    if let Some(completion) = call.completion.take() {
+        completion.complete(Err(status.of_call(format_args!("{} at {target}", call.method))));
     }
 }

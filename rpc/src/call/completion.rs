@@ -1,6 +1,6 @@
 //! Delivery of a call's outcome: to any thread, or to a task of the same poller.
 
-use super::stream::StreamAnswer;
+use super::stream::StreamCompletion;
 use crate::call::response::Response;
 use crate::executor::wakes;
 use crate::status::Status;
@@ -16,39 +16,39 @@ use trunkline_machine::rings::panics::catch;
 /// Outcome of a call. The response of a one-way call is empty.
 pub(crate) type Outcome = Result<Response, Status>;
 
-/// The waiter for a call's outcome.
+/// Completion of a call, which delivers the outcome to its waiter.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Completion {
     /// A waiter on any thread.
     Shared(Setter<Outcome>),
     /// A task of the same poller.
     Local(Rc<LocalCell>),
     /// The stream of a call, on any thread.
-    Stream(StreamAnswer),
+    Stream(StreamCompletion),
 }
 
-impl From<Setter<Outcome>> for Answer {
+impl From<Setter<Outcome>> for Completion {
     fn from(setter: Setter<Outcome>) -> Self {
         Self::Shared(setter)
     }
 }
 
-impl From<Rc<LocalCell>> for Answer {
+impl From<Rc<LocalCell>> for Completion {
     fn from(cell: Rc<LocalCell>) -> Self {
         Self::Local(cell)
     }
 }
 
-impl From<StreamAnswer> for Answer {
-    fn from(answer: StreamAnswer) -> Self {
-        Self::Stream(answer)
+impl From<StreamCompletion> for Completion {
+    fn from(completion: StreamCompletion) -> Self {
+        Self::Stream(completion)
     }
 }
 
-impl Answer {
+impl Completion {
     /// Returns the stream of a call that has one.
     pub(crate) fn stream(&self) -> Option<&Arc<CallStream>> {
-        if let Self::Stream(answer) = self { answer.stream() } else { None }
+        if let Self::Stream(completion) = self { completion.stream() } else { None }
     }
 
     /// Delivers the outcome and wakes the waiter.
@@ -60,7 +60,7 @@ impl Answer {
                 let _ = setter.set_and(outcome, wakes::wake);
             }
             Self::Local(cell) => cell.complete(outcome),
-            Self::Stream(answer) => answer.complete(outcome),
+            Self::Stream(completion) => completion.complete(outcome),
         }
     }
 
@@ -70,7 +70,7 @@ impl Answer {
         match self {
             Self::Shared(setter) => setter.is_abandoned(),
             Self::Local(cell) => Rc::strong_count(cell) == 1,
-            Self::Stream(answer) => answer.is_abandoned(),
+            Self::Stream(completion) => completion.is_abandoned(),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A call in flight, as the table of calls stores it, and its number.
+//! A call in flight and its number on the wire.
 
-use crate::call::{Answer, Submission};
+use crate::call::{Completion, Submission};
 use crate::wire::frame::{Header, Unparsed};
 use crate::wire::name::MethodName;
 use trunkline_transport::{DeadlineKey, Leaves, PeerKey, SessionNumber, Turn};
@@ -8,7 +8,7 @@ use trunkline_verbs::Time;
 
 /// A call in flight.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct PendingCall {
     pub(super) generation: u32,
     pub(super) peer: PeerKey,
     pub(super) method: &'static MethodName,
@@ -30,9 +30,9 @@ pub(super) struct Flight {
     /// Index of the remote poller that owns the call.
     pub(super) turn: Turn,
     pub(super) progress: Progress,
-    /// The call without its answer, if it is to be made again should its server not take it.
+    /// The call without its completion, if it is to be made again should its server not take it.
     pub(super) again: Option<Box<Submission<()>>>,
-    pub(super) answer: Answer,
+    pub(super) completion: Completion,
 }
 
 /// The progress of a request.
@@ -47,7 +47,7 @@ pub(super) enum Progress {
     Delivered,
 }
 
-impl Flight {
+impl PendingCall {
     /// Returns its method and server, as statuses name them.
     pub(super) fn name(&self) -> String {
         format!("{} at {}", self.method, self.peer)
