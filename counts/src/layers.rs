@@ -132,7 +132,7 @@ mod tests {
     fn files_have_layers() {
         for (file, expected) in [
             ("/tree/rpc/src/codec/mod.rs", Some(Layer::Codec)),
-            ("/tree/rpc/src/client/table.rs", Some(Layer::Rpc)),
+            ("/tree/rpc/src/client/calls.rs", Some(Layer::Rpc)),
             ("/tree/transport/src/trunk/mod.rs", Some(Layer::Transport)),
             ("/tree/transport/softrdma/src/link/mod.rs", Some(Layer::Device)),
             ("/tree/transport/roce/src/engine/mod.rs", Some(Layer::Device)),

@@ -1,14 +1,14 @@
 //! A poller: it drives its transport, takes work from its queues, calls and dispatches, runs tasks.
 //!
 //! It lives on the poller's thread, and only that thread calls it. The state of a call is in
-//! `client::Table` (calls made here) or `server::Dispatch` (calls that run here); this file only routes.
+//! `client::Calls` (calls made here) or `server::Dispatch` (calls that run here); this file only routes.
 //! It never blocks and reads no clock on a call's path: the transport has the time of the turn.
 
 use crate::call::context::{Entered, PollerContext};
 use crate::call::{Opening, Submission};
 use crate::client::routes::id::RouteId;
 use crate::client::routes::{Connector, Lookups, Parked, Routes};
-use crate::client::{Table, is_one_way};
+use crate::client::{Calls, is_one_way};
 use crate::executor::inbox::{Inbox, Work};
 use crate::executor::on_poller::OnPoller;
 use crate::executor::pool::{Pool, SharedPool};
@@ -67,7 +67,7 @@ struct Rpc {
     woken: Vec<TaskId>,
     /// Number of polls of tasks, which wraps.
     polled: usize,
-    table: Table,
+    calls: Calls,
     dispatch: Dispatch,
     /// Streams that wait for room in the queue of messages.
     unsent: Unsent,
@@ -112,7 +112,7 @@ impl RpcPoller {
         drop(entered);
         inbox.set_memory(budgets.most_decoded, Arc::clone(&budgets.memory));
         let memory = Rc::clone(dispatch.memory());
-        let table = Table::new(budgets.calls(index), budgets.most_decoded, most, memory, &inbox);
+        let calls = Calls::new(budgets.calls(index), budgets.most_decoded, most, memory, &inbox);
         dispatch.authorize_by(authorizers);
         if dispatch.has_authorizers() {
             transport.screen_announced();
@@ -126,7 +126,7 @@ impl RpcPoller {
             ready,
             woken: Vec::new(),
             polled: 0,
-            table,
+            calls,
             dispatch,
             unsent: Unsent::default(),
             gaps: Vec::new(),
@@ -238,7 +238,7 @@ impl Rpc {
                     self.place(transport, submission.erase_completion())
                 }
                 Work::Call(submission) => {
-                    self.table.start(transport, &mut submission.erase_completion(), |buffer| {
+                    self.calls.start(transport, &mut submission.erase_completion(), |buffer| {
                         self.inbox.keep(buffer)
                     });
                 }
@@ -257,7 +257,7 @@ impl Rpc {
         // Both are read, so that neither flag stays set.
         let sweep = local.take_sweep() | self.inbox.take_sweep();
         if sweep {
-            self.table.sweep(transport);
+            self.calls.sweep(transport);
             self.parked.sweep();
         }
         any | sweep
@@ -288,10 +288,10 @@ impl Rpc {
         for call in calls.iter_mut().take(count) {
             if call.route.is_some() {
                 let call = call.take();
-                Self::place_in(&mut self.table, &mut self.parked, &self.inbox, transport, call);
+                Self::place_in(&mut self.calls, &mut self.parked, &self.inbox, transport, call);
                 continue;
             }
-            self.table.start(transport, call, |buffer| local.buffers().keep(buffer));
+            self.calls.start(transport, call, |buffer| local.buffers().keep(buffer));
             local.called(call.server);
         }
         if count == calls.len() {
@@ -309,7 +309,7 @@ impl Rpc {
         if submission.route.is_some() {
             self.place(transport, submission);
         } else {
-            self.table.start(transport, &mut submission, |buffer| self.inbox.keep(buffer));
+            self.calls.start(transport, &mut submission, |buffer| self.inbox.keep(buffer));
         }
         if let Some(sending) = sending {
             self.tasks.add(sending, &self.ready);
@@ -322,26 +322,26 @@ impl Rpc {
         if header.from_caller {
             self.dispatch.stream_frame(transport, from, call, part, item);
         } else {
-            self.table.stream_frame(transport, from.peer, call, part, item);
+            self.calls.stream_frame(transport, from.peer, call, part, item);
         }
     }
 
     /// Starts a call on a route, or queues it until the route is ready.
     fn place(&mut self, transport: &mut Transport, call: Submission) {
-        Self::place_in(&mut self.table, &mut self.parked, &self.inbox, transport, call);
+        Self::place_in(&mut self.calls, &mut self.parked, &self.inbox, transport, call);
     }
 
     fn place_in(
-        table: &mut Table,
+        calls: &mut Calls,
         parked: &mut Parked,
         inbox: &Inbox,
         transport: &mut Transport,
         mut call: Submission,
     ) {
-        if table.refuses(&mut call, transport.now()) {
+        if calls.refuses(&mut call, transport.now()) {
             return;
         }
-        let serves = |peer| transport.is_up(peer) && !table.is_refused_by(peer);
+        let serves = |peer| transport.is_up(peer) && !calls.is_refused_by(peer);
         // A balanced channel makes a call again that does not wait and has no stream.
         let is_repeated = call.connect == Connect::FailFast && !call.method.streams.any();
         let stays = |peer| if is_repeated { transport.is_up(peer) } else { serves(peer) };
@@ -351,14 +351,14 @@ impl Rpc {
             call.route.and_then(|id| parked.place(transport, &serves, id, call))
         };
         if let Some(mut call) = placed {
-            table.start(transport, &mut call, |buffer| inbox.keep(buffer));
+            calls.start(transport, &mut call, |buffer| inbox.keep(buffer));
         }
     }
 
     /// Starts calls that have waited for their route.
     fn start_all(&mut self, transport: &mut Transport, calls: Vec<Submission>) {
         for mut call in calls {
-            self.table.start(transport, &mut call, |buffer| self.inbox.keep(buffer));
+            self.calls.start(transport, &mut call, |buffer| self.inbox.keep(buffer));
         }
     }
 
@@ -367,19 +367,19 @@ impl Rpc {
         if let Some(connector) = &mut self.connector {
             connector.look(transport, id);
         }
-        let (table, here) = (&self.table, &*transport);
-        let serves = |peer| here.is_up(peer) && !table.is_refused_by(peer);
+        let (calls, here) = (&self.calls, &*transport);
+        let serves = |peer| here.is_up(peer) && !calls.is_refused_by(peer);
         let calls = self.parked.look(&serves, id);
         self.start_all(transport, calls);
     }
 
     /// Makes calls again that their servers have not taken.
     fn make_again(&mut self, transport: &mut Transport) {
-        for mut call in self.table.take_again() {
+        for mut call in self.calls.take_again() {
             if call.route.is_some() {
                 self.place(transport, call);
             } else {
-                self.table.start(transport, &mut call, |buffer| self.inbox.keep(buffer));
+                self.calls.start(transport, &mut call, |buffer| self.inbox.keep(buffer));
             }
         }
     }
@@ -453,7 +453,7 @@ impl Rpc {
             Some(Unparsed::Request { call, one_way }) => {
                 self.dispatch.refuse(transport, from, call, one_way, error);
             }
-            Some(Unparsed::Reply { call }) => self.table.unparsed(transport.now(), from.peer, call, error),
+            Some(Unparsed::Reply { call }) => self.calls.unparsed(transport.now(), from.peer, call, error),
             // Not a warning, because a peer could fill the log with them.
             None => {
                 tracing::debug!(peer = ?from.peer, %error, "a message that is not an RPC frame was dropped");
@@ -470,8 +470,8 @@ impl Rpc {
     /// session.
     #[cold]
     fn leave_out(&mut self, from: Origin) {
-        self.table.drains(from);
-        if let Some(epoch) = self.table.epoch_of(from) {
+        self.calls.drains(from);
+        if let Some(epoch) = self.calls.epoch_of(from) {
             self.context.routes().drains(from.peer, epoch);
         }
     }
@@ -509,7 +509,7 @@ impl Rpc {
     #[inline]
     fn message(&mut self, transport: &mut Transport, from: Origin, message: Message) {
         if let Some((call, encoded)) = Header::parse_success(message.as_slice()) {
-            return self.table.succeeded(transport.now(), from.peer, call, message, encoded);
+            return self.calls.succeeded(transport.now(), from.peer, call, message, encoded);
         }
         if let Some((request, encoded)) = Header::parse_numbered(message.as_slice()) {
             self.dispatch.request(transport, from, request, message, encoded, &self.ready);
@@ -533,21 +533,21 @@ impl Rpc {
             Header::Reply { call, by: RepliedBy::Node { reason, ran: false }, .. } if is_one_way(call) => {
                 self.inbox.lifecycle().counters.not_served_by_peers.add();
                 if reason == Some(Reason::NoMethod) {
-                    self.table.forget_numbers(from.peer);
+                    self.calls.forget_numbers(from.peer);
                 }
             }
             Header::Reply { call, code, by, number, metadata } => {
-                number.into_iter().for_each(|number| self.table.learn(from, number));
+                number.into_iter().for_each(|number| self.calls.learn(from, number));
                 if let RepliedBy::Node { reason: Some(Reason::Draining), ran: false } = by {
                     // Before the caller makes the call again.
                     self.leave_out(from);
                 }
-                self.table.reply(transport.now(), from.peer, call, code, by, metadata, message, encoded);
+                self.calls.reply(transport.now(), from.peer, call, code, by, metadata, message, encoded);
             }
-            Header::Number { number, .. } => self.table.learn(from, number),
+            Header::Number { number, .. } => self.calls.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(transport.now(), from, call),
             Header::Drained => {
-                self.table.drained(from, transport.now());
+                self.calls.drained(from, transport.now());
                 self.leave_out(from);
             }
             Header::Stream(header) => {
@@ -579,12 +579,12 @@ impl Rpc {
             if from_caller {
                 self.gaps.push((from, call, bytes));
             } else {
-                self.table.stream_gap(from.peer, call, bytes);
+                self.calls.stream_gap(from.peer, call, bytes);
             }
         }
         // The sender of a request knows.
         if let Some(Unparsed::Reply { call }) = Header::unparsed(frame) {
-            self.table.given_up(now, from.peer, call, bytes);
+            self.calls.given_up(now, from.peer, call, bytes);
         }
         self.inbox.running().nobody();
     }
@@ -593,7 +593,7 @@ impl Rpc {
         match Header::parse(head) {
             Ok((Header::Stream(StreamHeader { call, from_caller: true, .. }), _)) => {
                 let status = Status::not_sent("an item of the stream", cause);
-                self.table.abort_stream(to.peer, call, status);
+                self.calls.abort_stream(to.peer, call, status);
             }
             Ok((Header::Stream(StreamHeader { call, .. }), _)) => {
                 self.dispatch.item_not_sent(transport, to, call, cause);
@@ -610,21 +610,21 @@ impl Rpc {
 
     fn sent(&mut self, transport: &mut Transport, token: Token, outcome: SendOutcome) {
         if token != NOBODY {
-            self.table.sent(transport, token, outcome);
+            self.calls.sent(transport, token, outcome);
         }
     }
 
     fn peer(&mut self, transport: &mut Transport, peer: PeerKey, event: PeerEvent) {
         match event {
             PeerEvent::Up { session, epoch, pollers } => {
-                self.table.up(peer, session, epoch, pollers);
-                let (table, here) = (&self.table, &*transport);
-                let serves = |peer| here.is_up(peer) && !table.is_refused_by(peer);
+                self.calls.up(peer, session, epoch, pollers);
+                let (calls, here) = (&self.calls, &*transport);
+                let serves = |peer| here.is_up(peer) && !calls.is_refused_by(peer);
                 let calls = self.parked.up(&serves, peer);
                 self.start_all(transport, calls);
             }
             PeerEvent::Down { cause } => {
-                self.table.down(transport, peer, cause);
+                self.calls.down(transport, peer, cause);
                 self.dispatch.down(transport.now(), peer);
             }
         }
@@ -640,7 +640,7 @@ impl Rpc {
             self.dispatch.stream_gap(transport, from, call, bytes);
         }
         self.inbox.wake_others();
-        if self.table.is_ready() {
+        if self.calls.is_ready() {
             self.make_again(transport);
         }
         let took = self.take_work(transport) | self.context.timers().fire(transport.now());
@@ -652,13 +652,13 @@ impl Rpc {
         self.send_items(transport);
         let sought = self.connector.as_mut().is_some_and(|connector| connector.tick(transport));
         self.look_up();
-        let late = self.table.expire(transport) | self.dispatch.expire(transport);
+        let late = self.calls.expire(transport) | self.dispatch.expire(transport);
         let expired = late | self.parked.expire(transport.now()) | sought;
         let replied = self.dispatch.send_waiting(transport);
-        let admitted = self.table.admit(transport, |buffer| self.inbox.keep(buffer));
+        let admitted = self.calls.admit(transport, |buffer| self.inbox.keep(buffer));
         self.inbox.running().nobody();
         self.report_drained();
-        self.table.settle();
+        self.calls.settle();
         self.dispatch.settle();
         took | ran | expired | replied | admitted
     }
@@ -672,13 +672,13 @@ impl Rpc {
     fn next_timer(&self) -> Option<Time> {
         let connector = self.connector.as_ref().and_then(Connector::next_timer);
         let routes = [connector, self.parked.next_timer(), self.unsent.next_timer()];
-        let calls = [self.table.next_timer(), self.dispatch.next_deadline(), self.context.timers().next()];
+        let calls = [self.calls.next_timer(), self.dispatch.next_deadline(), self.context.timers().next()];
         routes.into_iter().chain(calls).flatten().min()
     }
 
     fn awaited(&self) -> BTreeMap<PeerKey, Awaited> {
         let mut awaited = BTreeMap::new();
-        self.table.awaited(&mut awaited);
+        self.calls.awaited(&mut awaited);
         for (peer, streams) in self.dispatch.callers() {
             let known = awaited.entry(peer).or_default();
             *known = (*known).max(if streams { Awaited::Item } else { Awaited::Interest });
@@ -691,7 +691,7 @@ impl Rpc {
             || !self.ready.is_empty()
             || self.context.calls().has_work()
             || self.context.has_spawned()
-            || self.table.is_ready()
+            || self.calls.is_ready()
             || !self.gaps.is_empty()
             || self.has_drained()
     }
@@ -699,10 +699,10 @@ impl Rpc {
     fn shutdown(&mut self, transport: &mut Transport) {
         // Already done, unless the node ends because another poller has panicked.
         self.inbox.lifecycle().begin_end();
-        self.table.close_to_outside(transport.now());
+        self.calls.close_to_outside(transport.now());
         self.parked.close(false);
         if mutant!(drained_is_told_before_the_end_of_handlers) {
-            self.table.peers().into_iter().for_each(|peer| self.settled(transport, peer));
+            self.calls.peers().into_iter().for_each(|peer| self.settled(transport, peer));
         }
     }
 
@@ -717,22 +717,22 @@ impl Rpc {
 
     fn settled(&mut self, transport: &mut Transport, peer: PeerKey) {
         if self.dispatch.has_answered(peer) {
-            self.table.tell_drained(transport, peer);
+            self.calls.tell_drained(transport, peer);
         }
     }
 
     fn ledger(&self) -> DriverLedger {
         DriverLedger {
-            calls: self.table.len() + self.parked.len(),
+            calls: self.calls.len() + self.parked.len(),
             handlers: self.dispatch.len(),
             slots: self.dispatch.slots(),
             has_timer: self.next_timer().is_some(),
-            sent_to_drained: self.table.sent_to_drained(),
+            sent_to_drained: self.calls.sent_to_drained(),
             budgets: self
                 .dispatch
-                .budgets(self.table.stream_bytes())
+                .budgets(self.calls.stream_bytes())
                 .into_iter()
-                .chain([self.table.budget()])
+                .chain([self.calls.budget()])
                 .collect(),
         }
     }
@@ -747,7 +747,7 @@ impl Drop for Rpc {
             if self.dispatch.len() == 0 { lifecycle.poller_drained() } else { lifecycle.poller_cut() }
         }
         // Without a shutdown it is unknown whether the calls have run.
-        self.table.close();
+        self.calls.close();
         self.parked.close(true);
         if let Some(connector) = &mut self.connector {
             connector.close();

@@ -1,7 +1,7 @@
 //! A server that drains keeps its session until its handlers have ended, and refuses each new call. Calls that wait for a
 //! connection stay here until that session is over, in order of arrival, and are then made again.
 //!
-//! The table of calls hands them to its poller, because the route of a call may lead to another server by then.
+//! `Calls` hands them to its poller, because the route of a call may lead to another server by then.
 
 use crate::call::{AdmissionClass, Submission};
 use std::collections::{BTreeMap, BTreeSet};

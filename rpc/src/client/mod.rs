@@ -1,6 +1,7 @@
-//! The calling side: channels that stubs call through, and the table of calls in flight.
+//! The calling side: channels that stubs call through, and the calls in flight.
 
 mod attempts;
+mod calls;
 mod cancels;
 mod channel;
 mod held;
@@ -12,15 +13,14 @@ mod peer_queue;
 mod pending_call;
 pub(crate) mod routes;
 mod statuses;
-mod table;
 mod waiting;
 
+pub(crate) use calls::Calls;
 pub use channel::{Channel, SharedWait};
 pub use interceptor::{ClientCall, ClientInterceptor};
 pub use local::{LocalChannel, LocalWait};
 pub use options::CallOptions;
 pub(crate) use pending_call::is_one_way;
-pub(crate) use table::Table;
 
 use crate::client::routes::misuse;
 use crate::status::reason::Reason;

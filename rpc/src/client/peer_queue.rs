@@ -8,7 +8,7 @@
 //! Calls on an ordered channel keep their order across both parts. Once one waits among the large calls, later
 //! ones follow it there. It does not leave before those that wait among the small calls.
 
-use super::statuses::NoRoom;
+use super::statuses::Backpressure;
 use crate::call::{AdmissionClass, Submission};
 use std::collections::BTreeMap;
 use trunkline_machine::mutant;
@@ -45,7 +45,7 @@ impl Part {
 struct Waiters {
     calls: BTreeMap<Place, Submission>,
     /// Limit that the first call exceeds.
-    why: NoRoom,
+    why: Backpressure,
     /// Last round in which it found no room; 0 if there may be room now.
     blocked_in: u64,
 }
@@ -64,7 +64,7 @@ pub(super) struct PeerQueue {
 
 impl PeerQueue {
     /// Creates an empty queue. `why` is the limit that the first call exceeds.
-    pub(super) fn new(why: NoRoom) -> Self {
+    pub(super) fn new(why: Backpressure) -> Self {
         let part = || Waiters { calls: BTreeMap::new(), why, blocked_in: 0 };
         Self { parts: [part(), part()], turn: Part::Small, ordered: BTreeMap::new(), may_be_queued: QUEUED }
     }
@@ -82,7 +82,7 @@ impl PeerQueue {
     ///
     /// # Errors
     /// Returns the limit that it waits for. A handler's call waits only behind calls of its ordered channel.
-    pub(super) fn pass(&self, call: &Submission) -> Result<Leaves, NoRoom> {
+    pub(super) fn pass(&self, call: &Submission) -> Result<Leaves, Backpressure> {
         let own = Part::of(call);
         if let Some(of_channel) = call.order.and_then(|order| self.ordered.get(&order)) {
             let part = if of_channel[Part::Large as usize] > 0 { Part::Large } else { Part::Small };
@@ -94,7 +94,7 @@ impl PeerQueue {
         for part in PARTS {
             let Waiters { calls, why, .. } = &self.parts[part as usize];
             // A limit that small calls exceed stops large ones too.
-            let is_ahead = part == own || own == Part::Large || matches!(why, NoRoom::Calls(_));
+            let is_ahead = part == own || own == Part::Large || matches!(why, Backpressure::Calls(_));
             if is_ahead && !calls.is_empty() {
                 return Err(*why);
             }
@@ -103,7 +103,7 @@ impl PeerQueue {
     }
 
     /// Adds a waiting call.
-    pub(super) fn push(&mut self, place: Place, call: Submission, why: NoRoom) {
+    pub(super) fn push(&mut self, place: Place, call: Submission, why: Backpressure) {
         let mut part = Part::of(&call);
         if let Some(order) = call.order {
             let of_channel = self.ordered.entry(order).or_default();
@@ -138,7 +138,14 @@ impl PeerQueue {
     }
 
     /// Puts back a call that has no room. Its part has no further turn in this round.
-    pub(super) fn put_back(&mut self, part: Part, place: Place, call: Submission, why: NoRoom, round: u64) {
+    pub(super) fn put_back(
+        &mut self,
+        part: Part,
+        place: Place,
+        call: Submission,
+        why: Backpressure,
+        round: u64,
+    ) {
         let is_large_ones_turn = self.leaves(part, &call) == Leaves::All;
         let waiters = &mut self.parts[part as usize];
         waiters.calls.insert(place, call);
@@ -147,7 +154,7 @@ impl PeerQueue {
         if is_large_ones_turn {
             self.parts[Part::Small as usize].why = self.parts[Part::Large as usize].why;
         }
-        if matches!(why, NoRoom::Calls(_)) {
+        if matches!(why, Backpressure::Calls(_)) {
             self.parts[part.other() as usize].blocked_in = round;
         }
     }
@@ -177,7 +184,7 @@ impl PeerQueue {
     }
 
     /// Removes a call from its part, and returns it with the limit that it waited for.
-    pub(super) fn remove(&mut self, place: Place) -> Option<(Part, Submission, NoRoom)> {
+    pub(super) fn remove(&mut self, place: Place) -> Option<(Part, Submission, Backpressure)> {
         PARTS.into_iter().find_map(|part| {
             let waiters = &mut self.parts[part as usize];
             Some((part, waiters.calls.remove(&place)?, waiters.why))
@@ -266,13 +273,13 @@ pub(super) mod tests {
             Self { waiting: Waiting::default(), calls, large, is_queued: true, made: 0, left: Vec::new() }
         }
 
-        fn attempt(&mut self, call: &Submission, leaves: Leaves) -> Result<bool, NoRoom> {
+        fn attempt(&mut self, call: &Submission, leaves: Leaves) -> Result<bool, Backpressure> {
             let is_large = call.is_large();
             if self.calls == 0 {
-                return Err(NoRoom::Calls(FULL));
+                return Err(Backpressure::Calls(FULL));
             }
             if (self.is_queued && leaves == Leaves::All) || (is_large && self.large == 0) {
-                return Err(NoRoom::Queue(FULL));
+                return Err(Backpressure::Queue(FULL));
             }
             self.calls -= 1;
             self.large -= usize::from(is_large);

@@ -64,9 +64,9 @@ pub(super) struct Session {
     pub(super) pollers: u16,
 }
 
-/// The calls that a table accepts.
+/// The calls that a poller accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Takes {
+pub(super) enum AcceptMode {
     All,
     /// Calls of handlers and tasks: the node shuts down.
     Nested,

@@ -185,16 +185,16 @@ pub(super) fn late(
     }
 }
 
-/// The limit that a call exceeds, which decides its final status.
+/// Limit that holds a call back, which decides its status if it fails.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum NoRoom {
+pub(super) enum Backpressure {
     /// Limit of calls in flight.
     Calls(Exhausted),
     /// Limit of messages that wait to be sent.
     Queue(Exhausted),
 }
 
-impl NoRoom {
+impl Backpressure {
     /// Returns the status of a call that does not wait.
     pub(super) fn refusal(self, entry: AdmissionClass) -> Status {
         Status::not_run(Code::ResourceExhausted, self.told(entry)).because(Reason::Overloaded)

@@ -1,11 +1,11 @@
-//! Calls that exceed a limit wait for room, and a peer without room must not delay calls to others. The table of
-//! calls owns one queue per peer, in which small and large calls take turns.
+//! Calls that exceed a limit wait for room, and a peer without room must not delay calls to others. `Calls`
+//! owns one queue per peer, in which small and large calls take turns.
 //!
-//! The table looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
+//! `Calls` looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
 //! room. In a round each queue has its turn until the first calls of its parts find no room.
 
 use super::peer_queue::{Part, PeerQueue, Place};
-use super::statuses::NoRoom;
+use super::statuses::Backpressure;
 use crate::call::Submission;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Waiting {
     ///
     /// # Errors
     /// Returns the limit that it waits for.
-    pub(super) fn pass(&self, peer: PeerKey, call: &Submission) -> Result<Leaves, NoRoom> {
+    pub(super) fn pass(&self, peer: PeerKey, call: &Submission) -> Result<Leaves, Backpressure> {
         self.queues.get(&peer).map_or_else(|| Ok(call.leaves()), |queue| queue.pass(call))
     }
 
@@ -92,7 +92,7 @@ impl Waiting {
     }
 
     /// Adds a waiting call, behind all others of its queue's part.
-    pub(super) fn push(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
+    pub(super) fn push(&mut self, peer: PeerKey, call: Submission, why: Backpressure, now: Time) {
         let place = self.last;
         self.last += 1;
         self.deadlines.insert((call.deadline, place, peer), now);
@@ -132,7 +132,7 @@ impl Waiting {
     }
 
     /// Puts back a call that has no room. Its part of the queue has no further turn in this round.
-    pub(super) fn put_back(&mut self, seat: Seat, call: Submission, why: NoRoom) {
+    pub(super) fn put_back(&mut self, seat: Seat, call: Submission, why: Backpressure) {
         if let Some(queue) = self.queues.get_mut(&seat.peer) {
             queue.put_back(seat.part, seat.place, call, why, self.round);
         }
@@ -169,7 +169,7 @@ impl Waiting {
     }
 
     /// Takes the next call whose deadline has passed, and the limit that it waited for.
-    pub(super) fn late(&mut self, now: Time) -> Option<(Submission, NoRoom)> {
+    pub(super) fn late(&mut self, now: Time) -> Option<(Submission, Backpressure)> {
         let (&(_, place, peer), _) =
             self.deadlines.first_key_value().filter(|((deadline, ..), _)| *deadline <= now)?;
         self.remove(peer, place)
@@ -198,7 +198,7 @@ impl Waiting {
             .collect()
     }
 
-    fn remove(&mut self, peer: PeerKey, place: Place) -> Option<(Submission, NoRoom)> {
+    fn remove(&mut self, peer: PeerKey, place: Place) -> Option<(Submission, Backpressure)> {
         let (part, call, why) = self.queues.get_mut(&peer)?.remove(place)?;
         let order = call.order;
         self.forget(Seat { peer, place, part, deadline: call.deadline, order });

@@ -1,6 +1,6 @@
 //! Calls whose route has no session wait here, in order of arrival.
 //!
-//! A waiting call is not yet in the table of calls. The transport has seen nothing of it, so it has not run. It
+//! A waiting call is not yet in `Calls`. The transport has seen nothing of it, so it has not run. It
 //! ends with the failure of the round that decides it, at its deadline, or when its future is dropped. A call that
 //! waits for a connection outlives failed rounds.
 

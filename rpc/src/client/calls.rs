@@ -1,14 +1,16 @@
 //! A reply must find the call that it belongs to, and a late reply must find none. Each call in flight has a slot
-//! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
+//! here, and its number on the wire is the slot and a generation. The poller's RPC half owns the calls.
 
 use super::cancels::{Cancel, Cancels, send_control};
 use super::held::{DrainedPollers, Held, MOST};
 use super::methods::{Counters, Numbers};
 use super::peer_queue::Part;
-use super::pending_call::{PendingCall, Progress, Session, Takes, is_reply_to, microseconds, number, parts};
+use super::pending_call::{
+    AcceptMode, PendingCall, Progress, Session, is_reply_to, microseconds, number, parts,
+};
 use super::statuses::{
-    GAVE_UP, NoRoom, drained, expired, gave_up, late, missed, no_memory, no_session, not_sent, out_of_order,
-    received, refused, status_of, unreadable,
+    Backpressure, GAVE_UP, drained, expired, gave_up, late, missed, no_memory, no_session, not_sent,
+    out_of_order, received, refused, status_of, unreadable,
 };
 use super::waiting::Waiting;
 use crate::call::{AdmissionClass, Outcome, Response, Submission, shutting_down, too_many};
@@ -43,8 +45,8 @@ use trunkline_verbs::Time;
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
 
-/// The table of calls in flight.
-pub(crate) struct Table {
+/// The calls in flight, and those that wait to be sent.
+pub(crate) struct Calls {
     /// Budget of calls in flight.
     budget: Share,
     /// Maximum size of a decoded reply, in bytes.
@@ -70,12 +72,12 @@ pub(crate) struct Table {
     scratch: Vec<u8>,
     /// Replies that matched no call; late ones are normal.
     pub(crate) unmatched_replies: u64,
-    takes: Takes,
+    accept_mode: AcceptMode,
     /// Cancellations of streams that found no room.
     cancels: Cancels,
 }
 
-impl Table {
+impl Calls {
     pub(crate) fn new(
         budget: Share,
         most_decoded: usize,
@@ -99,7 +101,7 @@ impl Table {
             counters: Counters::new(inbox),
             scratch: Vec::new(),
             unmatched_replies: 0,
-            takes: Takes::All,
+            accept_mode: AcceptMode::All,
             cancels: Cancels::default(),
         }
     }
@@ -185,7 +187,7 @@ impl Table {
 
     /// Queues a call for room, or fails it.
     #[inline(never)]
-    fn no_room(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
+    fn no_room(&mut self, peer: PeerKey, call: Submission, why: Backpressure, now: Time) {
         match call.entry {
             AdmissionClass::Waits => self.waiting.push(peer, call, why, now),
             entry => self.end(call, why.refusal(entry)),
@@ -204,10 +206,10 @@ impl Table {
     /// Returns the status of a call that may not begin.
     #[inline]
     fn refusal(&self, call: &Submission, now: Time) -> Option<Status> {
-        let is_taken = match self.takes {
-            Takes::All => true,
-            Takes::Nested => call.nested,
-            Takes::None => false,
+        let is_taken = match self.accept_mode {
+            AcceptMode::All => true,
+            AcceptMode::Nested => call.nested,
+            AcceptMode::None => false,
         };
         if !is_taken {
             return Some(shutting_down());
@@ -227,8 +229,8 @@ impl Table {
         peer: PeerKey,
         submission: &mut Submission,
         leaves: Leaves,
-    ) -> Result<bool, NoRoom> {
-        self.budget.take_one(peer, submission.entry.leaves_calls()).map_err(NoRoom::Calls)?;
+    ) -> Result<bool, Backpressure> {
+        self.budget.take_one(peer, submission.entry.leaves_calls()).map_err(Backpressure::Calls)?;
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
         }
@@ -249,7 +251,7 @@ impl Table {
         submission: &mut Submission,
         error: SendError,
         leaves: Leaves,
-    ) -> Result<bool, NoRoom> {
+    ) -> Result<bool, Backpressure> {
         let may_follow = submission.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
             // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
@@ -260,7 +262,7 @@ impl Table {
         sent.or_else(|error| {
             self.budget.put_back_one(peer, submission.entry.leaves_calls());
             if let SendError::QueueFull(exhausted) = error {
-                return Err(NoRoom::Queue(exhausted));
+                return Err(Backpressure::Queue(exhausted));
             }
             if submission.drops_trace(error) {
                 return self.attempt(transport, peer, submission, leaves);
@@ -834,14 +836,14 @@ impl Table {
     /// Refuses calls from outside of handlers and tasks, and ends those in flight, because the node shuts down.
     /// Handlers finish with the calls that they make.
     pub(crate) fn close_to_outside(&mut self, now: Time) {
-        self.takes = Takes::Nested;
+        self.accept_mode = AcceptMode::Nested;
         self.end_waiting(|call| !call.nested);
         self.end_all(now, |pending| !pending.nested || mutant!(draining_ends_nested_calls));
     }
 
     /// Refuses further calls and ends those in flight.
     pub(crate) fn close(&mut self) {
-        self.takes = Takes::None;
+        self.accept_mode = AcceptMode::None;
         self.end_waiting(|_| true);
         // The time is not known here: they take no time in the report.
         self.end_all(Time::default(), |_| true);
@@ -990,9 +992,9 @@ impl Table {
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table")
+        f.debug_struct("Calls")
             .field("in_flight", &self.pending.len())
             .field("waiting", &self.waiting.len())
             .finish_non_exhaustive()
