@@ -45,8 +45,9 @@ pub use command::PollerHandle;
 #[doc(hidden)]
 pub use deadlines::{DeadlineKey, Deadlines};
 pub use messages::{
-    Announcement, Awaited, Connect, Event, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex,
-    Reach, Report, Screening, SendError, SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn,
+    Accepted, Announcement, Awaited, Connect, Destination, Event, Message, Origin, Outgoing, PeerDown,
+    PeerEvent, PollerChoice, PollerIndex, Reach, Report, Screening, SendError, SendFailure, SendOutcome,
+    SessionNumber, Token,
 };
 pub use node::{
     ClientAddressCause, DeviceError, DriverFailure, InProcessNetwork, NicOptions, Node, NodeOptions, Pinning,

@@ -17,26 +17,26 @@ use trunkline_verbs::{Time, VerbsError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerIndex(pub u16);
 
-/// Choice of the peer's poller for a message.
+/// Destination of a message: one of the peer's pollers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Toward {
+pub enum Destination {
     /// The poller with this index.
     Poller(PollerIndex),
     /// Any poller: the transport sends messages to the peer's pollers in turn.
     Any,
-    /// The poller that this turn selects. In one session that is the same poller for all messages with this
-    /// turn.
-    Turn(Turn),
+    /// The poller that this choice selects. In one session that is the same poller for all messages with this
+    /// choice.
+    Choice(PollerChoice),
 }
 
 /// Poller of a peer that the transport has chosen for a message: this number modulo the number of pollers that
 /// the peer has in the session through which the message leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Turn(NonZeroU32);
+pub struct PollerChoice(NonZeroU32);
 
-impl Turn {
-    /// Creates the turn with this number. The last two numbers are the same turn, so that an `Option<Turn>`
-    /// fits in four bytes.
+impl PollerChoice {
+    /// Creates the choice with this number. The last two numbers are the same choice, so that an
+    /// `Option<PollerChoice>` fits in four bytes.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(number))
@@ -102,7 +102,7 @@ pub enum Report {
     /// All outcomes.
     #[default]
     Always,
-    /// All outcomes, except the delivery of a message that left at once. [`Taken::left`] then names its
+    /// All outcomes, except the delivery of a message that left at once. [`Accepted::left`] then names its
     /// session. The message was delivered if the session ends before it has failed.
     Failure,
     /// No outcome.
@@ -123,11 +123,11 @@ impl Receipt {
     }
 }
 
-/// Placement of a message that was taken.
+/// Placement of an accepted message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
-    /// Turn of the destination poller.
-    pub turn: Turn,
+pub struct Accepted {
+    /// Choice of the destination poller.
+    pub choice: PollerChoice,
     /// Session through which the message leaves, if it leaves at once.
     pub left: Option<SessionNumber>,
 }
@@ -138,7 +138,7 @@ pub struct Outgoing<'a> {
     /// Destination node.
     pub peer: PeerKey,
     /// Destination poller.
-    pub toward: Toward,
+    pub destination: Destination,
     /// Session of the message; `None` for the one that is up, or the next one. A message for a session that
     /// is over is refused, or fails if it has waited: an answer must not reach a later incarnation of the
     /// peer than the one that asked.

@@ -7,7 +7,7 @@ use crate::wire::frame::Encoded;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use trunkline_transport::{PeerKey, Turn};
+use trunkline_transport::{PeerKey, PollerChoice};
 use trunkline_verbs::Time;
 
 /// Maximum number of calls queued for the poller's next turn. Beyond it, only calls that wait for room are accepted.
@@ -100,8 +100,8 @@ impl LocalQueue {
     }
 
     /// Returns the number of a new ordered channel.
-    pub(crate) fn next_order(&self) -> Turn {
-        Turn::new(self.orders.replace(self.orders.get().wrapping_add(1)))
+    pub(crate) fn next_order(&self) -> PollerChoice {
+        PollerChoice::new(self.orders.replace(self.orders.get().wrapping_add(1)))
     }
 
     /// Returns an empty completion cell, reused if possible.

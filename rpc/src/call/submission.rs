@@ -14,7 +14,7 @@ use crate::wire::metadata::Metadata;
 use crate::wire::name::MethodName;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, SendError, Turn};
+use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, PollerChoice, SendError};
 use trunkline_verbs::Time;
 
 /// A call that is submitted to a poller, from any thread or from a task of the poller itself.
@@ -37,7 +37,7 @@ pub(crate) struct Submission<C = Completion> {
     /// Behaviour if the server cannot be reached.
     pub(crate) connect: Connect,
     /// Number of an ordered channel, which chooses the peer's poller.
-    pub(crate) order: Option<Turn>,
+    pub(crate) order: Option<PollerChoice>,
     /// True if a handler or task of this node makes the call, which then continues while the node shuts down.
     pub(crate) nested: bool,
     /// Behaviour without room.

@@ -37,8 +37,8 @@ use trunkline_machine::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Awaited, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap, PollerIndex,
-    Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward, Transport,
+    Awaited, Connect, Deadlines, Destination, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap,
+    PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -308,7 +308,7 @@ impl Calls {
             Header::Request(RequestHeader { call, one_way, opens, method_ref, time_left_us, metadata });
         let mut out = Outgoing {
             peer,
-            toward: order.map_or(Toward::Any, Toward::Turn),
+            destination: order.map_or(Destination::Any, Destination::Choice),
             session,
             connect,
             ordered: order.is_some() || opens,
@@ -321,7 +321,7 @@ impl Calls {
             leaves,
         };
         let sent = send(transport, &header, &mut submission.encoded, &mut self.scratch, &mut out);
-        let taken = sent.inspect_err(|_| submission.body = mem::take(&mut out.body))?;
+        let accepted = sent.inspect_err(|_| submission.body = mem::take(&mut out.body))?;
         let Some(completion) = submission.completion.take() else { return Ok(false) };
         let due = match completion.stream() {
             Some(stream) if opens => stream.begin_timer(now, deadline),
@@ -340,28 +340,28 @@ impl Calls {
             is_chosen,
             leaves: entry.leaves_calls(),
             timer: due.map(|due| self.deadlines.add(now, due, call)),
-            turn: taken.turn,
-            progress: taken.left.map_or(Progress::Waits, Progress::Left),
+            choice: accepted.choice,
+            progress: accepted.left.map_or(Progress::Waits, Progress::Left),
             again,
             completion,
         });
         self.counters.at(counters).into_iter().for_each(MethodCounters::began);
-        if opens && taken.left.is_some() {
-            self.opened(now, call, taken.left);
+        if opens && accepted.left.is_some() {
+            self.opened(now, call, accepted.left);
         }
         if one_way && mutant!(one_way_calls_succeed_unsent) {
             self.finish(now, call, Ok(Response::empty()));
         }
-        Ok(taken.left.is_none())
+        Ok(accepted.left.is_none())
     }
 
     /// Allows frames of a call's stream to follow its request, which has left.
     #[cold]
     fn opened(&mut self, now: Time, call: u64, session: Option<SessionNumber>) {
         let Some(pending) = self.pending(call) else { return };
-        let (peer, toward) = (pending.peer, Toward::Turn(pending.turn));
+        let (peer, destination) = (pending.peer, Destination::Choice(pending.choice));
         if let Some(stream) = pending.completion.stream().filter(|stream| !stream.is_open()) {
-            stream.opened(now, Address { peer, toward, session, call });
+            stream.opened(now, Address { peer, destination, session, call });
         }
     }
 
@@ -649,7 +649,7 @@ impl Calls {
             // Calls of earlier sessions have ended with these.
             Progress::Waits | Progress::Delivered => is_unary,
         });
-        session.is_some_and(|session| self.drained.contains(pending.peer, pending.turn.of(session.pollers)))
+        session.is_some_and(|session| self.drained.contains(pending.peer, pending.choice.of(session.pollers)))
     }
 
     /// Sends DRAINED to all pollers of a peer: this poller has answered the calls that it has run for them, and runs no more.
@@ -661,7 +661,7 @@ impl Calls {
                 &mut self.scratch,
                 transport,
                 peer,
-                Toward::Poller(poller),
+                Destination::Poller(poller),
                 false,
                 &Header::Drained,
             );
@@ -965,7 +965,7 @@ impl Calls {
         why: impl FnOnce(bool) -> (Code, Reason, String),
     ) {
         let Some(pending) = self.pending(call) else { return };
-        let PendingCall { peer, one_way, turn, method, .. } = *pending;
+        let PendingCall { peer, one_way, choice, method, .. } = *pending;
         let has_left = !unsent.contains(&Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
@@ -975,17 +975,17 @@ impl Calls {
         }
         // Without a session it has left through one that is over, and its handler ends with that.
         let Some(session) = self.sessions.get(peer) else { return };
-        let toward = Toward::Poller(turn.of(session.pollers));
-        let cancel = Cancel { peer, toward, call, ordered: method.streams.any() };
+        let destination = Destination::Poller(choice.of(session.pollers));
+        let cancel = Cancel { peer, destination, call, ordered: method.streams.any() };
         self.cancel(transport, cancel);
     }
 
     /// Sends a cancellation, or keeps it if there is no room. A lost one costs the server no more than the handler's time, but a
     /// stream may have no deadline.
     fn cancel(&mut self, transport: &mut Transport, cancel: Cancel) {
-        let Cancel { peer, toward, call, ordered } = cancel;
+        let Cancel { peer, destination, call, ordered } = cancel;
         let sent =
-            send_control(&mut self.scratch, transport, peer, toward, ordered, &Header::Cancel { call });
+            send_control(&mut self.scratch, transport, peer, destination, ordered, &Header::Cancel { call });
         if ordered && matches!(sent, Err(SendError::QueueFull(_))) {
             self.cancels.push(cancel, transport.now());
         }

@@ -3,7 +3,7 @@
 use crate::wire::frame::{Encoded, Header, send, without_call};
 use std::mem;
 use std::time::Duration;
-use trunkline_transport::{PeerKey, SendError, Toward, Transport};
+use trunkline_transport::{Destination, PeerKey, SendError, Transport};
 use trunkline_verbs::Time;
 
 /// Time until a full queue of messages is tried again.
@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cancel {
     pub(super) peer: PeerKey,
-    pub(super) toward: Toward,
+    pub(super) destination: Destination,
     pub(super) call: u64,
     /// True for a stream, whose request must not be overtaken.
     pub(super) ordered: bool,
@@ -56,10 +56,10 @@ pub(super) fn send_control(
     scratch: &mut Vec<u8>,
     transport: &mut Transport,
     peer: PeerKey,
-    toward: Toward,
+    destination: Destination,
     ordered: bool,
     header: &Header,
 ) -> Result<(), SendError> {
-    let mut out = without_call(peer, toward, None, ordered);
+    let mut out = without_call(peer, destination, None, ordered);
     send(transport, header, &mut Encoded::default(), scratch, &mut out).map(drop)
 }

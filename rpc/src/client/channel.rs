@@ -32,7 +32,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
-use trunkline_transport::{Connect, PeerKey, Turn};
+use trunkline_transport::{Connect, PeerKey, PollerChoice};
 use trunkline_verbs::Time;
 
 /// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
@@ -370,7 +370,7 @@ impl Channel {
             deadline: call.deadline(self.core.timeout, made),
             body: call.body.into(),
             connect: call.options.connects(),
-            order: self.order.map(Turn::new),
+            order: self.order.map(PollerChoice::new),
             nested,
             entry: AdmissionClass::here(call.options.admits(), nested),
             completion,

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use trunkline_transport::Turn;
+use trunkline_transport::PollerChoice;
 use trunkline_verbs::Clock;
 
 /// A channel of a generated local client. It stays on its poller's thread.
@@ -30,7 +30,7 @@ pub struct LocalChannel {
     queue: Rc<LocalQueue>,
     poller: PollerContext,
     /// Number of an ordered channel.
-    order: Option<Turn>,
+    order: Option<PollerChoice>,
 }
 
 impl LocalChannel {

@@ -12,7 +12,7 @@ use super::statuses::Backpressure;
 use crate::call::{AdmissionClass, Submission};
 use std::collections::BTreeMap;
 use trunkline_machine::mutant;
-use trunkline_transport::{Leaves, Turn};
+use trunkline_transport::{Leaves, PollerChoice};
 
 /// Position of a waiting call: lower ones are older.
 pub(super) type Place = u64;
@@ -57,7 +57,7 @@ pub(super) struct PeerQueue {
     parts: [Waiters; 2],
     turn: Part,
     /// Number of calls in each part, by ordered channel; only channels with calls.
-    ordered: BTreeMap<Turn, [usize; 2]>,
+    ordered: BTreeMap<PollerChoice, [usize; 2]>,
     /// Number of small calls that may still be queued before a large one.
     may_be_queued: usize,
 }
@@ -175,7 +175,7 @@ impl PeerQueue {
     }
 
     /// Records that a call on an ordered channel has left its part.
-    pub(super) fn left_order(&mut self, part: Part, order: Turn) {
+    pub(super) fn left_order(&mut self, part: Part, order: PollerChoice) {
         let Some(of_channel) = self.ordered.get_mut(&order) else { return };
         of_channel[part as usize] -= 1;
         if *of_channel == [0, 0] {
@@ -289,7 +289,7 @@ pub(super) mod tests {
 
         /// Makes a call. Returns false if it is refused.
         fn make(&mut self, is_large: bool, entry: AdmissionClass, order: Option<u32>) -> bool {
-            let call = Submission { order: order.map(Turn::new), ..call(self.made, is_large, entry) };
+            let call = Submission { order: order.map(PollerChoice::new), ..call(self.made, is_large, entry) };
             self.made += 1;
             match self.waiting.pass(PEER, &call).and_then(|leaves| self.attempt(&call, leaves)) {
                 Ok(is_queued) => self.waiting.passed(PEER, Part::of(&call), is_queued),

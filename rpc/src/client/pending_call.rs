@@ -3,7 +3,7 @@
 use crate::call::{Completion, Submission};
 use crate::wire::frame::{Header, Unparsed};
 use crate::wire::name::MethodName;
-use trunkline_transport::{DeadlineKey, Leaves, PeerKey, SessionNumber, Turn};
+use trunkline_transport::{DeadlineKey, Leaves, PeerKey, PollerChoice, SessionNumber};
 use trunkline_verbs::Time;
 
 /// A call in flight.
@@ -27,8 +27,8 @@ pub(super) struct PendingCall {
     pub(super) leaves: Leaves,
     /// Key of its deadline.
     pub(super) timer: Option<DeadlineKey>,
-    /// Index of the remote poller that owns the call.
-    pub(super) turn: Turn,
+    /// The remote poller that owns the call.
+    pub(super) choice: PollerChoice,
     pub(super) progress: Progress,
     /// The call without its completion, if it is to be made again should its server not take it.
     pub(super) again: Option<Box<Submission<()>>>,

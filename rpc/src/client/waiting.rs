@@ -9,7 +9,7 @@ use super::statuses::Backpressure;
 use crate::call::Submission;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use trunkline_transport::{Leaves, PeerKey, Turn};
+use trunkline_transport::{Leaves, PeerKey, PollerChoice};
 use trunkline_verbs::Time;
 
 /// Maximum time between two rounds.
@@ -22,7 +22,7 @@ pub(super) struct Seat {
     place: Place,
     part: Part,
     deadline: Time,
-    order: Option<Turn>,
+    order: Option<PollerChoice>,
 }
 
 #[derive(Debug, Default)]

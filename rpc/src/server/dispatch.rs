@@ -36,8 +36,8 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Connect, DeadlineKey, Deadlines, Leaves, Message, Origin, Outgoing, PeerKey, PollerIndex, Report,
-    Screening, SendError, SessionNumber, Toward, Transport,
+    Body, Connect, DeadlineKey, Deadlines, Destination, Leaves, Message, Origin, Outgoing, PeerKey,
+    PollerIndex, Report, Screening, SendError, SessionNumber, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -903,7 +903,7 @@ impl Dispatch {
         let key = caller.key;
         let mut out = Outgoing {
             peer: key.peer,
-            toward: Toward::Poller(key.poller),
+            destination: Destination::Poller(key.poller),
             session: Some(key.session),
             connect: Connect::FailFast,
             // The reply that ends a stream follows its items.

@@ -22,7 +22,7 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_transport::{Leaves, Outgoing, PeerKey, SendError, SessionNumber, Toward, Transport};
+use trunkline_transport::{Destination, Leaves, Outgoing, PeerKey, SendError, SessionNumber, Transport};
 use trunkline_verbs::Time;
 
 /// The side of a stream.
@@ -36,7 +36,7 @@ pub(super) enum Side {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address {
     pub(crate) peer: PeerKey,
-    pub(crate) toward: Toward,
+    pub(crate) destination: Destination,
     /// `None` takes the session that is up.
     pub(crate) session: Option<SessionNumber>,
     pub(crate) call: u64,
@@ -845,7 +845,7 @@ struct FrameSender<'a> {
 
 impl FrameSender<'_> {
     fn out(&self, ordered: bool) -> Outgoing<'static> {
-        without_call(self.address.peer, self.address.toward, self.address.session, ordered)
+        without_call(self.address.peer, self.address.destination, self.address.session, ordered)
     }
 
     fn send(&mut self, part: StreamPart, ordered: bool) -> Result<(), SendError> {

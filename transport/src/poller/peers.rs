@@ -5,7 +5,7 @@ use crate::budget::{Counted, Shares};
 use crate::command::SessionUp;
 use crate::peer::hash::PeerHash;
 use crate::trunk::{Cancelling, MessageQueue, Resources};
-use crate::{Connect, PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Toward, Turn};
+use crate::{Connect, Destination, PeerDown, PeerEvent, PeerKey, PollerChoice, SendFailure, SendOutcome};
 use slab::Slab;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -80,21 +80,26 @@ impl Peers {
         (key, peer.trunk.is_none() && peer.pending.is_none())
     }
 
-    /// Returns the turn of a message for a peer, and the place of the peer's trunk in the poller's table. A
-    /// message that names no poller takes the next turn. The first turn selects the poller with our own
+    /// Returns the choice of poller for a message to a peer, and the place of the peer's trunk in the poller's table.
+    /// Messages that name no poller go to the pollers in turn. The first choice is the poller with our own
     /// number, so that the pollers of a node spread out.
     #[inline]
-    pub(super) fn route(&mut self, key: PeerKey, toward: Toward, own: u32) -> Option<(Turn, Option<usize>)> {
+    pub(super) fn route(
+        &mut self,
+        key: PeerKey,
+        destination: Destination,
+        own: u32,
+    ) -> Option<(PollerChoice, Option<usize>)> {
         let peer = self.0.get_mut(key)?;
-        let turn = match toward {
-            Toward::Poller(poller) => Turn::new(poller.0.into()),
-            Toward::Turn(turn) => turn,
-            Toward::Any => {
+        let choice = match destination {
+            Destination::Poller(poller) => PollerChoice::new(poller.0.into()),
+            Destination::Choice(choice) => choice,
+            Destination::Any => {
                 peer.turns = peer.turns.wrapping_add(1);
-                Turn::new(peer.turns.wrapping_sub(1).wrapping_add(own))
+                PollerChoice::new(peer.turns.wrapping_sub(1).wrapping_add(own))
             }
         };
-        Some((turn, peer.trunk))
+        Some((choice, peer.trunk))
     }
 
     /// Returns the place of the peer's trunk in the poller's table.

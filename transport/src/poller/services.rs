@@ -7,7 +7,8 @@ use crate::trunk::{Cancelling, Outbound, Trunk};
 use crate::wire::MOST_ANNOUNCED;
 use crate::wire::frame;
 use crate::{
-    Connect, Outgoing, PeerDown, PeerKey, PollerIndex, Reach, SendError, SessionNumber, Taken, Token, Turn,
+    Accepted, Connect, Outgoing, PeerDown, PeerKey, PollerChoice, PollerIndex, Reach, SendError,
+    SessionNumber, Token,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -80,13 +81,13 @@ impl Transport {
         }
     }
 
-    /// Takes a message. The requested outcomes are reported by [`Event::Sent`](crate::Event::Sent), at most once, and never from
+    /// Accepts a message. The requested outcomes are reported by [`Event::Sent`](crate::Event::Sent), at most once, and never from
     /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect
     /// in progress, or begins one.
     ///
     /// # Errors
-    /// When the message was not taken. No outcome is reported then, and the message may be offered again.
-    pub fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError> {
+    /// When the message was not accepted. No outcome is reported then, and the message may be offered again.
+    pub fn send(&mut self, message: &Outgoing<'_>) -> Result<Accepted, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         let limit = self.res.shared.limits.max_message_bytes;
         if bytes > limit {
@@ -98,8 +99,8 @@ impl Transport {
             return Err(SendError::BadHeader);
         }
         let own = u32::from(self.res.index.0);
-        let route = self.peers.route(message.peer, message.toward, own);
-        let Some((turn, slot)) = route else { return Err(SendError::NoPeer) };
+        let route = self.peers.route(message.peer, message.destination, own);
+        let Some((choice, slot)) = route else { return Err(SendError::NoPeer) };
         let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
         let is_over = |session| trunk.as_ref().is_none_or(|trunk| SessionNumber(trunk.number()) != session);
         if message.session.is_some_and(is_over) {
@@ -109,10 +110,10 @@ impl Transport {
         let has_trunk = trunk.is_some();
         if let Some(trunk) = trunk.filter(|trunk| trunk.is_open()) {
             let session = SessionNumber(trunk.number());
-            let has_left = trunk.send(&mut self.res, message, turn)?;
-            return Ok(Taken { turn, left: has_left.then_some(session) });
+            let has_left = trunk.send(&mut self.res, message, choice)?;
+            return Ok(Accepted { choice, left: has_left.then_some(session) });
         }
-        self.await_session(message, turn, has_trunk)
+        self.await_session(message, choice, has_trunk)
     }
 
     /// Cancels those of these messages that have not left yet, and returns their tokens. The peer will never
@@ -179,9 +180,9 @@ impl Transport {
     fn await_session(
         &mut self,
         message: &Outgoing<'_>,
-        turn: Turn,
+        choice: PollerChoice,
         has_trunk: bool,
-    ) -> Result<Taken, SendError> {
+    ) -> Result<Accepted, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         if message.connect == Connect::FailFast
             && let Some((cause, due_in)) = self.peers.due_in(message.peer, self.res.time.now())
@@ -191,10 +192,10 @@ impl Transport {
         let waiting = self.peers.waiting(message.peer).filter(|_| !self.shutdown.is_ended());
         let Some(waiting) = waiting else { return Err(SendError::NoPeer) };
         self.res.shares.queue(message.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
-        waiting.push(Outbound::new(message, turn, &mut self.res.heads));
+        waiting.push(Outbound::new(message, choice, &mut self.res.heads));
         if !has_trunk {
             self.ask(message.peer, message.connect);
         }
-        Ok(Taken { turn, left: None })
+        Ok(Accepted { choice, left: None })
     }
 }

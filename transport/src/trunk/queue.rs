@@ -8,7 +8,7 @@ use super::Resources;
 use super::copying::Copying;
 use crate::budget::Shares;
 use crate::messages::Receipt;
-use crate::{Body, Connect, Outgoing, PeerDown, PeerKey, SendOutcome, Token, Toward, Turn};
+use crate::{Body, Connect, Destination, Outgoing, PeerDown, PeerKey, PollerChoice, SendOutcome, Token};
 use std::collections::{BTreeSet, VecDeque};
 use trunkline_verbs::Time;
 
@@ -21,8 +21,8 @@ const KEPT_HEAD_BYTES: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(super) receipt: Receipt,
-    pub(super) toward: Toward,
-    pub(super) turn: Turn,
+    pub(super) destination: Destination,
+    pub(super) choice: PollerChoice,
     pub(super) head: Vec<u8>,
     /// Bytes of the head that go with the announcement if the message is large.
     pub(super) announced: usize,
@@ -36,13 +36,13 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     /// Copies the head, into reused memory. A message that has to wait is reported when it is delivered.
-    pub(crate) fn new(message: &Outgoing<'_>, turn: Turn, heads: &mut Heads) -> Self {
+    pub(crate) fn new(message: &Outgoing<'_>, choice: PollerChoice, heads: &mut Heads) -> Self {
         let mut head = heads.0.pop().unwrap_or_default();
         head.extend_from_slice(message.head);
         Self {
             receipt: message.receipt().of_waiting(),
-            toward: message.toward,
-            turn,
+            destination: message.destination,
+            choice,
             head,
             announced: message.announced,
             body: message.body.clone(),
@@ -233,8 +233,8 @@ mod tests {
     fn message(token: u64, deadline: Option<u64>) -> Outbound {
         Outbound {
             receipt: Receipt { token: Token(token), report: Report::Always },
-            toward: Toward::Any,
-            turn: Turn::new(0),
+            destination: Destination::Any,
+            choice: PollerChoice::new(0),
             head: Vec::new(),
             announced: 0,
             body: Body::default(),

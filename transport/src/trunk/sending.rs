@@ -13,7 +13,7 @@ use crate::trunk::rendezvous::REQUESTS_PER_LANE;
 use crate::wire::frame::{self, FIN_ENTRIES, Fin};
 use crate::wire::settings::Settings;
 use crate::wire::{BUNDLE_BYTES, SLOT_BYTES};
-use crate::{Outgoing, PeerDown, SendError, SendOutcome, Toward, Turn};
+use crate::{Destination, Outgoing, PeerDown, PollerChoice, SendError, SendOutcome};
 use std::mem;
 use trunkline_machine::mutant;
 use trunkline_verbs::{PostError, Time};
@@ -29,15 +29,15 @@ impl Trunk {
         &mut self,
         res: &mut Resources,
         message: &Outgoing<'_>,
-        turn: Turn,
+        choice: PollerChoice,
     ) -> Result<bool, SendError> {
-        if let Some(lane) = self.lane_of(message.toward, turn)
+        if let Some(lane) = self.lane_of(message.destination, choice)
             && self.lanes[lane].is_clear(message.ordered)
             && self.try_join(res, lane, message.head, &message.body, message.receipt(), message.deadline)
         {
             return Ok(true);
         }
-        self.stage_or_queue(res, message, turn)
+        self.stage_or_queue(res, message, choice)
     }
 
     /// Takes a message that cannot join a staged frame.
@@ -46,13 +46,13 @@ impl Trunk {
         &mut self,
         res: &mut Resources,
         message: &Outgoing<'_>,
-        turn: Turn,
+        choice: PollerChoice,
     ) -> Result<bool, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         if bytes > self.max_message {
             return Err(SendError::TooLarge { bytes, limit: self.max_message });
         }
-        let Some(lane) = self.lane_of(message.toward, turn) else {
+        let Some(lane) = self.lane_of(message.destination, choice) else {
             // The message is for a poller that the peer's new incarnation does not have.
             res.events.never_sent(self.peer, message.receipt(), PeerDown::Restarted);
             return Ok(false);
@@ -63,7 +63,7 @@ impl Trunk {
         if !at_once {
             res.shares.queue(self.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
             let is_large = !self.is_eager(bytes);
-            let message = Outbound::new(message, turn, &mut res.heads);
+            let message = Outbound::new(message, choice, &mut res.heads);
             self.lanes[lane].push(message, is_large, res.time.now_ms());
             self.mark(res);
         }
@@ -74,7 +74,7 @@ impl Trunk {
     /// session's limits.
     pub(crate) fn queue(&mut self, res: &mut Resources, mut message: Outbound) {
         let (bytes, limit) = (message.bytes(), self.max_message);
-        let Some(lane) = self.lane_of(message.toward, message.turn) else {
+        let Some(lane) = self.lane_of(message.destination, message.choice) else {
             res.shares.unqueue(self.peer, bytes);
             return res.events.never_sent(self.peer, message.receipt, PeerDown::Restarted);
         };
@@ -193,11 +193,13 @@ impl Trunk {
     }
 
     /// Returns the lane of a message: the lane of the named poller, if the peer has it, or the one that
-    /// `turn` selects.
-    fn lane_of(&self, toward: Toward, turn: Turn) -> Option<usize> {
-        let poller = match toward {
-            Toward::Poller(poller) => poller,
-            Toward::Any | Toward::Turn(_) => turn.of(u16::try_from(self.lanes.len()).unwrap_or(u16::MAX)),
+    /// `choice` selects.
+    fn lane_of(&self, destination: Destination, choice: PollerChoice) -> Option<usize> {
+        let poller = match destination {
+            Destination::Poller(poller) => poller,
+            Destination::Any | Destination::Choice(_) => {
+                choice.of(u16::try_from(self.lanes.len()).unwrap_or(u16::MAX))
+            }
         };
         Some(usize::from(poller.0)).filter(|lane| *lane < self.lanes.len())
     }

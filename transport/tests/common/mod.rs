@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use trunkline_machine::{Machine, Turn};
 pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
-    Begun, Body, Connect, Event, Leaves, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerDown,
-    PeerEvent, PeerKey, PollerHandle, PollerIndex, Report, Screening, SendError, SendOutcome, Token, Toward,
-    Transport,
+    Begun, Body, Connect, Destination, Event, Leaves, Message, Node, NodeOptions, NodeReport, Origin,
+    Outgoing, PeerDown, PeerEvent, PeerKey, PollerHandle, PollerIndex, Report, Screening, SendError,
+    SendOutcome, Token, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -110,7 +110,7 @@ impl Probe {
         let outgoing = Outgoing {
             report: Report::Always,
             peer: to.peer,
-            toward: Toward::Poller(to.poller),
+            destination: Destination::Poller(to.poller),
             session: Some(to.session),
             connect: Connect::FailFast,
             ordered: false,
@@ -136,7 +136,8 @@ impl Probe {
                 let outgoing = Outgoing {
                     report: if token == UNREPORTED { Report::Never } else { Report::Always },
                     peer,
-                    toward: poller.map_or(Toward::Any, |poller| Toward::Poller(PollerIndex(poller))),
+                    destination: poller
+                        .map_or(Destination::Any, |poller| Destination::Poller(PollerIndex(poller))),
                     session: None,
                     connect,
                     ordered: false,
@@ -155,7 +156,7 @@ impl Probe {
                 let outgoing = Outgoing {
                     report: Report::Always,
                     peer: to.peer,
-                    toward: Toward::Poller(to.poller),
+                    destination: Destination::Poller(to.poller),
                     session: Some(to.session),
                     connect: Connect::FailFast,
                     ordered: false,
@@ -174,7 +175,7 @@ impl Probe {
                 let message = Outgoing {
                     report: Report::Failure,
                     peer,
-                    toward: Toward::Poller(PollerIndex(poller)),
+                    destination: Destination::Poller(PollerIndex(poller)),
                     session: None,
                     connect: Connect::FailFast,
                     ordered: false,

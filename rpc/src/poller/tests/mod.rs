@@ -24,8 +24,8 @@ use trunkline_softrdma::link::Hub;
 use trunkline_testkit::Stepped;
 use trunkline_transport::ledger::PollerLedger;
 use trunkline_transport::{
-    Begun, Connect, Event, Leaves, NodeOptions, Origin, Outgoing, PeerEvent, PeerKey, ProviderChoice, Report,
-    Token, Toward, Transport,
+    Begun, Connect, Destination, Event, Leaves, NodeOptions, Origin, Outgoing, PeerEvent, PeerKey,
+    ProviderChoice, Report, Token, Transport,
 };
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
@@ -249,7 +249,7 @@ impl Peer {
         let left = left.map(|left| Duration::from_micros(left.into()));
         let message = Outgoing {
             peer,
-            toward: answers.map_or(Toward::Any, |to| Toward::Poller(to.poller)),
+            destination: answers.map_or(Destination::Any, |to| Destination::Poller(to.poller)),
             session: answers.map(|to| to.session),
             connect: Connect::Wait,
             ordered: true,

@@ -10,7 +10,7 @@ use crate::stream::{Address, CallStream, Misuse, first_charge};
 use crate::wire::frame::StreamPart;
 use std::rc::Rc;
 use std::sync::Arc;
-use trunkline_transport::{Origin, PeerKey, Toward, Transport};
+use trunkline_transport::{Destination, Origin, PeerKey, Transport};
 use trunkline_verbs::Time;
 
 impl Dispatch {
@@ -48,7 +48,8 @@ impl Dispatch {
     #[cold]
     pub(super) fn open(&self, caller: &Caller) -> Arc<CallStream> {
         let Key { peer, session, poller, call } = caller.key;
-        let address = Address { peer, toward: Toward::Poller(poller), session: Some(session), call };
+        let address =
+            Address { peer, destination: Destination::Poller(poller), session: Some(session), call };
         let charged = first_charge(caller.streams);
         CallStream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged)
     }

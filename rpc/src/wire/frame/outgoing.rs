@@ -3,7 +3,7 @@
 use super::{Encoded, Header};
 use std::mem;
 use trunkline_transport::{
-    Body, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Taken, Token, Toward,
+    Accepted, Body, Connect, Destination, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Token,
     Transport,
 };
 
@@ -19,13 +19,13 @@ pub(crate) const NOBODY: Token = Token(u64::MAX);
 #[inline]
 pub(crate) fn without_call(
     peer: PeerKey,
-    toward: Toward,
+    destination: Destination,
     session: Option<SessionNumber>,
     ordered: bool,
 ) -> Outgoing<'static> {
     Outgoing {
         peer,
-        toward,
+        destination,
         session,
         connect: Connect::FailFast,
         ordered,
@@ -51,7 +51,7 @@ pub(crate) fn send<'a>(
     encoded: &'a mut Encoded,
     scratch: &'a mut Vec<u8>,
     out: &mut Outgoing<'a>,
-) -> Result<Taken, SendError> {
+) -> Result<Accepted, SendError> {
     if header.is_short() && encoded.len() <= COPIED {
         (out.head, out.announced) = encoded.with_header(header, out.body.len());
         return transport.send(out);
@@ -67,7 +67,7 @@ fn send_long<'a>(
     encoded: &'a mut Encoded,
     scratch: &'a mut Vec<u8>,
     out: &mut Outgoing<'a>,
-) -> Result<Taken, SendError> {
+) -> Result<Accepted, SendError> {
     let Ok(length) = u32::try_from(encoded.len().saturating_sub(header.metadata_bytes())) else {
         let bytes = encoded.len().saturating_add(out.body.len());
         return Err(SendError::TooLarge { bytes, limit: transport.max_message_bytes() });
@@ -104,7 +104,7 @@ fn send_as_body<'a>(
     length: u32,
     scratch: &'a mut Vec<u8>,
     out: &mut Outgoing<'a>,
-) -> Result<Taken, SendError> {
+) -> Result<Accepted, SendError> {
     scratch.clear();
     header.emit(length, scratch);
     let metadata = announced_metadata(header, scratch.len());
