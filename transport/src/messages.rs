@@ -111,13 +111,13 @@ pub enum Report {
 
 /// A sender's token, and the outcomes to report to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Receipt {
+pub(crate) struct DeliveryReport {
     pub(crate) token: Token,
     pub(crate) report: Report,
 }
 
-impl Receipt {
-    /// Returns the receipt of a message that does not leave at once.
+impl DeliveryReport {
+    /// Returns the delivery report of a message that does not leave at once.
     pub(crate) fn of_waiting(self) -> Self {
         Self { report: if self.report == Report::Failure { Report::Always } else { self.report }, ..self }
     }
@@ -173,8 +173,8 @@ pub struct Outgoing<'a> {
 
 impl Outgoing<'_> {
     #[inline]
-    pub(crate) fn receipt(&self) -> Receipt {
-        Receipt { token: self.token, report: self.report }
+    pub(crate) fn delivery(&self) -> DeliveryReport {
+        DeliveryReport { token: self.token, report: self.report }
     }
 }
 

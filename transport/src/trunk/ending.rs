@@ -125,7 +125,7 @@ impl Trunk {
         }
         for source in self.sources.take_all() {
             res.shares.finish(self.peer, source.bytes);
-            res.events.sent(source.receipt, outcome);
+            res.events.sent(source.delivery, outcome);
         }
         if !mutant!(announcements_outlive_their_session) {
             res.shares.unannounce(self.peer, self.sinks.len());

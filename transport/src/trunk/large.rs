@@ -68,8 +68,8 @@ impl Trunk {
         self.stage(res, lane, false, &frame, Record::Announcement(id)).ok_or(NotNow::Wait)?;
         let copied = message.copying.take().map(|copying| Hold::Copied(copying.into_block()));
         let hold = lent.or(copied).ok_or(NotNow::Wait)?;
-        let (receipt, bytes, ordered) = (message.receipt, message.bytes(), message.ordered);
-        self.sources.add(Source { receipt, lane, bytes, ordered, _hold: hold });
+        let (delivery, bytes, ordered) = (message.delivery, message.bytes(), message.ordered);
+        self.sources.add(Source { delivery, lane, bytes, ordered, _hold: hold });
         self.lanes[lane].request_left(ordered);
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Trunk {
                     cause: PeerDown::ResourceExhausted,
                 }),
             };
-            res.events.sent(source.receipt, outcome);
+            res.events.sent(source.delivery, outcome);
             if source.lane != lane {
                 return Err(FrameError::Broken("FIN from another poller than the rendezvous went to"));
             }

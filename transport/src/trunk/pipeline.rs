@@ -7,14 +7,14 @@
 //! staged and what a completion means.
 //!
 //! A message may join an earlier frame of its lane that is still staged; that frame becomes a bundle. The
-//! frame keeps the receipt of the joined message, which has no work request.
+//! frame keeps the delivery report of the bundled message, which has no work request.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
 use super::resources::{Events, Resources, SendRoom};
 use super::signals::Signals;
 use crate::SendOutcome;
-use crate::messages::{Receipt, Report};
+use crate::messages::{DeliveryReport, Report};
 use crate::wire::frame::{self, BUNDLED_LENGTH, HEADER, SETTLED, TIME_LEFT, VOID};
 use crate::wire::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use arrayvec::ArrayVec;
@@ -33,14 +33,14 @@ const DOORBELL: usize = 16;
 /// Bits of a work request number that hold the sequence; the bits above hold the trunk.
 const SEQUENCE_BITS: u32 = 40;
 const SEQUENCES: u64 = (1 << SEQUENCE_BITS) - 1;
-/// Maximum number of lists of joined messages kept for later bundles.
+/// Maximum number of lists of bundled messages kept for later bundles.
 const MAX_POOLED: usize = 32;
 
 /// Purpose of a work request.
 #[derive(Debug)]
 pub(super) enum Record {
     /// A whole message.
-    Message(Receipt),
+    Message(DeliveryReport),
     /// The announcement of a large message, by the number of its source. Its outcome comes with the FIN.
     Announcement(u64),
     Fin,
@@ -82,18 +82,18 @@ pub(super) struct Frame {
     has_time_left: bool,
     /// Time as of which the times left in all its headers were written; [`Time::MAX`] if they differ.
     as_of: Time,
-    /// True if the delivery of a joined message is reported.
+    /// True if the delivery of a bundled message is reported.
     is_told: bool,
     /// Messages that have joined the first one.
-    joined: Vec<Joined>,
+    bundled: Vec<BundledMessage>,
     /// Number of its messages that were given up.
     given_up: usize,
 }
 
-/// A message that has joined a frame.
+/// A message that has joined the first one of a bundle.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Joined {
-    receipt: Receipt,
+pub(super) struct BundledMessage {
+    delivery: DeliveryReport,
     /// Deadline, after which the message is not posted.
     deadline: Time,
     /// Start of the message.
@@ -122,7 +122,7 @@ pub(super) struct Joining<'a> {
     pub(super) deadline: Option<Time>,
     /// True if the header has a time left.
     pub(super) has_time_left: bool,
-    pub(super) receipt: Receipt,
+    pub(super) delivery: DeliveryReport,
 }
 
 impl<'a> Parts<'a> {
@@ -154,12 +154,12 @@ pub(super) struct Read {
 /// Work for the device.
 #[derive(Debug)]
 struct Work {
-    what: What,
+    kind: WorkKind,
     record: Record,
 }
 
 #[derive(Debug)]
-enum What {
+enum WorkKind {
     Frame(Frame),
     Read(Read),
     Keepalive(SrqNumber),
@@ -169,9 +169,9 @@ enum What {
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) record: Record,
-    /// Joined messages of the bundle, without the first one. Return the list to [`Pipeline::rest`].
-    pub(super) joined: Vec<Joined>,
-    /// True if the delivery of a joined message is reported.
+    /// Messages of the bundle, without the first one. Return the list to [`Pipeline::rest`].
+    pub(super) bundled: Vec<BundledMessage>,
+    /// True if the delivery of a bundled message is reported.
     pub(super) is_told: bool,
 }
 
@@ -192,8 +192,8 @@ pub(super) struct Pipeline {
     earliest: Time,
     /// Short frames that are staged.
     inline: Vec<u8>,
-    /// Empty lists of joined messages, reused for later bundles.
-    pooled: Vec<Vec<Joined>>,
+    /// Empty lists of bundled messages, reused for later bundles.
+    pooled: Vec<Vec<BundledMessage>>,
     /// Size of the largest completed work, in bytes.
     carried: u32,
     signals: Signals,
@@ -205,10 +205,10 @@ impl Work {
     /// Returns true if something waits for the completion: it is reported, lets further work follow, or proves that
     /// the peer lives.
     fn is_awaited(&self) -> bool {
-        let is_told = matches!(&self.what, What::Frame(frame) if frame.is_told);
+        let is_told = matches!(&self.kind, WorkKind::Frame(frame) if frame.is_told);
         is_told
             || match &self.record {
-                Record::Message(receipt) => receipt.report == Report::Always,
+                Record::Message(delivery) => delivery.report == Report::Always,
                 Record::Credit { .. } | Record::Read { .. } | Record::Keepalive => true,
                 Record::Announcement(_) | Record::Fin | Record::Settings | Record::Nothing => false,
             }
@@ -218,7 +218,7 @@ impl Work {
     #[inline]
     fn needs_signal(&self) -> bool {
         self.is_awaited()
-            || matches!(self.what, What::Keepalive(_))
+            || matches!(self.kind, WorkKind::Keepalive(_))
             || matches!(self.record, Record::Announcement(_) | Record::Settings)
     }
 }
@@ -323,10 +323,10 @@ impl Pipeline {
             has_time_left: message.has_time_left,
             as_of: if message.is_as_of(now) { now } else { Time::MAX },
             is_told: false,
-            joined: Vec::new(),
+            bundled: Vec::new(),
             given_up: 0,
         };
-        Some(self.push(What::Frame(frame), record))
+        Some(self.push(WorkKind::Frame(frame), record))
     }
 
     /// Adds a message to the staged frame with this number, unless the frame would exceed `most` bytes.
@@ -342,18 +342,18 @@ impl Pipeline {
         now: Time,
     ) -> bool {
         let at = usize::try_from(number.wrapping_sub(self.first) & SEQUENCES).unwrap_or(usize::MAX);
-        let Some(Work { what: What::Frame(frame), .. }) = self.work.get_mut(at) else { return false };
-        let Joining { head, body, deadline, has_time_left, receipt } = *message;
+        let Some(Work { kind: WorkKind::Frame(frame), .. }) = self.work.get_mut(at) else { return false };
+        let Joining { head, body, deadline, has_time_left, delivery } = *message;
         let bytes = head.len() + body.len();
         let begin = frame.begin + frame.bytes;
         if at < self.posted || begin + bytes > most {
             return false;
         }
         let slot = match frame.place {
-            FrameBytes::Slot(slot) if !frame.joined.is_empty() => slot,
+            FrameBytes::Slot(slot) if !frame.bundled.is_empty() => slot,
             place => {
                 let Some(slot) = begin_bundle(sends, frame, place, &self.inline) else { return false };
-                frame.joined = self.pooled.pop().unwrap_or_default();
+                frame.bundled = self.pooled.pop().unwrap_or_default();
                 slot
             }
         };
@@ -367,27 +367,27 @@ impl Pipeline {
         }
         let deadline = deadline.unwrap_or(Time::MAX);
         frame.bytes += bytes;
-        frame.is_told |= receipt.report == Report::Always;
-        frame.joined.push(Joined { receipt, deadline, begin, has_time_left });
+        frame.is_told |= delivery.report == Report::Always;
+        frame.bundled.push(BundledMessage { delivery, deadline, begin, has_time_left });
         self.earliest = self.earliest.min(deadline);
         true
     }
 
     /// Adds work. Returns its number.
-    fn push(&mut self, what: What, record: Record) -> u64 {
-        self.work.push_back(Work { what, record });
+    fn push(&mut self, kind: WorkKind, record: Record) -> u64 {
+        self.work.push_back(Work { kind, record });
         (self.first + self.work.len() as u64 - 1) & SEQUENCES
     }
 
     /// Adds a READ, which needs no slot.
     pub(super) fn stage_read(&mut self, sends: &mut SendRoom, read: Read, record: Record) {
-        let _ = self.push(What::Read(read), record);
+        let _ = self.push(WorkKind::Read(read), record);
         sends.begin();
     }
 
     /// Adds an empty WRITE, which the peer acknowledges for the given SRQ.
     pub(super) fn stage_keepalive(&mut self, sends: &mut SendRoom, srq: SrqNumber) {
-        let _ = self.push(What::Keepalive(srq), Record::Keepalive);
+        let _ = self.push(WorkKind::Keepalive(srq), Record::Keepalive);
         sends.begin();
     }
 
@@ -407,7 +407,7 @@ impl Pipeline {
         if !self.has_room() || !sends.has_room() || self.posted < self.work.len() {
             return false;
         }
-        let _ = self.push(What::Keepalive(srq), Record::Nothing);
+        let _ = self.push(WorkKind::Keepalive(srq), Record::Nothing);
         sends.begin();
         true
     }
@@ -416,7 +416,7 @@ impl Pipeline {
     /// reports only the work that it flushes. Nothing may be staged.
     pub(super) fn post_end(&mut self, sends: &mut SendRoom, lanes: &[Lane]) {
         let Some(lane) = lanes.first().filter(|_| self.signals.due().is_some()) else { return };
-        let _ = self.push(What::Keepalive(lane.srq), Record::Nothing);
+        let _ = self.push(WorkKind::Keepalive(lane.srq), Record::Nothing);
         sends.begin();
         self.signals.clear();
         let end = self.work.len();
@@ -435,16 +435,16 @@ impl Pipeline {
         if self.earliest > now {
             return None;
         }
-        let staged = || self.work.range(self.posted..).map(|work| work.what.earliest());
+        let staged = || self.work.range(self.posted..).map(|work| work.kind.earliest());
         let Some(at) = staged().position(|earliest| earliest <= now) else {
             self.earliest = staged().min().unwrap_or(Time::MAX);
             return None;
         };
         let at = self.posted + at;
-        let Work { what: What::Frame(frame), record } = &mut self.work[at] else { return None };
+        let Work { kind: WorkKind::Frame(frame), record } = &mut self.work[at] else { return None };
         let lane = frame.lane;
         if let FrameBytes::Slot(slot) = frame.place
-            && !frame.joined.is_empty()
+            && !frame.bundled.is_empty()
         {
             // The other messages of its bundle leave.
             let (begin, record) = frame.take_late(now, record)?;
@@ -453,8 +453,8 @@ impl Pipeline {
             }
             return Some(Late { lane, record, is_frame: false });
         }
-        let Work { what, record } = self.work.remove(at)?;
-        release(sends, &what);
+        let Work { kind, record } = self.work.remove(at)?;
+        release(sends, &kind);
         Some(Late { lane, record, is_frame: true })
     }
 
@@ -505,8 +505,8 @@ impl Pipeline {
         // Frames to one poller that are posted together have the same positions.
         let mut settled = None;
         let now = res.time.now();
-        for Work { what, record } in self.work.range(self.posted..) {
-            let What::Frame(frame) = what else { continue };
+        for Work { kind, record } in self.work.range(self.posted..) {
+            let WorkKind::Frame(frame) = kind else { continue };
             let lane = &lanes[frame.lane];
             let mut write = |at: usize, field: &[u8]| match frame.place {
                 FrameBytes::Slot(slot) => _ = res.sends.write(slot, at, field),
@@ -526,8 +526,8 @@ impl Pipeline {
                 Record::Credit { .. } => write(frame.begin + frame::WORD, &lane.released()),
                 _ => {}
             }
-            let begin = if frame.joined.is_empty() { frame.begin } else { 0 };
-            if !frame.joined.is_empty() {
+            let begin = if frame.bundled.is_empty() { frame.begin } else { 0 };
+            if !frame.bundled.is_empty() {
                 write(0, &frame::bundle(u16::try_from(frame.messages()).unwrap_or(u16::MAX)));
             }
             let positions = match settled {
@@ -544,7 +544,7 @@ impl Pipeline {
         let work = || self.work.range(self.posted..end);
         // Filled in place: a collected list would be moved as a whole.
         let (mut sges, mut requests) = (ArrayVec::<_, DOORBELL>::new(), ArrayVec::<_, DOORBELL>::new());
-        sges.extend(work().map(|work| work.what.sge(sends)));
+        sges.extend(work().map(|work| work.kind.sge(sends)));
         let each = (self.posted..).zip(work()).zip(&sges);
         requests.extend(each.map(|((at, work), sge)| self.request(at, work, sge, lanes)));
         if let Some(last) = requests.last_mut().filter(|_| is_signaled) {
@@ -561,8 +561,8 @@ impl Pipeline {
     /// Builds the work request for a place of the queue, with this part of registered memory.
     fn request<'a>(&'a self, at: usize, work: &Work, sge: &'a Sge, lanes: &[Lane]) -> SendRequest<'a> {
         let gathered = SendData::Gather(slice::from_ref(sge));
-        let (operation, data, flags, remote_srq) = match &work.what {
-            What::Frame(frame) => {
+        let (operation, data, flags, remote_srq) = match &work.kind {
+            WorkKind::Frame(frame) => {
                 let data = match frame.place {
                     FrameBytes::Slot(_) => gathered,
                     FrameBytes::Inline(start) => {
@@ -571,8 +571,10 @@ impl Pipeline {
                 };
                 (SendOperation::Send, data, SendFlags::empty(), lanes[frame.lane].srq)
             }
-            What::Read(read) => (SendOperation::RdmaRead(read.from), gathered, SendFlags::SIGNALED, read.srq),
-            What::Keepalive(srq) => {
+            WorkKind::Read(read) => {
+                (SendOperation::RdmaRead(read.from), gathered, SendFlags::SIGNALED, read.srq)
+            }
+            WorkKind::Keepalive(srq) => {
                 let nowhere = RemoteAddress { address: IoAddress(0), rkey: Rkey(0) };
                 (SendOperation::RdmaWrite(nowhere), SendData::Gather(&[]), SendFlags::SIGNALED, *srq)
             }
@@ -589,7 +591,7 @@ impl Pipeline {
     /// Returns the size of the failed work with this number, and of the largest work before it, in bytes.
     pub(super) fn failed_and_carried(&self, sequence: u64) -> Option<(u32, u32)> {
         let at = self.count_up_to(sequence).checked_sub(1)?;
-        let bytes = |work: &Work| work.what.bytes();
+        let bytes = |work: &Work| work.kind.bytes();
         let carried = self.work.range(..at).map(bytes).fold(self.carried, u32::max);
         self.work.get(at).map(|work| (bytes(work), carried))
     }
@@ -598,34 +600,34 @@ impl Pipeline {
     /// purpose.
     pub(super) fn pop_completed(&mut self, sends: &mut SendRoom) -> Option<Completed> {
         self.posted = self.posted.checked_sub(1)?;
-        let Work { what, record } = self.work.pop_front()?;
+        let Work { kind, record } = self.work.pop_front()?;
         self.first = (self.first + 1) & SEQUENCES;
-        release(sends, &what);
-        self.carried = self.carried.max(what.bytes());
-        let (joined, is_told) = match what {
-            What::Frame(frame) => (frame.joined, frame.is_told),
-            What::Read(_) | What::Keepalive(_) => (Vec::new(), false),
+        release(sends, &kind);
+        self.carried = self.carried.max(kind.bytes());
+        let (bundled, is_told) = match kind {
+            WorkKind::Frame(frame) => (frame.bundled, frame.is_told),
+            WorkKind::Read(_) | WorkKind::Keepalive(_) => (Vec::new(), false),
         };
-        Some(Completed { record, joined, is_told })
+        Some(Completed { record, bundled, is_told })
     }
 
-    /// Takes back a list of joined messages that have ended, for reuse.
-    pub(super) fn rest(&mut self, mut joined: Vec<Joined>) {
-        if joined.capacity() > 0 && self.pooled.len() < MAX_POOLED {
-            joined.clear();
-            self.pooled.push(joined);
+    /// Takes back a list of bundled messages that have ended, for reuse.
+    pub(super) fn rest(&mut self, mut bundled: Vec<BundledMessage>) {
+        if bundled.capacity() > 0 && self.pooled.len() < MAX_POOLED {
+            bundled.clear();
+            self.pooled.push(bundled);
         }
     }
 
     /// Gives up everything that was never posted. Its messages end with `outcome`.
     pub(super) fn abandon_staged(&mut self, sends: &mut SendRoom, events: &mut Events, outcome: SendOutcome) {
-        for Work { what, record } in self.work.drain(self.posted..) {
-            release(sends, &what);
-            if let Record::Message(receipt) = record {
-                events.sent(receipt, outcome);
+        for Work { kind, record } in self.work.drain(self.posted..) {
+            release(sends, &kind);
+            if let Record::Message(delivery) = record {
+                events.sent(delivery, outcome);
             }
-            if let What::Frame(frame) = what {
-                frame.joined.iter().for_each(|joined| events.sent(joined.receipt, outcome));
+            if let WorkKind::Frame(frame) = kind {
+                frame.bundled.iter().for_each(|bundled| events.sent(bundled.delivery, outcome));
             }
         }
         self.inline.clear();
@@ -644,12 +646,12 @@ pub(super) struct Late {
 impl Frame {
     /// Returns the number of its messages. A frame of another kind counts as one.
     fn messages(&self) -> usize {
-        1 + self.joined.len()
+        1 + self.bundled.len()
     }
 
     /// Returns the earliest deadline of its messages.
     fn earliest(&self) -> Time {
-        self.joined.iter().map(|joined| joined.deadline).fold(self.deadline, Time::min)
+        self.bundled.iter().map(|bundled| bundled.deadline).fold(self.deadline, Time::min)
     }
 
     /// Takes out a message whose deadline has passed. `record` belongs to the first one. Returns the start of
@@ -660,32 +662,33 @@ impl Frame {
             (self.deadline, self.has_time_left) = (Time::MAX, false);
             return Some((self.begin, mem::replace(record, Record::Nothing)));
         }
-        let late = self.joined.iter_mut().find(|joined| joined.deadline <= now)?;
-        let receipt = late.receipt;
-        late.receipt.report = Report::Never;
+        let late = self.bundled.iter_mut().find(|bundled| bundled.deadline <= now)?;
+        let delivery = late.delivery;
+        late.delivery.report = Report::Never;
         (late.deadline, late.has_time_left) = (Time::MAX, false);
-        Some((late.begin, Record::Message(receipt)))
+        Some((late.begin, Record::Message(delivery)))
     }
 
     /// Returns the starts of its messages with a time left, and their deadlines.
     fn times_left(&self) -> impl Iterator<Item = (usize, Option<Time>)> {
         let first = (self.begin, self.deadline, self.has_time_left);
-        let joined = self.joined.iter().map(|joined| (joined.begin, joined.deadline, joined.has_time_left));
+        let bundled =
+            self.bundled.iter().map(|bundled| (bundled.begin, bundled.deadline, bundled.has_time_left));
         std::iter::once(first)
-            .chain(joined)
+            .chain(bundled)
             .filter(|(.., has_time_left)| *has_time_left)
             .map(|(begin, deadline, _)| (begin, Some(deadline).filter(|deadline| *deadline < Time::MAX)))
     }
 }
 
-impl Joined {
-    /// Returns the receipt for its sender.
-    pub(super) fn receipt(&self) -> Receipt {
-        self.receipt
+impl BundledMessage {
+    /// Returns the delivery report for its sender.
+    pub(super) fn delivery(&self) -> DeliveryReport {
+        self.delivery
     }
 }
 
-impl What {
+impl WorkKind {
     fn earliest(&self) -> Time {
         match self {
             Self::Frame(frame) => frame.earliest(),
@@ -705,8 +708,8 @@ impl What {
     /// Returns the registered memory of its work request.
     fn sge(&self, sends: &SendRoom) -> Sge {
         match self {
-            Self::Frame(Frame { place: FrameBytes::Slot(slot), begin, bytes, joined, .. }) => {
-                if joined.is_empty() {
+            Self::Frame(Frame { place: FrameBytes::Slot(slot), begin, bytes, bundled, .. }) => {
+                if bundled.is_empty() {
                     sends.sge(*slot, *begin, *bytes)
                 } else {
                     sends.sge(*slot, 0, begin + bytes)
@@ -724,7 +727,7 @@ fn has_time(header: &[u8], deadline: Option<Time>, now: Time) -> bool {
     header.get(TIME_LEFT..TIME_LEFT + 4) == Some(&frame::time_left(deadline, now)[..])
 }
 
-/// Prepares a frame for its first joined message. Returns the slot for both, if there is one.
+/// Prepares a frame for its first bundled message. Returns the slot for both, if there is one.
 #[inline(never)]
 fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: FrameBytes, inline: &[u8]) -> Option<u32> {
     let slot = match place {
@@ -742,16 +745,16 @@ fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: FrameBytes, inli
 }
 
 /// Frees the resources of work that has completed or was given up.
-fn release(sends: &mut SendRoom, what: &What) {
+fn release(sends: &mut SendRoom, kind: &WorkKind) {
     sends.end();
-    if let What::Frame(Frame { place: FrameBytes::Slot(slot), .. }) = what {
+    if let WorkKind::Frame(Frame { place: FrameBytes::Slot(slot), .. }) = kind {
         sends.put_back_slot(*slot);
     }
 }
 
 /// Frees the slot of work that the device may still read.
 fn return_early(sends: &mut SendRoom, work: &mut Work) {
-    if let What::Frame(frame) = &mut work.what
+    if let WorkKind::Frame(frame) = &mut work.kind
         && let FrameBytes::Slot(slot) = frame.place
     {
         sends.put_back_slot(slot);

@@ -7,7 +7,7 @@
 use super::Resources;
 use super::copying::Copying;
 use crate::budget::Shares;
-use crate::messages::Receipt;
+use crate::messages::DeliveryReport;
 use crate::{Body, Connect, Destination, Outgoing, PeerDown, PeerKey, PollerChoice, SendOutcome, Token};
 use std::collections::{BTreeSet, VecDeque};
 use trunkline_verbs::Time;
@@ -20,7 +20,7 @@ const KEPT_HEAD_BYTES: usize = 1024;
 /// A message that waits to leave.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    pub(super) receipt: Receipt,
+    pub(super) delivery: DeliveryReport,
     pub(super) destination: Destination,
     pub(super) choice: PollerChoice,
     pub(super) head: Vec<u8>,
@@ -40,7 +40,7 @@ impl Outbound {
         let mut head = heads.0.pop().unwrap_or_default();
         head.extend_from_slice(message.head);
         Self {
-            receipt: message.receipt().of_waiting(),
+            delivery: message.delivery().of_waiting(),
             destination: message.destination,
             choice,
             head,
@@ -155,7 +155,7 @@ impl MessageQueue {
             return;
         }
         self.messages.retain(|message| {
-            let is_given_up = cancelling.take(message.receipt.token);
+            let is_given_up = cancelling.take(message.delivery.token);
             if is_given_up {
                 shares.unqueue(peer, message.bytes());
             }
@@ -167,7 +167,7 @@ impl MessageQueue {
     pub(crate) fn expire(&mut self, peer: PeerKey, res: &mut Resources) {
         self.remove_late(res.time.now(), |message| {
             res.shares.unqueue(peer, message.bytes());
-            res.events.never_sent(peer, message.receipt, PeerDown::Deadline);
+            res.events.never_sent(peer, message.delivery, PeerDown::Deadline);
         });
     }
 
@@ -203,7 +203,7 @@ impl MessageQueue {
         self.earliest = None;
         for message in self.messages.drain(..) {
             res.shares.unqueue(peer, message.bytes());
-            res.events.sent(message.receipt, outcome);
+            res.events.sent(message.delivery, outcome);
         }
     }
 
@@ -232,7 +232,7 @@ mod tests {
 
     fn message(token: u64, deadline: Option<u64>) -> Outbound {
         Outbound {
-            receipt: Receipt { token: Token(token), report: Report::Always },
+            delivery: DeliveryReport { token: Token(token), report: Report::Always },
             destination: Destination::Any,
             choice: PollerChoice::new(0),
             head: Vec::new(),
@@ -258,7 +258,7 @@ mod tests {
         let mut cancelling = Cancelling::new(&tokens);
         queue.cancel(peer, &mut cancelling, &mut shares);
         assert_eq!(cancelling.cancelled(), [3, 7].map(Token).into(), "one has left before");
-        let left = std::iter::from_fn(|| queue.pop()).map(|message| message.receipt.token.0);
+        let left = std::iter::from_fn(|| queue.pop()).map(|message| message.delivery.token.0);
         assert_eq!(left.collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6, 8, 9]);
         let messages = &shares.ledger(Counted::default())[0];
         assert_eq!(messages.used, [(peer, 8)].into());

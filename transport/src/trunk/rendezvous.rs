@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use crate::buffer::{Announced, Block};
-use crate::messages::Receipt;
+use crate::messages::DeliveryReport;
 use crate::wire::frame::{ANNOUNCEMENT, flags};
 use crate::{Body, Message, Screening};
 use slab::Slab;
@@ -263,7 +263,7 @@ impl Hold {
 /// A message that the peer has not READ yet.
 #[derive(Debug)]
 pub(crate) struct Source {
-    pub(crate) receipt: Receipt,
+    pub(crate) delivery: DeliveryReport,
     pub(crate) lane: usize,
     /// Bytes charged to the peer.
     pub(crate) bytes: usize,

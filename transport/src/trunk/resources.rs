@@ -10,7 +10,7 @@ use crate::LogLimit;
 use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::Grants;
-use crate::messages::Receipt;
+use crate::messages::DeliveryReport;
 use crate::node::shared::NodeShared;
 use crate::{
     Event, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Report, SendFailure, SendOutcome,
@@ -337,7 +337,7 @@ impl Events {
     }
 
     /// Reports the outcome of a message, if its sender asked for it.
-    pub(crate) fn sent(&mut self, of: Receipt, outcome: SendOutcome) {
+    pub(crate) fn sent(&mut self, of: DeliveryReport, outcome: SendOutcome) {
         let is_told = match of.report {
             Report::Always => true,
             Report::Failure => outcome != SendOutcome::Delivered,
@@ -349,7 +349,7 @@ impl Events {
     }
 
     /// Reports the outcome of a message that did not leave.
-    pub(crate) fn never_sent(&mut self, peer: PeerKey, of: Receipt, cause: PeerDown) {
+    pub(crate) fn never_sent(&mut self, peer: PeerKey, of: DeliveryReport, cause: PeerDown) {
         if of.report == Report::Never && !cause.ends_a_session() {
             self.lost.insert(peer);
         }
@@ -358,7 +358,7 @@ impl Events {
 
     /// Reports that a message with this head cannot be sent, in a session that goes on. The driver is
     /// told even if it asked for no outcome: the peer may wait for the message.
-    pub(crate) fn not_sent(&mut self, to: Origin, head: Vec<u8>, of: Receipt, cause: PeerDown) {
+    pub(crate) fn not_sent(&mut self, to: Origin, head: Vec<u8>, of: DeliveryReport, cause: PeerDown) {
         if of.report == Report::Never {
             self.queue.push_back(Event::NotSent { to, head, cause });
         } else {
@@ -479,14 +479,14 @@ mod tests {
     #[test]
     fn a_lost_message_counts_for_its_receiver_until_that_is_down() {
         let [one, other] = [1_u16, 2].map(|port| PeerKey::new(([127, 0, 0, 1], port).into()));
-        let receipt = |report| Receipt { token: Token(1), report };
+        let delivery = |report| DeliveryReport { token: Token(1), report };
         let mut events = Events::default();
-        events.never_sent(one, receipt(Report::Never), PeerDown::Deadline);
-        events.never_sent(other, receipt(Report::Never), PeerDown::Deadline);
+        events.never_sent(one, delivery(Report::Never), PeerDown::Deadline);
+        events.never_sent(other, delivery(Report::Never), PeerDown::Deadline);
         events.peer(other, PeerEvent::Down { cause: PeerDown::Closed });
         assert!(events.has_lost(one) && !events.has_lost(other));
-        events.never_sent(other, receipt(Report::Always), PeerDown::Deadline);
-        events.never_sent(other, receipt(Report::Never), PeerDown::Closed);
+        events.never_sent(other, delivery(Report::Always), PeerDown::Deadline);
+        events.never_sent(other, delivery(Report::Never), PeerDown::Closed);
         assert!(!events.has_lost(other), "its sender or its receiver knows");
     }
 }

@@ -8,7 +8,7 @@ use super::pipeline::{Completed, Joining, Late, Parts, Record};
 use super::queue::Cancelling;
 use super::{Outbound, Resources, Trunk};
 use crate::budget::Shares;
-use crate::messages::Receipt;
+use crate::messages::DeliveryReport;
 use crate::trunk::rendezvous::REQUESTS_PER_LANE;
 use crate::wire::frame::{self, FIN_ENTRIES, Fin};
 use crate::wire::settings::Settings;
@@ -33,7 +33,7 @@ impl Trunk {
     ) -> Result<bool, SendError> {
         if let Some(lane) = self.lane_of(message.destination, choice)
             && self.lanes[lane].is_clear(message.ordered)
-            && self.try_join(res, lane, message.head, &message.body, message.receipt(), message.deadline)
+            && self.try_join(res, lane, message.head, &message.body, message.delivery(), message.deadline)
         {
             return Ok(true);
         }
@@ -54,12 +54,12 @@ impl Trunk {
         }
         let Some(lane) = self.lane_of(message.destination, choice) else {
             // The message is for a poller that the peer's new incarnation does not have.
-            res.events.never_sent(self.peer, message.receipt(), PeerDown::Restarted);
+            res.events.never_sent(self.peer, message.delivery(), PeerDown::Restarted);
             return Ok(false);
         };
         let at_once = self.lanes[lane].is_clear(message.ordered)
             && self.is_eager(bytes)
-            && self.try_eager(res, lane, message.head, &message.body, message.receipt(), message.deadline);
+            && self.try_eager(res, lane, message.head, &message.body, message.delivery(), message.deadline);
         if !at_once {
             res.shares.queue(self.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
             let is_large = !self.is_eager(bytes);
@@ -76,7 +76,7 @@ impl Trunk {
         let (bytes, limit) = (message.bytes(), self.max_message);
         let Some(lane) = self.lane_of(message.destination, message.choice) else {
             res.shares.unqueue(self.peer, bytes);
-            return res.events.never_sent(self.peer, message.receipt, PeerDown::Restarted);
+            return res.events.never_sent(self.peer, message.delivery, PeerDown::Restarted);
         };
         if bytes > limit {
             return self.cannot_send(res, lane, &mut message, PeerDown::TooLarge { bytes, limit });
@@ -96,7 +96,7 @@ impl Trunk {
     ) {
         res.shares.unqueue(self.peer, message.bytes());
         let head = mem::take(&mut message.head);
-        res.events.not_sent(self.origin(lane), head, message.receipt, cause);
+        res.events.not_sent(self.origin(lane), head, message.delivery, cause);
         self.mark(res);
     }
 
@@ -164,21 +164,21 @@ impl Trunk {
 
     /// Handles completed work, and the messages that joined its frame.
     pub(super) fn completed(&mut self, res: &mut Resources, completed: Completed, success: bool) {
-        let Completed { record, joined, is_told } = completed;
+        let Completed { record, bundled, is_told } = completed;
         self.finish(res, record, success);
         if is_told || !success {
             let has_arrived = success || mutant!(joined_messages_do_not_fail_with_their_frame);
             let outcome = if has_arrived { SendOutcome::Delivered } else { self.failure(true) };
-            joined.iter().for_each(|joined| res.events.sent(joined.receipt(), outcome));
+            bundled.iter().for_each(|bundled| res.events.sent(bundled.delivery(), outcome));
         }
-        self.pipeline.rest(joined);
+        self.pipeline.rest(bundled);
     }
 
     fn finish(&mut self, res: &mut Resources, record: Record, success: bool) {
         match record {
-            Record::Message(receipt) => {
+            Record::Message(delivery) => {
                 let outcome = if success { SendOutcome::Delivered } else { self.failure(true) };
-                res.events.sent(receipt, outcome);
+                res.events.sent(delivery, outcome);
             }
             Record::Credit { lane } => {
                 self.lanes[lane].credits_out = self.lanes[lane].credits_out.saturating_sub(1);
@@ -256,7 +256,7 @@ impl Trunk {
             return false;
         }
         let staged =
-            self.try_eager(res, lane, &message.head, &message.body, message.receipt, message.deadline);
+            self.try_eager(res, lane, &message.head, &message.body, message.delivery, message.deadline);
         if staged {
             res.shares.unqueue(self.peer, bytes);
         }
@@ -270,15 +270,15 @@ impl Trunk {
         lane: usize,
         head: &[u8],
         body: &[u8],
-        receipt: Receipt,
+        delivery: DeliveryReport,
         deadline: Option<Time>,
     ) -> bool {
-        if self.try_join(res, lane, head, body, receipt, deadline) {
+        if self.try_join(res, lane, head, body, delivery, deadline) {
             return true;
         }
         let parts = Parts { parts: &[head, body], deadline, has_time_left: frame::has_time_left(head) };
         let may_join = parts.len() <= self.max_bundled;
-        let number = self.stage(res, lane, may_join, &parts, Record::Message(receipt));
+        let number = self.stage(res, lane, may_join, &parts, Record::Message(delivery));
         self.lanes[lane].last = number.filter(|_| may_join);
         number.is_some()
     }
@@ -291,7 +291,7 @@ impl Trunk {
         lane: usize,
         head: &[u8],
         body: &[u8],
-        receipt: Receipt,
+        delivery: DeliveryReport,
         deadline: Option<Time>,
     ) -> bool {
         let Some(last) = self.lanes[lane].last else { return false };
@@ -299,7 +299,7 @@ impl Trunk {
             return false;
         }
         let has_time_left = frame::has_time_left(head);
-        let message = Joining { head, body, deadline, has_time_left, receipt };
+        let message = Joining { head, body, deadline, has_time_left, delivery };
         self.pipeline.join(&mut res.sends, last, &message, self.max_bundle, res.time.now())
     }
 
@@ -350,13 +350,13 @@ impl Trunk {
             if is_frame && !mutant!(late_frames_keep_their_credit) {
                 self.lanes[lane].spender.unspend();
             }
-            let receipt = match record {
-                Record::Message(receipt) => receipt,
+            let delivery = match record {
+                Record::Message(delivery) => delivery,
                 Record::Announcement(id) => {
                     let Some(source) = self.sources.finish(id) else { continue };
                     self.lanes[lane].request_ended(source.ordered);
                     res.shares.finish(self.peer, source.bytes);
-                    source.receipt
+                    source.delivery
                 }
                 // Control frames have no deadline.
                 Record::Fin
@@ -368,7 +368,7 @@ impl Trunk {
                     continue;
                 }
             };
-            res.events.never_sent(self.peer, receipt, PeerDown::Deadline);
+            res.events.never_sent(self.peer, delivery, PeerDown::Deadline);
         }
     }
 
