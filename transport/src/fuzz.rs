@@ -82,7 +82,7 @@ pub fn credit(data: &[u8]) {
             (1, Some(pair)) => {
                 // A violation would end a real session; here the peer goes on.
                 let released = (step[0] & 4 == 0).then_some(u16::from(step[2]));
-                let _ = grantor.hear(pair, now_ms, step[3], released);
+                let _ = grantor.apply_header(pair, now_ms, step[3], released);
             }
             (2, Some(pair)) => {
                 pairs.retain(|&other| other != pair);

@@ -59,7 +59,7 @@ struct PairCredit {
     told: u32,
     /// Number of messages that wait at the spender.
     want: u32,
-    /// Number of received messages that were not heard yet.
+    /// Number of received messages whose headers have not been applied yet.
     waiting: u32,
     heard_ms: u64,
     active: bool,
@@ -193,7 +193,7 @@ impl Grantor {
     }
 
     /// Records a frame's report about its sender. A frame with a position of released credit uses no credit.
-    pub(crate) fn hear(
+    pub(crate) fn apply_header(
         &mut self,
         id: PairId,
         now_ms: u64,
@@ -243,7 +243,7 @@ impl Grantor {
         Ok(())
     }
 
-    /// Counts a received message that waits before it is heard.
+    /// Counts a received message that waits before its header is applied.
     pub(crate) fn wait(&mut self, id: PairId) -> Result<(), CreditViolation> {
         let Some(pair) = self.pairs.get_mut(id.0) else { return Ok(()) };
         if pair.unused() == 0 {
@@ -254,7 +254,7 @@ impl Grantor {
         Ok(())
     }
 
-    /// Uncounts a message that has waited and is about to be heard.
+    /// Uncounts a message that has waited and whose header is about to be applied.
     pub(crate) fn waited(&mut self, id: PairId) {
         if let Some(pair) = self.pairs.get_mut(id.0) {
             pair.waiting = pair.waiting.saturating_sub(1);

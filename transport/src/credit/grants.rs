@@ -63,8 +63,8 @@ impl Grants {
         }
     }
 
-    /// Records a frame; see [`Grantor::hear`].
-    pub(crate) fn hear(
+    /// Records a frame; see [`Grantor::apply_header`].
+    pub(crate) fn apply_header(
         &mut self,
         id: GrantId,
         now_ms: u64,
@@ -72,7 +72,7 @@ impl Grants {
         released: Option<u16>,
     ) -> Result<(), CreditViolation> {
         let Some(grantor) = self.by_home.get_mut(id.home) else { return Ok(()) };
-        grantor.hear(id.pair, now_ms, want, released)
+        grantor.apply_header(id.pair, now_ms, want, released)
     }
 
     /// Counts a received message that waits; see [`Grantor::wait`].
@@ -150,7 +150,7 @@ mod tests {
                 }
             }
             for &(poller, _, id) in &open {
-                all[poller].hear(id, 0, u8::MAX, None).unwrap();
+                all[poller].apply_header(id, 0, u8::MAX, None).unwrap();
             }
             let used = u32::try_from(open.len()).unwrap() / u32::from(pollers);
             for grants in &mut all {

@@ -48,8 +48,8 @@ pub(crate) fn on_wire(position: u32) -> u16 {
 }
 
 /// Returns the distance from a known position to the position in a frame.
-fn steps(known: u32, heard: u16) -> u32 {
-    heard.wrapping_sub(on_wire(known)).into()
+fn steps(known: u32, received: u16) -> u32 {
+    received.wrapping_sub(on_wire(known)).into()
 }
 
 /// A peer sent beyond its credit, or claimed credit that it never had.

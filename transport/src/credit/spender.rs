@@ -80,7 +80,7 @@ impl Spender {
     }
 
     /// Applies the grant position of a frame.
-    pub(crate) fn hear(&mut self, grant: u16) -> Result<(), CreditViolation> {
+    pub(crate) fn apply_grant(&mut self, grant: u16) -> Result<(), CreditViolation> {
         let step = steps(self.granted, grant);
         if step > MOST_AHEAD || self.available().wrapping_add(step) > MOST_AHEAD {
             return Err(CreditViolation("grant position went backwards or leapt"));
@@ -91,7 +91,7 @@ impl Spender {
 
     /// Counts a frame of the peer that carries only positions. Two are allowed for each message of ours and
     /// one for each millisecond, with a small burst.
-    pub(crate) fn hear_credit_frame(&mut self, now_ms: u64) -> Result<(), CreditViolation> {
+    pub(crate) fn apply_credit_frame(&mut self, now_ms: u64) -> Result<(), CreditViolation> {
         let sent = u64::from(self.sent.wrapping_sub(self.allowed_sent));
         let waited_ms = now_ms.saturating_sub(self.allowed_ms);
         let allowed = self.allowed.saturating_add(2 * sent).saturating_add(waited_ms).min(CREDIT_FRAMES);

@@ -72,7 +72,7 @@ impl World {
     fn arrive(&mut self, index: usize) {
         let pair = &mut self.pairs[index];
         if let Some((want, released)) = pair.there.pop_front() {
-            self.grantor.hear(pair.id, self.now, want, released).unwrap();
+            self.grantor.apply_header(pair.id, self.now, want, released).unwrap();
         }
         self.grantor.grant(self.now);
         for pair in &mut self.pairs {
@@ -85,7 +85,7 @@ impl World {
     fn learn(&mut self, index: usize) {
         let pair = &mut self.pairs[index];
         if let Some(grant) = pair.back.pop_front() {
-            pair.spender.hear(grant).unwrap();
+            pair.spender.apply_grant(grant).unwrap();
         }
     }
 
@@ -269,12 +269,12 @@ fn idle_grants_decay_to_the_base() {
 fn a_peer_that_cheats_is_found_out() {
     let mut grantor = Grantor::new(16);
     let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
-    grantor.hear(id, 0, 0, None).unwrap();
-    assert!(grantor.hear(id, 0, 0, None).is_err());
-    assert!(grantor.hear(id, 0, 0, Some(5)).is_err());
+    grantor.apply_header(id, 0, 0, None).unwrap();
+    assert!(grantor.apply_header(id, 0, 0, None).is_err());
+    assert!(grantor.apply_header(id, 0, 0, Some(5)).is_err());
     let mut spender = Spender::new(0);
-    assert!(spender.hear(on_wire(super::START)).is_err(), "a step backwards");
-    assert!(spender.hear(on_wire(super::START).wrapping_add(1 << 15).wrapping_add(2)).is_err());
+    assert!(spender.apply_grant(on_wire(super::START)).is_err(), "a step backwards");
+    assert!(spender.apply_grant(on_wire(super::START).wrapping_add(1 << 15).wrapping_add(2)).is_err());
 }
 
 #[test]
@@ -284,17 +284,17 @@ fn positions_survive_the_wrap() {
     let mut spender = Spender::new(0);
     for _ in 0..70_000 {
         assert!(spender.spend(0));
-        grantor.hear(id, 0, 0, None).unwrap();
+        grantor.apply_header(id, 0, 0, None).unwrap();
         grantor.grant(0);
-        spender.hear(on_wire(grantor.tell(id))).unwrap();
+        spender.apply_grant(on_wire(grantor.tell(id))).unwrap();
     }
     for now_ms in (0..70_000).map(|turn| turn * 200) {
         assert!(spender.spend(now_ms));
-        grantor.hear(id, now_ms, 9, None).unwrap();
+        grantor.apply_header(id, now_ms, 9, None).unwrap();
         grantor.grant(now_ms);
-        spender.hear(on_wire(grantor.tell(id))).unwrap();
+        spender.apply_grant(on_wire(grantor.tell(id))).unwrap();
         assert!(spender.release_idle(now_ms + 100), "more than the base was granted");
-        grantor.hear(id, now_ms + 100, 0, Some(on_wire(spender.released()))).unwrap();
+        grantor.apply_header(id, now_ms + 100, 0, Some(on_wire(spender.released()))).unwrap();
     }
     assert!(spender.released() > 2 * 65_536 && grantor.ledger().outstanding == BASE);
 }
@@ -303,29 +303,29 @@ fn positions_survive_the_wrap() {
 fn credit_that_was_not_told_yet_is_not_used() {
     let mut grantor = Grantor::new(64);
     let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
-    grantor.hear(id, 0, 0, None).unwrap();
+    grantor.apply_header(id, 0, 0, None).unwrap();
     grantor.grant(0);
     assert!(grantor.ledger().outstanding > BASE, "granted, but the frame that says so has not left");
-    assert!(grantor.hear(id, 0, 0, None).is_err(), "used by guessing");
-    assert!(grantor.hear(id, 0, 0, Some(1)).is_err(), "given back by guessing");
+    assert!(grantor.apply_header(id, 0, 0, None).is_err(), "used by guessing");
+    assert!(grantor.apply_header(id, 0, 0, Some(1)).is_err(), "given back by guessing");
     assert!(grantor.must_tell(id));
     grantor.tell(id);
-    grantor.hear(id, 0, 0, Some(1)).unwrap();
-    grantor.hear(id, 0, 0, None).unwrap();
+    grantor.apply_header(id, 0, 0, Some(1)).unwrap();
+    grantor.apply_header(id, 0, 0, None).unwrap();
 }
 
 #[test]
 fn credit_frames_that_answer_nothing_are_bounded() {
     let mut flooded = Spender::new(0);
-    let heard = (0..10_000).take_while(|_| flooded.hear_credit_frame(0).is_ok()).count();
-    assert!((1..=100).contains(&heard), "{heard} at once");
-    assert!(flooded.hear_credit_frame(50).is_ok(), "time passed");
+    let accepted = (0..10_000).take_while(|_| flooded.apply_credit_frame(0).is_ok()).count();
+    assert!((1..=100).contains(&accepted), "{accepted} at once");
+    assert!(flooded.apply_credit_frame(50).is_ok(), "time passed");
     let (mut busy, mut grant) = (Spender::new(0), super::START.wrapping_add(BASE));
     for _ in 0..10_000 {
         assert!(busy.spend(0));
         grant = grant.wrapping_add(1);
-        busy.hear(on_wire(grant)).unwrap();
-        assert!(busy.hear_credit_frame(0).is_ok(), "each message may be answered by one");
+        busy.apply_grant(on_wire(grant)).unwrap();
+        assert!(busy.apply_credit_frame(0).is_ok(), "each message may be answered by one");
     }
 }
 
@@ -341,7 +341,7 @@ fn who_joins_finds_room_while_an_srq_can_become_deeper() {
         let pair =
             grantor.open(0, QpNumber::new(number), PeerKey::numbered(number)).expect("room for one more");
         // Each pair becomes busy and wants everything.
-        grantor.hear(pair, 0, u8::MAX, None).unwrap();
+        grantor.apply_header(pair, 0, u8::MAX, None).unwrap();
         grantor.grant(0);
         grantor.tell(pair);
         let ledger = grantor.ledger();

@@ -549,9 +549,9 @@ impl Transport {
         let mut is_settings = false;
         let result = match (Target::parse(&self.res, &frame), target.pair(), trunk) {
             (Ok(header), Some(pair), Some(trunk)) => {
-                let heard = target.hear(pair, &mut self.res, &header);
-                let heard = heard.and_then(|()| trunk.hear(&mut self.res, lane, &header));
-                if heard == Ok(true) && header.kind == FrameKind::Message {
+                let applied = target.apply_header(pair, &mut self.res, &header);
+                let applied = applied.and_then(|()| trunk.apply_header(&mut self.res, lane, &header));
+                if applied == Ok(true) && header.kind == FrameKind::Message {
                     trunk.count_received(lane);
                     let from = trunk.origin(lane);
                     self.targets.note_credit(qp);
@@ -559,14 +559,14 @@ impl Transport {
                     return Some(Opened::Message(from, self.res.receives.message(frame)));
                 }
                 is_settings = header.kind == FrameKind::Settings;
-                if heard == Ok(true) && header.kind == FrameKind::Bundle {
+                if applied == Ok(true) && header.kind == FrameKind::Bundle {
                     let part = Part { from: trunk.origin(lane), trunk: slot.unwrap_or_default(), lane };
                     self.targets.note_credit(qp);
                     let bytes = self.res.receives.bundle(frame);
                     return Some(Opened::Bundle(part, bytes, Bundle::new(header.word)));
                 }
                 self.turns.count();
-                heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))
+                applied.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))
             }
             (Ok(header), ..) => self.keep_early(qp, header.kind, frame),
             (Err(error), ..) => Err(error),

@@ -100,7 +100,7 @@ impl Transport {
             let Some(trunk) = self.trunks.get_mut(slot) else { return };
             let result = Target::parse(&self.res, &frame).and_then(|header| {
                 if let Some(pair) = target.pair() {
-                    target.hear(pair, &mut self.res, &header)?;
+                    target.apply_header(pair, &mut self.res, &header)?;
                 }
                 trunk.frame(&mut self.res, usize::from(poller), &header, frame)
             });

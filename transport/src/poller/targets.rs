@@ -168,9 +168,14 @@ impl Target {
     ///
     /// # Errors
     /// When the frame used or released more credit than there was.
-    pub(super) fn hear(&self, pair: GrantId, res: &mut Resources, header: &Header) -> Result<(), FrameError> {
+    pub(super) fn apply_header(
+        &self,
+        pair: GrantId,
+        res: &mut Resources,
+        header: &Header,
+    ) -> Result<(), FrameError> {
         res.grants
-            .hear(pair, res.time.now_ms(), header.want, header.released())
+            .apply_header(pair, res.time.now_ms(), header.want, header.released())
             .map_err(|violation| FrameError::Broken(violation.0))
     }
 

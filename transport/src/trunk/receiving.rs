@@ -10,13 +10,13 @@ use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 
 impl Trunk {
-    /// Takes the positions in the header of a frame from the peer's poller `lane`. Returns true if a message
+    /// Applies the positions in the header of a frame from the peer's poller `lane`. Returns true if a message
     /// in the frame counts. While the trunk is being taken down it still counts if its lane has begun,
     /// because the sender may believe that it arrived.
     ///
     /// # Errors
     /// The rule of the protocol that the peer broke.
-    pub(crate) fn hear(
+    pub(crate) fn apply_header(
         &mut self,
         res: &mut Resources,
         lane: usize,
@@ -36,13 +36,13 @@ impl Trunk {
         }
         let now_ms = res.time.now_ms();
         let before = known.spender.available();
-        known.spender.hear(header.grant).map_err(|violation| FrameError::Broken(violation.0))?;
+        known.spender.apply_grant(header.grant).map_err(|violation| FrameError::Broken(violation.0))?;
         let has_more = known.spender.available() > before;
         if has_more {
             known.took(now_ms);
         }
         if header.kind == FrameKind::Credit {
-            known.spender.hear_credit_frame(now_ms).map_err(|violation| FrameError::Broken(violation.0))?;
+            known.spender.apply_credit_frame(now_ms).map_err(|violation| FrameError::Broken(violation.0))?;
         }
         if !known.is_empty() {
             self.mark(res);
