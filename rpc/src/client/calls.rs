@@ -769,9 +769,17 @@ impl Calls {
             any = true;
             self.end(call, no_session(peer));
         }
-        let mut due = Vec::new();
-        let mut idle = BTreeMap::new();
-        while let Some(call) = self.deadlines.due(now) {
+        let first = self.deadlines.due(now);
+        any | first.is_some_and(|first| self.expire_calls(transport, first))
+    }
+
+    /// Ends the calls whose deadline has passed, of which `first` was taken out. Returns true if there was one.
+    #[cold]
+    fn expire_calls(&mut self, transport: &mut Transport, first: u64) -> bool {
+        let now = transport.now();
+        let (mut next, mut due, mut idle) = (Some(first), Vec::new(), BTreeMap::new());
+        while let Some(call) = next {
+            next = self.deadlines.due(now);
             let Some(pending) = self.pending(call) else { continue };
             pending.timer = None;
             match pending.completion.stream().map_or(Expiry::Deadline, |stream| stream.expiry(now)) {
@@ -786,7 +794,7 @@ impl Calls {
                 }
             }
         }
-        any |= !due.is_empty();
+        let any = !due.is_empty();
         let unsent = self.take_unsent(transport, &due);
         for call in due {
             let Some(pending) = self.pending(call) else { continue };
