@@ -169,6 +169,9 @@ impl Producer {
         let header = u64::from(u32::try_from(length).unwrap_or(u32::MAX));
         local.write(self.written.at, &header.to_le_bytes());
         for (from, part) in [(0, head), (head.len() + written, tail)] {
+            if part.is_empty() {
+                continue;
+            }
             let [first, rest] = self.ranges(from, part.len());
             let (first_part, rest_part) = part.split_at(first.len());
             local.write(first.start, first_part);

@@ -295,6 +295,12 @@ impl ResponderState {
         self.phase == PHASE_ERROR
     }
 
+    /// Returns true if [`ResponderState::poll_event`] has an event.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        self.events & (EVENT_ESTABLISHED | EVENT_FAILED) != 0
+    }
+
     /// Takes the next event.
     pub fn poll_event(&mut self) -> Option<ResponderEvent> {
         if self.events & EVENT_ESTABLISHED != 0 {

@@ -179,9 +179,12 @@ impl CqRing {
         if has_crossed {
             self.move_crossed(&mut state);
         }
-        let count = state.entries.len().min(completions.len());
-        for (slot, entry) in completions.iter_mut().zip(state.entries.drain(..count)) {
-            *slot = entry;
+        let mut count = 0;
+        while count < completions.len()
+            && let Some(completion) = state.entries.pop_front()
+        {
+            completions[count] = completion;
+            count += 1;
         }
         // SYNC: cq-waiting
         self.waiting.store(state.entries.len(), Ordering::Release);

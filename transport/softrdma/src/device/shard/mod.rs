@@ -314,8 +314,9 @@ impl Shard {
         requests: &[SendRequest<'_>],
         now: Time,
     ) -> Result<(), PostError> {
-        let result = self.qps.get_mut(number).ok_or(NO_QP)?.post_send(requests);
-        self.qps.mark_ready(number);
+        let (qp, mark) = self.qps.get_marked(number).ok_or(NO_QP)?;
+        let result = qp.post_send(requests);
+        mark.set();
         self.flush(now);
         result
     }
@@ -327,7 +328,10 @@ impl Shard {
         requests: &[SendRequest<'_>],
         now: Time,
     ) -> Result<(), PostError> {
-        self.qps.get(number).ok_or(NO_QP)?.check_send(requests)?;
+        // A single request is checked when it is posted.
+        if requests.len() > 1 {
+            self.qps.get(number).ok_or(NO_QP)?.check_send(requests)?;
+        }
         self.post_send(number, requests, now)
     }
 

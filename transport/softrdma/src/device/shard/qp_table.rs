@@ -9,6 +9,7 @@ use super::timers::{Scheduled, Timers};
 use crate::device::counters::{QpCounters, ShardCounters};
 use crate::device::tables::directory::ShardIndex;
 use crate::device::tables::numbers::NumberMap;
+use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use trunkline_machine::mutant;
@@ -18,6 +19,7 @@ use trunkline_verbs::{QpType, Time};
 /// A QP with its state in the lists.
 #[derive(Debug)]
 struct ScheduledQp {
+    number: u32,
     qp: Qp,
     /// True if the QP is in `ready`.
     is_ready: bool,
@@ -27,16 +29,36 @@ struct ScheduledQp {
 /// Adds a QP to the list of QPs that want service.
 #[derive(Debug)]
 pub(super) struct ReadyMark<'a> {
-    number: u32,
+    slot: usize,
     is_ready: &'a mut bool,
-    ready: &'a mut VecDeque<u32>,
+    ready: &'a mut VecDeque<usize>,
 }
 
 impl ReadyMark<'_> {
     /// Adds the QP to the list unless it is there.
     pub(super) fn set(self) {
         if !std::mem::replace(self.is_ready, true) {
-            self.ready.push_back(self.number);
+            self.ready.push_back(self.slot);
+        }
+    }
+}
+
+/// A QP that was taken from the list of QPs that want service.
+#[derive(Debug)]
+pub(super) struct ServedQp<'a> {
+    pub(super) number: u32,
+    pub(super) qp: &'a mut Qp,
+    scheduled: &'a mut Scheduled,
+    timers: &'a mut Timers,
+    mark: ReadyMark<'a>,
+}
+
+impl ServedQp<'_> {
+    /// Schedules the QP's next timeout. Adds the QP to the list again if it has more to send.
+    pub(super) fn finish(self, has_more: bool) {
+        self.timers.schedule(self.number, self.scheduled, self.qp.next_timeout());
+        if has_more {
+            self.mark.set();
         }
     }
 }
@@ -46,8 +68,11 @@ impl ReadyMark<'_> {
 pub(in crate::device) struct QpTable {
     index: ShardIndex,
     neighbours: Arc<Neighbours>,
-    entries: NumberMap<Box<ScheduledQp>>,
-    ready: VecDeque<u32>,
+    /// Slots of the QPs by number.
+    slots: NumberMap<usize>,
+    entries: Slab<Box<ScheduledQp>>,
+    /// Slots of the QPs that want service.
+    ready: VecDeque<usize>,
     timers: Timers,
     /// Counters of QPs that were destroyed.
     retired: QpCounters,
@@ -58,7 +83,8 @@ impl QpTable {
         Self {
             index,
             neighbours,
-            entries: NumberMap::default(),
+            slots: NumberMap::default(),
+            entries: Slab::new(),
             ready: VecDeque::new(),
             timers: Timers::default(),
             retired: QpCounters::default(),
@@ -67,14 +93,19 @@ impl QpTable {
 
     /// Adds a QP.
     pub(super) fn insert(&mut self, number: u32, qp: Qp) {
-        self.entries
-            .insert(number, Box::new(ScheduledQp { qp, is_ready: false, scheduled: Scheduled::default() }));
+        let scheduled = Scheduled::default();
+        let slot = self.entries.insert(Box::new(ScheduledQp { number, qp, is_ready: false, scheduled }));
+        self.slots.insert(number, slot);
         self.neighbours.directory().enter(number, self.index);
     }
 
     /// Removes a QP.
     pub(super) fn remove(&mut self, number: u32) {
-        if let Some(entry) = self.entries.remove(number) {
+        if let Some(slot) = self.slots.remove(number) {
+            let entry = self.entries.remove(slot);
+            if entry.is_ready {
+                self.ready.retain(|ready| *ready != slot);
+            }
             self.neighbours.directory().leave(number);
             let (requester, responder) = entry.qp.counters();
             self.retired.add(requester, responder);
@@ -84,20 +115,27 @@ impl QpTable {
     /// Returns true if the table has the QP.
     #[inline]
     pub(super) fn contains(&self, number: u32) -> bool {
-        self.entries.contains(number)
+        self.slots.contains(number)
     }
 
     pub(super) fn get(&self, number: u32) -> Option<&Qp> {
-        self.entries.get(number).map(|entry| &entry.qp)
+        self.slots.get(number).map(|slot| &self.entries[*slot].qp)
     }
 
     pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Qp> {
-        self.entries.get_mut(number).map(|entry| &mut entry.qp)
+        self.slots.get(number).map(|slot| &mut self.entries[*slot].qp)
+    }
+
+    /// Returns a QP with its mark for the service list.
+    pub(super) fn get_marked(&mut self, number: u32) -> Option<(&mut Qp, ReadyMark<'_>)> {
+        let slot = *self.slots.get(number)?;
+        let ScheduledQp { qp, is_ready, .. } = &mut *self.entries[slot];
+        Some((qp, ReadyMark { slot, is_ready, ready: &mut self.ready }))
     }
 
     /// Returns all numbers, in order.
     pub(in crate::device) fn numbers(&self) -> Vec<u32> {
-        self.entries.numbers()
+        self.slots.numbers()
     }
 
     /// Returns the QP that a packet names, with its mark for the service list, if `is_connected` accepts the
@@ -108,9 +146,7 @@ impl QpTable {
         counters: &mut ShardCounters,
         is_connected: impl FnOnce(&mut Qp) -> bool,
     ) -> Option<(&mut Qp, ReadyMark<'_>)> {
-        let Self { entries, ready, .. } = self;
-        let number = bth.destination.get();
-        let Some(ScheduledQp { qp, is_ready, .. }) = entries.get_mut(number).map(|entry| &mut **entry) else {
+        let Some((qp, mark)) = self.get_marked(bth.destination.get()) else {
             counters.unknown_qp += 1;
             return None;
         };
@@ -126,13 +162,13 @@ impl QpTable {
             counters.wrong_service += 1;
             return None;
         }
-        Some((qp, ReadyMark { number, is_ready, ready }))
+        Some((qp, mark))
     }
 
     /// Adds a QP to the list of QPs that want service.
     pub(in crate::device) fn mark_ready(&mut self, number: u32) {
-        if let Some(entry) = self.entries.get_mut(number) {
-            ReadyMark { number, is_ready: &mut entry.is_ready, ready: &mut self.ready }.set();
+        if let Some((_, mark)) = self.get_marked(number) {
+            mark.set();
         }
     }
 
@@ -141,22 +177,13 @@ impl QpTable {
         self.ready.len()
     }
 
-    /// Takes the next QP that wants service; it may have been destroyed.
-    pub(super) fn pop_ready(&mut self) -> Option<u32> {
-        let number = self.ready.pop_front()?;
-        if let Some(entry) = self.entries.get_mut(number) {
-            entry.is_ready = false;
-        }
-        Some(number)
-    }
-
-    /// Schedules the QP's next timeout.
-    pub(super) fn schedule(&mut self, number: u32) {
-        if let Some(ScheduledQp { qp, scheduled, .. }) =
-            self.entries.get_mut(number).map(|entry| &mut **entry)
-        {
-            self.timers.schedule(number, scheduled, qp.next_timeout());
-        }
+    /// Takes the next QP that wants service.
+    pub(super) fn pop_ready(&mut self) -> Option<ServedQp<'_>> {
+        let Self { entries, ready, timers, .. } = self;
+        let slot = ready.pop_front()?;
+        let ScheduledQp { number, qp, is_ready, scheduled } = &mut *entries[slot];
+        *is_ready = false;
+        Some(ServedQp { number: *number, qp, scheduled, timers, mark: ReadyMark { slot, is_ready, ready } })
     }
 
     /// Returns the time of the first timer.
@@ -170,7 +197,8 @@ impl QpTable {
             if mutant!(timers_do_not_fire) {
                 continue;
             }
-            if self.entries.get_mut(due.number).is_some_and(|entry| due.accept(&mut entry.scheduled)) {
+            let slot = self.slots.get(due.number);
+            if slot.is_some_and(|slot| due.accept(&mut self.entries[*slot].scheduled)) {
                 return Some(due.number);
             }
         }
@@ -180,7 +208,7 @@ impl QpTable {
     /// Returns the sums of all QPs' counters, including destroyed QPs.
     pub(super) fn counters(&self) -> QpCounters {
         let mut sum = self.retired.clone();
-        for entry in self.entries.values() {
+        for (_, entry) in &self.entries {
             let (requester, responder) = entry.qp.counters();
             sum.add(requester, responder);
         }

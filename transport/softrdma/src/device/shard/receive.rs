@@ -145,7 +145,8 @@ impl Shard {
             let (from, to) = (datagram.source.ip(), datagram.destination.ip());
             origin.is_member || peers.is_soft((from, to)) || link.is_open(from)
         };
-        let is_proof = if is_request(packet.bth.opcode) {
+        let is_request = is_request(packet.bth.opcode);
+        let is_proof = if is_request {
             if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH], false) {
                 return;
             }
@@ -166,7 +167,9 @@ impl Shard {
                 return;
             }
         }
-        mark.set();
+        if !is_request || qp.wants_service() {
+            mark.set();
+        }
     }
 
     /// Answers a request whose lengths break the rules of its opcode, so that only its BTH could

@@ -4,6 +4,7 @@
 //! message or READ does not hold up the others.
 
 use super::Shard;
+use super::local::serve_without_memory;
 use crate::link::ROCE_PORT;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::Mad;
@@ -31,8 +32,9 @@ impl Shard {
             if self.link.outgoing().len() >= PACKETS_AT_ONCE && !self.send(now) {
                 return;
             }
-            let Some(number) = self.qps.pop_ready() else { break };
-            self.serve(number, now);
+            if !self.serve_next(now) {
+                break;
+            }
         }
         self.serve_overflows();
         if !self.resources.outbox.is_empty() {
@@ -66,12 +68,15 @@ impl Shard {
         }
     }
 
-    fn serve(&mut self, number: u32, now: Time) {
+    /// Serves the next QP that wants it. Returns false if there is none.
+    fn serve_next(&mut self, now: Time) -> bool {
         let Self { qps, link, local, resources, .. } = self;
-        let Some(qp) = qps.get_mut(number) else { return };
+        let Some(served) = qps.pop_ready() else { return false };
+        let qp = &mut *served.qp;
         let pair = qp.choose_path(local, &mut resources.outbox, now);
         if pair.is_none() && local.must_use_memory() {
-            return self.serve_without_memory(number, now);
+            serve_without_memory(served, local, resources, now);
+            return true;
         }
         let more = match pair {
             Some(pair) => qp.send_by_memory(pair, local, now, resources),
@@ -81,10 +86,8 @@ impl Shard {
         if let Some(pair) = pair {
             local.publish(pair, &mut resources.outbox);
         }
-        qps.schedule(number);
-        if more {
-            qps.mark_ready(number);
-        }
+        served.finish(more);
+        true
     }
 
     /// Handles the timers that have expired.

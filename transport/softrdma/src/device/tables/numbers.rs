@@ -190,12 +190,6 @@ impl<V> NumberMap<V> {
         numbers.sort_unstable();
         numbers
     }
-
-    /// Returns all values, in no order, for example for sums.
-    #[allow(clippy::disallowed_methods, clippy::allow_attributes, reason = "the caller adds them up")]
-    pub(in crate::device) fn values(&self) -> impl Iterator<Item = &V> {
-        self.0.values()
-    }
 }
 
 /// Fibonacci hashing.

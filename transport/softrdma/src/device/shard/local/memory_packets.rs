@@ -5,7 +5,7 @@
 
 use super::{Ends, KINDS, LocalPaths, RING_BYTES, Taken};
 use crate::device::shard::Shard;
-use crate::device::shard::qp_table::QpTable;
+use crate::device::shard::qp_table::{QpTable, ServedQp};
 use crate::device::shard::resources::Resources;
 use crate::device::tables::directory::ShardIndex;
 use crate::device::threads::wake_up::Watcher;
@@ -54,9 +54,10 @@ impl Shard {
             }
             more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
             // A pair that has ended is no longer at this index.
-            at += usize::from(local.active(at) == Some(pair));
+            if local.active(at) == Some(pair) && !(count == 0 && local.park_idle(at, now)) {
+                at += 1;
+            }
         }
-        local.park_idle(now);
         more
     }
 
@@ -166,28 +167,32 @@ impl Shard {
     pub(in crate::device) fn memory_counters(&self, into: &mut Vec<Counter>) {
         self.local.counters(into);
     }
+}
 
-    /// Serves a QP that cannot use memory now, although its device must. Its packets are discarded, so its
-    /// timeouts expire as with a silent peer. A QP that can never use memory breaks down.
-    pub(in crate::device::shard) fn serve_without_memory(&mut self, number: u32, now: Time) {
-        let Self { local, qps, resources, .. } = self;
-        let Some(qp) = qps.get_mut(number) else { return };
-        match qp.why_never_memory() {
-            Some(why) if qp.can_break() => {
-                let peer = qp.peer_address().map(tracing::field::display);
-                tracing::error!(
-                    qp = number,
-                    peer,
-                    why,
-                    "TRUNKLINE_LINK=shm (or setting link): a peer cannot be reached"
-                );
-                qp.break_down(AsyncEventKind::QpFatal, resources);
-            }
-            _ => qp.send_nowhere(local, now, resources),
+/// Serves a QP that cannot use memory now, although its device must. Its packets are discarded, so its
+/// timeouts expire as with a silent peer. A QP that can never use memory breaks down.
+pub(in crate::device::shard) fn serve_without_memory(
+    served: ServedQp<'_>,
+    local: &mut LocalPaths,
+    resources: &mut Resources,
+    now: Time,
+) {
+    let qp = &mut *served.qp;
+    match qp.why_never_memory() {
+        Some(why) if qp.can_break() => {
+            let peer = qp.peer_address().map(tracing::field::display);
+            tracing::error!(
+                qp = served.number,
+                peer,
+                why,
+                "TRUNKLINE_LINK=shm (or setting link): a peer cannot be reached"
+            );
+            qp.break_down(AsyncEventKind::QpFatal, resources);
         }
-        qp.report(resources);
-        qps.schedule(number);
+        _ => qp.send_nowhere(local, now, resources),
     }
+    qp.report(resources);
+    served.finish(false);
 }
 
 /// Handles the next packet of a ring. Returns its length, or `None` if there is none or the pair has ended.
@@ -220,11 +225,12 @@ fn handle(
     bytes: &[u8],
     now: Time,
 ) -> bool {
-    let Ok(packet) = Packet::parse_joined(bytes) else {
+    // Not moved out of the result, because it is large.
+    let parsed = Packet::parse_joined(bytes);
+    let Ok(packet) = &parsed else {
         resources.counters.malformed += 1;
         return false;
     };
-    let packet = &packet;
     if packet.bth.pkey != PKEY_DEFAULT || packet.bth.destination == QP1 {
         resources.counters.wrong_pkey += 1;
         return false;
@@ -233,7 +239,8 @@ fn handle(
     let addressed =
         qps.addressed(&packet.bth, &mut resources.counters, |qp| qp.is_reached_by(pair, local, outbox, now));
     let Some((qp, mark)) = addressed else { return true };
-    let is_proof = if is_request(packet.bth.opcode) {
+    let is_request = is_request(packet.bth.opcode);
+    let is_proof = if is_request {
         if qp.keep(bytes, true) {
             return true;
         }
@@ -249,6 +256,8 @@ fn handle(
             return true;
         }
     }
-    mark.set();
+    if !is_request || qp.wants_service() {
+        mark.set();
+    }
     true
 }

@@ -42,6 +42,7 @@ mod pair;
 pub(in crate::device) use choice::PathPolicy;
 pub(super) use choice::{Choice, QpPath};
 pub(in crate::device) use init::LocalInit;
+pub(super) use memory_packets::serve_without_memory;
 pub(in crate::device) use message::Refusal;
 pub(super) use message::{Ends, KINDS};
 pub(super) use pair::{RING_BYTES, RingPayload};
@@ -455,6 +456,10 @@ impl LocalPaths {
             self.again = None;
             self.changed();
         }
+        self.look_at_parked(now);
+        if self.unsettled.is_empty() {
+            return ready;
+        }
         let (mut has_changed, mut unanswered) = (false, Vec::new());
         let Self { pairs, partners, unsettled, .. } = self;
         unsettled.retain(|&index| {
@@ -483,7 +488,6 @@ impl LocalPaths {
         for index in unanswered {
             self.end(index, UNANSWERED, outbox, now);
         }
-        self.look_at_parked(now);
         ready
     }
 
@@ -639,14 +643,14 @@ impl LocalPaths {
         }
     }
 
-    /// Parks rings in which nothing came lately.
-    pub(super) fn park_idle(&mut self, now: Time) {
-        let Self { active, pairs, .. } = self;
-        active.retain(|index| {
-            pairs
-                .get_mut(*index)
-                .is_some_and(|pair| now.since(pair.heard()) < IDLE_NS || !pair.park(Wanted::All))
-        });
+    /// Parks the ring of the active pair at a position if nothing came lately. Returns true if it is no longer active.
+    pub(super) fn park_idle(&mut self, at: usize, now: Time) -> bool {
+        let pair = self.active.get(at).and_then(|index| self.pairs.get_mut(*index));
+        let parks = pair.is_none_or(|pair| now.since(pair.heard()) >= IDLE_NS && pair.park(Wanted::All));
+        if parks {
+            self.active.remove(at);
+        }
+        parks
     }
 
     /// Parks all rings before a thread sleeps that wants to be woken for these packets. Returns true if something has

@@ -142,7 +142,7 @@ impl Qp {
 
     /// Returns true if the QP may have a packet to send.
     #[inline]
-    fn has_output(&self) -> bool {
+    pub(super) fn has_output(&self) -> bool {
         self.responder.as_ref().is_some_and(ResponderState::has_output)
             || self.requester.as_ref().is_some_and(Requester::has_output)
     }

@@ -62,6 +62,15 @@ impl Qp {
         Some(handled)
     }
 
+    /// Returns true if the QP has work for the send path after a request: a packet or an event, the state of a
+    /// shared TGT, or a path to choose.
+    pub(in crate::device::shard) fn wants_service(&self) -> bool {
+        self.has_output()
+            || self.responder.as_ref().is_some_and(ResponderState::has_event)
+            || self.shared.is_some()
+            || self.path.epoch == 0
+    }
+
     /// Hands a response to the requester; `None` when there is no requester. `joined` is as for requests.
     pub(in crate::device::shard) fn handle_response(
         &mut self,
