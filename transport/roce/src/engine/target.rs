@@ -1,6 +1,7 @@
 //! Access of the responder to memory and receive queues.
 
 use super::NakCode;
+use crate::wire::Packet;
 use trunkline_verbs::{IoAddress, Psn, RemoteAddress, SrqNumber};
 
 /// The remote range a one-sided message names: where it starts, and its whole length.
@@ -92,6 +93,19 @@ pub struct PlacementRequest<'a> {
     pub solicited: bool,
     /// Work to do.
     pub work: Work<'a>,
+}
+
+impl<'a> PlacementRequest<'a> {
+    /// Creates the request of a packet.
+    #[inline]
+    pub(super) fn new(packet: &Packet<'_>, work: Work<'a>) -> Self {
+        Self {
+            psn: packet.bth.psn,
+            srq: packet.xrceth.map(|(_, srq)| srq),
+            solicited: packet.bth.solicited,
+            work,
+        }
+    }
 }
 
 /// The outcome of a [`PlacementRequest`].

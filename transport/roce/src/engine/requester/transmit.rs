@@ -5,6 +5,7 @@ use super::{Requester, RequesterEvent};
 use crate::engine::segment::{JOINED_BYTES, PSN_SPAN_MAX, RequestKind};
 use crate::engine::{LocalFault, LocalMemory, Time, Transmit};
 use crate::wire::{AtomicEth, Operation, Reth, emit_pad, pad_for};
+use core::ops::Range;
 use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, SendOperation};
 
 /// Position of the next packet to send, and the amount outstanding between `una` and it.
@@ -273,7 +274,11 @@ impl Requester {
         // contract rocev2 2.3: in every request of XRC.
         header.xrceth = (self.qp_type == QpType::XrcIni).then_some((0, wqe.remote_srq));
         match wqe.operation {
-            SendOperation::Send => {}
+            // Emitted here, the packet of a SEND needs no checks for other headers.
+            SendOperation::Send => {
+                header.emit_headers(out);
+                return append_payload(wqe, memory, offset..offset + length, header.bth.pad, out);
+            }
             SendOperation::SendWithImmediate(immediate) => header.immediate = last.then_some(immediate),
             SendOperation::RdmaWrite(remote) => header.reth = first.then(|| reth(remote, 0, wqe.length)),
             SendOperation::RdmaWriteWithImmediate(remote, immediate) => {
@@ -290,12 +295,24 @@ impl Requester {
             SendOperation::FetchAdd { remote, add } => header.atomic = Some(atomic(remote, add, 0)),
         }
         header.emit_headers(out);
-        if length > 0 {
-            wqe.gather(memory, offset, length, out)?;
-        }
-        emit_pad(header.bth.pad, out);
-        Ok(())
+        append_payload(wqe, memory, offset..offset + length, header.bth.pad, out)
     }
+}
+
+/// Appends a range of a message's bytes, and the pad.
+#[inline]
+fn append_payload(
+    wqe: &Wqe,
+    memory: &impl LocalMemory,
+    range: Range<u32>,
+    pad: u8,
+    out: &mut Vec<u8>,
+) -> Result<(), LocalFault> {
+    if !range.is_empty() {
+        wqe.gather(memory, range.start, range.end - range.start, out)?;
+    }
+    emit_pad(pad, out);
+    Ok(())
 }
 
 fn reth(remote: RemoteAddress, offset: u32, length: u32) -> Reth {

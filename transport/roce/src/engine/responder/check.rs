@@ -4,9 +4,9 @@ use super::{
     EVENT_ESTABLISHED, Handled, Message, PHASE_ERROR, PHASE_RECEIVING, PHASE_RTR, Pending, ResponderState,
     count,
 };
-use crate::engine::Target;
 use crate::engine::segment::{Class, JOINED_BYTES, PSN_SPAN_MAX, RequestKind, classify, packets};
-use crate::wire::{Bth, NakCode, Operation, Packet, Syndrome};
+use crate::engine::{Placement, PlacementRequest, Target, Work};
+use crate::wire::{Bth, NakCode, Opcode, Operation, Packet, Service, Syndrome};
 use trunkline_verbs::{Access, Psn};
 
 /// Position of a request's PSN, relative to the expected one.
@@ -35,6 +35,9 @@ impl ResponderState {
     /// Takes a request of at most the given bytes of payload.
     #[inline]
     fn handle(&mut self, packet: &Packet<'_>, most: u32, target: &mut impl Target) -> Handled {
+        if let Some(payload) = self.next_send(packet, most) {
+            return self.take_send(packet, payload, most, target);
+        }
         match self.admit(&packet.bth) {
             Position::Done(handled) => return handled,
             Position::Before => return self.duplicate(packet),
@@ -42,6 +45,48 @@ impl ResponderState {
         }
         match self.check(packet, most) {
             Ok((pending, class)) => self.execute(pending, class, packet, target),
+            Err(code) => {
+                self.fail(code, packet.bth.psn);
+                Handled::Refused
+            }
+        }
+    }
+
+    /// Returns the payload's length of a SEND ONLY that is expected and passes all checks; `None` if the checks decide.
+    #[inline]
+    fn next_send(&self, packet: &Packet<'_>, most: u32) -> Option<u32> {
+        let bth = &packet.bth;
+        let is_next = bth.opcode == Opcode::new(Service(self.service), Operation::SEND_ONLY)
+            && bth.psn.get() == self.expected
+            && self.phase == PHASE_RECEIVING
+            && !self.is_waiting()
+            && self.message.kind == Message::NONE
+            && packet.xrceth.is_some() == self.is_xrc();
+        let payload = u32::try_from(packet.payload.len()).ok()?;
+        (is_next && payload <= most.min(self.max_message)).then_some(payload)
+    }
+
+    /// Takes a packet that [`ResponderState::next_send`] accepts. An outcome other than `Placed` is left to the
+    /// general path.
+    #[inline]
+    fn take_send(
+        &mut self,
+        packet: &Packet<'_>,
+        payload: u32,
+        most: u32,
+        target: &mut impl Target,
+    ) -> Handled {
+        self.nak_sent = 0;
+        let work =
+            Work::Send { offset: 0, payload: packet.payload, first: true, last: true, immediate: None };
+        let placement = target.place(&PlacementRequest::new(packet, work));
+        if placement == Placement::Placed {
+            self.advance(packets(payload, self.mtu()), true);
+            self.ack_due |= u8::from(packet.bth.ack_request);
+            return Handled::Taken;
+        }
+        match self.check(packet, most) {
+            Ok((pending, class)) => self.settle(pending, class, placement),
             Err(code) => {
                 self.fail(code, packet.bth.psn);
                 Handled::Refused

@@ -33,13 +33,12 @@ impl ResponderState {
                 Work::FetchAdd { remote: start, add: eth.as_ref().map_or(0, |eth| eth.swap_or_add) }
             }
         };
-        let place = PlacementRequest {
-            psn: packet.bth.psn,
-            srq: packet.xrceth.map(|(_, srq)| srq),
-            solicited: packet.bth.solicited,
-            work,
-        };
-        let placement = target.place(&place);
+        let placement = target.place(&PlacementRequest::new(packet, work));
+        self.settle(pending, class, placement)
+    }
+
+    /// Finishes a checked packet, unless its placement is answered later.
+    pub(super) fn settle(&mut self, pending: Pending, class: Class, placement: Placement) -> Handled {
         if placement == Placement::Later {
             self.pending = Pending { active: 1, ..pending };
             return Handled::Waiting;
@@ -98,17 +97,12 @@ impl ResponderState {
     /// Moves past a placed packet, and remembers the answer that it requires.
     #[inline]
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
-        count(&mut self.counters.packets);
-        count(&mut self.serial);
         let psns = match class.kind {
             RequestKind::Send | RequestKind::Write => packets(pending.payload, self.mtu()),
             RequestKind::Read => packets(pending.length, self.mtu()),
             RequestKind::Atomic => 1,
         };
-        self.expected = Psn::new(self.expected).plus(psns).get();
-        if class.last {
-            self.msn = Psn::new(self.msn).plus(1).get();
-        }
+        self.advance(psns, class.last);
         match class.kind {
             RequestKind::Send | RequestKind::Write => {
                 self.ack_due |= pending.ack_request;
@@ -141,6 +135,17 @@ impl ResponderState {
                 end: pending.length,
                 old,
             }),
+        }
+    }
+
+    /// Counts a placed packet, and expects the one after it.
+    #[inline]
+    pub(super) fn advance(&mut self, psns: u32, ends_message: bool) {
+        count(&mut self.counters.packets);
+        count(&mut self.serial);
+        self.expected = Psn::new(self.expected).plus(psns).get();
+        if ends_message {
+            self.msn = Psn::new(self.msn).plus(1).get();
         }
     }
 

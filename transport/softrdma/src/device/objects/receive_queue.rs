@@ -116,9 +116,7 @@ impl ReceiveQueue {
         }
         let slot = self.free_slot();
         self.requests[slot] = (request.wr_id, request.scatter.len());
-        for (room, sge) in self.sges[slot * self.stride..].iter_mut().zip(request.scatter) {
-            *room = *sge;
-        }
+        self.sges[slot * self.stride..][..request.scatter.len()].copy_from_slice(request.scatter);
         self.length += 1;
         Ok(())
     }

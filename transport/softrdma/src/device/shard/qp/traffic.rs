@@ -234,8 +234,8 @@ impl Qp {
     /// Returns the time of the next timeout.
     pub(in crate::device::shard) fn next_timeout(&self) -> Option<Time> {
         let requester = self.requester.as_ref().and_then(Requester::next_timeout);
-        let shared = self.shared.as_ref().and_then(|shared| shared.next_timeout());
-        requester.into_iter().chain(shared).min()
+        let Some(shared) = &self.shared else { return requester };
+        requester.into_iter().chain(shared.next_timeout()).min()
     }
 
     /// Handles a timeout. Returns true if an answer was missing.
