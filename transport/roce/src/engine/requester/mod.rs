@@ -304,6 +304,12 @@ impl Requester {
         self.completions.pop_front()
     }
 
+    /// Returns true if there is a completion or an event to take.
+    #[must_use]
+    pub fn has_reports(&self) -> bool {
+        !self.completions.is_empty() || !self.events.is_empty()
+    }
+
     /// Takes the next event.
     pub fn poll_event(&mut self) -> Option<RequesterEvent> {
         self.events.pop_front()

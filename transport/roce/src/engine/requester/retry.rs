@@ -187,7 +187,10 @@ impl Requester {
         if !self.retry.has_asked(self.una) {
             return self.ask_deadline();
         }
-        self.retry.deadline.into_iter().chain(self.probe_deadline()).min()
+        match (self.retry.deadline, self.probe_deadline()) {
+            (Some(deadline), Some(probe)) => Some(deadline.min(probe)),
+            (deadline, probe) => deadline.or(probe),
+        }
     }
 
     /// Returns the time at which an acknowledgement is requested of packets that did not ask for one: that of a probe,

@@ -296,6 +296,7 @@ impl ResponderState {
     }
 
     /// Returns true if [`ResponderState::poll_event`] has an event.
+    #[inline]
     #[must_use]
     pub fn has_event(&self) -> bool {
         self.events & (EVENT_ESTABLISHED | EVENT_FAILED) != 0

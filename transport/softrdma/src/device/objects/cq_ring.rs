@@ -101,10 +101,17 @@ impl CqRing {
 
     /// Adds a completion of a shard. Returns false the first time there is no room: the completion is lost
     /// and the CQ is broken, which its owner learns by an asynchronous event.
+    #[inline]
     pub(in crate::device) fn push(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
         if from == self.home {
             return self.add(&mut lock(&self.state), completion, solicited);
         }
+        self.cross(from, completion, solicited)
+    }
+
+    /// Adds a completion of a shard other than the CQ's.
+    #[inline(never)]
+    fn cross(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
         let item = match self.crossing.send(from.place(), (completion, solicited)) {
             Sent::Quietly => return true,
             // The program may sleep until an event fires.
@@ -127,6 +134,7 @@ impl CqRing {
         }
     }
 
+    #[inline]
     fn add(&self, state: &mut CqEntries, completion: Completion, solicited: bool) -> bool {
         if state.entries.len() >= state.capacity {
             return self.overflowed.swap(true, Ordering::Relaxed);
@@ -140,16 +148,21 @@ impl CqRing {
             Some(Notify::Solicited) => solicited || !completion.status.is_success(),
         };
         if fires {
-            state.notify = None;
-            self.armed.store(false, Ordering::Relaxed);
-            self.crossing.ignore();
-            if let Some(channel) = &self.channel {
-                // If the channel is full, it is already readable, and its reader polls every CQ that it
-                // serves.
-                let _full = channel.push(self.context);
-            }
+            self.fire(state);
         }
         true
+    }
+
+    /// Notifies the program, which has armed the CQ.
+    #[inline(never)]
+    fn fire(&self, state: &mut CqEntries) {
+        state.notify = None;
+        self.armed.store(false, Ordering::Relaxed);
+        self.crossing.ignore();
+        if let Some(channel) = &self.channel {
+            // If the channel is full, it is already readable, and its reader polls every CQ that it serves.
+            let _full = channel.push(self.context);
+        }
     }
 
     /// Moves completions of other shards here, as far as there is room. Completions that stay in their rings

@@ -215,3 +215,44 @@ impl QpTable {
         sum
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::shard::{QpParts, ReceiveSide};
+    use crate::device::tables::directory::QpDirectory;
+    use crate::device::tables::numbers::Numbers;
+    use crate::device::tables::random::Random;
+    use trunkline_verbs::{QpNumber, QueueCapacities};
+
+    fn qp(number: u32) -> Qp {
+        let parts = QpParts {
+            qp_type: QpType::XrcIni,
+            pd: None,
+            send_cq: None,
+            receive: ReceiveSide::None,
+            capacities: QueueCapacities::default(),
+            signal_all: false,
+        };
+        Qp::new(QpNumber::new(number), parts, None)
+    }
+
+    #[test]
+    fn removed_qp_leaves_the_service_list() {
+        let directory = QpDirectory::new(Numbers::new(&mut Random::new(1), None));
+        let mut qps = QpTable::new(ShardIndex::FIRST, Neighbours::new(directory));
+        qps.insert(5, qp(5));
+        qps.insert(6, qp(6));
+        for number in [5, 6, 6] {
+            qps.mark_ready(number);
+        }
+        qps.remove(5);
+        // Takes the slot of the removed QP.
+        qps.insert(7, qp(7));
+        assert_eq!(qps.ready(), 1);
+        assert_eq!(qps.pop_ready().map(|served| served.number), Some(6));
+        assert!(qps.pop_ready().is_none());
+        qps.mark_ready(7);
+        assert_eq!(qps.pop_ready().map(|served| served.number), Some(7));
+    }
+}

@@ -18,6 +18,8 @@ use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
     /// Receives one batch from the link; returns true if more may wait.
+    // Kept out of the turns in which only memory is polled.
+    #[inline(never)]
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
         let Self { link, peers, resources, .. } = self;
         let mut judge = Checker { peers, counters: &mut resources.counters, now };
@@ -31,10 +33,15 @@ impl Shard {
     }
 
     /// Handles the packets that other shards handed over.
+    #[inline]
     pub(super) fn receive_handed_over(&mut self, now: Time) {
-        if !self.neighbours.has_packets(self.index) {
-            return;
+        if self.neighbours.has_packets(self.index) {
+            self.take_handed_over(now);
         }
+    }
+
+    #[inline(never)]
+    fn take_handed_over(&mut self, now: Time) {
         let mut packets = std::mem::take(&mut self.handed_over);
         self.neighbours.receive(self.index, &mut packets);
         for packet in packets.drain(..) {

@@ -448,18 +448,20 @@ impl LocalPaths {
 
     /// Checks the state of all pairs that are not settled. Returns the QPs that waited for room and may continue.
     pub(super) fn look(&mut self, outbox: &mut MemberOutbox, now: Time) -> Vec<u32> {
-        let mut ready = Vec::new();
         if !self.is_own_process() {
-            return ready;
+            return Vec::new();
         }
         if self.again.is_some_and(|again| again <= now) {
             self.again = None;
             self.changed();
         }
         self.look_at_parked(now);
-        if self.unsettled.is_empty() {
-            return ready;
-        }
+        if self.unsettled.is_empty() { Vec::new() } else { self.look_at_unsettled(outbox, now) }
+    }
+
+    #[inline(never)]
+    fn look_at_unsettled(&mut self, outbox: &mut MemberOutbox, now: Time) -> Vec<u32> {
+        let mut ready = Vec::new();
         let (mut has_changed, mut unanswered) = (false, Vec::new());
         let Self { pairs, partners, unsettled, .. } = self;
         unsettled.retain(|&index| {

@@ -173,7 +173,18 @@ impl Qp {
     }
 
     /// Reports completions and events, and publishes the state of a shared TGT.
+    #[inline]
     pub(in crate::device::shard) fn report(&mut self, resources: &mut Resources) {
+        if self.requester.as_ref().is_some_and(Requester::has_reports)
+            || self.responder.as_ref().is_some_and(ResponderState::has_event)
+            || self.shared.is_some()
+        {
+            self.report_all(resources);
+        }
+    }
+
+    #[inline(never)]
+    fn report_all(&mut self, resources: &mut Resources) {
         // The request that failed completes before the work that is flushed because of it: programs take the
         // first bad completion for the cause.
         self.report_completions(resources);
