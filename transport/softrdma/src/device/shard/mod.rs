@@ -108,6 +108,10 @@ pub(super) struct Shard {
     neighbours: Arc<Neighbours>,
     /// Buffer for packets that other shards handed over.
     handed_over: Vec<HandedOver>,
+    /// Buffer for one packet about to be written to shared memory.
+    packet: Vec<u8>,
+    /// Buffer for one packet out of shared memory. It never shrinks, so that its bytes are zeroed once.
+    taken: Vec<u8>,
     /// Number of the CQs' lost completions that were handled.
     overflows_served: u64,
 }
@@ -137,6 +141,8 @@ impl Shard {
             peers: Peers::default(),
             neighbours,
             handed_over: Vec::new(),
+            packet: Vec::new(),
+            taken: Vec::new(),
             overflows_served: 0,
         }
     }

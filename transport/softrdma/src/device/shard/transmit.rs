@@ -64,26 +64,26 @@ impl Shard {
     /// wait for that acknowledgement if it was lost, and would retransmit to a QP that no longer exists until
     /// its retries run out. Several copies are sent, since each can be lost.
     pub(super) fn send_final_ack(&mut self, number: u32) {
-        let Self { qps, link, local, resources, .. } = self;
+        let Self { qps, link, local, resources, packet, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
         // Nothing is lost in memory, and published packets stay there.
-        if !qp.send_final_ack_by_memory(local, resources) {
+        if !qp.send_final_ack_by_memory(local, packet, resources) {
             qp.send_final_ack(link.outgoing(), |outgoing| outgoing.len() < FINAL_ACK_QUEUE_LIMIT);
         }
     }
 
     /// Serves the next QP that wants it. Returns false if there is none.
     fn serve_next(&mut self, now: Time) -> bool {
-        let Self { qps, link, local, resources, .. } = self;
+        let Self { qps, link, local, resources, packet, .. } = self;
         let Some(served) = qps.pop_ready() else { return false };
         let qp = &mut *served.qp;
         let pair = qp.choose_path(local, &mut resources.outbox, now);
         if pair.is_none() && local.must_use_memory() {
-            serve_without_memory(served, local, resources, now);
+            serve_without_memory(served, packet, resources, now);
             return true;
         }
         let more = match pair {
-            Some(pair) => qp.send_by_memory(pair, local, now, resources),
+            Some(pair) => qp.send_by_memory(pair, local, packet, now, resources),
             None => qp.send_packets(link.outgoing(), now, resources),
         };
         qp.report(resources);

@@ -30,7 +30,7 @@ impl Shard {
     }
 
     fn look_into_memory(&mut self, now: Time) -> bool {
-        let Self { local, qps, resources, .. } = self;
+        let Self { local, qps, resources, taken, .. } = self;
         for number in local.look(&mut resources.outbox, now) {
             qps.mark_ready(number);
         }
@@ -47,7 +47,7 @@ impl Shard {
             let (mut count, mut bytes) = (0, 0);
             while count < PACKETS_IN_TURN
                 && bytes < BYTES_IN_TURN
-                && let Some(length) = receive_one(local, qps, resources, pair, now)
+                && let Some(length) = receive_one(local, qps, resources, taken, pair, now)
             {
                 bytes += length;
                 count += 1;
@@ -89,11 +89,11 @@ impl Shard {
     /// Handles the packets in the ring of a pair that is about to end: among them may be acknowledgements that
     /// nobody repeats.
     fn receive_last(&mut self, pair: usize, now: Time) {
-        let Self { local, qps, resources, .. } = self;
+        let Self { local, qps, resources, taken, .. } = self;
         let mut bytes = 0;
         // A member that lives may write more meanwhile.
         while bytes < RING_BYTES
-            && let Some(length) = receive_one(local, qps, resources, pair, now)
+            && let Some(length) = receive_one(local, qps, resources, taken, pair, now)
         {
             bytes += length;
         }
@@ -173,7 +173,7 @@ impl Shard {
 /// timeouts expire as with a silent peer. A QP that can never use memory breaks down.
 pub(in crate::device::shard) fn serve_without_memory(
     served: ServedQp<'_>,
-    local: &mut LocalPaths,
+    packet: &mut Vec<u8>,
     resources: &mut Resources,
     now: Time,
 ) {
@@ -189,7 +189,7 @@ pub(in crate::device::shard) fn serve_without_memory(
             );
             qp.break_down(AsyncEventKind::QpFatal, resources);
         }
-        _ => qp.send_nowhere(local, now, resources),
+        _ => qp.send_nowhere(packet, now, resources),
     }
     qp.report(resources);
     served.finish(false);
@@ -201,13 +201,12 @@ fn receive_one(
     local: &mut LocalPaths,
     qps: &mut QpTable,
     resources: &mut Resources,
+    taken: &mut Vec<u8>,
     pair: usize,
     now: Time,
 ) -> Option<usize> {
-    let Taken::Packet(length) = local.take(pair, &mut resources.outbox, now) else { return None };
-    let taken = local.lend_taken();
+    let Taken::Packet(length) = local.take(pair, taken, &mut resources.outbox, now) else { return None };
     let is_sound = handle(local, qps, resources, pair, &taken[..length], now);
-    local.return_taken(taken);
     if !is_sound {
         local.is_nonsense(pair, &mut resources.outbox, now);
         return None;

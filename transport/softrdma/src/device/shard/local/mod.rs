@@ -141,10 +141,6 @@ pub(in crate::device) struct LocalPaths {
     /// The first time at which a pair may be offered again.
     again: Option<Time>,
     last_number: u64,
-    /// Buffer for one packet about to be written.
-    packet: Vec<u8>,
-    /// Buffer for one packet that was received. It never shrinks.
-    taken: Vec<u8>,
     lingers: bool,
     /// Wakes the thread that sleeps for this shard. `None` in a simulation, which has no descriptors.
     bell: Option<ShardBell>,
@@ -156,7 +152,7 @@ pub(in crate::device) struct LocalPaths {
 /// Outcome of taking a packet from a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// A packet of this length, at the front of [`LocalPaths::lend_taken`].
+    /// A packet of this length, at the front of the buffer.
     Packet(usize),
     Nothing,
     /// The pair has ended.
@@ -186,8 +182,6 @@ impl LocalPaths {
             has_changed: false,
             again: None,
             last_number: first_number >> 1,
-            packet: Vec::new(),
-            taken: Vec::new(),
             lingers,
             bell,
             wanted: Wanted::All,
@@ -516,11 +510,16 @@ impl LocalPaths {
         }
     }
 
-    /// Takes the next packet of a pair into the buffer that [`LocalPaths::lend_taken`] returns.
-    pub(super) fn take(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) -> Taken {
-        let Self { pairs, taken, .. } = self;
-        let Some(pair) = pairs.get_mut(index) else { return Taken::Ended };
-        match pair.pop(taken, now) {
+    /// Takes the next packet of a pair to the front of `into`, which never shrinks.
+    pub(super) fn take(
+        &mut self,
+        index: usize,
+        into: &mut Vec<u8>,
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) -> Taken {
+        let Some(pair) = self.pairs.get_mut(index) else { return Taken::Ended };
+        match pair.pop(into, now) {
             Ok(Some(length)) => {
                 self.counts.received += 1;
                 Taken::Packet(length)
@@ -537,27 +536,6 @@ impl LocalPaths {
     pub(super) fn is_nonsense(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) {
         self.counts.nonsense += 1;
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
-    }
-
-    /// Lends the buffer of packets that were taken. It never shrinks, so that its bytes are zeroed once. Return it with
-    /// [`LocalPaths::return_taken`].
-    pub(super) fn lend_taken(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.taken)
-    }
-
-    /// Takes back the buffer of [`LocalPaths::lend_taken`].
-    pub(super) fn return_taken(&mut self, taken: Vec<u8>) {
-        self.taken = taken;
-    }
-
-    /// Lends a buffer for packets to send. Return it with [`LocalPaths::return_packet`].
-    pub(super) fn lend_packet(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.packet)
-    }
-
-    /// Takes back the buffer of [`LocalPaths::lend_packet`].
-    pub(super) fn return_packet(&mut self, packet: Vec<u8>) {
-        self.packet = packet;
     }
 
     /// Releases the handled packets of a pair, so that its sender may reuse their space.

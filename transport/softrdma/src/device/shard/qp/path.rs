@@ -98,12 +98,12 @@ impl Qp {
         &mut self,
         pair: usize,
         local: &mut LocalPaths,
+        packet: &mut Vec<u8>,
         now: Time,
         resources: &mut Resources,
     ) -> bool {
         // The state is published before any response is sent.
         self.publish(resources);
-        let mut packet = local.lend_packet();
         let mut sent = 0;
         while sent < PACKETS_IN_TURN
             && self.has_output()
@@ -111,14 +111,13 @@ impl Qp {
         {
             packet.clear();
             let Some(payload) = local.payload(pair) else { break };
-            if !self.next_packet(now, resources, Some(&payload), &mut packet) {
+            if !self.next_packet(now, resources, Some(&payload), packet) {
                 break;
             }
             let written = payload.written();
-            local.push(pair, &packet, written);
+            local.push(pair, packet, written);
             sent += 1;
         }
-        local.return_packet(packet);
         sent == PACKETS_IN_TURN
     }
 
@@ -127,17 +126,14 @@ impl Qp {
     pub(in crate::device::shard) fn send_final_ack_by_memory(
         &mut self,
         local: &mut LocalPaths,
+        packet: &mut Vec<u8>,
         resources: &mut Resources,
     ) -> bool {
         let pair =
             self.path.choice.pair.filter(|_| self.path.choice.is_used && self.path.epoch == local.epoch());
         let (Some(pair), Some(responder)) = (pair, &mut self.responder) else { return false };
-        let mut packet = local.lend_packet();
         packet.clear();
-        let sent = responder.final_ack(&mut packet).is_none()
-            || local.push_if_room(pair, &packet, &mut resources.outbox);
-        local.return_packet(packet);
-        sent
+        responder.final_ack(packet).is_none() || local.push_if_room(pair, packet, &mut resources.outbox)
     }
 
     /// Returns true if the QP may have a packet to send.
@@ -204,20 +200,18 @@ impl Qp {
     /// Discards the QP's next packets, as if the network had lost them.
     pub(in crate::device::shard) fn send_nowhere(
         &mut self,
-        local: &mut LocalPaths,
+        packet: &mut Vec<u8>,
         now: Time,
         resources: &mut Resources,
     ) {
         if self.route.is_none() {
             return;
         }
-        let mut packet = local.lend_packet();
         for _ in 0..PACKETS_IN_TURN {
             packet.clear();
-            if !self.next_packet(now, resources, None, &mut packet) {
+            if !self.next_packet(now, resources, None, packet) {
                 break;
             }
         }
-        local.return_packet(packet);
     }
 }
