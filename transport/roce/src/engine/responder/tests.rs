@@ -56,7 +56,10 @@ impl Rig {
     }
 
     fn events(&mut self) -> Vec<ResponderEvent> {
-        std::iter::from_fn(|| self.state.poll_event()).collect()
+        let has_event = self.state.has_event();
+        let events: Vec<_> = std::iter::from_fn(|| self.state.poll_event()).collect();
+        assert_eq!(has_event, !events.is_empty());
+        events
     }
 
     /// Asserts that the packet is refused with this code, and that the QP fails.
