@@ -7,7 +7,7 @@ use crate::{Lab, Side};
 use std::sync::Arc;
 use trunkline_verbs::{
     AsyncEventKind as Kind, AsyncSubject, CompletionOpcode as Op, CompletionStatus as Status, CqInit, QpInit,
-    QpState, RemoteAddress, Rkey, SendOperation,
+    QpState, RemoteAddress, Rkey, SendFlags, SendOperation, SendRequest,
 };
 
 /// Waits for an event of this kind, and skips those of other kinds.
@@ -69,7 +69,9 @@ pub(super) fn h3(lab: &Lab) -> Verdict {
     check(!waits(&lab.far, Kind::CommunicationEstablished), || {
         "a TGT in RTS reported a first packet".into()
     })?;
-    early.ini.post_send(&[request(1, SendOperation::Send, &data, early.srq_number)])?;
+    // Unsignalled, so that it need not ask for an acknowledgement: the event must not depend on one.
+    let first = request(1, SendOperation::Send, &data, early.srq_number);
+    early.ini.post_send(&[SendRequest { flags: SendFlags::empty(), ..first }])?;
     lab.succeeds("the first receive in RTR", &early.cq, 1, Op::Receive)?;
     let subject = event(lab, &lab.far, Kind::CommunicationEstablished)?;
     equal("the QP of the event", subject, AsyncSubject::Qp(early.tgt.number()))?;
