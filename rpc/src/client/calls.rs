@@ -70,8 +70,6 @@ pub(crate) struct Calls {
     numbers: Numbers,
     counters: Counters,
     scratch: Vec<u8>,
-    /// Replies that matched no call; late ones are normal.
-    pub(crate) unmatched_replies: u64,
     accept_mode: AcceptMode,
     /// Cancellations of streams that found no room.
     cancels: Cancels,
@@ -100,7 +98,6 @@ impl Calls {
             numbers: Numbers::default(),
             counters: Counters::new(inbox),
             scratch: Vec::new(),
-            unmatched_replies: 0,
             accept_mode: AcceptMode::All,
             cancels: Cancels::default(),
         }
@@ -571,14 +568,10 @@ impl Calls {
     #[inline]
     fn waiting(&mut self, from: PeerKey, call: u64) -> Option<&mut PendingCall> {
         let (slot, generation) = parts(call)?;
-        let pending = self
-            .pending
-            .get_mut(slot)
-            .filter(|pending| pending.generation == generation && pending.peer == from && !pending.one_way);
-        if pending.is_none() {
-            self.unmatched_replies += 1;
-        }
-        pending
+        let is_asked = |pending: &&mut PendingCall| {
+            pending.generation == generation && pending.peer == from && !pending.one_way
+        };
+        self.pending.get_mut(slot).filter(is_asked)
     }
 
     /// Handles a reply that cannot be read.
