@@ -95,7 +95,7 @@ pub(super) fn nics() -> Option<&'static dyn Nics> {
 
 #[cfg(feature = "rdma-core")]
 impl Nics for trunkline_rdma_core::RdmaCore {
-    fn holder(&self, address: std::net::IpAddr) -> Result<String, trunkline_verbs::VerbsError> {
+    fn holder(&self, address: IpAddr) -> Result<String, VerbsError> {
         trunkline_rdma_core::device_for(address)
     }
 }
