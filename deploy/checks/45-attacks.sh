@@ -113,7 +113,7 @@ attack descriptors descriptors
 attack limits limits
 attack namespaces namespaces
 tests shared-copies --package trunkline-verbs --lib copy
-tests panicking-waker --package trunkline-machine --lib rings::cell
+tests panicking-waker --package trunkline-machine --lib rings::models::cell
 tests panicking-values --package trunkline --test calls panicking
 tests nested-values --package trunkline --lib codec::stack
 # The same attack with the kernel as the peer: deploy/kernel-lab/run.sh wire-neighbour.
