@@ -1,7 +1,6 @@
 //! Machines, rings and what wakes their owners, from plain threads. The loom models are in `src/rings`.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
-#![expect(clippy::disallowed_methods, reason = "real threads are tested here")]
 
 mod cell;
 mod shared;
