@@ -104,10 +104,8 @@ attack grpc-short-streams short-streams --nodes "$grpc"
 attack grpc-unanswered-streams unanswered-streams --nodes "$grpc"
 attack decoded-arguments decoded
 attack hostile-peers hostile
-attack many-pollers pollers
 attack half-made-frames half-made
 attack hoarded-credit hoarding
-attack keys keys
 attack full-disk full-disk
 attack descriptors descriptors
 attack limits limits

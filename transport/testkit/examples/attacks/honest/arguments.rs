@@ -19,9 +19,6 @@ pub(crate) struct NodeArguments {
     /// Number of pollers.
     #[arg(long, default_value_t = 1)]
     pub(super) pollers: u16,
-    /// Receives that each of its pollers keeps posted.
-    #[arg(long, default_value_t = 512)]
-    depth: u32,
     /// Kind of misbehaviour.
     #[arg(long)]
     hostile: Option<Hostility>,
@@ -30,7 +27,7 @@ pub(crate) struct NodeArguments {
 impl NodeArguments {
     /// Returns the node, without services.
     pub(crate) fn builder(&self) -> NodeBuilder {
-        let mut options = NodeOptions::new().srq_depth(self.depth);
+        let mut options = NodeOptions::new();
         if let Some(hostility) = self.hostile {
             let link = LinkFactory::new(move || Ok(Box::new(HostileLink::new(hostility))));
             options = options.device(SoftOptions {

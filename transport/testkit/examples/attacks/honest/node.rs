@@ -3,7 +3,6 @@
 //! | line | answer |
 //! |---|---|
 //! | `first SERVER` | `FIRST us=`: time of the first call to a server |
-//! | `each SERVER` | `EACH us= failed=`: time until each poller has called, and number of pollers that could not |
 //! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made this number of calls, one poller after the other |
 //! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are under way |
 //! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, each with this number of empty texts as arguments |
@@ -12,7 +11,6 @@
 //! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls`, `long` calls or opens `streams` until `calm` |
 //! | `calm` | `CALM` |
 //! | `open SERVER COUNT` | `OPEN under_way=`: opens streams without a deadline |
-//! | `lend SERVER BYTES` | `LEND failed= beside=`: outcome of a call with a slice of a registered buffer, and number of bytes beside the slice in the reply |
 //! | `load SERVER` | `LOAD`: calls are made from now on |
 //! | `tally` | `TALLY` with the numbers of the load |
 //! | `counters` | `COUNTERS` of the device |
@@ -41,10 +39,6 @@ const FIRST: Duration = Duration::from_secs(60);
 
 /// Time without sending after which a poller has no use for its credit.
 const IDLE: Duration = Duration::from_millis(200);
-
-/// Byte that fills a slice to send, and byte that fills the rest of its buffer.
-const LENT: u8 = 1;
-const NEIGHBOUR: u8 = 0xa5;
 
 /// A call that is not awaited.
 type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
@@ -90,12 +84,6 @@ impl Driven {
                 let outcome = block_on(client.with_timeout(FIRST).echo(7));
                 let took_us = start.elapsed().as_micros();
                 print_line(&format!("FIRST us={took_us} failed={}", u8::from(outcome.is_err())));
-            }
-            ["each", server] => {
-                let server: SocketAddr = server.parse()?;
-                let start = Instant::now();
-                let failed = each(&self.node, self.pollers, server);
-                print_line(&format!("EACH us={} failed={failed}", start.elapsed().as_micros()));
             }
             ["turns", server, count] => {
                 let failed = turns(&self.node, self.pollers, server.parse()?, count.parse()?);
@@ -156,10 +144,6 @@ impl Driven {
                     keep(&mut self.held, Box::pin(async move { client.one().await.map(drop) }));
                 }
                 print_line(&format!("OPEN under_way={}", self.held.len()));
-            }
-            ["lend", server, bytes] => {
-                let (failed, beside) = lend(&self.node, server.parse()?, bytes.parse()?)?;
-                print_line(&format!("LEND failed={} beside={beside}", u8::from(failed)));
             }
             ["load", server] => {
                 let client = HonestClient::connect(&self.node, *server)?.with_timeout(load::LIMIT);
@@ -239,19 +223,6 @@ fn is_pending(call: &mut Held) -> bool {
     call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Sends a slice of a registered buffer. Returns true if the call failed, and the number of bytes beside the
-/// slice that came back.
-fn lend(node: &Node, server: SocketAddr, bytes: usize) -> Outcome<(bool, usize)> {
-    let mut buffer = node.buffer(bytes * 3).ok_or("a buffer cannot be registered")?;
-    buffer.fill(NEIGHBOUR);
-    buffer[bytes..bytes * 2].fill(LENT);
-    let slice = buffer.freeze().slice(bytes..bytes * 2);
-    let client = HonestClient::connect(node, server)?.with_timeout(FIRST);
-    let reply = block_on(client.mirror(slice));
-    let beside = reply.as_ref().map_or(0, |reply| reply.iter().filter(|byte| **byte == NEIGHBOUR).count());
-    Ok((reply.is_err(), beside))
-}
-
 /// Calls a server several times from each poller, and from the next poller when the last is idle. Returns the
 /// number of pollers that could not.
 fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
@@ -267,16 +238,4 @@ fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
         outcome
     });
     calls.filter(|outcome| !matches!(outcome, Ok(Ok(())))).count()
-}
-
-/// Calls a server from each poller. Returns the number of pollers that could not.
-fn each(node: &Node, pollers: u16, server: SocketAddr) -> usize {
-    let calls: Vec<_> = (0..pollers)
-        .map(|poller| {
-            node.run_on(PollerIndex(poller), move |context| async move {
-                HonestLocal::connect(&context, server)?.with_timeout(FIRST).echo(u64::from(poller)).await
-            })
-        })
-        .collect();
-    calls.into_iter().map(block_on).filter(|outcome| !matches!(outcome, Ok(Ok(_)))).count()
 }

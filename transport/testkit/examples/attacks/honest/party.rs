@@ -61,12 +61,6 @@ impl Setup {
         self
     }
 
-    /// Sets the number of receives that each poller keeps posted.
-    pub(crate) fn depth(mut self, depth: u32) -> Self {
-        self.arguments.extend(["--depth".to_owned(), depth.to_string()]);
-        self
-    }
-
     /// Makes the node misbehave in this way.
     pub(crate) fn hostile(mut self, name: &str) -> Self {
         self.arguments.extend(["--hostile".to_owned(), name.to_owned()]);

@@ -31,11 +31,6 @@ const TEXTS: u64 = 15_000;
 /// Maximum memory of a node beside them in MiB: 256 for one peer's decoded arguments, 94 for the messages,
 /// and the memory of a node without them.
 const KEPT_CEILING_MIB: u64 = 512;
-/// Number of honest processes, and of pollers of each.
-const PROCESSES: usize = 16;
-const POLLERS: u16 = 32;
-/// Receives that a poller of the joined node keeps posted.
-const DEPTH: u32 = 64;
 
 /// Attacks with calls that never end.
 pub(crate) fn handlers(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
@@ -128,24 +123,5 @@ pub(crate) fn decoded(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
         "hostile-is-refused",
         &format!("{refused} calls of the hostile peer failed"),
     );
-    Ok(())
-}
-
-/// Joins many honest pollers to a node.
-pub(crate) fn pollers(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
-    let folder = Folder::new()?;
-    let server = Setup::new(&folder, plan).depth(DEPTH).start()?;
-    let start = |_| Setup::new(&folder, plan).pollers(POLLERS).start();
-    let mut parties = (0..PROCESSES).map(start).collect::<Result<Vec<_>, _>>()?;
-    for party in &mut parties {
-        party.process.tell(&format!("each {}", server.address))?;
-    }
-    let mut failed = 0;
-    for party in &mut parties {
-        let answer = party.process.after("EACH")?;
-        failed += answer.rsplit('=').next().unwrap_or_default().parse::<u64>()?;
-    }
-    let measured = format!("{failed} of {} pollers could not call", PROCESSES * usize::from(POLLERS));
-    findings.claim(failed == 0, "all-exchange", &measured);
     Ok(())
 }

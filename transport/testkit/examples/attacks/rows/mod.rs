@@ -8,7 +8,6 @@ mod forged;
 mod half_open;
 mod hoarding;
 mod hostile;
-mod keys;
 mod limits;
 mod requests;
 mod turns;
@@ -95,18 +94,12 @@ pub(crate) const ALL: &[Row] = &[
         "a peer that takes no replies, exceeds its credit, or sends garbage, next to an honest one",
         hostile::run,
     ),
-    row("pollers", "500 remote pollers in 16 processes join a node with a small depth", crowd::pollers),
     row(
         "half-made",
         "sessions that never come up send what the handshake lets them, and credit frames that it does not",
         half_open::run,
     ),
     row("hoarding", "peers whose pollers collect credit in turn and give none back", hoarding::run),
-    row(
-        "keys",
-        "guesses remote keys of others from one's own, and READs beside an announced slice of a buffer",
-        keys::run,
-    ),
     row(
         "garbage-random",
         "random bytes at the port of running exchanges over XRC and RC",
