@@ -95,16 +95,12 @@ attack request-storm storm
 attack claimed-restart restart
 attack lockout lockout
 attack amplifier amplify
-attack handlers handlers
 attack other-user other-user
 attack short-streams short-streams
 attack long-calls long-calls
 attack unanswered-streams unanswered-streams
 attack grpc-short-streams short-streams --nodes "$grpc"
 attack grpc-unanswered-streams unanswered-streams --nodes "$grpc"
-attack decoded-arguments decoded
-attack hostile-peers hostile
-attack half-made-frames half-made
 attack hoarded-credit hoarding
 attack full-disk full-disk
 attack descriptors descriptors

@@ -52,7 +52,7 @@ fn takes_long(hostility: Hostility) -> bool {
 /// Returns the causes that the log may give for the end of its session.
 fn causes(hostility: Hostility) -> &'static [&'static str] {
     match hostility {
-        Hostility::None | Hostility::Hoarding | Hostility::Advanced => &[],
+        Hostility::Hoarding | Hostility::Advanced => &[],
         Hostility::Stingy | Hostility::Unfinished => &["it takes no replies"],
         Hostility::Beyond => &["the peer broke the protocol"],
         // The kind of its frame may look like one of a later version.
@@ -66,7 +66,7 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
 
 const fn kind(hostility: Hostility) -> EventKind {
     match hostility {
-        Hostility::None | Hostility::Advanced | Hostility::Stingy => EventKind::PeerTookNothing,
+        Hostility::Advanced | Hostility::Stingy => EventKind::PeerTookNothing,
         Hostility::Hoarding => EventKind::PeerHoardedCredit,
         Hostility::Beyond => EventKind::PeerSentBeyond,
         Hostility::Unfinished => EventKind::PeerFinishedNothing,

@@ -68,8 +68,8 @@ struct Plan {
     /// Pollers of the attacked node.
     #[arg(long, default_value_t = 1)]
     pollers: u16,
-    /// Judges the ratios of 99th percentiles and of throughput too, and waits for sessions that end after a minute;
-    /// without it, the ratios are only printed, because a busy machine makes them say little.
+    /// Judges the ratios of 99th percentiles and of throughput too. Without it, they are only printed, because a busy
+    /// machine makes them say little.
     #[arg(long)]
     strict: bool,
     /// Program that runs the nodes instead of this one, and obeys the lines of the attack.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use trunkline_roce::cm::{CmConfig, CmMachine, Connect, Transport};
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{
-    CmChannel, CmEventKind, CmId, CmIdNumber, Completion, CompletionQueue, ConnectParameters, CqInit, Device,
+    CmChannel, CmEventKind, CmId, CmIdNumber, CompletionQueue, ConnectParameters, CqInit, Device,
     EndpointRequest, EndpointSide, Mtu, PortSpace, PostError, ProtectionDomain, Psn, QpInit, QpNumber,
     QpType, QueueCapacities, QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
     VerbsError,
@@ -282,12 +282,5 @@ impl Crowd {
             }
         }
         Ok(None)
-    }
-
-    /// Returns the number of frames acknowledged since the last call, up to 64.
-    pub fn acknowledged(&self) -> usize {
-        let mut done = [Completion::default(); 64];
-        let count = self.peer.cq.poll(&mut done);
-        done[..count].iter().filter(|completion| completion.status.is_success()).count()
     }
 }

@@ -19,8 +19,6 @@ use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Operation, Packet, icrc, pad_for}
 /// A kind of misbehaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hostility {
-    /// Follows the protocol: an equally busy peer, for comparison.
-    None,
     /// Never grants credit again, and so takes no replies.
     Stingy,
     /// Sends more than its grant.
@@ -58,10 +56,10 @@ impl FromStr for Hostility {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = [Self::None, Self::Hoarding, Self::Advanced].into_iter().chain(Self::HOSTILE);
+        let all = [Self::Hoarding, Self::Advanced].into_iter().chain(Self::HOSTILE);
         all.into_iter().find(|one| one.to_string() == text).ok_or_else(|| {
             let names = Self::HOSTILE.map(|one| one.to_string()).join(", ");
-            format!("{text:?} is not one of none, hoarding, advanced, {names}")
+            format!("{text:?} is not one of hoarding, advanced, {names}")
         })
     }
 }

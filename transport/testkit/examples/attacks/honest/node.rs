@@ -5,8 +5,6 @@
 //! | `first SERVER` | `FIRST us=`: time of the first call to a server |
 //! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made this number of calls, one poller after the other |
 //! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are under way |
-//! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, each with this number of empty texts as arguments |
-//! | `count SERVER TEXTS` | `COUNT failed=`: outcome of a call with this number of empty texts |
 //! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: further calls, each with these bytes both ways |
 //! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls`, `long` calls or opens `streams` until `calm` |
 //! | `calm` | `CALM` |
@@ -96,21 +94,6 @@ impl Driven {
                     keep(&mut self.held, Box::pin(async move { client.hold().await }));
                 }
                 print_line(&format!("HOLD under_way={}", self.held.len()));
-            }
-            ["keep", server, count, texts] => {
-                let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);
-                let texts = vec![String::new(); texts.parse()?];
-                for _ in 0..count.parse::<usize>()? {
-                    let (client, texts) = (client.clone(), texts.clone());
-                    keep(&mut self.held, Box::pin(async move { client.keep(texts).await }));
-                }
-                self.held.retain_mut(is_pending);
-                print_line(&format!("KEEP under_way={}", self.held.len()));
-            }
-            ["count", server, texts] => {
-                let client = HonestClient::connect(&self.node, *server)?.with_timeout(FIRST);
-                let outcome = block_on(client.count(vec![String::new(); texts.parse()?]));
-                print_line(&format!("COUNT failed={}", u8::from(outcome.is_err())));
             }
             ["flood", server, count, bytes] => {
                 let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);

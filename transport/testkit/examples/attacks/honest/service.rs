@@ -15,9 +15,6 @@ pub(crate) trait Honest {
     /// Returns the number of texts.
     async fn count(&self, texts: Vec<String>) -> Result<u64, Status>;
 
-    /// Keeps the texts until its deadline or the end of its caller.
-    async fn keep(&self, texts: Vec<String>) -> Result<(), Status>;
-
     /// Sends one item.
     async fn one(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
 
@@ -40,11 +37,6 @@ impl Honest for Handler {
 
     async fn count(&self, texts: Vec<String>) -> Result<u64, Status> {
         Ok(texts.len() as u64)
-    }
-
-    async fn keep(&self, texts: Vec<String>) -> Result<(), Status> {
-        let _texts = texts;
-        std::future::pending().await
     }
 
     async fn one(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {

@@ -5,9 +5,7 @@ mod crowd;
 mod files;
 mod flooded;
 mod forged;
-mod half_open;
 mod hoarding;
-mod hostile;
 mod limits;
 mod requests;
 mod turns;
@@ -67,7 +65,6 @@ pub(crate) const ALL: &[Row] = &[
         limits::descriptors,
     ),
     row("limits", "nodes started with hardly any descriptors, memory or threads", limits::at_start),
-    row("handlers", "a peer whose calls never end occupies the handlers of a node", crowd::handlers),
     row("short-streams", "a peer opens as many streams of one item as it can", turns::short_streams),
     row(
         "long-calls",
@@ -83,21 +80,6 @@ pub(crate) const ALL: &[Row] = &[
         "other-user",
         "another user of the host occupies the handlers of a node, from ten addresses",
         crowd::other_user,
-    ),
-    row(
-        "decoded",
-        "a peer whose calls never end has arguments that take 24 times their bytes in memory",
-        crowd::decoded,
-    ),
-    row(
-        "hostile",
-        "a peer that takes no replies, exceeds its credit, or sends garbage, next to an honest one",
-        hostile::run,
-    ),
-    row(
-        "half-made",
-        "sessions that never come up send what the handshake lets them, and credit frames that it does not",
-        half_open::run,
     ),
     row("hoarding", "peers whose pollers collect credit in turn and give none back", hoarding::run),
     row(
