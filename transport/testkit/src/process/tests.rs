@@ -62,9 +62,3 @@ fn a_failure_at_the_end_is_reported() {
     assert_eq!(process.wait(BOUND).and_then(|status| status.code()), Some(3));
     assert!(matches!(process.finish(), Err(ProcessError::Ended { status: Some(_), .. })));
 }
-
-#[test]
-fn test_names_are_paths_without_the_crate() {
-    assert_eq!(test_name("processes::one_address", "member"), "one_address::member");
-    assert_eq!(test_name("processes", "member"), "member");
-}
