@@ -521,13 +521,16 @@ impl Oracle {
             ));
         }
         // A running call is not refused; it ends with the grace period.
-        if is_refused_by_draining(status) && entered == 0 {
+        let is_draining = status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining);
+        if is_draining && entered == 0 {
             self.coverage.count(EventKind::CallRefusedDraining);
             if status.may_have_run() {
                 self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
             }
         }
-        if is_refused_by_a_limit(status) {
+        let is_at_limit =
+            status.reason() == Some(Reason::Overloaded) && status.message().contains("which is its limit");
+        if is_at_limit {
             self.coverage.count(EventKind::CallRefusedByLimit);
             if status.may_have_run() {
                 self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
@@ -702,16 +705,6 @@ impl Drop for Open<'_> {
             self.oracle.end(self.id, Ended::GivenUp);
         }
     }
-}
-
-/// Returns true if a server refused a call because it is draining.
-fn is_refused_by_draining(status: &Status) -> bool {
-    status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining)
-}
-
-/// Returns true if a server refused a call because its method is at its limit.
-fn is_refused_by_a_limit(status: &Status) -> bool {
-    status.reason() == Some(Reason::Overloaded) && status.message().contains("which is its limit")
 }
 
 /// Returns the bytes that belong to one call.

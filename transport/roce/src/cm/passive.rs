@@ -107,7 +107,8 @@ impl CmMachine {
                     }
                     None => self.counters.refuse(reason),
                 }
-                self.refuse_req(addresses, transaction, req, reason);
+                let rej = message::rej((0, req.local_id), Answered::REQ, reason, &[]);
+                self.queue(addresses, transaction, &rej);
                 if reason == RejectReason::STALE_CONNECTION {
                     // Anyone can claim a peer's numbers, so a REQ ends no connection: the peer itself is
                     // asked.
@@ -274,11 +275,6 @@ impl CmMachine {
             }
             _ => self.counters.count(CmDrop::WrongState),
         }
-    }
-
-    fn refuse_req(&mut self, addresses: Addresses, transaction: u64, req: &Req, reason: RejectReason) {
-        let rej = message::rej((0, req.local_id), Answered::REQ, reason, &[]);
-        self.queue(addresses, transaction, &rej);
     }
 }
 

@@ -71,7 +71,8 @@ impl SavedAnswers {
     /// Keeps an accepted READ or atomic. If there is no room, it replaces the oldest one.
     pub(super) fn keep(&mut self, saved: Saved) {
         while self.entries.len() >= self.room() {
-            self.drop_oldest();
+            self.entries.pop_front();
+            self.first_active = self.first_active.saturating_sub(1);
         }
         self.entries.push_back(saved);
     }
@@ -175,10 +176,5 @@ impl SavedAnswers {
     /// became 0.
     fn room(&self) -> usize {
         self.limit().max(1)
-    }
-
-    fn drop_oldest(&mut self) {
-        self.entries.pop_front();
-        self.first_active = self.first_active.saturating_sub(1);
     }
 }

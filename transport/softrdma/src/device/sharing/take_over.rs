@@ -21,7 +21,7 @@ use crate::host::{Left, MemberId, TargetRecord};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_verbs::{QpAttributes, QpType, SrqNumber, Time, VerbsError};
+use trunkline_verbs::{QpAttributes, QpType, Time, VerbsError};
 
 /// Interval at which the lock of a member that may have died is tried.
 const EVERY: Duration = Duration::from_millis(2);
@@ -171,7 +171,8 @@ impl Sharing {
         let shared = Box::new(executor);
         let remains = TgtRemains { attributes, responder, domain, reception, route, shared };
         let message = shard.revive_tgt(number, remains, is_whole);
-        let owner = message.and_then(|srq| self.other_owner(srq));
+        let host = self.targets.host();
+        let owner = message.and_then(|srq| host.owner_of(srq.get())).filter(|owner| *owner != host.me());
         if let (Some(_), Some(executor)) = (owner, executor_of(shard, number)) {
             executor.set_message_at(owner);
         }
@@ -181,12 +182,6 @@ impl Sharing {
         shard.qps().mark_ready(number);
         // The responder may be waiting for the member that died.
         abandon_requests_to(shard, number, dead, now);
-    }
-
-    /// Returns the process that has an SRQ, if it is another one.
-    fn other_owner(&self, srq: SrqNumber) -> Option<MemberId> {
-        let host = self.targets.host();
-        host.owner_of(srq.get()).filter(|owner| *owner != host.me())
     }
 }
 

@@ -61,8 +61,8 @@ impl LocalPaths {
     ) -> bool {
         // A child of a fork forgets the shared memory, and refuses offers.
         self.is_own_process();
-        let read =
-            Message::read(kind, bytes).filter(|(ends, _)| ends.to == self.shard && is_shard(ends.from));
+        let read = Message::read(kind, bytes)
+            .filter(|(ends, _)| ends.to == self.shard && usize::from(ends.from) < MAX_SHARDS);
         let Some((Ends { from: shard, .. }, message)) = read else {
             self.counts.unknown += 1;
             return false;
@@ -242,11 +242,6 @@ impl LocalPaths {
             self.activate(index);
         }
     }
-}
-
-/// Returns true if a device can have a shard with this index.
-fn is_shard(index: u8) -> bool {
-    usize::from(index) < MAX_SHARDS
 }
 
 #[cfg(test)]
