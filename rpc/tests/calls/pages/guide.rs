@@ -1,4 +1,4 @@
-//! The examples of `docs/rpc.md`, with the code around them.
+//! The examples of `docs/rpc.md`, with the code around them. The tests run those whose rules no other test checks.
 
 #![allow(unreachable_pub, unnameable_types, reason = "a user's program")]
 
@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use trunkline::{
-    AddressWatcher, CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, InProcessNetwork,
-    Metadata, Node, NodeBuilder, Policy, PollerIndex, Reason, Resolve, ResolveError, Resolving,
-    ResponseMetadata, ServerCall, ServerList, StartError, Stream, Streaming, Target, block_on, stream,
-    timeout,
+    AddressWatcher, CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, Metadata, Node,
+    NodeBuilder, Policy, PollerIndex, Resolve, ResolveError, Resolving, ResponseMetadata, ServerCall,
+    ServerList, StartError, Stream, Streaming, Target, block_on, stream, timeout,
 };
 
 use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
@@ -107,26 +106,6 @@ async fn follow(feed: &FeedClient, topic: &str) -> Result<(), Status> {
     Ok(()) // the server has finished; anything else is an error
 }
 
-#[test]
-fn the_feed_streams_in_three_shapes() -> Outcome {
-    let hub = Arc::new(Hub::default());
-    let pair = InProcessPair::start(FeedServer::shared(Arc::clone(&hub)));
-    let feed = FeedClient::new(pair.node.channel(pair.server.local_address()));
-    assert_eq!(block_on(send_file(&feed, &[7; 600_000]))?, 600_000);
-    let (says, heard) = stream::channel(2);
-    let mut answers = block_on(feed.chat(heard))?;
-    block_on(says.send("good day".to_owned()))?;
-    assert_eq!(block_on(answers.message())?.as_deref(), Some("good day"));
-    says.finish();
-    assert_eq!(block_on(answers.message())?, None);
-    let following = std::thread::spawn(move || block_on(follow(&feed, "a")));
-    let sender = until("somebody watches", || hub.0.lock().unwrap().remove("a")?.pop());
-    block_on(sender.send(Ok(Event { text: "first".into() })))?;
-    sender.finish();
-    assert_eq!(following.join().unwrap(), Ok(()));
-    Ok(())
-}
-
 #[trunkline::service]
 trait Uploads {
     async fn store(&self, name: String, chunks: Streaming<Bytes>) -> Result<(), Status>;
@@ -162,73 +141,14 @@ impl Uploads for Files {
     }
 }
 
-#[test]
-fn an_upload_that_its_client_gives_up_is_discarded() -> Outcome {
-    let files = Arc::new(Files::default());
-    let pair = InProcessPair::start(UploadsServer::shared(Arc::clone(&files)));
-    let client = UploadsClient::new(pair.node.channel(pair.server.local_address()));
-    let stored = |name: &str| files.0.lock().unwrap().get(name).cloned();
-    for is_complete in [false, true] {
-        let (sender, chunks) = stream::channel(1);
-        let upload = client.store("a".into(), chunks);
-        block_on(sender.send(Bytes::from_static(b"some")))?;
-        until("a part has come", || stored("a"));
-        if is_complete {
-            sender.finish();
-            block_on(upload)?;
-            assert_eq!(stored("a").as_deref(), Some(b"some".as_slice()));
-        } else {
-            drop(sender);
-            assert_eq!(block_on(upload).unwrap_err().reason(), Some(Reason::SenderDropped));
-            until("the part is discarded", || stored("a").is_none().then_some(()));
-        }
-    }
-    Ok(())
-}
-
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A network in the process, with a server of `Kv` and a node that calls it.
-struct InProcessPair {
-    network: InProcessNetwork,
-    server: Node,
-    node: Node,
-}
-
-impl InProcessPair {
-    fn start(service: impl Into<trunkline::stub::Service>) -> Self {
-        let network = InProcessNetwork::new();
-        let server = Node::builder().in_process(&network).serve(service).start().unwrap();
-        let node = Node::builder().in_process(&network).start().unwrap();
-        Self { network, server, node }
-    }
-
-    fn builder(&self) -> NodeBuilder {
-        Node::builder().in_process(&self.network)
-    }
-
-    fn client(&self) -> KvClient {
-        KvClient::new(self.node.channel(self.server.local_address()))
-    }
-}
-
-/// Puts a value and reads it again.
-async fn try_out(client: &KvClient) -> Outcome {
-    client.put("a".into(), Bytes::from_static(b"1")).await?;
-    assert_eq!(client.get("a".into()).await?.as_deref(), Some(&b"1"[..]));
-    Ok(())
-}
-
-#[test]
-fn handler_is_shared_or_made_per_poller() {
+fn handlers() -> [KvServer; 3] {
     let store = Arc::new(Store::default());
     let one = KvServer::new(Store::default()); // one handler for all pollers: Send + Sync
     let shared = KvServer::shared(Arc::clone(&store)); // the same; the program keeps a clone
     let per_poller = KvServer::per_poller(|_| Ok::<_, Status>(Store::default())); // one per poller; need not be Send
-    for server in [one, shared, per_poller] {
-        block_on(try_out(&InProcessPair::start(server).client())).unwrap();
-    }
-    assert!(store.0.lock().unwrap().contains_key("a"));
+    [one, shared, per_poller]
 }
 
 async fn serve(address: SocketAddr, stop: impl Future<Output = ()>) -> Result<(), StartError> {
@@ -268,33 +188,6 @@ trait Images {
     async fn store(&self, cx: &Context, name: String, image: Bytes) -> Result<(), Status>;
 }
 
-struct Album;
-
-impl Images for Album {
-    async fn size(&self, _: String) -> Result<(u32, u32), Status> {
-        Ok((4, 3))
-    }
-
-    async fn thumbnail(&self, name: String) -> Result<Bytes, Status> {
-        Ok(name.into())
-    }
-
-    async fn store(&self, cx: &Context, _: String, _: Bytes) -> Result<(), Status> {
-        block_on(trunkline::yield_now());
-        assert!(!cx.is_cancelled());
-        Ok(())
-    }
-}
-
-#[test]
-fn methods_run_on_the_poller_and_in_the_pool() {
-    let pair = InProcessPair::start(ImagesServer::new(Album));
-    let client = ImagesClient::new(pair.node.channel(pair.server.local_address()));
-    assert_eq!(block_on(client.size("a".into())), Ok((4, 3)));
-    assert_eq!(block_on(client.thumbnail("a".into())), Ok(Bytes::from_static(b"a")));
-    assert_eq!(block_on(client.store("a".into(), Bytes::new())), Ok(()));
-}
-
 async fn overlap(client: &KvClient) -> Result<(Option<Bytes>, Option<Bytes>), Status> {
     let (left, right) = (client.get("left".into()), client.get("right".into()));
     let (left, right) = (left.await?, right.await?);
@@ -322,29 +215,6 @@ async fn in_order(client: &KvClient, one: Bytes, two: Bytes) -> Result<(), Statu
     first.await
 }
 
-#[test]
-fn calls_overlap_have_options_and_an_order() -> Outcome {
-    let pair = InProcessPair::start(KvServer::new(Store::default()));
-    let client = pair.client();
-    assert_eq!(block_on(overlap(&client))?, (None, None));
-    let (one, two) = (Bytes::from_static(b"1"), Bytes::from_static(b"2"));
-    block_on(in_order(&client, one, two.clone()))?;
-    let (_, value) = block_on(in_time(&client))?;
-    assert_eq!(value, Some(two.clone()));
-    assert_eq!(block_on(patiently(&client))?, Some(two));
-    Ok(())
-}
-
-#[test]
-fn time_limit_of_a_client_ends_its_calls() {
-    let (reporter, reported) = events();
-    let pair = InProcessPair::start(KvServer::new(Durable { log: Log(Gate::default(), reporter) }));
-    let (quick, _) = block_on(in_time(&pair.client())).unwrap();
-    let status = block_on(quick.put("a".into(), Bytes::new())).unwrap_err();
-    assert_eq!((status.code(), status.reason()), (Code::DeadlineExceeded, Some(Reason::Expired)), "{status}");
-    drop(reported);
-}
-
 #[trunkline::service]
 trait Front {
     async fn page(&self, path: String) -> Result<Bytes, Status>;
@@ -360,65 +230,14 @@ impl Front for Gateway {
     }
 }
 
-#[test]
-fn handler_calls_by_a_local_client() -> Outcome {
-    let pair = InProcessPair::start(KvServer::new(Store::default()));
-    block_on(try_out(&pair.client()))?;
-    let (builder, kv) = (pair.builder(), pair.server.local_address());
+fn gateway(builder: NodeBuilder, kv: SocketAddr) -> Result<Node, StartError> {
     let front = FrontServer::per_poller(move |poller| KvLocal::connect(poller, kv).map(|kv| Gateway { kv }));
     let node = builder.serve(front).start()?;
-    let client = FrontClient::new(pair.node.channel(node.local_address()));
-    assert_eq!(block_on(client.page("a".into()))?, "1");
-    assert_eq!(block_on(client.page("b".into())).unwrap_err().code(), Code::NotFound);
-    Ok(())
-}
-
-/// Tells how much time its call has left.
-struct Clock(Reporter<Duration>);
-
-impl Kv for Clock {
-    async fn get(&self, _: String) -> Result<Option<Bytes>, Status> {
-        Err(Status::unimplemented("it only tells the time"))
-    }
-
-    async fn put(&self, _: String, _: Bytes) -> Result<(), Status> {
-        self.0.tell(Context::current().and_then(|cx| cx.time_left()).unwrap());
-        Ok(())
-    }
-}
-
-/// Reports to an audit within its call's deadline, and beyond it.
-struct Audited {
-    audit: KvClient,
-}
-
-impl Front for Audited {
-    async fn page(&self, key: String) -> Result<Bytes, Status> {
-        let (audit, value) = (&self.audit, Bytes::new());
-        audit.put(key.clone(), value.clone()).await?;
-        record(audit, key, value).await?;
-        Ok(Bytes::new())
-    }
+    Ok(node)
 }
 
 async fn record(audit: &KvClient, key: String, value: Bytes) -> Result<(), Status> {
     Context::detached().scope(async { audit.put(key, value).await }).await
-}
-
-#[test]
-fn detached_context_lifts_the_deadline() {
-    let (reporter, reported) = events();
-    let pair = InProcessPair::start(KvServer::new(Clock(reporter)));
-    let builder = pair.builder();
-    let audit = KvClient::new(builder.channel(pair.server.local_address()));
-    let handler = Audited { audit: audit.with_timeout(Duration::from_secs(3600)) };
-    let front = builder.serve(FrontServer::new(handler)).start().unwrap();
-    let client = FrontClient::new(pair.node.channel(front.local_address()));
-    let minute = CallOptions::new().timeout(Duration::from_secs(60));
-    block_on(client.with(&minute).page("a".into())).unwrap();
-    let (inherited, lifted) = (reported.next(), reported.next());
-    assert!(inherited <= Duration::from_secs(60), "{inherited:?}");
-    assert!(lifted > Duration::from_secs(1800), "{lifted:?}");
 }
 
 /// A log whose writes take until the gate is open.
@@ -452,32 +271,15 @@ impl Kv for Durable {
 }
 
 #[test]
-fn spawned_work_outlives_its_call() {
-    let (gate, (reporter, reported)) = (Gate::default(), events());
-    let pair = InProcessPair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
-    let client = pair.client();
-    let call = client.put("a".into(), Bytes::new());
-    assert_eq!(reported.next(), "started");
-    drop(call);
-    until("the handler is dropped", || (running(&pair.server) == 0).then_some(()));
-    gate.open();
-    assert_eq!(reported.next(), "a");
-}
-
-#[test]
 fn ordered_calls_run_side_by_side() {
     let (gate, (reporter, reported)) = (Gate::default(), events());
-    let pair = InProcessPair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
-    let client = pair.client();
+    let (server, node) =
+        Node::in_process(KvServer::new(Durable { log: Log(gate.clone(), reporter) })).unwrap();
+    let client = KvClient::new(node.channel(server.local_address()));
     let calls = std::thread::spawn(move || block_on(in_order(&client, Bytes::new(), Bytes::new())));
     assert_eq!([reported.next(), reported.next()], ["started", "started"]);
     gate.open();
     assert_eq!(calls.join().unwrap(), Ok(()));
-}
-
-/// Returns the number of running handlers of a node.
-fn running(node: &Node) -> u64 {
-    node.report().budgets.iter().find(|row| row.name == "running handlers").unwrap().used
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -539,19 +341,8 @@ struct Till {
 }
 
 impl Shop for Till {
-    async fn order(&self, item: String) -> Result<Receipt, ShopError> {
-        if item == "salt" {
-            return Err(ShopError::OutOfStock(0));
-        }
+    async fn order(&self, _: String) -> Result<Receipt, ShopError> {
         Ok(Receipt(self.bank.charge(7).await?))
-    }
-}
-
-struct Strict;
-
-impl Bank for Strict {
-    async fn charge(&self, _: u32) -> Result<u32, PaymentError> {
-        Err(PaymentError)
     }
 }
 
@@ -561,67 +352,16 @@ fn open_shop(builder: NodeBuilder, bank: impl Into<Target>) -> Result<Node, Star
     Ok(node)
 }
 
-#[test]
-fn errors_of_handlers_arrive_as_they_were_returned() -> Outcome {
-    let pair = InProcessPair::start(BankServer::new(Strict));
-    let shop = open_shop(pair.builder(), pair.server.local_address())?;
-    let client = ShopClient::new(pair.node.channel(shop.local_address()));
-    let error = block_on(client.order("salt".into())).unwrap_err();
-    assert!(matches!(error, CallError::Handler(ShopError::OutOfStock(0))), "{error}");
-    let error = block_on(client.order("pepper".into())).unwrap_err();
-    let declined = |error: &ShopError| matches!(error, ShopError::Payment(CallError::Handler(PaymentError)));
-    assert!(error.handler().is_some_and(declined), "{error}");
-    let lost = open_shop(pair.builder(), "127.0.0.1:0")?;
-    let client = ShopClient::new(pair.node.channel(lost.local_address()));
-    let error = block_on(client.order("pepper".into())).unwrap_err();
-    let no_bank = |error: &ShopError| matches!(error, ShopError::Payment(CallError::Status(_)));
-    assert!(error.handler().is_some_and(no_bank), "{error}");
-    let refused = block_on(checkout(client.clone(), "6f1d", "salt".into())).unwrap_err();
-    assert_eq!(refused, (409, "only 0 are left".to_owned()));
-    let unknown = ShopClient::new(pair.node.channel("nobody"));
-    assert_eq!(block_on(checkout(unknown, "6f1d", "salt".into())).unwrap_err().0, 503);
-    block_on(order(&client, "salt".into()));
-    Ok(())
-}
-
 fn limited(builder: NodeBuilder, store: Store) -> NodeBuilder {
     // Concurrent calls of the service, and of one method: limit_<method>.
     builder.serve(KvServer::new(store).limit(1000).limit_get(800))
 }
 
-#[test]
-fn service_and_method_have_limits() -> Outcome {
-    let node = limited(Node::builder().in_process(&InProcessNetwork::new()), Store::default()).start()?;
-    let limits = node.report().limits.iter().map(|row| row.limit).collect::<Vec<_>>();
-    assert_eq!(limits, [1000, 800]);
-    Ok(())
-}
-
-/// A resolver that knows one server.
-#[derive(Debug)]
-struct Directory(SocketAddr);
-
-impl Resolve for Directory {
-    fn resolve(&self) -> Resolving<'_> {
-        Box::pin(async { Ok(vec![self.0]) })
-    }
-}
-
-fn targets(node: &Node, [first, second]: [SocketAddr; 2], mine: Directory) -> [KvClient; 3] {
+fn targets(node: &Node, [first, second]: [SocketAddr; 2], mine: impl Resolve) -> [KvClient; 3] {
     let by_name = KvClient::new(node.channel("kv.example:7000")); // a name
     let by_list = KvClient::new(node.channel([first, second])); // two `SocketAddr`; the first that answers
     let by_resolver = KvClient::new(node.channel(Target::resolver(mine))); // your own `Resolve`
     [by_name, by_list, by_resolver]
-}
-
-#[test]
-fn channels_lead_to_lists_and_resolvers() -> Outcome {
-    let pair = InProcessPair::start(KvServer::new(Store::default()));
-    let server = pair.server.local_address();
-    let nobody = SocketAddr::new(server.ip(), server.port() ^ 1);
-    let [_, by_list, by_resolver] = targets(&pair.node, [nobody, server], Directory(server));
-    block_on(try_out(&by_list))?;
-    block_on(try_out(&by_resolver))
 }
 
 #[trunkline::service]
@@ -694,16 +434,16 @@ impl Stock for Shelf {
 
 #[test]
 fn servers_of_a_balanced_client_change() -> Outcome {
-    let pair = InProcessPair::start(StockServer::new(Shelf));
-    let server = pair.server.local_address();
+    let (stock_server, node) = Node::in_process(StockServer::new(Shelf))?;
+    let server = stock_server.local_address();
     let servers = ServerList::new("stock", []);
-    let client = watched_stock(&pair.node, &servers);
+    let client = watched_stock(&node, &servers);
     assert!(block_on(client.count("salt".into())).is_err());
     watch([vec![server]].into_iter(), &servers);
     until("the list is used", || block_on(client.count("salt".into())).ok());
     let directory = Arc::new(Entries::default());
     let replicas = Arc::new(Replicas { directory: Arc::clone(&directory), channels: Mutex::default() });
-    let client = stock(&pair.node, Target::resolver(Arc::clone(&replicas)));
+    let client = stock(&node, Target::resolver(Arc::clone(&replicas)));
     assert!(block_on(client.count("salt".into())).is_err());
     directory.0.lock().unwrap().push(server);
     replicas.changed();
@@ -720,34 +460,10 @@ async fn on_a_poller(node: &Node, server: SocketAddr) -> Result<Option<Bytes>, S
     Ok(value)
 }
 
-#[test]
-fn task_runs_on_a_poller() -> Outcome {
-    let pair = InProcessPair::start(KvServer::new(Store::default()));
-    block_on(try_out(&pair.client()))?;
-    assert_eq!(block_on(on_a_poller(&pair.node, pair.server.local_address()))?.as_deref(), Some(&b"1"[..]));
-    Ok(())
-}
-
 fn end(node: Node) {
     node.drain(); // refuses requests as not run, reason Draining; running handlers finish
     node.shutdown(); // the same, waits for handlers and their calls, then closes the sessions
     drop(node); // a shutdown with a grace period of at most 200 ms
-}
-
-#[test]
-fn node_is_drained_and_shut_down() {
-    let pair = InProcessPair::start(KvServer::new(Store::default()));
-    let client = pair.client();
-    block_on(try_out(&client)).unwrap();
-    pair.server.drain();
-    let status = block_on(client.get("a".into())).unwrap_err();
-    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
-    end(pair.server);
-    until("the client learns of the end", || {
-        let status = block_on(client.get("a".into())).unwrap_err();
-        assert_eq!(status.code(), Code::Unavailable, "{status}");
-        (!status.may_have_run()).then_some(())
-    });
 }
 
 fn start_with_health(builder: NodeBuilder) -> Result<Node, StartError> {
@@ -766,21 +482,6 @@ async fn wait_for(health: &HealthClient, service: &str) -> Result<(), Status> {
         }
     }
     Err(Status::unavailable("the node drains"))
-}
-
-#[test]
-fn health_is_asked_for_and_waited_for() -> Outcome {
-    let network = InProcessNetwork::new();
-    let server = start_with_health(Node::builder().in_process(&network))?;
-    let node = Node::builder().in_process(&network).start()?;
-    let health = HealthClient::new(node.channel(server.local_address()));
-    assert_eq!(block_on(health.check("Kv".into())), Ok(ServingStatus::NotServing));
-    block_on(wait_for(&health, ""))?;
-    server.drain();
-    // A watch with `Connect::Wait` waits for the next start of the server.
-    let refused = block_on(async { health.watch("Kv".into()).await?.message().await });
-    assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
-    Ok(())
 }
 
 #[trunkline::service]
@@ -809,11 +510,11 @@ impl Ticker for Metronome {
 
 #[test]
 fn handler_ends_its_stream_at_a_drain() -> Outcome {
-    let pair = InProcessPair::start(TickerServer::new(Metronome));
-    let ticker = TickerClient::new(pair.node.channel(pair.server.local_address()));
+    let (server, node) = Node::in_process(TickerServer::new(Metronome))?;
+    let ticker = TickerClient::new(node.channel(server.local_address()));
     let mut ticks = block_on(ticker.ticks())?;
     assert_eq!(block_on(ticks.message())?, Some(0));
-    pair.server.begin_drain();
+    server.begin_drain();
     while block_on(ticks.message())?.is_some() {}
     Ok(())
 }
@@ -844,17 +545,6 @@ impl KvCalls for Empty {
     }
 }
 
-#[test]
-fn generic_code_calls_clients_and_mocks() -> Outcome {
-    let pair = InProcessPair::start(KvServer::new(Store::default()));
-    let client = pair.client();
-    block_on(try_out(&client))?;
-    block_on(copy(&client, "a", "b"))?;
-    assert_eq!(block_on(client.get("b".into()))?.as_deref(), Some(&b"1"[..]));
-    assert_eq!(block_on(copy(&Empty, "a", "b")).unwrap_err().code(), Code::NotFound);
-    Ok(())
-}
-
 struct SoldOut;
 
 impl ShopCalls for SoldOut {
@@ -863,33 +553,12 @@ impl ShopCalls for SoldOut {
     }
 }
 
-async fn order_salt(shop: &impl ShopCalls) -> Result<Receipt, CallError<ShopError>> {
-    shop.order("salt".into()).await
-}
-
-#[test]
-fn mock_returns_a_typed_error() {
-    let error = block_on(order_salt(&SoldOut)).unwrap_err();
-    assert!(matches!(error, CallError::Handler(ShopError::OutOfStock(0))), "{error}");
-}
-
-#[test]
-fn handlers_run_without_a_node() -> Outcome {
+fn without_a_node() -> Outcome {
     let mut metadata = Metadata::new();
     metadata.insert("token", "6f1d")?;
     assert!(block_on(check(&Context::detached_with(metadata))).is_ok());
     assert_eq!(block_on(Store::default().get("a".into()))?, None);
-    assert!(block_on(check(&Context::detached())).is_err());
     Ok(())
-}
-
-#[test]
-fn node_calls_its_own_services() -> Outcome {
-    let node = Node::builder()
-        .in_process(&InProcessNetwork::new())
-        .serve(KvServer::new(Store::default()))
-        .start()?;
-    block_on(try_out(&KvClient::new(node.channel(node.local_address()))))
 }
 
 mod facade {
@@ -925,40 +594,6 @@ async fn check(cx: &Context) -> Result<(), Status> {
     }
 }
 
-/// A service whose methods have a context, unlike the one of the examples.
-#[trunkline::service]
-trait Checked {
-    async fn get(&self, cx: &Context) -> Result<(), Status>;
-}
-
-struct Checks;
-
-impl Checked for Checks {
-    async fn get(&self, cx: &Context) -> Result<(), Status> {
-        check(cx).await
-    }
-}
-
-#[test]
-fn a_handler_reads_a_token_and_names_itself() -> Outcome {
-    let network = InProcessNetwork::new();
-    let server = Node::builder().in_process(&network).serve(CheckedServer::new(Checks)).start()?;
-    let node = Node::builder().in_process(&network).start()?;
-    let client = CheckedClient::new(node.channel(server.local_address()));
-    let received = ResponseMetadata::new();
-    for (token, expected) in [("6f1d", None), ("other", Some(Code::Unauthenticated))] {
-        let mut metadata = Metadata::new();
-        metadata.insert("token", token)?;
-        let options = CallOptions::new().metadata(metadata).response_metadata(&received);
-        let outcome = block_on(client.with(&options).get());
-        assert_eq!(outcome.err().map(|status| status.code()), expected);
-        assert_eq!(received.initial().get("served-by"), Some("kv-1"));
-    }
-    let pair = InProcessPair::start(KvServer::new(Store::default()));
-    assert_eq!(block_on(get_as(&pair.client(), "6f1d"))?, None);
-    Ok(())
-}
-
 fn with_token(channel: &Channel, token: String) -> Channel {
     channel.with_interceptor(move |call: &mut ClientCall| {
         let (method, started) = (call.method(), Instant::now());
@@ -979,23 +614,6 @@ fn name_of_trace(cx: &Context) -> String {
     cx.trace().map_or_else(|| "none".to_owned(), |trace| format!("{:032x}", trace.trace_id()))
 }
 
-#[test]
-fn interceptors_set_and_check_a_token() -> Outcome {
-    let pair = InProcessPair::start(guarded(Store::default()));
-    let channel = pair.node.channel(pair.server.local_address());
-    for (token, expected) in [("6f1d", None), ("other", Some(Code::Unauthenticated))] {
-        let client = KvClient::new(with_token(&channel, token.to_owned()));
-        let outcome = block_on(client.get("color".into()));
-        assert_eq!(outcome.err().map(|status| status.code()), expected);
-    }
-    let mut metadata = Metadata::new();
-    metadata.insert("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")?;
-    let cx = Context::detached_with(metadata);
-    assert_eq!(name_of_trace(&cx), "0af7651916cd43dd8448eb211c80319c");
-    assert_eq!(name_of_trace(&Context::detached()), "none");
-    Ok(())
-}
-
 fn print_numbers(node: &Node) {
     for row in node.report().served {
         let trunkline::report::MethodReport { service, method, calls, failed, running, latency, .. } = row;
@@ -1014,11 +632,11 @@ fn answer_scrape(node: &Node, mut to: impl std::io::Write) -> std::io::Result<()
 
 #[test]
 fn numbers_are_printed_and_scraped() -> Outcome {
-    let pair = InProcessPair::start(KvServer::new(Store::default()));
-    block_on(pair.client().get("color".into()))?;
-    print_numbers(&pair.server);
+    let (server, node) = Node::in_process(KvServer::new(Store::default()))?;
+    block_on(KvClient::new(node.channel(server.local_address())).get("color".into()))?;
+    print_numbers(&server);
     let mut answer = Vec::new();
-    answer_scrape(&pair.server, &mut answer)?;
+    answer_scrape(&server, &mut answer)?;
     let answer = String::from_utf8(answer)?;
     let line = |line: &str| line.starts_with("trunkline_server_calls_total{") && line.ends_with("/get\"} 1");
     assert!(answer.lines().any(line), "{answer}");
