@@ -28,7 +28,7 @@ impl StubKind {
 /// The receiver of a stub's methods.
 #[derive(Debug, Clone, Copy)]
 enum Through {
-    /// A client, with the usual options.
+    /// A client, which calls the same method of its `with`, with the usual options.
     Client,
     /// The return value of the client's `with`, with other options.
     With,
@@ -64,15 +64,13 @@ pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
     let functions_with = methods.iter().map(|method| function(service, method, kind, Through::With));
     let quiet = quiet();
     let constants = methods.iter().map(|method| constant(service, method));
-    let trace = quote!(#krate::stub::trace(&[#(&#constants),*]););
     // If a method is named `new`, only `from` creates a client.
     let new = methods.iter().all(|method| method.ident != "new").then(|| {
         quote! {
             /// Creates a client that calls through `channel`.
             #[must_use]
             #visibility fn new(channel: #channel) -> Self {
-                #trace
-                Self { channel }
+                ::core::convert::From::from(channel)
             }
         }
     });
@@ -100,8 +98,7 @@ pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
                 from: &#from,
                 server: impl ::std::net::ToSocketAddrs,
             ) -> ::core::result::Result<Self, #krate::Status> {
-                #trace
-                ::core::result::Result::Ok(Self { channel: <#channel>::connect(from, server)? })
+                <#channel>::connect(from, server).map(::core::convert::From::from)
             }
 
             /// Sets the time limit of each call. The default is the deadline of the calling handler, or 10 s elsewhere.
@@ -113,6 +110,7 @@ pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
 
             /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
             /// futures borrow only the client.
+            #[inline]
             #[must_use]
             #visibility fn with<'c, 'o>(&'c self, options: &'o #krate::CallOptions) -> #with<'c, 'o> {
                 #with { channel: &self.channel, options }
@@ -138,7 +136,7 @@ pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
         impl ::core::convert::From<#channel> for #client {
             /// Creates a client that calls through `channel`.
             fn from(channel: #channel) -> Self {
-                #trace
+                #krate::stub::trace(&[#(&#constants),*]);
                 Self { channel }
             }
         }
@@ -241,13 +239,48 @@ fn open(
     }
 }
 
+/// Emits a method of a stub.
 fn function(service: &Service, method: &Method, kind: StubKind, through: Through) -> TokenStream {
-    let Method { ident, attributes, arguments, output, one_way, .. } = method;
+    let Method { ident, attributes, arguments, .. } = method;
     let visibility = &service.visibility;
+    let argument_names = arguments.iter().map(|argument| &argument.ident).collect::<Vec<_>>();
+    let argument_types = arguments.iter().map(|argument| &argument.ty);
+    let (inline, receiver, lifetime, body) = match through {
+        Through::Client => {
+            let krate = krate(service, Span::call_site());
+            let options = quote!(&#krate::stub::DEFAULT_OPTIONS);
+            let items = method.items.as_ref().map(|items| &items.ident);
+            let body = quote!(self.with(#options).#ident(#(#argument_names,)* #items));
+            (Some(quote!(#[inline])), quote!(&self), quote!('_), body)
+        }
+        Through::With => (None, quote!(self), quote!('c), call(service, method)),
+    };
+    let (generics, items) = items_of(service, method);
+    let captured = method.items.as_ref().map(|_| quote!(, __Items));
+    // The span makes the compiler report errors about the future at the type that the author wrote.
+    let (span, bound, result) = (span_of(method), kind.bound(span_of(method)), result(service, method));
+    let future = quote_spanned! {span=>
+        impl ::core::future::Future<Output = #result> #bound + use<#lifetime #captured>
+    };
+    quote! {
+        #(#attributes)*
+        #inline
+        #[must_use = "the call is made, but dropping its future cancels it"]
+        #visibility fn #ident #generics(
+            #receiver,
+            #(#argument_names: #argument_types,)*
+            #items
+        ) -> #future {
+            #body
+        }
+    }
+}
+
+/// Emits the call of a method, with the options of `self`.
+fn call(service: &Service, method: &Method) -> TokenStream {
+    let Method { arguments, output, one_way, .. } = method;
     let krate = krate(service, Span::call_site());
     let constant = constant(service, method);
-    let argument_names = arguments.iter().map(|argument| &argument.ident);
-    let argument_types = arguments.iter().map(|argument| &argument.ty);
     let coded = arguments.iter().filter(|argument| !argument.raw).map(|argument| {
         let (name, coding) = (&argument.ident, coding(service, &argument.ty));
         quote!(#coding::of(&#name))
@@ -261,7 +294,6 @@ fn function(service: &Service, method: &Method, kind: StubKind, through: Through
     );
     let ty = &output.ty;
     let span = span_of(method);
-    let result = result(service, method);
     let check = match &output.error {
         Some(ErrorType::Other(own)) => {
             let (error, krate) = (error(service, method), super::krate(service, span));
@@ -284,11 +316,7 @@ fn function(service: &Service, method: &Method, kind: StubKind, through: Through
             quote!(optional_bytes().map(#krate::stub::Named::<#ty>::optional_value))
         }
     };
-    let (receiver, lifetime, options) = match through {
-        Through::Client => (quote!(&self), quote!('_), quote!(&#krate::stub::DEFAULT_OPTIONS)),
-        Through::With => (quote!(self), quote!('c), quote!(self.options)),
-    };
-    let given = quote!(#options, &#constant, &(#(#coded,)*), #raw);
+    let given = quote!(self.options, &#constant, &(#(#coded,)*), #raw);
     let (call, decode) = match (one_way, check) {
         (_, check) if method.streams() => (open(service, method, &given, check.as_ref(), &take), None),
         (true, _) => (quote!(send), Some(quote!(|_| ::core::result::Result::Ok(())))),
@@ -299,26 +327,8 @@ fn function(service: &Service, method: &Method, kind: StubKind, through: Through
             (quote!(call), Some(quote!(|__response| { #check #steps })))
         }
     };
-    let body = match decode {
+    match decode {
         Some(decode) => quote!(self.channel.#call(#given).decoded(#decode)),
         None => call,
-    };
-    let (generics, items) = items_of(service, method);
-    let captured = method.items.as_ref().map(|_| quote!(, __Items));
-    // The span makes the compiler report errors about the future at the type that the author wrote.
-    let bound = kind.bound(span);
-    let future = quote_spanned! {span=>
-        impl ::core::future::Future<Output = #result> #bound + use<#lifetime #captured>
-    };
-    quote! {
-        #(#attributes)*
-        #[must_use = "the call is made, but dropping its future cancels it"]
-        #visibility fn #ident #generics(
-            #receiver,
-            #(#argument_names: #argument_types,)*
-            #items
-        ) -> #future {
-            #body
-        }
     }
 }

@@ -376,8 +376,7 @@ impl KvClient {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::Channel) -> Self {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
-        Self { channel }
+        ::core::convert::From::from(channel)
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
     ///
@@ -390,10 +389,7 @@ impl KvClient {
         from: &::trunkline::Node,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
-        ::core::result::Result::Ok(Self {
-            channel: <::trunkline::Channel>::connect(from, server)?,
-        })
+        <::trunkline::Channel>::connect(from, server).map(::core::convert::From::from)
     }
     /// Sets the time limit of each call. The default is the deadline of the calling handler, or 10 s elsewhere.
     #[must_use]
@@ -403,6 +399,7 @@ impl KvClient {
     }
     /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
     /// futures borrow only the client.
+    #[inline]
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -428,6 +425,7 @@ impl KvClient {
         }
     }
     /// Returns the value of a key.
+    #[inline]
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn get(
         &self,
@@ -435,26 +433,10 @@ impl KvClient {
     ) -> impl ::core::future::Future<
         Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
     > + ::core::marker::Send + use<'_> {
-        self.channel
-            .call(
-                &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_get,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
-                ),
-                ::trunkline::Bytes::new(),
-            )
-            .decoded(|__response| {
-                __response
-                    .optional_bytes()
-                    .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
-            })
+        self.with(&::trunkline::stub::DEFAULT_OPTIONS).get(key)
     }
     /// Sets a value, and returns the number of keys.
+    #[inline]
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn put(
         &self,
@@ -463,31 +445,10 @@ impl KvClient {
     ) -> impl ::core::future::Future<
         Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + ::core::marker::Send + use<'_> {
-        self.channel
-            .call(
-                &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_put,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
-                ),
-                ::trunkline::stub::Named::<Bytes>::body(value),
-            )
-            .decoded(|__response| {
-                __response
-                    .value(
-                        ::trunkline::stub::Coding::<
-                            __KvCodec,
-                            u64,
-                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
-                        >::decoder(),
-                    )
-            })
+        self.with(&::trunkline::stub::DEFAULT_OPTIONS).put(key, value)
     }
     /// Streams the values of the keys with a prefix.
+    #[inline]
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn values(
         &self,
@@ -498,28 +459,7 @@ impl KvClient {
             ::trunkline::Status,
         >,
     > + ::core::marker::Send + use<'_> {
-        let (__call, __opened) = self
-            .channel
-            .open(
-                &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_values,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&prefix),
-                ),
-                ::trunkline::Bytes::new(),
-                ::trunkline::stub::no_items(),
-            );
-        __call
-            .decoded(move |__response| {
-                let _ = __response.bytes()?;
-                ::core::result::Result::Ok(
-                    __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
-                )
-            })
+        self.with(&::trunkline::stub::DEFAULT_OPTIONS).values(prefix)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
@@ -647,8 +587,7 @@ impl KvLocal {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
-        Self { channel }
+        ::core::convert::From::from(channel)
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
     ///
@@ -661,10 +600,8 @@ impl KvLocal {
         from: &::trunkline::PollerContext,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
-        ::core::result::Result::Ok(Self {
-            channel: <::trunkline::LocalChannel>::connect(from, server)?,
-        })
+        <::trunkline::LocalChannel>::connect(from, server)
+            .map(::core::convert::From::from)
     }
     /// Sets the time limit of each call. The default is the deadline of the calling handler, or 10 s elsewhere.
     #[must_use]
@@ -674,6 +611,7 @@ impl KvLocal {
     }
     /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
     /// futures borrow only the client.
+    #[inline]
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -699,6 +637,7 @@ impl KvLocal {
         }
     }
     /// Returns the value of a key.
+    #[inline]
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn get(
         &self,
@@ -706,26 +645,10 @@ impl KvLocal {
     ) -> impl ::core::future::Future<
         Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
     > + use<'_> {
-        self.channel
-            .call(
-                &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_get,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
-                ),
-                ::trunkline::Bytes::new(),
-            )
-            .decoded(|__response| {
-                __response
-                    .optional_bytes()
-                    .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
-            })
+        self.with(&::trunkline::stub::DEFAULT_OPTIONS).get(key)
     }
     /// Sets a value, and returns the number of keys.
+    #[inline]
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn put(
         &self,
@@ -734,31 +657,10 @@ impl KvLocal {
     ) -> impl ::core::future::Future<
         Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + use<'_> {
-        self.channel
-            .call(
-                &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_put,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
-                ),
-                ::trunkline::stub::Named::<Bytes>::body(value),
-            )
-            .decoded(|__response| {
-                __response
-                    .value(
-                        ::trunkline::stub::Coding::<
-                            __KvCodec,
-                            u64,
-                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
-                        >::decoder(),
-                    )
-            })
+        self.with(&::trunkline::stub::DEFAULT_OPTIONS).put(key, value)
     }
     /// Streams the values of the keys with a prefix.
+    #[inline]
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn values(
         &self,
@@ -769,28 +671,7 @@ impl KvLocal {
             ::trunkline::Status,
         >,
     > + use<'_> {
-        let (__call, __opened) = self
-            .channel
-            .open(
-                &::trunkline::stub::DEFAULT_OPTIONS,
-                &__Kv_values,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&prefix),
-                ),
-                ::trunkline::Bytes::new(),
-                ::trunkline::stub::no_items(),
-            );
-        __call
-            .decoded(move |__response| {
-                let _ = __response.bytes()?;
-                ::core::result::Result::Ok(
-                    __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
-                )
-            })
+        self.with(&::trunkline::stub::DEFAULT_OPTIONS).values(prefix)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
