@@ -6,9 +6,6 @@ use trunkline::{Bytes, Status};
 /// Keys and values.
 #[trunkline::service(name = "golden.Kv", version = 2)]
 pub trait Kv {
-    /// Returns the value of a key.
-    async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
-
     /// Sets a value, and returns the number of keys.
     #[blocking]
     async fn put(&self, key: String, value: Bytes) -> u64;

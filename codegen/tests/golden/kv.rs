@@ -3,11 +3,6 @@ use trunkline::{Bytes, Status};
 /// Keys and values.
 #[allow(dead_code)]
 pub trait Kv: 'static {
-    /// Returns the value of a key.
-    fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<Output = Result<Option<Bytes>, Status>>;
     /// Sets a value, and returns the number of keys.
     fn put(
         &self,
@@ -33,31 +28,6 @@ static __KvService: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceN
     codec: <__KvCodec as ::trunkline::codec::Codec>::ID,
     codec_name: <__KvCodec as ::trunkline::codec::Codec>::NAME,
     hash: 2274913251127523067u64,
-};
-#[allow(dead_code, non_upper_case_globals)]
-static __Kv_get: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-    service: &__KvService,
-    name: "get",
-    hash: 16767883100022309234u64,
-    one_way: false,
-    idempotent: false,
-    streams: ::trunkline::stub::Streams::Neither,
-    shapes: ::core::option::Option::Some({
-        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
-            __shapes|
-        {
-            __shapes
-                .argument(
-                    "key",
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::shape(),
-                );
-        });
-        &SHAPES
-    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -196,42 +166,6 @@ impl KvServer {
     ) {
         methods
             .add(
-                &__Kv_get,
-                {
-                    let handler = ::std::rc::Rc::clone(&handler);
-                    move |__request: ::trunkline::stub::Request| {
-                        let __handler = ::std::rc::Rc::clone(&handler);
-                        async move {
-                            let (key,) = __request
-                                .arguments(
-                                    &["key"],
-                                    (
-                                        ::trunkline::stub::Coding::<
-                                            __KvCodec,
-                                            String,
-                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                                        >::decoder(),
-                                    ),
-                                )?;
-                            let __replier = __request.replier();
-                            let __value = Kv::get(&**__handler, key).await;
-                            let __value: ::core::result::Result<Option<Bytes>, Status> = ::trunkline::stub::Named::<
-                                Result<Option<Bytes>, Status>,
-                            >::result(__value);
-                            let __value = __value
-                                .map_err(::trunkline::stub::Named::<Status>::failure)?;
-                            __replier
-                                .optional_bytes(
-                                    ::trunkline::stub::Named::<
-                                        Option<Bytes>,
-                                    >::optional_body(__value),
-                                )
-                        }
-                    }
-                },
-            );
-        methods
-            .add(
                 &__Kv_put,
                 {
                     let handler = ::std::rc::Rc::clone(&handler);
@@ -342,11 +276,6 @@ impl KvServer {
     pub fn interceptor(self, interceptor: impl ::trunkline::ServerInterceptor) -> Self {
         Self(self.0.interceptor(interceptor))
     }
-    /// Limits how many `get` calls run concurrently. See [`Self::limit`].
-    #[must_use]
-    pub fn limit_get(self, most: ::core::primitive::u32) -> Self {
-        Self(self.0.limit_method(&__Kv_get, most))
-    }
     /// Limits how many `put` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_put(self, most: ::core::primitive::u32) -> Self {
@@ -424,17 +353,6 @@ impl KvClient {
             channel: self.channel.ordered(),
         }
     }
-    /// Returns the value of a key.
-    #[inline]
-    #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > + ::core::marker::Send + use<'_> {
-        self.with(&::trunkline::stub::DEFAULT_OPTIONS).get(key)
-    }
     /// Sets a value, and returns the number of keys.
     #[inline]
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -466,7 +384,7 @@ impl KvClient {
 impl ::core::convert::From<::trunkline::Channel> for KvClient {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::Channel) -> Self {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
+        ::trunkline::stub::trace(&[&__Kv_put, &__Kv_values]);
         Self { channel }
     }
 }
@@ -479,33 +397,6 @@ pub struct KvClientWith<'c, 'o> {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl<'c> KvClientWith<'c, '_> {
-    /// Returns the value of a key.
-    #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn get(
-        self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > + ::core::marker::Send + use<'c> {
-        self.channel
-            .call(
-                self.options,
-                &__Kv_get,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
-                ),
-                ::trunkline::Bytes::new(),
-            )
-            .decoded(|__response| {
-                __response
-                    .optional_bytes()
-                    .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
-            })
-    }
     /// Sets a value, and returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn put(
@@ -636,17 +527,6 @@ impl KvLocal {
             channel: self.channel.ordered(),
         }
     }
-    /// Returns the value of a key.
-    #[inline]
-    #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > + use<'_> {
-        self.with(&::trunkline::stub::DEFAULT_OPTIONS).get(key)
-    }
     /// Sets a value, and returns the number of keys.
     #[inline]
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -678,7 +558,7 @@ impl KvLocal {
 impl ::core::convert::From<::trunkline::LocalChannel> for KvLocal {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::LocalChannel) -> Self {
-        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_values]);
+        ::trunkline::stub::trace(&[&__Kv_put, &__Kv_values]);
         Self { channel }
     }
 }
@@ -691,33 +571,6 @@ pub struct KvLocalWith<'c, 'o> {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl<'c> KvLocalWith<'c, '_> {
-    /// Returns the value of a key.
-    #[must_use = "the call is made, but dropping its future cancels it"]
-    pub fn get(
-        self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > + use<'c> {
-        self.channel
-            .call(
-                self.options,
-                &__Kv_get,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
-                ),
-                ::trunkline::Bytes::new(),
-            )
-            .decoded(|__response| {
-                __response
-                    .optional_bytes()
-                    .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
-            })
-    }
     /// Sets a value, and returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn put(
@@ -790,13 +643,6 @@ impl<'c> KvLocalWith<'c, '_> {
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait KvCalls {
-    /// Returns the value of a key.
-    fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > + ::core::marker::Send;
     /// Sets a value, and returns the number of keys.
     fn put(
         &self,
@@ -820,13 +666,6 @@ pub trait KvCalls {
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait LocalKvCalls {
-    /// Returns the value of a key.
-    fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    >;
     /// Sets a value, and returns the number of keys.
     fn put(
         &self,
@@ -849,14 +688,6 @@ pub trait LocalKvCalls {
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 impl KvCalls for KvClient {
-    fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > + ::core::marker::Send {
-        Self::get(self, key)
-    }
     fn put(
         &self,
         key: String,
@@ -881,14 +712,6 @@ impl KvCalls for KvClient {
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 impl KvCalls for KvClientWith<'_, '_> {
-    fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > + ::core::marker::Send {
-        Self::get(*self, key)
-    }
     fn put(
         &self,
         key: String,
@@ -913,14 +736,6 @@ impl KvCalls for KvClientWith<'_, '_> {
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 impl LocalKvCalls for KvLocal {
-    fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > {
-        Self::get(self, key)
-    }
     fn put(
         &self,
         key: String,
@@ -945,14 +760,6 @@ impl LocalKvCalls for KvLocal {
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 impl LocalKvCalls for KvLocalWith<'_, '_> {
-    fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > {
-        Self::get(*self, key)
-    }
     fn put(
         &self,
         key: String,
@@ -977,14 +784,6 @@ impl LocalKvCalls for KvLocalWith<'_, '_> {
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 impl<__Caller: KvCalls> LocalKvCalls for __Caller {
-    fn get(
-        &self,
-        key: String,
-    ) -> impl ::core::future::Future<
-        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
-    > {
-        <__Caller as KvCalls>::get(self, key)
-    }
     fn put(
         &self,
         key: String,
@@ -1006,45 +805,6 @@ impl<__Caller: KvCalls> LocalKvCalls for __Caller {
         <__Caller as KvCalls>::values(self, prefix)
     }
 }
-const _: () = ::trunkline::stub::require(
-    !::trunkline::stub::Named::<String>::IS_CONTEXT,
-    "argument `key` of `get` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
-);
-const _: () = ::trunkline::stub::require(
-    !::trunkline::stub::Named::<String>::IS_BORROWED,
-    "argument `key` of `get` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
-);
-const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Named::<String>::IS_BORROWED
-        || ::trunkline::stub::Coding::<
-            __KvCodec,
-            String,
-            { ::trunkline::stub::Named::<String>::IS_BORROWED },
-        >::IS_POSSIBLE,
-    "argument `key` of `get` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
-);
-const _: () = ::trunkline::stub::require(
-    !::trunkline::stub::Named::<String>::IS_BYTES,
-    "argument `key` of `get` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
-);
-const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "the result of `get`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
-);
-const _: () = ::trunkline::stub::require(
-    !::trunkline::stub::Named::<Bytes>::IS_BYTES
-        || ::trunkline::stub::Named::<Option<Bytes>>::IS_OPTIONAL_BYTES,
-    "the result of `get`: a type named `Option` must be the standard library's; rename your own type, for example by `use ... as OwnOption`",
-);
-const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `get`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
-);
-const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Named::<Result<Option<Bytes>, Status>>::IS_RESULT,
-    "the result of `get`: a type named `Result` must be the standard library's; rename your own type, for example by `use ... as OwnResult`",
-);
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_CONTEXT,
     "argument `key` of `put` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",

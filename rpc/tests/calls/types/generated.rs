@@ -15,9 +15,6 @@ mod stubs {
 struct Store(Mutex<BTreeMap<String, Bytes>>);
 
 impl stubs::Kv for Store {
-    async fn get(&self, key: String) -> Result<Option<Bytes>, Status> {
-        Ok(self.0.lock().unwrap().get(&key).cloned())
-    }
     async fn put(&self, key: String, value: Bytes) -> u64 {
         let mut values = self.0.lock().unwrap();
         values.insert(key, value);
@@ -37,7 +34,6 @@ fn generated_stubs_are_those_of_the_macro() {
     let client = stubs::KvClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.put("key".into(), "value".into())), Ok(1));
     assert_eq!(block_on(client.put("other".into(), "hidden".into())), Ok(2));
-    assert_eq!(block_on(client.get("key".into())), Ok(Some("value".into())));
     let mut values = block_on(client.values("k".into())).unwrap();
     assert_eq!(block_on(values.message()), Ok(Some("value".into())));
     assert_eq!(block_on(values.message()), Ok(None));
