@@ -21,7 +21,9 @@ use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
 use crate::status::Status;
 use crate::status::reason::Reason;
 use crate::stream::Unsent;
-use crate::wire::frame::{FrameError, Header, NOBODY, RepliedBy, StreamHeader, StreamPart, Unparsed};
+use crate::wire::frame::{
+    DATA, FrameError, Header, NOBODY, REPLY, REQUEST, RepliedBy, StreamHeader, StreamPart, Unparsed,
+};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::mem;
@@ -31,8 +33,8 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_machine::{self as machine, Machine, mutant};
 use trunkline_transport::ledger::DriverLedger;
 use trunkline_transport::{
-    Awaited, Begun, Connect, Event, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, Screening,
-    SendOutcome, Token, Transport,
+    Awaited, Begun, Connect, Event, Leaves, Message, MessageHeader, Origin, PeerDown, PeerEvent, PeerKey,
+    Screening, SendOutcome, Token, Transport,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -448,8 +450,8 @@ impl Rpc {
     }
 
     /// Handles a malformed frame, or one with unknown parts. Answers it if its sender waits for a reply.
-    fn unparsed(&mut self, transport: &mut Transport, from: Origin, message: &[u8], error: FrameError) {
-        match Header::unparsed(message) {
+    fn unparsed(&mut self, transport: &mut Transport, from: Origin, message: &Message, error: FrameError) {
+        match Header::unparsed(message.header(), message.as_slice()) {
             Some(Unparsed::Request { call, one_way }) => {
                 self.dispatch.refuse(transport, from, call, one_way, error);
             }
@@ -499,31 +501,43 @@ impl Rpc {
             Event::Message(..) | Event::Sent(..) => {}
             Event::Peer(peer, event) => self.peer(transport, peer, event),
             Event::Announced(from) => self.announced(transport, from),
-            Event::GivenUp { from, frame, bytes } => {
-                self.given_up(transport.now(), from, frame.as_slice(), bytes)
-            }
-            Event::NotSent { to, head, cause } => self.not_sent(transport, to, &head, cause),
+            Event::GivenUp { from, part, bytes } => self.given_up(transport.now(), from, &part, bytes),
+            Event::NotSent { to, header, head, cause } => self.not_sent(transport, to, header, &head, cause),
         }
     }
 
     #[inline]
     fn message(&mut self, transport: &mut Transport, from: Origin, message: Message) {
-        if let Some((call, encoded)) = Header::parse_success(message.as_slice()) {
-            return self.calls.succeeded(transport.now(), from.peer, call, message, encoded);
-        }
-        if let Some((request, encoded)) = Header::parse_numbered(message.as_slice()) {
-            self.dispatch.request(transport, from, request, message, encoded, &self.ready);
-            return self.inbox.running().nobody();
-        }
-        if let Some((header, item)) = StreamHeader::parse_data(message.as_slice()) {
-            self.stream(transport, from, header, item);
-            return self.inbox.running().nobody();
-        }
-        let (header, encoded) = match Header::parse(message.as_slice()) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                return self.unparsed(transport, from, message.as_slice(), error);
+        let (header, contents) = (message.header(), message.as_slice());
+        match header.kind {
+            REPLY => {
+                if let Some((call, encoded)) = Header::parse_success(header, contents) {
+                    return self.calls.succeeded(transport.now(), from.peer, call, message, encoded);
+                }
             }
+            REQUEST => {
+                if let Some((request, encoded)) = Header::parse_numbered(header, contents) {
+                    self.dispatch.request(transport, from, request, message, encoded, &self.ready);
+                    return self.inbox.running().nobody();
+                }
+            }
+            DATA => {
+                if let Some((header, item)) = StreamHeader::parse_data(header, contents) {
+                    self.stream(transport, from, header, item);
+                    return self.inbox.running().nobody();
+                }
+            }
+            _ => {}
+        }
+        self.other_message(transport, from, message);
+    }
+
+    /// Handles a message with extensions, of a rarer kind, or a malformed one.
+    #[inline(never)]
+    fn other_message(&mut self, transport: &mut Transport, from: Origin, message: Message) {
+        let (header, encoded) = match Header::parse(message.header(), message.as_slice()) {
+            Ok(parsed) => parsed,
+            Err(error) => return self.unparsed(transport, from, &message, error),
         };
         match header {
             Header::Request(request) => {
@@ -562,7 +576,7 @@ impl Rpc {
     #[cold]
     fn announced(&mut self, transport: &mut Transport, from: Origin) {
         let Some(announcement) = transport.announcement(from) else { return };
-        let request = Header::parse_announced(announcement.header(), announcement.part());
+        let request = Header::parse_announced(announcement.part().header(), announcement.part().as_slice());
         let screening = request.map_or(Screening::Undecided, |(request, head)| {
             let screening = self.dispatch.screen(transport, from, &request, &head);
             self.inbox.running().nobody();
@@ -571,8 +585,8 @@ impl Rpc {
         transport.screened(announcement, screening);
     }
 
-    fn given_up(&mut self, now: Time, from: Origin, frame: &[u8], bytes: usize) {
-        let parsed = Header::parse(frame).map(|(header, _)| header);
+    fn given_up(&mut self, now: Time, from: Origin, part: &Message, bytes: usize) {
+        let parsed = Header::parse(part.header(), part.as_slice()).map(|(header, _)| header);
         if let Ok(Header::Stream(StreamHeader { call, from_caller, part })) = parsed
             && matches!(part, StreamPart::Data { .. } | StreamPart::Accept)
         {
@@ -583,14 +597,21 @@ impl Rpc {
             }
         }
         // The sender of a request knows.
-        if let Some(Unparsed::Reply { call }) = Header::unparsed(frame) {
+        if let Some(Unparsed::Reply { call }) = Header::unparsed(part.header(), part.as_slice()) {
             self.calls.given_up(now, from.peer, call, bytes);
         }
         self.inbox.running().nobody();
     }
 
-    fn not_sent(&mut self, transport: &mut Transport, to: Origin, head: &[u8], cause: PeerDown) {
-        match Header::parse(head) {
+    fn not_sent(
+        &mut self,
+        transport: &mut Transport,
+        to: Origin,
+        header: MessageHeader,
+        head: &[u8],
+        cause: PeerDown,
+    ) {
+        match Header::parse(header, head) {
             Ok((Header::Stream(StreamHeader { call, from_caller: true, .. }), _)) => {
                 let status = Status::not_sent("an item of the stream", cause);
                 self.calls.abort_stream(to.peer, call, status);
@@ -600,7 +621,7 @@ impl Rpc {
             }
             // The head of a reply may lack a part of what the header names.
             _ => {
-                if let Some(Unparsed::Reply { call }) = Header::unparsed(head) {
+                if let Some(Unparsed::Reply { call }) = Header::unparsed(header, head) {
                     self.dispatch.reply_not_sent(transport, to, call, cause);
                 }
             }

@@ -6,7 +6,7 @@
 use crate::PeerKey;
 use crate::credit::Grantor;
 use crate::session::private_data::{Hello, Refusal, Welcome};
-use crate::wire::frame::{Announcement, Fin, FrameKind, Header, SETTLED, Settled, bundled, message_header};
+use crate::wire::frame::{Announcement, DRIVER, Fin, FrameKind, Header, SETTLED, Settled, bundled};
 use crate::wire::settings::Settings;
 use trunkline_verbs::QpNumber;
 
@@ -33,13 +33,12 @@ pub fn frame(data: &[u8]) {
         }
         FrameKind::Bundle => {
             let mut end = 0;
-            for message in bundled(data, header.word) {
+            for message in bundled(data, header.message.word) {
                 let Ok(message) = message else { return };
-                assert!(
-                    message.start >= end && message_header(&data[message.clone()]).is_some(),
-                    "messages in order"
-                );
-                end = message.end;
+                let contents = message.contents;
+                assert!(message.header.kind >= DRIVER && contents.start > end, "messages in order");
+                end = contents.end;
+                assert!(end <= data.len(), "messages within their frame");
             }
         }
         FrameKind::Message | FrameKind::Credit | FrameKind::Unknown => {}

@@ -66,3 +66,4 @@ pub use report::{
 pub use report::{histogram, ledger};
 #[doc(hidden)]
 pub use wire::EAGER_BYTES;
+pub use wire::frame::MessageHeader;

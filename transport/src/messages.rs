@@ -5,7 +5,7 @@ use crate::Body;
 use crate::PeerKey;
 use crate::budget::{Exhausted, Leaves};
 use crate::buffer::Received;
-use crate::wire::frame::FrameError;
+use crate::wire::frame::{FrameError, MessageHeader};
 use bytes::{Buf as _, Bytes};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -148,15 +148,12 @@ pub struct Outgoing<'a> {
     /// If true, the peer's poller gets the message after all ordered messages that this poller has sent there
     /// before, even if those are large. Other messages overtake large ones, which the peer has to READ.
     pub ordered: bool,
-    /// First part, copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags
-    /// (1), two bytes for the driver, and four that the transport writes. The header has 8 times as many
-    /// bytes as the upper four bits of the kind give. `docs/wire.md` lists the flags. The header may
-    /// set two flags of the transport, for critical frames and for a time left. With the latter it has at
-    /// least 20 bytes, and when the message leaves, the transport writes the microseconds until
-    /// `deadline` into those from 16 on.
+    /// Kind, flags and word.
+    pub header: MessageHeader,
+    /// First part of the contents, copied before `send` returns.
     pub head: &'a [u8],
-    /// Number of bytes of the head, beginning with the header, that reach the peer with the announcement of a
-    /// large message, before it READs the rest: at most 4096. Only the first 1024 are guaranteed to.
+    /// Number of bytes of the head that reach the peer with the announcement of a large message, before it READs the
+    /// rest: at most 4096. Only the first 1000 are guaranteed to.
     pub announced: usize,
     /// Second part, which directly follows the first at the receiver. It is sent without a copy if it is
     /// large and in registered memory. May be empty.
@@ -165,7 +162,8 @@ pub struct Outgoing<'a> {
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
-    /// Time after which the message is dropped if it has not left yet.
+    /// Time after which the message is dropped if it has not left yet. The peer gets the time that is left when it
+    /// leaves: [`Message::time_left_us`].
     pub deadline: Option<Time>,
     /// Share of the queue reserved for others, if the message has to be queued.
     pub leaves: Leaves,
@@ -205,8 +203,8 @@ pub enum SendError {
     /// The message is for a session that is over.
     #[error("the session that the message is for is over")]
     SessionOver,
-    /// The message does not begin with a header.
-    #[error("the message does not begin with a header, or has too long a one")]
+    /// The kind of the message is the transport's, or more of it is to be announced than may be.
+    #[error("the kind of the message is not the driver's, or it announces too much")]
     BadHeader,
     /// The node is shutting down, or the key is unknown.
     #[error("no such peer, or the node is shutting down")]
@@ -469,60 +467,80 @@ pub enum PeerEvent {
 /// or the `Bytes` made from it, is dropped, on any thread. A message of at most 1024 bytes, including its
 /// header, instead shares a block of 4 KiB with others. The block is reused when all of them are dropped.
 #[derive(Debug)]
-pub struct Message(Content);
+pub struct Message {
+    header: MessageHeader,
+    time_left_us: u32,
+    content: Content,
+}
 
 #[derive(Debug)]
 enum Content {
     Owned(Bytes),
     /// Announced message that the driver has accepted.
     Accepted(Bytes),
-    Lent(Received),
+    /// A frame, and the start of the contents in it.
+    Lent(Received, usize),
 }
 
 impl Message {
-    pub(crate) fn lent(frame: Received) -> Self {
-        Self(Content::Lent(frame))
+    /// Creates a message with these contents.
+    #[inline]
+    #[must_use]
+    pub fn new(header: MessageHeader, time_left_us: u32, contents: Bytes) -> Self {
+        Self { header, time_left_us, content: Content::Owned(contents) }
     }
 
-    pub(crate) fn accepted(bytes: Bytes) -> Self {
-        Self(Content::Accepted(bytes))
+    pub(crate) fn lent(header: MessageHeader, time_left_us: u32, frame: Received, start: usize) -> Self {
+        Self { header, time_left_us, content: Content::Lent(frame, start) }
+    }
+
+    pub(crate) fn accepted(header: MessageHeader, time_left_us: u32, contents: Bytes) -> Self {
+        Self { header, time_left_us, content: Content::Accepted(contents) }
+    }
+
+    /// Returns its kind, flags and word.
+    #[must_use]
+    #[inline]
+    pub fn header(&self) -> MessageHeader {
+        self.header
+    }
+
+    /// Returns the time left until its deadline as of when it left, in microseconds; 0 if it has no deadline, or one more
+    /// than 71 minutes away.
+    #[must_use]
+    #[inline]
+    pub fn time_left_us(&self) -> u32 {
+        self.time_left_us
     }
 
     /// Returns true if it was announced, and accepted by the driver.
     #[must_use]
     #[inline]
     pub fn is_accepted(&self) -> bool {
-        matches!(self.0, Content::Accepted(_))
+        matches!(self.content, Content::Accepted(_))
     }
 
-    /// Returns the bytes, beginning with the header.
+    /// Returns the contents.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        match &self.0 {
+        match &self.content {
             Content::Owned(bytes) | Content::Accepted(bytes) => bytes,
-            Content::Lent(frame) => frame.as_ref(),
+            Content::Lent(frame, start) => frame.as_ref().get(*start..).unwrap_or_default(),
         }
     }
 
-    /// Returns the bytes from `start` on, as shared bytes, without a copy. Costs at most one allocation.
+    /// Returns the contents from `start` on, as shared bytes, without a copy. Costs at most one allocation.
     /// Returns no bytes if the message is shorter.
     #[must_use]
     #[inline]
     pub fn bytes_from(self, start: usize) -> Bytes {
-        let mut bytes = match self.0 {
-            Content::Owned(bytes) | Content::Accepted(bytes) => bytes,
-            Content::Lent(frame) => Bytes::from_owner(frame),
+        let (mut bytes, start) = match self.content {
+            Content::Owned(bytes) | Content::Accepted(bytes) => (bytes, start),
+            Content::Lent(frame, skipped) => (Bytes::from_owner(frame), start.saturating_add(skipped)),
         };
         bytes.advance(start.min(bytes.len()));
         bytes
-    }
-}
-
-impl From<Bytes> for Message {
-    #[inline]
-    fn from(bytes: Bytes) -> Self {
-        Self(Content::Owned(bytes))
     }
 }
 
@@ -568,8 +586,8 @@ pub enum Event {
     GivenUp {
         /// Its sender.
         from: Origin,
-        /// Frame that announced it, which begins with the message's header.
-        frame: Message,
+        /// The part of it that came with its announcement.
+        part: Message,
         /// Size of the message.
         bytes: usize,
     },
@@ -578,7 +596,9 @@ pub enum Event {
     NotSent {
         /// Poller that it was for.
         to: Origin,
-        /// The message's head, which begins with its header.
+        /// Its kind, flags and word.
+        header: MessageHeader,
+        /// First part of its contents.
         head: Vec<u8>,
         /// Cause of the loss.
         cause: PeerDown,
@@ -589,10 +609,8 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Announcement {
     pub(crate) from: Origin,
-    /// Size of the header, in bytes, and place of what has come with the announcement.
-    pub(crate) header: usize,
-    pub(crate) part: usize,
-    pub(crate) frame: Message,
+    /// The part of it that has come.
+    pub(crate) part: Message,
 }
 
 impl Announcement {
@@ -602,15 +620,9 @@ impl Announcement {
         self.from
     }
 
-    /// Returns the message's header, in which a flag of the transport is set.
+    /// Returns the part of the message that has come with it.
     #[must_use]
-    pub fn header(&self) -> &[u8] {
-        self.frame.as_slice().get(..self.header).unwrap_or_default()
-    }
-
-    /// Returns the part of the message that has come with it, from the end of the header.
-    #[must_use]
-    pub fn part(&self) -> &[u8] {
-        self.frame.as_slice().get(self.part..).unwrap_or_default()
+    pub fn part(&self) -> &Message {
+        &self.part
     }
 }

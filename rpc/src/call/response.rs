@@ -4,6 +4,7 @@ use crate::codec::{Allowance, DecodeError, DecodeValue, Limits};
 use crate::node::budgets::DECODED_BYTES;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::wire::frame::UNSET;
 use crate::wire::metadata::{MetadataBytes, ReplyMetadata};
 use bytes::Bytes;
 use std::cell::Cell;
@@ -37,7 +38,7 @@ impl Response {
 
     /// Creates the response of a one-way call.
     pub(crate) fn empty() -> Self {
-        Self::new(Bytes::new().into(), 0..0, 0)
+        Self::new(Message::new(UNSET, 0, Bytes::new()), 0..0, 0)
     }
 
     /// Adds metadata that precedes the encoded part.

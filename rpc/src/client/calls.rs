@@ -5,9 +5,7 @@ use super::cancels::{Cancel, Cancels, send_control};
 use super::held::{DrainedPollers, Held, MOST};
 use super::methods::{Counters, Numbers};
 use super::peer_queue::Part;
-use super::pending_call::{
-    AcceptMode, PendingCall, Progress, Session, is_reply_to, microseconds, number, parts,
-};
+use super::pending_call::{AcceptMode, PendingCall, Progress, Session, is_reply_to, number, parts};
 use super::statuses::{
     Backpressure, GAVE_UP, drained, expired, gave_up, late, missed, no_memory, no_session, not_sent,
     out_of_order, received, refused, status_of, unreadable,
@@ -22,7 +20,8 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Address, Expiry, Misuse};
 use crate::wire::frame::{
-    Encoded, FrameError, HANDLER_ERROR, Header, MethodRef, Number, RepliedBy, RequestHeader, StreamPart, send,
+    Encoded, FrameError, HANDLER_ERROR, Header, MethodRef, Number, RepliedBy, RequestHeader, StreamPart,
+    UNSET, send,
 };
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::name::MethodName;
@@ -300,15 +299,14 @@ impl Calls {
         let again = may_repeat.then(|| Box::new(submission.copy(Encoded::default(), None)));
         // A stream may have no deadline.
         let is_timed = !opens || deadline != Time::MAX;
-        let time_left_us = if is_timed { microseconds(deadline, now) } else { 0 };
-        let header =
-            Header::Request(RequestHeader { call, one_way, opens, method_ref, time_left_us, metadata });
+        let header = Header::Request(RequestHeader { call, one_way, opens, method_ref, metadata });
         let mut out = Outgoing {
             peer,
             destination: order.map_or(Destination::Any, Destination::Choice),
             session,
             connect,
             ordered: order.is_some() || opens,
+            header: UNSET,
             head: &[],
             announced: 0,
             body: mem::take(&mut submission.body),
@@ -794,7 +792,7 @@ impl Calls {
             let name = pending.name();
             let peer = pending.peer;
             let (is_up, away) = (transport.is_up(peer), transport.away(peer));
-            let is_reply = |frame: &[u8]| is_reply_to(frame, call);
+            let is_reply = |part: &Message| is_reply_to(part, call);
             let waiting = transport.waiting_bytes(peer, &is_reply);
             self.abandon(transport, call, &unsent, |has_left| {
                 let unsent = (!has_left).then_some((is_up, away));

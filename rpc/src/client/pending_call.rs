@@ -3,7 +3,7 @@
 use crate::call::{Completion, Submission};
 use crate::wire::frame::{Header, Unparsed};
 use crate::wire::name::MethodName;
-use trunkline_transport::{DeadlineKey, Leaves, PeerKey, PollerChoice, SessionNumber};
+use trunkline_transport::{DeadlineKey, Leaves, Message, PeerKey, PollerChoice, SessionNumber};
 use trunkline_verbs::Time;
 
 /// A call in flight.
@@ -95,13 +95,7 @@ pub(super) fn parts(call: u64) -> Option<(usize, u32)> {
     Some((usize::try_from(call as u32 & !ONE_WAY).ok()?, (call >> 32) as u32))
 }
 
-/// Returns true if a frame is a reply to this call, or announces it.
-pub(super) fn is_reply_to(frame: &[u8], call: u64) -> bool {
-    matches!(Header::unparsed(frame), Some(Unparsed::Reply { call: of }) if of == call)
-}
-
-/// Returns the time left in microseconds, as the transport writes it in a header, so that it need not rewrite it.
-#[inline]
-pub(super) fn microseconds(deadline: Time, now: Time) -> u32 {
-    u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+/// Returns true if a message, of which a part has come, is a reply to this call.
+pub(super) fn is_reply_to(part: &Message, call: u64) -> bool {
+    matches!(Header::unparsed(part.header(), part.as_slice()), Some(Unparsed::Reply { call: of }) if of == call)
 }

@@ -5,17 +5,21 @@ use crate::wire::frame::Header;
 use serde::Deserialize;
 use serde::Serialize;
 use std::cell::Cell;
+use trunkline_transport::MessageHeader;
 
-/// Parses a frame. A frame that parses is emitted unchanged, except for unknown extensions.
+/// Parses a message: kind (1), flags (1), word (2, little endian), and its contents. One that parses is emitted unchanged,
+/// except for unknown extensions.
 pub fn call_frame(data: &[u8]) {
-    let Ok((header, encoded)) = Header::parse(data) else { return };
+    let Some((&[kind, flags, low, high], data)) = data.split_first_chunk() else { return };
+    let received = MessageHeader { kind, flags, word: u16::from_le_bytes([low, high]) };
+    let Ok((header, encoded)) = Header::parse(received, data) else { return };
     assert!(encoded.end <= data.len(), "the encoded part is within the message");
     let mut bytes = Vec::new();
-    header.emit(u32::try_from(encoded.len()).unwrap_or(u32::MAX), &mut bytes);
+    let emitted = header.emit(u32::try_from(encoded.len()).unwrap_or(u32::MAX), &mut bytes);
     let start = bytes.len() + header.metadata_bytes();
     bytes.extend_from_slice(&data[encoded.start - header.metadata_bytes()..]);
     assert_eq!(
-        Header::parse(&bytes),
+        Header::parse(emitted, &bytes),
         Ok((header, start..start + encoded.len())),
         "a frame survives a round trip"
     );

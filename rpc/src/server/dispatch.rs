@@ -20,7 +20,7 @@ use crate::status::{Code, Status};
 use crate::stream::{CallStream, first_charge};
 use crate::wire::frame::{
     Encoded, FrameError, HANDLER_ERROR, Header, Method as MethodExtension, MethodRef, NOBODY, Number,
-    RepliedBy, RequestHeader, send, status_body,
+    RepliedBy, RequestHeader, UNSET, send, status_body,
 };
 use crate::wire::metadata::{Metadata, MetadataBytes, ReplyMetadata};
 use crate::wire::method_shapes::MethodShapes;
@@ -287,8 +287,8 @@ impl Dispatch {
             MethodRef::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
             MethodRef::Method(_) => None,
         };
-        let deadline = (header.time_left_us > 0)
-            .then(|| transport.now().plus_ns(u64::from(header.time_left_us) * NS_PER_US));
+        let deadline = (message.time_left_us() > 0)
+            .then(|| transport.now().plus_ns(u64::from(message.time_left_us()) * NS_PER_US));
         let Some(caller) = table.and_then(|table| self.caller(table, from, &header, deadline)) else {
             return self.look_up(transport, from, header, deadline, message, encoded, ready);
         };
@@ -908,6 +908,7 @@ impl Dispatch {
             connect: Connect::FailFast,
             // The reply that ends a stream follows its items.
             ordered: caller.streams.any() && !caller.overtakes,
+            header: UNSET,
             head: &[],
             announced: 0,
             body: mem::take(body),

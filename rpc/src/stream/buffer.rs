@@ -12,6 +12,7 @@ use crate::wire::frame::{DATA_BYTES, StreamHeader};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::mem;
+use trunkline_transport::MessageHeader;
 
 /// Largest item, in bytes, that is copied into the shared buffer.
 const COPIED: usize = 4096;
@@ -93,7 +94,8 @@ pub struct ItemBuffer {
 
 /// The next item to send.
 pub(super) struct Next<'b> {
-    /// Header, and the item if it is small.
+    pub(super) header: MessageHeader,
+    /// Number of the call, and the item if it is small.
     pub(super) head: &'b [u8],
     /// The item if it is large.
     pub(super) body: Bytes,
@@ -157,9 +159,8 @@ impl ItemBuffer {
         let item = items.front()?;
         let body = if let Stored::Own(body) = item { body.clone() } else { Bytes::new() };
         let head = bytes.get_mut(*start..*start + DATA_BYTES + item.copied())?;
-        let length = u32::try_from(head.len() + body.len()).unwrap_or(0);
-        StreamHeader::emit_data(call, from_caller, number, length, head.first_chunk_mut()?);
-        Some(Next { head, body })
+        let header = StreamHeader::emit_data(call, from_caller, number, head.first_chunk_mut()?);
+        Some(Next { header, head, body })
     }
 
     /// Removes the first item.
@@ -228,9 +229,10 @@ mod tests {
         assert_eq!(buffer.take_added(), sizes.iter().sum::<usize>() + 5);
         let mut received = ReceivedItems::default();
         for size in sizes.into_iter().chain([5]) {
-            let Next { head, body } = buffer.next(3, false, 9).unwrap();
+            let Next { header, head, body } = buffer.next(3, false, 9).unwrap();
             let item = [&head[DATA_BYTES..], &body].concat();
-            assert_eq!((item.len(), head[..4].to_vec()), (size, vec![0x21, 0, 9, 0]));
+            let data = MessageHeader { kind: 0x21, flags: 0, word: 9 };
+            assert_eq!((item.len(), header), (size, data));
             received.push(&item, item.len());
             buffer.pop();
         }

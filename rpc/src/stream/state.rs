@@ -862,8 +862,9 @@ impl FrameSender<'_> {
         send(self.transport, &header, &mut encoded, self.scratch, &mut out).map(drop)
     }
 
-    fn send_item(&mut self, Next { head, body }: Next<'_>) -> Result<(), SendError> {
+    fn send_item(&mut self, Next { header, head, body }: Next<'_>) -> Result<(), SendError> {
         let out = Outgoing {
+            header,
             head,
             announced: DATA_BYTES,
             body: body.into(),

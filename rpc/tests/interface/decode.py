@@ -17,7 +17,11 @@ KINDS = {
     0x41: "one-way", 0x42: "open", 0x21: "data", 0x22: "reset", 0x31: "accept", 0x32: "window", 0x33: "end",
 }
 METADATA, SHAPES, KEY_BYTES = 3, 8, set(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
-CRITICAL, ANNOUNCES, TIME_LEFT, RESERVED, FROM_CALLER = 1, 2, 4, 8, 16
+# Bytes of the contents before what has a length of its own.
+FIXED = {
+    "cancel": 8, "number": 8, "data": 8, "reset": 8, "accept": 8, "reply": 16, "request": 16, "one-way": 16, "open": 16, "window": 16, "end": 16,
+}
+CRITICAL, ANNOUNCES, TIME_LEFT, PHASE, FROM_CALLER = 1, 2, 4, 8, 16
 # RoCEv2: the services and operations of a packet that carry messages.
 RC, XRC = 0, 5
 FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = range(6)
@@ -68,14 +72,14 @@ def messages(data):
                 yield source, destination, *open_messages.pop(lane)
 
 
-def extensions(frame, at, length):
-    """The types of the extensions, which fill their part of the frame exactly, and the sizes and entries of the metadata."""
+def extensions(contents, at, length):
+    """The types of the extensions, which fill their part of the contents exactly, and the sizes and entries of the metadata."""
     types, end, metadata = [], at + length, (0, 0)
     while at < end:
-        kind, _flags, size = struct.unpack_from("<BBH", frame, at)
+        kind, _flags, size = struct.unpack_from("<BBH", contents, at)
         types.append(kind)
         if kind == METADATA:
-            metadata = struct.unpack("<II", frame[at + 4:at + 4 + size])
+            metadata = struct.unpack("<II", contents[at + 4:at + 4 + size])
             if not any(metadata):
                 raise ValueError("a METADATA of nothing")
         if kind == SHAPES and size % 4:
@@ -86,8 +90,8 @@ def extensions(frame, at, length):
     found = []
     for size in metadata:
         # Of an announced message some of it may not be in the frame.
-        if end + size <= len(frame):
-            found += entries(frame[end:end + size])
+        if end + size <= len(contents):
+            found += entries(contents[end:end + size])
         end += size
     return types, metadata, found
 
@@ -139,14 +143,13 @@ def unbundled(frame):
 def decode(frame):
     """The name of a frame's kind, whether it announces a large message, and the entries of its metadata."""
     kind, flags, word, _grant, _want, _target = struct.unpack_from("<BBHHBB", frame)
-    if flags & RESERVED:
+    if flags & PHASE or kind < 0x10 and flags & (ANNOUNCES | TIME_LEFT):
         raise ValueError("a reserved flag")
-    header = max(kind >> 4, 1) * 8
-    rest = len(frame) - header
-    announces = kind >= 0x10 and flags & ANNOUNCES != 0
+    contents = frame[12 if flags & TIME_LEFT else 8:]
+    rest, announces = len(contents), flags & ANNOUNCES != 0
     if announces:
-        _number, body, _address, _rkey, _patience = struct.unpack_from("<QQQII", frame, header)
-        frame, rest = frame[:header] + frame[header + 32:], rest - 32 + body
+        _number, body, _address, _rkey, _patience = struct.unpack_from("<QQQII", contents)
+        contents, rest = contents[32:], rest - 32 + body
     name, found = KINDS.get(kind, "unknown"), []
     if name == "credit" and rest != 0 or name == "fin" and rest != word * 16:
         raise ValueError(f"a {name} of another length")
@@ -155,24 +158,24 @@ def decode(frame):
     if flags & FROM_CALLER and name not in ("data", "reset", "accept", "window", "end"):
         raise ValueError("a flag of streams")
     if name in ("request", "one-way", "open"):
-        _call, _time_left, encoded, extended = struct.unpack_from("<QIIH", frame, 8)
-        types, metadata, found = extensions(frame, header, extended)
+        _call, encoded, extended = struct.unpack_from("<QIH", contents)
+        types, metadata, found = extensions(contents, FIXED[name], extended)
         if metadata[1]:
             raise ValueError("a request with metadata for the end")
         extended += sum(metadata)
         if (word == 0xffff) != (1 in types):
             raise ValueError("a request without a method, or with two")
     elif name == "reply":
-        _call, encoded, extended = struct.unpack_from("<QIH", frame, 8)
-        _types, metadata, found = extensions(frame, header, extended)
+        _call, encoded, extended = struct.unpack_from("<QIH", contents)
+        _types, metadata, found = extensions(contents, FIXED[name], extended)
         extended += sum(metadata)
     elif name == "number":
         encoded, extended = 0, word
-        if extensions(frame, header, extended)[0] != [2] or rest != extended:
+        if extensions(contents, FIXED[name], extended)[0] != [2] or rest != FIXED[name] + extended:
             raise ValueError("a number without a number")
     else:
         encoded, extended = 0, 0
-    if encoded + extended > rest:
+    if FIXED.get(name, 0) + encoded + extended > rest:
         raise ValueError(f"a {name} that is too short")
     return name, announces, found
 
@@ -201,7 +204,7 @@ def main(path, address):
             if (way, name) in (("sent", "request"), ("received", "reply")) and item is frame:
                 counts[name + "_sizes"].append((len(frame), size))
             if (way, name) == ("sent", "request") and item[1] & TIME_LEFT:
-                counts["times_left_us"] += struct.unpack_from("<I", item, 16)
+                counts["times_left_us"] += struct.unpack_from("<I", item, 8)
     print(json.dumps(counts))
     return 1 if counts["wrong"] or any("unknown" in counts[way] for way in ("sent", "received")) else 0
 

@@ -78,7 +78,7 @@ impl Listener {
                 };
                 if let CmEventKind::ConnectRequest { id, .. } = event.kind {
                     counter.fetch_add(1, Ordering::Relaxed);
-                    id.reject(b"TRNK\x05\x02\x05\0").unwrap();
+                    id.reject(b"TRNK\x06\x02\x06\0").unwrap();
                 }
             }
         });
@@ -109,7 +109,7 @@ fn a_listener_of_another_version_is_named_to_callers_at_once() {
         assert_eq!((status.code(), status.reason()), (Code::FailedPrecondition, Some(Reason::OtherProtocol)));
         assert!(!status.may_have_run());
         let text = status.message();
-        assert!(text.contains("version 5") && text.contains("version 4"), "{text}");
+        assert!(text.contains("version 6") && text.contains("version 5"), "{text}");
         calls += 1;
         let asked = listener.asked.load(Ordering::Relaxed);
         assert!(asked > 0);
@@ -135,11 +135,11 @@ fn who_dials_with_another_version_is_told_ours_at_once() {
     };
     id.attach(device.create_qp(ini).unwrap()).unwrap();
     // The magic number and the versions are fixed. The rest depends on the version.
-    let mut private_data = b"TRNK\x06".to_vec();
+    let mut private_data = b"TRNK\x07".to_vec();
     private_data.resize(56, 0xa5);
-    private_data[37] = 5;
+    private_data[37] = 6;
     id.connect(&ConnectParameters { private_data, ..ConnectParameters::default() }).unwrap();
     let event = wait_until("the refusal", LIMIT, || channel.next_event());
     assert!(matches!(event.kind, CmEventKind::Rejected(RejectReason::CONSUMER)), "{:?}", event.kind);
-    assert_eq!(event.private_data[..8], *b"TRNK\x04\x02\x04\0");
+    assert_eq!(event.private_data[..8], *b"TRNK\x05\x02\x05\0");
 }

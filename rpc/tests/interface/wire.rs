@@ -130,7 +130,7 @@ mod tests {
         }
         client.shutdown();
         let counts = decode(&capture, &listen.ip().to_string());
-        let ([first, later], [of_first, of_later]) = ([(150, 172), (102, 124)], [(45, 68), (25, 48)]);
+        let ([first, later], [of_first, of_later]) = ([(146, 168), (98, 120)], [(45, 68), (25, 48)]);
         assert_eq!(counts.request_sizes, [first, later, later]);
         assert_eq!(counts.reply_sizes, [of_first, of_later, of_later]);
         let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wire.md");

@@ -21,7 +21,7 @@ use trunkline_testkit::Announcement;
 const REQUESTS: [u8; 2] = [0x40, 0x41];
 /// Header flag for a time left, and the offset of that field.
 const HAS_TIME_LEFT: u8 = 0x04;
-const TIME_LEFT: usize = 16;
+const TIME_LEFT: usize = 8;
 
 /// The state of both rules, and their first violation.
 #[derive(Debug, Default)]
@@ -125,12 +125,12 @@ mod tests {
     }
 
     fn announcement(rkey: u32, address: u64, length: u64) -> Vec<u8> {
-        let mut frame = vec![0; 60];
-        // A 32-byte header with the flag, and the message's number.
+        let mut frame = vec![0; 36];
+        // A header with the flag, and the message's number.
         frame[..2].copy_from_slice(&[0x40, 2]);
-        frame[40..48].copy_from_slice(&length.to_le_bytes());
-        frame[48..56].copy_from_slice(&address.to_le_bytes());
-        frame[56..60].copy_from_slice(&rkey.to_le_bytes());
+        frame[16..24].copy_from_slice(&length.to_le_bytes());
+        frame[24..32].copy_from_slice(&address.to_le_bytes());
+        frame[32..36].copy_from_slice(&rkey.to_le_bytes());
         frame
     }
 

@@ -255,9 +255,9 @@ impl Peers {
         let Some(peer) = self.0.get_mut(key) else { return };
         let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
         if keeps_waiting && !cause.is_final() && !mutant!(waiting_calls_fail_with_their_attempt) {
-            peer.waiting.fail_fast(key, outcome, res);
+            peer.waiting.fail_fast(key, outcome, &mut res.shares, &mut res.events);
         } else {
-            peer.waiting.fail(key, outcome, res);
+            peer.waiting.fail(key, outcome, &mut res.shares, &mut res.events);
         }
     }
 
@@ -283,7 +283,7 @@ impl Peers {
     /// Fails waiting messages whose deadline has passed.
     pub(super) fn expire(&mut self, res: &mut Resources) {
         for (key, peer) in self.0.iter_mut() {
-            peer.waiting.expire(key, res);
+            peer.waiting.expire(key, res.time.now(), &mut res.shares, &mut res.events);
         }
     }
 

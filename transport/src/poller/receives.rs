@@ -11,7 +11,7 @@ use super::{Transport, run};
 use crate::buffer::{ReceiveSlots, Received};
 use crate::trunk::Trunk;
 use crate::wire::BATCH;
-use crate::wire::frame::{Bundle, FrameError, FrameKind};
+use crate::wire::frame::{Bundle, Bundled, FrameError, FrameKind};
 use crate::{Event, Message, Origin, PeerKey};
 use bytes::Bytes;
 use std::mem;
@@ -97,7 +97,8 @@ fn message_of(
     let of_session = |trunk: &&Trunk| trunk.peer() == part.from.peer && trunk.number() == part.from.session.0;
     let Some(trunk) = trunks.get(part.trunk).filter(of_session) else { return Ok(None) };
     trunk.count_received(part.lane);
-    Ok(Some(Message::from(bytes.slice(message))))
+    let Bundled { header, time_left_us, contents } = message;
+    Ok(Some(Message::new(header, time_left_us, bytes.slice(contents))))
 }
 
 impl Transport {
@@ -556,14 +557,14 @@ impl Transport {
                     let from = trunk.origin(lane);
                     self.targets.note_credit(qp);
                     self.turns.count();
-                    return Some(Opened::Message(from, self.res.receives.message(frame)));
+                    return Some(Opened::Message(from, self.res.receives.message(&header, frame)));
                 }
                 is_settings = header.kind == FrameKind::Settings;
                 if applied == Ok(true) && header.kind == FrameKind::Bundle {
                     let part = Part { from: trunk.origin(lane), trunk: slot.unwrap_or_default(), lane };
                     self.targets.note_credit(qp);
                     let bytes = self.res.receives.bundle(frame);
-                    return Some(Opened::Bundle(part, bytes, Bundle::new(header.word)));
+                    return Some(Opened::Bundle(part, bytes, Bundle::new(header.message.word)));
                 }
                 self.turns.count();
                 applied.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))

@@ -24,7 +24,6 @@ use crate::node::shared::{Alive, NodeShared};
 use crate::peer::hash::PeerHash;
 use crate::report::ledger::{DriverLedger, PollerLedger};
 use crate::trunk::{Resources, Trunk};
-use crate::wire::frame::ANNOUNCEMENT;
 use crate::{Announcement, Awaited, Event, Origin, PeerKey, PollerIndex, Screening};
 use std::collections::BTreeMap;
 use std::io;
@@ -334,17 +333,17 @@ impl Transport {
     /// Takes a large message that was announced, if its session has not ended.
     #[cold]
     pub fn announcement(&mut self, from: Origin) -> Option<Announcement> {
-        let (frame, header) = self.announcer(from)?.take_unscreened()?;
-        Some(Announcement { from, part: header + ANNOUNCEMENT, header, frame })
+        let part = self.announcer(from)?.take_unscreened()?;
+        Some(Announcement { from, part })
     }
 
     /// Takes the decision about an announced message, unless the session has ended in the meantime.
     pub fn screened(&mut self, announcement: Announcement, screening: Screening) {
-        let Announcement { from, frame, .. } = announcement;
+        let Announcement { from, part } = announcement;
         let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0);
         let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
         if let Some(trunk) = trunk.filter(|trunk| trunk.is_live()) {
-            trunk.screened(&mut self.res, frame, screening);
+            trunk.screened(&mut self.res, part, screening);
         }
     }
 

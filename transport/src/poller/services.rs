@@ -7,7 +7,7 @@ use crate::trunk::{Cancelling, Outbound, Trunk};
 use crate::wire::MOST_ANNOUNCED;
 use crate::wire::frame;
 use crate::{
-    Accepted, Connect, Outgoing, PeerDown, PeerKey, PollerChoice, PollerIndex, Reach, SendError,
+    Accepted, Connect, Message, Outgoing, PeerDown, PeerKey, PollerChoice, PollerIndex, Reach, SendError,
     SessionNumber, Token,
 };
 use std::collections::BTreeSet;
@@ -93,9 +93,7 @@ impl Transport {
         if bytes > limit {
             return Err(SendError::TooLarge { bytes, limit });
         }
-        let is_announced =
-            |header| (header..=message.head.len().min(MOST_ANNOUNCED)).contains(&message.announced);
-        if !frame::message_header(message.head).is_some_and(is_announced) {
+        if message.header.kind < frame::DRIVER || message.announced > message.head.len().min(MOST_ANNOUNCED) {
             return Err(SendError::BadHeader);
         }
         let own = u32::from(self.res.index.0);
@@ -140,11 +138,10 @@ impl Transport {
         self.peers.away(peer)
     }
 
-    /// Returns the size of the oldest large message of the peer that waits for memory here, among those whose
-    /// announcing frame `is_it` selects. The frame begins with the message's header, followed by the
-    /// announcement.
+    /// Returns the size of the oldest large message of the peer that waits for memory here, among those that
+    /// `is_it` selects by the part of them that has come.
     #[must_use]
-    pub fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
+    pub fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         self.trunks.get(self.peers.trunk(peer)?)?.waiting_bytes(is_it)
     }
 

@@ -5,11 +5,11 @@
 //!
 //! ```text
 //! all  0 magic "TRNK" (4)
-//! REQ  4 highest version (1)  5 auth method (1)  6 listener port (2)  8 epoch (8)  16 number (4)
+//! REQ  4 highest version (1)  5 features (1)  6 listener port (2)  8 epoch (8)  16 number (4)
 //!     20 echo epoch (8)  28 echo number (4)  32 poller (2)  34 pollers (2)
-//!     36 kind of connections (1)  37 lowest version (1)  38 cookie (16), zero without one
-//! REP  4 highest version (1)  5 auth method (1)  6 lowest version (1)  7 pollers (1)  8 epoch (8)  16 number (4)
-//!     20 SRQ numbers (4 each, by poller)
+//!     36 kind of connections (1)  37 lowest version (1)  38 cookie (16), zero without one  54 UDP port (2)
+//! REP  4 highest version (1)  5 features (1)  6 lowest version (1)  7 pollers (1)  8 epoch (8)  16 number (4)
+//!     20 UDP port (2)  22 zero (2)  24 SRQ numbers (4 each, by poller)
 //! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 zero (1)  8 cookie (16), with reason 11
 //!     8 setting (2), with reason 12
 //! ```
@@ -35,9 +35,13 @@ use std::num::NonZeroU16;
 use trunkline_verbs::SrqNumber;
 
 /// Versions of the session protocol that this node speaks.
-pub(crate) const SPOKEN: Versions = Versions { lowest: 4, highest: 4 };
-/// The only authentication method so far: none.
-pub(crate) const AUTH_NONE: u8 = 0;
+pub(crate) const SPOKEN: Versions = Versions { lowest: 5, highest: 5 };
+/// Features of this node: none yet. `docs/wire.md` assigns the bits.
+const FEATURES: u8 = 0;
+/// Features that a listener must have if a request wants them.
+const REQUIRED: u8 = 0x0f;
+/// UDP port to which a node takes packets, in place of which it may send 0.
+const UDP_PORT: u16 = 4791;
 /// Maximum number of pollers of a node: their SRQ numbers must fit a REP.
 pub(crate) const MAX_POLLERS: u16 = 32;
 
@@ -113,8 +117,8 @@ pub(crate) enum Refusal {
     NotTrunkline,
     /// The other side speaks only these protocol versions.
     Version(Versions),
-    /// The authentication method is not supported.
-    Authentication,
+    /// The node lacks a feature that the other side requires.
+    Feature,
     /// The session that the request belongs to is over. The other side should start a new one.
     Stale,
     /// The request breaks the protocol.
@@ -141,7 +145,7 @@ impl Refusal {
     /// Refusals that consist of a code only.
     const PLAIN: [Self; 9] = [
         Self::NotTrunkline,
-        Self::Authentication,
+        Self::Feature,
         Self::Stale,
         Self::Malformed,
         Self::ShuttingDown,
@@ -155,7 +159,7 @@ impl Refusal {
         match self {
             Self::NotTrunkline => 1,
             Self::Version(_) => OTHER_VERSION,
-            Self::Authentication => 3,
+            Self::Feature => 3,
             Self::Stale => 4,
             Self::Malformed => 5,
             Self::ShuttingDown => 6,
@@ -215,7 +219,7 @@ impl Refusal {
         match self {
             Self::NotTrunkline => "it took the request for that of another protocol",
             Self::Version(_) => "its protocol version is another",
-            Self::Authentication => "it wants another authentication method",
+            Self::Feature => "it lacks a feature of the protocol that this node requires: update it",
             Self::Stale => "the session it belonged to was over",
             Self::Malformed => "it took the request for malformed",
             Self::ShuttingDown => "it is shutting down",
@@ -241,15 +245,15 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-fn begin(version_and_auth: [u8; 2]) -> Vec<u8> {
+fn begin() -> Vec<u8> {
     let mut out = MAGIC.to_vec();
-    out.extend(version_and_auth);
+    out.extend([SPOKEN.highest, FEATURES]);
     out
 }
 
-/// Checks the prefix of requests and replies. `lowest` is the lowest version that the sender speaks, zero if
-/// it names none. The highest is in the bytes.
-fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<(), Refusal> {
+/// Checks the prefix of requests and replies, and returns the features in it. `lowest` is the lowest version that the
+/// sender speaks, zero if it names none. The highest is in the bytes.
+fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<u8, Refusal> {
     if bytes.get(..4) != Some(&MAGIC[..]) {
         return Err(Refusal::NotTrunkline);
     }
@@ -258,17 +262,19 @@ fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<(), Refusal> {
     if SPOKEN.common(theirs).is_none() {
         return Err(Refusal::Version(theirs));
     }
-    if bytes.get(5) != Some(&AUTH_NONE) {
-        return Err(Refusal::Authentication);
-    }
-    Ok(())
+    bytes.get(5).copied().ok_or(Refusal::Malformed)
+}
+
+/// Refuses a port other than the usual one: devices send to no other yet.
+fn check_udp_port(port: u16) -> Result<(), Refusal> {
+    if [0, UDP_PORT].contains(&port) { Ok(()) } else { Err(Refusal::Feature) }
 }
 
 impl Hello {
-    /// Encodes the private data: 54 of the 56 bytes of a REQ.
+    /// Encodes the private data: the 56 bytes of a REQ.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let echo = self.echo.unwrap_or_default();
-        let mut out = begin([SPOKEN.highest, AUTH_NONE]);
+        let mut out = begin();
         out.extend(self.listener_port.get().to_be_bytes());
         out.extend(self.session.epoch.to_be_bytes());
         out.extend(self.session.number.to_be_bytes());
@@ -278,6 +284,7 @@ impl Hello {
         out.extend(self.pollers.to_be_bytes());
         out.extend([self.connections.code(), SPOKEN.lowest]);
         out.extend(self.cookie.map_or([0; 16], |Cookie(cookie)| cookie));
+        out.extend([0; 2]);
         out
     }
 
@@ -286,7 +293,10 @@ impl Hello {
     /// # Errors
     /// The refusal to answer with.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        check_prefix(bytes, bytes.get(37).copied())?;
+        if check_prefix(bytes, bytes.get(37).copied())? & REQUIRED != 0 {
+            return Err(Refusal::Feature);
+        }
+        check_udp_port(array(bytes, 54).map(u16::from_be_bytes).ok_or(Refusal::Malformed)?)?;
         let read = || -> Option<Self> {
             let cookie = array(bytes, 38)?;
             let echo = SessionName {
@@ -321,12 +331,13 @@ impl Welcome {
         u16::try_from(self.srqs.len()).unwrap_or(u16::MAX)
     }
 
-    /// Encodes the private data: at most 148 of the 196 bytes of a REP.
+    /// Encodes the private data: at most 152 of the 196 bytes of a REP.
     pub(crate) fn emit(&self) -> Vec<u8> {
-        let mut out = begin([SPOKEN.highest, AUTH_NONE]);
+        let mut out = begin();
         out.extend([SPOKEN.lowest, u8::try_from(self.pollers()).unwrap_or(u8::MAX)]);
         out.extend(self.session.epoch.to_be_bytes());
         out.extend(self.session.number.to_be_bytes());
+        out.extend([0; 4]);
         for srq in &self.srqs {
             out.extend(srq.get().to_be_bytes());
         }
@@ -338,14 +349,18 @@ impl Welcome {
     /// # Errors
     /// The fault in the data.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        check_prefix(bytes, bytes.get(6).copied())?;
+        if check_prefix(bytes, bytes.get(6).copied())? != FEATURES {
+            // It agrees to what was not wanted.
+            return Err(Refusal::Malformed);
+        }
+        check_udp_port(array(bytes, 20).map(u16::from_be_bytes).ok_or(Refusal::Malformed)?)?;
         let read = || -> Option<Self> {
             let pollers = u16::from(*bytes.get(7)?);
             if !(1..=MAX_POLLERS).contains(&pollers) {
                 return None;
             }
             let srqs = (0..usize::from(pollers))
-                .map(|index| array(bytes, 20 + 4 * index).map(u32::from_be_bytes))
+                .map(|index| array(bytes, 24 + 4 * index).map(u32::from_be_bytes))
                 .map(|number| number.filter(|&n| n <= 0xff_ffff).map(SrqNumber::new))
                 .collect::<Option<Vec<_>>>()?;
             Some(Self {
@@ -396,6 +411,18 @@ mod tests {
             bytes.resize(56, 0);
             assert_eq!(Hello::parse(&bytes), Ok(hello));
         }
+        let mut usual = hello().emit();
+        usual[54..].copy_from_slice(&4791_u16.to_be_bytes());
+        assert_eq!(Hello::parse(&usual), Ok(hello()));
+        for (at, value, refusal) in [(5, 0x10, Refusal::Malformed), (20, 1, Refusal::Feature)] {
+            let mut bytes = welcome(1).emit();
+            bytes[at] = value;
+            assert_eq!(
+                Welcome::parse(&bytes),
+                Err(refusal),
+                "agreed to what nobody wanted, or at another port"
+            );
+        }
         for pollers in [1, u32::from(MAX_POLLERS)] {
             let mut bytes = welcome(pollers).emit();
             assert!(bytes.len() <= 196);
@@ -417,10 +444,14 @@ mod tests {
             Hello::parse(&bytes)
         };
         assert_eq!(with(0, b'X'), Err(Refusal::NotTrunkline));
-        assert_eq!(with(4, 3), Err(Refusal::Version(Versions { lowest: 4, highest: 3 })));
-        assert_eq!(with(37, 5), Err(Refusal::Version(Versions { lowest: 5, highest: 4 })));
+        assert_eq!(with(4, 4), Err(Refusal::Version(Versions { lowest: 5, highest: 4 })));
+        assert_eq!(with(37, 6), Err(Refusal::Version(Versions { lowest: 6, highest: 5 })));
         assert!(with(4, 9).is_ok() && with(37, 1).is_ok(), "a node that speaks other versions, too");
-        assert_eq!(with(5, 9), Err(Refusal::Authentication));
+        for required in [1, 2, 4, 8] {
+            assert_eq!(with(5, 0xf0 | required), Err(Refusal::Feature));
+        }
+        assert!(with(5, 0xf0).is_ok(), "features that a listener need not know");
+        assert_eq!(with(54, 0x12), Err(Refusal::Feature), "another port");
         assert_eq!(with(33, 2), Err(Refusal::Malformed));
         assert_eq!(with(34, 1), Err(Refusal::Malformed));
         assert_eq!(with(36, 0), Err(Refusal::Malformed));
@@ -444,10 +475,10 @@ mod tests {
         ] {
             assert_eq!((ours.common(theirs), theirs.common(ours)), (common, common));
         }
-        let refusal = Refusal::parse(b"TRNK\x07\x02\x05\0").unwrap();
-        assert_eq!(refusal.cause(), PeerDown::Version { ours: (4, 4), theirs: (5, 7) });
+        let refusal = Refusal::parse(b"TRNK\x08\x02\x06\0").unwrap();
+        assert_eq!(refusal.cause(), PeerDown::Version { ours: (5, 5), theirs: (6, 8) });
         let text = refusal.cause().to_string();
-        assert!(text.contains("versions 5 to 7") && text.contains("version 4"), "{text}");
-        assert_eq!(refusal.emit()[4..7], [4, 2, 4], "a refusal names our own");
+        assert!(text.contains("versions 6 to 8") && text.contains("version 5"), "{text}");
+        assert_eq!(refusal.emit()[4..7], [5, 2, 5], "a refusal names our own");
     }
 }

@@ -7,117 +7,15 @@
 //! Nothing here outlives its message: dropping a message that waits returns its memory.
 #![forbid(unsafe_code)]
 
-use super::queue::Outbound;
+use super::outbound::{Copying, Outbound};
 use super::{Resources, Trunk, lane};
 use crate::PeerDown;
-use crate::buffer::{Block, NotNow};
+use crate::buffer::NotNow;
 use crate::trunk::rendezvous::REQUESTS_PER_LANE;
-use std::collections::VecDeque;
 
-/// Bytes that a poller copies in one turn. A fresh page costs more than its copy, so a piece takes 50 to 150
-/// microseconds, as long as sixteen small calls. Smaller pieces would not let a busy poller copy faster, and
-/// each turn looks at all queues.
-const PIECE: usize = 256 << 10;
-/// The same in a simulation. Its messages are smaller, and its faults must meet messages that are copied in
-/// part.
-const SIMULATED_PIECE: usize = 16 << 10;
 /// Number of unordered messages of a lane that are copied in turns. With more, all of them would be announced
 /// later.
 const AT_ONCE: usize = 4;
-
-/// Copy of a large message.
-#[derive(Debug)]
-pub(super) struct Copying {
-    block: Block,
-    done: usize,
-}
-
-impl Copying {
-    fn left(&self) -> usize {
-        self.block.len() - self.done
-    }
-
-    pub(super) fn is_whole(&self) -> bool {
-        self.left() == 0
-    }
-
-    pub(super) fn block(&self) -> &Block {
-        &self.block
-    }
-
-    pub(super) fn into_block(self) -> Block {
-        self.block
-    }
-
-    /// Copies the next bytes of a message with these parts.
-    fn copy(&mut self, parts: [&[u8]; 2], bytes: usize) {
-        let (mut start, end) = (0, self.done + bytes);
-        for part in parts {
-            let (from, to) = (self.done.max(start), end.min(start + part.len()));
-            if from < to {
-                self.block.write(from, &part[from - start..to - start]);
-                self.done = to;
-            }
-            start += part.len();
-        }
-    }
-}
-
-/// The bytes that the poller may still copy in this turn, and the trunks with more to copy, in order.
-#[derive(Debug)]
-pub(crate) struct CopyTurns {
-    piece: usize,
-    left: usize,
-    waiting: VecDeque<usize>,
-    /// Current trunk, by place in the poller's table.
-    current: Option<usize>,
-}
-
-impl CopyTurns {
-    pub(super) fn new(is_simulated: bool) -> Self {
-        let piece = if is_simulated { SIMULATED_PIECE } else { PIECE };
-        Self { piece, left: piece, waiting: VecDeque::new(), current: None }
-    }
-
-    /// Begins a turn of the poller.
-    pub(crate) fn begin(&mut self) {
-        self.left = self.piece;
-        self.current = None;
-    }
-
-    /// Returns the next trunk, if more may be copied in this turn of the poller.
-    pub(crate) fn next_trunk(&mut self) -> Option<usize> {
-        self.current = if self.left > 0 { self.waiting.pop_front() } else { None };
-        self.current
-    }
-
-    /// Returns true if no trunk has anything to copy.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// Forgets all trunks.
-    pub(crate) fn clear(&mut self) {
-        self.waiting.clear();
-    }
-
-    /// Removes a trunk that has nothing more to copy.
-    pub(super) fn remove(&mut self, slot: usize) {
-        self.waiting.retain(|&other| other != slot);
-    }
-
-    /// Returns how many of `bytes` a trunk may copy now. If that is not all, the trunk waits for its next
-    /// turn.
-    fn allow(&mut self, slot: usize, bytes: usize) -> usize {
-        let is_its_turn = self.current == Some(slot) || self.waiting.is_empty();
-        let allowed = if is_its_turn { bytes.min(self.left) } else { 0 };
-        self.left -= allowed;
-        if allowed < bytes && !self.waiting.contains(&slot) {
-            self.waiting.push_back(slot);
-        }
-        allowed
-    }
-}
 
 impl Trunk {
     /// Copies as much as this turn of the poller allows. Returns true if a message can be announced.
@@ -180,7 +78,7 @@ impl Trunk {
                 Ok(block) => {
                     let has_begun = block.is_some();
                     if let Some(block) = block {
-                        message.copying = Some(Box::new(Copying { block, done: 0 }));
+                        message.copying = Some(Box::new(Copying::new(block)));
                     }
                     self.lanes[lane].queues[queue].put_back(message);
                     return has_begun;
@@ -254,37 +152,4 @@ enum Copied {
     NotNow,
     Part,
     Whole,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Trunks copy different amounts, some less than a piece. Checks what each has copied after a number of
-    /// the poller's turns.
-    #[test]
-    fn trunks_copy_in_turns_and_a_poller_one_piece_in_each_of_its_turns() {
-        let mut turns = CopyTurns::new(false);
-        let mut left = [5 * PIECE, 3 * PIECE + 1, PIECE / 4, 9 * PIECE];
-        let mut order = Vec::new();
-        while left.iter().any(|&left| left > 0) {
-            turns.begin();
-            let before = left.iter().sum::<usize>();
-            let mut copy = |turns: &mut CopyTurns, trunk: usize| {
-                let copied = if left[trunk] > 0 { turns.allow(trunk, left[trunk]) } else { 0 };
-                left[trunk] -= copied;
-                if copied > 0 {
-                    order.push(trunk);
-                }
-            };
-            // A trunk with new messages is pushed out first, and always in the same order.
-            (0..4).for_each(|trunk| copy(&mut turns, trunk));
-            while let Some(trunk) = turns.next_trunk() {
-                copy(&mut turns, trunk);
-            }
-            assert_eq!(before - left.iter().sum::<usize>(), PIECE.min(before), "a turn copies one piece");
-        }
-        assert!(turns.is_empty());
-        assert_eq!(order[..8], [0, 0, 1, 2, 3, 0, 1, 3], "nobody waits for more than one turn of each other");
-    }
 }

@@ -154,7 +154,7 @@ impl Trunk {
         for lane in &mut self.lanes {
             lane.fins.clear();
             for queue in &mut lane.queues {
-                queue.fail(self.peer, outcome, res);
+                queue.fail(self.peer, outcome, &mut res.shares, &mut res.events);
             }
         }
     }

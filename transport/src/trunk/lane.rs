@@ -1,7 +1,8 @@
 //! A lane: a trunk's state for one of the peer's pollers.
 #![forbid(unsafe_code)]
 
-use super::queue::{MessageQueue, Outbound};
+use super::outbound::Outbound;
+use super::queue::MessageQueue;
 use crate::credit::{GrantId, Grants, Spender, on_wire};
 use crate::report::LaneCounters;
 use crate::wire::frame::{Fin, Settled};

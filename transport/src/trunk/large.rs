@@ -5,12 +5,14 @@ use super::pipeline::{Parts, Read, Record};
 use super::{Outbound, Resources, Trunk};
 use crate::buffer::{Block, NotNow, Received};
 use crate::trunk::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Source};
-use crate::wire::frame::{self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, flags};
+use crate::wire::frame::{
+    self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, Header, TIMED_HEADER, flags,
+};
 use crate::wire::{EAGER_BYTES, MOST_ANNOUNCED};
 use crate::{Message, PeerDown, Screening, SendFailure, SendOutcome};
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
+use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Time};
 
 impl Trunk {
     /// Stages the announcement of a large message, if it can leave now.
@@ -49,8 +51,6 @@ impl Trunk {
         let lent = if is_copied { None } else { Some(self.lend(res, message)?) };
         let announced = self.announced_of(message);
         let (head, copied_head) = message.head.split_at_checked(announced).ok_or(NotNow::Wait)?;
-        let header = frame::message_header(head).and_then(|header| head.split_at_checked(header));
-        let (header, extensions) = header.ok_or(NotNow::Wait)?;
         let id = self.sources.next_id();
         let copied = message.copying.as_ref().map(|copying| copying.block().remote_address());
         let at = lent.as_ref().map(Hold::remote_address).or(copied).ok_or(NotNow::Wait)?;
@@ -61,10 +61,10 @@ impl Trunk {
             rkey: at.rkey.0,
             patience_ms: patience_ms(res, message),
         };
-        let begin = [header[0], header[1] | flags::ANNOUNCES];
-        let parts: [&[u8]; 4] = [&begin, &header[2..], &announcement.emit(), extensions];
-        let (deadline, has_time_left) = (message.deadline, frame::has_time_left(head));
-        let frame = Parts { parts: &parts, deadline, has_time_left };
+        let left = message.deadline.map(|deadline| frame::time_left(Some(deadline), res.time.now()));
+        let (header, size) = frame::message(message.header, flags::ANNOUNCES, 0, left);
+        let parts: [&[u8]; 3] = [&header[..size], &announcement.emit(), head];
+        let frame = Parts { parts: &parts, deadline: message.deadline.unwrap_or(Time::MAX) };
         self.stage(res, lane, false, &frame, Record::Announcement(id)).ok_or(NotNow::Wait)?;
         let copied = message.copying.take().map(|copying| Hold::Copied(copying.into_block()));
         let hold = lent.or(copied).ok_or(NotNow::Wait)?;
@@ -89,7 +89,7 @@ impl Trunk {
 
     /// Returns the bytes of a message's head that go in the announcing frame.
     pub(super) fn announced_of(&self, message: &Outbound) -> usize {
-        let most = MOST_ANNOUNCED.min(self.max_frame / 2);
+        let most = MOST_ANNOUNCED.min(self.max_frame / 2).saturating_sub(TIMED_HEADER);
         let has_room = message.head.len() <= most;
         if has_room && !message.body.is_empty() { message.head.len() } else { message.announced.min(most) }
     }
@@ -99,17 +99,19 @@ impl Trunk {
         &mut self,
         res: &mut Resources,
         lane: usize,
-        header_bytes: usize,
+        header: &Header,
         frame: Received,
     ) -> Result<(), FrameError> {
-        let request = Announcement::parse(frame.as_ref().get(header_bytes..).unwrap_or_default());
-        let head_bytes = frame.as_ref().len().saturating_sub(ANNOUNCEMENT);
+        let request = Announcement::parse(frame.as_ref().get(header.bytes..).unwrap_or_default());
+        // The rest of the frame is the first part of the contents.
+        let header = Header { bytes: header.bytes + ANNOUNCEMENT, ..*header };
+        let head_bytes = frame.as_ref().len().saturating_sub(header.bytes);
         let body_bytes = usize::try_from(request.body).unwrap_or(usize::MAX);
         let total = head_bytes.saturating_add(body_bytes);
         if body_bytes == 0 || total > res.shared.limits.max_message_bytes {
             return Err(FrameError::Broken("rendezvous of nothing, or beyond the agreed size"));
         }
-        if head_bytes > MOST_ANNOUNCED {
+        if frame.as_ref().len() > MOST_ANNOUNCED + ANNOUNCEMENT {
             return Err(FrameError::Broken("rendezvous whose head is longer than agreed"));
         }
         // Messages that only wait for credit to send their FIN count, too. Otherwise a peer that never grants
@@ -121,18 +123,19 @@ impl Trunk {
             let fin = Fin { id: request.id, status: FinStatus::Exhausted };
             self.lanes[lane].push_fin(fin, res.time.now_ms());
             self.mark(res);
-            let head = res.receives.message(frame);
-            res.events.given_up(self.origin(lane), head, total);
+            let part = res.receives.message(&header, frame);
+            res.events.given_up(self.origin(lane), part, total);
             return Ok(());
         }
         let patience = Duration::from_millis(u64::from(request.patience_ms.min(PATIENCE_MS)));
         // Waiting for memory may take long; it must not use up the receive slots.
-        let head = res.receives.message(frame);
+        let head = res.receives.message(&header, frame);
         self.sinks.add(Sink {
             lane,
             id: request.id,
+            header: header.message,
+            time_left_us: header.time_left_us,
             head: Some(head),
-            header_bytes,
             head_bytes,
             body_bytes,
             screening: if res.screens { None } else { Some(Screening::Undecided) },
@@ -149,16 +152,15 @@ impl Trunk {
         Ok(())
     }
 
-    /// Takes the frame of the oldest announcement that waits for a decision, and the length of its header. Call
-    /// [`Self::screened`] next.
-    pub(crate) fn take_unscreened(&mut self) -> Option<(Message, usize)> {
-        self.sinks.unscreened().and_then(|sink| Some((sink.head.take()?, sink.header_bytes)))
+    /// Takes the first part of the oldest announced message that waits for a decision. Call [`Self::screened`] next.
+    pub(crate) fn take_unscreened(&mut self) -> Option<Message> {
+        self.sinks.unscreened().and_then(|sink| sink.head.take())
     }
 
-    /// Applies the decision about that announcement, given its frame. A refused message is not READ; its FIN
+    /// Applies the decision about that announcement, given the first part. A refused message is not READ; its FIN
     /// tells the sender that this node is done with it.
-    pub(crate) fn screened(&mut self, res: &mut Resources, frame: Message, screening: Screening) {
-        let Some(sink) = self.sinks.screened(frame, screening) else { return self.mark(res) };
+    pub(crate) fn screened(&mut self, res: &mut Resources, part: Message, screening: Screening) {
+        let Some(sink) = self.sinks.screened(part, screening) else { return self.mark(res) };
         res.shares.unannounce(self.peer, 1);
         let fin = Fin { id: sink.id, status: FinStatus::Read };
         self.lanes[sink.lane].push_fin(fin, res.time.now_ms());
@@ -189,7 +191,8 @@ impl Trunk {
         }
         self.lanes[sink.lane].counters.count_received();
         let is_accepted = sink.screening == Some(Screening::Accepted);
-        let message = if is_accepted { Message::accepted(bytes) } else { Message::from(bytes) };
+        let create = if is_accepted { Message::accepted } else { Message::new };
+        let message = create(sink.header, sink.time_left_us, bytes);
         res.events.message(self.origin(sink.lane), message);
     }
 
@@ -237,9 +240,9 @@ impl Trunk {
         }
     }
 
-    /// Returns the bytes of the oldest message that waits for memory here, among those whose frame `is_it`
-    /// selects.
-    pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
+    /// Returns the bytes of the oldest message that waits for memory here, among those that `is_it` selects by their
+    /// first part.
+    pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         self.sinks.waiting_bytes(is_it)
     }
 }

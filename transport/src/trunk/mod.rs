@@ -15,14 +15,16 @@
 //! | `copying.rs` | copies of large messages that the peer may READ |
 //! | `timers.rs` | deadlines, keepalive, releasing credit |
 //! | `ending.rs` | taking a trunk down, in two phases |
-//! | `lane.rs`, `queue.rs` | one of the peer's pollers; messages that wait |
-//! | `resources.rs` | resources shared by all trunks of a poller |
+//! | `lane.rs`, `queue.rs`, `outbound.rs` | one of the peer's pollers; messages that wait, in order and one by one |
+//! | `resources.rs`, `events.rs` | resources shared by all trunks of a poller; events for the driver |
 #![forbid(unsafe_code)]
 
 mod copying;
 mod ending;
+mod events;
 mod lane;
 mod large;
+mod outbound;
 mod pipeline;
 mod queue;
 mod receiving;
@@ -33,8 +35,9 @@ mod signals;
 mod timers;
 
 pub(crate) use ending::destroy_ini;
+pub(crate) use outbound::Outbound;
 pub(crate) use pipeline::parse_wr_id;
-pub(crate) use queue::{Cancelling, MessageQueue, Outbound};
+pub(crate) use queue::{Cancelling, MessageQueue};
 pub(crate) use resources::{ReceiveRoom, Resources, SendRoom};
 
 use crate::PeerKey;

@@ -10,8 +10,10 @@
 //! frame keeps the delivery report of the bundled message, which has no work request.
 #![forbid(unsafe_code)]
 
+use super::events::Events;
 use super::lane::Lane;
-use super::resources::{Events, Resources, SendRoom};
+use super::outbound::Eager;
+use super::resources::{Resources, SendRoom};
 use super::signals::Signals;
 use crate::SendOutcome;
 use crate::messages::{DeliveryReport, Report};
@@ -78,8 +80,6 @@ pub(super) struct Frame {
     bytes: usize,
     /// Deadline of the first message, after which it is not posted.
     deadline: Time,
-    /// True if the first message's header has a time left.
-    has_time_left: bool,
     /// Time as of which the times left in all its headers were written; [`Time::MAX`] if they differ.
     as_of: Time,
     /// True if the delivery of a bundled message is reported.
@@ -98,43 +98,21 @@ pub(super) struct BundledMessage {
     deadline: Time,
     /// Start of the message.
     begin: usize,
-    /// True if the header has a time left.
-    has_time_left: bool,
 }
 
-/// An outgoing frame, or a message bundled into one.
+/// An outgoing frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<'a> {
-    /// Parts of the frame, which follow each other.
+    /// Parts of the frame, which follow each other, from its header on.
     pub(super) parts: &'a [&'a [u8]],
-    /// Deadline, after which the message is not posted.
-    pub(super) deadline: Option<Time>,
-    /// True if the header has a time left.
-    pub(super) has_time_left: bool,
-}
-
-/// A message that may join a frame.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Joining<'a> {
-    pub(super) head: &'a [u8],
-    pub(super) body: &'a [u8],
-    /// Deadline, after which the message is not posted.
-    pub(super) deadline: Option<Time>,
-    /// True if the header has a time left.
-    pub(super) has_time_left: bool,
-    pub(super) delivery: DeliveryReport,
+    /// Deadline, after which the message is not posted; [`Time::MAX`] if its header has no time left.
+    pub(super) deadline: Time,
 }
 
 impl<'a> Parts<'a> {
     /// Creates a control frame.
     pub(super) fn own(parts: &'a [&'a [u8]]) -> Self {
-        Self { parts, deadline: None, has_time_left: false }
-    }
-
-    /// Returns true if the time left in the header is as of this moment, or if the header has none.
-    fn is_as_of(&self, now: Time) -> bool {
-        let header = self.parts.first().copied().unwrap_or_default();
-        !self.has_time_left || has_time(header, self.deadline, now)
+        Self { parts, deadline: Time::MAX }
     }
 
     /// Returns the size of all parts, in bytes.
@@ -286,8 +264,8 @@ impl Pipeline {
         self.has_room() && sends.has_room() && (self.max_inline >= HEADER || sends.has_slot())
     }
 
-    /// Adds a frame, with room for other messages to join if `may_be_joined`. Returns its number, or `None`
-    /// if there is no room for it.
+    /// Adds a frame, with room for other messages to join if `may_be_joined`. A time left in its header is as of `now`.
+    /// Returns its number, or `None` if there is no room for it.
     pub(super) fn stage(
         &mut self,
         sends: &mut SendRoom,
@@ -312,7 +290,7 @@ impl Pipeline {
             FrameBytes::Slot(slot)
         };
         sends.begin();
-        let deadline = message.deadline.unwrap_or(Time::MAX);
+        let deadline = message.deadline;
         self.earliest = self.earliest.min(deadline);
         let frame = Frame {
             lane,
@@ -320,8 +298,7 @@ impl Pipeline {
             begin,
             bytes,
             deadline,
-            has_time_left: message.has_time_left,
-            as_of: if message.is_as_of(now) { now } else { Time::MAX },
+            as_of: now,
             is_told: false,
             bundled: Vec::new(),
             given_up: 0,
@@ -330,21 +307,21 @@ impl Pipeline {
     }
 
     /// Adds a message to the staged frame with this number, unless the frame would exceed `most` bytes.
-    /// Returns true if it was added. This is cheapest if the header already has the message's length where a
-    /// bundle has it, and the right time left.
+    /// Returns true if it was added.
     #[inline]
     pub(super) fn join(
         &mut self,
         sends: &mut SendRoom,
         number: u64,
-        message: &Joining<'_>,
+        message: &Eager<'_>,
         most: usize,
         now: Time,
     ) -> bool {
         let at = usize::try_from(number.wrapping_sub(self.first) & SEQUENCES).unwrap_or(usize::MAX);
         let Some(Work { kind: WorkKind::Frame(frame), .. }) = self.work.get_mut(at) else { return false };
-        let Joining { head, body, deadline, has_time_left, delivery } = *message;
-        let bytes = head.len() + body.len();
+        let Eager { head, body, deadline, delivery, .. } = *message;
+        let (header, size) = message.header(now);
+        let bytes = size + head.len() + body.len();
         let begin = frame.begin + frame.bytes;
         if at < self.posted || begin + bytes > most {
             return false;
@@ -357,18 +334,15 @@ impl Pipeline {
                 slot
             }
         };
-        sends.write_both(slot, begin, head, body);
-        let length = u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
-        if head.get(BUNDLED_LENGTH..BUNDLED_LENGTH + length.len()) != Some(&length[..]) {
-            sends.write(slot, begin + BUNDLED_LENGTH, &length);
-        }
-        if has_time_left && (frame.as_of != now || !has_time(head, deadline, now)) {
+        sends.write(slot, begin, &header[..size]);
+        sends.write_both(slot, begin + size, head, body);
+        if deadline.is_some() && frame.as_of != now {
             frame.as_of = Time::MAX;
         }
         let deadline = deadline.unwrap_or(Time::MAX);
         frame.bytes += bytes;
         frame.is_told |= delivery.report == Report::Always;
-        frame.bundled.push(BundledMessage { delivery, deadline, begin, has_time_left });
+        frame.bundled.push(BundledMessage { delivery, deadline, begin });
         self.earliest = self.earliest.min(deadline);
         true
     }
@@ -516,7 +490,7 @@ impl Pipeline {
             };
             if frame.as_of != now {
                 frame.times_left().for_each(|(begin, deadline)| {
-                    write(begin + TIME_LEFT, &frame::time_left(deadline, now));
+                    write(begin + TIME_LEFT, &frame::time_left(Some(deadline), now));
                 });
             }
             match record {
@@ -659,25 +633,22 @@ impl Frame {
     fn take_late(&mut self, now: Time, record: &mut Record) -> Option<(usize, Record)> {
         self.given_up += 1;
         if self.deadline <= now {
-            (self.deadline, self.has_time_left) = (Time::MAX, false);
+            self.deadline = Time::MAX;
             return Some((self.begin, mem::replace(record, Record::Nothing)));
         }
         let late = self.bundled.iter_mut().find(|bundled| bundled.deadline <= now)?;
         let delivery = late.delivery;
         late.delivery.report = Report::Never;
-        (late.deadline, late.has_time_left) = (Time::MAX, false);
+        late.deadline = Time::MAX;
         Some((late.begin, Record::Message(delivery)))
     }
 
     /// Returns the starts of its messages with a time left, and their deadlines.
-    fn times_left(&self) -> impl Iterator<Item = (usize, Option<Time>)> {
-        let first = (self.begin, self.deadline, self.has_time_left);
-        let bundled =
-            self.bundled.iter().map(|bundled| (bundled.begin, bundled.deadline, bundled.has_time_left));
-        std::iter::once(first)
+    fn times_left(&self) -> impl Iterator<Item = (usize, Time)> {
+        let bundled = self.bundled.iter().map(|bundled| (bundled.begin, bundled.deadline));
+        std::iter::once((self.begin, self.deadline))
             .chain(bundled)
-            .filter(|(.., has_time_left)| *has_time_left)
-            .map(|(begin, deadline, _)| (begin, Some(deadline).filter(|deadline| *deadline < Time::MAX)))
+            .filter(|(_, deadline)| *deadline < Time::MAX)
     }
 }
 
@@ -719,12 +690,6 @@ impl WorkKind {
             Self::Frame(_) | Self::Keepalive(_) => Sge::default(),
         }
     }
-}
-
-/// Returns true if a header has this time left.
-#[inline]
-fn has_time(header: &[u8], deadline: Option<Time>, now: Time) -> bool {
-    header.get(TIME_LEFT..TIME_LEFT + 4) == Some(&frame::time_left(deadline, now)[..])
 }
 
 /// Prepares a frame for its first bundled message. Returns the slot for both, if there is one.

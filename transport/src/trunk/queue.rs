@@ -4,73 +4,15 @@
 //! out discharges the peer; messages that fail here are discharged here.
 #![forbid(unsafe_code)]
 
-use super::Resources;
-use super::copying::Copying;
+use super::events::Events;
+use super::outbound::Outbound;
 use crate::budget::Shares;
-use crate::messages::DeliveryReport;
-use crate::{Body, Connect, Destination, Outgoing, PeerDown, PeerKey, PollerChoice, SendOutcome, Token};
+use crate::{Connect, PeerDown, PeerKey, SendOutcome, Token};
 use std::collections::{BTreeSet, VecDeque};
 use trunkline_verbs::Time;
 
 /// Capacity, in messages, that an empty queue keeps.
 const KEPT: usize = 1024;
-/// Largest capacity of a head that is kept for reuse, in bytes.
-const KEPT_HEAD_BYTES: usize = 1024;
-
-/// A message that waits to leave.
-#[derive(Debug)]
-pub(crate) struct Outbound {
-    pub(super) delivery: DeliveryReport,
-    pub(super) destination: Destination,
-    pub(super) choice: PollerChoice,
-    pub(super) head: Vec<u8>,
-    /// Bytes of the head that go with the announcement if the message is large.
-    pub(super) announced: usize,
-    pub(super) body: Body,
-    pub(super) deadline: Option<Time>,
-    pub(super) ordered: bool,
-    /// Copy of a large message, which the peer will READ.
-    pub(super) copying: Option<Box<Copying>>,
-    connect: Connect,
-}
-
-impl Outbound {
-    /// Copies the head, into reused memory. A message that has to wait is reported when it is delivered.
-    pub(crate) fn new(message: &Outgoing<'_>, choice: PollerChoice, heads: &mut Heads) -> Self {
-        let mut head = heads.0.pop().unwrap_or_default();
-        head.extend_from_slice(message.head);
-        Self {
-            delivery: message.delivery().of_waiting(),
-            destination: message.destination,
-            choice,
-            head,
-            announced: message.announced,
-            body: message.body.clone(),
-            deadline: message.deadline,
-            ordered: message.ordered,
-            copying: None,
-            connect: message.connect,
-        }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.head.len().saturating_add(self.body.len())
-    }
-}
-
-/// Empty heads of messages that have left, kept for reuse.
-#[derive(Debug, Default)]
-pub(crate) struct Heads(Vec<Vec<u8>>);
-
-impl Heads {
-    /// Takes the head of a message that has left.
-    pub(super) fn rest(&mut self, mut head: Vec<u8>) {
-        if head.capacity() <= KEPT_HEAD_BYTES && self.0.len() < KEPT {
-            head.clear();
-            self.0.push(head);
-        }
-    }
-}
 
 /// Messages to be cancelled, wherever they wait.
 #[derive(Debug)]
@@ -164,10 +106,10 @@ impl MessageQueue {
     }
 
     /// Fails the peer's messages whose deadline has passed.
-    pub(crate) fn expire(&mut self, peer: PeerKey, res: &mut Resources) {
-        self.remove_late(res.time.now(), |message| {
-            res.shares.unqueue(peer, message.bytes());
-            res.events.never_sent(peer, message.delivery, PeerDown::Deadline);
+    pub(crate) fn expire(&mut self, peer: PeerKey, now: Time, shares: &mut Shares, events: &mut Events) {
+        self.remove_late(now, |message| {
+            shares.unqueue(peer, message.bytes());
+            events.never_sent(peer, message.delivery, PeerDown::Deadline);
         });
     }
 
@@ -199,21 +141,33 @@ impl MessageQueue {
     }
 
     /// Fails all messages, which are for this peer.
-    pub(crate) fn fail(&mut self, peer: PeerKey, outcome: SendOutcome, res: &mut Resources) {
+    pub(crate) fn fail(
+        &mut self,
+        peer: PeerKey,
+        outcome: SendOutcome,
+        shares: &mut Shares,
+        events: &mut Events,
+    ) {
         self.earliest = None;
         for message in self.messages.drain(..) {
-            res.shares.unqueue(peer, message.bytes());
-            res.events.sent(message.delivery, outcome);
+            shares.unqueue(peer, message.bytes());
+            events.sent(message.delivery, outcome);
         }
     }
 
     /// Fails the messages for this peer, except those that wait for a session.
-    pub(crate) fn fail_fast(&mut self, peer: PeerKey, outcome: SendOutcome, res: &mut Resources) {
+    pub(crate) fn fail_fast(
+        &mut self,
+        peer: PeerKey,
+        outcome: SendOutcome,
+        shares: &mut Shares,
+        events: &mut Events,
+    ) {
         let waiting = std::mem::take(&mut self.messages);
         let (waiting, failed) = waiting.into_iter().partition(|message| message.connect == Connect::Wait);
         self.messages = failed;
         let earliest = self.earliest;
-        self.fail(peer, outcome, res);
+        self.fail(peer, outcome, shares, events);
         (self.messages, self.earliest) = (waiting, earliest);
     }
 
@@ -227,7 +181,8 @@ impl MessageQueue {
 mod tests {
     use super::*;
     use crate::budget::{Counted, NodeBudgets, NodeLimits};
-    use crate::{Leaves, Report};
+    use crate::messages::DeliveryReport;
+    use crate::{Body, Destination, Leaves, MessageHeader, PollerChoice, Report};
     use std::sync::Arc;
 
     fn message(token: u64, deadline: Option<u64>) -> Outbound {
@@ -235,6 +190,7 @@ mod tests {
             delivery: DeliveryReport { token: Token(token), report: Report::Always },
             destination: Destination::Any,
             choice: PollerChoice::new(0),
+            header: MessageHeader { kind: 0x10, flags: 0, word: 0 },
             head: Vec::new(),
             announced: 0,
             body: Body::default(),

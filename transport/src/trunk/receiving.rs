@@ -74,7 +74,7 @@ impl Trunk {
             return Ok(());
         }
         match header.kind {
-            FrameKind::Announcement => self.take_request(res, lane, header.bytes, frame),
+            FrameKind::Announcement => self.take_request(res, lane, header, frame),
             FrameKind::Fin => self.take_fins(res, lane, body),
             FrameKind::Settings => self.take_settings(res, lane, Settings::parse(body)?),
             FrameKind::Unknown => {

@@ -13,8 +13,7 @@
 
 use crate::buffer::{Announced, Block};
 use crate::messages::DeliveryReport;
-use crate::wire::frame::{ANNOUNCEMENT, flags};
-use crate::{Body, Message, Screening};
+use crate::{Body, Message, MessageHeader, Screening};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge, Time};
@@ -39,11 +38,11 @@ pub(crate) struct Sink {
     pub(crate) lane: usize,
     /// Number that the sender gave it.
     pub(crate) id: u64,
-    /// Announcing frame, until there is memory for the whole message.
+    pub(crate) header: MessageHeader,
+    pub(crate) time_left_us: u32,
+    /// Part of the contents that came with the announcement, until there is memory for all of them.
     pub(crate) head: Option<Message>,
-    /// Bytes of the frame that precede the announcement.
-    pub(crate) header_bytes: usize,
-    /// Size of the frame without the announcement, in bytes.
+    /// Size of that part, in bytes.
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
     /// Decision of the driver; `None` while it is asked, within the round in which the frame came.
@@ -64,12 +63,8 @@ impl Sink {
 
     /// Takes memory for the whole message, and copies the head there.
     fn feed(&mut self, block: Block) {
-        let head = self.head.take();
-        let split = head.as_ref().and_then(|head| head.as_slice().split_at_checked(self.header_bytes));
-        if let Some((&[kind, set, ref header @ ..], rest)) = split {
-            block.write(0, &[kind, set & !flags::ANNOUNCES]);
-            block.write(2, header);
-            block.write(self.header_bytes, rest.get(ANNOUNCEMENT..).unwrap_or_default());
+        if let Some(head) = self.head.take() {
+            block.write(0, head.as_slice());
         }
         self.block = Some(block);
     }
@@ -134,10 +129,11 @@ impl Sinks {
         self.unfed.push_back(key);
     }
 
-    /// Returns the size of the oldest message that waits for memory, among those whose frame `is_it` selects.
-    pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
+    /// Returns the size of the oldest message that waits for memory, among those that `is_it` selects by
+    /// their first part.
+    pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         let waiting = self.unfed.iter().filter_map(|&key| self.open.get(key));
-        let mut chosen = waiting.filter(|sink| sink.head.as_ref().is_some_and(|head| is_it(head.as_slice())));
+        let mut chosen = waiting.filter(|sink| sink.head.as_ref().is_some_and(is_it));
         chosen.next().map(Sink::bytes)
     }
 

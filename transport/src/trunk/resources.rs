@@ -4,19 +4,16 @@
 //! trunk can use one part while it holds another.
 #![forbid(unsafe_code)]
 
-use super::copying::CopyTurns;
-use super::queue::Heads;
+use super::events::Events;
+use super::outbound::{CopyTurns, Heads};
 use crate::LogLimit;
 use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::Grants;
-use crate::messages::DeliveryReport;
 use crate::node::shared::NodeShared;
-use crate::{
-    Event, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Report, SendFailure, SendOutcome,
-};
-use bytes::Bytes;
-use std::collections::{BTreeSet, VecDeque};
+use crate::wire::frame::Header;
+use crate::{Message, PollerIndex};
+use bytes::{Buf, Bytes};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -293,16 +290,21 @@ impl ReceiveRoom {
 
     /// Returns the message in a frame. Unless it is short, it is lent while receive slots are plentiful, else
     /// copied.
-    pub(crate) fn message(&mut self, frame: Received) -> Message {
+    pub(crate) fn message(&mut self, header: &Header, frame: Received) -> Message {
+        let Header { message, time_left_us, bytes: start, .. } = *header;
         let frame = match frame.into_short() {
-            Ok(bytes) => return Message::from(bytes),
+            Ok(mut bytes) => {
+                bytes.advance(start.min(bytes.len()));
+                return Message::new(message, time_left_us, bytes);
+            }
             Err(frame) => frame,
         };
         // A frame from another poller was copied there if necessary.
         if self.slots.lends(&frame) && self.slots.free() < self.low_water {
-            Message::from(Bytes::copy_from_slice(frame.as_ref()))
+            let contents = frame.as_ref().get(start..).unwrap_or_default();
+            Message::new(message, time_left_us, Bytes::copy_from_slice(contents))
         } else {
-            Message::lent(frame)
+            Message::lent(message, time_left_us, frame, start)
         }
     }
 
@@ -320,77 +322,6 @@ impl ReceiveRoom {
     /// Releases the device. Lent slots stay readable.
     pub(crate) fn close(&mut self) {
         self.slots.close();
-    }
-}
-
-/// Events for the driver, in order.
-#[derive(Debug, Default)]
-pub(crate) struct Events {
-    queue: VecDeque<Event>,
-    /// Peers to which a message was lost without a report to its sender.
-    lost: BTreeSet<PeerKey>,
-}
-
-impl Events {
-    pub(crate) fn message(&mut self, from: Origin, message: Message) {
-        self.queue.push_back(Event::Message(from, message));
-    }
-
-    /// Reports the outcome of a message, if its sender asked for it.
-    pub(crate) fn sent(&mut self, of: DeliveryReport, outcome: SendOutcome) {
-        let is_told = match of.report {
-            Report::Always => true,
-            Report::Failure => outcome != SendOutcome::Delivered,
-            Report::Never => false,
-        };
-        if is_told {
-            self.queue.push_back(Event::Sent(of.token, outcome));
-        }
-    }
-
-    /// Reports the outcome of a message that did not leave.
-    pub(crate) fn never_sent(&mut self, peer: PeerKey, of: DeliveryReport, cause: PeerDown) {
-        if of.report == Report::Never && !cause.ends_a_session() {
-            self.lost.insert(peer);
-        }
-        self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
-    }
-
-    /// Reports that a message with this head cannot be sent, in a session that goes on. The driver is
-    /// told even if it asked for no outcome: the peer may wait for the message.
-    pub(crate) fn not_sent(&mut self, to: Origin, head: Vec<u8>, of: DeliveryReport, cause: PeerDown) {
-        if of.report == Report::Never {
-            self.queue.push_back(Event::NotSent { to, head, cause });
-        } else {
-            self.never_sent(to.peer, of, cause);
-        }
-    }
-
-    pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {
-        self.lost.remove(&peer);
-        self.queue.push_back(Event::Peer(peer, event));
-    }
-
-    pub(crate) fn announced(&mut self, from: Origin) {
-        self.queue.push_back(Event::Announced(from));
-    }
-
-    pub(crate) fn given_up(&mut self, from: Origin, frame: Message, bytes: usize) {
-        self.queue.push_back(Event::GivenUp { from, frame, bytes });
-    }
-
-    /// Returns true if a message to the peer was lost in a session that goes on, without a report to its sender.
-    pub(crate) fn has_lost(&self, peer: PeerKey) -> bool {
-        self.lost.contains(&peer)
-    }
-
-    /// Takes the oldest event.
-    pub(crate) fn next(&mut self) -> Option<Event> {
-        self.queue.pop_front()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
     }
 }
 
@@ -468,25 +399,5 @@ impl Tails {
         slots.append(&mut self.slots);
         self.slots = slots;
         self.due = self.due.min(due);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Token;
-
-    #[test]
-    fn a_lost_message_counts_for_its_receiver_until_that_is_down() {
-        let [one, other] = [1_u16, 2].map(|port| PeerKey::new(([127, 0, 0, 1], port).into()));
-        let delivery = |report| DeliveryReport { token: Token(1), report };
-        let mut events = Events::default();
-        events.never_sent(one, delivery(Report::Never), PeerDown::Deadline);
-        events.never_sent(other, delivery(Report::Never), PeerDown::Deadline);
-        events.peer(other, PeerEvent::Down { cause: PeerDown::Closed });
-        assert!(events.has_lost(one) && !events.has_lost(other));
-        events.never_sent(other, delivery(Report::Always), PeerDown::Deadline);
-        events.never_sent(other, delivery(Report::Never), PeerDown::Closed);
-        assert!(!events.has_lost(other), "its sender or its receiver knows");
     }
 }

@@ -4,13 +4,13 @@
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
-use super::pipeline::{Completed, Joining, Late, Parts, Record};
+use super::outbound::Eager;
+use super::pipeline::{Completed, Late, Parts, Record};
 use super::queue::Cancelling;
 use super::{Outbound, Resources, Trunk};
 use crate::budget::Shares;
-use crate::messages::DeliveryReport;
 use crate::trunk::rendezvous::REQUESTS_PER_LANE;
-use crate::wire::frame::{self, FIN_ENTRIES, Fin};
+use crate::wire::frame::{self, FIN_ENTRIES, Fin, TIMED_HEADER};
 use crate::wire::settings::Settings;
 use crate::wire::{BUNDLE_BYTES, SLOT_BYTES};
 use crate::{Destination, Outgoing, PeerDown, PollerChoice, SendError, SendOutcome};
@@ -33,7 +33,7 @@ impl Trunk {
     ) -> Result<bool, SendError> {
         if let Some(lane) = self.lane_of(message.destination, choice)
             && self.lanes[lane].is_clear(message.ordered)
-            && self.try_join(res, lane, message.head, &message.body, message.delivery(), message.deadline)
+            && self.try_join(res, lane, &message.into())
         {
             return Ok(true);
         }
@@ -59,7 +59,7 @@ impl Trunk {
         };
         let at_once = self.lanes[lane].is_clear(message.ordered)
             && self.is_eager(bytes)
-            && self.try_eager(res, lane, message.head, &message.body, message.delivery(), message.deadline);
+            && self.try_eager(res, lane, &message.into());
         if !at_once {
             res.shares.queue(self.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
             let is_large = !self.is_eager(bytes);
@@ -95,8 +95,8 @@ impl Trunk {
         cause: PeerDown,
     ) {
         res.shares.unqueue(self.peer, message.bytes());
-        let head = mem::take(&mut message.head);
-        res.events.not_sent(self.origin(lane), head, message.delivery, cause);
+        let (header, head) = (message.header, mem::take(&mut message.head));
+        res.events.not_sent(self.origin(lane), header, head, message.delivery, cause);
         self.mark(res);
     }
 
@@ -204,9 +204,9 @@ impl Trunk {
         Some(usize::from(poller.0)).filter(|lane| *lane < self.lanes.len())
     }
 
-    /// Returns true if a message of this size goes by SEND.
+    /// Returns true if a message with contents of this size goes by SEND.
     pub(super) fn is_eager(&self, bytes: usize) -> bool {
-        bytes <= self.max_frame && bytes <= SLOT_BYTES
+        bytes.saturating_add(TIMED_HEADER) <= self.max_frame.min(SLOT_BYTES)
     }
 
     /// Stages everything in the queues that can leave.
@@ -255,8 +255,7 @@ impl Trunk {
         if self.lanes[lane].waits_for_read(message.ordered) {
             return false;
         }
-        let staged =
-            self.try_eager(res, lane, &message.head, &message.body, message.delivery, message.deadline);
+        let staged = self.try_eager(res, lane, &message.eager());
         if staged {
             res.shares.unqueue(self.peer, bytes);
         }
@@ -264,43 +263,25 @@ impl Trunk {
     }
 
     /// Stages a small message, if it can leave now.
-    fn try_eager(
-        &mut self,
-        res: &mut Resources,
-        lane: usize,
-        head: &[u8],
-        body: &[u8],
-        delivery: DeliveryReport,
-        deadline: Option<Time>,
-    ) -> bool {
-        if self.try_join(res, lane, head, body, delivery, deadline) {
+    fn try_eager(&mut self, res: &mut Resources, lane: usize, message: &Eager<'_>) -> bool {
+        if self.try_join(res, lane, message) {
             return true;
         }
-        let parts = Parts { parts: &[head, body], deadline, has_time_left: frame::has_time_left(head) };
+        let (header, size) = message.header(res.time.now());
+        let deadline = message.deadline.unwrap_or(Time::MAX);
+        let parts = Parts { parts: &[&header[..size], message.head, message.body], deadline };
         let may_join = parts.len() <= self.max_bundled;
-        let number = self.stage(res, lane, may_join, &parts, Record::Message(delivery));
+        let number = self.stage(res, lane, may_join, &parts, Record::Message(message.delivery));
         self.lanes[lane].last = number.filter(|_| may_join);
         number.is_some()
     }
 
     /// Adds a small message to the last frame of its lane, if it may leave with that frame.
     #[inline]
-    fn try_join(
-        &mut self,
-        res: &mut Resources,
-        lane: usize,
-        head: &[u8],
-        body: &[u8],
-        delivery: DeliveryReport,
-        deadline: Option<Time>,
-    ) -> bool {
+    fn try_join(&mut self, res: &mut Resources, lane: usize, message: &Eager<'_>) -> bool {
         let Some(last) = self.lanes[lane].last else { return false };
-        if head.len().saturating_add(body.len()) > self.max_bundled {
-            return false;
-        }
-        let has_time_left = frame::has_time_left(head);
-        let message = Joining { head, body, deadline, has_time_left, delivery };
-        self.pipeline.join(&mut res.sends, last, &message, self.max_bundle, res.time.now())
+        message.contents().saturating_add(TIMED_HEADER) <= self.max_bundled
+            && self.pipeline.join(&mut res.sends, last, message, self.max_bundle, res.time.now())
     }
 
     /// Stages our settings, before anything else on a lane. They use no credit.

@@ -96,7 +96,7 @@ impl Trunk {
         }
         for lane in &mut self.lanes {
             for queue in &mut lane.queues {
-                queue.expire(self.peer, res);
+                queue.expire(self.peer, res.time.now(), &mut res.shares, &mut res.events);
             }
         }
         for lane in 0..self.lanes.len() {

@@ -1,4 +1,4 @@
-//! The header that every frame begins with, and the bodies of the transport's frames.
+//! The header of every message, and the bodies of the transport's frames.
 //!
 //! Defines the layout; senders and receivers of a poller call it. It never panics on the bytes of a peer and
 //! never trusts a length in them: every claim of a frame is checked against the length that the device
@@ -7,16 +7,19 @@
 //! ```text
 //!  0 kind (1)  1 flags (1)  2 word (2)
 //!  4 grant (2)  6 want (1)  7 target poller (1)     written when the frame is posted
+//!    or length of the message (4)                   in a bundle
+//!  8 time left (4), if flagged                      written when the frame is posted
+//!  then an announcement (32), if flagged, and the contents
 //! ```
 //!
-//! | kind | length of the header | word | after the header |
-//! |---|---|---|---|
-//! | below 0x10: the transport's | 8 | | |
-//! | 0x01 Credit | 8 | position up to which its sender has released credit | nothing |
-//! | 0x02 Fin | 8 | entries | 16 bytes each: number (8), status (8) |
-//! | 0x03 Settings | 8 | zero | a list (`settings.rs`) |
-//! | 0x04 Bundle | 8 | messages | the messages, each with its length in bytes 4 to 7 of its header |
-//! | others: the driver's | 8 times the kind's upper four bits | the driver's | an announcement, if flagged; the rest |
+//! | kind | word | contents |
+//! |---|---|---|
+//! | 0x01 Credit | position up to which its sender has released credit | nothing |
+//! | 0x02 Fin | entries | 16 bytes each: number (8), status (8) |
+//! | 0x03 Settings | zero | a list (`settings.rs`) |
+//! | 0x04 Bundle | messages | the messages, each with its length in bytes 4 to 7 of its header |
+//! | others below 0x10 | reserved | |
+//! | from 0x10 | the driver's | the driver's |
 //!
 //! The QP that a frame came through identifies its poller, the completion gives its length, and the session
 //! its version. Credit positions are sent modulo 2^16.
@@ -26,8 +29,10 @@ use crate::wire::BUNDLE_BYTES;
 use std::ops::Range;
 use trunkline_verbs::Time;
 
-/// Size of the part that all headers share, in bytes. The size of longer headers is a multiple of it.
+/// Size of a header without a time left, in bytes.
 pub(crate) const HEADER: usize = 8;
+/// Size of a header with a time left, in bytes.
+pub(crate) const TIMED_HEADER: usize = 12;
 /// Offset of the word.
 pub(crate) const WORD: usize = 2;
 /// Start of the header bytes that are written when the frame is posted.
@@ -35,8 +40,8 @@ pub(crate) const SETTLED: usize = 4;
 /// Offset of the length of a message in a bundle.
 pub(crate) const BUNDLED_LENGTH: usize = SETTLED;
 /// Offset of the time left in a header that has one.
-pub(crate) const TIME_LEFT: usize = 16;
-/// Size of an announcement, in bytes. It lies between the driver's header and the bytes after it.
+pub(crate) const TIME_LEFT: usize = 8;
+/// Size of an announcement, in bytes. It lies between the header and the contents.
 pub(crate) const ANNOUNCEMENT: usize = 32;
 /// Size of one entry of a FIN, in bytes.
 pub(crate) const FIN_ENTRY: usize = 16;
@@ -51,10 +56,16 @@ pub(crate) mod flags {
     pub(crate) const ANNOUNCES: u8 = 0x02;
     /// The header has a time left, which is written when the frame is posted.
     pub(crate) const TIME_LEFT: u8 = 0x04;
-    /// Reserved, and zero.
-    pub(super) const RESERVED: u8 = 0x08;
+    /// Reserved for the key phase of a sealed frame, and zero.
+    pub(super) const PHASE: u8 = 0x08;
+    /// The flags that the driver sets.
+    pub(crate) const OF_DRIVER: u8 = 0xf0 | CRITICAL;
 }
 
+/// Flags of the driver's kinds only.
+const OF_MESSAGES: u8 = flags::ANNOUNCES | flags::TIME_LEFT;
+/// First kind of the driver.
+pub(crate) const DRIVER: u8 = 0x10;
 const CREDIT: u8 = 0x01;
 const FIN: u8 = 0x02;
 const SETTINGS: u8 = 0x03;
@@ -63,6 +74,18 @@ const BUNDLE: u8 = 0x04;
 pub(crate) const VOID: u8 = 0x00;
 /// Maximum size of the settings of a lane, in bytes.
 const MOST_SETTINGS: usize = 504;
+
+/// The part of a message's header that the driver chooses. `docs/wire.md` lists kinds and flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageHeader {
+    /// Kind, of 0x10 or more.
+    pub kind: u8,
+    /// Flags. The upper four are the driver's, and bit 0, which marks a message whose kind must not be ignored. The others
+    /// are the transport's.
+    pub flags: u8,
+    /// A word of the kind's.
+    pub word: u16,
+}
 
 /// Meaning of a frame for the transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,10 +110,12 @@ pub(crate) enum FrameKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: FrameKind,
-    /// Size of the whole header, in bytes.
+    /// Kind, the driver's flags, and word.
+    pub(crate) message: MessageHeader,
+    /// Time left, in microseconds; 0 without one.
+    pub(crate) time_left_us: u32,
+    /// Size of the header, in bytes.
     pub(crate) bytes: usize,
-    /// Word, whose meaning depends on the kind.
-    pub(crate) word: u16,
     /// Position up to which the receiver of this frame may send, modulo 2^16.
     pub(crate) grant: u16,
     /// Number of messages that wait at the sender for credit. The largest value stands for that number or
@@ -138,28 +163,21 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the header size of a kind, in bytes.
-const fn header_bytes(kind: u8) -> usize {
-    let eighths = (kind >> 4) as usize;
-    if eighths == 0 { HEADER } else { eighths * 8 }
+/// Returns the size of a header with these flags, and its time left in microseconds, from the start of a
+/// message. `None` if the message is too short. A time left of no limit counts as none, and one of 0 as 1.
+#[inline]
+fn time_of(message: &[u8], set: u8) -> Option<(usize, u32)> {
+    if set & flags::TIME_LEFT == 0 {
+        return Some((HEADER, 0));
+    }
+    let left = u32::from_le_bytes(*message.get(TIME_LEFT..)?.first_chunk()?);
+    Some((TIMED_HEADER, if left == u32::MAX { 0 } else { left.max(1) }))
 }
 
-/// Returns the header size of a driver's message, in bytes, if the header is valid: its kind is the
-/// driver's, it is as long as its kind and flags require, and it sets neither the reserved flag nor the
-/// one for an announcement.
+/// Returns true if these are the kind and flags of a driver's message without an announcement.
 #[inline]
-pub(crate) fn message_header(head: &[u8]) -> Option<usize> {
-    let (&kind, &set) = head.first().zip(head.get(1))?;
-    let bytes = header_bytes(kind);
-    let may_have = set & (flags::RESERVED | flags::ANNOUNCES) == 0;
-    let fits = set & flags::TIME_LEFT == 0 || bytes >= TIME_LEFT + 4;
-    (kind >= 0x10 && may_have && fits && head.len() >= bytes).then_some(bytes)
-}
-
-/// Returns true if a header of the driver has a time left to be written.
-#[inline]
-pub(crate) fn has_time_left(head: &[u8]) -> bool {
-    head.get(1).is_some_and(|set| set & flags::TIME_LEFT != 0)
+fn is_message(kind: u8, set: u8) -> bool {
+    kind >= DRIVER && set & (flags::PHASE | flags::ANNOUNCES) == 0
 }
 
 /// Returns the time left of a message that is about to leave, in microseconds. It is rounded up, so that it
@@ -171,25 +189,50 @@ pub(crate) fn time_left(deadline: Option<Time>, now: Time) -> [u8; 4] {
     left.and_then(|left| u32::try_from(left).ok()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
+/// Returns the header of a driver's message, as [`TIMED_HEADER`] bytes, and its size. `length` goes where a bundle has it.
+#[inline]
+pub(crate) fn message(
+    header: MessageHeader,
+    set: u8,
+    length: u32,
+    left: Option<[u8; 4]>,
+) -> ([u8; 12], usize) {
+    let MessageHeader { kind, flags: own, word } = header;
+    let timed = if left.is_some() { flags::TIME_LEFT } else { 0 };
+    let first = u64::from(kind)
+        | u64::from(own & flags::OF_DRIVER | set | timed) << 8
+        | u64::from(word) << 16
+        | u64::from(length) << 32;
+    let mut bytes = [0; TIMED_HEADER];
+    bytes[..HEADER].copy_from_slice(&first.to_le_bytes());
+    bytes[TIME_LEFT..].copy_from_slice(&left.unwrap_or_default());
+    (bytes, if left.is_some() { TIMED_HEADER } else { HEADER })
+}
+
+/// Returns the header of a frame of the transport, without its positions.
+const fn own(kind: u8, word: u16) -> [u8; HEADER] {
+    let [low, high] = word.to_le_bytes();
+    [kind, 0, low, high, 0, 0, 0, 0]
+}
+
 /// Returns the header of a Credit frame, without its positions.
 pub(crate) const fn credit() -> [u8; HEADER] {
-    [CREDIT, 0, 0, 0, 0, 0, 0, 0]
+    own(CREDIT, 0)
 }
 
 /// Returns the header of Settings, without its positions.
 pub(crate) const fn settings() -> [u8; HEADER] {
-    [SETTINGS, 0, 0, 0, 0, 0, 0, 0]
+    own(SETTINGS, 0)
 }
 
 /// Returns the header of a FIN, without its positions.
 pub(crate) fn fin(entries: usize) -> [u8; HEADER] {
-    [FIN, 0, u8::try_from(entries).unwrap_or(0), 0, 0, 0, 0, 0]
+    own(FIN, u16::try_from(entries).unwrap_or(0))
 }
 
 /// Returns the header of a bundle, without its positions.
 pub(crate) fn bundle(messages: u16) -> [u8; HEADER] {
-    let [low, high] = messages.to_le_bytes();
-    [BUNDLE, 0, low, high, 0, 0, 0, 0]
+    own(BUNDLE, messages)
 }
 
 /// Place in a bundle, from which its messages follow.
@@ -211,46 +254,66 @@ impl Bundle {
         self.left == 0
     }
 
-    /// Returns the range of the next message in a frame that [`Header::parse`] accepted. Messages that were given up are
+    /// Returns the next message in a frame that [`Header::parse`] accepted. Messages that were given up are
     /// left out. After an error, or the last message, returns `None`.
     ///
     /// # Errors
     /// Returns an error if the bundle is malformed.
     #[inline]
-    pub(crate) fn next(&mut self, frame: &[u8]) -> Option<Result<Range<usize>, FrameError>> {
+    pub(crate) fn next(&mut self, frame: &[u8]) -> Option<Result<Bundled, FrameError>> {
         loop {
             if self.at == frame.len() && self.left == 0 {
                 return None;
             }
-            let message = match bundled_message(&frame[self.at..]) {
-                Some(length) if self.left > 0 => self.at..self.at + length,
+            let message = match Bundled::parse(frame, self.at) {
+                Some(message) if self.left > 0 => message,
                 _ => {
                     *self = Self { at: frame.len(), left: 0 };
                     return Some(Err(FrameError::Broken("bundle whose messages do not fit it")));
                 }
             };
-            *self = Self { at: message.end, left: self.left - 1 };
-            if frame[message.start] >= 0x10 {
+            *self = Self { at: message.contents.end, left: self.left - 1 };
+            if message.header.kind >= DRIVER {
                 return Some(Ok(message));
             }
         }
     }
 }
 
-/// Returns the ranges of the messages in a bundle, as [`Bundle::next`] does.
-pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<Range<usize>, FrameError>> {
-    let mut bundle = Bundle::new(count);
-    std::iter::from_fn(move || bundle.next(frame))
+/// A message in a bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bundled {
+    pub(crate) header: MessageHeader,
+    /// Time left, in microseconds; 0 without one.
+    pub(crate) time_left_us: u32,
+    /// Place of its contents in the bundle.
+    pub(crate) contents: Range<usize>,
 }
 
-/// Returns the size of the first of these bundled messages, in bytes, if it is valid.
-#[inline]
-fn bundled_message(messages: &[u8]) -> Option<usize> {
-    let header = messages.first_chunk::<HEADER>()?;
-    let length = usize::try_from(u32_at(header, BUNDLED_LENGTH)).ok()?;
-    let message = messages.get(..length)?;
-    let is_void = header[0] < 0x10 && length >= HEADER;
-    (is_void || message_header(message).is_some()).then_some(length)
+impl Bundled {
+    /// Returns the message that begins at `at`, if it is valid.
+    #[inline]
+    fn parse(frame: &[u8], at: usize) -> Option<Self> {
+        let messages = frame.get(at..)?;
+        let &[kind, set, low, high, ref length @ ..] = messages.first_chunk::<HEADER>()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let message = messages.get(..length)?;
+        let word = u16::from_le_bytes([low, high]);
+        let header = MessageHeader { kind, flags: set & flags::OF_DRIVER, word };
+        if kind < DRIVER {
+            let is_void = length >= HEADER;
+            return is_void.then_some(Self { header, time_left_us: 0, contents: at..at + length });
+        }
+        let (bytes, time_left_us) = time_of(message, set)?;
+        let is_valid = is_message(kind, set) && bytes <= length;
+        is_valid.then_some(Self { header, time_left_us, contents: at + bytes..at + length })
+    }
+}
+
+/// Returns the messages in a bundle, as [`Bundle::next`] does.
+pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<Bundled, FrameError>> {
+    let mut bundle = Bundle::new(count);
+    std::iter::from_fn(move || bundle.next(frame))
 }
 
 impl Header {
@@ -265,33 +328,31 @@ impl Header {
     /// # Errors
     /// The first fault of the header.
     pub(crate) fn parse(received: &[u8]) -> Result<Self, FrameError> {
-        let Some(&[kind, set, low, high, grant_low, grant_high, want, target]) =
+        let Some(&[number, set, low, high, grant_low, grant_high, want, target]) =
             received.first_chunk::<HEADER>()
         else {
             return Err(FrameError::Broken("frame shorter than its header"));
         };
-        if set & flags::RESERVED != 0 {
+        if set & flags::PHASE != 0 {
             return Err(FrameError::Broken("reserved flag of a frame is set"));
         }
-        if matches!(kind, CREDIT | FIN | SETTINGS | BUNDLE) && set & !flags::CRITICAL != 0 {
+        let reserved =
+            if matches!(number, CREDIT | FIN | SETTINGS | BUNDLE) { !flags::CRITICAL } else { OF_MESSAGES };
+        if number < DRIVER && set & reserved != 0 {
             return Err(FrameError::Broken("flag that the kind of a frame does not have"));
         }
-        let bytes = header_bytes(kind);
-        let Some(rest) = received.len().checked_sub(bytes) else {
-            return Err(FrameError::Broken("frame shorter than its header"));
-        };
+        let timed = if number < DRIVER { Some((HEADER, 0)) } else { time_of(received, set) };
+        let (bytes, time_left_us) = timed.ok_or(FrameError::Broken("frame shorter than its header"))?;
+        let rest = received.len() - bytes;
         let (word, grant) = (u16::from_le_bytes([low, high]), u16::from_le_bytes([grant_low, grant_high]));
-        let kind = match kind {
-            0x10.. if set & flags::TIME_LEFT != 0 && bytes < TIME_LEFT + 4 => {
-                return Err(FrameError::Broken("flag that the kind of a frame does not have"));
-            }
-            0x10.. if set & flags::ANNOUNCES != 0 => FrameKind::Announcement,
-            0x10.. => FrameKind::Message,
+        let kind = match number {
+            DRIVER.. if set & flags::ANNOUNCES != 0 => FrameKind::Announcement,
+            DRIVER.. => FrameKind::Message,
             CREDIT => FrameKind::Credit,
             FIN => FrameKind::Fin,
             SETTINGS => FrameKind::Settings,
             BUNDLE => FrameKind::Bundle,
-            _ if set & flags::CRITICAL != 0 => return Err(FrameError::Kind(kind)),
+            _ if set & flags::CRITICAL != 0 => return Err(FrameError::Kind(number)),
             _ => FrameKind::Unknown,
         };
         let fits = match kind {
@@ -307,14 +368,15 @@ impl Header {
         if !fits {
             return Err(FrameError::Broken("frame whose length does not fit its kind"));
         }
-        Ok(Self { kind, bytes, word, grant, want, target })
+        let message = MessageHeader { kind: number, flags: set & flags::OF_DRIVER, word };
+        Ok(Self { kind, message, time_left_us, bytes, grant, want, target })
     }
 
     /// Returns the position up to which the sender has released credit, modulo 2^16. Frames that have one use
     /// no credit: Credit frames, and Settings, before which nothing can have been released.
     pub(crate) fn released(&self) -> Option<u16> {
         match self.kind {
-            FrameKind::Credit => Some(self.word),
+            FrameKind::Credit => Some(self.message.word),
             FrameKind::Settings => Some(0),
             _ => None,
         }
@@ -418,10 +480,11 @@ mod tests {
     fn each_kind_has_its_lengths() {
         let announces = flags::ANNOUNCES;
         for (kind, set, word, length, expected) in [
-            (0x40, flags::TIME_LEFT, 9, 32, FrameKind::Message),
+            (0x40, flags::TIME_LEFT, 9, 12, FrameKind::Message),
             (0x10, 0, 9, 8, FrameKind::Message),
-            (0xf0, 0xf0, 9, 120, FrameKind::Message),
-            (0x30, announces, 9, 24 + ANNOUNCEMENT, FrameKind::Announcement),
+            (0xf0, 0xf0, 9, 8, FrameKind::Message),
+            (0x30, announces, 9, 8 + ANNOUNCEMENT, FrameKind::Announcement),
+            (0x40, announces | flags::TIME_LEFT, 9, 12 + ANNOUNCEMENT, FrameKind::Announcement),
             (FIN, 0, 2, 40, FrameKind::Fin),
             (CREDIT, 0, 9, 8, FrameKind::Credit),
             (SETTINGS, 0, 9, 8, FrameKind::Settings),
@@ -431,7 +494,9 @@ mod tests {
         ] {
             let bytes = frame(kind, set, word, length);
             let header = Header::parse(&bytes).unwrap();
-            assert_eq!((header.kind, header.word, header.bytes), (expected, word, header_bytes(kind)));
+            let bytes_of = if set & flags::TIME_LEFT == 0 { HEADER } else { TIMED_HEADER };
+            assert_eq!((header.kind, header.bytes), (expected, bytes_of));
+            assert_eq!(header.message, MessageHeader { kind, flags: set & flags::OF_DRIVER, word });
             assert_eq!((header.grant, header.want, header.target), (0xfffe, 7, 2));
             let settled = Settled { grant: 0xfffe, want: 7, target: 2 };
             assert_eq!(settled.emit()[..], bytes[SETTLED..8]);
@@ -446,11 +511,12 @@ mod tests {
     fn nonsense_is_refused() {
         assert!(Header::parse(&[]).is_err() && Header::peek_target(&[0; 7]).is_none());
         for bad in [
-            frame(CREDIT, flags::RESERVED, 0, 8),
+            frame(CREDIT, flags::PHASE, 0, 8),
             frame(CREDIT, flags::TIME_LEFT, 0, 8),
             frame(SETTINGS, 0x80, 0, 8),
-            frame(0x20, flags::TIME_LEFT, 0, 64),
-            frame(0x40, 0, 0, 31),
+            frame(0x0f, flags::TIME_LEFT, 0, 64),
+            frame(0x40, flags::TIME_LEFT, 0, 11),
+            frame(0x40, 0, 0, 7),
             frame(FIN, 0, 0, 8),
             frame(SETTINGS, 0, 0, 9 + MOST_SETTINGS),
             frame(FIN, 0, 13, 8 + 13 * FIN_ENTRY),
@@ -474,7 +540,7 @@ mod tests {
         let mut kinds = Vec::new();
         for (name, bytes) in trunkline_testkit::wire_examples() {
             let header = Header::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let Header { kind, word, grant, want, target, .. } = header;
+            let Header { kind, message: MessageHeader { word, .. }, grant, want, target, .. } = header;
             let (head, rest) = bytes.split_at(header.bytes);
             let mut again = match kind {
                 FrameKind::Credit => credit().to_vec(),
@@ -495,8 +561,14 @@ mod tests {
                     again.extend(&rest[ANNOUNCEMENT..]);
                 }
                 FrameKind::Bundle => {
-                    let messages = bundled(&bytes, word).map(Result::unwrap);
-                    again.extend(messages.flat_map(|message| &bytes[message]));
+                    for Bundled { header, time_left_us, contents } in
+                        bundled(&bytes, word).map(Result::unwrap)
+                    {
+                        assert_eq!(time_left_us, 0, "no example has one");
+                        let length = u32::try_from(HEADER + contents.len()).unwrap();
+                        again.extend(&message(header, 0, length, None).0[..HEADER]);
+                        again.extend(&bytes[contents]);
+                    }
                 }
                 _ => again.extend(rest),
             }
@@ -525,15 +597,15 @@ mod tests {
     fn in_bundles(count: u16, messages: &[Vec<u8>]) -> Result<Vec<Range<usize>>, FrameError> {
         let bytes = [bundle(count).to_vec(), messages.concat()].concat();
         let header = Header::parse(&bytes).unwrap();
-        bundled(&bytes, header.word).collect()
+        bundled(&bytes, header.message.word).map(|message| message.map(|message| message.contents)).collect()
     }
 
     #[test]
     fn a_bundle_has_the_messages_that_were_not_given_up() {
         let (short, long) = (in_bundle(0x10, 0, 8), in_bundle(0x40, flags::TIME_LEFT, 50));
         let void = in_bundle(VOID, flags::TIME_LEFT, 40);
-        assert_eq!(in_bundles(1, std::slice::from_ref(&long)), Ok(std::iter::once(8..58).collect()));
-        assert_eq!(in_bundles(3, &[short.clone(), void.clone(), long.clone()]), Ok(vec![8..16, 56..106]));
+        assert_eq!(in_bundles(1, std::slice::from_ref(&long)), Ok(std::iter::once(20..58).collect()));
+        assert_eq!(in_bundles(3, &[short.clone(), void.clone(), long.clone()]), Ok(vec![16..16, 68..106]));
         assert_eq!(in_bundles(1, &[void]), Ok(vec![]));
         for (count, broken) in [
             (1, vec![]),
@@ -541,10 +613,9 @@ mod tests {
             (1, vec![long.clone(), short]),
             (1, vec![long[..49].to_vec()]),
             (1, vec![long, vec![0x10; 7]]),
-            (1, vec![in_bundle(0x40, 0, 31)]),
+            (1, vec![in_bundle(0x40, flags::TIME_LEFT, 11)]),
             (1, vec![in_bundle(0x40, flags::ANNOUNCES, 80)]),
-            (1, vec![in_bundle(0x20, flags::TIME_LEFT, 80)]),
-            (1, vec![in_bundle(0x40, flags::RESERVED, 80)]),
+            (1, vec![in_bundle(0x40, flags::PHASE, 80)]),
             (1, vec![[&[0x10, 0, 0, 0, 7, 0, 0, 0][..], &[0; 8]].concat()]),
             (1, vec![[&[VOID, 0, 0, 0, 0, 0, 0, 0][..], &[0; 8]].concat()]),
         ] {
@@ -572,18 +643,21 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_the_driver_are_checked() {
-        assert_eq!(message_header(&frame(0x40, flags::TIME_LEFT | 0x80, 0, 40)), Some(32));
-        for bad in [
-            frame(0x40, 0, 0, 31),
-            frame(0x0f, 0, 0, 8),
-            frame(0x20, flags::TIME_LEFT, 0, 16),
-            frame(0x20, flags::ANNOUNCES, 0, 16),
-            vec![0x10],
-            vec![],
+    fn headers_of_messages_survive_the_round_trip() {
+        let header = MessageHeader { kind: 0x40, flags: 0x81, word: 0x1234 };
+        for (set, left, kind, left_us) in [
+            (0, None, FrameKind::Message, 0),
+            (0, Some(7), FrameKind::Message, 7),
+            (0, Some(0), FrameKind::Message, 1),
+            (flags::ANNOUNCES, Some(u32::MAX), FrameKind::Announcement, 0),
         ] {
-            assert_eq!(message_header(&bad), None, "{bad:?}");
+            let (bytes, size) = message(header, set, 0, left.map(u32::to_le_bytes));
+            let parsed = Header::parse(&[&bytes[..size], &[0; ANNOUNCEMENT]].concat()).unwrap();
+            assert_eq!((parsed.kind, parsed.message, parsed.time_left_us), (kind, header, left_us));
+            assert_eq!(parsed.bytes, size);
         }
+        let (bytes, _) = message(MessageHeader { flags: 0xff, ..header }, 0, 0, None);
+        assert_eq!(bytes[1], 0xf1, "the transport's flags are its own");
     }
 
     #[test]

@@ -41,4 +41,4 @@ pub use random::{Random, bytes_of, key, pattern};
 pub use scrape::{Labels, Sample, parse_scrape};
 pub use stepped::Stepped;
 pub use wait::{wait_readable, wait_until};
-pub use wire_examples::wire_examples;
+pub use wire_examples::{message_in, wire_examples};

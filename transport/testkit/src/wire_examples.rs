@@ -21,3 +21,13 @@ pub fn wire_examples() -> Vec<(String, Vec<u8>)> {
     assert!(!frames.is_empty(), "the document has no examples");
     frames
 }
+
+/// Returns kind, the driver's flags and word of a frame that is one message, and its contents, as far as they are in the
+/// frame.
+#[must_use]
+pub fn message_in(frame: &[u8]) -> ([u8; 4], &[u8]) {
+    let (kind, flags) = (frame[0], frame[1]);
+    let timed = if flags & 4 == 0 { 0 } else { 4 };
+    let announcement = if flags & 2 == 0 { 0 } else { 32 };
+    ([kind, flags & 0xf1, frame[2], frame[3]], &frame[8 + timed + announcement..])
+}

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use trunkline_machine::{Machine, Turn};
 pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
-    Begun, Body, Connect, Destination, Event, Leaves, Message, Node, NodeOptions, NodeReport, Origin,
-    Outgoing, PeerDown, PeerEvent, PeerKey, PollerHandle, PollerIndex, Report, Screening, SendError,
+    Begun, Body, Connect, Destination, Event, Leaves, Message, MessageHeader, Node, NodeOptions, NodeReport,
+    Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerHandle, PollerIndex, Report, Screening, SendError,
     SendOutcome, Token, Transport,
 };
 use trunkline_verbs::Time;
@@ -34,7 +34,6 @@ pub const ACCEPTED: u8 = b'a';
 pub const UNREPORTED: u64 = 1 << 41;
 
 /// Kind of messages whose header has a time left: 24 bytes.
-pub const TIMED: u8 = 0x30;
 
 #[derive(Debug)]
 pub enum Job {
@@ -54,7 +53,7 @@ pub enum Job {
         head: Vec<u8>,
         token: u64,
     },
-    /// Sends a message with the test's own header, of kind [`TIMED`], to one of the peer's pollers.
+    /// Sends a message with a time left to one of the peer's pollers.
     Timed {
         peer: PeerKey,
         poller: u16,
@@ -73,6 +72,8 @@ pub enum Job {
 pub enum Happened {
     Connecting(SocketAddr, PeerKey),
     Message(Origin, Bytes),
+    /// A message of [`Job::Timed`] with this time left in microseconds, and its first byte.
+    Timed(u32, u8),
     Kept(usize),
     Sent(u64, SendOutcome),
     Peer(PeerKey, PeerEvent),
@@ -82,12 +83,9 @@ pub enum Happened {
 }
 
 /// Header of the tests' messages, of a kind that the transport does not know.
-pub const HEADER: [u8; 8] = [0x10, 0, 0x34, 0x12, 0, 0, 0, 0];
-
-/// Returns a head with that header.
-fn head(bytes: &[u8]) -> Vec<u8> {
-    [&HEADER, bytes].concat()
-}
+pub const HEADER: MessageHeader = MessageHeader { kind: 0x10, flags: 0, word: 0x1234 };
+/// Header of the messages of [`Job::Timed`].
+const TIMED: MessageHeader = MessageHeader { kind: 0x4f, ..HEADER };
 
 type Jobs = Arc<Mutex<VecDeque<Job>>>;
 
@@ -114,8 +112,9 @@ impl Probe {
             session: Some(to.session),
             connect: Connect::FailFast,
             ordered: false,
-            head: &head(&[ANSWER]),
-            announced: HEADER.len(),
+            header: HEADER,
+            head: &[ANSWER],
+            announced: 0,
             body: body.clone().into(),
             token: Token(u64::MAX),
             deadline: None,
@@ -141,8 +140,9 @@ impl Probe {
                     session: None,
                     connect,
                     ordered: false,
-                    head: &head(&bytes),
-                    announced: HEADER.len(),
+                    header: HEADER,
+                    head: &bytes,
+                    announced: 0,
                     body: body.into(),
                     token: Token(token),
                     deadline: deadline.map(|after| transport.now() + after),
@@ -160,8 +160,9 @@ impl Probe {
                     session: Some(to.session),
                     connect: Connect::FailFast,
                     ordered: false,
-                    head: &head(&bytes),
-                    announced: HEADER.len(),
+                    header: HEADER,
+                    head: &bytes,
+                    announced: 0,
                     body: Body::new(),
                     token: Token(token),
                     deadline: None,
@@ -179,6 +180,7 @@ impl Probe {
                     session: None,
                     connect: Connect::FailFast,
                     ordered: false,
+                    header: TIMED,
                     head: &head,
                     announced: head.len(),
                     body: body.into(),
@@ -207,15 +209,18 @@ impl Probe {
                 }
             }
             Event::GivenUp { bytes, .. } => self.tell(Happened::GivenUp(bytes)),
-            Event::NotSent { to, head, cause } => self.tell(Happened::NotSent(to, head, cause)),
+            Event::NotSent { to, header, head, cause } => {
+                assert_eq!(header, HEADER);
+                self.tell(Happened::NotSent(to, head, cause));
+            }
             Event::Peer(peer, event) => self.tell(Happened::Peer(peer, event)),
         }
     }
 
     fn announced(&mut self, transport: &mut Transport, from: Origin) {
         let announcement = transport.announcement(from).unwrap();
-        assert!(self.screens && announcement.header().len() == HEADER.len());
-        let screening = match announcement.part().first() {
+        assert!(self.screens && announcement.part().header() == HEADER);
+        let screening = match announcement.part().as_slice().first() {
             Some(&REFUSED) => Screening::Refused,
             Some(&ACCEPTED) => Screening::Accepted,
             _ => Screening::Undecided,
@@ -224,14 +229,12 @@ impl Probe {
     }
 
     fn message(&mut self, transport: &mut Transport, from: Origin, message: Message) {
-        let is_accepted = message.is_accepted();
-        let frame = message.bytes_from(0);
-        assert_eq!(is_accepted, self.screens && frame.get(HEADER.len()) == Some(&ACCEPTED));
-        if frame[0] == TIMED {
-            return self.tell(Happened::Message(from, frame));
+        assert_eq!(message.is_accepted(), self.screens && message.as_slice().first() == Some(&ACCEPTED));
+        if message.header() == TIMED {
+            return self.tell(Happened::Timed(message.time_left_us(), message.as_slice()[0]));
         }
-        assert_eq!(frame[0], HEADER[0]);
-        let bytes = frame.slice(HEADER.len()..);
+        assert_eq!(message.header(), HEADER);
+        let bytes = message.bytes_from(0);
         match bytes.first() {
             Some(&ECHO) => self.echo(transport, from, bytes.slice(1..)),
             Some(&KEEP) => {
@@ -461,6 +464,14 @@ impl TestNode {
     pub fn message(&mut self) -> (Origin, Bytes) {
         self.wait("message", |_, event| match event {
             Happened::Message(from, bytes) => Some((*from, bytes.clone())),
+            _ => None,
+        })
+    }
+
+    /// Returns the time left of the next message of [`Job::Timed`], in microseconds, and its first byte.
+    pub fn timed(&mut self) -> (u32, u8) {
+        self.wait("a message with a time left", |_, event| match event {
+            Happened::Timed(left_us, first) => Some((*left_us, *first)),
             _ => None,
         })
     }

@@ -43,7 +43,7 @@ fn frames_of_half_made_sessions_take_nothing_from_those_that_are_up() {
         let host = fresh_address().ip();
         let options = SoftOptions { addresses: vec![host], ..SoftOptions::default() };
         let dialer = HandMadePeer::new(SoftDevice::open(options).unwrap(), host).unwrap();
-        let mut crowd = Crowd::dial(dialer, node.address, ASKED, 4, frames).unwrap();
+        let mut crowd = Crowd::dial(dialer, node.address, ASKED, 5, frames).unwrap();
         let accepted = accepted(&mut crowd);
         // Sessions that end because of their frames make room for more.
         assert!(accepted >= 200, "{accepted}");

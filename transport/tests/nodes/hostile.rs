@@ -153,9 +153,11 @@ impl RawPeer {
                     id.attach(Arc::clone(&tgt)).unwrap();
                     let access = Some(Access::REMOTE_READ | Access::REMOTE_WRITE);
                     tgt.modify(&QpModify { access, ..QpModify::default() }).unwrap();
-                    let mut welcome = b"TRNK\x04\x00\x04\x01".to_vec();
+                    let mut welcome = b"TRNK\x05\x00\x05\x01".to_vec();
                     welcome.extend(EPOCH.to_be_bytes());
                     welcome.extend(1u32.to_be_bytes());
+                    // The UDP port, and two reserved bytes.
+                    welcome.extend([0; 4]);
                     welcome.extend(self.srq.number().map_or(0, SrqNumber::get).to_be_bytes());
                     let responder_resources = parameters.responder_resources;
                     let answer = ConnectParameters {
@@ -279,12 +281,12 @@ fn take_cookie(channel: &dyn CmChannel) -> [u8; 16] {
             continue;
         };
         assert!(matches!(event.kind, CmEventKind::Rejected(_)), "{:?}", event.kind);
-        assert_eq!(event.private_data[..8], *b"TRNK\x04\x0b\x04\0");
+        assert_eq!(event.private_data[..8], *b"TRNK\x05\x0b\x05\0");
         return Hello::cookie_in(&event.private_data).unwrap();
     }
 }
 
-const MESSAGE: u8 = HEADER[0];
+const MESSAGE: u8 = HEADER.kind;
 
 /// Returns the peer's settings: messages, frames and announced messages.
 fn settings() -> Vec<u8> {
@@ -299,12 +301,12 @@ fn settings() -> Vec<u8> {
 
 /// Builds a message as the tests' nodes send it.
 fn message(payload: &[u8]) -> Vec<u8> {
-    frame::build(MESSAGE, 0, u16::from_le_bytes([HEADER[2], HEADER[3]]), payload)
+    frame::build(MESSAGE, 0, HEADER.word, payload)
 }
 
 /// Builds the announcement of a message.
 fn announcing(payload: &[u8]) -> Vec<u8> {
-    frame::build(MESSAGE, ANNOUNCES, u16::from_le_bytes([HEADER[2], HEADER[3]]), payload)
+    frame::build(MESSAGE, ANNOUNCES, HEADER.word, payload)
 }
 
 fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {

@@ -1,8 +1,8 @@
 //! Messages of all sizes between two nodes, over UDP and in process.
 
 use crate::common::{
-    ACCEPTED, ECHO, HEADER, Happened, Job, KEEP, LIMIT, REFUSED, SIZES, TIMED, TestNode, UNREPORTED,
-    fresh_address, over_udp, pattern,
+    ACCEPTED, ECHO, Happened, Job, KEEP, LIMIT, REFUSED, SIZES, TestNode, UNREPORTED, fresh_address,
+    over_udp, pattern,
 };
 use bytes::Bytes;
 use std::sync::{Arc, mpsc};
@@ -73,36 +73,28 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
 /// More requests than one doorbell takes, between a message and another that joins its frame.
 #[test]
 fn a_message_that_joins_the_frame_of_an_earlier_doorbell_has_its_time_left() {
-    const UNSET: u32 = 0xdead_beef;
     let mut server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
-    let head = |tag: u8| {
-        let flag_of_time_left = 4;
-        let mut head = vec![TIMED, flag_of_time_left, 0, 0, 0, 0, 0, 0, tag];
-        head.resize(24, 0);
-        head[16..20].copy_from_slice(&UNSET.to_le_bytes());
-        head
-    };
     for poller in [0, 1, 0, 1] {
         // Until they have answered, there is little credit.
-        client.job(0, Job::Timed { peer, poller, head: head(b'w'), body: Bytes::new(), after: MINUTE });
-        server.message();
+        client.job(0, Job::Timed { peer, poller, head: vec![b'w'], body: Bytes::new(), after: MINUTE });
+        server.timed();
     }
     let (go, wait) = mpsc::channel();
     client.job(0, Job::Wait(wait));
     let send = |poller, tag, bytes| {
         let body = Bytes::from(vec![1; bytes]);
-        client.job(0, Job::Timed { peer, poller, head: head(tag), body, after: MINUTE });
+        client.job(0, Job::Timed { peer, poller, head: vec![tag], body, after: MINUTE });
     };
     send(0, b'a', 5);
     (0..20).for_each(|_| send(1, b'x', 2000));
     send(0, b'b', 5);
     go.send(()).unwrap();
     for _ in 0..22 {
-        let (_, bytes) = server.message();
-        let left = u32::from_le_bytes(bytes[16..20].try_into().unwrap());
-        assert_ne!(left, UNSET, "of message {}", char::from(bytes[8]));
+        let (left_us, tag) = server.timed();
+        let left = Duration::from_micros(left_us.into());
+        assert!(left > MINUTE / 2 && left <= MINUTE, "{left:?} of message {}", char::from(tag));
     }
 }
 
@@ -200,7 +192,7 @@ fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
             Happened::NotSent(to, head, cause) => Some((to.peer, head.clone(), *cause)),
             _ => None,
         });
-        assert_eq!((to, head), (peer, [&HEADER[..], b"item"].concat()));
+        assert_eq!((to, head), (peer, b"item".to_vec()));
         assert!(matches!(cause, PeerDown::NotRegistered(_)), "{cause:?}");
     }
     // Messages that need no registration continue through the same session.
@@ -230,7 +222,7 @@ fn the_receiver_learns_of_a_message_that_is_announced_beyond_its_budget() {
     trunkline_testkit::wait_until("it is announced", LIMIT, || (server.announced() == 1).then_some(()));
     client.send(0, peer, b"", pattern(500_000, 3), 3);
     server.wait("a message is given up", |_, event| {
-        matches!(event, Happened::GivenUp(bytes) if *bytes == HEADER.len() + 500_000).then_some(())
+        matches!(event, Happened::GivenUp(bytes) if *bytes == 500_000).then_some(())
     });
     let failure = SendFailure { may_have_arrived: false, cause: PeerDown::ResourceExhausted };
     assert_eq!(client.outcome(3), SendOutcome::Failed(failure));

@@ -236,7 +236,9 @@ fn a_node_whose_handler_panics_leaves_its_peers_at_once() {
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
     server.job(1, Job::Panic);
-    assert_eq!(client.down(peer), PeerDown::Closed);
+    let cause = client.down(peer);
+    // A packet of the client may find the SRQ gone before the request to disconnect has arrived.
+    assert!([PeerDown::Closed, PeerDown::AccessRefused].contains(&cause), "{cause}");
     // The rest of the node can be stopped.
     server.stop();
 }

@@ -1,8 +1,8 @@
 //! Servers that break the protocol of streams.
 
-use super::poll;
 use super::server::{Arrived, Server, error, next, success};
 use super::service::{FEED, GATHER, HANG, TALK};
+use super::{poll, with_metadata};
 use crate::client::CallOptions;
 use crate::status::Code;
 use crate::status::reason::Reason;
@@ -115,15 +115,9 @@ fn a_stream_has_finished_only_with_its_end_and_a_good_reply_without_a_value() {
         assert!(next(&mut items).is_none(), "the reply may be a failure");
         let Header::Reply { call, code, by, number, .. } = success(request) else { unreachable!() };
         let header = Header::Reply { call, code, by, number, metadata };
-        let size = metadata.sum();
-        let mut bytes = Vec::new();
-        header.emit(u32::try_from(encoded.len() - size).expect("short"), &mut bytes);
-        server.peer.post(
-            request.line,
-            request.from.peer,
-            Some(request.from),
-            &[&bytes, encoded, body].concat(),
-        );
+        let (block, encoded) = encoded.split_at(metadata.sum());
+        let answer = with_metadata(&header, block, encoded, body);
+        server.peer.post(request.line, request.from.peer, Some(request.from), &answer);
         server.world.run();
         if is_good {
             assert_eq!(next(&mut items), Some(Ok(None)));

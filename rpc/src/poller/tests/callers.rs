@@ -1,7 +1,7 @@
 //! Callers that break the rules: refused requests, reused call numbers, violations of the stream protocol, windows.
 
 use super::service::{ECHO, FEED, GATHER, HANG, METHODS, TALK};
-use super::{Peer, World, frame};
+use super::{Frame, Peer, World, frame};
 use crate::node::{Node, NodeBuilder};
 use crate::server::Service;
 use crate::status::reason::Reason;
@@ -49,8 +49,8 @@ impl Caller {
     }
 
     /// Sends a frame from a poller of the peer.
-    fn post(&self, by: usize, bytes: &[u8]) {
-        self.peer.post(by, PeerKey::new(self.node.local_address()), None, bytes);
+    fn post(&self, by: usize, frame: &Frame) {
+        self.peer.post(by, PeerKey::new(self.node.local_address()), None, frame);
     }
 
     fn request(&self, header: RequestHeader, body: &[u8]) {
@@ -141,7 +141,7 @@ impl Caller {
 
 fn request(method: &MethodName, call: u64) -> RequestHeader {
     let (one_way, opens) = (method.one_way, method.streams.any());
-    RequestHeader { call, one_way, opens, method_ref: method.into(), time_left_us: 0, metadata: 0 }
+    RequestHeader { call, one_way, opens, method_ref: method.into(), metadata: 0 }
 }
 
 /// Returns the number of a method, at a node that serves [`own`] first.
@@ -150,7 +150,7 @@ fn numbered(method: &MethodName) -> MethodRef {
     MethodRef::Number(u16::try_from(2 + number).expect("there are few"))
 }
 
-fn stream(call: u64, part: StreamPart, item: &[u8]) -> Vec<u8> {
+fn stream(call: u64, part: StreamPart, item: &[u8]) -> Frame {
     frame(&Header::Stream(StreamHeader { call, from_caller: true, part }), &[], item)
 }
 
@@ -232,15 +232,15 @@ fn unserved_requests_are_refused_and_counted() {
     let bytes = |header: RequestHeader| frame(&Header::Request(header), &[], b"body");
     // An extension after METHOD, which has 28 bytes.
     let extended = |one_way, flags| {
-        let mut bytes = bytes(RequestHeader { one_way, ..request(ECHO, 1) });
-        bytes.splice(60..60, [200, flags, 1, 0, 7]);
-        bytes[24] += 5;
-        bytes
+        let mut frame = bytes(RequestHeader { one_way, ..request(ECHO, 1) });
+        frame.bytes.splice(44..44, [200, flags, 1, 0, 7]);
+        frame.bytes[12] += 5;
+        frame
     };
     let flagged = |one_way| {
-        let mut bytes = bytes(RequestHeader { one_way, ..request(ECHO, 1) });
-        bytes[1] |= 0x80;
-        bytes
+        let mut frame = bytes(RequestHeader { one_way, ..request(ECHO, 1) });
+        frame.header.flags |= 0x80;
+        frame
     };
     let asks = |method, method_ref| bytes(RequestHeader { method_ref, ..request(method, 1) });
     let told =
@@ -274,14 +274,14 @@ fn unserved_requests_are_refused_and_counted() {
             ("no stream, method with two", opened(TALK, false, named(TALK)), refused, [0; 4]),
         ]);
     }
-    let limited = RequestHeader { time_left_us: 1_000_000, ..request(HANG_UNHEARD, 1) };
+    let limited = bytes(request(HANG_UNHEARD, 1)).within(Duration::from_secs(1));
     let late = cases.len();
     cases.extend([
-        ("handler", bytes(limited), Answer::Number, [0; 4]),
+        ("handler", limited, Answer::Number, [0; 4]),
         ("handler beyond the limit", bytes(request(HANG_UNHEARD, 1)), Answer::Number, [0, 1, 0, 0]),
     ]);
     let counters = |caller: &Caller| COUNTERS.map(|name| caller.counter(name));
-    let ask = |caller: &mut Caller, bytes: &[u8]| {
+    let ask = |caller: &mut Caller, bytes: &Frame| {
         let before = counters(caller);
         caller.post(0, bytes);
         let answers = caller.frames().into_iter().map(|(header, rest)| match header {

@@ -1,24 +1,19 @@
 //! A server that drains tells each peer whose calls all had a reply.
 
 use super::service::{ECHO, HANG};
-use super::{Peer, World};
+use super::{Frame, Peer, World, frame, parse};
 use crate::node::Node;
 use crate::status::reason::Reason;
 use crate::wire::frame::{Header, RepliedBy, RequestHeader};
 use crate::wire::name::MethodName;
 use std::time::Duration;
+use trunkline_transport::PeerKey;
 
 /// Makes a call.
-fn ask(node: &Node, peer: &Peer, method: &MethodName, call: u64, time_left_us: u32) {
-    let header = RequestHeader {
-        call,
-        one_way: false,
-        opens: false,
-        method_ref: method.into(),
-        time_left_us,
-        metadata: 0,
-    };
-    peer.send(node.local_address(), &Header::Request(header), &[], &[]);
+fn ask(node: &Node, peer: &Peer, method: &MethodName, call: u64, time_left: Option<Duration>) {
+    let header = RequestHeader { call, one_way: false, opens: false, method_ref: method.into(), metadata: 0 };
+    let request = Frame { time_left, ..frame(&Header::Request(header), &[], &[]) };
+    peer.post(0, PeerKey::new(node.local_address()), None, &request);
 }
 
 /// Takes the frames of a peer. Returns the number of DRAINED frames at each of its pollers, and those of refusals.
@@ -31,7 +26,7 @@ fn told(peer: &Peer) -> (Vec<usize>, usize) {
         )
     };
     let lines = peer.lines.iter().map(|line| std::mem::take(&mut line.arrived.borrow_mut().frames));
-    let lines = lines.map(|frames| frames.into_iter().map(|(_, bytes)| Header::parse(&bytes).unwrap().0));
+    let lines = lines.map(|frames| frames.into_iter().map(|(_, message)| parse(&message).0));
     let lines = lines.map(Vec::from_iter).collect::<Vec<_>>();
     let drained = lines.iter().map(|headers| headers.iter().map(count).sum()).collect();
     (drained, lines.iter().flatten().filter(|header| is_refusal(header)).count())
@@ -43,9 +38,9 @@ fn peers_whose_calls_had_replies_are_told_also_later_ones() {
     let node = world.node(|builder| builder);
     let two = |world: &mut World| world.peer_with(|options| options.pollers(2));
     let [unanswered, answered, running] = [(); 3].map(|()| two(&mut world));
-    ask(&node, &unanswered, HANG, 1, 50_000);
-    ask(&node, &answered, ECHO, 1, 0);
-    ask(&node, &running, HANG, 1, 0);
+    ask(&node, &unanswered, HANG, 1, Some(Duration::from_millis(50)));
+    ask(&node, &answered, ECHO, 1, None);
+    ask(&node, &running, HANG, 1, None);
     for (wait, handlers) in [(20, 2), (100, 1)] {
         world.wait(Duration::from_millis(wait));
         assert_eq!(world.ledger(&node).driver.handlers, handlers, "the first one ends by its deadline");
@@ -59,7 +54,7 @@ fn peers_whose_calls_had_replies_are_told_also_later_ones() {
     assert_eq!(told(&running), (vec![0, 0], 0), "its call runs");
 
     let late = two(&mut world);
-    ask(&node, &late, ECHO, 1, 0);
+    ask(&node, &late, ECHO, 1, None);
     world.wait(Duration::from_millis(100));
     assert_eq!(told(&late), (vec![1, 1], 1));
 
@@ -74,7 +69,7 @@ fn peers_whose_calls_had_replies_are_told_also_later_ones() {
     let again = two(&mut world);
     world.hosts = place;
     assert_eq!(again.address(), address);
-    ask(&node, &again, ECHO, 1, 0);
+    ask(&node, &again, ECHO, 1, None);
     world.wait(Duration::from_millis(100));
     assert_eq!(told(&again), (vec![1, 1], 1));
 

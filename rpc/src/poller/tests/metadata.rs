@@ -44,7 +44,6 @@ fn ask(world: &mut World, node: &Node, peer: &Peer, method: &'static MethodName,
         one_way: false,
         opens: method.streams.any(),
         method_ref: method.into(),
-        time_left_us: 0,
         metadata: u32::try_from(block.len()).unwrap(),
     };
     peer.send(node.local_address(), &Header::Request(header), &[], block);

@@ -6,13 +6,14 @@
 pub(crate) mod service;
 
 use crate::node::Node;
-use crate::wire::frame::{Header, RequestHeader};
+use crate::wire::frame::Header;
 use bytes::Bytes;
 use service::service;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use trunkline_softrdma::link::Hub;
 use trunkline_testkit::Stepped;
 use trunkline_transport::ledger::PollerLedger;
 use trunkline_transport::{
-    Begun, Connect, Destination, Event, Leaves, NodeOptions, Origin, Outgoing, PeerEvent, PeerKey,
-    ProviderChoice, Report, Token, Transport,
+    Begun, Connect, Destination, Event, Leaves, Message, MessageHeader, NodeOptions, Origin, Outgoing,
+    PeerEvent, PeerKey, ProviderChoice, Report, Token, Transport,
 };
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
@@ -209,7 +210,7 @@ struct Line {
 struct Arrived {
     /// True if the poller gets no turns: it takes no frames, grants no credit and READs nothing.
     is_held: bool,
-    frames: VecDeque<(Origin, Bytes)>,
+    frames: VecDeque<(Origin, Message)>,
     events: Vec<(PeerKey, PeerEvent)>,
 }
 
@@ -239,37 +240,26 @@ impl Peer {
         self.post(by, to.peer, Some(to), &frame(header, encoded, body));
     }
 
-    /// Sends bytes that begin with a header of the transport's format, to the poller that has sent a frame, or to any.
-    pub(crate) fn post(&self, by: usize, peer: PeerKey, answers: Option<Origin>, bytes: &[u8]) {
+    /// Sends a frame to the poller that has sent another, or to any.
+    pub(crate) fn post(&self, by: usize, peer: PeerKey, answers: Option<Origin>, frame: &Frame) {
         let mut transport = self.lines[by].transport.borrow_mut();
-        let left = match Header::parse(bytes) {
-            Ok((Header::Request(RequestHeader { time_left_us: left @ 1.., .. }), _)) => Some(left),
-            _ => None,
-        };
-        let left = left.map(|left| Duration::from_micros(left.into()));
+        let peer = transport.peer(peer);
         let message = Outgoing {
             peer,
             destination: answers.map_or(Destination::Any, |to| Destination::Poller(to.poller)),
             session: answers.map(|to| to.session),
             connect: Connect::Wait,
             ordered: true,
-            announced: usize::from(bytes[0] >> 4) * 8,
-            head: bytes,
+            header: frame.header,
+            announced: 0,
+            head: &frame.bytes,
             body: Bytes::new().into(),
             token: Token(0),
             report: Report::Never,
-            deadline: left.map(|left| transport.now() + left),
+            deadline: frame.time_left.map(|left| transport.now() + left),
             leaves: Leaves::Nothing,
         };
-        let peer = transport.peer(peer);
-        // The transport writes the time left.
-        let deadline = match Header::parse(bytes) {
-            Ok((Header::Request(RequestHeader { time_left_us: left @ 1.., .. }), _)) => {
-                Some(transport.now() + Duration::from_micros(left.into()))
-            }
-            _ => None,
-        };
-        transport.send(&Outgoing { peer, deadline, ..message }).expect("it is taken");
+        transport.send(&message).expect("it is taken");
         // A poller that is held takes no turn for it.
         transport.flush();
         self.node.poller_handles()[by].wake();
@@ -278,9 +268,9 @@ impl Peer {
     /// Takes the oldest frame that has reached it.
     pub(crate) fn frame(&self) -> Option<(Origin, Header, Bytes)> {
         let mut frames = self.lines.iter().filter_map(|line| line.arrived.borrow_mut().frames.pop_front());
-        let (from, bytes) = frames.next()?;
-        let (header, encoded) = Header::parse(&bytes).expect("a node sends valid frames");
-        Some((from, header, bytes.slice(encoded.start..)))
+        let (from, message) = frames.next()?;
+        let (header, encoded) = parse(&message);
+        Some((from, header, message.bytes_from(encoded.start)))
     }
 
     /// Takes all frames that have reached it, with what follows their metadata.
@@ -299,11 +289,37 @@ impl Peer {
     }
 }
 
-/// Returns a frame with this header.
-pub(crate) fn frame(header: &Header, encoded: &[u8], body: &[u8]) -> Vec<u8> {
+/// A message of a peer.
+#[derive(Debug, Clone)]
+pub(crate) struct Frame {
+    pub(crate) header: MessageHeader,
+    /// Its contents.
+    pub(crate) bytes: Vec<u8>,
+    /// Time left that it names.
+    pub(crate) time_left: Option<Duration>,
+}
+
+impl Frame {
+    pub(crate) fn within(self, time_left: Duration) -> Self {
+        Self { time_left: Some(time_left), ..self }
+    }
+}
+
+/// Returns a frame that says this.
+pub(crate) fn frame(header: &Header, encoded: &[u8], body: &[u8]) -> Frame {
+    with_metadata(header, &[], encoded, body)
+}
+
+/// Returns a frame that says this, with its metadata.
+pub(crate) fn with_metadata(header: &Header, metadata: &[u8], encoded: &[u8], body: &[u8]) -> Frame {
     let mut bytes = Vec::new();
-    header.emit(u32::try_from(encoded.len()).expect("short"), &mut bytes);
-    [&bytes, encoded, body].concat()
+    let header = header.emit(u32::try_from(encoded.len()).expect("short"), &mut bytes);
+    Frame { header, bytes: [&bytes, metadata, encoded, body].concat(), time_left: None }
+}
+
+/// Returns what a node's message says, and the place of its encoded part.
+pub(crate) fn parse(message: &Message) -> (Header, Range<usize>) {
+    Header::parse(message.header(), message.as_slice()).expect("a node sends valid frames")
 }
 
 impl Line {
@@ -311,7 +327,7 @@ impl Line {
         let mut arrived = self.arrived.borrow_mut();
         while let Some(event) = transport.poll_event() {
             match event {
-                Event::Message(from, message) => arrived.frames.push_back((from, message.bytes_from(0))),
+                Event::Message(from, message) => arrived.frames.push_back((from, message)),
                 Event::Peer(peer, event) => arrived.events.push((peer, event)),
                 _ => {}
             }

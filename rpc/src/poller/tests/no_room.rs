@@ -43,7 +43,7 @@ fn sizes() -> Service {
 /// Sends a request, and lets it arrive.
 fn ask(world: &mut World, node: &Node, peer: &Peer, method: &MethodName, call: u64, body: &[u8]) {
     let (one_way, opens, method_ref) = (method.one_way, method.streams.any(), method.into());
-    let header = RequestHeader { call, one_way, opens, method_ref, time_left_us: 0, metadata: 0 };
+    let header = RequestHeader { call, one_way, opens, method_ref, metadata: 0 };
     peer.send(node.local_address(), &Header::Request(header), &[], body);
     world.wait(Duration::from_micros(100));
 }

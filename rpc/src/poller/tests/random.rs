@@ -1,9 +1,9 @@
 //! A peer that sends any frames in any order, and mutations of valid ones, while calls and streams are under way in both
 //! directions.
 
-use super::poll;
 use super::server::{Arrived, Server, next};
 use super::service::{ECHO, FEED, GATHER, HANG, METHODS, TALK};
+use super::{Frame, poll};
 use crate::call::{Call, Opened, StreamWait, outgoing};
 use crate::client::CallOptions;
 use crate::stream::{ItemBuffer, Sender, Streaming, channel};
@@ -16,16 +16,14 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::time::Duration;
 use trunkline_testkit::Random;
-use trunkline_transport::PeerKey;
+use trunkline_transport::{MessageHeader, PeerKey};
 
 const RUNS: u64 = 48;
 const STEPS: usize = 400;
 /// Metadata with one key.
 const METADATA: &[u8] = b"\x01\x01\0kv";
-/// The flags that the transport refuses to send.
-const UNSENDABLE: u8 = 0x0a;
-/// The flag of a frame with a time left, which needs a long header.
-const TIME_LEFT: u8 = 0x04;
+/// Flags of a frame that are the driver's.
+const OF_DRIVER: u8 = 0xf1;
 
 struct Run {
     server: Server,
@@ -37,6 +35,7 @@ struct Run {
     streams: Vec<Streaming<Bytes>>,
     senders: Vec<Sender<Bytes>>,
     /// Frames that were sent, for mutations.
+    /// Kind, flags, word and contents of frames that were sent.
     valid: Vec<Vec<u8>>,
     /// Requests less replies, by the number of the call.
     unanswered: BTreeMap<u64, usize>,
@@ -54,7 +53,7 @@ impl Run {
             opening: Vec::new(),
             streams: Vec::new(),
             senders: Vec::new(),
-            valid: vec![vec![0x10, 0, 0, 0, 0, 0, 0, 0]],
+            valid: vec![vec![0x10, 0, 0, 0]],
             unanswered: BTreeMap::new(),
             requests: (0, 0),
         }
@@ -124,7 +123,8 @@ impl Run {
         let encoded = if self.random.one_in(2) { self.bytes() } else { Vec::new() };
         let encoded =
             if let Header::Reply { .. } | Header::Request(_) = header { encoded } else { Vec::new() };
-        header.emit(u32::try_from(encoded.len()).expect("short"), &mut bytes);
+        let MessageHeader { kind, flags, word } =
+            header.emit(u32::try_from(encoded.len()).expect("short"), &mut bytes);
         if header.metadata_bytes() > 0 {
             bytes.extend_from_slice(METADATA);
         }
@@ -133,18 +133,24 @@ impl Run {
         if has_item || self.random.one_in(4) {
             bytes.extend(self.bytes());
         }
+        let [low, high] = word.to_le_bytes();
+        bytes.splice(0..0, [kind, flags, low, high]);
         self.valid.push(bytes.clone());
-        self.post(&bytes);
+        self.post(bytes);
     }
 
-    fn post(&mut self, bytes: &[u8]) {
-        if let Some(Unparsed::Request { call, one_way }) = Header::unparsed(bytes) {
+    /// Sends kind, flags, word and contents of a frame.
+    fn post(&mut self, mut bytes: Vec<u8>) {
+        let word = u16::from_le_bytes([bytes[2], bytes[3]]);
+        let header = MessageHeader { kind: bytes[0], flags: bytes[1] & OF_DRIVER, word };
+        bytes.drain(..4);
+        if let Some(Unparsed::Request { call, one_way }) = Header::unparsed(header, &bytes) {
             *self.unanswered.entry(call).or_default() += 1;
             self.requests.0 += 1;
             self.requests.1 += usize::from(one_way);
         }
         let to = PeerKey::new(self.server.node.local_address());
-        self.server.peer.post(0, to, None, bytes);
+        self.server.peer.post(0, to, None, &Frame { header, bytes, time_left: None });
     }
 
     fn request(&mut self) {
@@ -157,7 +163,6 @@ impl Run {
             one_way: method.one_way != self.random.one_in(12),
             opens: method.streams.any(),
             method_ref,
-            time_left_us: 0,
             metadata: if self.random.one_in(4) { 5 } else { 0 },
         };
         self.send(&Header::Request(RequestHeader { one_way: header.one_way && !header.opens, ..header }));
@@ -229,14 +234,12 @@ impl Run {
                 }
             }
         }
-        // The transport sends no frame whose header it would not accept.
+        bytes.resize(bytes.len().max(4), 0);
+        // The transport sends no frame of its own kinds for a driver.
         if bytes[0] < 0x10 {
             bytes[0] |= 0x10;
         }
-        let header = usize::from(bytes[0] >> 4) * 8;
-        bytes.resize(bytes.len().max(header), 0);
-        bytes[1] &= !(UNSENDABLE | if header < 24 { TIME_LEFT } else { 0 });
-        self.post(&bytes);
+        self.post(bytes);
     }
 
     fn options(&mut self) -> CallOptions {

@@ -2,7 +2,7 @@
 
 use super::metadata::metadata;
 use super::service::ECHO;
-use super::{Peer, World, frame, poll};
+use super::{Peer, World, frame, poll, with_metadata};
 use crate::Channel;
 use crate::call::Outcome;
 use crate::status::Code;
@@ -71,8 +71,8 @@ fn reply_that_cannot_be_read_ends_its_call() {
     let (_, from, number) = asked(&mut world, &server);
     let mut bytes = frame(&reply(number, 0, 0), &[], b"answer");
     // A critical extension that no version has.
-    bytes.splice(24..24, [200, 1, 0, 0]);
-    bytes[20] = 4;
+    bytes.bytes.splice(16..16, [200, 1, 0, 0]);
+    bytes.bytes[12] = 4;
     other.post(0, PeerKey::new(node.local_address()), None, &bytes);
     world.run();
     assert!(poll(pending.as_mut()).is_none(), "another peer was not asked");
@@ -89,11 +89,9 @@ fn reply_that_cannot_be_read_ends_its_call() {
         for code in [0, Code::NotFound.number()] {
             let pending = pin!(call(&channel));
             let (_, from, number) = asked(&mut world, &server);
-            let mut bytes = Vec::new();
-            reply(number, code, block.len()).emit(5, &mut bytes);
             // The texts of a status, all empty.
-            bytes.extend([block, &[0; 5]].concat());
-            server.post(0, from.peer, Some(from), &bytes);
+            let answer = with_metadata(&reply(number, code, block.len()), block, &[0; 5], &[]);
+            server.post(0, from.peer, Some(from), &answer);
             match (world.block_on(pending), expected) {
                 (Ok(response), None) if code == 0 => {
                     assert!(response.metadata().trailing.block() == block);

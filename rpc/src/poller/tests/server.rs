@@ -1,7 +1,7 @@
 //! A server that a test plays, and the node that calls it.
 
 use super::service::METHODS;
-use super::{Peer, Task, World, poll};
+use super::{Peer, Task, World, parse, poll};
 use crate::call::{Call, Opened, Outcome, StreamWait, no_items};
 use crate::client::{CallOptions, Channel};
 use crate::node::Node;
@@ -92,8 +92,8 @@ impl Server {
         let lines = self.peer.lines.iter().enumerate();
         let mut frames =
             lines.filter_map(|(line, poller)| Some((line, poller.arrived.borrow_mut().frames.pop_front()?)));
-        let (line, (from, bytes)) = frames.next()?;
-        Some((line, from, Header::parse(&bytes).expect("a node sends valid frames").0))
+        let (line, (from, message)) = frames.next()?;
+        Some((line, from, parse(&message).0))
     }
 
     /// Waits for the next request. Drops other frames.

@@ -1,9 +1,10 @@
 //! The encoded part of an outgoing frame, with room for the header in front. Metadata, if there is any, precedes it in the
 //! same buffer; the header has its size.
 
-use super::header::{Header, LONGEST};
+use super::header::{FIXED, Header};
 use bytes::Bytes;
 use std::fmt;
+use trunkline_transport::MessageHeader;
 
 /// An encoded part, in a buffer that begins with room for the header, so that both leave as one piece.
 #[derive(Default)]
@@ -20,19 +21,19 @@ impl Encoded {
     /// Returns the size of the part and of the metadata before it, in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.0.len().saturating_sub(LONGEST)
+        self.0.len().saturating_sub(FIXED)
     }
 
     /// Returns the part.
     pub(crate) fn part(&self) -> &[u8] {
-        self.0.get(LONGEST..).unwrap_or_default()
+        self.0.get(FIXED..).unwrap_or_default()
     }
 
     /// Returns the buffer, for a codec to append the part to.
     #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.0.is_empty() {
-            self.0.resize(LONGEST, 0);
+            self.0.resize(FIXED, 0);
         }
         &mut self.0
     }
@@ -44,7 +45,7 @@ impl Encoded {
 
     /// Replaces the metadata of this size.
     pub(crate) fn replace_metadata(&mut self, size: usize, metadata: &[u8]) {
-        self.buffer().splice(LONGEST..LONGEST + size, metadata.iter().copied());
+        self.buffer().splice(FIXED..FIXED + size, metadata.iter().copied());
     }
 
     /// Returns the capacity of the buffer, in bytes.
@@ -55,25 +56,25 @@ impl Encoded {
     /// Removes the encoded part and keeps the buffer.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.0.truncate(LONGEST);
+        self.0.truncate(FIXED);
     }
 
-    /// Returns a header without extensions and the encoded part, and the length of the header. The header has the length of
-    /// the message, `body` bytes included, in the place that a bundle uses.
+    /// Returns the header and the contents, up to the body, of a message without extensions.
     #[inline]
-    pub(super) fn with_header(&mut self, header: &Header, body: usize) -> (&[u8], usize) {
+    pub(super) fn with_header(&mut self, header: &Header) -> (MessageHeader, &[u8]) {
         let buffer = self.buffer();
-        let encoded = buffer.len() - LONGEST;
-        let bytes = u32::try_from(header.short_bytes() + encoded + body).unwrap_or(0);
-        let encoded = u32::try_from(encoded).unwrap_or(u32::MAX);
-        let length = buffer.first_chunk_mut().map_or(0, |room| header.emit_short(encoded, bytes, room));
-        (&buffer[LONGEST - length..], length)
+        let encoded = u32::try_from(buffer.len() - FIXED).unwrap_or(u32::MAX);
+        let (header, fixed) = header.emit_short(encoded);
+        if let Some(room) = buffer.first_chunk_mut() {
+            *room = fixed;
+        }
+        (header, buffer)
     }
 
     /// Returns the whole buffer as shared bytes, and the part in it.
     pub(super) fn into_bytes(self) -> (Bytes, Bytes) {
         let buffer = Bytes::from(self.0);
-        let part = buffer.slice(LONGEST.min(buffer.len())..);
+        let part = buffer.slice(FIXED.min(buffer.len())..);
         (buffer, part)
     }
 

@@ -1,14 +1,14 @@
-//! The header of a frame, little-endian. All frames have a kind, flags, four bytes that the transport writes when the frame
-//! leaves, and the call's number. The upper four bits of the kind give the header's length in units of 8 bytes.
+//! The contents of messages, little-endian. Kind, flags, word and time left are in the transport's header.
 //!
 //! ```text
-//! all      0 kind (1)   1 flags (1)   4 the transport's (4)   8 call (8), except in drained
-//! request  2 number of the method (2), 0xffff: in an extension   16 time left in microseconds (4), if flagged
-//!          20 length of the encoded part (4)   24 length of the extensions (2)   26 reserved (6)
-//! reply    2 code (1)   3 by (1)   16 length of the encoded part (4)   20 length of the extensions (2)   22 reserved (2)
-//! cancel   2 reserved (2)
-//! drained  2 reserved (2)
-//! number   2 length of the extensions (2)
+//!          word                        contents
+//! all                                  0 call (8), except in drained
+//! request  number of the method,       8 length of the encoded part (4)   12 length of the extensions (2)
+//!          0xffff: in an extension     14 reserved (2)
+//! reply    code (1), by (1)            as request
+//! cancel   reserved
+//! drained  reserved
+//! number   length of the extensions
 //! open     as request; the frames of streams are in `streams`
 //! followed by  the extensions, the metadata, the encoded part, then the body up to the end of the message
 //! ```
@@ -22,31 +22,31 @@ use crate::status::reason::Reason;
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::name::MethodName;
 use std::ops::Range;
+use trunkline_transport::MessageHeader;
 
-/// Size of the longest header without extensions, in bytes.
-pub(super) const LONGEST: usize = 32;
-const REPLY_BYTES: usize = 24;
+/// Size of the contents of a request or reply before its extensions, in bytes.
+pub(super) const FIXED: usize = 16;
 
 const DRAINED: u8 = 0x10;
 const CANCEL: u8 = 0x20;
 const NUMBER: u8 = 0x23;
-const REPLY: u8 = 0x30;
-const REQUEST: u8 = 0x40;
+pub(crate) const REPLY: u8 = 0x30;
+pub(crate) const REQUEST: u8 = 0x40;
 const ONE_WAY: u8 = 0x41;
 const OPEN: u8 = 0x42;
 
-/// The flag of a frame that must not be ignored.
+/// The flag of a message that must not be ignored.
 const CRITICAL: u8 = 0x01;
-/// The flag of a header with a time left, which the transport writes.
-const HAS_TIME_LEFT: u8 = 0x04;
 /// The flags that each kind may define. No kind has any yet.
 const RESERVED: u8 = 0xf0;
-/// Time left of a call without a limit.
-const NO_LIMIT: u32 = u32::MAX;
+/// Size of the number of a call, in bytes.
+const CALL: usize = 8;
+/// Offset of the length of the extensions of a request or reply.
+const EXTENSIONS: usize = 12;
 /// The number of a method that the server has not given one.
 const UNASSIGNED: u16 = 0xffff;
 
-/// A frame's header.
+/// The contents of a message before its metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Header {
     /// Run a method.
@@ -92,9 +92,6 @@ pub(crate) struct RequestHeader {
     pub(crate) opens: bool,
     /// The method.
     pub(crate) method_ref: MethodRef,
-    /// Time until the caller gives up, in microseconds; 0 for no limit. In an outgoing frame any other value is a
-    /// placeholder: the transport writes the time.
-    pub(crate) time_left_us: u32,
     /// Size of the metadata, which precedes the encoded part, in bytes.
     pub(crate) metadata: u32,
 }
@@ -178,48 +175,46 @@ impl RepliedBy {
 }
 
 impl Header {
-    /// Appends the header of a frame whose encoded part has `encoded` bytes, and its extensions. The metadata follows.
-    pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) {
+    /// Appends what precedes the metadata of a message whose encoded part has `encoded` bytes. Returns the message's header.
+    pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) -> MessageHeader {
+        let at = into.len();
         match *self {
             Self::Request(RequestHeader { one_way, method_ref, metadata, .. }) => {
-                let at = into.len();
-                let mut header = [0; LONGEST];
-                let length = self.emit_short(encoded, 0, &mut header);
-                into.extend_from_slice(&header[LONGEST - length..]);
+                let (header, fixed) = self.emit_short(encoded);
+                into.extend(fixed);
                 if let MethodRef::Method(method) = method_ref {
                     method.emit(one_way, into);
                 }
                 emit_metadata(MetadataBytes::of_request(metadata), into);
-                set_length(at + 24, at + 32, into);
+                set_extensions(at, into);
+                header
             }
             Self::Reply { number, metadata, .. } => {
-                let at = into.len();
-                let mut header = [0; LONGEST];
-                let length = self.emit_short(encoded, 0, &mut header);
-                into.extend_from_slice(&header[LONGEST - length..]);
+                let (header, fixed) = self.emit_short(encoded);
+                into.extend(fixed);
                 if let Some(number) = number {
                     number.emit(into);
                 }
                 emit_metadata(metadata, into);
-                set_length(at + 20, at + 24, into);
+                set_extensions(at, into);
+                header
             }
             Self::Number { call, number } => {
-                let at = into.len();
-                into.extend([NUMBER, 0, 0, 0, 0, 0, 0, 0]);
                 into.extend(call.to_le_bytes());
                 number.emit(into);
-                set_length(at + 2, at + 16, into);
+                let word = u16::try_from(into.len() - at - CALL).unwrap_or_default();
+                MessageHeader { kind: NUMBER, flags: 0, word }
             }
             Self::Cancel { call } => {
-                into.extend([CANCEL, 0, 0, 0, 0, 0, 0, 0]);
                 into.extend(call.to_le_bytes());
+                MessageHeader { kind: CANCEL, flags: 0, word: 0 }
             }
-            Self::Drained => into.extend([DRAINED, 0, 0, 0, 0, 0, 0, 0]),
+            Self::Drained => MessageHeader { kind: DRAINED, flags: 0, word: 0 },
             Self::Stream(header) => header.emit(into),
         }
     }
 
-    /// Returns true for a header without extensions, whose frame may have an encoded part.
+    /// Returns true for a message without extensions, which may have an encoded part.
     pub(super) fn is_short(&self) -> bool {
         match self {
             Self::Request(request) => {
@@ -239,99 +234,93 @@ impl Header {
         }
     }
 
-    /// Returns its size without extensions, in bytes.
+    /// Returns the header of a request's or reply's message, and its contents before the extensions.
     #[inline]
-    pub(super) fn short_bytes(&self) -> usize {
-        if let Self::Request(_) = self { LONGEST } else { REPLY_BYTES }
-    }
-
-    /// Writes the header of a request or a reply, without its extensions, to the end of `room`. Returns its length. `bytes`
-    /// is the length of the whole message, or 0, and goes where a bundle has that length.
-    #[inline]
-    pub(super) fn emit_short(&self, encoded: u32, bytes: u32, room: &mut [u8; LONGEST]) -> usize {
-        match *self {
-            Self::Request(RequestHeader { call, one_way, opens, method_ref, time_left_us, .. }) => {
-                let number = if let MethodRef::Number(number) = method_ref { number } else { UNASSIGNED };
+    pub(super) fn emit_short(&self, encoded: u32) -> (MessageHeader, [u8; FIXED]) {
+        let (header, call) = match *self {
+            Self::Request(RequestHeader { call, one_way, opens, method_ref, .. }) => {
+                let word = if let MethodRef::Number(number) = method_ref { number } else { UNASSIGNED };
                 let kind = if one_way { ONE_WAY } else { REQUEST };
-                let flags = if time_left_us > 0 { HAS_TIME_LEFT } else { 0 };
                 // A node that does not know streams refuses the call.
-                let (kind, flags) = if opens { (OPEN, flags | CRITICAL) } else { (kind, flags) };
-                let first = u64::from(kind) | u64::from(flags) << 8 | u64::from(number) << 16;
-                let third = u64::from(time_left_us) | u64::from(encoded) << 32;
-                put(room, [first | u64::from(bytes) << 32, call, third, 0])
+                let (kind, flags) = if opens { (OPEN, CRITICAL) } else { (kind, 0) };
+                (MessageHeader { kind, flags, word }, call)
             }
             Self::Reply { call, code, by, .. } => {
-                let first = u64::from(REPLY) | u64::from(code) << 16 | u64::from(by.number()) << 24;
-                put(room, [first | u64::from(bytes) << 32, call, u64::from(encoded)])
+                let word = u16::from_le_bytes([code, by.number()]);
+                (MessageHeader { kind: REPLY, flags: 0, word }, call)
             }
-            Self::Number { .. } | Self::Cancel { .. } | Self::Drained | Self::Stream(_) => 0,
-        }
+            Self::Number { call, .. } | Self::Cancel { call } => {
+                (MessageHeader { kind: CANCEL, flags: 0, word: 0 }, call)
+            }
+            Self::Drained | Self::Stream(_) => (MessageHeader { kind: DRAINED, flags: 0, word: 0 }, 0),
+        };
+        let fixed = u128::from(call) | u128::from(encoded) << 64;
+        (header, fixed.to_le_bytes())
     }
 
-    /// Returns the header at the start of a message, and the range of the encoded part. The body follows that part.
+    /// Returns what a message says, and the range of the encoded part in its contents. The body follows that part.
     ///
     /// # Errors
     /// Returns the first check that failed.
-    pub(crate) fn parse(message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
-        let short = || FrameError::Short(message.len());
-        match *message.first().ok_or_else(short)? {
+    pub(crate) fn parse(header: MessageHeader, contents: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
+        let short = || FrameError::Short(contents.len());
+        let call = || contents.first_chunk().copied().map(u64::from_le_bytes).ok_or_else(short);
+        match header.kind {
             REQUEST | ONE_WAY | OPEN => {
-                Self::parse_request(message.first_chunk().ok_or_else(short)?, message)
+                Self::parse_request(header, contents.first_chunk().ok_or_else(short)?, contents)
             }
             streams::DATA | streams::RESET | streams::ACCEPT | streams::WINDOW | streams::END => {
-                let (header, length) = StreamHeader::parse(message)?;
+                let (header, length) = StreamHeader::parse(header, contents)?;
                 Ok((Self::Stream(header), length..length))
             }
-            REPLY => Self::parse_reply(message.first_chunk().ok_or_else(short)?, message),
+            REPLY => Self::parse_reply(header, contents.first_chunk().ok_or_else(short)?, contents),
             CANCEL => {
-                let header = message.first_chunk::<16>().ok_or_else(short)?;
-                check_flags(header[1])?;
-                Ok((Self::Cancel { call: u64::from_le_bytes(array(header, 8)) }, header.len()..header.len()))
+                check_flags(header.flags)?;
+                Ok((Self::Cancel { call: call()? }, CALL..CALL))
             }
             NUMBER => {
-                let header = message.first_chunk::<16>().ok_or_else(short)?;
-                check_flags(header[1])?;
-                let extensions = u16::from_le_bytes(array(header, 2));
-                let (extensions, encoded) = parts(message, header.len(), extensions, 0, false)?;
+                check_flags(header.flags)?;
+                let call = call()?;
+                let (extensions, encoded) = parts(contents, CALL, header.word, 0, false)?;
                 let number = extensions.number.filter(|_| extensions.metadata.is_empty());
                 let number = number.ok_or(FrameError::Extensions)?;
-                Ok((Self::Number { call: u64::from_le_bytes(array(header, 8)), number }, encoded))
+                Ok((Self::Number { call, number }, encoded))
             }
             DRAINED => {
-                let header = message.first_chunk::<8>().ok_or_else(short)?;
-                check_flags(header[1])?;
-                Ok((Self::Drained, header.len()..header.len()))
+                check_flags(header.flags)?;
+                Ok((Self::Drained, 0..0))
             }
             other => Err(FrameError::Kind(other)),
         }
     }
 
-    /// Returns a request of which only the header and the part of an announcing frame after it have arrived, with the bytes
-    /// up to the end of its metadata. `None` for any other message, a malformed one, or one whose metadata has not arrived.
-    pub(crate) fn parse_announced(header: &[u8], part: &[u8]) -> Option<(RequestHeader, Vec<u8>)> {
-        let mut message = [header, part].concat();
-        let first = message
-            .first_chunk_mut::<LONGEST>()
-            .filter(|first| [REQUEST, ONE_WAY, OPEN].contains(&first[0]))?;
+    /// Returns an announced request of which only this part has arrived, with the bytes up to the end of its metadata. `None`
+    /// for any other message, a malformed one, or one whose metadata has not arrived.
+    pub(crate) fn parse_announced(header: MessageHeader, part: &[u8]) -> Option<(RequestHeader, Vec<u8>)> {
+        let mut head = part.to_vec();
+        let fixed = head.first_chunk_mut::<FIXED>()?;
         // The arguments have not arrived.
-        first[20..24].fill(0);
-        match Self::parse(&message) {
+        fixed[8..12].fill(0);
+        match Self::parse(header, &head) {
             Ok((Self::Request(request), arguments)) => {
-                message.truncate(arguments.start);
-                Some((request, message))
+                head.truncate(arguments.start);
+                Some((request, head))
             }
             _ => None,
         }
     }
 
     #[inline]
-    fn parse_request(header: &[u8; LONGEST], message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
-        check_flags(header[1])?;
-        let (one_way, opens) = (header[0] == ONE_WAY, header[0] == OPEN);
-        let encoded = u32::from_le_bytes(array(header, 20));
-        let extensions = u16::from_le_bytes(array(header, 24));
-        let (extensions, encoded) = parts(message, header.len(), extensions, encoded, one_way)?;
-        let method_ref = match (u16::from_le_bytes(array(header, 2)), extensions.method) {
+    fn parse_request(
+        header: MessageHeader,
+        fixed: &[u8; FIXED],
+        contents: &[u8],
+    ) -> Result<(Self, Range<usize>), FrameError> {
+        check_flags(header.flags)?;
+        let (one_way, opens) = (header.kind == ONE_WAY, header.kind == OPEN);
+        let (call, encoded, extensions) = fields(fixed);
+        let (extensions, encoded) = parts(contents, FIXED, extensions, encoded, one_way)?;
+        let method_ref = match (header.word, extensions.method) {
             (UNASSIGNED, Some(method)) if method.streams.any() != opens => {
                 return Err(FrameError::MethodKind(method.kind(one_way)));
             }
@@ -342,101 +331,84 @@ impl Header {
         let MetadataBytes { initial: metadata, trailing: 0 } = extensions.metadata else {
             return Err(FrameError::Extensions);
         };
-        let time_left_us = time_left(header);
-        let call = u64::from_le_bytes(array(header, 8));
-        Ok((
-            Self::Request(RequestHeader { call, one_way, opens, method_ref, time_left_us, metadata }),
-            encoded,
-        ))
+        Ok((Self::Request(RequestHeader { call, one_way, opens, method_ref, metadata }), encoded))
     }
 
     #[inline]
-    fn parse_reply(header: &[u8; REPLY_BYTES], message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
-        check_flags(header[1])?;
-        let encoded = u32::from_le_bytes(array(header, 16));
-        let extensions = u16::from_le_bytes(array(header, 20));
-        let (extensions, encoded) = parts(message, header.len(), extensions, encoded, false)?;
-        let (call, by) = (u64::from_le_bytes(array(header, 8)), RepliedBy::from_number(header[3]));
-        let Extensions { number, metadata, .. } = extensions;
-        Ok((Self::Reply { call, code: header[2], by, number, metadata }, encoded))
+    fn parse_reply(
+        header: MessageHeader,
+        fixed: &[u8; FIXED],
+        contents: &[u8],
+    ) -> Result<(Self, Range<usize>), FrameError> {
+        check_flags(header.flags)?;
+        let (call, encoded, extensions) = fields(fixed);
+        let (Extensions { number, metadata, .. }, encoded) =
+            parts(contents, FIXED, extensions, encoded, false)?;
+        let [code, by] = header.word.to_le_bytes();
+        Ok((Self::Reply { call, code, by: RepliedBy::from_number(by), number, metadata }, encoded))
     }
 
-    /// Returns the call and the range of the encoded part of a handler's successful reply without extensions, as most
-    /// replies are. `None` for any other message, which [`Header::parse`] handles.
+    /// Returns the call and the range of the encoded part of a message of kind [`REPLY`], if it is a handler's successful
+    /// reply without extensions, as most are. `None` for any other, which [`Header::parse`] handles.
     #[inline]
-    pub(crate) fn parse_success(message: &[u8]) -> Option<(u64, Range<usize>)> {
-        let header = message.first_chunk::<REPLY_BYTES>()?;
-        let is_plain = header[..4] == [REPLY, 0, 0, 0] && header[20..22] == [0, 0];
-        let encoded = usize::try_from(u32::from_le_bytes(array(header, 16))).ok()?;
-        let is_right = is_plain && encoded <= message.len() - REPLY_BYTES;
-        is_right.then(|| (u64::from_le_bytes(array(header, 8)), REPLY_BYTES..REPLY_BYTES + encoded))
+    pub(crate) fn parse_success(header: MessageHeader, contents: &[u8]) -> Option<(u64, Range<usize>)> {
+        let (call, encoded, extensions) = fields(contents.first_chunk()?);
+        let encoded = usize::try_from(encoded).ok()?;
+        let is_plain = header.flags == 0 && header.word == 0 && extensions == 0;
+        (is_plain && encoded <= contents.len() - FIXED).then_some((call, FIXED..FIXED + encoded))
     }
 
-    /// Returns a request that has a number for its method and no extensions, as most requests are. `None` for any other
-    /// message, which [`Header::parse`] handles.
+    /// Returns a message of kind [`REQUEST`] that has a number for its method and no extensions, as most have. `None` for
+    /// any other, which [`Header::parse`] handles.
     #[inline]
-    pub(crate) fn parse_numbered(message: &[u8]) -> Option<(RequestHeader, Range<usize>)> {
-        let header = message.first_chunk::<LONGEST>()?;
-        let number = u16::from_le_bytes(array(header, 2));
-        let is_plain = header[0] == REQUEST && header[1] & !HAS_TIME_LEFT == 0 && header[24..26] == [0, 0];
-        let encoded = usize::try_from(u32::from_le_bytes(array(header, 20))).ok()?;
-        if !is_plain || number == UNASSIGNED || encoded > message.len() - LONGEST {
+    pub(crate) fn parse_numbered(
+        header: MessageHeader,
+        contents: &[u8],
+    ) -> Option<(RequestHeader, Range<usize>)> {
+        let (call, encoded, extensions) = fields(contents.first_chunk()?);
+        let encoded = usize::try_from(encoded).ok()?;
+        let is_plain = header.flags == 0 && header.word != UNASSIGNED && extensions == 0;
+        if !is_plain || encoded > contents.len() - FIXED {
             return None;
         }
-        let call = u64::from_le_bytes(array(header, 8));
-        let time_left_us = time_left(header);
-        let method_ref = MethodRef::Number(number);
-        let request =
-            RequestHeader { call, one_way: false, opens: false, method_ref, time_left_us, metadata: 0 };
-        Some((request, LONGEST..LONGEST + encoded))
+        let method_ref = MethodRef::Number(header.word);
+        let request = RequestHeader { call, one_way: false, opens: false, method_ref, metadata: 0 };
+        Some((request, FIXED..FIXED + encoded))
     }
 
     /// Returns the fingerprints of a request's types, which [`Header::parse`] has checked. Empty if it has none.
     #[cold]
-    pub(crate) fn shapes(message: &[u8]) -> Vec<u32> {
-        let Some(header) = message.first_chunk::<LONGEST>() else { return Vec::new() };
-        let end = LONGEST + usize::from(u16::from_le_bytes(array(header, 24)));
-        message.get(LONGEST..end).map(extensions::shapes).unwrap_or_default()
+    pub(crate) fn shapes(contents: &[u8]) -> Vec<u32> {
+        let Some(fixed) = contents.first_chunk() else { return Vec::new() };
+        let (.., extensions) = fields(fixed);
+        contents.get(FIXED..FIXED + usize::from(extensions)).map(extensions::shapes).unwrap_or_default()
     }
 
-    /// Returns the caller that waits for an answer to bytes that [`Header::parse`] refused, if the bytes identify it.
-    pub(crate) fn unparsed(message: &[u8]) -> Option<Unparsed> {
-        let (&kind, &flags) = message.first().zip(message.get(1))?;
-        let header = message.get(..usize::from(kind >> 4) * 8)?;
-        let call = u64::from_le_bytes(*header.get(8..16)?.first_chunk()?);
-        match kind {
+    /// Returns the caller that waits for an answer to a message that [`Header::parse`] refused, if the message identifies
+    /// it.
+    pub(crate) fn unparsed(header: MessageHeader, contents: &[u8]) -> Option<Unparsed> {
+        let call = u64::from_le_bytes(*contents.first_chunk()?);
+        match header.kind {
             REPLY => Some(Unparsed::Reply { call }),
-            REQUEST | ONE_WAY | OPEN => Some(Unparsed::Request { call, one_way: kind == ONE_WAY }),
+            kind @ (REQUEST | ONE_WAY | OPEN) => Some(Unparsed::Request { call, one_way: kind == ONE_WAY }),
             CANCEL | NUMBER | DRAINED => None,
             streams::DATA | streams::RESET | streams::ACCEPT | streams::WINDOW | streams::END => None,
-            _ => (flags & CRITICAL != 0).then_some(Unparsed::Request { call, one_way: false }),
+            _ => (header.flags & CRITICAL != 0).then_some(Unparsed::Request { call, one_way: false }),
         }
     }
 }
 
-/// Returns the time left in a request's header, in microseconds; 0 for no limit.
+/// Returns the call, the length of the encoded part, and that of the extensions.
 #[inline]
-fn time_left(header: &[u8; LONGEST]) -> u32 {
-    match u32::from_le_bytes(array(header, 16)) {
-        _ if header[1] & HAS_TIME_LEFT == 0 => 0,
-        NO_LIMIT => 0,
-        left => left.max(1),
-    }
+fn fields(fixed: &[u8; FIXED]) -> (u64, u32, u16) {
+    let call = u64::from_le_bytes(array(fixed, 0));
+    (call, u32::from_le_bytes(array(fixed, 8)), u16::from_le_bytes(array(fixed, EXTENSIONS)))
 }
 
-/// Writes words to the end of `room`. Returns their size in bytes.
-#[inline]
-fn put<const N: usize>(room: &mut [u8; LONGEST], words: [u64; N]) -> usize {
-    for (bytes, word) in room[LONGEST - N * 8..].chunks_exact_mut(8).zip(words) {
-        bytes.copy_from_slice(&word.to_le_bytes());
-    }
-    N * 8
-}
-
-/// Writes the length of the extensions, which begin at `start` and end here, to `at`.
-fn set_length(at: usize, start: usize, into: &mut [u8]) {
-    let bytes = u16::try_from(into.len() - start).unwrap_or_default();
-    into[at..at + 2].copy_from_slice(&bytes.to_le_bytes());
+/// Writes the length of the extensions of the request or reply that begins at `start` and ends here.
+fn set_extensions(start: usize, into: &mut [u8]) {
+    let bytes = u16::try_from(into.len() - start - FIXED).unwrap_or_default();
+    into[start + EXTENSIONS..start + EXTENSIONS + 2].copy_from_slice(&bytes.to_le_bytes());
 }
 
 /// Refuses flags that no kind has.
@@ -445,11 +417,11 @@ fn check_flags(flags: u8) -> Result<(), FrameError> {
     if flags & RESERVED == 0 { Ok(()) } else { Err(FrameError::Flags(flags & RESERVED)) }
 }
 
-/// Returns the extensions after a header of `length` bytes, and the range of the encoded part, which the metadata
-/// precedes.
+/// Returns the extensions after the first `length` bytes of the contents, and the range of the encoded part, which the
+/// metadata precedes.
 #[inline]
 fn parts(
-    message: &[u8],
+    contents: &[u8],
     length: usize,
     extensions: u16,
     encoded: u32,
@@ -457,12 +429,12 @@ fn parts(
 ) -> Result<(Extensions, Range<usize>), FrameError> {
     let start = length + usize::from(extensions);
     let encoded = usize::try_from(encoded).map_err(|_| FrameError::Length)?;
-    let extensions = match message.get(length..start).ok_or(FrameError::Length)? {
+    let extensions = match contents.get(length..start).ok_or(FrameError::Length)? {
         [] => Extensions::default(),
         extensions => Extensions::parse(extensions, one_way)?,
     };
     let start = start.checked_add(extensions.metadata.sum()).ok_or(FrameError::Length)?;
-    let end = start.checked_add(encoded).filter(|end| *end <= message.len()).ok_or(FrameError::Length)?;
+    let end = start.checked_add(encoded).filter(|end| *end <= contents.len()).ok_or(FrameError::Length)?;
     Ok((extensions, start..end))
 }
 
@@ -483,7 +455,6 @@ mod tests {
             streams: Streams::Neither,
             shapes: None,
         }),
-        time_left_us: 14,
         metadata: 0,
     });
     const SCHEMA: Schema = Schema { version: 13, older: 2, codec: 1 };
@@ -498,7 +469,6 @@ mod tests {
                 one_way: false,
                 opens: false,
                 method_ref: MethodRef::Number(7),
-                time_left_us: 0,
                 metadata: 0,
             }),
             Header::Request(RequestHeader {
@@ -512,7 +482,6 @@ mod tests {
                     streams: Streams::Both,
                     shapes: None,
                 }),
-                time_left_us: 3,
                 metadata: 0,
             }),
             Header::Reply {
@@ -537,28 +506,33 @@ mod tests {
                 metadata: MetadataBytes::default(),
             },
         ];
-        for (header, bytes) in all.into_iter().zip([32, 32, 32, 24, 24, 24]) {
-            let mut message = Vec::new();
-            header.emit(3, &mut message);
+        for header in all {
+            let (received, mut message) = emitted(&header, 3);
             let length = message.len();
             message.extend(b"abcbody");
-            assert_eq!(Header::parse(&message), Ok((header, length..length + 3)));
-            assert_eq!(Header::parse(&message[..length + 2]), Err(FrameError::Length));
-            assert_eq!(Header::parse(&message[..bytes - 1]), Err(FrameError::Short(bytes - 1)));
-            assert_eq!(message[4..8], [0; 4], "the transport's");
-            message[4..8].fill(0xff);
-            assert_eq!(Header::parse(&message), Ok((header, length..length + 3)));
+            assert_eq!(Header::parse(received, &message), Ok((header, length..length + 3)));
+            assert_eq!(Header::parse(received, &message[..length + 2]), Err(FrameError::Length));
+            assert_eq!(Header::parse(received, &message[..FIXED - 1]), Err(FrameError::Short(FIXED - 1)));
         }
-        let (mut cancel, header) = (Vec::new(), Header::Cancel { call: u64::MAX });
-        header.emit(0, &mut cancel);
-        assert_eq!((Header::parse(&cancel), cancel.len()), (Ok((header, 16..16)), 16));
-        let (mut number, header) = (Vec::new(), Header::Number { call: 4, number: NUMBERED });
-        header.emit(0, &mut number);
-        assert_eq!((Header::parse(&number), number.len()), (Ok((header, 36..36)), 36));
-        let mut drained = Vec::new();
-        Header::Drained.emit(0, &mut drained);
-        assert_eq!((Header::parse(&drained), drained.len()), (Ok((Header::Drained, 8..8)), 8));
-        assert_eq!(Header::parse(&drained[..7]), Err(FrameError::Short(7)));
+        for (header, length) in [
+            (Header::Cancel { call: u64::MAX }, 8),
+            (Header::Number { call: 4, number: NUMBERED }, 28),
+            (Header::Drained, 0),
+        ] {
+            let (received, message) = emitted(&header, 0);
+            assert_eq!(
+                (Header::parse(received, &message), message.len()),
+                (Ok((header, length..length)), length)
+            );
+            if length > 0 {
+                assert_eq!(Header::parse(received, &message[..7]), Err(FrameError::Short(7)));
+            }
+        }
+    }
+
+    fn emitted(header: &Header, encoded: u32) -> (MessageHeader, Vec<u8>) {
+        let mut message = Vec::new();
+        (header.emit(encoded, &mut message), message)
     }
 
     #[test]
@@ -567,86 +541,61 @@ mod tests {
         let reply =
             Header::Reply { call: 5, code: 0, by: RepliedBy::Handler, number: Some(NUMBERED), metadata };
         let method_ref = MethodRef::Number(7);
-        let request = Header::Request(RequestHeader {
-            call: 6,
-            one_way: false,
-            opens: false,
-            method_ref,
-            time_left_us: 0,
-            metadata: 3,
-        });
+        let request =
+            Header::Request(RequestHeader { call: 6, one_way: false, opens: false, method_ref, metadata: 3 });
         for header in [reply, request] {
-            let mut message = Vec::new();
-            header.emit(3, &mut message);
+            let (received, mut message) = emitted(&header, 3);
             assert!(!header.is_short() && header.metadata_bytes() == 3);
             message.extend(b"iitabcbody");
             let encoded = message.len() - 7..message.len() - 4;
-            assert_eq!(Header::parse(&message), Ok((header, encoded.clone())));
-            assert_eq!(Header::parse(&message[..encoded.end - 1]), Err(FrameError::Length));
-            assert_eq!((Header::parse_success(&message), Header::parse_numbered(&message)), (None, None));
+            assert_eq!(Header::parse(received, &message), Ok((header, encoded.clone())));
+            assert_eq!(Header::parse(received, &message[..encoded.end - 1]), Err(FrameError::Length));
+            assert_eq!(Header::parse_success(received, &message), None);
+            assert_eq!(Header::parse_numbered(received, &message), None);
         }
         // A request has nothing for the end, and a NUMBER no metadata.
-        let mut bytes = Vec::new();
-        request.emit(0, &mut bytes);
-        bytes[40] = 1;
+        let (received, mut bytes) = emitted(&request, 0);
+        bytes[24] = 1;
         bytes.extend(b"iiit");
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Extensions));
-        bytes.clear();
-        Header::Number { call: 4, number: NUMBERED }.emit(0, &mut bytes);
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Extensions));
+        let (mut received, mut bytes) = emitted(&Header::Number { call: 4, number: NUMBERED }, 0);
         emit_metadata(metadata, &mut bytes);
-        bytes[2] += 12;
+        received.word += 12;
         bytes.extend(b"iit");
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Extensions));
-        bytes.clear();
-        REQUEST_HEADER.emit(0, &mut bytes);
-        let end = bytes.len();
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Extensions));
+        let (received, mut bytes) = emitted(&REQUEST_HEADER, 0);
         emit_metadata(MetadataBytes::of_request(u32::MAX), &mut bytes);
-        bytes[24] += u8::try_from(bytes.len() - end).unwrap();
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Length));
-    }
-
-    #[test]
-    fn the_time_left_is_what_the_transport_has_written() {
-        let mut bytes = Vec::new();
-        REQUEST_HEADER.emit(0, &mut bytes);
-        let mut left = |flags, us: u32| {
-            bytes[1] = flags;
-            bytes[16..20].copy_from_slice(&us.to_le_bytes());
-            let Ok((Header::Request(header), _)) = Header::parse(&bytes) else { panic!("a request") };
-            header.time_left_us
-        };
-        assert_eq!([left(0, 9), left(HAS_TIME_LEFT, 9)], [0, 9]);
-        assert_eq!([left(HAS_TIME_LEFT, 0), left(HAS_TIME_LEFT, NO_LIMIT)], [1, 0]);
+        set_extensions(0, &mut bytes);
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Length));
     }
 
     /// The examples of `docs/wire.md` that are the RPC layer's, as they are parsed and emitted here.
     #[test]
     fn the_examples_of_the_document_are_right() {
         let (mut seen, mut shapes) = (Vec::new(), 0);
-        for (name, mut bytes) in trunkline_testkit::wire_examples() {
-            if bytes[0] < 0x10 {
-                continue;
-            }
-            if bytes[1] & 2 != 0 {
-                // The frame lacks the part that is READ; the transport removes the flag and the announcement.
-                bytes[1] &= !2;
-                let header = usize::from(bytes[0] >> 4) * 8;
-                bytes.drain(header..header + 32);
-                bytes.extend([0; 20]);
-            }
-            let (header, encoded) = Header::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let mut again = Vec::new();
-            header.emit(u32::try_from(encoded.len()).unwrap(), &mut again);
-            if let fingerprints @ [_, ..] = &*Header::shapes(&bytes) {
-                assert_eq!((bytes[0], fingerprints), (REQUEST, &[5, 0, 0, 0x0403_0201][..]), "{name}");
+        for (name, frame) in
+            trunkline_testkit::wire_examples().into_iter().filter(|(_, frame)| frame[0] >= 0x10)
+        {
+            let ([kind, flags, low, high], contents) = trunkline_testkit::message_in(&frame);
+            let received = MessageHeader { kind, flags, word: u16::from_le_bytes([low, high]) };
+            // The frame of a large message lacks the part that is READ.
+            let missing = if frame[1] & 2 == 0 { 0 } else { 20 };
+            let contents = [contents, &vec![0; missing]].concat();
+            let (header, encoded) =
+                Header::parse(received, &contents).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let (header_again, mut again) = emitted(&header, u32::try_from(encoded.len()).unwrap());
+            if let fingerprints @ [_, ..] = &*Header::shapes(&contents)
+                && kind == REQUEST
+            {
+                assert_eq!(fingerprints, [5, 0, 0, 0x0403_0201], "{name}");
                 again.extend([8, 0, 16, 0]);
                 again.extend(fingerprints.iter().flat_map(|fingerprint| fingerprint.to_le_bytes()));
-                again[24] += 20;
+                set_extensions(0, &mut again);
                 shapes += 1;
             }
-            again[4..8].copy_from_slice(&bytes[4..8]);
-            assert_eq!(again, bytes[..encoded.start - header.metadata_bytes()], "{name}");
-            seen.push(bytes[0]);
+            assert_eq!(header_again, received, "{name}");
+            assert_eq!(again, contents[..encoded.start - header.metadata_bytes()], "{name}");
+            seen.push(kind);
         }
         assert_eq!(shapes, 1, "examples with shapes");
         for kind in [
@@ -667,89 +616,72 @@ mod tests {
     }
 
     #[test]
-    fn malformed_headers_are_rejected() {
-        assert_eq!(Header::parse(&[]), Err(FrameError::Short(0)));
-        assert_eq!(Header::parse(&[9, 1]), Err(FrameError::Kind(9)));
-        let mut bytes = Vec::new();
-        REQUEST_HEADER.emit(u32::MAX, &mut bytes);
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Length));
-        bytes[20..24].fill(0);
-        assert!(Header::parse(&bytes).is_ok());
-        bytes[1] |= 0x90;
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Flags(0x90)));
-        bytes[1] &= 0x0f;
-        bytes[2..4].fill(0);
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Method), "by a number and its hash");
-        bytes[2..4].fill(0xff);
-        bytes[24] = 1;
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Extensions));
-        bytes[24..26].fill(0);
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Method), "by neither");
-        bytes[24..26].fill(0xff);
-        assert_eq!(Header::parse(&bytes), Err(FrameError::Length));
+    fn malformed_messages_are_rejected() {
+        let unknown = MessageHeader { kind: 0x11, flags: 0, word: 0 };
+        assert_eq!(Header::parse(unknown, &[9, 1]), Err(FrameError::Kind(0x11)));
+        let (mut received, mut bytes) = emitted(&REQUEST_HEADER, u32::MAX);
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Length));
+        bytes[8..12].fill(0);
+        assert!(Header::parse(received, &bytes).is_ok());
+        received.flags = 0x90;
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Flags(0x90)));
+        (received.flags, received.word) = (0, 0);
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Method), "by a number and its hash");
+        received.word = UNASSIGNED;
+        bytes[EXTENSIONS] = 1;
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Extensions));
+        bytes[EXTENSIONS..FIXED].fill(0);
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Method), "by neither");
+        bytes[EXTENSIONS..FIXED].fill(0xff);
+        assert_eq!(Header::parse(received, &bytes), Err(FrameError::Length));
     }
 
     #[test]
-    fn frames_that_cannot_be_read_are_answered_if_somebody_waits() {
-        let mut bytes = Vec::new();
-        REQUEST_HEADER.emit(0, &mut bytes);
+    fn messages_that_cannot_be_read_are_answered_if_somebody_waits() {
+        let (_, bytes) = emitted(&REQUEST_HEADER, 0);
         let call = 0x0102_0304_0506_0708;
-        let mut unparsed = |kind: u8, flags: u8| {
-            [bytes[0], bytes[1]] = [kind, flags];
-            Header::unparsed(&bytes)
-        };
+        let unparsed = |kind: u8, flags: u8| Header::unparsed(MessageHeader { kind, flags, word: 0 }, &bytes);
         assert_eq!(unparsed(ONE_WAY, 0), Some(Unparsed::Request { call, one_way: true }));
         assert_eq!(unparsed(REQUEST, 0), Some(Unparsed::Request { call, one_way: false }));
         assert_eq!(unparsed(0x43, CRITICAL), Some(Unparsed::Request { call, one_way: false }));
         assert_eq!(unparsed(REPLY, 0), Some(Unparsed::Reply { call }));
-        assert_eq!(
-            [unparsed(0x43, 0), unparsed(0x21, CRITICAL), unparsed(0x10, CRITICAL), unparsed(0xf0, CRITICAL)],
-            [None; 4]
-        );
+        assert_eq!([unparsed(0x43, 0), unparsed(0x21, CRITICAL), unparsed(0x10, CRITICAL)], [None; 3]);
         assert_eq!(unparsed(OPEN, CRITICAL), Some(Unparsed::Request { call, one_way: false }));
-        assert_eq!((Header::unparsed(&[REQUEST, 0]), Header::unparsed(&[])), (None, None));
+        let request = MessageHeader { kind: REQUEST, flags: 0, word: 0 };
+        assert_eq!(Header::unparsed(request, &bytes[..7]), None);
     }
 
     /// The shortcuts for most messages must accept none that [`Header::parse`] refuses or reads otherwise.
     #[test]
     fn the_short_ways_parse_what_the_long_one_does() {
-        let request = Header::Request(RequestHeader {
-            call: 6,
-            one_way: false,
-            opens: false,
-            method_ref: MethodRef::Number(7),
-            time_left_us: 9,
-            metadata: 0,
-        });
-        let reply = Header::Reply {
-            call: 5,
-            code: 0,
-            by: RepliedBy::Handler,
-            number: None,
-            metadata: MetadataBytes::default(),
-        };
+        let method_ref = MethodRef::Number(7);
+        let request =
+            Header::Request(RequestHeader { call: 6, one_way: false, opens: false, method_ref, metadata: 0 });
+        let metadata = MetadataBytes::default();
+        let reply = Header::Reply { call: 5, code: 0, by: RepliedBy::Handler, number: None, metadata };
         let mut taken = 0;
         for header in [request, reply, REQUEST_HEADER] {
-            let mut message = Vec::new();
-            header.emit(3, &mut message);
-            message.extend(b"abcbody");
-            for (bit, length) in (0..message.len() * 8).flat_map(|bit| [(bit, 24), (bit, 33), (bit, 99)]) {
+            let (MessageHeader { kind, flags, word }, contents) = emitted(&header, 3);
+            let [low, high] = word.to_le_bytes();
+            let message = [&[kind, flags, low, high], &*contents, b"abcbody"].concat();
+            for (bit, length) in (8..message.len() * 8).flat_map(|bit| [(bit, 21), (bit, 33), (bit, 99)]) {
                 let mut bytes = message.clone();
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 bytes.truncate(length);
-                if let Some((call, encoded)) = Header::parse_success(&bytes) {
-                    let whole = Header::Reply {
-                        call,
-                        code: 0,
-                        by: RepliedBy::Handler,
-                        number: None,
-                        metadata: MetadataBytes::default(),
-                    };
-                    assert_eq!(Header::parse(&bytes), Ok((whole, encoded)));
+                let word = u16::from_le_bytes([bytes[2], bytes[3]]);
+                let (header, contents) = (MessageHeader { kind, flags: bytes[1], word }, &bytes[4..]);
+                let whole = Header::parse(header, contents);
+                if kind == REPLY
+                    && let Some((call, encoded)) = Header::parse_success(header, contents)
+                {
+                    let reply =
+                        Header::Reply { call, code: 0, by: RepliedBy::Handler, number: None, metadata };
+                    assert_eq!(whole, Ok((reply, encoded)));
                     taken += 1;
-                }
-                if let Some((request, encoded)) = Header::parse_numbered(&bytes) {
-                    assert_eq!(Header::parse(&bytes), Ok((Header::Request(request), encoded)));
+                } else if kind == REQUEST
+                    && let Some((request, encoded)) = Header::parse_numbered(header, contents)
+                {
+                    assert_eq!(whole, Ok((Header::Request(request), encoded)));
                     taken += 1;
                 }
             }

@@ -9,10 +9,10 @@ mod streams;
 
 pub(crate) use encoded::Encoded;
 pub(crate) use extensions::{Method, Number};
-pub(crate) use header::{Header, MethodRef, RepliedBy, RequestHeader, Unparsed};
-pub(crate) use outgoing::{NOBODY, send, without_call};
+pub(crate) use header::{Header, MethodRef, REPLY, REQUEST, RepliedBy, RequestHeader, Unparsed};
+pub(crate) use outgoing::{NOBODY, UNSET, send, without_call};
 pub(crate) use status_body::HANDLER_ERROR;
-pub(crate) use streams::{DATA_BYTES, StreamHeader, StreamPart};
+pub(crate) use streams::{DATA, DATA_BYTES, StreamHeader, StreamPart};
 
 /// The error of parsing a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,16 +1,19 @@
 //! Outgoing frames.
 
-use super::{Encoded, Header};
+use super::Encoded;
+use super::header::{FIXED, Header};
 use std::mem;
 use trunkline_transport::{
-    Accepted, Body, Connect, Destination, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Token,
-    Transport,
+    Accepted, Body, Connect, Destination, Leaves, MessageHeader, Outgoing, PeerKey, Report, SendError,
+    SessionNumber, Token, Transport,
 };
 
 /// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
 const COPIED: usize = 4096;
 /// Largest head, in bytes, that travels with the announcement of a large message.
 const ANNOUNCED: usize = 4096;
+/// Place of a header, which [`send`] sets.
+pub(crate) const UNSET: MessageHeader = MessageHeader { kind: 0, flags: 0, word: 0 };
 
 /// The token of messages without a waiting call.
 pub(crate) const NOBODY: Token = Token(u64::MAX);
@@ -29,6 +32,7 @@ pub(crate) fn without_call(
         session,
         connect: Connect::FailFast,
         ordered,
+        header: UNSET,
         head: &[],
         announced: 0,
         body: Body::new(),
@@ -53,7 +57,8 @@ pub(crate) fn send<'a>(
     out: &mut Outgoing<'a>,
 ) -> Result<Accepted, SendError> {
     if header.is_short() && encoded.len() <= COPIED {
-        (out.head, out.announced) = encoded.with_header(header, out.body.len());
+        (out.header, out.head) = encoded.with_header(header);
+        out.announced = FIXED;
         return transport.send(out);
     }
     send_long(transport, header, encoded, scratch, out)
@@ -77,10 +82,11 @@ fn send_long<'a>(
         return send_as_body(transport, header, encoded, length, scratch, out);
     }
     if header.is_short() {
-        (out.head, out.announced) = encoded.with_header(header, out.body.len());
+        (out.header, out.head) = encoded.with_header(header);
+        out.announced = FIXED;
     } else {
         scratch.clear();
-        header.emit(length, scratch);
+        out.header = header.emit(length, scratch);
         out.announced = scratch.len() + announced_metadata(header, scratch.len());
         scratch.extend_from_slice(encoded.part());
         out.head = scratch;
@@ -106,7 +112,7 @@ fn send_as_body<'a>(
     out: &mut Outgoing<'a>,
 ) -> Result<Accepted, SendError> {
     scratch.clear();
-    header.emit(length, scratch);
+    out.header = header.emit(length, scratch);
     let metadata = announced_metadata(header, scratch.len());
     let (buffer, mut part) = mem::take(encoded).into_bytes();
     scratch.extend_from_slice(&part.split_to(metadata.min(part.len())));

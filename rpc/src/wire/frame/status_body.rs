@@ -61,6 +61,7 @@ mod tests {
     use super::*;
     use crate::status::Code;
     use crate::wire::frame::Header;
+    use trunkline_transport::MessageHeader;
 
     fn emitted(status: &Status) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -89,7 +90,10 @@ mod tests {
         for (name, frame) in
             trunkline_testkit::wire_examples().into_iter().filter(|(_, frame)| frame[0] == 0x30)
         {
-            let Ok((Header::Reply { code: code @ 1..=16, .. }, encoded)) = Header::parse(&frame) else {
+            let ([kind, flags, low, high], frame) = trunkline_testkit::message_in(&frame);
+            let header = MessageHeader { kind, flags, word: u16::from_le_bytes([low, high]) };
+            let Ok((Header::Reply { code: code @ 1..=16, .. }, encoded)) = Header::parse(header, frame)
+            else {
                 continue;
             };
             let texts = parse(&frame[encoded.clone()], frame.len() - encoded.end);

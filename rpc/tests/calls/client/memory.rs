@@ -69,7 +69,7 @@ fn nodes() -> (Node, Node) {
 
 fn assert_names_the_setting(status: &Status) {
     let text = status.to_string();
-    let size = format!("message of {} bytes", 24 + BYTES);
+    let size = format!("message of {} bytes", 16 + BYTES);
     assert!(text.contains(&size) && text.contains("rendezvous_bytes_per_peer"), "{text}");
     assert!(text.contains("Blocks.block at 127."), "{text}");
     assert!(status.may_have_run(), "{text}");

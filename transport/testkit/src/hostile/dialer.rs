@@ -42,7 +42,7 @@ impl Hello {
     /// Returns the first request of a node with one poller and XRC connections.
     #[must_use]
     pub const fn new(port: u16, epoch: u64) -> Self {
-        Self { port, epoch, is_rc: false, version: 4, poller: 0, pollers: 1, cookie: [0; 16] }
+        Self { port, epoch, is_rc: false, version: 5, poller: 0, pollers: 1, cookie: [0; 16] }
     }
 
     /// Returns the cookie in the private data of a refusal.
@@ -66,6 +66,8 @@ impl Hello {
         // The kind of connections, and the lowest version spoken, a field that version 2 does not have.
         bytes.extend([if self.is_rc { 2 } else { 1 }, self.version]);
         bytes.extend(self.cookie);
+        // The usual UDP port.
+        bytes.extend([0; 2]);
         bytes
     }
 
@@ -179,7 +181,7 @@ impl HandMadePeer {
 /// Panics if the private data is too short.
 #[must_use]
 pub fn first_srq(private_data: &[u8]) -> SrqNumber {
-    SrqNumber::new(u32::from_be_bytes(private_data[20..24].try_into().expect("four bytes")))
+    SrqNumber::new(u32::from_be_bytes(private_data[24..28].try_into().expect("four bytes")))
 }
 
 /// Posts a frame with the work request number 1.

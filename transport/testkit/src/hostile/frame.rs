@@ -2,8 +2,7 @@
 //!
 //! A frame begins the payload of a message: kind (1), flags (1), a word (2), grant (2), messages that wait
 //! (1), target poller (1), all little endian. The word of a Credit frame is the released credit, and the word
-//! of a FIN is its number of entries. An announcement follows the header, whose length is 8 bytes times the
-//! upper half of the kind.
+//! of a FIN is its number of entries. An announcement follows the header, or the time left after it.
 
 use super::Hostility;
 use crate::Random;
@@ -26,6 +25,9 @@ const UPPER: u8 = 0x10;
 pub const CRITICAL: u8 = 1;
 /// Flag of a frame that announces a large message.
 pub const ANNOUNCES: u8 = 2;
+/// Flag of a frame with a time left, and its size in bytes.
+const TIME_LEFT: u8 = 4;
+const TIME_LEFT_BYTES: usize = 4;
 /// Grant with which each pair of nodes begins.
 pub const FIRST_GRANT: u16 = u16::MAX - 998;
 /// Offsets in an announcement, which begins with its number: length, address and key.
@@ -75,7 +77,8 @@ impl Announcement {
 /// Returns the start of the announcement of a message with this first payload, if it has one.
 fn announcement_at(payload: &[u8]) -> Option<usize> {
     let &[kind, flags, ..] = payload else { return None };
-    (flags & ANNOUNCES != 0 && kind >= UPPER).then(|| usize::from(kind >> 4) * HEADER)
+    let timed = if flags & TIME_LEFT == 0 { 0 } else { TIME_LEFT_BYTES };
+    (flags & ANNOUNCES != 0 && kind >= UPPER).then_some(HEADER + timed)
 }
 
 /// Changes the datagrams of one peer.

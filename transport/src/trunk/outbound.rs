@@ -1,0 +1,250 @@
+//! Messages that wait to leave, one by one: what they consist of, and the turns in which large ones are copied.
+#![forbid(unsafe_code)]
+
+use crate::buffer::Block;
+use crate::messages::DeliveryReport;
+use crate::wire::frame::{self, HEADER, TIMED_HEADER};
+use crate::{Body, Connect, Destination, MessageHeader, Outgoing, PollerChoice};
+use std::collections::VecDeque;
+use trunkline_verbs::Time;
+
+/// Number of empty heads that are kept for reuse.
+const KEPT_HEADS: usize = 1024;
+/// Largest capacity of a head that is kept for reuse, in bytes.
+const KEPT_HEAD_BYTES: usize = 1024;
+/// Bytes that a poller copies in one turn. A fresh page costs more than its copy, so a piece takes 50 to 150
+/// microseconds, as long as sixteen small calls. Smaller pieces would not let a busy poller copy faster, and
+/// each turn looks at all queues.
+const PIECE: usize = 256 << 10;
+/// The same in a simulation. Its messages are smaller, and its faults must meet messages that are copied in
+/// part.
+const SIMULATED_PIECE: usize = 16 << 10;
+
+/// A message that waits to leave.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    pub(super) delivery: DeliveryReport,
+    pub(super) destination: Destination,
+    pub(super) choice: PollerChoice,
+    pub(super) header: MessageHeader,
+    pub(super) head: Vec<u8>,
+    /// Bytes of the head that go with the announcement if the message is large.
+    pub(super) announced: usize,
+    pub(super) body: Body,
+    pub(super) deadline: Option<Time>,
+    pub(super) ordered: bool,
+    /// Copy of a large message, which the peer will READ.
+    pub(super) copying: Option<Box<Copying>>,
+    pub(super) connect: Connect,
+}
+
+impl Outbound {
+    /// Copies the head, into reused memory. A message that has to wait is reported when it is delivered.
+    pub(crate) fn new(message: &Outgoing<'_>, choice: PollerChoice, heads: &mut Heads) -> Self {
+        let mut head = heads.0.pop().unwrap_or_default();
+        head.extend_from_slice(message.head);
+        Self {
+            delivery: message.delivery().of_waiting(),
+            destination: message.destination,
+            choice,
+            header: message.header,
+            head,
+            announced: message.announced,
+            body: message.body.clone(),
+            deadline: message.deadline,
+            ordered: message.ordered,
+            copying: None,
+            connect: message.connect,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.head.len().saturating_add(self.body.len())
+    }
+
+    /// Returns the message, if it leaves in one frame.
+    pub(super) fn eager(&self) -> Eager<'_> {
+        let Self { header, ref head, ref body, deadline, delivery, .. } = *self;
+        Eager { header, head, body, deadline, delivery }
+    }
+}
+
+/// A message that leaves in one frame.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Eager<'a> {
+    pub(super) header: MessageHeader,
+    pub(super) head: &'a [u8],
+    pub(super) body: &'a [u8],
+    /// Deadline, after which the message is not posted.
+    pub(super) deadline: Option<Time>,
+    pub(super) delivery: DeliveryReport,
+}
+
+impl<'a> From<&'a Outgoing<'_>> for Eager<'a> {
+    #[inline]
+    fn from(message: &'a Outgoing<'_>) -> Self {
+        let Outgoing { header, head, ref body, deadline, .. } = *message;
+        Self { header, head, body, deadline, delivery: message.delivery() }
+    }
+}
+
+impl Eager<'_> {
+    /// Returns the size of the contents, in bytes.
+    #[inline]
+    pub(super) fn contents(&self) -> usize {
+        self.head.len().saturating_add(self.body.len())
+    }
+
+    /// Returns the header as of this moment, and its size.
+    #[inline]
+    pub(super) fn header(&self, now: Time) -> ([u8; TIMED_HEADER], usize) {
+        let left = self.deadline.map(|deadline| frame::time_left(Some(deadline), now));
+        let bytes = self.contents() + if left.is_some() { TIMED_HEADER } else { HEADER };
+        frame::message(self.header, 0, u32::try_from(bytes).unwrap_or(u32::MAX), left)
+    }
+}
+
+/// Empty heads of messages that have left, kept for reuse.
+#[derive(Debug, Default)]
+pub(crate) struct Heads(Vec<Vec<u8>>);
+
+impl Heads {
+    /// Takes the head of a message that has left.
+    pub(super) fn rest(&mut self, mut head: Vec<u8>) {
+        if head.capacity() <= KEPT_HEAD_BYTES && self.0.len() < KEPT_HEADS {
+            head.clear();
+            self.0.push(head);
+        }
+    }
+}
+
+/// Copy of a large message.
+#[derive(Debug)]
+pub(super) struct Copying {
+    block: Block,
+    done: usize,
+}
+
+impl Copying {
+    pub(super) fn new(block: Block) -> Self {
+        Self { block, done: 0 }
+    }
+
+    pub(super) fn left(&self) -> usize {
+        self.block.len() - self.done
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.left() == 0
+    }
+
+    pub(super) fn block(&self) -> &Block {
+        &self.block
+    }
+
+    pub(super) fn into_block(self) -> Block {
+        self.block
+    }
+
+    /// Copies the next bytes of a message with these parts.
+    pub(super) fn copy(&mut self, parts: [&[u8]; 2], bytes: usize) {
+        let (mut start, end) = (0, self.done + bytes);
+        for part in parts {
+            let (from, to) = (self.done.max(start), end.min(start + part.len()));
+            if from < to {
+                self.block.write(from, &part[from - start..to - start]);
+                self.done = to;
+            }
+            start += part.len();
+        }
+    }
+}
+
+/// The bytes that the poller may still copy in this turn, and the trunks with more to copy, in order.
+#[derive(Debug)]
+pub(crate) struct CopyTurns {
+    piece: usize,
+    left: usize,
+    waiting: VecDeque<usize>,
+    /// Current trunk, by place in the poller's table.
+    current: Option<usize>,
+}
+
+impl CopyTurns {
+    pub(super) fn new(is_simulated: bool) -> Self {
+        let piece = if is_simulated { SIMULATED_PIECE } else { PIECE };
+        Self { piece, left: piece, waiting: VecDeque::new(), current: None }
+    }
+
+    /// Begins a turn of the poller.
+    pub(crate) fn begin(&mut self) {
+        self.left = self.piece;
+        self.current = None;
+    }
+
+    /// Returns the next trunk, if more may be copied in this turn of the poller.
+    pub(crate) fn next_trunk(&mut self) -> Option<usize> {
+        self.current = if self.left > 0 { self.waiting.pop_front() } else { None };
+        self.current
+    }
+
+    /// Returns true if no trunk has anything to copy.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Forgets all trunks.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Removes a trunk that has nothing more to copy.
+    pub(super) fn remove(&mut self, slot: usize) {
+        self.waiting.retain(|&other| other != slot);
+    }
+
+    /// Returns how many of `bytes` a trunk may copy now. If that is not all, the trunk waits for its next
+    /// turn.
+    pub(super) fn allow(&mut self, slot: usize, bytes: usize) -> usize {
+        let is_its_turn = self.current == Some(slot) || self.waiting.is_empty();
+        let allowed = if is_its_turn { bytes.min(self.left) } else { 0 };
+        self.left -= allowed;
+        if allowed < bytes && !self.waiting.contains(&slot) {
+            self.waiting.push_back(slot);
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Trunks copy different amounts, some less than a piece. Checks what each has copied after a number of
+    /// the poller's turns.
+    #[test]
+    fn trunks_copy_in_turns_and_a_poller_one_piece_in_each_of_its_turns() {
+        let mut turns = CopyTurns::new(false);
+        let mut left = [5 * PIECE, 3 * PIECE + 1, PIECE / 4, 9 * PIECE];
+        let mut order = Vec::new();
+        while left.iter().any(|&left| left > 0) {
+            turns.begin();
+            let before = left.iter().sum::<usize>();
+            let mut copy = |turns: &mut CopyTurns, trunk: usize| {
+                let copied = if left[trunk] > 0 { turns.allow(trunk, left[trunk]) } else { 0 };
+                left[trunk] -= copied;
+                if copied > 0 {
+                    order.push(trunk);
+                }
+            };
+            // A trunk with new messages is pushed out first, and always in the same order.
+            (0..4).for_each(|trunk| copy(&mut turns, trunk));
+            while let Some(trunk) = turns.next_trunk() {
+                copy(&mut turns, trunk);
+            }
+            assert_eq!(before - left.iter().sum::<usize>(), PIECE.min(before), "a turn copies one piece");
+        }
+        assert!(turns.is_empty());
+        assert_eq!(order[..8], [0, 0, 1, 2, 3, 0, 1, 3], "nobody waits for more than one turn of each other");
+    }
+}
