@@ -32,17 +32,21 @@ use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Awaited, Connect, Deadlines, Destination, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap,
+    Awaited, Connect, Destination, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap,
     PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Transport,
 };
 use trunkline_verbs::Time;
 
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
+
+/// Least time between two searches of the calls in flight for those whose deadline has passed.
+const SEARCH_EVERY: Duration = Duration::from_millis(1);
 
 /// The calls in flight, and those that wait to be sent.
 pub(crate) struct Calls {
@@ -55,8 +59,11 @@ pub(crate) struct Calls {
     /// Memory that peers' items are charged to.
     memory: Rc<ArgumentMemory>,
     pending: Slab<PendingCall>,
-    /// Deadlines of the calls in flight, by their numbers.
-    deadlines: Deadlines<u64>,
+    /// Lower bound of the deadlines of the calls in flight. They are searched after this time: most calls end long before
+    /// their deadline, and then it costs them nothing.
+    next_due: Time,
+    /// Time of the last search.
+    searched: Time,
     /// Calls that wait for room.
     waiting: Waiting,
     /// Calls that wait for their server's next session.
@@ -88,7 +95,8 @@ impl Calls {
             most_metadata,
             memory,
             pending: Slab::new(),
-            deadlines: Deadlines::default(),
+            next_due: Time::MAX,
+            searched: Time::default(),
             waiting: Waiting::default(),
             held: Held::default(),
             generation: 0,
@@ -322,7 +330,8 @@ impl Calls {
             Some(stream) if opens => stream.begin_timer(now, deadline),
             _ => Some(deadline),
         };
-        let due = due.filter(|_| !mutant!(deadline_is_not_kept));
+        let due = due.filter(|_| !mutant!(deadline_is_not_kept)).unwrap_or(Time::MAX);
+        self.next_due = self.next_due.min(due);
         slot.insert(PendingCall {
             generation: self.generation,
             peer,
@@ -334,7 +343,7 @@ impl Calls {
             nested,
             is_chosen,
             leaves: entry.leaves_calls(),
-            timer: due.map(|due| self.deadlines.add(now, due, call)),
+            due,
             choice: accepted.choice,
             progress: accepted.left.map_or(Progress::Waits, Progress::Left),
             again,
@@ -760,31 +769,39 @@ impl Calls {
             any = true;
             self.end(call, no_session(peer));
         }
-        let first = self.deadlines.due(now);
-        any | first.is_some_and(|first| self.expire_calls(transport, first))
+        any | (self.search_due() <= now && self.expire_calls(transport))
     }
 
-    /// Ends the calls whose deadline has passed, of which `first` was taken out. Returns true if there was one.
+    /// Returns the time of the next search for calls whose deadline has passed.
+    #[inline]
+    fn search_due(&self) -> Time {
+        self.next_due.max(self.searched + SEARCH_EVERY)
+    }
+
+    /// Ends the calls whose deadline has passed. Returns true if there was one.
     #[cold]
-    fn expire_calls(&mut self, transport: &mut Transport, first: u64) -> bool {
+    fn expire_calls(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
-        let (mut next, mut due, mut idle) = (Some(first), Vec::new(), BTreeMap::new());
-        while let Some(call) = next {
-            next = self.deadlines.due(now);
-            let Some(pending) = self.pending(call) else { continue };
-            pending.timer = None;
-            match pending.completion.stream().map_or(Expiry::Deadline, |stream| stream.expiry(now)) {
-                Expiry::Deadline => due.push(call),
-                Expiry::Idle(limit) => {
-                    idle.insert(call, limit);
-                    due.push(call);
-                }
-                Expiry::Later(time) => {
-                    let timer = self.deadlines.add(now, time, call);
-                    self.pending(call).into_iter().for_each(|pending| pending.timer = Some(timer));
+        let (mut due, mut idle, mut next_due) = (Vec::new(), BTreeMap::new(), Time::MAX);
+        for (slot, pending) in &mut self.pending {
+            if pending.due <= now {
+                let call = number(slot, pending.generation, pending.one_way);
+                match pending.completion.stream().map_or(Expiry::Deadline, |stream| stream.expiry(now)) {
+                    Expiry::Deadline => due.push((pending.due, call)),
+                    Expiry::Idle(limit) => {
+                        idle.insert(call, limit);
+                        due.push((pending.due, call));
+                    }
+                    Expiry::Later(time) => pending.due = time,
                 }
             }
+            if pending.due > now {
+                next_due = next_due.min(pending.due);
+            }
         }
+        (self.next_due, self.searched) = (next_due, now);
+        due.sort_unstable();
+        let due = due.into_iter().map(|(_, call)| call).collect::<Vec<_>>();
         let any = !due.is_empty();
         let unsent = self.take_unsent(transport, &due);
         for call in due {
@@ -823,9 +840,8 @@ impl Calls {
 
     /// Returns the time of the next `expire` or `admit`.
     pub(crate) fn next_timer(&self) -> Option<Time> {
-        self.deadlines
-            .next()
-            .into_iter()
+        let due = Some(self.search_due()).filter(|_| self.next_due < Time::MAX && !self.pending.is_empty());
+        due.into_iter()
             .chain(self.waiting.next_timer())
             .chain(self.cancels.next_timer())
             .chain(self.held.next_timer())
@@ -887,10 +903,7 @@ impl Calls {
     #[inline]
     fn remove(&mut self, call: u64) -> Option<PendingCall> {
         let (slot, _) = parts(call)?;
-        let mut pending = self.pending.try_remove(slot)?;
-        if let Some(timer) = pending.timer.take() {
-            self.deadlines.remove(timer);
-        }
+        let pending = self.pending.try_remove(slot)?;
         self.budget.put_back_one(pending.peer, pending.leaves);
         if let Some(stream) = pending.completion.stream() {
             self.memory.recharge(pending.peer, stream.release(), 0);

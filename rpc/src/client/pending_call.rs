@@ -3,7 +3,7 @@
 use crate::call::{Completion, Submission};
 use crate::wire::frame::{Header, Unparsed};
 use crate::wire::name::MethodName;
-use trunkline_transport::{DeadlineKey, Leaves, Message, PeerKey, PollerChoice, SessionNumber};
+use trunkline_transport::{Leaves, Message, PeerKey, PollerChoice, SessionNumber};
 use trunkline_verbs::Time;
 
 /// A call in flight.
@@ -25,8 +25,8 @@ pub(super) struct PendingCall {
     pub(super) is_chosen: bool,
     /// Part of the call budget that it leaves to others.
     pub(super) leaves: Leaves,
-    /// Key of its deadline.
-    pub(super) timer: Option<DeadlineKey>,
+    /// Deadline, or the time at which the limits of its stream are looked at; [`Time::MAX`] without one.
+    pub(super) due: Time,
     /// The remote poller that owns the call.
     pub(super) choice: PollerChoice,
     pub(super) progress: Progress,
