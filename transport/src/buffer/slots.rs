@@ -121,19 +121,14 @@ impl SendSlots {
         end
     }
 
-    /// Copies two consecutive parts to `at` in the slot, like [`Self::write`].
+    /// Copies consecutive parts to `at` in the slot, like [`Self::write`].
     #[inline]
-    pub(crate) fn write_both(&self, slot: u32, at: usize, first: &[u8], second: &[u8]) {
-        let (middle, end) = (at + first.len(), at + first.len() + second.len());
-        debug_assert!(end <= self.region.slot_bytes());
-        if end <= self.region.slot_bytes() {
-            let start = self.region.offset(slot);
-            let written = self.region.memory.write(start + at, first);
+    pub(crate) fn write_all(&self, slot: u32, at: usize, parts: [&[u8]; 3]) {
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+        debug_assert!(at + bytes <= self.region.slot_bytes());
+        if at + bytes <= self.region.slot_bytes() {
+            let written = self.region.memory.write_all(self.region.offset(slot) + at, parts);
             debug_assert!(written.is_ok());
-            if !second.is_empty() {
-                let written = self.region.memory.write(start + middle, second);
-                debug_assert!(written.is_ok());
-            }
         }
     }
 

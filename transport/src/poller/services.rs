@@ -93,7 +93,7 @@ impl Transport {
         if bytes > limit {
             return Err(SendError::TooLarge { bytes, limit });
         }
-        if message.header.kind < frame::DRIVER || message.announced > message.head.len().min(MOST_ANNOUNCED) {
+        if message.header.kind < frame::DRIVER {
             return Err(SendError::BadHeader);
         }
         let own = u32::from(self.res.index.0);
@@ -181,6 +181,9 @@ impl Transport {
         has_trunk: bool,
     ) -> Result<Accepted, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
+        if message.announced > message.head.len().min(MOST_ANNOUNCED) {
+            return Err(SendError::BadHeader);
+        }
         if message.connect == Connect::FailFast
             && let Some((cause, due_in)) = self.peers.due_in(message.peer, self.res.time.now())
         {

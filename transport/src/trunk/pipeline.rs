@@ -84,7 +84,9 @@ pub(super) struct Frame {
     as_of: Time,
     /// True if the delivery of a bundled message is reported.
     is_told: bool,
-    /// Messages that have joined the first one.
+    /// Number of its messages. A frame of another kind counts as one.
+    messages: usize,
+    /// Those that have joined the first one and have an outcome to report, or a deadline.
     bundled: Vec<BundledMessage>,
     /// Number of its messages that were given up.
     given_up: usize,
@@ -300,6 +302,7 @@ impl Pipeline {
             deadline,
             as_of: now,
             is_told: false,
+            messages: 1,
             bundled: Vec::new(),
             given_up: 0,
         };
@@ -327,22 +330,24 @@ impl Pipeline {
             return false;
         }
         let slot = match frame.place {
-            FrameBytes::Slot(slot) if !frame.bundled.is_empty() => slot,
+            FrameBytes::Slot(slot) if frame.is_bundle() => slot,
             place => {
                 let Some(slot) = begin_bundle(sends, frame, place, &self.inline) else { return false };
                 frame.bundled = self.pooled.pop().unwrap_or_default();
                 slot
             }
         };
-        sends.write(slot, begin, &header[..size]);
-        sends.write_both(slot, begin + size, head, body);
+        sends.write_all(slot, begin, [&header[..size], head, body]);
         if deadline.is_some() && frame.as_of != now {
             frame.as_of = Time::MAX;
         }
         let deadline = deadline.unwrap_or(Time::MAX);
         frame.bytes += bytes;
         frame.is_told |= delivery.report == Report::Always;
-        frame.bundled.push(BundledMessage { delivery, deadline, begin });
+        frame.messages += 1;
+        if delivery.report != Report::Never || deadline < Time::MAX {
+            frame.bundled.push(BundledMessage { delivery, deadline, begin });
+        }
         self.earliest = self.earliest.min(deadline);
         true
     }
@@ -418,7 +423,7 @@ impl Pipeline {
         let Work { kind: WorkKind::Frame(frame), record } = &mut self.work[at] else { return None };
         let lane = frame.lane;
         if let FrameBytes::Slot(slot) = frame.place
-            && !frame.bundled.is_empty()
+            && frame.is_bundle()
         {
             // The other messages of its bundle leave.
             let (begin, record) = frame.take_late(now, record)?;
@@ -495,14 +500,14 @@ impl Pipeline {
             }
             match record {
                 Record::Message(_) | Record::Announcement(_) | Record::Nothing => {
-                    lane.counters.count_sent(frame.messages() - frame.given_up);
+                    lane.counters.count_sent(frame.messages - frame.given_up);
                 }
                 Record::Credit { .. } => write(frame.begin + frame::WORD, &lane.released()),
                 _ => {}
             }
-            let begin = if frame.bundled.is_empty() { frame.begin } else { 0 };
-            if !frame.bundled.is_empty() {
-                write(0, &frame::bundle(u16::try_from(frame.messages()).unwrap_or(u16::MAX)));
+            let begin = if frame.is_bundle() { 0 } else { frame.begin };
+            if frame.is_bundle() {
+                write(0, &frame::bundle(u16::try_from(frame.messages).unwrap_or(u16::MAX)));
             }
             let positions = match settled {
                 Some((of, positions)) if of == frame.lane => positions,
@@ -618,9 +623,9 @@ pub(super) struct Late {
 }
 
 impl Frame {
-    /// Returns the number of its messages. A frame of another kind counts as one.
-    fn messages(&self) -> usize {
-        1 + self.bundled.len()
+    /// Returns true if other messages have joined the first one.
+    fn is_bundle(&self) -> bool {
+        self.messages > 1
     }
 
     /// Returns the earliest deadline of its messages.
@@ -679,11 +684,11 @@ impl WorkKind {
     /// Returns the registered memory of its work request.
     fn sge(&self, sends: &SendRoom) -> Sge {
         match self {
-            Self::Frame(Frame { place: FrameBytes::Slot(slot), begin, bytes, bundled, .. }) => {
-                if bundled.is_empty() {
-                    sends.sge(*slot, *begin, *bytes)
-                } else {
+            Self::Frame(frame @ Frame { place: FrameBytes::Slot(slot), begin, bytes, .. }) => {
+                if frame.is_bundle() {
                     sends.sge(*slot, 0, begin + bytes)
+                } else {
+                    sends.sge(*slot, *begin, *bytes)
                 }
             }
             Self::Read(read) => read.sge,

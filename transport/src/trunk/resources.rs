@@ -213,10 +213,10 @@ impl SendRoom {
         self.outstanding >= self.most / 2 || free <= all / 2
     }
 
-    /// Writes two consecutive parts of a frame.
+    /// Writes consecutive parts of a frame.
     #[inline]
-    pub(super) fn write_both(&self, slot: u32, at: usize, first: &[u8], second: &[u8]) {
-        self.slots.write_both(slot, at, first, second);
+    pub(super) fn write_all(&self, slot: u32, at: usize, parts: [&[u8]; 3]) {
+        self.slots.write_all(slot, at, parts);
     }
 
     /// Writes a part of a frame. Returns its end.

@@ -12,7 +12,7 @@ use crate::budget::Shares;
 use crate::trunk::rendezvous::REQUESTS_PER_LANE;
 use crate::wire::frame::{self, FIN_ENTRIES, Fin, TIMED_HEADER};
 use crate::wire::settings::Settings;
-use crate::wire::{BUNDLE_BYTES, SLOT_BYTES};
+use crate::wire::{BUNDLE_BYTES, MOST_ANNOUNCED, SLOT_BYTES};
 use crate::{Destination, Outgoing, PeerDown, PollerChoice, SendError, SendOutcome};
 use std::mem;
 use trunkline_machine::mutant;
@@ -51,6 +51,9 @@ impl Trunk {
         let bytes = message.head.len().saturating_add(message.body.len());
         if bytes > self.max_message {
             return Err(SendError::TooLarge { bytes, limit: self.max_message });
+        }
+        if message.announced > message.head.len().min(MOST_ANNOUNCED) {
+            return Err(SendError::BadHeader);
         }
         let Some(lane) = self.lane_of(message.destination, choice) else {
             // The message is for a poller that the peer's new incarnation does not have.

@@ -156,6 +156,23 @@ impl Memory {
         Ok(())
     }
 
+    /// Copies consecutive parts into the memory from `offset` on.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`]; nothing is written then.
+    #[inline]
+    pub fn write_all<const N: usize>(&self, offset: usize, parts: [&[u8]; N]) -> Result<(), MemoryError> {
+        self.check(offset, parts.iter().map(|part| part.len()).sum())?;
+        let mut at = offset;
+        for part in parts {
+            // SAFETY: `check` has verified that the range of all parts is inside the block, and this one ends where the
+            // next begins. Overlap is as for `write`.
+            unsafe { copy::write(part, self.start.as_ptr().add(at)) };
+            at += part.len();
+        }
+        Ok(())
+    }
+
     /// Copies `length` bytes from `offset` on into another memory, from `at` on. If the ranges overlap, what is written
     /// is unspecified.
     ///
