@@ -65,7 +65,7 @@ export programs=${CARGO_TARGET_DIR:-target}/debug
 # build: builds these programs before anything is timed or moved into a namespace without network.
 build() { cargo test --workspace --locked --no-run --quiet; }
 
-# build_rigs: builds the programs that attack and kill, which only these checks use.
+# build_rigs: builds the programs that attack, which only these checks use.
 build_rigs() { cargo build --locked --quiet --package trunkline-testkit --features rigs --examples; }
 
 # drop_in: links the drop-in libraries in target/dropin from the static library that was built with the programs.

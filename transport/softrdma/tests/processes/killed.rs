@@ -1,24 +1,24 @@
 //! Processes of one host that the connection manager has connected, and that die: the others get
-//! `Disconnected` at once, on either side of a connection, although no retries run out. A stopped process is
-//! not dead.
+//! `Disconnected` at once, on either side of a connection, although no retries run out, and their own messages
+//! continue. A stopped process is not dead.
 //!
 //! The tests start this binary again as the peers.
 
 use super::memory::options;
 use crate::common;
 use crate::common::host::{Host, part};
-use crate::common::node::{BOUND, Node, next_event, next_request, post_to};
+use crate::common::node::{BOUND, Node, exchange, join, next_event, next_request, post_to};
 use nix::sys::signal::Signal;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_softrdma::link::ROCE_PORT;
-use trunkline_testkit::{Input, NextLine, Process, print_line, same_test};
+use trunkline_testkit::{Input, NextLine, Process, bytes_of, print_line, same_test};
 use trunkline_verbs::{
     CmChannel, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide,
-    PortSpace, QpState, QpType, QueuePair, RejectReason, SendData, SendOperation, SrqNumber,
+    PortSpace, QpNumber, QpState, QpType, QueuePair, RejectReason, SendData, SendOperation, SrqNumber,
 };
 
 const PEER: &str = "TRUNKLINE_TEST_CONNECTED_PEER";
@@ -26,9 +26,13 @@ const PEER: &str = "TRUNKLINE_TEST_CONNECTED_PEER";
 const CONNECTIONS: usize = 150;
 /// ACK timeout with which retries never run out: 4.096 us * 2^31 is 2.4 hours.
 const NEVER: u8 = 31;
+/// Length of the messages that a peer sends, in bytes: several packets.
+const LENGTH: u32 = 12_000;
+/// Number of receives for them.
+const RECEIVES: usize = 16;
 
 /// Entry point of a peer: it connects to the address in the variable, and accepts connection requests until its input
-/// ends.
+/// ends. A line of the input is the number of an SRQ: the peer sends messages to it from then on.
 #[test]
 fn peer() {
     if part().as_deref() != Some("connected") {
@@ -42,17 +46,31 @@ fn peer() {
     let channel = node.cm_channel();
     let listener = node.listen(SocketAddr::new(node.address, 0), &channel).unwrap();
     let asks = node.cm_channel();
-    let _asked = node.ask_with(remote.parse().unwrap(), &asks, NEVER);
+    let (_id, ini) = node.ask_with(remote.parse().unwrap(), &asks, NEVER);
     assert!(matches!(next_event(&*asks).kind, CmEventKind::Established));
     print_line(&format!("AT {} {}", listener.local_address(), node.srq.number().unwrap().get()));
-    let (mut accepted, input) = (Vec::new(), Input::open());
-    while input.next_line() != NextLine::End {
+    let (mut accepted, input, mut srq, mut sent) = (Vec::new(), Input::open(), None, 0);
+    loop {
+        match input.next_line() {
+            NextLine::Line(number) => srq = Some(SrqNumber::new(number.parse().unwrap())),
+            NextLine::NotYet => {}
+            NextLine::End => return,
+        }
         while let Some(event) = channel.next_event() {
             if let CmEventKind::ConnectRequest { id, .. } = event.kind {
                 accepted.push((node.accept(&*id), id));
             }
         }
-        std::thread::sleep(Duration::from_millis(1));
+        let Some(srq) = srq else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        node.memory.write(0, &bytes_of(sent, LENGTH as usize)).unwrap();
+        post_to(&*ini, SendOperation::Send, SendData::Gather(&[node.sge(0, LENGTH)]), srq);
+        if !node.completion().status.is_success() {
+            return;
+        }
+        sent += 1;
     }
 }
 
@@ -133,6 +151,67 @@ fn a_killed_process_disconnects_its_peers_over_udp() {
 #[test]
 fn a_killed_process_disconnects_its_peers_with_shared_memory() {
     peer_is_killed(PathChoice::Auto, "auto");
+}
+
+/// Receives a message of a peer that sends them; it must be the next of its sender and complete. Counts the messages
+/// by the QP that they arrive at.
+fn receive_next(node: &Node, counts: &mut BTreeMap<QpNumber, u64>) {
+    let completion = node.completion();
+    let count = counts.entry(completion.qp_number).or_default();
+    let slot = usize::try_from(completion.wr_id).unwrap();
+    let mut bytes = vec![0; LENGTH as usize];
+    node.memory.read(slot * LENGTH as usize, &mut bytes).unwrap();
+    // The receive of a message whose sender dies is flushed.
+    if completion.status != CompletionStatus::WorkRequestFlushed {
+        assert_eq!(completion.status, CompletionStatus::Success);
+        assert!(bytes == bytes_of(*count, LENGTH as usize), "message {count} is not the next one");
+        *count += 1;
+    }
+    node.receive(completion.wr_id, slot * LENGTH as usize, LENGTH);
+}
+
+/// Kills one of two processes that send.
+fn sender_is_killed(near: PathChoice, path: &str) {
+    let host = Host::new();
+    let node = Node::open(options(&host, near), RECEIVES * LENGTH as usize);
+    let [mut victim, mut other] = [(); 2].map(|()| Peer::start(&host, &node, path, 1));
+    for slot in 0..RECEIVES {
+        node.receive(slot as u64, slot * LENGTH as usize, LENGTH);
+    }
+    for peer in [&mut victim, &mut other] {
+        peer.process.tell(&node.srq.number().unwrap().get().to_string()).unwrap();
+    }
+    let [of_victim, of_other] = [&victim, &other].map(|peer| peer.of_peer.1.number());
+    let mut counts = BTreeMap::from([(of_victim, 0), (of_other, 0)]);
+    while counts[&of_victim] < 20 || counts[&of_other] < 20 {
+        receive_next(&node, &mut counts);
+    }
+    victim.process.kill().unwrap();
+    victim.is_disconnected();
+    let mut again = |more| {
+        let until = counts[&of_other] + more;
+        while counts[&of_other] < until {
+            receive_next(&node, &mut counts);
+        }
+    };
+    again(2 * RECEIVES as u64);
+    let client = Node::open(options(&host, near), 4096);
+    let successor = SoftOptions { addresses: vec![victim.remote.ip()], ..options(&host, near) };
+    let successor = Node::open(successor, 4096);
+    let joined = join(&client, &successor);
+    exchange(&*joined.ini, &client, &successor, 64);
+    again(2 * RECEIVES as u64);
+    assert!(!other.has_events());
+}
+
+#[test]
+fn messages_continue_when_another_sender_is_killed_over_udp() {
+    sender_is_killed(PathChoice::Udp, "udp");
+}
+
+#[test]
+fn messages_continue_when_another_sender_is_killed_with_shared_memory() {
+    sender_is_killed(PathChoice::Auto, "auto");
 }
 
 /// Returns true if an address refuses a request as one where nothing listens; false if nobody answers.
