@@ -87,14 +87,16 @@ fn event_descriptors() -> Vec<PathBuf> {
     all.filter(is_one).collect()
 }
 
-/// Kills the holder of port 4791 in the middle of its peers' traffic. Returns the log of events.
+/// Kills the holder of port 4791 in the middle of its peers' traffic, and starts another process at its address.
+/// Returns the log of events.
 fn holder_dies(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
     let (near, far) = (world.host(NEAR), world.host(FAR));
     let [holder, one, two] = [(); 3].map(|()| world.process(&near));
     let peer = world.process(&far);
     // The first process at the address holds port 4791.
-    let _listens_at_4791 = listen(&holder.node);
+    let listens_at_4791 = listen(&holder.node);
+    let to_holder = connect(&mut world, &peer.node, &holder.node, &listens_at_4791);
     let listeners = [&one, &two].map(|process| listen(&process.node));
     let to_one = connect(&mut world, &peer.node, &one.node, &listeners[0]);
     let among = connect(&mut world, &two.node, &one.node, &listeners[0]);
@@ -111,6 +113,14 @@ fn holder_dies(seed: u64) -> Vec<String> {
     exchange(&mut world, &to_two, &peer, &two, 41);
     let to_one = connect(&mut world, &peer.node, &one.node, &listeners[0]);
     exchange(&mut world, &to_one, &peer, &one, 42);
+    // Its successor gets its slot, and with it the DREQ for the dead process.
+    let successor = world.process(&near);
+    let listener = listen(&successor.node);
+    drop(to_holder);
+    for (number, from) in [(43, &peer), (44, &two)] {
+        let to_successor = connect(&mut world, &from.node, &successor.node, &listener);
+        exchange(&mut world, &to_successor, from, &successor, number);
+    }
     let counted = |name| [&one, &two].map(|process| process.node.counter(name));
     assert_eq!(counted("port_taken_over").iter().sum::<u64>(), 1);
     assert_eq!(event_descriptors(), Vec::<PathBuf>::new(), "nobody waits on descriptors in a simulation");

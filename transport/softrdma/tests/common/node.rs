@@ -22,6 +22,8 @@ use trunkline_verbs::{
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// Number of outstanding READs and atomics of the connections, in each direction.
 pub(crate) const READS: u8 = 128;
+/// ACK timeout of connections: 4.096 us * 2^14 = 67 ms.
+const ACK_TIMEOUT: u8 = 14;
 
 /// A device with a PD, a CQ with a channel, an XRC domain with an SRQ, and registered memory.
 pub(crate) struct Node {
@@ -88,6 +90,10 @@ impl Node {
                 ..QueueCapacities::default()
             };
         }
+        if qp_type == QpType::Rc {
+            init.receive_cq = Some(Arc::clone(&self.cq));
+            (init.capacities.max_receive_wr, init.capacities.max_receive_sge) = (64, 1);
+        }
         self.device.create_qp(init).unwrap()
     }
 
@@ -128,7 +134,7 @@ impl Node {
     }
 }
 
-/// XRC connections made by the connection manager.
+/// Connections made by the connection manager, over XRC unless a type is named.
 impl Node {
     pub(crate) fn cm_channel(&self) -> Arc<dyn CmChannel> {
         self.device.connection_manager().create_channel().unwrap()
@@ -140,8 +146,17 @@ impl Node {
         at: SocketAddr,
         on: &Arc<dyn CmChannel>,
     ) -> Result<Arc<dyn CmId>, VerbsError> {
+        self.listen_for(QpType::XrcTgt, at, on)
+    }
+
+    fn listen_for(
+        &self,
+        qp_type: QpType,
+        at: SocketAddr,
+        on: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
         let side = EndpointSide::Passive { local: at };
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
         let listener = self.device.connection_manager().create_endpoint(&request, on)?;
         listener.listen(8).map(|()| listener)
     }
@@ -152,8 +167,7 @@ impl Node {
         remote: SocketAddr,
         on: &Arc<dyn CmChannel>,
     ) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
-        // 4.096 us * 2^14 = 67 ms.
-        self.ask_with(remote, on, 14)
+        self.ask_with(remote, on, ACK_TIMEOUT)
     }
 
     /// Requests a connection with this ACK timeout, 4.096 us * 2^n.
@@ -163,10 +177,20 @@ impl Node {
         on: &Arc<dyn CmChannel>,
         ack_timeout: u8,
     ) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
+        self.ask_for(QpType::XrcIni, remote, on, ack_timeout)
+    }
+
+    fn ask_for(
+        &self,
+        qp_type: QpType,
+        remote: SocketAddr,
+        on: &Arc<dyn CmChannel>,
+        ack_timeout: u8,
+    ) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
         let side = EndpointSide::Active { remote, source: None };
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
         let id = self.device.connection_manager().create_endpoint(&request, on).unwrap();
-        let ini = self.qp(QpType::XrcIni);
+        let ini = self.qp(qp_type);
         id.attach(Arc::clone(&ini)).unwrap();
         id.connect(&ConnectParameters { ack_timeout, ..ConnectParameters::default() }).unwrap();
         (id, ini)
@@ -174,7 +198,10 @@ impl Node {
 
     /// Accepts a request with a new TGT.
     pub(crate) fn accept(&self, id: &dyn CmId) -> Arc<dyn QueuePair> {
-        let tgt = self.qp(QpType::XrcTgt);
+        self.accept_with(id, self.qp(QpType::XrcTgt))
+    }
+
+    fn accept_with(&self, id: &dyn CmId, tgt: Arc<dyn QueuePair>) -> Arc<dyn QueuePair> {
         id.attach(Arc::clone(&tgt)).unwrap();
         id.accept(&ConnectParameters::default()).unwrap();
         tgt
@@ -199,11 +226,21 @@ pub(crate) fn join(near: &Node, far: &Node) -> Joined {
 
 /// Connects to `to`, an address on which `far` listens.
 pub(crate) fn join_at(near: &Node, far: &Node, listens_at: IpAddr, to: IpAddr) -> Joined {
+    join_by([QpType::XrcIni, QpType::XrcTgt], near, far, listens_at, to)
+}
+
+/// Connects two RC QPs.
+pub(crate) fn join_rc(near: &Node, far: &Node) -> Joined {
+    join_by([QpType::Rc; 2], near, far, far.address, far.address)
+}
+
+fn join_by(types: [QpType; 2], near: &Node, far: &Node, listens_at: IpAddr, to: IpAddr) -> Joined {
     let [near_channel, far_channel] = [near, far].map(Node::cm_channel);
-    let listener = far.listen(SocketAddr::new(listens_at, 0), &far_channel).unwrap();
-    let (near_id, ini) = near.ask(SocketAddr::new(to, listener.local_address().port()), &near_channel);
+    let listener = far.listen_for(types[1], SocketAddr::new(listens_at, 0), &far_channel).unwrap();
+    let remote = SocketAddr::new(to, listener.local_address().port());
+    let (near_id, ini) = near.ask_for(types[0], remote, &near_channel, ACK_TIMEOUT);
     let far_id = next_request(&*far_channel);
-    let tgt = far.accept(&*far_id);
+    let tgt = far.accept_with(&*far_id, far.qp(types[1]));
     for channel in [&near_channel, &far_channel] {
         let event = next_event(&**channel);
         assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");

@@ -1,185 +1,25 @@
-//! Several processes at one address: each is reachable, whichever holds port 4791 and whichever dies.
+//! Several members at one address: each is reachable, whichever holds port 4791 and whether or not it runs.
 //!
-//! The test starts itself again as the processes.
+//! The members are devices of this process, except for a holder that is stopped.
 
-mod member;
-
+use super::stopped_holder::start_holder;
 use crate::common;
 use crate::common::host::Host;
-use crate::common::node::{Node, exchange, join, join_at};
-use member::Orders;
-use nix::sys::signal::Signal;
+use crate::common::node::{Joined, Node, exchange, join, join_at, join_rc, post};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 use trunkline_roce::pcap::{Datagram, PcapReader};
 use trunkline_roce::wire::icrc;
 use trunkline_softrdma::device::{PathChoice, SoftOptions};
-use trunkline_testkit::{Process, same_test};
+use trunkline_testkit::{bytes_of, key};
+use trunkline_verbs::{
+    CompletionOpcode, CompletionStatus, QpType, ReceiveRequest, SendOperation, VerbsError,
+};
 
-/// Time limit of every wait, for a loaded machine.
-const BOUND: Duration = Duration::from_secs(120);
-
-/// Entry point of a process of the group. Without the variable it is a test that does nothing.
-#[test]
-fn member() {
-    let Ok(text) = std::env::var(Orders::VARIABLE) else { return };
-    member::run(Orders::from_text(&text));
-}
-
-/// Processes at one address, the first of which holds port 4791.
-struct Group {
-    orders: Orders,
-    processes: Vec<Process>,
-    /// Ports on which each process listens.
-    ports: Vec<String>,
-    /// Runtime directory of the processes; removed at the end, after them.
-    host: Host,
-}
-
-impl Group {
-    fn start(address: IpAddr, messages: u32, victim: Option<usize>) -> Self {
-        Self::start_if_free(address, messages, victim).unwrap_or_else(|why| panic!("{address}: {why}"))
-    }
-
-    /// Like [`Self::start`], but returns the reason if a program outside the group holds port 4791 of the
-    /// address.
-    fn start_if_free(address: IpAddr, messages: u32, victim: Option<usize>) -> Result<Self, String> {
-        let host = Host::new();
-        let orders = Orders { index: 0, members: 3, address, messages, victim };
-        let mut group = Self { orders, processes: Vec::new(), ports: Vec::new(), host };
-        for index in 0..group.orders.members {
-            // In this order, so that the first is the holder.
-            let (process, ports) = group.process(index)?;
-            group.processes.push(process);
-            group.ports.push(ports);
-        }
-        let ports = group.ports.join(" ");
-        for process in &mut group.processes {
-            process.tell(&format!("PEERS {ports}")).unwrap();
-        }
-        Ok(group)
-    }
-
-    /// Starts a process. Returns its ports, or the reason why it cannot listen.
-    fn process(&mut self, index: usize) -> Result<(Process, String), String> {
-        self.orders.index = index;
-        let mut command = same_test(module_path!(), "member");
-        command
-            .env(Orders::VARIABLE, self.orders.to_text())
-            .env("TRUNKLINE_RUNTIME_DIR", self.host.runtime());
-        let mut process = Process::start(format!("member {index}"), &mut command).unwrap().with_bound(BOUND);
-        let is_start = |line: &str| line.starts_with("READY ") || line.starts_with("IN-USE ");
-        let line = process.find(BOUND, is_start).ok_or("it neither listens nor reports why not")?;
-        let ports = line.strip_prefix("READY ").ok_or_else(|| line.clone())?;
-        Ok((process, ports.to_owned()))
-    }
-
-    /// Starts another process to replace the first, which has died, and connects it to the others.
-    fn replace_the_first(&mut self) {
-        for process in &mut self.processes {
-            process.pick("DONE").unwrap();
-        }
-        self.orders.victim = None;
-        let (mut process, ports) = self.process(0).unwrap();
-        self.ports[0] = ports;
-        let ports = self.ports.join(" ");
-        for process in &mut self.processes {
-            process.tell(&format!("AGAIN {ports}")).unwrap();
-        }
-        for process in &mut self.processes {
-            process.pick("ON").unwrap();
-        }
-        process.tell(&format!("PEERS {ports}")).unwrap();
-        process.pick("DONE").unwrap();
-        self.processes.push(process);
-        for process in &mut self.processes[..2] {
-            process.pick("AGAIN-DONE").unwrap();
-        }
-    }
-
-    /// Waits until all remaining processes are done, makes them connect again, and ends them.
-    fn finish(&mut self, again: bool) -> Vec<String> {
-        for process in &mut self.processes {
-            process.pick("DONE").unwrap();
-        }
-        if again {
-            let command = format!("AGAIN {}", self.ports.join(" "));
-            for process in &mut self.processes {
-                process.tell(&command).unwrap();
-            }
-            for process in &mut self.processes {
-                process.pick("AGAIN-DONE").unwrap();
-            }
-        }
-        self.end()
-    }
-
-    /// Ends all remaining processes and returns their counters.
-    fn end(&mut self) -> Vec<String> {
-        let mut counters = Vec::new();
-        for process in &mut self.processes {
-            process.tell("QUIT").unwrap();
-            counters.push(process.pick("ENDED ").unwrap());
-        }
-        for process in std::mem::take(&mut self.processes) {
-            process.finish().unwrap();
-        }
-        counters
-    }
-}
-
-fn counted(line: &str, name: &str) -> u64 {
-    let start = format!("{name}=");
-    line.split(' ').find_map(|word| word.strip_prefix(&start)).unwrap().parse().unwrap()
-}
-
-#[test]
-fn three_processes_talk_all_to_all_and_connect_again() {
-    let mut group = Group::start(common::address(), 300, None);
-    let counters = group.finish(true);
-    // The holder forwarded datagrams and the others received them; no process took the port over.
-    assert!(counted(&counters[0], "relayed_to") > 0, "{counters:?}");
-    for line in &counters[1..] {
-        assert!(counted(line, "relayed_from") > 0, "{counters:?}");
-        assert_eq!((counted(line, "took"), counted(line, "nonsense")), (0, 0), "{counters:?}");
-    }
-}
-
-/// The new process gets the slot of the dead one, so it receives connection messages for the dead one.
-#[test]
-fn a_new_process_can_replace_a_dead_one() {
-    let mut group = Group::start(common::address(), 200, Some(0));
-    let holder = group.processes.remove(0);
-    for process in &mut group.processes {
-        process.pick("HALF").unwrap();
-    }
-    holder.signal(Signal::SIGKILL);
-    group.replace_the_first();
-    group.end();
-}
-
-#[test]
-fn a_stopped_holder_does_not_delay_connected_processes() {
-    let mut group = Group::start(common::address(), 400, Some(0));
-    for process in &mut group.processes {
-        process.pick("HALF").unwrap();
-    }
-    let holder = group.processes.remove(0);
-    holder.signal(Signal::SIGSTOP);
-    group.finish(false);
-}
-
-#[test]
-fn several_processes_share_the_ipv6_loopback() {
-    let address: IpAddr = "::1".parse().unwrap();
-    // Other tests and programs of this machine may hold the port. Only the group's own attempt can find
-    // out: a probe would be out of date at once, and would block others meanwhile.
-    match Group::start_if_free(address, 100, None) {
-        Ok(mut group) => drop(group.finish(true)),
-        Err(why) if why.starts_with("IN-USE ") => eprintln!("SKIPPED: [::1]:4791: {why}"),
-        Err(why) => panic!("{why}"),
-    }
-}
+/// Lengths of messages in bytes. The longest takes several packets.
+const LENGTHS: [usize; 4] = [40, 1000, 3000, 6001];
+const ROOM: usize = 8192;
+/// Bytes of memory of a node: room for the messages of twelve connections, and for as many receives.
+const MEMORY: usize = 2 * 12 * LENGTHS.len() * ROOM;
 
 /// Opens devices of this process that share a separate runtime directory.
 fn devices(host: &Host, addresses: &[IpAddr], count: usize) -> Vec<Node> {
@@ -189,7 +29,110 @@ fn devices(host: &Host, addresses: &[IpAddr], count: usize) -> Vec<Node> {
         path: PathChoice::Udp,
         ..SoftOptions::default()
     };
-    (0..count).map(|_| Node::open(options.clone(), 1 << 16)).collect()
+    (0..count).map(|_| Node::open(options.clone(), MEMORY)).collect()
+}
+
+/// Connects each node to each other, over RC and over XRC, and sends 300 messages over each connection.
+fn talk_all_to_all(nodes: &[Node]) -> Vec<Joined> {
+    let mut connections = Vec::new();
+    for connect in [join, join_rc] {
+        for near in 0..nodes.len() {
+            for far in (0..nodes.len()).filter(|far| *far != near) {
+                connections.push((near, far, connect(&nodes[near], &nodes[far])));
+            }
+        }
+    }
+    let mut next = vec![0; connections.len()];
+    for number in (0..300).step_by(LENGTHS.len()) {
+        for (index, (near, far, joined)) in connections.iter().enumerate() {
+            let (near, far) = (&nodes[*near], &nodes[*far]);
+            for (part, length) in LENGTHS.into_iter().enumerate() {
+                let slot = LENGTHS.len() * index + part;
+                receive(far, joined, MEMORY / 2 + slot * ROOM);
+                let bytes = bytes_of(key(&[index as u64, number + part as u64]), length);
+                near.memory.write(slot * ROOM, &bytes).unwrap();
+                let data = [near.sge(slot * ROOM, u32::try_from(length).unwrap())];
+                post(&*joined.ini, SendOperation::Send, &data, &*far.srq);
+            }
+        }
+        for (at, node) in nodes.iter().enumerate() {
+            let of_node = |(near, far, _): &&(usize, usize, Joined)| *near == at || *far == at;
+            for _ in 0..LENGTHS.len() * connections.iter().filter(of_node).count() {
+                let completion = node.completion();
+                assert_eq!(completion.status, CompletionStatus::Success);
+                if completion.opcode != CompletionOpcode::Receive {
+                    continue;
+                }
+                // QP numbers differ between members.
+                let by_qp = |(_, _, joined): &(_, _, Joined)| joined.tgt.number() == completion.qp_number;
+                let index = connections.iter().position(by_qp).unwrap();
+                let mut bytes = vec![0; completion.byte_length as usize];
+                node.memory.read(usize::try_from(completion.wr_id).unwrap(), &mut bytes).unwrap();
+                let length = LENGTHS[usize::try_from(next[index]).unwrap() % LENGTHS.len()];
+                assert!(bytes == bytes_of(key(&[index as u64, next[index]]), length), "not the next message");
+                next[index] += 1;
+            }
+        }
+    }
+    connections.into_iter().map(|(_, _, joined)| joined).collect()
+}
+
+/// Posts a receive for a message of a connection. Its id is its offset in the node's memory.
+fn receive(node: &Node, joined: &Joined, offset: usize) {
+    let scatter = [node.sge(offset, u32::try_from(ROOM).unwrap())];
+    let request = [ReceiveRequest { wr_id: offset as u64, scatter: &scatter }];
+    match joined.tgt.qp_type() {
+        QpType::Rc => joined.tgt.post_receive(&request).unwrap(),
+        _ => node.srq.post_receive(&request).unwrap(),
+    }
+}
+
+/// Makes three members talk, connect again, and talk again. Fails if another program holds port 4791.
+fn three_talk_at(address: IpAddr) -> Result<(), VerbsError> {
+    let host = Host::new();
+    let nodes = devices(&host, &[address], 3);
+    let channel = nodes[0].cm_channel();
+    let _holder = nodes[0].listen(SocketAddr::new(address, 0), &channel)?;
+    let _connected = [(); 2].map(|()| talk_all_to_all(&nodes));
+    assert!(nodes[0].counter("relayed_to_members") > 0);
+    for node in &nodes[1..] {
+        assert!(node.counter("relayed_from_members") > 0);
+        assert_eq!((node.counter("port_taken_over"), node.counter("drop_relayed_nonsense")), (0, 0));
+    }
+    Ok(())
+}
+
+#[test]
+fn three_members_talk_all_to_all_and_connect_again() {
+    three_talk_at(common::address()).unwrap();
+}
+
+#[test]
+fn several_members_share_the_ipv6_loopback() {
+    // Other tests and programs of this machine may hold the port. Only a member's own attempt can find out: a
+    // probe would be out of date at once, and would block others meanwhile.
+    match three_talk_at("::1".parse().unwrap()) {
+        Err(VerbsError::AddressInUse(why)) => eprintln!("SKIPPED: [::1]:4791: {why}"),
+        done => done.unwrap(),
+    }
+}
+
+#[test]
+fn a_stopped_holder_does_not_delay_connected_members() {
+    let (host, address) = (Host::new(), common::address());
+    let holder = start_holder(&host, address);
+    let nodes = devices(&host, &[address], 2);
+    let connected = [join(&nodes[0], &nodes[1]), join(&nodes[1], &nodes[0])];
+    let exchange_both = || {
+        exchange(&*connected[0].ini, &nodes[0], &nodes[1], 6001);
+        exchange(&*connected[1].ini, &nodes[1], &nodes[0], 6001);
+    };
+    exchange_both();
+    holder.stop();
+    for _ in 0..200 {
+        exchange_both();
+    }
+    assert_eq!(nodes[0].counter("port_taken_over") + nodes[1].counter("port_taken_over"), 0);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn holder() {
     }
 }
 
-fn start_holder(host: &Host, address: IpAddr) -> Process {
+pub(super) fn start_holder(host: &Host, address: IpAddr) -> Process {
     let mut command = same_test(module_path!(), "holder");
     let mut holder = host.start("holder", &mut command, &[(ADDRESS, &address.to_string())]);
     holder.pick("HOLDS").unwrap();
