@@ -1,4 +1,4 @@
-//! Calls that wait for a connection outlive the drain of their server: they go to the next one, or to another of the list.
+//! Calls that wait for a connection outlive the drain of their server and go to the next one.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 use trunkline::stream::Stream;
-use trunkline::{CallOptions, Channel, Code, Connect, Node, Policy, Reason, Status, Streaming, block_on};
+use trunkline::{CallOptions, Channel, Code, Connect, Node, Reason, Status, Streaming, block_on};
 
 #[trunkline::service]
 trait Shop {
@@ -122,53 +122,5 @@ fn calls_that_wait_outlive_the_drain_of_their_server() {
     let _next = draining.restart(2);
     for call in first.into_iter().chain(second) {
         assert_eq!(block_on(call), Ok(2));
-    }
-}
-
-#[test]
-fn calls_that_wait_leave_draining_servers_of_a_list() {
-    let caller = node().start().unwrap();
-    let addresses = [fresh_address(), fresh_address()];
-    let client = client(caller.channel(addresses));
-    let (first, _) = Draining::new(&caller, addresses[0], || ());
-    let calls = wait(&client);
-    let (second, _) = {
-        let gate = Gate::default();
-        let other = start(addresses[1], 7, &gate);
-        for call in calls {
-            assert_eq!(block_on(call), Ok(7), "the other server has come up");
-        }
-        other.shutdown();
-        drop(other);
-        Draining::new(&caller, addresses[1], || ())
-    };
-    // Both drain.
-    let status = block_on(client.number()).unwrap_err();
-    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
-    let refused = [first.refused(), second.refused()];
-    let calls = wait(&client);
-    assert!(block_on(client.number()).is_err(), "those before it wait by now");
-    assert_eq!([first.refused(), second.refused()], refused);
-    let _next = first.restart(3);
-    for call in calls {
-        assert_eq!(block_on(call), Ok(3));
-    }
-}
-
-#[test]
-fn balanced_call_that_waits_goes_to_the_first_server_that_comes_up() {
-    let caller = node().start().unwrap();
-    for is_paused in [false, true] {
-        let addresses = [(); 3].map(|()| fresh_address());
-        let client = client(caller.channel(addresses).balanced(Policy::PickFirst));
-        if is_paused {
-            let status = block_on(client.number()).unwrap_err();
-            assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Unreachable), false));
-        }
-        let calls = wait(&client);
-        let _third = start(addresses[2], 3, &Gate::default());
-        for call in calls {
-            assert_eq!(block_on(call), Ok(3), "{is_paused}");
-        }
     }
 }
