@@ -2,9 +2,13 @@
 //!
 //! In real time: the programs are processes.
 
+use nix::sys::signal::Signal;
 use std::process::Command;
+use std::time::Duration;
 use trunkline_testkit::{Process, fresh_ip, run};
 
+/// Time after which the server has hung.
+const BOUND: Duration = Duration::from_secs(120);
 const PRINTED: &str = "\
 Good day, trunk!
 nearest: bridge
@@ -24,6 +28,9 @@ fn client_prints_the_answers(options: &[&str]) {
     let output = run(command.args(options).arg(address), b"").expect("the client runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout), PRINTED);
+    server.signal(Signal::SIGTERM);
+    let status = server.wait(BOUND).expect("it ends");
+    assert!(status.success(), "{status}");
 }
 
 #[test]
