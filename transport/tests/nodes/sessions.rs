@@ -9,7 +9,7 @@ use trunkline_machine::{Machine, Turn};
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::{Hub, ROCE_PORT};
 use trunkline_transport::{
-    Connections, DriverFailure, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, Pinning, ProviderChoice,
+    Connections, DriverFailure, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, ProviderChoice,
     SendError, SendFailure, SendOutcome, StartError,
 };
 use trunkline_verbs::Time;
@@ -113,30 +113,20 @@ fn a_session_that_this_node_has_no_room_for_is_not_said_to_be_refused_by_the_pee
 }
 
 #[test]
-fn a_peer_of_the_other_address_family_is_refused_with_the_reason_and_the_remedy() {
-    let rows = [("127.0.0.1:0", "[::1]:7471", "IPv6"), ("[::1]:0", "127.0.0.1:7471", "IPv4")];
-    for (listen, peer, family) in rows {
+fn a_peer_of_the_other_address_family_is_refused_with_the_reason() {
+    let rows =
+        [("127.0.0.1:0", "[::1]:7471", "no IPv6 address"), ("[::1]:0", "127.0.0.1:7471", "no IPv4 address")];
+    for (listen, peer, reason) in rows {
         // On a network inside the process, since other programs may hold the device's port at these
         // addresses.
         let link = LinkChoice::InProcess(Hub::new());
         let device = SoftOptions { link, ..SoftOptions::default() };
         let options = NodeOptions::new().provider(ProviderChoice::Soft).device(device);
         let mut client = TestNode::start(options.listen(listen.parse().unwrap()), 1);
-        let listens_on = client.address;
         let peer = client.name(0, peer.parse().unwrap());
-        let cause = PeerDown::NoAddress { listens_on };
+        let cause = PeerDown::NoAddress { listens_on: client.address };
         assert_eq!(client.down(peer), cause);
-        // Each message gets the same answer. None waits for another attempt, not even a message that would
-        // wait for the peer.
-        for token in [1, 2, 3] {
-            client.send(0, peer, b"x", Bytes::new(), token);
-            assert_eq!(client.outcome(token), failed(false, cause));
-        }
-        client.send_waiting(peer, b"x", 4, LIMIT);
-        assert_eq!(client.outcome(4), failed(false, cause));
-        let text = cause.to_string();
-        let words = [format!("no {family} address"), format!("listens on {listens_on}")];
-        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        assert!(cause.to_string().contains(reason), "{cause}");
     }
 }
 
@@ -244,25 +234,11 @@ fn a_node_whose_handler_panics_leaves_its_peers_at_once() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_refused_and_nothing_is_left_running() {
-    let server = TestNode::start(over_udp(), 1);
-    let error = Node::start(NodeOptions::new().listen(server.address), |_| Ok(Never)).err().unwrap();
-    assert!(error.to_string().contains("in use"), "{error}");
-}
-
-#[test]
 fn what_cannot_be_is_refused_at_the_start() {
     let start =
         |options| Node::start(options, |_| -> Result<Never, DriverFailure> { unreachable!() }).map(drop);
-    let open = NodeOptions::new().listen("0.0.0.0:0".parse().unwrap());
-    let error = start(open).err().unwrap();
-    assert!(error.to_string().contains("--allow-unauthenticated"), "{error}");
     let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);
     assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));
-    let many = NodeOptions::new().pollers(33);
-    assert!(matches!(start(many), Err(StartError::BadOption { option: "pollers", .. })));
-    let nowhere = over_udp().pinning(Pinning::List(vec![100_000]));
-    assert!(matches!(start(nowhere), Err(StartError::BadOption { option: "pinning", .. })));
     // No NIC of the machine has this name.
     let nic = NicOptions { device: Some("no-such-nic".to_owned()), gid_index: None };
     let hardware = NodeOptions::new().provider("require".parse().unwrap()).nic(nic);
