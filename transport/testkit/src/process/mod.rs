@@ -241,12 +241,6 @@ impl Process {
         found
     }
 
-    /// Like [`pick`](Self::pick), but does not wait.
-    pub fn picked(&mut self, start: &str) -> Option<String> {
-        self.unread.extend(self.output.try_iter());
-        take(&mut self.unread, start)
-    }
-
     /// Writes a command and waits for its answer: a line that begins with the command's first word in
     /// capitals.
     ///
