@@ -3,7 +3,7 @@
 //! The arguments are kept until the call ends. Nothing here waits: the next attempt begins when the future of the call is
 //! polled and finds that the last one has failed.
 
-use super::channel::Channel;
+use super::new_call::check_inbox;
 use crate::call::{Outcome, Submission, too_many};
 use crate::client::routes::{Balanced, Chosen, Tried};
 use crate::executor::inbox::{Inbox, Work};
@@ -88,7 +88,7 @@ impl Attempts {
                 Ok(response) => return Poll::Ready(Ok(response)),
                 Err(status) => status,
             };
-            let is_over = self.call.deadline <= now || Channel::check(inbox).is_err();
+            let is_over = self.call.deadline <= now || check_inbox(inbox).is_err();
             let ended = if is_over {
                 Err(status)
             } else if self.allows_another(&status) {

@@ -3,12 +3,13 @@
 //! ordered channel always uses the same poller.
 
 use super::attempts::Attempts;
-use super::interceptor::{ClientInterceptor, ClientInterceptors};
+use super::interceptor::ClientInterceptor;
+use super::new_call::{CallKind, ChannelCore, NewCall, check_inbox};
 use super::{CallOptions, LocalChannel, resolve};
-use crate::call::context::{Inherited, PollerContext, inherited};
+use crate::call::context::PollerContext;
 use crate::call::{
     AdmissionClass, Call, EndHooks, NewStream, Opened, Opening, Outcome, Outgoing, StreamWait, Submission,
-    Wait, shutting_down, too_many,
+    Wait, too_many,
 };
 use crate::client::routes::id::RouteId;
 use crate::client::routes::{Balance, Balanced, Link, Ready, Routes, Started, Target, Tried};
@@ -16,10 +17,9 @@ use crate::codec::EncodeArguments;
 use crate::executor::inbox::Inboxes;
 use crate::executor::inbox::{Inbox, Work};
 use crate::executor::on_poller;
-use crate::node::lifecycle::{not_started, refused_in_child};
+use crate::node::lifecycle::not_started;
 use crate::status::Status;
 use crate::stream::StreamHost;
-use crate::wire::frame::Encoded;
 use crate::wire::name::MethodName;
 use bytes::Bytes;
 use std::fmt;
@@ -33,7 +33,6 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{Connect, PeerKey, PollerChoice};
-use trunkline_verbs::Time;
 
 /// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
 /// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
@@ -280,7 +279,7 @@ impl Channel {
     ) -> Result<(PeerKey, Option<RouteId>), Status> {
         let of_channel = (self.core.server, self.core.route);
         let Some(balance) = &self.balance else { return Ok(of_channel) };
-        Self::check(inbox)?;
+        check_inbox(inbox)?;
         let clock = started.clock.clone();
         let Some(chosen) = balance.choose(&mut Tried::new(connect), clock.now()) else {
             return Ok(of_channel);
@@ -304,21 +303,6 @@ impl Channel {
         };
         let Some(started) = self.core.link.routes().started() else { return Err(not_started()) };
         Ok((started, &self.inboxes[turn % self.inboxes.len()]))
-    }
-
-    /// Returns true if a call made here is one of a handler or task of the inbox's node.
-    ///
-    /// # Errors
-    /// Returns the status of a call that must not be made.
-    pub(super) fn check(inbox: &Inbox) -> Result<bool, Status> {
-        if inbox.lifecycle().is_forked() {
-            return Err(refused_in_child());
-        }
-        let nested = on_poller::is_of(inbox.lifecycle());
-        if !nested && inbox.lifecycle().is_ending() {
-            return Err(shutting_down());
-        }
-        Ok(nested)
     }
 
     fn submit<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Result<SharedWait<'_>, Status> {
@@ -354,7 +338,7 @@ impl Channel {
         call: NewCall<'_, A>,
         completion: Option<T>,
     ) -> Result<Submission<T>, Status> {
-        let nested = Self::check(inbox)?;
+        let nested = check_inbox(inbox)?;
         let (encoded, metadata) = call.encode(inbox.buffer(), started.most_metadata)?;
         let made = started.clock.now();
         if nested {
@@ -392,135 +376,6 @@ impl fmt::Debug for Channel {
             .field("server", &self.core.link)
             .field("timeout", &self.core.timeout)
             .finish()
-    }
-}
-
-/// The server, time limit and interceptors of a channel of either kind.
-#[derive(Debug, Clone)]
-pub(super) struct ChannelCore {
-    pub(super) server: PeerKey,
-    /// Route of the calls; `None` if they go to an address.
-    pub(super) route: Option<RouteId>,
-    pub(super) link: Arc<Link>,
-    /// Time limit of calls; `None` if it is inherited or the default.
-    pub(super) timeout: Option<Duration>,
-    interceptors: ClientInterceptors,
-}
-
-impl ChannelCore {
-    pub(super) fn new(link: Arc<Link>) -> Self {
-        let (server, route) = link.server();
-        Self { server, route, link, timeout: None, interceptors: ClientInterceptors::NONE }
-    }
-
-    /// Returns the same with another interceptor behind the present ones.
-    pub(super) fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
-        Self { interceptors: self.interceptors.with(Arc::new(interceptor)), ..self.clone() }
-    }
-
-    /// Returns true if interceptors may change or refuse calls.
-    #[inline]
-    pub(super) fn is_intercepted(&self) -> bool {
-        !self.interceptors.is_empty()
-    }
-
-    /// Makes a call. `submit` hands it to a poller, and may add work for its end.
-    // `submit` has one place, so that the compiler inlines it.
-    #[inline]
-    pub(super) fn make<A, W>(
-        &self,
-        call: NewCall<'_, A>,
-        submit: impl FnOnce(NewCall<'_, A>, &mut EndHooks) -> Result<W, Status>,
-    ) -> Call<W> {
-        let (mut call, mut hooks, mut changed) = (call, EndHooks::default(), None);
-        let method = call.method;
-        let admitted = match self.is_intercepted() {
-            false => Ok(()),
-            true => self.intercept(&mut call.inherited, call.options, method, &mut changed, &mut hooks),
-        };
-        let options = changed.as_ref().unwrap_or(call.options);
-        let call = NewCall { options, ..call };
-        let made = match admitted {
-            Ok(()) => submit(call, &mut hooks),
-            Err(status) => Err(status),
-        };
-        Call::new(made, method, &*self.link, options.response()).with_hooks(hooks)
-    }
-
-    /// Runs the interceptors, which may change the options.
-    #[cold]
-    #[inline(never)]
-    fn intercept(
-        &self,
-        inherited: &mut Inherited,
-        options: &CallOptions,
-        method: &'static MethodName,
-        changed: &mut Option<CallOptions>,
-        hooks: &mut EndHooks,
-    ) -> Result<(), Status> {
-        let started = self.link.routes().started().ok_or_else(not_started)?;
-        let (admitted, options, left) =
-            self.interceptors.admit(options, method, self.timeout, *inherited, &started.clock);
-        (*changed, *hooks) = (Some(options), left);
-        // Interceptors have seen the trace, and may have removed it.
-        inherited.is_traced = false;
-        admitted
-    }
-}
-
-/// The number of messages in each direction of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallKind {
-    /// One request and one reply.
-    Unary,
-    /// One request without a reply.
-    OneWay,
-    /// Items in either direction or both.
-    Stream,
-}
-
-/// A call that a channel makes, before its arguments are encoded.
-#[derive(Debug)]
-pub(super) struct NewCall<'c, A> {
-    pub(super) kind: CallKind,
-    pub(super) options: &'c CallOptions,
-    pub(super) method: &'static MethodName,
-    arguments: &'c A,
-    pub(super) body: Bytes,
-    inherited: Inherited,
-}
-
-impl<'c, A> NewCall<'c, A> {
-    /// Creates a call that this thread makes.
-    #[inline]
-    pub(super) fn new(
-        kind: CallKind,
-        options: &'c CallOptions,
-        method: &'static MethodName,
-        arguments: &'c A,
-        body: Bytes,
-    ) -> Self {
-        Self { kind, options, method, arguments, body, inherited: inherited() }
-    }
-
-    /// Returns the deadline of the call, made now by a client with this time limit.
-    #[inline]
-    pub(super) fn deadline(&self, of_client: Option<Duration>, now: Time) -> Time {
-        match self.kind {
-            CallKind::Unary | CallKind::OneWay => self.options.deadline(of_client, self.inherited, now),
-            CallKind::Stream => self.options.stream_deadline(of_client, self.inherited, now),
-        }
-    }
-
-    /// Appends the metadata and the arguments to an empty buffer. Returns it, and the size of the metadata in bytes.
-    #[inline]
-    pub(super) fn encode(&self, mut buffer: Encoded, most_metadata: usize) -> Result<(Encoded, u32), Status>
-    where
-        A: EncodeArguments,
-    {
-        let metadata = self.options.put_metadata(&mut buffer, most_metadata, self.inherited)?;
-        self.arguments.encode(buffer.buffer()).map_err(super::cannot_encode)?;
-        Ok((buffer, metadata))
     }
 }
 

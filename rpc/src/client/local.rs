@@ -1,7 +1,7 @@
 //! Calls from a poller's own tasks to one server.
 
-use super::channel::{CallKind, ChannelCore, NewCall};
 use super::interceptor::ClientInterceptor;
+use super::new_call::{CallKind, ChannelCore, NewCall};
 use super::{CallOptions, resolve};
 use crate::call::context::PollerContext;
 use crate::call::{

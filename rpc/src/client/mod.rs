@@ -8,6 +8,7 @@ mod held;
 mod interceptor;
 mod local;
 mod methods;
+mod new_call;
 mod options;
 mod peer_queue;
 mod pending_call;
