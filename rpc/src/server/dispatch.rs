@@ -1,6 +1,7 @@
 //! Dispatch on one poller: requests to methods, and the handlers' outcomes to replies.
 
 use super::authorize::{Authorizers, RefusalLog};
+use super::caller::{Caller, Key};
 use super::limits::MethodLimits;
 use super::method::{Method, Outcome, Started};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
@@ -36,8 +37,8 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Connect, DeadlineKey, Deadlines, Destination, Leaves, Message, Origin, Outgoing, PeerKey,
-    PollerIndex, Report, Screening, SendError, SessionNumber, Transport,
+    Body, Connect, DeadlineKey, Deadlines, Destination, Leaves, Message, Origin, Outgoing, PeerKey, Report,
+    Screening, SendError, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -48,59 +49,9 @@ mod not_sent;
 mod screening;
 mod streams;
 
-use counting::{FailureLog, NOT_SERVED, is_of_drain};
+use counting::{FailureLog, is_of_drain};
 
 const NS_PER_US: u64 = 1000;
-
-/// The key of a request, as its sender identifies it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
-    pub(super) peer: PeerKey,
-    pub(super) session: SessionNumber,
-    pub(super) poller: PollerIndex,
-    pub(super) call: u64,
-}
-
-impl Key {
-    pub(super) fn new(from: Origin, call: u64) -> Self {
-        Self { peer: from.peer, session: from.session, poller: from.poller, call }
-    }
-}
-
-/// The caller of a request, and the properties of its reply.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Caller {
-    pub(super) key: Key,
-    /// Deadline of the caller.
-    pub(super) deadline: Option<Time>,
-    one_way: bool,
-    /// Size of the request's metadata, in bytes.
-    metadata: u32,
-    /// Index of the method, or [`NOT_SERVED`].
-    table: u32,
-    /// The directions in which the call streams items.
-    streams: Streams,
-    /// Number of the method, if the caller does not know it.
-    number: Option<Number>,
-    /// True if the reply may overtake items of the call's stream.
-    overtakes: bool,
-}
-
-impl Caller {
-    /// Returns the caller of a one-way call, as far as a frame to it needs.
-    pub(super) fn of_one_way(key: Key) -> Self {
-        Self {
-            key,
-            deadline: None,
-            one_way: true,
-            metadata: 0,
-            table: NOT_SERVED,
-            streams: Streams::Neither,
-            number: None,
-            overtakes: false,
-        }
-    }
-}
 
 struct Running {
     caller: Caller,

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod authorize;
+mod caller;
 mod dispatch;
 mod interceptor;
 mod limits;

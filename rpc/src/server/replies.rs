@@ -8,7 +8,7 @@
 //! a pause that doubles while the peer has none, and at the first deadline in it. A turn takes at most [`TURN`] replies
 //! from all lines, and frees at most as many of lost peers. A reply is charged what it costs until it is freed.
 
-use super::dispatch::{Caller, Key};
+use super::caller::{Caller, Key};
 use crate::codec::block;
 use crate::wire::frame::{Encoded, Header};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,17 +1,15 @@
 //! The counters of requests, by method.
 
-use super::{Caller, Dispatch, Outcome};
+use super::{Dispatch, Outcome};
 use crate::executor::TaskId;
 use crate::observe::counted::MethodCounters;
 use crate::server::Failure;
+use crate::server::caller::{Caller, NOT_SERVED};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::MethodRef;
 use trunkline_transport::{LogLimit, SendError, Transport};
 use trunkline_verbs::Time;
-
-/// Stands for the index of a method that is not served.
-pub(super) const NOT_SERVED: u32 = u32::MAX;
 
 /// Limits of the lines that the failures of calls write. A handler's errors leave room for lines about panics.
 #[derive(Debug, Default)]

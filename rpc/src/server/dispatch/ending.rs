@@ -3,8 +3,9 @@
 //! A call that runs, or whose reply waits for room, ends by a small reply while the session is still open, so that its
 //! caller learns the reason. The handlers of one-way calls, which have no reply, end with them.
 
-use super::{Caller, Dispatch};
+use super::Dispatch;
 use crate::server::Failure;
+use crate::server::caller::Caller;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use trunkline_transport::Transport;

@@ -1,7 +1,8 @@
 //! Replies and items that were queued and cannot be sent: a small reply tells their callers.
 
-use super::{Caller, Dispatch, Key};
+use super::Dispatch;
 use crate::server::Failure;
+use crate::server::caller::{Caller, Key};
 use crate::status::Status;
 use crate::wire::name::Streams;
 use trunkline_transport::{Origin, PeerDown, Transport};

@@ -1,8 +1,8 @@
 //! Authorization of requests by the program: large ones when they are announced, others when they have arrived.
 
-use super::counting::NOT_SERVED;
-use super::{Caller, Dispatch, Key};
+use super::Dispatch;
 use crate::server::authorize::{Authorizers, IncomingCall, RefusalLog};
+use crate::server::caller::{Caller, Key, NOT_SERVED};
 use crate::status::Status;
 use crate::wire::frame::{MethodRef, RequestHeader};
 use crate::wire::metadata::Metadata;

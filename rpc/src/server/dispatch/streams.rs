@@ -1,8 +1,9 @@
 //! The streams of running calls: charged to their peer when they open, and given the frames of their caller.
 
-use super::{Caller, Dispatch, Key};
+use super::Dispatch;
 use crate::executor::TaskId;
 use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
+use crate::server::caller::{Caller, Key};
 use crate::server::{ArgumentMemory, Failure};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
