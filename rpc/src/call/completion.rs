@@ -1,9 +1,9 @@
 //! Delivery of a call's outcome: to any thread, or to a task of the same poller.
 
-use super::stream::StreamCompletion;
 use crate::call::response::Response;
 use crate::executor::wakes;
-use crate::status::Status;
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
 use crate::stream::CallStream;
 use std::cell::Cell;
 use std::fmt;
@@ -113,4 +113,41 @@ impl fmt::Debug for LocalCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LocalCell")
     }
+}
+
+/// Delivers the outcome of a call that streams items. Dropping it ends the call.
+#[derive(Debug)]
+pub(crate) struct StreamCompletion(Option<Arc<CallStream>>);
+
+impl StreamCompletion {
+    pub(super) fn new(stream: Arc<CallStream>) -> Self {
+        Self(Some(stream))
+    }
+
+    pub(crate) fn complete(mut self, outcome: Outcome) {
+        if let Some(stream) = self.0.take() {
+            stream.complete(outcome);
+        }
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.0.as_ref().is_none_or(|stream| stream.is_abandoned())
+    }
+
+    pub(crate) fn stream(&self) -> Option<&Arc<CallStream>> {
+        self.0.as_ref()
+    }
+}
+
+impl Drop for StreamCompletion {
+    fn drop(&mut self) {
+        if let Some(stream) = self.0.take() {
+            stream.complete(Err(shutting_down()));
+        }
+    }
+}
+
+/// Returns the status of a call that a node refuses while it shuts down.
+pub(crate) fn shutting_down() -> Status {
+    Status::not_run(Code::Unavailable, "this node is shutting down").because(Reason::Draining)
 }

@@ -12,7 +12,7 @@ pub(crate) mod response;
 mod stream;
 mod submission;
 
-pub(crate) use completion::{Completion, LocalCell, Outcome};
+pub(crate) use completion::{Completion, LocalCell, Outcome, shutting_down};
 pub use future::{After, Call, Decoded, Wait};
 pub(crate) use interceptors::{EndHooks, Interceptors, interceptor_panicked};
 pub(crate) use local_queue::LocalQueue;
@@ -20,4 +20,4 @@ pub use response::Response;
 pub(crate) use stream::{NewStream, Opening};
 pub use stream::{Opened, Outgoing, StreamWait, no_items, outgoing};
 pub use submission::Admission;
-pub(crate) use submission::{AdmissionClass, NOWHERE, Submission, shutting_down, too_many};
+pub(crate) use submission::{AdmissionClass, NOWHERE, Submission, too_many};

@@ -1,8 +1,8 @@
 //! The opening of a stream by a client.
 
-use super::completion::Outcome;
+use super::completion::{Outcome, StreamCompletion};
 use super::future::{After, Wait};
-use super::submission::{Submission, shutting_down};
+use super::submission::Submission;
 use crate::call::response::Response;
 use crate::codec::DecodeValue;
 use crate::status::Status;
@@ -70,38 +70,10 @@ impl NewStream {
     ) -> Self {
         let stream = CallStream::of_client(owner, method.streams, idle_limit);
         Self {
-            completion: StreamCompletion(Some(Arc::clone(&stream))),
+            completion: StreamCompletion::new(Arc::clone(&stream)),
             wait: StreamWait { stream: Some(Arc::clone(&stream)), opened: None },
             opened: Opened(Arc::clone(&stream)),
             sending: outgoing.0.map(|make| make(stream, method)),
-        }
-    }
-}
-
-/// Delivers the outcome of a call that streams items. Dropping it ends the call.
-#[derive(Debug)]
-pub(crate) struct StreamCompletion(Option<Arc<CallStream>>);
-
-impl StreamCompletion {
-    pub(crate) fn complete(mut self, outcome: Outcome) {
-        if let Some(stream) = self.0.take() {
-            stream.complete(outcome);
-        }
-    }
-
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.0.as_ref().is_none_or(|stream| stream.is_abandoned())
-    }
-
-    pub(crate) fn stream(&self) -> Option<&Arc<CallStream>> {
-        self.0.as_ref()
-    }
-}
-
-impl Drop for StreamCompletion {
-    fn drop(&mut self) {
-        if let Some(stream) = self.0.take() {
-            stream.complete(Err(shutting_down()));
         }
     }
 }

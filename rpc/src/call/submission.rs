@@ -162,11 +162,6 @@ pub(crate) fn too_many(most: usize) -> Status {
     Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
 }
 
-/// Returns the status of a call that a node refuses while it shuts down.
-pub(crate) fn shutting_down() -> Status {
-    Status::not_run(Code::Unavailable, "this node is shutting down").because(Reason::Draining)
-}
-
 /// Admission class of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdmissionClass {
