@@ -1,10 +1,11 @@
 //! The counters of requests, by method.
 
-use super::{Dispatch, Outcome};
+use super::Dispatch;
 use crate::executor::TaskId;
 use crate::observe::counted::MethodCounters;
 use crate::server::Failure;
 use crate::server::caller::{Caller, NOT_SERVED};
+use crate::server::method::Outcome;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::MethodRef;

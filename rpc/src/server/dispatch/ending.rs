@@ -1,16 +1,97 @@
-//! The end of calls that outlast the grace period of their node.
+//! The end of calls: cancelled, expired, lost with their peer, or cut by the end of their node.
 //!
-//! A call that runs, or whose reply waits for room, ends by a small reply while the session is still open, so that its
-//! caller learns the reason. The handlers of one-way calls, which have no reply, end with them.
+//! When the grace period of the node ends, a call that runs, or whose reply waits for room, ends by a small reply while the
+//! session is still open, so that its caller learns the reason. The handlers of one-way calls, which have no reply, end with
+//! them.
 
 use super::Dispatch;
+use crate::executor::TaskId;
 use crate::server::Failure;
-use crate::server::caller::Caller;
+use crate::server::caller::{Caller, Key};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use trunkline_transport::Transport;
+use crate::wire::metadata::ReplyMetadata;
+use std::collections::btree_map::Entry;
+use trunkline_machine::mutant;
+use trunkline_machine::rings::panics::catch;
+use trunkline_transport::{Leaves, Origin, PeerKey, Transport};
+use trunkline_verbs::Time;
 
 impl Dispatch {
+    /// Drops the handler of a call that its caller has cancelled.
+    pub(crate) fn cancel(&mut self, now: Time, from: Origin, call: u64) {
+        let first = || self.running.keys().next().copied().filter(|_| mutant!(cancel_ends_another_call));
+        if let Some(task) = first().or_else(|| self.by_key.get(&Key::new(from, call)).copied()) {
+            return self.drop_counted(now, task, Code::Cancelled);
+        }
+        if !self.replies.is_empty() {
+            self.replies.cancel(Key::new(from, call));
+        }
+    }
+
+    /// Drops the handlers whose deadline has passed. Returns true if there was one.
+    pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
+        let mut any = false;
+        while let Some(task) = self.deadlines.due(transport.now()) {
+            any = true;
+            let caller = self.running.get_mut(&task).map(|running| {
+                running.timer = None;
+                running.caller
+            });
+            self.current.take_withdrawn();
+            self.drop_task(transport.now(), task);
+            let is_withdrawn = self.current.take_withdrawn();
+            if let Some(caller) = caller.filter(|_| is_withdrawn) {
+                let text = "the deadline passed while the call waited for a worker";
+                let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
+                self.reply(transport, caller, Err(Failure::Node(status)), None);
+            } else if let Some(caller) = caller {
+                self.counters(task.table).failed(Code::DeadlineExceeded);
+                if caller.one_way {
+                    self.inbox.lifecycle().counters.one_way_failed.add();
+                } else {
+                    self.unanswered.insert(caller.key.peer);
+                }
+            }
+        }
+        any
+    }
+
+    /// Drops the handlers whose replies a lost peer waited for.
+    pub(crate) fn down(&mut self, now: Time, peer: PeerKey) {
+        if mutant!(handlers_outlive_their_peer) {
+            return;
+        }
+        let lost = self
+            .running
+            .iter()
+            .filter(|(_, running)| running.caller.key.peer == peer && !running.caller.one_way);
+        for task in lost.map(|(task, _)| *task).collect::<Vec<_>>() {
+            self.drop_counted(now, task, Code::Cancelled);
+        }
+        self.budget.leave(peer);
+        self.arguments.leave(peer);
+        self.replies.down(peer, now);
+        self.unanswered.remove(&peer);
+    }
+
+    /// Drops all handlers one by one: a panic in one drop does not prevent the others.
+    pub(crate) fn close(&mut self) {
+        for task in self.running.keys().copied().collect::<Vec<_>>() {
+            // The time is not known here: it takes no time in the report.
+            self.drop_counted(Time::default(), task, Code::Cancelled);
+        }
+        self.replies.close();
+    }
+
+    /// Drops the services of a poller that ends, on which no handler runs.
+    pub(crate) fn drop_services(&mut self) {
+        for served in self.methods.drain(..) {
+            // Dropping the last method of a service drops the service, which may panic.
+            let _ended = catch(|| drop(served));
+        }
+    }
+
     /// Ends all calls because the grace period of this node is over. Returns true if there was one with a reply.
     #[cold]
     pub(crate) fn end_all(&mut self, transport: &mut Transport) -> bool {
@@ -31,6 +112,59 @@ impl Dispatch {
             );
         }
         has_told
+    }
+
+    /// Drops a handler. Returns false if it does not run.
+    pub(super) fn drop_task(&mut self, now: Time, task: TaskId) -> bool {
+        if self.forget(now, task, true).is_none() {
+            return false;
+        }
+        if let Some(served) = self.methods.get_mut(task.table as usize) {
+            self.inbox.running().handler(task.table);
+            let _inside = self.runtime_guard.enter();
+            served.calls.cancel(task.slot);
+        }
+        true
+    }
+
+    /// Removes a handler that has ended. Returns its caller and the metadata of its response. If `has_run` is false, its call
+    /// is not counted.
+    pub(super) fn forget(
+        &mut self,
+        now: Time,
+        task: TaskId,
+        has_run: bool,
+    ) -> Option<(Caller, Option<Box<ReplyMetadata>>)> {
+        let running = self.running.remove(&task)?;
+        let counters = self.counters(task.table);
+        if has_run {
+            counters.ended(now.since(running.started))
+        } else {
+            counters.withdrawn()
+        }
+        if !mutant!(ended_handlers_stay_charged) {
+            self.ended(running.caller.key.peer, task.table);
+        }
+        self.arguments.put_back(running.caller.key.peer, running.decoded);
+        if let Some(stream) = &running.stream {
+            self.arguments.put_back(running.caller.key.peer, stream.close());
+        }
+        // A later call may have the same number.
+        if let Entry::Occupied(entry) = self.by_key.entry(running.caller.key)
+            && *entry.get() == task
+        {
+            entry.remove();
+        }
+        running.timer.and_then(|timer| self.deadlines.remove(timer));
+        let metadata = running.context.and_then(|context| context.end());
+        Some((running.caller, metadata))
+    }
+
+    /// Releases the charge of an admitted call that has ended.
+    #[inline]
+    pub(super) fn ended(&mut self, peer: PeerKey, table: u32) {
+        self.budget.put_back_one(peer, Leaves::Nothing);
+        self.served(table).inspect(|served| served.limits.put_back());
     }
 }
 

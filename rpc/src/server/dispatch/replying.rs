@@ -1,0 +1,337 @@
+//! Replies: sent at once, queued until there is room, or replaced by a refusal.
+
+use super::Dispatch;
+use crate::node::budgets::check_metadata;
+use crate::server::Failure;
+use crate::server::caller::{Caller, Key};
+use crate::server::method::Outcome;
+use crate::server::replies::{Parts, WaitingReply, is_large};
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
+use crate::wire::frame::{
+    Encoded, FrameError, HANDLER_ERROR, Header, MethodRef, NOBODY, Number, RepliedBy, UNSET, send,
+    status_body,
+};
+use crate::wire::metadata::{MetadataBytes, ReplyMetadata};
+use std::mem;
+use trunkline_machine::mutant;
+use trunkline_transport::{
+    Body, Connect, Destination, Leaves, Origin, Outgoing, PeerKey, Report, SendError, Transport,
+};
+use trunkline_verbs::Time;
+
+impl Dispatch {
+    /// Replies to a call whose handler has ended in its first poll.
+    #[inline]
+    pub(super) fn reply_at_once(&mut self, transport: &mut Transport, caller: &Caller, mut parts: Parts) {
+        let metadata = MetadataBytes::default();
+        let header =
+            Header::Reply { call: caller.key.call, code: 0, by: RepliedBy::Handler, number: None, metadata };
+        let sent = if waits_for_room(caller, &parts) {
+            self.send_or_wait(transport, *caller, header, parts)
+        } else {
+            self.send(transport, caller, &header, &mut parts)
+        };
+        if let Err(error) = sent {
+            self.count_unsent(caller.table, &error);
+            self.reply_with_refusal(transport, *caller, true, error);
+        }
+    }
+
+    /// Replies to a call, or logs the failure of a one-way call.
+    #[inline(never)]
+    pub(super) fn reply(
+        &mut self,
+        transport: &mut Transport,
+        caller: Caller,
+        mut outcome: Outcome,
+        metadata: Option<Box<ReplyMetadata>>,
+    ) {
+        let (now, Caller { key, one_way, number, .. }) = (transport.now(), caller);
+        if one_way {
+            outcome.as_ref().err().into_iter().for_each(|failure| self.failed(now, &caller, failure));
+            return self.one_way_ended(now, key.peer, outcome);
+        }
+        let metadata = self.metadata_of(metadata, &mut outcome);
+        outcome.as_ref().err().into_iter().for_each(|failure| self.failed(now, &caller, failure));
+        let (code, by, mut encoded, body) = match outcome {
+            Ok(reply) => (0, RepliedBy::Handler, reply.encoded, reply.body),
+            Err(failure) => self.of_failure(failure),
+        };
+        let metadata = metadata.map_or_else(MetadataBytes::default, |metadata| {
+            encoded.prepend(metadata.trailing.block());
+            encoded.prepend(metadata.initial.block());
+            metadata.bytes()
+        });
+        let header = Header::Reply { call: key.call, code, by, number, metadata };
+        let mut parts = (encoded, body);
+        let sent = if waits_for_room(&caller, &parts) {
+            self.send_or_wait(transport, caller, header, parts)
+        } else {
+            self.send(transport, &caller, &header, &mut parts)
+        };
+        if let Err(error) = sent {
+            if code == 0 {
+                self.count_unsent(caller.table, &error);
+            }
+            let ran = !matches!(by, RepliedBy::Node { ran: false, .. });
+            self.reply_with_refusal(transport, caller, ran, error);
+        }
+    }
+
+    /// Returns the metadata of a reply, including the metadata of the handler's status. If there is too much, the outcome becomes
+    /// a refusal without metadata.
+    fn metadata_of(
+        &self,
+        metadata: Option<Box<ReplyMetadata>>,
+        outcome: &mut Outcome,
+    ) -> Option<Box<ReplyMetadata>> {
+        let of_status = match outcome {
+            Err(Failure::Handler(status) | Failure::Node(status)) => {
+                Some(status.metadata()).filter(|metadata| !metadata.is_empty())
+            }
+            _ => None,
+        };
+        if metadata.is_none() && of_status.is_none() {
+            return None;
+        }
+        let mut metadata = metadata.unwrap_or_default();
+        of_status.into_iter().for_each(|more| metadata.trailing.extend(more));
+        if let Err(status) = check_metadata(metadata.size(), self.most_metadata) {
+            *outcome = Err(Failure::Node(status.after_run()));
+            return None;
+        }
+        Some(metadata)
+    }
+
+    /// Sends a reply that waits for room, or queues it.
+    #[inline(never)]
+    fn send_or_wait(
+        &mut self,
+        transport: &mut Transport,
+        caller: Caller,
+        header: Header,
+        mut parts: Parts,
+    ) -> Result<(), SendError> {
+        // Small ones do not wait behind large ones.
+        if !is_large(&parts) || !self.replies.has_any_to(caller.key.peer) {
+            match self.send(transport, &caller, &header, &mut parts) {
+                Err(SendError::QueueFull(_)) if !mutant!(replies_do_not_wait_for_room) => {}
+                sent => return sent,
+            }
+        }
+        let reply = WaitingReply::new(caller, header, parts);
+        self.replies.add(reply, transport.now()).map_err(SendError::QueueFull)
+    }
+
+    /// Sends waiting replies while there is room, up to the limit of a turn. Returns true if a turn has begun.
+    pub(crate) fn send_waiting(&mut self, transport: &mut Transport) -> bool {
+        let now = transport.now();
+        if !self.replies.begin_turn(now) {
+            return false;
+        }
+        while let Some(mut reply) = self.replies.next(now) {
+            let caller = reply.caller;
+            match self.send(transport, &caller, &reply.header, &mut reply.parts) {
+                Err(SendError::QueueFull(full)) => self.replies.put_back(reply, now, full),
+                sent => {
+                    self.replies.left(&reply);
+                    if let Err(error) = sent {
+                        self.reply_with_refusal(transport, caller, true, error);
+                    }
+                }
+            }
+        }
+        self.unanswered.extend(self.replies.take_late());
+        true
+    }
+
+    /// Refuses a request that cannot be read.
+    pub(crate) fn refuse(
+        &mut self,
+        transport: &mut Transport,
+        from: Origin,
+        call: u64,
+        one_way: bool,
+        error: FrameError,
+    ) {
+        let (code, reason) = match error {
+            FrameError::UnknownExtension(_) => {
+                self.inbox.lifecycle().counters.unknown_extensions.add();
+                (Code::Unimplemented, Reason::UnknownExtension)
+            }
+            FrameError::Kind(_) | FrameError::Flags(_) => (Code::Unimplemented, Reason::OtherProtocol),
+            FrameError::MethodKind(_) => (Code::Unimplemented, Reason::NoMethod),
+            _ => (Code::InvalidArgument, Reason::BadArguments),
+        };
+        // Not a warning, because a peer could fill the log with them.
+        tracing::debug!(peer = ?from.peer, one_way, %error, "a request was refused");
+        let caller = Caller { one_way, ..Caller::of_one_way(Key::new(from, call)) };
+        let status = Status::not_run(code, error.to_string()).because(reason);
+        self.refuse_call(transport, caller, status);
+    }
+
+    /// Refuses a request of a method that this node does not serve, or not now.
+    pub(super) fn refuse_unfound(
+        &mut self,
+        transport: &mut Transport,
+        caller: Caller,
+        method_ref: MethodRef,
+        status: Status,
+    ) {
+        if caller.one_way && status.reason() != Some(Reason::Draining) {
+            self.counters(caller.table).refused();
+            self.counters(caller.table).failed(status.code());
+            self.not_served(transport, caller.key, method_ref, &status);
+        } else {
+            self.refuse_call(transport, caller, status);
+        }
+    }
+
+    /// Drops a one-way request of a method that this node does not serve: counts it, logs each such service and method
+    /// once, and makes the caller's node count it too, unless that node accepts too few frames.
+    #[cold]
+    fn not_served(&mut self, transport: &mut Transport, key: Key, method_ref: MethodRef, status: &Status) {
+        let lifecycle = self.inbox.lifecycle();
+        let service = match method_ref {
+            MethodRef::Method(method) => self.services.get(&method.service),
+            MethodRef::Number(_) => None,
+        };
+        let hash = match (method_ref, service) {
+            (MethodRef::Method(method), None) => method.service,
+            (MethodRef::Method(method), Some(_)) => method.method,
+            (MethodRef::Number(number), _) => u64::from(number),
+        };
+        if lifecycle.count_not_served(hash) {
+            let service = service.map_or("of another name", |service| service.name);
+            tracing::warn!(
+                peer = %key.peer, service, hash = format_args!("{hash:016x}"), %status,
+                "one-way calls of what this node does not serve are dropped; one_way_requests_not_served counts them"
+            );
+        }
+        if transport.has_reply_room(key.peer).is_err() {
+            return;
+        }
+        let by = RepliedBy::Node { reason: status.reason(), ran: false };
+        let header = Header::Reply {
+            call: key.call,
+            code: status.code().number(),
+            by,
+            number: None,
+            metadata: MetadataBytes::default(),
+        };
+        // If it is lost, only the caller's counter misses one.
+        let _ =
+            self.send(transport, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
+    }
+
+    /// Reports the number of a one-way call's method to its caller, unless the caller accepts too few frames.
+    pub(super) fn report(&mut self, transport: &mut Transport, key: Key, number: Number) {
+        if transport.has_reply_room(key.peer).is_err() {
+            return;
+        }
+        let header = Header::Number { call: key.call, number };
+        // The next call names the method by its hash again if this one is lost.
+        let _ =
+            self.send(transport, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
+    }
+
+    /// Counts and logs the failure of a one-way call, which has no reply. Requests that a draining node refuses have their
+    /// own counter.
+    fn one_way_ended(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
+        let Err(failure) = outcome else { return };
+        if !failure.is_of_drain() {
+            self.inbox.lifecycle().counters.one_way_failed.add();
+        }
+        if let Failure::Node(status) = failure
+            && status.reason() != Some(Reason::Panicked)
+            && let Some(left_out) = self.log.one_way.line(now)
+        {
+            tracing::warn!(
+                %peer, %status, left_out,
+                "a one-way call failed, which its caller does not learn; one_way_requests_failed counts them"
+            );
+        }
+    }
+
+    /// Replies in place of a reply that could not be sent.
+    #[cold]
+    fn reply_with_refusal(&mut self, transport: &mut Transport, caller: Caller, ran: bool, error: SendError) {
+        let (reason, text) = match error {
+            SendError::TooLarge { .. } => (Reason::TooLarge, format!("the reply is too large: {error}")),
+            SendError::QueueFull(exhausted) => {
+                (Reason::Overloaded, format!("the caller takes too few replies: {exhausted}"))
+            }
+            // The caller's node is lost.
+            _ => {
+                self.unanswered.insert(caller.key.peer);
+                return;
+            }
+        };
+        let code = Code::ResourceExhausted;
+        let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) };
+        let Caller { key, number, .. } = caller;
+        let (code, by, encoded, body) = self.of_failure(Failure::Node(status.because(reason)));
+        let header = Header::Reply { call: key.call, code, by, number, metadata: MetadataBytes::default() };
+        if self.send(transport, &caller, &header, &mut (encoded, body)).is_err() {
+            self.unanswered.insert(key.peer);
+            tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
+        }
+    }
+
+    /// Sends a frame to the poller that made a call. On failure the parts are unchanged.
+    #[inline]
+    fn send(
+        &mut self,
+        transport: &mut Transport,
+        caller: &Caller,
+        header: &Header,
+        (encoded, body): &mut Parts,
+    ) -> Result<(), SendError> {
+        let key = caller.key;
+        let mut out = Outgoing {
+            peer: key.peer,
+            destination: Destination::Poller(key.poller),
+            session: Some(key.session),
+            connect: Connect::FailFast,
+            // The reply that ends a stream follows its items.
+            ordered: caller.streams.any() && !caller.overtakes,
+            header: UNSET,
+            head: &[],
+            announced: 0,
+            body: mem::take(body),
+            token: NOBODY,
+            report: Report::Never,
+            deadline: None,
+            leaves: Leaves::Nothing,
+        };
+        let sent = send(transport, header, encoded, &mut self.scratch, &mut out);
+        sent.inspect_err(|_| *body = mem::take(&mut out.body))?;
+        self.poller.buffers().keep(mem::take(encoded));
+        Ok(())
+    }
+
+    /// Returns the code, origin, encoded part and body of a failed call's reply.
+    fn of_failure(&self, failure: Failure) -> (u8, RepliedBy, Encoded, Body) {
+        let (by, status) = match failure {
+            Failure::Error(error) => return (HANDLER_ERROR, RepliedBy::Handler, error.0, Body::new()),
+            Failure::Handler(status) if !status.may_have_run() && mutant!(forwarded_status_is_trusted) => {
+                (RepliedBy::Node { reason: status.reason(), ran: false }, status)
+            }
+            Failure::Handler(status) => (RepliedBy::Handler, status),
+            Failure::Node(status) => {
+                (RepliedBy::Node { reason: status.reason(), ran: status.may_have_run() }, status)
+            }
+        };
+        let status = status.within_limits();
+        let mut texts = self.poller.buffers().take();
+        status_body::emit(&status, texts.buffer());
+        (status.code().number(), by, texts, status.details().clone().into())
+    }
+}
+
+/// Returns true if a reply waits for room in the queue: it is large, or ends a stream that no deadline ends.
+#[inline]
+fn waits_for_room(caller: &Caller, parts: &Parts) -> bool {
+    is_large(parts) || (caller.streams.any() && caller.deadline.is_none())
+}
