@@ -61,7 +61,7 @@ impl Trunk {
             rkey: at.rkey.0,
             patience_ms: patience_ms(res, message),
         };
-        let left = message.deadline.map(|deadline| frame::time_left(Some(deadline), res.time.now()));
+        let left = message.deadline.map(|deadline| frame::time_left(deadline, res.time.now()));
         let (header, size) = frame::message(message.header, flags::ANNOUNCES, 0, left);
         let parts: [&[u8]; 3] = [&header[..size], &announcement.emit(), head];
         let frame = Parts { parts: &parts, deadline: message.deadline.unwrap_or(Time::MAX) };

@@ -98,7 +98,7 @@ impl Eager<'_> {
     /// Returns the header as of this moment, and its size.
     #[inline]
     pub(super) fn header(&self, now: Time) -> ([u8; TIMED_HEADER], usize) {
-        let left = self.deadline.map(|deadline| frame::time_left(Some(deadline), now));
+        let left = self.deadline.map(|deadline| frame::time_left(deadline, now));
         let bytes = self.contents() + if left.is_some() { TIMED_HEADER } else { HEADER };
         frame::message(self.header, 0, u32::try_from(bytes).unwrap_or(u32::MAX), left)
     }

@@ -495,7 +495,7 @@ impl Pipeline {
             };
             if frame.as_of != now {
                 frame.times_left().for_each(|(begin, deadline)| {
-                    write(begin + TIME_LEFT, &frame::time_left(Some(deadline), now));
+                    write(begin + TIME_LEFT, &frame::time_left(deadline, now));
                 });
             }
             match record {

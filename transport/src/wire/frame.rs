@@ -181,12 +181,10 @@ fn is_message(kind: u8, set: u8) -> bool {
 }
 
 /// Returns the time left of a message that is about to leave, in microseconds. It is rounded up, so that it
-/// is 0 only if the deadline has passed. The largest number stands for no limit, or one of more than 71
-/// minutes.
+/// is 0 only if the deadline has passed. The largest number stands for more than 71 minutes.
 #[inline]
-pub(crate) fn time_left(deadline: Option<Time>, now: Time) -> [u8; 4] {
-    let left = deadline.map(|deadline| deadline.since(now).div_ceil(1000));
-    left.and_then(|left| u32::try_from(left).ok()).unwrap_or(u32::MAX).to_le_bytes()
+pub(crate) fn time_left(deadline: Time, now: Time) -> [u8; 4] {
+    u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).to_le_bytes()
 }
 
 /// Returns the header of a driver's message, as [`TIMED_HEADER`] bytes, and its size. `length` goes where a bundle has it.
@@ -625,14 +623,14 @@ mod tests {
 
     #[test]
     fn the_time_left_fits_its_field() {
-        let (now, after) = (Time(1_000_000), |time| Some(Time(1_000_000) + Duration::from_micros(time)));
+        let (now, after) = (Time(1_000_000), |time| Time(1_000_000) + Duration::from_micros(time));
         let cases = [
-            (None, u32::MAX),
-            (Some(Time(0)), 0),
+            (Time::MAX, u32::MAX),
+            (Time(0), 0),
             (after(0), 0),
-            (Some(Time(1_000_001)), 1),
-            (Some(Time(1_001_000)), 1),
-            (Some(Time(1_001_001)), 2),
+            (Time(1_000_001), 1),
+            (Time(1_001_000), 1),
+            (Time(1_001_001), 2),
             (after(5000), 5000),
             (after(4_294_967_294), u32::MAX - 1),
             (after(4_294_967_296), u32::MAX),
