@@ -228,10 +228,18 @@ fn whole(region: &Region) -> ibv_sge {
     region.sge(0, u32::try_from(region.bytes.len()).unwrap())
 }
 
+fn post_srq(srq: *mut ibv_srq, wr_id: u64, sge: ibv_sge) -> c_int {
+    let mut list = [sge];
+    let mut wr = common::receive(wr_id, &mut list);
+    let mut bad = null_mut();
+    // SAFETY: the test's own objects, which it destroys at its end.
+    unsafe { (*(*srq).context).ops.post_srq_recv.unwrap()(srq, &raw mut wr, &raw mut bad) }
+}
+
 /// Posts a receive on a QP, or on an SRQ.
 pub(crate) fn receive(qp: *mut ibv_qp, srq: *mut ibv_srq, region: &Region) {
     let sge = whole(region);
-    let status = if srq.is_null() { common::post_receive(qp, 0, sge) } else { common::post_srq(srq, 0, sge) };
+    let status = if srq.is_null() { common::post_receive(qp, 0, sge) } else { post_srq(srq, 0, sge) };
     assert_eq!(status, 0);
 }
 

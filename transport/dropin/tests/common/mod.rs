@@ -96,14 +96,6 @@ pub(crate) fn post_receive(qp: *mut ibv_qp, wr_id: u64, sge: ibv_sge) -> c_int {
     unsafe { (*(*qp).context).ops.post_recv.unwrap()(qp, &raw mut wr, &raw mut bad) }
 }
 
-pub(crate) fn post_srq(srq: *mut ibv_srq, wr_id: u64, sge: ibv_sge) -> c_int {
-    let mut list = [sge];
-    let mut wr = receive(wr_id, &mut list);
-    let mut bad = null_mut();
-    // SAFETY: the test's own objects, which it destroys at its end.
-    unsafe { (*(*srq).context).ops.post_srq_recv.unwrap()(srq, &raw mut wr, &raw mut bad) }
-}
-
 /// The next `count` completions.
 pub(crate) fn completions(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     let deadline = Instant::now() + BOUND;

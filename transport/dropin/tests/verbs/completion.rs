@@ -86,9 +86,10 @@ fn a_channel_blocks_unless_its_descriptor_is_non_blocking() {
         let cq = lab.cq(channel);
         let [from, to] = lab.rc_pair(cq);
         let block = Region::new(lab.pd, &[0; 4096]);
-        let fd = BorrowedFd::borrow_raw((*channel).fd);
-        let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).unwrap());
-        assert!(!flags.contains(OFlag::O_NONBLOCK), "blocking is the default");
+        let flags_of = |fd| OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).unwrap());
+        let [events, fd] = [(*lab.context).async_fd, (*channel).fd].map(|fd| BorrowedFd::borrow_raw(fd));
+        let flags = flags_of(fd);
+        assert!(!(flags | flags_of(events)).contains(OFlag::O_NONBLOCK), "blocking is the default");
         fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
         let (mut fired, mut context): (*mut ibv_cq, *mut c_void) = (null_mut(), null_mut());
         assert_eq!(ibv_get_cq_event(channel, &raw mut fired, &raw mut context), -1);

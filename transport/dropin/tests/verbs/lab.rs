@@ -1,7 +1,7 @@
 //! Shared by the tests: one device per test process at its own address, and the usual steps of C
 //! programs.
 
-pub(crate) use super::common::{BOUND, Region, completions, post, post_receive, post_srq, receive, send};
+pub(crate) use super::common::{BOUND, Region, completions, post, post_receive, receive, send};
 use std::ffi::c_uint;
 use std::mem::offset_of;
 use std::ptr::{null_mut, with_exposed_provenance_mut};

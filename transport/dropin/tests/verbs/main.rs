@@ -7,7 +7,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod completion;
-mod events;
 mod lab;
 mod objects;
 mod posting;
