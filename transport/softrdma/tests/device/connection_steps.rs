@@ -3,11 +3,11 @@
 
 use crate::common::node::post;
 use crate::common::side::Side;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_verbs::{
-    CmEvent, CmEventKind, CmId, CmOption, CompletionStatus, ConnectParameters, Device, PortSpace, QpState,
-    QpType, QueuePair, SendOperation, VerbsError,
+    CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, PortSpace, QpState, QpType,
+    QueuePair, SendOperation, VerbsError,
 };
 
 /// Returns the IPv4-mapped IPv6 address.
@@ -134,36 +134,4 @@ fn a_peer_of_an_unreachable_family_is_reported_as_an_event() {
     // The id can still try another address.
     id.resolve_address(None, near.at(9)).unwrap();
     assert!(matches!(near.next().kind, CmEventKind::AddressResolved));
-}
-
-/// The rule is the one of `cma_check_port` in Linux.
-#[test]
-fn every_address_of_ipv6_has_the_port_of_ipv4_only_if_it_is_restricted_to_its_family() {
-    let side = Side::new(PortSpace::Ib);
-    assert!(side.at(1).is_ipv4());
-    let [v4, v6] = [(); 2].map(|()| side.id(QpType::XrcTgt));
-    v4.bind("0.0.0.0:0".parse().unwrap()).unwrap();
-    let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), v4.local_address().port());
-    assert_ne!(everywhere.port(), 0);
-    assert_eq!(v6.bind(everywhere).unwrap_err().errno(), libc::EADDRNOTAVAIL);
-    v6.set_option(CmOption::AddressFamilyOnly(true)).unwrap();
-    v6.bind(everywhere).unwrap();
-    for id in [&v4, &v6] {
-        id.listen(1).unwrap();
-    }
-}
-
-#[test]
-fn a_port_is_bound_once_unless_both_ids_share_it() {
-    let side = Side::new(PortSpace::Ib);
-    let (first, second) = (side.id(QpType::XrcTgt), side.id(QpType::XrcTgt));
-    first.set_option(CmOption::ReuseAddress(true)).unwrap();
-    first.bind(side.at(4_711)).unwrap();
-    assert!(matches!(second.bind(side.at(4_711)), Err(VerbsError::AddressInUse(_))));
-    second.set_option(CmOption::ReuseAddress(true)).unwrap();
-    second.bind(side.at(4_711)).unwrap();
-    first.listen(1).unwrap();
-    assert!(matches!(second.listen(1), Err(VerbsError::AddressInUse(_))));
-    drop(first);
-    second.listen(1).unwrap();
 }

@@ -2,11 +2,12 @@
 
 use crate::common;
 use crate::common::side::Side;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
-    CmEvent, CmEventKind, CmId, ConnectParameters, Device, PortSpace, QpNumber, QpType, UDP_Q_KEY, VerbsError,
+    CmEvent, CmEventKind, CmId, CmOption, ConnectParameters, Device, PortSpace, QpNumber, QpType, UDP_Q_KEY,
+    VerbsError,
 };
 
 fn at(address: IpAddr) -> Side {
@@ -92,11 +93,26 @@ fn a_taken_service_is_not_available_if_one_of_both_ids_is_at_every_address() {
             assert_ne!(id.local_address().port(), port);
         }
     }
+    // Unless `::` is restricted to its family, or both ids reuse the address.
+    let every_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    for (second, option) in
+        [(every_v6, CmOption::AddressFamilyOnly(true)), (everywhere, CmOption::ReuseAddress(true))]
+    {
+        let [bound, id] = [(); 2].map(|()| one.id(QpType::Rc));
+        bound.set_option(option).unwrap();
+        bound.bind(SocketAddr::new(everywhere, 0)).unwrap();
+        let taken = SocketAddr::new(second, bound.local_address().port());
+        assert_eq!(id.bind(taken).unwrap_err().errno(), libc::EADDRNOTAVAIL, "{option:?}");
+        id.set_option(option).unwrap();
+        id.bind(taken).unwrap();
+    }
     // A port of another port space is another service.
     let listener = one.listener(QpType::Rc);
-    let manager = two.node.device.connection_manager();
-    let other = manager.create_id(PortSpace::Tcp, QpType::Rc, &two.channel).unwrap();
-    other.bind(listener.local_address()).unwrap();
+    for side in [&one, &two] {
+        let manager = side.node.device.connection_manager();
+        let other = manager.create_id(PortSpace::Tcp, QpType::Rc, &side.channel).unwrap();
+        other.bind(listener.local_address()).unwrap();
+    }
 }
 
 #[test]
