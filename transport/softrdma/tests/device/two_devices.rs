@@ -76,8 +76,12 @@ fn bulk_transfers_fit_into_the_default_receive_buffer_of_linux() {
             for _ in 0..8 {
                 assert_eq!(near.completion().status, CompletionStatus::Success, "{mtu:?}");
             }
-            let full = [&near, &far].map(|node| node.counter("drop_receive_queue_full"));
-            assert_eq!(full, [0, 0], "{mtu:?} {operation:?}: lost at either end");
+            let of_both = |name| [&near, &far].map(|node| node.counter(name));
+            // A receiver that has no CPU for long is sent everything again.
+            if of_both("ack_timeouts") == [0, 0] {
+                let full = of_both("drop_receive_queue_full");
+                assert_eq!(full, [0, 0], "{mtu:?} {operation:?}: lost at either end");
+            }
         }
     }
 }
