@@ -45,8 +45,10 @@ use trunkline_verbs::Time;
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
 
-/// Least time between two searches of the calls in flight for those whose deadline has passed.
+/// Least time between two searches of many calls in flight for those whose deadline has passed.
 const SEARCH_EVERY: Duration = Duration::from_millis(1);
+/// Number of calls in flight that are searched at each deadline.
+const FEW: usize = 256;
 
 /// The calls in flight, and those that wait to be sent.
 pub(crate) struct Calls {
@@ -775,7 +777,8 @@ impl Calls {
     /// Returns the time of the next search for calls whose deadline has passed.
     #[inline]
     fn search_due(&self) -> Time {
-        self.next_due.max(self.searched + SEARCH_EVERY)
+        let pause = if self.pending.len() > FEW { SEARCH_EVERY } else { Duration::ZERO };
+        self.next_due.max(self.searched + pause)
     }
 
     /// Ends the calls whose deadline has passed. Returns true if there was one.

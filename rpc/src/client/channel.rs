@@ -344,6 +344,11 @@ impl Channel {
         if nested {
             PollerContext::current().inspect(|poller| poller.calls().is_made(made));
         }
+        let deadline = call.deadline(self.core.timeout, made);
+        if deadline <= made {
+            // The poller may know an earlier time, and would send it.
+            return Err(super::statuses::expired());
+        }
         Ok(Submission {
             server: self.core.server,
             route: self.core.route,
@@ -351,7 +356,7 @@ impl Channel {
             one_way: call.kind == CallKind::OneWay,
             encoded,
             metadata,
-            deadline: call.deadline(self.core.timeout, made),
+            deadline,
             body: call.body.into(),
             connect: call.options.connects(),
             order: self.order.map(PollerChoice::new),
