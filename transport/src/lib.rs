@@ -47,7 +47,7 @@ pub use deadlines::{DeadlineKey, Deadlines};
 pub use messages::{
     Accepted, Announcement, Awaited, Connect, Destination, Event, Message, Origin, Outgoing, PeerDown,
     PeerEvent, PollerChoice, PollerIndex, Reach, Report, Screening, SendError, SendFailure, SendOutcome,
-    SessionNumber, Token,
+    SessionNumber, Small, Token,
 };
 pub use node::{
     ClientAddressCause, DeviceError, DriverFailure, InProcessNetwork, NicOptions, Node, NodeOptions, Pinning,

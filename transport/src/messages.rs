@@ -5,7 +5,7 @@ use crate::Body;
 use crate::PeerKey;
 use crate::budget::{Exhausted, Leaves};
 use crate::buffer::Received;
-use crate::wire::frame::{FrameError, MessageHeader};
+use crate::wire::frame::{self, FrameError, HEADER, MessageHeader, TIMED_HEADER};
 use bytes::{Buf as _, Bytes};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -173,6 +173,52 @@ impl Outgoing<'_> {
     #[inline]
     pub(crate) fn delivery(&self) -> DeliveryReport {
         DeliveryReport { token: self.token, report: self.report }
+    }
+}
+
+/// A message that leaves in one frame. [`Transport::join`](crate::Transport::join) takes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Small<'a> {
+    /// Kind, flags and word.
+    pub header: MessageHeader,
+    /// Parts of the contents, which follow each other at the receiver.
+    pub parts: [&'a [u8]; 3],
+    /// True if it must not overtake ordered messages; see [`Outgoing::ordered`].
+    pub ordered: bool,
+    /// Passed back to [`Event::Sent`].
+    pub token: Token,
+    /// Outcomes to report.
+    pub report: Report,
+    /// Time after which the message is dropped if it has not left yet.
+    pub deadline: Option<Time>,
+}
+
+impl<'a> From<&'a Outgoing<'_>> for Small<'a> {
+    #[inline]
+    fn from(message: &'a Outgoing<'_>) -> Self {
+        let Outgoing { header, head, ref body, ordered, token, report, deadline, .. } = *message;
+        Self { header, parts: [head, body, &[]], ordered, token, report, deadline }
+    }
+}
+
+impl Small<'_> {
+    #[inline]
+    pub(crate) fn delivery(&self) -> DeliveryReport {
+        DeliveryReport { token: self.token, report: self.report }
+    }
+
+    /// Returns the size of the contents, in bytes.
+    #[inline]
+    pub(crate) fn contents(&self) -> usize {
+        self.parts.iter().fold(0, |bytes, part| part.len().saturating_add(bytes))
+    }
+
+    /// Returns the header as of this moment, and its size.
+    #[inline]
+    pub(crate) fn header(&self, now: Time) -> ([u8; TIMED_HEADER], usize) {
+        let left = self.deadline.map(|deadline| frame::time_left(deadline, now));
+        let bytes = self.contents() + if left.is_some() { TIMED_HEADER } else { HEADER };
+        frame::message(self.header, 0, u32::try_from(bytes).unwrap_or(u32::MAX), left)
     }
 }
 

@@ -20,8 +20,8 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Address, Expiry, Misuse};
 use crate::wire::frame::{
-    Encoded, FrameError, HANDLER_ERROR, Header, MethodRef, Number, RepliedBy, RequestHeader, StreamPart,
-    UNSET, send,
+    Encoded, FrameError, HANDLER_ERROR, Header, Joined, MethodRef, Number, RepliedBy, RequestHeader,
+    StreamPart, join, send,
 };
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::name::MethodName;
@@ -37,7 +37,7 @@ use trunkline_machine::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Awaited, Connect, Destination, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap,
+    Accepted, Awaited, Connect, Destination, Leaves, Message, Origin, PeerDown, PeerKey, PeerMap,
     PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Transport,
 };
 use trunkline_verbs::Time;
@@ -309,24 +309,20 @@ impl Calls {
         let again = may_repeat.then(|| Box::new(submission.copy(Encoded::default(), None)));
         // A stream may have no deadline.
         let is_timed = !opens || deadline != Time::MAX;
-        let header = Header::Request(RequestHeader { call, one_way, opens, method_ref, metadata });
-        let mut out = Outgoing {
+        let header = RequestHeader { call, one_way, opens, method_ref, metadata };
+        let to = Joined {
             peer,
             destination: order.map_or(Destination::Any, Destination::Choice),
             session,
-            connect,
             ordered: order.is_some() || opens,
-            header: UNSET,
-            head: &[],
-            announced: 0,
-            body: mem::take(&mut submission.body),
             token: Token(call),
             report: if one_way { Report::Always } else { Report::Failure },
             deadline: is_timed.then_some(deadline),
-            leaves,
         };
-        let sent = send(transport, &header, &mut submission.encoded, &mut self.scratch, &mut out);
-        let accepted = sent.inspect_err(|_| submission.body = mem::take(&mut out.body))?;
+        let accepted = match join(transport, header.short(), &submission.encoded, &submission.body, &to) {
+            Some(accepted) => accepted,
+            None => send_alone(transport, header, submission, &mut self.scratch, &to, connect, leaves)?,
+        };
         let Some(completion) = submission.completion.take() else { return Ok(false) };
         let due = match completion.stream() {
             Some(stream) if opens => stream.begin_timer(now, deadline),
@@ -1005,6 +1001,23 @@ impl Calls {
             self.cancels.push(cancel, transport.now());
         }
     }
+}
+
+/// Hands a request over that does not leave with an earlier message, and takes its body.
+#[inline(never)]
+fn send_alone(
+    transport: &mut Transport,
+    header: RequestHeader,
+    submission: &mut Submission,
+    scratch: &mut Vec<u8>,
+    to: &Joined,
+    connect: Connect,
+    leaves: Leaves,
+) -> Result<Accepted, SendError> {
+    let body = mem::take(&mut submission.body);
+    let mut out = to.outgoing(connect, body, leaves);
+    let sent = send(transport, &Header::Request(header), &mut submission.encoded, scratch, &mut out);
+    sent.inspect_err(|_| submission.body = mem::take(&mut out.body))
 }
 
 impl fmt::Debug for Calls {

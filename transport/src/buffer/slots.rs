@@ -123,7 +123,7 @@ impl SendSlots {
 
     /// Copies consecutive parts to `at` in the slot, like [`Self::write`].
     #[inline]
-    pub(crate) fn write_all(&self, slot: u32, at: usize, parts: [&[u8]; 3]) {
+    pub(crate) fn write_all<const N: usize>(&self, slot: u32, at: usize, parts: [&[u8]; N]) {
         let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
         debug_assert!(at + bytes <= self.region.slot_bytes());
         if at + bytes <= self.region.slot_bytes() {

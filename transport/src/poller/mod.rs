@@ -49,6 +49,7 @@ use idle::Idle;
 use peers::Peers;
 use receives::Receiving;
 use run::Stage;
+use services::LastSent;
 use sessions::Closings;
 use shutdown::Shutdown;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -87,6 +88,7 @@ pub struct Transport {
     worked: bool,
     /// Number of events handed out since sent messages were posted.
     delivered: usize,
+    last_sent: LastSent,
     _alive: Alive,
 }
 

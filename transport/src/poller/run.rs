@@ -17,6 +17,7 @@
 
 use super::device::{Parted, Queues, part};
 use super::idle::{Idle, Rest};
+use super::services::LastSent;
 use super::{Transport, commands::CommandQueue};
 use crate::command::{CmCommand, Command, PollerHandle};
 use crate::node::incarnation::PollerDevice;
@@ -122,6 +123,7 @@ impl Transport {
             asleep_until: None,
             worked: false,
             delivered: 0,
+            last_sent: LastSent::default(),
             _alive: alive,
         })
     }

@@ -7,12 +7,34 @@ use crate::trunk::{Cancelling, Outbound, Trunk};
 use crate::wire::MOST_ANNOUNCED;
 use crate::wire::frame;
 use crate::{
-    Accepted, Connect, Message, Outgoing, PeerDown, PeerKey, PollerChoice, PollerIndex, Reach, SendError,
-    SessionNumber, Token,
+    Accepted, Connect, Destination, Message, Outgoing, PeerDown, PeerKey, PollerChoice, PollerIndex, Reach,
+    SendError, SessionNumber, Small, Token,
 };
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use trunkline_verbs::Time;
+
+/// Destination of the last message that has left at once.
+#[derive(Debug)]
+pub(super) struct LastSent {
+    peer: PeerKey,
+    session: SessionNumber,
+    choice: PollerChoice,
+    /// Place of the trunk, and its lane.
+    slot: usize,
+    lane: usize,
+    /// True if the peer has no other poller.
+    is_only: bool,
+}
+
+impl Default for LastSent {
+    fn default() -> Self {
+        let peer = PeerKey::new(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
+        let (session, choice) = (SessionNumber(0), PollerChoice::new(0));
+        Self { peer, session, choice, slot: usize::MAX, lane: 0, is_only: false }
+    }
+}
 
 impl Transport {
     /// Returns the time, read at the beginning of the poller's turn.
@@ -109,9 +131,43 @@ impl Transport {
         if let Some(trunk) = trunk.filter(|trunk| trunk.is_open()) {
             let session = SessionNumber(trunk.number());
             let has_left = trunk.send(&mut self.res, message, choice)?;
+            if let (true, Some(slot), Some(lane)) =
+                (has_left, slot, trunk.lane_of(message.destination, choice))
+            {
+                let is_only = trunk.is_single();
+                self.last_sent = LastSent { peer: message.peer, session, choice, slot, lane, is_only };
+            }
             return Ok(Accepted { choice, left: has_left.then_some(session) });
         }
         self.await_session(message, choice, has_trunk)
+    }
+
+    /// Takes a small message if it can leave in the same frame as the last one that was sent, which was for the same poller.
+    /// Returns `None` otherwise: [`Self::send`] takes it then.
+    #[inline]
+    pub fn join(
+        &mut self,
+        peer: PeerKey,
+        destination: Destination,
+        session: Option<SessionNumber>,
+        message: &Small<'_>,
+    ) -> Option<Accepted> {
+        let last = &self.last_sent;
+        let is_there = match destination {
+            Destination::Poller(poller) => usize::from(poller.0) == last.lane,
+            Destination::Any | Destination::Choice(_) => last.is_only,
+        };
+        let is_of_session = session.is_none_or(|session| session == last.session);
+        if !is_there || !is_of_session || last.peer != peer || message.header.kind < frame::DRIVER {
+            return None;
+        }
+        let trunk = self.trunks.get_mut(last.slot)?;
+        if SessionNumber(trunk.number()) != last.session || !trunk.try_join(&mut self.res, last.lane, message)
+        {
+            return None;
+        }
+        self.res.sent_ms = self.res.time.now_ms();
+        Some(Accepted { choice: last.choice, left: Some(last.session) })
     }
 
     /// Cancels those of these messages that have not left yet, and returns their tokens. The peer will never

@@ -153,6 +153,7 @@ impl Trunk {
         self.pipeline.abandon_staged(&mut res.sends, &mut res.events, outcome);
         for lane in &mut self.lanes {
             lane.fins.clear();
+            lane.last = None;
             for queue in &mut lane.queues {
                 queue.fail(self.peer, outcome, &mut res.shares, &mut res.events);
             }

@@ -46,7 +46,8 @@ pub(super) struct Lane {
     pub(super) requests_out: u32,
     pub(super) ordered_out: u32,
     pub(super) counters: Arc<LaneCounters>,
-    /// Number of the last frame, if it is a message that others may join while it is staged.
+    /// Number of the last frame, if it is a message that others may join while it is staged. No small message or FIN has
+    /// been queued since.
     pub(super) last: Option<u64>,
     /// Time at which the poller last took something or granted credit, or at which something began to wait
     /// for it.
@@ -81,6 +82,7 @@ impl Lane {
     /// Adds a message for which the peer was charged.
     pub(super) fn push(&mut self, message: Outbound, is_large: bool, now_ms: u64) {
         self.begin_to_wait(now_ms);
+        self.last = None;
         let queue = match (message.ordered, is_large) {
             (true, _) => ORDERED,
             (false, true) => LARGE,
@@ -114,10 +116,21 @@ impl Lane {
     /// Returns true if a small message may be sent now: it overtakes no message that it must not overtake,
     /// and leaves a credit for a large message that waits.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
-        let [small, in_order, large, _] = &self.queues;
-        let may_pass = !ordered || (in_order.is_empty() && !self.waits_for_read(ordered));
+        let [small, _, large, _] = &self.queues;
         let leaves_credit = large.is_empty() || self.spender.available() > 1;
-        small.is_empty() && self.fins.is_empty() && may_pass && leaves_credit
+        small.is_empty() && self.fins.is_empty() && self.is_next(ordered) && leaves_credit
+    }
+
+    /// Returns true if no ordered message waits that this one must not overtake.
+    #[inline]
+    fn is_next(&self, ordered: bool) -> bool {
+        !ordered || (self.queues[ORDERED].is_empty() && !self.waits_for_read(ordered))
+    }
+
+    /// Returns the number of the staged frame that a small message may join. It needs no credit for that.
+    #[inline]
+    pub(super) fn open_frame(&self, ordered: bool) -> Option<u64> {
+        self.last.filter(|_| self.is_next(ordered))
     }
 
     /// Returns true if a small message must wait until the peer has READ earlier ordered messages. Order is
@@ -152,6 +165,7 @@ impl Lane {
     /// Adds a FIN.
     pub(super) fn push_fin(&mut self, fin: Fin, now_ms: u64) {
         self.begin_to_wait(now_ms);
+        self.last = None;
         self.fins.push_back(fin);
     }
 

@@ -144,6 +144,11 @@ impl Trunk {
         self.number
     }
 
+    /// Returns true if the peer has one poller.
+    pub(crate) fn is_single(&self) -> bool {
+        self.lanes.len() == 1
+    }
+
     /// Returns true if messages may be sent: the trunk takes the messages that waited for the session, and
     /// all later ones.
     pub(crate) fn is_open(&self) -> bool {

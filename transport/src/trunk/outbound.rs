@@ -3,8 +3,7 @@
 
 use crate::buffer::Block;
 use crate::messages::DeliveryReport;
-use crate::wire::frame::{self, HEADER, TIMED_HEADER};
-use crate::{Body, Connect, Destination, MessageHeader, Outgoing, PollerChoice};
+use crate::{Body, Connect, Destination, MessageHeader, Outgoing, PollerChoice, Small};
 use std::collections::VecDeque;
 use trunkline_verbs::Time;
 
@@ -63,44 +62,10 @@ impl Outbound {
     }
 
     /// Returns the message, if it leaves in one frame.
-    pub(super) fn eager(&self) -> Eager<'_> {
-        let Self { header, ref head, ref body, deadline, delivery, .. } = *self;
-        Eager { header, head, body, deadline, delivery }
-    }
-}
-
-/// A message that leaves in one frame.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Eager<'a> {
-    pub(super) header: MessageHeader,
-    pub(super) head: &'a [u8],
-    pub(super) body: &'a [u8],
-    /// Deadline, after which the message is not posted.
-    pub(super) deadline: Option<Time>,
-    pub(super) delivery: DeliveryReport,
-}
-
-impl<'a> From<&'a Outgoing<'_>> for Eager<'a> {
-    #[inline]
-    fn from(message: &'a Outgoing<'_>) -> Self {
-        let Outgoing { header, head, ref body, deadline, .. } = *message;
-        Self { header, head, body, deadline, delivery: message.delivery() }
-    }
-}
-
-impl Eager<'_> {
-    /// Returns the size of the contents, in bytes.
-    #[inline]
-    pub(super) fn contents(&self) -> usize {
-        self.head.len().saturating_add(self.body.len())
-    }
-
-    /// Returns the header as of this moment, and its size.
-    #[inline]
-    pub(super) fn header(&self, now: Time) -> ([u8; TIMED_HEADER], usize) {
-        let left = self.deadline.map(|deadline| frame::time_left(deadline, now));
-        let bytes = self.contents() + if left.is_some() { TIMED_HEADER } else { HEADER };
-        frame::message(self.header, 0, u32::try_from(bytes).unwrap_or(u32::MAX), left)
+    pub(super) fn small(&self) -> Small<'_> {
+        let Self { header, ref head, ref body, ordered, deadline, delivery, .. } = *self;
+        let DeliveryReport { token, report } = delivery;
+        Small { header, parts: [head, body, &[]], ordered, token, report, deadline }
     }
 }
 

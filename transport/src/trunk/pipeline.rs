@@ -12,13 +12,12 @@
 
 use super::events::Events;
 use super::lane::Lane;
-use super::outbound::Eager;
 use super::resources::{Resources, SendRoom};
 use super::signals::Signals;
-use crate::SendOutcome;
 use crate::messages::{DeliveryReport, Report};
 use crate::wire::frame::{self, BUNDLED_LENGTH, HEADER, SETTLED, TIME_LEFT, VOID};
 use crate::wire::{INLINE_BYTES, SEND_QUEUE_DEPTH};
+use crate::{SendOutcome, Small};
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::mem;
@@ -316,15 +315,15 @@ impl Pipeline {
         &mut self,
         sends: &mut SendRoom,
         number: u64,
-        message: &Eager<'_>,
+        message: &Small<'_>,
         most: usize,
         now: Time,
     ) -> bool {
         let at = usize::try_from(number.wrapping_sub(self.first) & SEQUENCES).unwrap_or(usize::MAX);
         let Some(Work { kind: WorkKind::Frame(frame), .. }) = self.work.get_mut(at) else { return false };
-        let Eager { head, body, deadline, delivery, .. } = *message;
+        let Small { parts: [first, second, third], deadline, report, .. } = *message;
         let (header, size) = message.header(now);
-        let bytes = size + head.len() + body.len();
+        let bytes = size + message.contents();
         let begin = frame.begin + frame.bytes;
         if at < self.posted || begin + bytes > most {
             return false;
@@ -337,16 +336,16 @@ impl Pipeline {
                 slot
             }
         };
-        sends.write_all(slot, begin, [&header[..size], head, body]);
+        sends.write_all(slot, begin, [&header[..size], first, second, third]);
         if deadline.is_some() && frame.as_of != now {
             frame.as_of = Time::MAX;
         }
         let deadline = deadline.unwrap_or(Time::MAX);
         frame.bytes += bytes;
-        frame.is_told |= delivery.report == Report::Always;
+        frame.is_told |= report == Report::Always;
         frame.messages += 1;
-        if delivery.report != Report::Never || deadline < Time::MAX {
-            frame.bundled.push(BundledMessage { delivery, deadline, begin });
+        if report != Report::Never || deadline < Time::MAX {
+            frame.bundled.push(BundledMessage { delivery: message.delivery(), deadline, begin });
         }
         self.earliest = self.earliest.min(deadline);
         true

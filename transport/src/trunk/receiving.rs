@@ -108,7 +108,7 @@ impl Trunk {
                 let most = BUNDLE_BYTES.min(self.max_frame);
                 self.max_bundle = usize::try_from(settings.max_bundle).unwrap_or(usize::MAX).min(most);
                 let most = if self.max_bundle > 0 { BUNDLED_BYTES } else { 0 };
-                self.max_bundled = most.min(self.max_message);
+                self.max_bundled = most.min(self.max_message).min(res.shared.limits.max_message_bytes);
                 let pollers = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
                 let session = SessionNumber(self.number);
                 res.events.peer(self.peer, PeerEvent::Up { session, epoch: self.epoch, pollers });

@@ -215,7 +215,7 @@ impl SendRoom {
 
     /// Writes consecutive parts of a frame.
     #[inline]
-    pub(super) fn write_all(&self, slot: u32, at: usize, parts: [&[u8]; 3]) {
+    pub(super) fn write_all<const N: usize>(&self, slot: u32, at: usize, parts: [&[u8]; N]) {
         self.slots.write_all(slot, at, parts);
     }
 

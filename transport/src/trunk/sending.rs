@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
-use super::outbound::Eager;
 use super::pipeline::{Completed, Late, Parts, Record};
 use super::queue::Cancelling;
 use super::{Outbound, Resources, Trunk};
@@ -13,7 +12,7 @@ use crate::trunk::rendezvous::REQUESTS_PER_LANE;
 use crate::wire::frame::{self, FIN_ENTRIES, Fin, TIMED_HEADER};
 use crate::wire::settings::Settings;
 use crate::wire::{BUNDLE_BYTES, MOST_ANNOUNCED, SLOT_BYTES};
-use crate::{Destination, Outgoing, PeerDown, PollerChoice, SendError, SendOutcome};
+use crate::{Destination, Outgoing, PeerDown, PollerChoice, SendError, SendOutcome, Small};
 use std::mem;
 use trunkline_machine::mutant;
 use trunkline_verbs::{PostError, Time};
@@ -26,23 +25,6 @@ impl Trunk {
     /// When the message is larger than the peer takes, or too much waits.
     #[inline]
     pub(crate) fn send(
-        &mut self,
-        res: &mut Resources,
-        message: &Outgoing<'_>,
-        choice: PollerChoice,
-    ) -> Result<bool, SendError> {
-        if let Some(lane) = self.lane_of(message.destination, choice)
-            && self.lanes[lane].is_clear(message.ordered)
-            && self.try_join(res, lane, &message.into())
-        {
-            return Ok(true);
-        }
-        self.stage_or_queue(res, message, choice)
-    }
-
-    /// Takes a message that cannot join a staged frame.
-    #[inline(never)]
-    fn stage_or_queue(
         &mut self,
         res: &mut Resources,
         message: &Outgoing<'_>,
@@ -197,7 +179,7 @@ impl Trunk {
 
     /// Returns the lane of a message: the lane of the named poller, if the peer has it, or the one that
     /// `choice` selects.
-    fn lane_of(&self, destination: Destination, choice: PollerChoice) -> Option<usize> {
+    pub(crate) fn lane_of(&self, destination: Destination, choice: PollerChoice) -> Option<usize> {
         let poller = match destination {
             Destination::Poller(poller) => poller,
             Destination::Any | Destination::Choice(_) => {
@@ -258,7 +240,7 @@ impl Trunk {
         if self.lanes[lane].waits_for_read(message.ordered) {
             return false;
         }
-        let staged = self.try_eager(res, lane, &message.eager());
+        let staged = self.try_eager(res, lane, &message.small());
         if staged {
             res.shares.unqueue(self.peer, bytes);
         }
@@ -266,23 +248,26 @@ impl Trunk {
     }
 
     /// Stages a small message, if it can leave now.
-    fn try_eager(&mut self, res: &mut Resources, lane: usize, message: &Eager<'_>) -> bool {
+    fn try_eager(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
         if self.try_join(res, lane, message) {
             return true;
         }
         let (header, size) = message.header(res.time.now());
         let deadline = message.deadline.unwrap_or(Time::MAX);
-        let parts = Parts { parts: &[&header[..size], message.head, message.body], deadline };
+        let [first, second, third] = message.parts;
+        let parts = Parts { parts: &[&header[..size], first, second, third], deadline };
         let may_join = parts.len() <= self.max_bundled;
-        let number = self.stage(res, lane, may_join, &parts, Record::Message(message.delivery));
+        let number = self.stage(res, lane, may_join, &parts, Record::Message(message.delivery()));
         self.lanes[lane].last = number.filter(|_| may_join);
         number.is_some()
     }
 
     /// Adds a small message to the last frame of its lane, if it may leave with that frame.
     #[inline]
-    fn try_join(&mut self, res: &mut Resources, lane: usize, message: &Eager<'_>) -> bool {
-        let Some(last) = self.lanes[lane].last else { return false };
+    pub(crate) fn try_join(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
+        let Some(last) = self.lanes.get(lane).and_then(|lane| lane.open_frame(message.ordered)) else {
+            return false;
+        };
         message.contents().saturating_add(TIMED_HEADER) <= self.max_bundled
             && self.pipeline.join(&mut res.sends, last, message, self.max_bundle, res.time.now())
     }

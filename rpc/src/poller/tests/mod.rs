@@ -376,6 +376,7 @@ mod callers;
 mod drained;
 mod drains;
 mod idle;
+mod joined;
 mod lists;
 mod lookups;
 mod metadata;

@@ -9,14 +9,14 @@ use crate::server::replies::{Parts, WaitingReply, is_large};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::{
-    Encoded, FrameError, HANDLER_ERROR, Header, MethodRef, NOBODY, Number, RepliedBy, UNSET, send,
-    status_body,
+    Encoded, FrameError, HANDLER_ERROR, Header, Joined, MethodRef, NOBODY, Number, RepliedBy, Short, join,
+    send, status_body,
 };
 use crate::wire::metadata::{MetadataBytes, ReplyMetadata};
 use std::mem;
 use trunkline_machine::mutant;
 use trunkline_transport::{
-    Body, Connect, Destination, Leaves, Origin, Outgoing, PeerKey, Report, SendError, Transport,
+    Body, Connect, Destination, Leaves, Origin, PeerKey, Report, SendError, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -24,10 +24,15 @@ impl Dispatch {
     /// Replies to a call whose handler has ended in its first poll.
     #[inline]
     pub(super) fn reply_at_once(&mut self, transport: &mut Transport, caller: &Caller, mut parts: Parts) {
+        let waits = waits_for_room(caller, &parts);
+        let short = Short::reply(caller.key.call, 0, RepliedBy::Handler);
+        if !waits && self.join(transport, caller, Some(short), &mut parts) {
+            return;
+        }
         let metadata = MetadataBytes::default();
         let header =
             Header::Reply { call: caller.key.call, code: 0, by: RepliedBy::Handler, number: None, metadata };
-        let sent = if waits_for_room(caller, &parts) {
+        let sent = if waits {
             self.send_or_wait(transport, *caller, header, parts)
         } else {
             self.send(transport, caller, &header, &mut parts)
@@ -65,7 +70,11 @@ impl Dispatch {
         });
         let header = Header::Reply { call: key.call, code, by, number, metadata };
         let mut parts = (encoded, body);
-        let sent = if waits_for_room(&caller, &parts) {
+        let waits = waits_for_room(&caller, &parts);
+        if !waits && self.join(transport, &caller, header.short(), &mut parts) {
+            return;
+        }
+        let sent = if waits {
             self.send_or_wait(transport, caller, header, parts)
         } else {
             self.send(transport, &caller, &header, &mut parts)
@@ -280,35 +289,37 @@ impl Dispatch {
     }
 
     /// Sends a frame to the poller that made a call. On failure the parts are unchanged.
-    #[inline]
+    #[inline(never)]
     fn send(
         &mut self,
         transport: &mut Transport,
         caller: &Caller,
         header: &Header,
-        (encoded, body): &mut Parts,
+        parts: &mut Parts,
     ) -> Result<(), SendError> {
-        let key = caller.key;
-        let mut out = Outgoing {
-            peer: key.peer,
-            destination: Destination::Poller(key.poller),
-            session: Some(key.session),
-            connect: Connect::FailFast,
-            // The reply that ends a stream follows its items.
-            ordered: caller.streams.any() && !caller.overtakes,
-            header: UNSET,
-            head: &[],
-            announced: 0,
-            body: mem::take(body),
-            token: NOBODY,
-            report: Report::Never,
-            deadline: None,
-            leaves: Leaves::Nothing,
-        };
+        let (encoded, body) = parts;
+        let mut out = address(caller).outgoing(Connect::FailFast, mem::take(body), Leaves::Nothing);
         let sent = send(transport, header, encoded, &mut self.scratch, &mut out);
         sent.inspect_err(|_| *body = mem::take(&mut out.body))?;
         self.poller.buffers().keep(mem::take(encoded));
         Ok(())
+    }
+
+    /// Sends a reply with the frame that was sent last, if it can leave with that. Returns true if it does.
+    #[inline]
+    fn join(
+        &mut self,
+        transport: &mut Transport,
+        caller: &Caller,
+        header: Option<Short>,
+        (encoded, body): &mut Parts,
+    ) -> bool {
+        let joins = join(transport, header, encoded, body, &address(caller)).is_some();
+        if joins {
+            *body = Body::new();
+            self.poller.buffers().keep(mem::take(encoded));
+        }
+        joins
     }
 
     /// Returns the code, origin, encoded part and body of a failed call's reply.
@@ -327,6 +338,22 @@ impl Dispatch {
         let mut texts = self.poller.buffers().take();
         status_body::emit(&status, texts.buffer());
         (status.code().number(), by, texts, status.details().clone().into())
+    }
+}
+
+/// Returns the destination of a reply.
+#[inline]
+fn address(caller: &Caller) -> Joined {
+    let key = caller.key;
+    Joined {
+        peer: key.peer,
+        destination: Destination::Poller(key.poller),
+        session: Some(key.session),
+        // The reply that ends a stream follows its items.
+        ordered: caller.streams.any() && !caller.overtakes,
+        token: NOBODY,
+        report: Report::Never,
+        deadline: None,
     }
 }
 

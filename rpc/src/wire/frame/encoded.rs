@@ -1,7 +1,7 @@
 //! The encoded part of an outgoing frame, with room for the header in front. Metadata, if there is any, precedes it in the
 //! same buffer; the header has its size.
 
-use super::header::{FIXED, Header};
+use super::header::{FIXED, Short};
 use bytes::Bytes;
 use std::fmt;
 use trunkline_transport::MessageHeader;
@@ -61,14 +61,13 @@ impl Encoded {
 
     /// Returns the header and the contents, up to the body, of a message without extensions.
     #[inline]
-    pub(super) fn with_header(&mut self, header: &Header) -> (MessageHeader, &[u8]) {
+    pub(super) fn with_header(&mut self, header: Short) -> (MessageHeader, &[u8]) {
         let buffer = self.buffer();
         let encoded = u32::try_from(buffer.len() - FIXED).unwrap_or(u32::MAX);
-        let (header, fixed) = header.emit_short(encoded);
         if let Some(room) = buffer.first_chunk_mut() {
-            *room = fixed;
+            *room = header.fixed(encoded);
         }
-        (header, buffer)
+        (header.header, buffer)
     }
 
     /// Returns the whole buffer as shared bytes, and the part in it.

@@ -174,14 +174,62 @@ impl RepliedBy {
     }
 }
 
+/// The header of a request or a reply without extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Short {
+    pub(super) header: MessageHeader,
+    call: u64,
+}
+
+impl Short {
+    /// Returns the header of a reply.
+    #[inline]
+    pub(crate) fn reply(call: u64, code: u8, by: RepliedBy) -> Self {
+        let word = u16::from_le_bytes([code, by.number()]);
+        Self { header: MessageHeader { kind: REPLY, flags: 0, word }, call }
+    }
+
+    /// Returns what precedes the encoded part, which has this size.
+    #[inline]
+    pub(super) fn fixed(self, encoded: u32) -> [u8; FIXED] {
+        fixed(self.call, encoded)
+    }
+}
+
+/// Returns the beginning of the contents of a request or a reply.
+#[inline]
+fn fixed(call: u64, encoded: u32) -> [u8; FIXED] {
+    (u128::from(call) | u128::from(encoded) << 64).to_le_bytes()
+}
+
+impl RequestHeader {
+    /// Returns the header, unless it has extensions.
+    #[inline]
+    pub(crate) fn short(&self) -> Option<Short> {
+        let has_number = matches!(self.method_ref, MethodRef::Number(_));
+        (has_number && self.metadata == 0).then(|| self.fixed())
+    }
+
+    /// Returns the part of the header that every request has.
+    #[inline]
+    fn fixed(&self) -> Short {
+        let Self { call, one_way, opens, method_ref, .. } = *self;
+        let word = if let MethodRef::Number(number) = method_ref { number } else { UNASSIGNED };
+        let kind = if one_way { ONE_WAY } else { REQUEST };
+        // A node that does not know streams refuses the call.
+        let (kind, flags) = if opens { (OPEN, CRITICAL) } else { (kind, 0) };
+        Short { header: MessageHeader { kind, flags, word }, call }
+    }
+}
+
 impl Header {
     /// Appends what precedes the metadata of a message whose encoded part has `encoded` bytes. Returns the message's header.
     pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) -> MessageHeader {
         let at = into.len();
         match *self {
-            Self::Request(RequestHeader { one_way, method_ref, metadata, .. }) => {
-                let (header, fixed) = self.emit_short(encoded);
-                into.extend(fixed);
+            Self::Request(request @ RequestHeader { one_way, method_ref, metadata, .. }) => {
+                let Short { header, call } = request.fixed();
+                into.extend(fixed(call, encoded));
                 if let MethodRef::Method(method) = method_ref {
                     method.emit(one_way, into);
                 }
@@ -189,9 +237,9 @@ impl Header {
                 set_extensions(at, into);
                 header
             }
-            Self::Reply { number, metadata, .. } => {
-                let (header, fixed) = self.emit_short(encoded);
-                into.extend(fixed);
+            Self::Reply { call, code, by, number, metadata } => {
+                let Short { header, call } = Short::reply(call, code, by);
+                into.extend(fixed(call, encoded));
                 if let Some(number) = number {
                     number.emit(into);
                 }
@@ -214,14 +262,14 @@ impl Header {
         }
     }
 
-    /// Returns true for a message without extensions, which may have an encoded part.
-    pub(super) fn is_short(&self) -> bool {
-        match self {
-            Self::Request(request) => {
-                matches!(request.method_ref, MethodRef::Number(_)) && request.metadata == 0
+    /// Returns the header of a message without extensions, which may have an encoded part.
+    pub(crate) fn short(&self) -> Option<Short> {
+        match *self {
+            Self::Request(request) => request.short(),
+            Self::Reply { call, code, by, number: None, metadata } if metadata.is_empty() => {
+                Some(Short::reply(call, code, by))
             }
-            Self::Reply { number, metadata, .. } => number.is_none() && metadata.is_empty(),
-            Self::Number { .. } | Self::Cancel { .. } | Self::Drained | Self::Stream(_) => false,
+            _ => None,
         }
     }
 
@@ -232,30 +280,6 @@ impl Header {
             Self::Reply { metadata, .. } => metadata.sum(),
             Self::Number { .. } | Self::Cancel { .. } | Self::Drained | Self::Stream(_) => 0,
         }
-    }
-
-    /// Returns the header of a request's or reply's message, and its contents before the extensions.
-    #[inline]
-    pub(super) fn emit_short(&self, encoded: u32) -> (MessageHeader, [u8; FIXED]) {
-        let (header, call) = match *self {
-            Self::Request(RequestHeader { call, one_way, opens, method_ref, .. }) => {
-                let word = if let MethodRef::Number(number) = method_ref { number } else { UNASSIGNED };
-                let kind = if one_way { ONE_WAY } else { REQUEST };
-                // A node that does not know streams refuses the call.
-                let (kind, flags) = if opens { (OPEN, CRITICAL) } else { (kind, 0) };
-                (MessageHeader { kind, flags, word }, call)
-            }
-            Self::Reply { call, code, by, .. } => {
-                let word = u16::from_le_bytes([code, by.number()]);
-                (MessageHeader { kind: REPLY, flags: 0, word }, call)
-            }
-            Self::Number { call, .. } | Self::Cancel { call } => {
-                (MessageHeader { kind: CANCEL, flags: 0, word: 0 }, call)
-            }
-            Self::Drained | Self::Stream(_) => (MessageHeader { kind: DRAINED, flags: 0, word: 0 }, 0),
-        };
-        let fixed = u128::from(call) | u128::from(encoded) << 64;
-        (header, fixed.to_le_bytes())
     }
 
     /// Returns what a message says, and the range of the encoded part in its contents. The body follows that part.
@@ -545,7 +569,7 @@ mod tests {
             Header::Request(RequestHeader { call: 6, one_way: false, opens: false, method_ref, metadata: 3 });
         for header in [reply, request] {
             let (received, mut message) = emitted(&header, 3);
-            assert!(!header.is_short() && header.metadata_bytes() == 3);
+            assert!(header.short().is_none() && header.metadata_bytes() == 3);
             message.extend(b"iitabcbody");
             let encoded = message.len() - 7..message.len() - 4;
             assert_eq!(Header::parse(received, &message), Ok((header, encoded.clone())));

@@ -9,8 +9,8 @@ mod streams;
 
 pub(crate) use encoded::Encoded;
 pub(crate) use extensions::{Method, Number};
-pub(crate) use header::{Header, MethodRef, REPLY, REQUEST, RepliedBy, RequestHeader, Unparsed};
-pub(crate) use outgoing::{NOBODY, UNSET, send, without_call};
+pub(crate) use header::{Header, MethodRef, REPLY, REQUEST, RepliedBy, RequestHeader, Short, Unparsed};
+pub(crate) use outgoing::{Joined, NOBODY, UNSET, join, send, without_call};
 pub(crate) use status_body::HANDLER_ERROR;
 pub(crate) use streams::{DATA, DATA_BYTES, StreamHeader, StreamPart};
 

@@ -1,12 +1,13 @@
 //! Outgoing frames.
 
 use super::Encoded;
-use super::header::{FIXED, Header};
+use super::header::{FIXED, Header, Short};
 use std::mem;
 use trunkline_transport::{
     Accepted, Body, Connect, Destination, Leaves, MessageHeader, Outgoing, PeerKey, Report, SendError,
-    SessionNumber, Token, Transport,
+    SessionNumber, Small, Token, Transport,
 };
+use trunkline_verbs::Time;
 
 /// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
 const COPIED: usize = 4096;
@@ -17,6 +18,40 @@ pub(crate) const UNSET: MessageHeader = MessageHeader { kind: 0, flags: 0, word:
 
 /// The token of messages without a waiting call.
 pub(crate) const NOBODY: Token = Token(u64::MAX);
+
+/// Destination and properties of a message that may leave with the last one.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) peer: PeerKey,
+    pub(crate) destination: Destination,
+    pub(crate) session: Option<SessionNumber>,
+    pub(crate) ordered: bool,
+    pub(crate) token: Token,
+    pub(crate) report: Report,
+    pub(crate) deadline: Option<Time>,
+}
+
+impl Joined {
+    /// Returns the message to be sent alone.
+    pub(crate) fn outgoing(&self, connect: Connect, body: Body, leaves: Leaves) -> Outgoing<'static> {
+        let Self { peer, destination, session, ordered, token, report, deadline } = *self;
+        Outgoing {
+            peer,
+            destination,
+            session,
+            connect,
+            ordered,
+            header: UNSET,
+            head: &[],
+            announced: 0,
+            body,
+            token,
+            report,
+            deadline,
+            leaves,
+        }
+    }
+}
 
 /// Returns a frame without a body that no call waits for.
 #[inline]
@@ -43,6 +78,23 @@ pub(crate) fn without_call(
     }
 }
 
+/// Hands a message without extensions over to leave with the last one, if both can; see [`Transport::join`]. The encoded
+/// part and the body are copied. Returns `None` if nothing was handed over: [`send`] is next.
+#[inline]
+pub(crate) fn join(
+    transport: &mut Transport,
+    header: Option<Short>,
+    encoded: &Encoded,
+    body: &[u8],
+    to: &Joined,
+) -> Option<Accepted> {
+    let short = header?;
+    let Joined { peer, destination, session, ordered, token, report, deadline } = *to;
+    let (header, fixed) = (short.header, short.fixed(u32::try_from(encoded.len()).ok()?));
+    let parts = [&fixed[..], encoded.part(), body];
+    transport.join(peer, destination, session, &Small { header, parts, ordered, token, report, deadline })
+}
+
 /// Hands a frame to the transport. `out` has all of it but the head: its body follows the encoded part. After
 /// success `encoded` holds no large part: the transport has its memory.
 ///
@@ -56,8 +108,10 @@ pub(crate) fn send<'a>(
     scratch: &'a mut Vec<u8>,
     out: &mut Outgoing<'a>,
 ) -> Result<Accepted, SendError> {
-    if header.is_short() && encoded.len() <= COPIED {
-        (out.header, out.head) = encoded.with_header(header);
+    if let Some(short) = header.short()
+        && encoded.len() <= COPIED
+    {
+        (out.header, out.head) = encoded.with_header(short);
         out.announced = FIXED;
         return transport.send(out);
     }
@@ -81,8 +135,8 @@ fn send_long<'a>(
     if out.body.is_empty() && encoded.len() > COPIED {
         return send_as_body(transport, header, encoded, length, scratch, out);
     }
-    if header.is_short() {
-        (out.header, out.head) = encoded.with_header(header);
+    if let Some(short) = header.short() {
+        (out.header, out.head) = encoded.with_header(short);
         out.announced = FIXED;
     } else {
         scratch.clear();
