@@ -5,6 +5,7 @@
 
 use crate::client::CallOptions;
 
+pub use crate::__coded as coded;
 pub use crate::call::{
     After, Call, Decoded, Opened, Outgoing, Response, StreamWait, Wait, no_items, outgoing,
 };
@@ -45,3 +46,13 @@ impl Supported for StubVersion<1> {}
 
 /// Compiles only for a supported version.
 pub const fn require_version<V: Supported>() {}
+
+/// Uses a type in a codec by `Coding`, or an error by `Failing`: a constant, or a call of a function. Only the compiler
+/// knows whether the type holds references.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __coded {
+    ($path:ident, $codec:ty, $ty:ty, $($used:tt)*) => {
+        $crate::stub::$path::<$codec, $ty, { $crate::stub::Named::<$ty>::IS_BORROWED }>::$($used)*
+    };
+}

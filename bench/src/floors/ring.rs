@@ -54,7 +54,8 @@ pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let serve = move |stop: &AtomicBool| {
         while !stop.load(Ordering::Relaxed) {
             while let Some(buffer) = filled.pop() {
-                black_box(one_byte_of_each_line(&buffer));
+                // A byte of each cache line brings the buffer to this core.
+                black_box(buffer.iter().step_by(64).map(|byte| u64::from(*byte)).sum::<u64>());
                 to_client.push(buffer).map_err(|_| "its ring is full")?;
             }
             spin_loop();
@@ -81,9 +82,4 @@ pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
             }
         }
     })
-}
-
-/// Reads one byte of each cache line, which brings the buffer to this core.
-fn one_byte_of_each_line(buffer: &[u8]) -> u64 {
-    buffer.iter().step_by(64).map(|byte| u64::from(*byte)).sum()
 }

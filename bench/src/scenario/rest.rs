@@ -156,8 +156,10 @@ impl Rest {
         let server = session.servers().process().ok_or_else(|| "the server has no process".to_owned())?;
         let address = session.client().server();
         let parts = (0..idle_sessions).step_by(NODES_OF_PROCESS.into());
-        let idle =
-            parts.map(|from| self.idle_nodes(link, address, (idle_sessions - from).min(NODES_OF_PROCESS)));
+        let idle = parts.map(|from| {
+            let count = (idle_sessions - from).min(NODES_OF_PROCESS);
+            IdleNodes { server: address, count, link, streams: self.streams }.start()
+        });
         let idle = idle.collect::<Result<Vec<_>, _>>();
         let _idle = idle.map_err(|why| session.servers().named(why))?;
         if idle_sessions > 0 {
@@ -170,10 +172,6 @@ impl Rest {
                 .map_err(|status| format!("a call failed: {status}"))
         });
         measured.map_err(|why| session.servers().named(why))
-    }
-
-    fn idle_nodes(&self, link: LinkFlag, server: SocketAddr, count: u16) -> Result<Child, String> {
-        IdleNodes { server, count, link, streams: self.streams }.start()
     }
 }
 

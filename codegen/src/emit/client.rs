@@ -226,8 +226,8 @@ fn open(
     let received = if *raw {
         quote!(bytes(#krate::stub::Named::<#ty>::value))
     } else {
-        let coding = coding(service, ty);
-        quote!(items(#coding::decoder()))
+        let decoder = coding(service, ty, &quote!(decoder()));
+        quote!(items(#decoder))
     };
     quote! {
         let (__call, __opened) = self.channel.open(#call, #items);
@@ -282,8 +282,8 @@ fn call(service: &Service, method: &Method) -> TokenStream {
     let krate = krate(service, Span::call_site());
     let constant = constant(service, method);
     let coded = arguments.iter().filter(|argument| !argument.raw).map(|argument| {
-        let (name, coding) = (&argument.ident, coding(service, &argument.ty));
-        quote!(#coding::of(&#name))
+        let name = &argument.ident;
+        coding(service, &argument.ty, &quote!(of(&#name)))
     });
     let raw = arguments.iter().find(|argument| argument.raw).map_or_else(
         || quote!(#krate::Bytes::new()),
@@ -297,10 +297,10 @@ fn call(service: &Service, method: &Method) -> TokenStream {
     let check = match &output.error {
         Some(ErrorType::Other(own)) => {
             let (error, krate) = (error(service, method), super::krate(service, span));
-            let failing = failing(service, own);
+            let checked = failing(service, own, &quote_spanned!(span=> check(__response)));
             Some(quote_spanned! {span=>
                 let __response: ::core::result::Result<#krate::stub::Response, #error> =
-                    #failing::check(__response);
+                    #checked;
             })
         }
         _ => None,
@@ -308,8 +308,8 @@ fn call(service: &Service, method: &Method) -> TokenStream {
     let raw_type = &output.raw;
     let take = match output.payload {
         Payload::Coded => {
-            let coding = coding(service, ty);
-            quote!(value(#coding::decoder()))
+            let decoder = coding(service, ty, &quote!(decoder()));
+            quote!(value(#decoder))
         }
         Payload::Bytes => quote!(bytes().map(#krate::stub::Named::<#raw_type>::value)),
         Payload::OptionalBytes => {

@@ -148,13 +148,14 @@ fn names(service: &Service) -> TokenStream {
 fn shapes(service: &Service, method: &Method) -> TokenStream {
     let krate = krate(service, Span::call_site());
     let Method { arguments, items, output, one_way, .. } = method;
+    let shape = quote!(shape());
     let coded = arguments.iter().filter(|argument| !argument.raw).map(|Argument { ident, ty, .. }| {
-        let (name, coding) = (ident.unraw().to_string(), coding(service, ty));
-        quote!(__shapes.argument(#name, #coding::shape());)
+        let (name, shape) = (ident.unraw().to_string(), coding(service, ty, &shape));
+        quote!(__shapes.argument(#name, #shape);)
     });
     let items = items.iter().map(|items| &items.item).filter(|item| !item.raw).map(|item| {
-        let coding = coding(service, &item.ty);
-        quote!(__shapes.items(#coding::shape());)
+        let shape = coding(service, &item.ty, &shape);
+        quote!(__shapes.items(#shape);)
     });
     let result = match &output.items {
         _ if *one_way => None,
@@ -162,13 +163,13 @@ fn shapes(service: &Service, method: &Method) -> TokenStream {
         None => (output.payload == Payload::Coded).then_some(&output.ty),
     };
     let result = result.map(|ty| {
-        let coding = coding(service, ty);
-        quote!(__shapes.result(#coding::shape());)
+        let shape = coding(service, ty, &shape);
+        quote!(__shapes.result(#shape);)
     });
     let error = match &output.error {
         Some(ErrorType::Other(ty)) => {
-            let failing = failing(service, ty);
-            Some(quote!(__shapes.error(#failing::shape());))
+            let shape = failing(service, ty, &shape);
+            Some(quote!(__shapes.error(#shape);))
         }
         _ => None,
     };
@@ -216,27 +217,27 @@ fn put(service: &Service, StreamItem { ty, raw }: &StreamItem) -> TokenStream {
     let put = if *raw {
         quote!(bytes(#krate::stub::Named::<#ty>::body(__item)))
     } else {
-        let coding = coding(service, ty);
-        quote!(value(&#coding::of(&__item)))
+        let item = coding(service, ty, &quote!(of(&__item)));
+        quote!(value(&#item))
     };
     quote!(|__item: #ty, __buffer: &mut #krate::stub::ItemBuffer| __buffer.#put)
 }
 
-/// Returns the path of a type's values in the codec.
-fn coding(service: &Service, ty: &Type) -> TokenStream {
-    of_codec(service, ty, "Coding")
+/// Emits a use of a type in the codec: a constant, or a call of a function.
+fn coding(service: &Service, ty: &Type, used: &TokenStream) -> TokenStream {
+    of_codec(service, ty, "Coding", used)
 }
 
-/// Returns the path of a method's error type in the codec.
-fn failing(service: &Service, ty: &Type) -> TokenStream {
-    of_codec(service, ty, "Failing")
+/// Emits a use of a method's error type in the codec.
+fn failing(service: &Service, ty: &Type, used: &TokenStream) -> TokenStream {
+    of_codec(service, ty, "Failing", used)
 }
 
-fn of_codec(service: &Service, ty: &Type, name: &str) -> TokenStream {
+fn of_codec(service: &Service, ty: &Type, name: &str, used: &TokenStream) -> TokenStream {
     // The compiler finds references within a tuple or a struct at each use. With one span it reports them once.
     let span = Span::call_site();
     let (krate, codec, name) = (krate(service, span), codec_alias(service), Ident::new(name, span));
-    quote!(#krate::stub::#name::<#codec, #ty, { #krate::stub::Named::<#ty>::IS_BORROWED }>)
+    quote!(#krate::stub::coded!(#name, #codec, #ty, #used))
 }
 
 fn constant(service: &Service, method: &Method) -> Ident {

@@ -20,7 +20,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 fn of_method(service: &Service, method: &Method) -> TokenStream {
     let paths = |ty: &Type| krate(service, ty.span());
     let krate = krate(service, Span::call_site());
-    let name = method.ident.unraw();
+    let (name, is_possible) = (method.ident.unraw(), quote!(IS_POSSIBLE));
     let mut all = TokenStream::new();
     let mut holds = |ty: &Type, what: TokenStream, text: String| {
         let krate = paths(ty);
@@ -62,8 +62,8 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         );
         holds(ty, quote!(!#named::IS_CONTEXT), text);
         holds(ty, quote!(!#named::IS_BORROWED), borrowed(&what));
-        let coding = coding(service, ty);
-        holds(ty, quote!(#named::IS_CONTEXT || #named::IS_BORROWED || #coding::IS_POSSIBLE), coded(&what));
+        let is_possible = coding(service, ty, &is_possible);
+        holds(ty, quote!(#named::IS_CONTEXT || #named::IS_BORROWED || #is_possible), coded(&what));
         if !is_bytes(ty) {
             holds(ty, quote!(!#named::IS_BYTES), hidden(&what));
         }
@@ -78,8 +78,8 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
             holds(ty, quote!(#named::IS_BYTES), bytes(&what));
         } else {
             holds(ty, quote!(!#named::IS_BORROWED), borrowed(&what));
-            let coding = coding(service, ty);
-            holds(ty, quote!(#named::IS_BORROWED || #coding::IS_POSSIBLE), coded(&what));
+            let is_possible = coding(service, ty, &is_possible);
+            holds(ty, quote!(#named::IS_BORROWED || #is_possible), coded(&what));
             holds(ty, quote!(!#named::IS_BYTES), hidden(&what));
         }
     }
@@ -104,8 +104,8 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
             );
             holds(ty, quote!(!#is_result), text);
             holds(ty, quote!(#is_result || !#named::IS_BORROWED), borrowed(&what));
-            let coding = coding(service, ty);
-            holds(ty, quote!(#is_result || #named::IS_BORROWED || #coding::IS_POSSIBLE), coded(&what));
+            let is_possible = coding(service, ty, &is_possible);
+            holds(ty, quote!(#is_result || #named::IS_BORROWED || #is_possible), coded(&what));
             holds(ty, quote!(!(#named::IS_BYTES || #named::IS_OPTIONAL_BYTES)), hidden(&what));
         }
     }
@@ -132,14 +132,15 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         holds(ty, quote!(#krate::stub::Named::<#ty>::IS_REPORT), text);
     }
     if let Some(ErrorType::Other(ty)) = &method.output.error {
-        let (named, failing) = (quote!(#krate::stub::Named::<#ty>), failing(service, ty));
+        let named = quote!(#krate::stub::Named::<#ty>);
+        let is_possible = failing(service, ty, &is_possible);
         holds(ty, quote!(!#named::IS_BORROWED), borrowed(&format!("the error of `{name}`")));
         let text = format!(
             "the error of `{name}` cannot be sent: add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of \
              its fields, or return `trunkline::Status`; for an error of anyhow or eyre write `anyhow::Result<T>` or \
              `eyre::Result<T>`, and use the feature of that name"
         );
-        holds(ty, quote!(#named::IS_BORROWED || #failing::IS_POSSIBLE), text);
+        holds(ty, quote!(#named::IS_BORROWED || #is_possible), text);
     }
     // The type of a stream has no name.
     if method.output.error.is_some() && method.output.items.is_none() {

@@ -210,10 +210,8 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
     let constant = constant(service, method);
     let coded = method.arguments.iter().filter(|argument| !argument.raw).collect::<Vec<_>>();
     let coded_names = coded.iter().map(|argument| &argument.ident);
-    let decoders = coded.iter().map(|argument| {
-        let coding = coding(service, &argument.ty);
-        quote!(#coding::decoder())
-    });
+    let decoder = quote!(decoder());
+    let decoders = coded.iter().map(|argument| coding(service, &argument.ty, &decoder));
     let texts = coded.iter().map(|argument| argument.ident.unraw().to_string());
     let raw = method.arguments.iter().find(|argument| argument.raw).map(|argument| {
         let (name, ty) = (&argument.ident, &argument.ty);
@@ -225,8 +223,8 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
         let received = if *raw {
             quote!(raw_items(#krate::stub::Named::<#ty>::value))
         } else {
-            let coding = coding(service, ty);
-            quote!(items(#coding::decoder()))
+            let decoder = coding(service, ty, &decoder);
+            quote!(items(#decoder))
         };
         quote!(let #ident = __request.#received?;)
     });
@@ -248,8 +246,8 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
             ErrorType::Status(ty) => quote_spanned!(at=> #krate::stub::Named::<#ty>::failure),
             ErrorType::Report(ty) => quote_spanned!(at=> #krate::stub::Named::<#ty>::report),
             ErrorType::Other(ty) => {
-                let failing = failing(service, ty);
-                quote_spanned!(at=> |__error| #failing::into_failure(__error, &__replier))
+                let failure = failing(service, ty, &quote_spanned!(at=> into_failure(__error, &__replier)));
+                quote_spanned!(at=> |__error| #failure)
             }
         };
         let (named, ty) = match &method.output.items {
@@ -265,8 +263,8 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
     let reply = match method.output.payload {
         Payload::Coded if method.output.items.is_some() => quote!(end()),
         Payload::Coded => {
-            let coding = coding(service, ty);
-            quote!(value(&#coding::of(&__value)))
+            let value = coding(service, ty, &quote!(of(&__value)));
+            quote!(value(&#value))
         }
         Payload::Bytes => quote!(bytes(#krate::stub::Named::<#raw_type>::body(__value))),
         Payload::OptionalBytes => {

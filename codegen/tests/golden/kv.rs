@@ -44,20 +44,9 @@ static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
             __shapes
                 .argument(
                     "key",
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::shape(),
+                    ::trunkline::stub::coded!(Coding, __KvCodec, String, shape()),
                 );
-            __shapes
-                .result(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        u64,
-                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
-                    >::shape(),
-                );
+            __shapes.result(::trunkline::stub::coded!(Coding, __KvCodec, u64, shape()));
         });
         &SHAPES
     }),
@@ -77,11 +66,7 @@ static __Kv_values: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
             __shapes
                 .argument(
                     "prefix",
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::shape(),
+                    ::trunkline::stub::coded!(Coding, __KvCodec, String, shape()),
                 );
         });
         &SHAPES
@@ -178,11 +163,9 @@ impl KvServer {
                                 .arguments(
                                     &["key"],
                                     (
-                                        ::trunkline::stub::Coding::<
-                                            __KvCodec,
-                                            String,
-                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                                        >::decoder(),
+                                        ::trunkline::stub::coded!(
+                                            Coding, __KvCodec, String, decoder()
+                                        ),
                                     ),
                                 )?;
                             let __replier = __request.replier();
@@ -206,11 +189,9 @@ impl KvServer {
                             };
                             __replier
                                 .value(
-                                    &::trunkline::stub::Coding::<
-                                        __KvCodec,
-                                        u64,
-                                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
-                                    >::of(&__value),
+                                    &::trunkline::stub::coded!(
+                                        Coding, __KvCodec, u64, of(& __value)
+                                    ),
                                 )
                         }
                     }
@@ -228,11 +209,9 @@ impl KvServer {
                                 .arguments(
                                     &["prefix"],
                                     (
-                                        ::trunkline::stub::Coding::<
-                                            __KvCodec,
-                                            String,
-                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                                        >::decoder(),
+                                        ::trunkline::stub::coded!(
+                                            Coding, __KvCodec, String, decoder()
+                                        ),
                                     ),
                                 )?;
                             let __replier = __request.replier();
@@ -410,24 +389,12 @@ impl<'c> KvClientWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_put,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
-                ),
+                &(::trunkline::stub::coded!(Coding, __KvCodec, String, of(& key)),),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
                 __response
-                    .value(
-                        ::trunkline::stub::Coding::<
-                            __KvCodec,
-                            u64,
-                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
-                        >::decoder(),
-                    )
+                    .value(::trunkline::stub::coded!(Coding, __KvCodec, u64, decoder()))
             })
     }
     /// Streams the values of the keys with a prefix.
@@ -446,13 +413,7 @@ impl<'c> KvClientWith<'c, '_> {
             .open(
                 self.options,
                 &__Kv_values,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&prefix),
-                ),
+                &(::trunkline::stub::coded!(Coding, __KvCodec, String, of(& prefix)),),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::no_items(),
             );
@@ -584,24 +545,12 @@ impl<'c> KvLocalWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_put,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&key),
-                ),
+                &(::trunkline::stub::coded!(Coding, __KvCodec, String, of(& key)),),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
                 __response
-                    .value(
-                        ::trunkline::stub::Coding::<
-                            __KvCodec,
-                            u64,
-                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
-                        >::decoder(),
-                    )
+                    .value(::trunkline::stub::coded!(Coding, __KvCodec, u64, decoder()))
             })
     }
     /// Streams the values of the keys with a prefix.
@@ -620,13 +569,7 @@ impl<'c> KvLocalWith<'c, '_> {
             .open(
                 self.options,
                 &__Kv_values,
-                &(
-                    ::trunkline::stub::Coding::<
-                        __KvCodec,
-                        String,
-                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
-                    >::of(&prefix),
-                ),
+                &(::trunkline::stub::coded!(Coding, __KvCodec, String, of(& prefix)),),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::no_items(),
             );
@@ -816,11 +759,7 @@ const _: () = ::trunkline::stub::require(
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
         || ::trunkline::stub::Named::<String>::IS_BORROWED
-        || ::trunkline::stub::Coding::<
-            __KvCodec,
-            String,
-            { ::trunkline::stub::Named::<String>::IS_BORROWED },
-        >::IS_POSSIBLE,
+        || ::trunkline::stub::coded!(Coding, __KvCodec, String, IS_POSSIBLE),
     "argument `key` of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -843,11 +782,7 @@ const _: () = ::trunkline::stub::require(
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<u64>::IS_RESULT
         || ::trunkline::stub::Named::<u64>::IS_BORROWED
-        || ::trunkline::stub::Coding::<
-            __KvCodec,
-            u64,
-            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
-        >::IS_POSSIBLE,
+        || ::trunkline::stub::coded!(Coding, __KvCodec, u64, IS_POSSIBLE),
     "the result of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -866,11 +801,7 @@ const _: () = ::trunkline::stub::require(
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
         || ::trunkline::stub::Named::<String>::IS_BORROWED
-        || ::trunkline::stub::Coding::<
-            __KvCodec,
-            String,
-            { ::trunkline::stub::Named::<String>::IS_BORROWED },
-        >::IS_POSSIBLE,
+        || ::trunkline::stub::coded!(Coding, __KvCodec, String, IS_POSSIBLE),
     "argument `prefix` of `values` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(

@@ -23,7 +23,7 @@ use trunkline::{Connections, Node, ProviderChoice};
 use trunkline_machine::{Machine, Runtime, Turn};
 use trunkline_softrdma::device::{LinkChoice, PathChoice, SoftOptions};
 use trunkline_softrdma::link::{Hub, LinkObserver};
-use trunkline_testkit::{CountingAllocator, Stepped, fresh_ip};
+use trunkline_testkit::{CountingAllocator, Stepped, Task, fresh_ip};
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
@@ -38,12 +38,6 @@ const MOST_TURNS: u64 = 1_000_000;
 const OTHERS_EVERY: u64 = 64;
 /// Port of the server.
 const PORT: u16 = 7471;
-
-/// A machine, and the end of its sleep if it sleeps.
-struct Task {
-    machine: Box<dyn Machine>,
-    asleep: Option<Option<Time>>,
-}
 
 struct SideNode {
     stepped: Arc<Stepped>,
@@ -86,7 +80,7 @@ impl SideNode {
     fn next_poller(&self) -> Option<usize> {
         let count = self.pollers.len();
         let mut order = (1..=count).map(|after| (self.turn + after) % count);
-        order.clone().find(|at| self.pollers[*at].is_next()).or_else(|| order.next())
+        order.clone().find(|at| is_next(&self.pollers[*at])).or_else(|| order.next())
     }
 
     /// Returns the options of the node.
@@ -245,7 +239,7 @@ impl World {
             // Messages in memory are not visible here, so the sides take turns. Each finds the messages of the other's last turn.
             Linked::Shm => self.last != Some(side),
         };
-        has_arrived || own.outside.is_woken() || own.pollers.iter().any(Task::is_next)
+        has_arrived || own.outside.is_woken() || own.pollers.iter().any(is_next)
     }
 
     fn step(&mut self, side: Side) {
@@ -265,7 +259,7 @@ impl World {
         place.tally.allocations += self.heap.allocations() - before;
         mark(marks::NOBODY);
         place.tally.turns += 1;
-        poller.asleep = sleeps(turn);
+        poller.record(turn);
         self.last = Some(side);
     }
 
@@ -273,8 +267,8 @@ impl World {
     fn turn_all(&mut self) -> Result<(), String> {
         for place in &mut self.places {
             for (name, make) in place.stepped.take() {
-                let machine = make().map_err(|error| format!("cannot make the machine {name}: {error}"))?;
-                let task = Task { machine, asleep: None };
+                let task =
+                    Task::new(make).map_err(|error| format!("cannot make the machine {name}: {error}"))?;
                 if name.starts_with("trunkline-poll") {
                     place.pollers.push(task);
                 } else {
@@ -286,12 +280,12 @@ impl World {
         for place in &mut self.places {
             place.outside.poll();
             for poller in &mut place.pollers {
-                any |= poller.turn_if_awake(self.now);
+                any |= turn_if_awake(poller, self.now);
             }
         }
         let moved = self.now.plus_ns(STEP_NS);
         let tasks = self.places.iter().flat_map(|place| &place.pollers).chain(&self.others);
-        let next = tasks.filter_map(|task| task.asleep.flatten()).min();
+        let next = tasks.filter_map(Task::deadline).min();
         self.now = if any { moved } else { next.map_or(moved, |next| next.max(moved)) };
         self.clock.set(self.now);
         Ok(())
@@ -302,36 +296,24 @@ impl World {
         let now = self.now;
         let mut any = false;
         for task in &mut self.others {
-            any |= task.turn_if_awake(now);
+            any |= turn_if_awake(task, now);
         }
         any
     }
 }
 
-impl Task {
-    /// Returns true if the machine has something to do, apart from arrivals.
-    fn is_next(&self) -> bool {
-        self.machine.is_due() || (self.asleep.is_some() && self.machine.is_woken())
-    }
-
-    /// Gives the machine a turn if it is awake at this time. Returns true if it was awake.
-    fn turn_if_awake(&mut self, now: Time) -> bool {
-        let is_awake = match self.asleep {
-            None => true,
-            Some(until) => until.is_some_and(|until| until <= now) || self.machine.is_woken(),
-        };
-        if is_awake {
-            self.asleep = sleeps(self.machine.turn());
-        }
-        is_awake
-    }
+/// Returns true if the machine has something to do, apart from arrivals.
+fn is_next(task: &Task) -> bool {
+    task.machine.is_due() || (task.is_asleep() && task.machine.is_woken())
 }
 
-fn sleeps(turn: Turn) -> Option<Option<Time>> {
-    match turn {
-        Turn::Sleep(until) => Some(until),
-        Turn::Again | Turn::Spin | Turn::Yield | Turn::Done => None,
+/// Gives the machine a turn if it is awake at this time. Returns true if it was awake.
+fn turn_if_awake(task: &mut Task, now: Time) -> bool {
+    let is_awake = task.is_awake(now);
+    if is_awake {
+        task.turn();
     }
+    is_awake
 }
 
 /// Runs a turn of the client's poller. Callgrind collects within this function or the next, by name. The argument of

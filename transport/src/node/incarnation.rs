@@ -106,7 +106,10 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         .max(crossings::least_depth(kind, options.pollers))
         .min(device.attributes().max_srq_wr);
     let crossings = Crossings::bytes_of_node(kind, options.pollers, depth);
-    let pollers = usize::from(options.pollers).saturating_mul(poller_bytes(depth));
+    // A poller takes its slots and the stack of its thread.
+    let slots = usize::try_from(receive_slots(depth).saturating_add(SEND_SLOTS)).unwrap_or(usize::MAX);
+    let poller = slots.saturating_mul(SLOT_BYTES).saturating_add(headroom::STACK);
+    let pollers = usize::from(options.pollers).saturating_mul(poller);
     headroom::check(pollers.saturating_add(crossings))
         .map_err(|cause| StartError::NoRoom { doing: "make pollers and their buffers", cause })?;
     let depth_limit = depth_limit(options, depth, device.attributes());
@@ -293,12 +296,6 @@ fn poller_device(
 /// Returns the number of receive slots of a poller whose SRQ is this deep.
 pub(crate) fn receive_slots(depth: u32) -> u32 {
     2 * depth + 2 * u32::try_from(BATCH).unwrap_or(u32::MAX)
-}
-
-/// Returns the address space that a poller takes when it starts: its slots, and the stack of its thread.
-fn poller_bytes(depth: u32) -> usize {
-    let slots = usize::try_from(receive_slots(depth).saturating_add(SEND_SLOTS)).unwrap_or(usize::MAX);
-    slots.saturating_mul(SLOT_BYTES).saturating_add(headroom::STACK)
 }
 
 /// Returns the maximum depth of an SRQ: the CQ must hold the completion of each receive, too.

@@ -28,7 +28,7 @@ use crate::report::{DeviceCounter, NodeReport, SessionQps, Traffic, link_of};
 use crate::session::cm_machine::CmMachine;
 use crate::{Limit, PollerIndex};
 use footprint::Footprint;
-use incarnation::{Opened, PollerDevice};
+use incarnation::Opened;
 use shared::{CurrentDevice, Gauges, Limits, NodeShared};
 use std::fmt;
 use std::io;
@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use stops::Stops;
 use trunkline_machine::mutant;
-use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
+use trunkline_machine::{Machine, MakeMachine, NotJoined, Running};
 use trunkline_verbs::fork::Process;
 use trunkline_verbs::internal_thread::ThreadNumber;
 use trunkline_verbs::{Access, Clock, Counter, Time, headroom};
@@ -87,9 +87,11 @@ impl Node {
         let runtime = options.runtime.clone();
         let cpus = if runtime.is_simulated() { vec![0] } else { affinity::usable_cpus() };
         let mut parts = Vec::new();
-        for (index, own) in (0..options.pollers).zip(pollers) {
+        for (index, device) in (0..options.pollers).zip(pollers) {
             let cpu = affinity::cpu_for(&options.pinning, index, options.pollers, &cpus);
-            parts.push((make_parts(&runtime, PollerIndex(index), own)?, cpu));
+            let (sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
+            let index = PollerIndex(index);
+            parts.push((Parts { index, handle: PollerHandle::new(index, waker), sleeper, device }, cpu));
         }
         let (cm_sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
         let cm = CmHandle::new(waker);
@@ -394,10 +396,4 @@ fn has_headroom() -> Result<(), StartError> {
 
 fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
     move |cause| StartError::Os { doing, cause }
-}
-
-/// Creates the parts of one poller, except its driver.
-fn make_parts(runtime: &Runtime, index: PollerIndex, device: PollerDevice) -> Result<Parts, StartError> {
-    let (sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
-    Ok(Parts { index, handle: PollerHandle::new(index, waker), sleeper, device })
 }

@@ -39,6 +39,6 @@ pub use process::{
 pub use process_ffi::{ForkedChild, at_exit, fork_here, in_forked_child};
 pub use random::{Random, bytes_of, key, pattern};
 pub use scrape::{Labels, Sample, parse_scrape};
-pub use stepped::Stepped;
+pub use stepped::{Stepped, Task};
 pub use wait::{wait_readable, wait_until};
 pub use wire_examples::{message_in, wire_examples};

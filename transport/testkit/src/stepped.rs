@@ -1,12 +1,14 @@
 //! Machines that a test steps in place of threads.
 //!
-//! Owns the machines that were requested and not taken yet, and a seeded source of random numbers. Doorbells
-//! ring at once; the simulation of whole nodes tests what others may do between a push and its ring.
+//! [`Stepped`] owns the machines that were requested and not taken yet, and a seeded source of random numbers.
+//! Doorbells ring at once unless the test rings them. A [`Task`] is a machine that was taken.
 
 use crate::Random;
-use std::fmt;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use trunkline_machine::{Bell, MakeMachine, Simulator};
+use std::{fmt, io};
+use trunkline_machine::{Bell, Machine, MakeMachine, Simulator, Turn};
+use trunkline_verbs::Time;
 
 /// Collects the machines of one process.
 pub struct Stepped(Mutex<SteppedState>);
@@ -14,13 +16,32 @@ pub struct Stepped(Mutex<SteppedState>);
 struct SteppedState {
     random: Random,
     spawned: Vec<(String, MakeMachine)>,
+    /// Doorbells to be rung by the test; `None` if they ring at once.
+    late: Option<VecDeque<Arc<Bell>>>,
 }
 
 impl Stepped {
     /// Creates a collection without machines, whose random numbers come from this seed.
     #[must_use]
     pub fn new(seed: u64) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(SteppedState { random: Random(seed), spawned: Vec::new() })))
+        Arc::new(Self(Mutex::new(SteppedState { random: Random(seed), spawned: Vec::new(), late: None })))
+    }
+
+    /// Lets doorbells ring only by [`Self::ring_next`].
+    pub fn delay_bells(&self) {
+        self.lock().late = Some(VecDeque::new());
+    }
+
+    /// Rings the oldest delayed doorbell.
+    pub fn ring_next(&self) {
+        if let Some(bell) = self.lock().late.as_mut().and_then(VecDeque::pop_front) {
+            bell.ring();
+        }
+    }
+
+    /// Returns a random number below a bound, 0 for a bound of 0.
+    pub fn below(&self, bound: usize) -> usize {
+        self.lock().random.below(bound)
     }
 
     /// Returns the machines requested since the last call, with their names.
@@ -40,7 +61,10 @@ impl Simulator for Stepped {
     }
 
     fn ring(&self, bell: Arc<Bell>) {
-        bell.ring();
+        match &mut self.lock().late {
+            Some(late) => late.push_back(bell),
+            None => bell.ring(),
+        }
     }
 
     fn random(&self) -> u64 {
@@ -51,5 +75,54 @@ impl Simulator for Stepped {
 impl fmt::Debug for Stepped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stepped")
+    }
+}
+
+/// A machine that a test steps.
+#[allow(missing_debug_implementations)]
+pub struct Task {
+    /// The machine.
+    pub machine: Box<dyn Machine>,
+    /// The end of its sleep, if there is one; `None` while it is awake.
+    asleep: Option<Option<Time>>,
+}
+
+impl Task {
+    /// Creates an awake machine.
+    ///
+    /// # Errors
+    /// Fails if the machine cannot be made.
+    pub fn new(make: MakeMachine) -> io::Result<Self> {
+        Ok(Self { machine: make()?, asleep: None })
+    }
+
+    /// Returns true if the machine sleeps.
+    #[must_use]
+    pub const fn is_asleep(&self) -> bool {
+        self.asleep.is_some()
+    }
+
+    /// Returns the end of the machine's sleep.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.asleep.flatten()
+    }
+
+    /// Returns true if the machine may have a turn at this time.
+    #[must_use]
+    pub fn is_awake(&self, now: Time) -> bool {
+        !self.is_asleep() || self.deadline().is_some_and(|until| until <= now) || self.machine.is_woken()
+    }
+
+    /// Records the outcome of a turn. Returns false if the machine has ended.
+    pub const fn record(&mut self, turn: Turn) -> bool {
+        self.asleep = if let Turn::Sleep(until) = turn { Some(until) } else { None };
+        !matches!(turn, Turn::Done)
+    }
+
+    /// Gives the machine a turn. Returns false if it has ended.
+    pub fn turn(&mut self) -> bool {
+        let turn = self.machine.turn();
+        self.record(turn)
     }
 }

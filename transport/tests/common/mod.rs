@@ -99,27 +99,38 @@ struct Probe {
     screens: bool,
 }
 
+/// Returns a message to any poller of a peer, whose outcome is reported.
+fn outgoing(peer: PeerKey, head: &[u8], body: impl Into<Body>, token: u64) -> Outgoing<'_> {
+    Outgoing {
+        report: Report::Always,
+        peer,
+        destination: Destination::Any,
+        session: None,
+        connect: Connect::FailFast,
+        ordered: false,
+        header: HEADER,
+        head,
+        announced: 0,
+        body: body.into(),
+        token: Token(token),
+        deadline: None,
+        leaves: Leaves::Nothing,
+    }
+}
+
+/// Returns a message to the poller that has sent one, by the same session.
+fn answer(to: Origin, head: &[u8], body: impl Into<Body>, token: u64) -> Outgoing<'_> {
+    let (destination, session) = (Destination::Poller(to.poller), Some(to.session));
+    Outgoing { destination, session, ..outgoing(to.peer, head, body, token) }
+}
+
 impl Probe {
     fn tell(&self, what: Happened) {
         let _ = self.events.send((self.index, what));
     }
 
     fn echo(&mut self, transport: &mut Transport, to: Origin, body: Bytes) {
-        let outgoing = Outgoing {
-            report: Report::Always,
-            peer: to.peer,
-            destination: Destination::Poller(to.poller),
-            session: Some(to.session),
-            connect: Connect::FailFast,
-            ordered: false,
-            header: HEADER,
-            head: &[ANSWER],
-            announced: 0,
-            body: body.clone().into(),
-            token: Token(u64::MAX),
-            deadline: None,
-            leaves: Leaves::Nothing,
-        };
+        let outgoing = answer(to, &[ANSWER], body.clone(), u64::MAX);
         if matches!(transport.send(&outgoing), Err(SendError::QueueFull(_))) {
             self.backlog.push_back((to, body));
         }
@@ -134,40 +145,18 @@ impl Probe {
             Job::Send { peer, poller, connect, head: bytes, body, token, deadline } => {
                 let outgoing = Outgoing {
                     report: if token == UNREPORTED { Report::Never } else { Report::Always },
-                    peer,
                     destination: poller
                         .map_or(Destination::Any, |poller| Destination::Poller(PollerIndex(poller))),
-                    session: None,
                     connect,
-                    ordered: false,
-                    header: HEADER,
-                    head: &bytes,
-                    announced: 0,
-                    body: body.into(),
-                    token: Token(token),
                     deadline: deadline.map(|after| transport.now() + after),
-                    leaves: Leaves::Nothing,
+                    ..outgoing(peer, &bytes, body, token)
                 };
                 if let Err(error) = transport.send(&outgoing) {
                     self.tell(Happened::Refused(token, error));
                 }
             }
             Job::Answer { to, head: bytes, token } => {
-                let outgoing = Outgoing {
-                    report: Report::Always,
-                    peer: to.peer,
-                    destination: Destination::Poller(to.poller),
-                    session: Some(to.session),
-                    connect: Connect::FailFast,
-                    ordered: false,
-                    header: HEADER,
-                    head: &bytes,
-                    announced: 0,
-                    body: Body::new(),
-                    token: Token(token),
-                    deadline: None,
-                    leaves: Leaves::Nothing,
-                };
+                let outgoing = answer(to, &bytes, Body::new(), token);
                 if let Err(error) = transport.send(&outgoing) {
                     self.tell(Happened::Refused(token, error));
                 }
@@ -175,18 +164,11 @@ impl Probe {
             Job::Timed { peer, poller, head, body, after } => {
                 let message = Outgoing {
                     report: Report::Failure,
-                    peer,
                     destination: Destination::Poller(PollerIndex(poller)),
-                    session: None,
-                    connect: Connect::FailFast,
-                    ordered: false,
                     header: TIMED,
-                    head: &head,
                     announced: head.len(),
-                    body: body.into(),
-                    token: Token(1 << 40),
                     deadline: Some(transport.now() + after),
-                    leaves: Leaves::Nothing,
+                    ..outgoing(peer, &head, body, 1 << 40)
                 };
                 transport.send(&message).unwrap();
             }

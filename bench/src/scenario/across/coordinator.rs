@@ -261,14 +261,10 @@ impl Coordinator<'_> {
             {
                 self.add(node, &results, &targets[node]);
             }
-            self.look_after_idle_nodes();
+            // Detects dead nodes, including those that only serve.
+            let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
+            self.ask(&all, PATIENCE, |client, within| block_on(client.with(within).hello()));
         }
-    }
-
-    /// Detects dead nodes, including those that only serve.
-    fn look_after_idle_nodes(&mut self) {
-        let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
-        self.ask(&all, PATIENCE, |client, within| block_on(client.with(within).hello()));
     }
 
     fn add(&mut self, node: usize, results: &[Measured], targets: &[usize]) {

@@ -22,7 +22,7 @@ use std::time::Duration;
 use trunkline_machine::{Machine, Runtime, Turn};
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
-use trunkline_testkit::Stepped;
+use trunkline_testkit::{Stepped, Task};
 use trunkline_transport::ledger::PollerLedger;
 use trunkline_transport::{
     Begun, Connect, Destination, Event, Leaves, Message, MessageHeader, NodeOptions, Origin, Outgoing,
@@ -35,20 +35,13 @@ const STEP_NS: u64 = 1_000;
 /// Virtual time after which an expected event counts as missing.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A machine, and the end of its sleep if it sleeps.
-struct Task {
-    machine: Box<dyn Machine>,
-    asleep: Option<Option<Time>>,
-    /// The part of a peer that it is.
-    line: Option<Line>,
-}
-
 /// All nodes and peers of a test, on a network of their own.
 pub(crate) struct World {
     clock: Arc<VirtualClock>,
     hub: Arc<Hub>,
     stepped: Arc<Stepped>,
-    tasks: Vec<Task>,
+    /// All machines; those of peers with their state.
+    tasks: Vec<(Task, Option<Line>)>,
     hosts: u8,
 }
 
@@ -111,7 +104,7 @@ impl World {
         let node = node.expect("it starts");
         let before = self.tasks.len();
         self.make();
-        let lines = self.tasks[before..].iter().filter_map(|task| task.line.clone()).collect();
+        let lines = self.tasks[before..].iter().filter_map(|(_, line)| line.clone()).collect();
         self.run();
         Peer { lines, node }
     }
@@ -119,9 +112,9 @@ impl World {
     /// Makes the machines that were asked for.
     fn make(&mut self) {
         for (_, make) in self.stepped.take() {
-            let machine = make().expect("it is made");
-            let line = machine.inspect().and_then(|line| line.downcast().ok()).map(|line| *line);
-            self.tasks.push(Task { machine, asleep: None, line });
+            let task = Task::new(make).expect("it is made");
+            let line = task.machine.inspect().and_then(|line| line.downcast().ok()).map(|line| *line);
+            self.tasks.push((task, line));
         }
     }
 
@@ -130,33 +123,24 @@ impl World {
         self.make();
         let now = self.now();
         let (mut any, mut next) = (false, until);
-        self.tasks.retain_mut(|task| {
-            if task.line.as_ref().is_some_and(|line| line.arrived.borrow().is_held) {
+        self.tasks.retain_mut(|(task, line)| {
+            if line.as_ref().is_some_and(|line| line.arrived.borrow().is_held) {
                 return true;
             }
-            let is_awake = match task.asleep {
-                None => true,
-                Some(until) => until.is_some_and(|until| until <= now) || task.machine.is_woken(),
-            };
-            if is_awake {
-                any = true;
-                task.asleep = match task.machine.turn() {
-                    Turn::Sleep(until) => Some(until),
-                    Turn::Done => return false,
-                    Turn::Again | Turn::Spin | Turn::Yield => None,
-                };
-            }
-            next = task.asleep.flatten().map_or(next, |due| next.min(due));
-            true
+            let is_awake = task.is_awake(now);
+            any |= is_awake;
+            let goes_on = !is_awake || task.turn();
+            next = task.deadline().map_or(next, |due| next.min(due));
+            goes_on
         });
         self.clock.set(if any { now.plus_ns(STEP_NS) } else { next.max(now.plus_ns(STEP_NS)) });
     }
 
     /// Returns the open work of a node's first poller, and its charges.
     pub(crate) fn ledger(&self, node: &Node) -> PollerLedger {
-        let all =
-            self.tasks.iter().filter_map(|task| task.machine.inspect()?.downcast::<PollerLedger>().ok());
-        *all.into_iter().find(|ledger| ledger.node == node.local_address()).expect("it runs")
+        let mut all =
+            self.tasks.iter().filter_map(|(task, _)| task.machine.inspect()?.downcast::<PollerLedger>().ok());
+        *all.find(|ledger| ledger.node == node.local_address()).expect("it runs")
     }
 
     /// Lets this time pass.

@@ -1,7 +1,7 @@
 //! A server that a test plays, and the node that calls it.
 
 use super::service::METHODS;
-use super::{Peer, Task, World, parse, poll};
+use super::{Line, Peer, Task, World, parse, poll};
 use crate::call::{Call, Opened, Outcome, StreamWait, no_items};
 use crate::client::{CallOptions, Channel};
 use crate::node::Node;
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    fn has_frames(line: &super::Line) -> bool {
+    fn has_frames(line: &Line) -> bool {
         !line.arrived.borrow().frames.is_empty()
     }
 
@@ -134,7 +134,7 @@ impl Server {
     }
 
     /// Stops all that the server has, its device as well, until the returned machines are put back.
-    pub(super) fn silence(&mut self) -> Vec<Task> {
+    pub(super) fn silence(&mut self) -> Vec<(Task, Option<Line>)> {
         self.world.tasks.split_off(self.machines)
     }
 
@@ -146,8 +146,9 @@ impl Server {
 
     /// Returns the open work of the node.
     pub(super) fn open_work(&self) -> DriverLedger {
-        let machines = self.world.tasks.iter().filter(|task| task.line.is_none());
-        let ledgers = machines.filter_map(|task| task.machine.inspect()?.downcast::<PollerLedger>().ok());
+        let machines = self.world.tasks.iter();
+        let ledgers =
+            machines.filter_map(|(task, _)| task.machine.inspect()?.downcast::<PollerLedger>().ok());
         let [ledger] = ledgers.collect::<Vec<_>>().try_into().expect("the node has one poller");
         ledger.driver
     }

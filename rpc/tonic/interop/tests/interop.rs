@@ -589,15 +589,14 @@ async fn limits_by_path_refuse_calls() {
     fixture.end().await;
 }
 
-/// Returns the running calls of the service that carries exchanges.
-fn running_exchanges(server: &Node) -> u64 {
-    let rows = server.report().served;
-    rows.iter().filter(|row| row.service == "trunkline.grpc").map(|row| row.running).sum()
-}
-
+/// Waits for a number of running calls of the service that carries exchanges.
 async fn until_exchanges(server: &Node, running: u64) {
+    let exchanges = || {
+        let rows = server.report().served;
+        rows.iter().filter(|row| row.service == "trunkline.grpc").map(|row| row.running).sum::<u64>()
+    };
     let wait = async {
-        while running_exchanges(server) != running {
+        while exchanges() != running {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };

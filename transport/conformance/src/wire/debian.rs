@@ -45,7 +45,9 @@ pub(super) fn rdma_server(station: &Station, port: u16, report: &mut Report<'_>)
 pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut Report<'_>) -> Verdict {
     let mut link = dial(station, server)?;
     for (round, size) in PING_SIZES.into_iter().enumerate() {
-        let text = ping_text(round, size);
+        // `rping` reads a C string: it writes back only up to the first zero.
+        let letters = (b'A'..=b'Z').cycle().skip(round).take(size - 1);
+        let text = letters.chain([0]).collect::<Vec<_>>();
         link.memory.write(Area::Offer.offset(), &text)?;
         for area in [Area::Offer, Area::Sink] {
             let place = link.own(area.offset());
@@ -67,12 +69,6 @@ pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut R
     link.id.disconnect()?;
     station.disconnected(link.id.number())?;
     link.close()
-}
-
-/// Returns the bytes that `rping` reads: a C string, because it writes back only up to the first zero.
-fn ping_text(round: usize, size: usize) -> Vec<u8> {
-    let letters = (b'A'..=b'Z').cycle().skip(round).take(size - 1);
-    letters.chain([0]).collect()
 }
 
 /// Serves an `rping -c`: READs the memory that it announces, and WRITEs the same bytes to the memory that it

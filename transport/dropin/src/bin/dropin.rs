@@ -44,7 +44,10 @@ fn make() -> Result<PathBuf, String> {
     let cm = symbols(CM_MAP);
 
     let verbs_map = directory.join("libibverbs.map");
-    fs::write(&verbs_map, with_inner_symbols(&cm)).map_err(failed)?;
+    // The symbols that librdmacm jumps to have a separate version.
+    let inner: String = cm.iter().map(|symbol| format!("        {INNER}{symbol};\n")).collect();
+    let script = format!("{VERBS_MAP}\nTRUNKLINE_1 {{\n    global:\n{inner}}};\n");
+    fs::write(&verbs_map, script).map_err(failed)?;
     let mut link = linker("libibverbs.so.1", &directory, &verbs_map);
     for symbol in symbols(VERBS_MAP) {
         link.arg(format!("-Wl,-u,{symbol}"));
@@ -111,12 +114,6 @@ fn symbols(map: &str) -> Vec<&str> {
         .filter_map(|line| line.trim().strip_suffix(';'))
         .filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
         .collect()
-}
-
-/// Returns the version script of libibverbs, with a separate version for the symbols that librdmacm jumps to.
-fn with_inner_symbols(cm: &[&str]) -> String {
-    let inner: String = cm.iter().map(|symbol| format!("        {INNER}{symbol};\n")).collect();
-    format!("{VERBS_MAP}\nTRUNKLINE_1 {{\n    global:\n{inner}}};\n")
 }
 
 /// Returns a jump for each function, through the procedure linkage table.

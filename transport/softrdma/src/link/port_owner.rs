@@ -5,7 +5,6 @@
 //! the descriptor links and the environment of the other process, and it never waits.
 #![forbid(unsafe_code)]
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -294,13 +293,9 @@ fn links_of(process: &Path) -> Vec<PathBuf> {
 fn runtime_directory_of(link: &Path) -> Option<RuntimeDirectory> {
     let name = link.file_name()?.to_str()?;
     let folder = link.parent().filter(|_| name.starts_with("slot-"))?;
-    let path = folder.parent().filter(|_| folder.file_name().is_some_and(is_network))?.to_owned();
+    let is_network = folder.file_name()?.to_str()?.starts_with("net-");
+    let path = folder.parent().filter(|_| is_network)?.to_owned();
     Some(RuntimeDirectory { path, is_emptied: name.ends_with(" (deleted)") })
-}
-
-/// Returns true for the name of the folder of a network namespace.
-fn is_network(name: &OsStr) -> bool {
-    name.to_str().is_some_and(|name| name.starts_with("net-"))
 }
 
 #[cfg(test)]

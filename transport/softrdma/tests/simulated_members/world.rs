@@ -5,64 +5,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
+use trunkline_machine::{Runtime, Simulator as _};
 use trunkline_softrdma::device::{LinkChoice, PathChoice, SoftDevice, SoftOptions};
 use trunkline_softrdma::link::{Datagram, SendBatch};
 use trunkline_softrdma::simulation::{Network, SimulatedHost, SimulatedProcess};
+use trunkline_testkit::{Stepped, Task};
 use trunkline_verbs::{Clock, Completion, Notify, Time, VirtualClock};
 
 /// Number of turns after which a run counts as stuck.
 const TURNS: usize = 400_000;
 
-/// Seeded random source, and the requests to the scheduler since its last turn.
-#[derive(Debug)]
-struct Scheduler {
-    state: Mutex<u64>,
-    /// Machines to start, each with the process that starts it.
-    spawned: Mutex<Vec<(usize, Spawned)>>,
-    /// Process whose machines are being started.
-    starting: Mutex<usize>,
-    bells: Mutex<Vec<Arc<Bell>>>,
-}
-
-struct Spawned(MakeMachine);
-
-impl std::fmt::Debug for Spawned {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Spawned")
-    }
-}
-
-impl Scheduler {
-    /// Returns a number below `bound`.
-    fn below(&self, bound: usize) -> usize {
-        usize::try_from(self.random() >> 33).unwrap() % bound.max(1)
-    }
-}
-
-impl Simulator for Scheduler {
-    fn spawn(&self, _name: &str, make: MakeMachine) {
-        let owner = *self.starting.lock().unwrap();
-        self.spawned.lock().unwrap().push((owner, Spawned(make)));
-    }
-
-    fn ring(&self, bell: Arc<Bell>) {
-        self.bells.lock().unwrap().push(bell);
-    }
-
-    fn random(&self) -> u64 {
-        let mut state = self.state.lock().unwrap();
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mixed = (*state ^ (*state >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 29)
-    }
-}
-
 /// Network that loses some datagrams and delays the others.
 #[derive(Debug)]
 struct Wire {
     clock: Arc<VirtualClock>,
-    scheduler: Arc<Scheduler>,
+    stepped: Arc<Stepped>,
     /// Datagrams in transit, by arrival time and number.
     under_way: Mutex<BTreeMap<(Time, u64), SendBatch>>,
     carried: Mutex<u64>,
@@ -84,23 +41,16 @@ impl Network for Wire {
             let _has_room = self.host(datagram.destination.ip()).is_some_and(|host| host.deliver(datagram));
             return;
         }
-        if self.scheduler.below(50) == 0 {
+        if self.stepped.below(50) == 0 {
             return;
         }
-        let delay = 1000 + 100 * self.scheduler.below(300) as u64;
+        let delay = 1000 + 100 * self.stepped.below(300) as u64;
         let mut carried = self.carried.lock().unwrap();
         *carried += 1;
         let mut one = SendBatch::new();
         one.push(datagram);
         self.under_way.lock().unwrap().insert((self.clock.now().plus_ns(delay), *carried), one);
     }
-}
-
-/// A machine, its process, and the time until which it sleeps; `None` while it is awake.
-struct Task {
-    owner: usize,
-    machine: Box<dyn Machine>,
-    sleeps: Option<Option<Time>>,
 }
 
 /// A process with one node.
@@ -113,33 +63,32 @@ pub(crate) struct Process {
 /// The simulation of one seed.
 pub(crate) struct World {
     clock: Arc<VirtualClock>,
-    scheduler: Arc<Scheduler>,
+    stepped: Arc<Stepped>,
     runtime: Runtime,
     wire: Arc<Wire>,
-    tasks: Vec<Task>,
+    /// Number of processes started so far.
+    processes: usize,
+    /// Machines, each with the number of its process.
+    tasks: Vec<(usize, Task)>,
     log: Vec<String>,
 }
 
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let clock = VirtualClock::new();
-        let scheduler = Arc::new(Scheduler {
-            state: Mutex::new(seed),
-            spawned: Mutex::default(),
-            starting: Mutex::new(0),
-            bells: Mutex::default(),
-        });
-        let simulator: Arc<dyn Simulator> = Arc::<Scheduler>::clone(&scheduler);
+        let stepped = Stepped::new(seed);
+        stepped.delay_bells();
+        let simulator = Arc::<Stepped>::clone(&stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), simulator);
         let wire = Arc::new(Wire {
             clock: Arc::clone(&clock),
-            scheduler: Arc::clone(&scheduler),
+            stepped: Arc::clone(&stepped),
             under_way: Mutex::default(),
             carried: Mutex::default(),
             hosts: Mutex::default(),
             has_loopback: AtomicBool::new(false),
         });
-        Self { clock, scheduler, runtime, wire, tasks: Vec::new(), log: Vec::new() }
+        Self { clock, stepped, runtime, wire, processes: 0, tasks: Vec::new(), log: Vec::new() }
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {
@@ -166,11 +115,8 @@ impl World {
     /// Starts a process with a node on a host, whose QPs reach others of the host by this path.
     pub(crate) fn process_with(&mut self, host: &Arc<SimulatedHost>, path: PathChoice) -> Process {
         let process = host.process();
-        let number = {
-            let mut starting = self.scheduler.starting.lock().unwrap();
-            *starting += 1;
-            *starting
-        };
+        self.processes += 1;
+        let number = self.processes;
         let options = SoftOptions {
             link: LinkChoice::Simulated(Arc::clone(&process)),
             path,
@@ -187,7 +133,10 @@ impl World {
             .find(|(_, of)| std::ptr::eq(of.as_ptr(), &raw const **host))
             .unwrap()
             .0;
-        Process { node: Node::with_device(device, address, 1 << 16), process, number }
+        let node = Node::with_device(device, address, 1 << 16);
+        let machines = self.stepped.take().into_iter();
+        self.tasks.extend(machines.map(|(_, make)| (number, Task::new(make).unwrap())));
+        Process { node, process, number }
     }
 
     /// Makes datagrams between sockets of one host arrive at once, as over the loopback interface.
@@ -198,18 +147,18 @@ impl World {
     /// Kills a process: its machines never run again.
     pub(crate) fn kill(&mut self, process: &Process) {
         process.process.kill();
-        self.tasks.retain(|task| task.owner != process.number);
+        self.tasks.retain(|(owner, _)| *owner != process.number);
         self.note("killed".to_owned());
     }
 
     /// Returns a random number below `bound`.
     pub(crate) fn below(&self, bound: usize) -> usize {
-        self.scheduler.below(bound)
+        self.stepped.below(bound)
     }
 
     /// Returns a random number.
     pub(crate) fn random(&self) -> u64 {
-        Simulator::random(&*self.scheduler)
+        self.stepped.random()
     }
 
     /// Logs an event with the current time.
@@ -223,29 +172,24 @@ impl World {
 
     /// Runs a turn of an awake machine. If all sleep, the clock advances to the earliest deadline.
     pub(crate) fn turn(&mut self) {
-        for (owner, Spawned(make)) in std::mem::take(&mut *self.scheduler.spawned.lock().unwrap()) {
-            self.tasks.push(Task { owner, machine: make().unwrap(), sleeps: None });
+        if self.stepped.below(2) == 0 {
+            self.stepped.ring_next();
         }
-        self.ring_some();
         let now = self.clock.now();
         self.deliver(now);
-        let is_awake = |task: &Task| {
-            task.sleeps.is_none_or(|until| task.machine.is_woken() || until.is_some_and(|until| until <= now))
-        };
-        let awake: Vec<usize> = (0..self.tasks.len()).filter(|index| is_awake(&self.tasks[*index])).collect();
+        let awake: Vec<usize> =
+            (0..self.tasks.len()).filter(|index| self.tasks[*index].1.is_awake(now)).collect();
         if awake.is_empty() {
-            let deadlines = self.tasks.iter().filter_map(|task| task.sleeps?);
+            let deadlines = self.tasks.iter().filter_map(|(_, task)| task.deadline());
             let arrivals = self.wire.under_way.lock().unwrap().keys().next().map(|(at, _)| *at);
             // Without a deadline, the clock advances by a microsecond. The caller gives up after a number of
             // turns.
             let next = deadlines.chain(arrivals).min().unwrap_or(now.plus_ns(1000));
             return self.clock.set(next.max(now));
         }
-        let chosen = awake[self.scheduler.below(awake.len())];
-        match self.tasks[chosen].machine.turn() {
-            Turn::Sleep(until) => self.tasks[chosen].sleeps = Some(until),
-            Turn::Done => drop(self.tasks.swap_remove(chosen)),
-            Turn::Again | Turn::Spin | Turn::Yield => self.tasks[chosen].sleeps = None,
+        let chosen = awake[self.stepped.below(awake.len())];
+        if !self.tasks[chosen].1.turn() {
+            self.tasks.swap_remove(chosen);
         }
     }
 
@@ -257,14 +201,6 @@ impl World {
     /// Lets this time pass.
     pub(crate) fn pass(&mut self, nanoseconds: u64) {
         self.clock.set(self.clock.now().plus_ns(nanoseconds));
-    }
-
-    /// Wakes machines some time after this was requested.
-    fn ring_some(&self) {
-        let mut bells = self.scheduler.bells.lock().unwrap();
-        if !bells.is_empty() && self.scheduler.below(2) == 0 {
-            bells.remove(0).ring();
-        }
     }
 
     fn deliver(&self, now: Time) {

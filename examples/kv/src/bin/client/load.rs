@@ -5,6 +5,7 @@
 //! wrong, so the load tests what statuses claim.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -109,7 +110,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) fn run(node: &Node, client: &KvClient, workers: u64, length: Duration, json: bool) -> Totals {
     let start = Instant::now();
     let shared = Mutex::new(Totals::default());
-    let run = unique();
+    // The keys of two runs differ.
+    let run = RandomState::new().hash_one(std::process::id());
     std::thread::scope(|scope| {
         let started: Vec<_> = (0..workers)
             .map(|number| {
@@ -199,12 +201,6 @@ fn value(name: &str, version: u64) -> Bytes {
     let length = if version.is_multiple_of(LARGE_EVERY) { LARGE_BYTES } else { 100 };
     let text = format!("{name}#{version};");
     text.bytes().cycle().take(length).collect::<Vec<_>>().into()
-}
-
-/// Returns a random number, so that the keys of two runs differ.
-fn unique() -> u64 {
-    use std::hash::{BuildHasher as _, RandomState};
-    RandomState::new().hash_one(std::process::id())
 }
 
 /// Creates a client of the server, with this time limit for each call.

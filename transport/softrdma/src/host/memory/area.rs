@@ -114,7 +114,8 @@ impl Areas {
         has_room(length)?;
         match &self.0 {
             AreaSource::Mapped(fork) => {
-                may_have_file(length)?;
+                headroom::check_file(length as u64)
+                    .map_err(|_| "a limit on the size of files (ulimit -f) leaves no room to share memory")?;
                 let (mapping, file) =
                     Mapping::make(length, fork).map_err(|error| area_ffi::reason(&error))?;
                 Ok((OwnArea { bytes: Bytes::Mapped(mapping), life: None }, AreaHandle::Descriptor(file)))
@@ -151,11 +152,6 @@ impl Areas {
         };
         Ok(MappedArea { bytes })
     }
-}
-
-fn may_have_file(length: usize) -> Result<(), &'static str> {
-    let refused = "a limit on the size of files (ulimit -f) leaves no room to share memory";
-    headroom::check_file(length as u64).map_err(|_| refused)
 }
 
 fn has_room(length: usize) -> Result<(), &'static str> {

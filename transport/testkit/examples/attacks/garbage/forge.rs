@@ -117,7 +117,7 @@ impl Forge {
                 _ => {
                     let keys = [self.keys.as_slice(), &[word]].concat();
                     let rkey = Rkey(*random.pick(&keys));
-                    let shift = *random.pick(&[1, 8, 4096, 16_384, 65_536, random_shift(word)]);
+                    let shift = *random.pick(&[1, 8, 4096, 16_384, 65_536, u64::from(word) << 12]);
                     let forbidden = random.below(2 * self.forbidden.len());
                     let forbidden = self.forbidden.get(forbidden);
                     if let (Some(reth), Some(remote)) = (&mut packet.reth, forbidden) {
@@ -148,10 +148,6 @@ impl Forge {
         packet.emit(&mut out);
         Some(out)
     }
-}
-
-fn random_shift(word: u32) -> u64 {
-    u64::from(word) << 12
 }
 
 fn moved(address: IoAddress, by: u64, back: bool) -> IoAddress {
