@@ -31,7 +31,7 @@ impl Peer {
     }
 
     /// Sends a message to a peer, on its own.
-    fn stage(&self, peer: &Peer, head: &[u8], ordered: bool) {
+    fn stage(&self, peer: &Self, head: &[u8], ordered: bool) {
         let message = super::Outgoing {
             peer: PeerKey::new(peer.address()),
             destination: FIRST,
@@ -53,7 +53,7 @@ impl Peer {
     }
 
     /// Returns true if a message to a peer joins what is staged.
-    fn joins(&self, peer: &Peer, destination: Destination, session: Option<SessionNumber>) -> bool {
+    fn joins(&self, peer: &Self, destination: Destination, session: Option<SessionNumber>) -> bool {
         let parts = [&[2; 32][..], &[3; 31], &[4]];
         let message = Small {
             header: HEADER,
