@@ -162,8 +162,7 @@ impl Transport {
             return None;
         }
         let trunk = self.trunks.get_mut(last.slot)?;
-        if SessionNumber(trunk.number()) != last.session || !trunk.try_join(&mut self.res, last.lane, message)
-        {
+        if SessionNumber(trunk.number()) != last.session || !trunk.join(&mut self.res, last.lane, message) {
             return None;
         }
         self.res.sent_ms = self.res.time.now_ms();

@@ -123,14 +123,8 @@ impl Lane {
 
     /// Returns true if no ordered message waits that this one must not overtake.
     #[inline]
-    fn is_next(&self, ordered: bool) -> bool {
+    pub(super) fn is_next(&self, ordered: bool) -> bool {
         !ordered || (self.queues[ORDERED].is_empty() && !self.waits_for_read(ordered))
-    }
-
-    /// Returns the number of the staged frame that a small message may join. It needs no credit for that.
-    #[inline]
-    pub(super) fn open_frame(&self, ordered: bool) -> Option<u64> {
-        self.last.filter(|_| self.is_next(ordered))
     }
 
     /// Returns true if a small message must wait until the peer has READ earlier ordered messages. Order is

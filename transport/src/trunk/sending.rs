@@ -262,12 +262,17 @@ impl Trunk {
         number.is_some()
     }
 
-    /// Adds a small message to the last frame of its lane, if it may leave with that frame.
+    /// Adds a new small message to the last frame of its lane, if it may leave with that frame. It needs no credit.
     #[inline]
-    pub(crate) fn try_join(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
-        let Some(last) = self.lanes.get(lane).and_then(|lane| lane.open_frame(message.ordered)) else {
-            return false;
-        };
+    pub(crate) fn join(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
+        self.lanes.get(lane).is_some_and(|lane| lane.is_next(message.ordered))
+            && self.try_join(res, lane, message)
+    }
+
+    /// Adds a small message whose turn has come to the last frame of its lane.
+    #[inline]
+    fn try_join(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
+        let Some(last) = self.lanes[lane].last else { return false };
         message.contents().saturating_add(TIMED_HEADER) <= self.max_bundled
             && self.pipeline.join(&mut res.sends, last, message, self.max_bundle, res.time.now())
     }
