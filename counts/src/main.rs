@@ -130,7 +130,7 @@ fn count(toolchain: Toolchain) -> Result<Record, String> {
         |at: usize| LinkCounts { client: counted[2 * at].0.clone(), server: counted[2 * at + 1].0.clone() };
     Ok(Record {
         toolchain,
-        payload_bytes: steps::PAYLOAD_BYTES as u64,
+        payload_bytes: side::PAYLOAD_BYTES as u64,
         calls: CALLS,
         // With one outstanding, no messages share a frame.
         request_header_bytes: counted[0].1,

@@ -2,6 +2,10 @@
 
 use clap::ValueEnum;
 
+/// Bytes of an argument, a reply or an item, unless it is large.
+pub(crate) const PAYLOAD_BYTES: usize = 64;
+const FILL: u8 = 0x5a;
+
 /// The link between the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Linked {
@@ -25,6 +29,8 @@ pub(crate) enum Shape {
     Channel,
     /// Each node has two pollers, and both pollers of the client have callers.
     TwoPollers,
+    /// Arguments and replies have 64 KiB.
+    Large,
     /// A task of a poller reads a stream; counts are per item.
     ServerStream,
     /// A handler reads a stream; counts are per item.
@@ -52,8 +58,14 @@ impl Linked {
 }
 
 /// Further shapes, measured in process.
-pub(crate) const SHAPES: [Shape; 5] =
-    [Shape::Yielding, Shape::Channel, Shape::TwoPollers, Shape::ServerStream, Shape::ClientStream];
+pub(crate) const SHAPES: [Shape; 6] = [
+    Shape::Yielding,
+    Shape::Channel,
+    Shape::TwoPollers,
+    Shape::Large,
+    Shape::ServerStream,
+    Shape::ClientStream,
+];
 
 impl Shape {
     /// Returns the name in tables and in JSON.
@@ -63,6 +75,7 @@ impl Shape {
             Self::Yielding => "yielding",
             Self::Channel => "channel",
             Self::TwoPollers => "two-pollers",
+            Self::Large => "large",
             Self::ServerStream => "server-stream",
             Self::ClientStream => "client-stream",
         }
@@ -75,13 +88,22 @@ impl Shape {
 
     /// Returns the number of calls or streams under way when this shape is measured.
     pub(crate) const fn outstanding(self) -> u32 {
-        if self.streams() { 1 } else { 32 }
+        match self {
+            Self::ServerStream | Self::ClientStream => 1,
+            Self::Large => 8,
+            Self::Plain | Self::Yielding | Self::Channel | Self::TwoPollers => 32,
+        }
     }
 
     /// Returns the number of counted items for each counted call. The window of a stream has thousands of items, and the count
     /// covers several windows.
     pub(crate) const fn items(self) -> u64 {
         if self.streams() { 8 } else { 1 }
+    }
+
+    /// Returns the payload of an argument, a reply or an item, all bytes of which have the value [`FILL`].
+    pub(crate) const fn payload(self) -> &'static [u8] {
+        if matches!(self, Self::Large) { &[FILL; 64 << 10] } else { &[FILL; PAYLOAD_BYTES] }
     }
 
     /// Returns the number of pollers of each node.

@@ -14,9 +14,8 @@ mod meter;
 mod program;
 mod world;
 
-use crate::side::{Linked, Shape};
+use crate::side::{Linked, PAYLOAD_BYTES, Shape};
 use crate::system_calls::{mark, marks};
-pub(crate) use program::PAYLOAD_BYTES;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use trunkline_roce::wire::Bth;
@@ -83,7 +82,7 @@ pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let (after, longest) = (world.tallies(), world.longest());
     // With shared memory, no packets pass the link; headers are the same on any link. A reader of a stream sends no payload.
     let header = |at: usize| match steps.linked {
-        _ if steps.shape.streams() => Ok(0),
+        _ if steps.shape.streams() || steps.shape == Shape::Large => Ok(0),
         Linked::Shm => Ok(0),
         Linked::InProcess | Linked::Udp => {
             header_bytes(&longest[at]).ok_or("the longest datagram carries no payload")

@@ -10,11 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Stream, Streaming};
 
-/// Bytes of an argument and of a reply.
-pub(crate) const PAYLOAD_BYTES: usize = 64;
-/// Value of the bytes of an argument or a reply.
-pub(crate) const FILL: u8 = 0x5a;
-
 /// The handler.
 #[derive(Debug)]
 pub(crate) struct Mirror {
@@ -56,14 +51,14 @@ impl<T> Stream for Payloads<T> {
     type Item = T;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {
-        Poll::Ready(Some((self.0)(Bytes::from_static(&[FILL; PAYLOAD_BYTES]))))
+        Poll::Ready(Some((self.0)(Bytes::from_static(Shape::Plain.payload()))))
     }
 }
 
 /// Counts the items of a stream, which does not end unless something fails.
 async fn read(mut items: Streaming<Bytes>, calls: &Calls) {
     while let Ok(Some(item)) = items.message().await {
-        if item[..] != [FILL; PAYLOAD_BYTES] {
+        if item[..] != *Shape::Plain.payload() {
             break;
         }
         calls.done.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +94,7 @@ pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32,
             Shape::ServerStream | Shape::ClientStream => {
                 drop(node.run_on(poller, move |context| stream(context, shape, server, calls)));
             }
-            _ => drop(node.run_on(poller, move |context| repeat(context, server, calls))),
+            _ => drop(node.run_on(poller, move |context| repeat(context, shape, server, calls))),
         }
     }
 }
@@ -163,7 +158,7 @@ impl fmt::Debug for Outside {
 }
 
 async fn repeat_outside(client: EchoClient, calls: Arc<Calls>) {
-    let payload = Bytes::from_static(&[FILL; PAYLOAD_BYTES]);
+    let payload = Bytes::from_static(Shape::Channel.payload());
     loop {
         match client.echo(payload.clone()).await {
             Ok(reply) if reply == payload => {
@@ -174,11 +169,11 @@ async fn repeat_outside(client: EchoClient, calls: Arc<Calls>) {
     }
 }
 
-async fn repeat(context: PollerContext, server: SocketAddr, calls: Arc<Calls>) {
+async fn repeat(context: PollerContext, shape: Shape, server: SocketAddr, calls: Arc<Calls>) {
     let Ok(client) = EchoLocal::connect(&context, server) else {
         return calls.failed.store(true, Ordering::Relaxed);
     };
-    let payload = Bytes::from_static(&[FILL; PAYLOAD_BYTES]);
+    let payload = Bytes::from_static(shape.payload());
     loop {
         match client.echo(payload.clone()).await {
             Ok(reply) if reply == payload => {

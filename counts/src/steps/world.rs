@@ -216,6 +216,8 @@ impl World {
                 self.step(Side::Client);
             } else if self.is_ready(Side::Server) {
                 self.step(Side::Server);
+            } else if let Some(side) = self.awake() {
+                self.step(side);
             } else {
                 self.stalls += 1;
                 self.turn_all()?;
@@ -240,6 +242,19 @@ impl World {
             Linked::Shm => self.last != Some(side),
         };
         has_arrived || own.outside.is_woken() || own.pollers.iter().any(is_next)
+    }
+
+    /// Returns a side with a poller that is awake, although nothing visible is there for it: it copies a large message, or has
+    /// received a packet for another poller. The one that did not have the last turn is first.
+    fn awake(&self) -> Option<Side> {
+        let is_awake =
+            |side: &Side| self.places[*side as usize].pollers.iter().any(|poller| !poller.is_asleep());
+        let sides = if self.last == Some(Side::Client) {
+            [Side::Server, Side::Client]
+        } else {
+            [Side::Client, Side::Server]
+        };
+        sides.into_iter().find(is_awake)
     }
 
     fn step(&mut self, side: Side) {

@@ -81,22 +81,24 @@ impl Peers {
     }
 
     /// Returns the choice of poller for a message to a peer, and the place of the peer's trunk in the poller's table.
-    /// Messages that name no poller go to the pollers in turn. The first choice is the poller with our own
-    /// number, so that the pollers of a node spread out.
+    /// Messages that name no poller go to the one with our own index, so that they leave in one frame. If the peer has
+    /// more pollers than this node, which has `count`, they go to every `count`th from there on in turn.
     #[inline]
     pub(super) fn route(
         &mut self,
         key: PeerKey,
         destination: Destination,
         own: u32,
+        count: u32,
     ) -> Option<(PollerChoice, Option<usize>)> {
         let peer = self.0.get_mut(key)?;
         let choice = match destination {
             Destination::Poller(poller) => PollerChoice::new(poller.0.into()),
             Destination::Choice(choice) => choice,
             Destination::Any => {
-                peer.turns = peer.turns.wrapping_add(1);
-                PollerChoice::new(peer.turns.wrapping_sub(1).wrapping_add(own))
+                let turn = peer.turns;
+                peer.turns = turn.wrapping_add(count);
+                PollerChoice::new(turn.wrapping_add(own))
             }
         };
         Some((choice, peer.trunk))

@@ -24,6 +24,8 @@ pub(super) struct LastSent {
     /// Place of the trunk, and its lane.
     slot: usize,
     lane: usize,
+    /// True if all messages to any poller go there.
+    is_any: bool,
     /// True if the peer has no other poller.
     is_only: bool,
 }
@@ -32,7 +34,7 @@ impl Default for LastSent {
     fn default() -> Self {
         let peer = PeerKey::new(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
         let (session, choice) = (SessionNumber(0), PollerChoice::new(0));
-        Self { peer, session, choice, slot: usize::MAX, lane: 0, is_only: false }
+        Self { peer, session, choice, slot: usize::MAX, lane: 0, is_any: false, is_only: false }
     }
 }
 
@@ -118,8 +120,8 @@ impl Transport {
         if message.header.kind < frame::DRIVER {
             return Err(SendError::BadHeader);
         }
-        let own = u32::from(self.res.index.0);
-        let route = self.peers.route(message.peer, message.destination, own);
+        let (own, count) = (u32::from(self.res.index.0), u32::from(self.pollers()));
+        let route = self.peers.route(message.peer, message.destination, own, count);
         let Some((choice, slot)) = route else { return Err(SendError::NoPeer) };
         let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
         let is_over = |session| trunk.as_ref().is_none_or(|trunk| SessionNumber(trunk.number()) != session);
@@ -134,8 +136,10 @@ impl Transport {
             if let (true, Some(slot), Some(lane)) =
                 (has_left, slot, trunk.lane_of(message.destination, choice))
             {
-                let is_only = trunk.is_single();
-                self.last_sent = LastSent { peer: message.peer, session, choice, slot, lane, is_only };
+                let pollers = trunk.pollers();
+                let is_any = count % pollers == 0 && lane == (own % pollers) as usize;
+                let (peer, is_only) = (message.peer, pollers == 1);
+                self.last_sent = LastSent { peer, session, choice, slot, lane, is_any, is_only };
             }
             return Ok(Accepted { choice, left: has_left.then_some(session) });
         }
@@ -155,7 +159,8 @@ impl Transport {
         let last = &self.last_sent;
         let is_there = match destination {
             Destination::Poller(poller) => usize::from(poller.0) == last.lane,
-            Destination::Any | Destination::Choice(_) => last.is_only,
+            Destination::Any => last.is_any,
+            Destination::Choice(_) => last.is_only,
         };
         let is_of_session = session.is_none_or(|session| session == last.session);
         if !is_there || !is_of_session || last.peer != peer || message.header.kind < frame::DRIVER {

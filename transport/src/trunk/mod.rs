@@ -144,9 +144,9 @@ impl Trunk {
         self.number
     }
 
-    /// Returns true if the peer has one poller.
-    pub(crate) fn is_single(&self) -> bool {
-        self.lanes.len() == 1
+    /// Returns the number of the peer's pollers.
+    pub(crate) fn pollers(&self) -> u32 {
+        u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)
     }
 
     /// Returns true if messages may be sent: the trunk takes the messages that waited for the session, and
