@@ -674,7 +674,8 @@ impl Rpc {
         let sought = self.connector.as_mut().is_some_and(|connector| connector.tick(transport));
         self.look_up();
         let late = self.calls.expire(transport) | self.dispatch.expire(transport);
-        let expired = late | self.parked.expire(transport.now()) | sought;
+        let lost = self.dispatch.end_lost(transport.now());
+        let expired = late | lost | self.parked.expire(transport.now()) | sought;
         let replied = self.dispatch.send_waiting(transport);
         let admitted = self.calls.admit(transport, |buffer| self.inbox.keep(buffer));
         self.inbox.running().nobody();
@@ -714,6 +715,7 @@ impl Rpc {
             || self.context.has_spawned()
             || self.calls.is_ready()
             || !self.gaps.is_empty()
+            || self.dispatch.has_lost()
             || self.has_drained()
     }
 

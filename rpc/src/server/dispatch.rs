@@ -25,7 +25,7 @@ use crate::observe::counted::MethodCounters;
 use crate::stream::CallStream;
 use crate::wire::method_shapes::MethodShapes;
 use crate::wire::name::{MethodName, ServiceName, Streams};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::budget::Share;
@@ -111,6 +111,8 @@ pub(crate) struct Dispatch {
     running: BTreeMap<TaskId, Running>,
     by_key: BTreeMap<Key, TaskId>,
     deadlines: Deadlines<TaskId>,
+    /// Handlers to drop, because their callers' peers are lost.
+    lost: VecDeque<(TaskId, Key)>,
     scratch: Vec<u8>,
     /// Limits of the log of failed calls.
     log: FailureLog,
@@ -150,6 +152,7 @@ impl Dispatch {
             running: BTreeMap::new(),
             by_key: BTreeMap::new(),
             deadlines: Deadlines::default(),
+            lost: VecDeque::new(),
             scratch: Vec::new(),
             log: FailureLog::default(),
             authorizers: None,

@@ -521,3 +521,22 @@ fn readers_grant_what_they_have_consumed() {
         caller.cancel(call);
     }
 }
+
+#[test]
+fn handlers_of_a_lost_peer_do_not_all_end_in_one_turn() {
+    let mut caller = Caller::new();
+    (0..200).for_each(|call| caller.request(request(HANG, call), &[]));
+    assert!(caller.frames().is_empty());
+    let running = |caller: &Caller| caller.world.ledger(&caller.node).driver.handlers;
+    assert_eq!(running(&caller), 200);
+    caller.peer.end();
+    let (mut left, end) = (200, caller.world.now() + Duration::from_secs(2));
+    while left > 0 {
+        caller.world.step(end);
+        let now = running(&caller);
+        assert!(left - now <= 64, "{left} to {now}");
+        left = now;
+        assert!(caller.world.now() < end, "{left} run on");
+    }
+    assert_eq!(caller.charged(), (0, 0));
+}

@@ -17,6 +17,9 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{Leaves, Origin, PeerKey, Transport};
 use trunkline_verbs::Time;
 
+/// Maximum number of handlers of lost peers that are dropped in one turn, so that calls of others do not wait for all.
+const TURN: usize = 64;
+
 impl Dispatch {
     /// Drops the handler of a call that its caller has cancelled.
     pub(crate) fn cancel(&mut self, now: Time, from: Origin, call: u64) {
@@ -57,7 +60,7 @@ impl Dispatch {
         any
     }
 
-    /// Drops the handlers whose replies a lost peer waited for.
+    /// Ends what a lost peer waited for. Its handlers are dropped in this turn and the next ones.
     pub(crate) fn down(&mut self, now: Time, peer: PeerKey) {
         if mutant!(handlers_outlive_their_peer) {
             return;
@@ -66,13 +69,28 @@ impl Dispatch {
             .running
             .iter()
             .filter(|(_, running)| running.caller.key.peer == peer && !running.caller.one_way);
-        for task in lost.map(|(task, _)| *task).collect::<Vec<_>>() {
-            self.drop_counted(now, task, Code::Cancelled);
-        }
+        self.lost.extend(lost.map(|(task, running)| (*task, running.caller.key)));
         self.budget.leave(peer);
         self.arguments.leave(peer);
         self.replies.down(peer, now);
         self.unanswered.remove(&peer);
+    }
+
+    /// Returns true if handlers of lost peers have to be dropped.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// Drops handlers of lost peers, up to the limit of a turn. Returns true if there was one.
+    pub(crate) fn end_lost(&mut self, now: Time) -> bool {
+        let count = self.lost.len().min(TURN);
+        for (task, key) in self.lost.drain(..count).collect::<Vec<_>>() {
+            // It may have ended, and another call run in its slot.
+            if self.running.get(&task).is_some_and(|running| running.caller.key == key) {
+                self.drop_counted(now, task, Code::Cancelled);
+            }
+        }
+        count > 0
     }
 
     /// Drops all handlers one by one: a panic in one drop does not prevent the others.
