@@ -5,7 +5,6 @@ use crate::messages::Messages;
 use crate::paths::now;
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body::{Body, Frame};
 use std::fmt;
 use std::pin::Pin;
@@ -71,7 +70,7 @@ impl fmt::Debug for Channel {
 }
 
 impl Service<http::Request<tonic::body::Body>> for Channel {
-    type Response = http::Response<ResponseBody>;
+    type Response = http::Response<tonic::body::Body>;
     type Error = Status;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
 
@@ -89,7 +88,7 @@ impl Service<http::Request<tonic::body::Body>> for Channel {
 async fn exchange(
     channel: &Channel,
     request: http::Request<tonic::body::Body>,
-) -> Result<http::Response<ResponseBody>, Status> {
+) -> Result<http::Response<tonic::body::Body>, Status> {
     let Channel { client, most_whole, connect } = channel;
     let (mut parts, mut body) = request.into_parts();
     let mut options = CallOptions::new().connect(*connect);
@@ -153,10 +152,11 @@ fn is_too_large(status: &trunkline::Status) -> bool {
 fn response(
     pieces: Streaming<Bytes>,
     failed: Option<Receiver<Status>>,
-) -> Result<http::Response<ResponseBody>, Status> {
+) -> Result<http::Response<tonic::body::Body>, Status> {
     let headers = headers::from_metadata(&pieces.initial_metadata())?;
     let messages = Messages::new(&headers, None, PeerMemory::of_writer(&pieces));
-    let mut response = http::Response::new(ResponseBody { pieces: Some(pieces), messages, failed });
+    let body = ResponseBody { pieces: Some(pieces), messages, failed };
+    let mut response = http::Response::new(tonic::body::Body::new(body));
     *response.headers_mut() = headers;
     Ok(response)
 }
@@ -254,19 +254,12 @@ impl Stream for RequestBody {
 }
 
 /// The body and the trailers of a response.
-pub struct ResponseBody {
+struct ResponseBody {
     /// `None` after the end.
     pieces: Option<Streaming<Bytes>>,
     messages: Messages,
     /// `None` if the request's body has been sent.
     failed: Option<Receiver<Status>>,
-}
-
-/// An empty body, which tonic's `with_interceptor` needs for calls that its interceptor refuses.
-impl Default for ResponseBody {
-    fn default() -> Self {
-        Self { pieces: None, messages: Messages::new(&HeaderMap::new(), None, None), failed: None }
-    }
 }
 
 impl ResponseBody {
@@ -304,12 +297,6 @@ impl Body for ResponseBody {
             self.pieces = None;
         }
         Poll::Ready(frame)
-    }
-}
-
-impl fmt::Debug for ResponseBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseBody").field("has_ended", &self.pieces.is_none()).finish()
     }
 }
 

@@ -32,7 +32,7 @@ mod server;
 mod spawner;
 mod timeout;
 
-pub use client::{Channel, ResponseBody};
+pub use client::Channel;
 pub use server::Server;
 
 /// Returns a status of Trunkline as one of gRPC, with its causes in the message, and with its details and metadata. The codes have
