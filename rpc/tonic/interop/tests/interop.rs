@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataValue;
 use tonic::service::{AxumBody, Routes};
@@ -32,13 +33,19 @@ struct Fixture {
 
 impl Fixture {
     async fn tcp() -> Self {
+        let mut server = tonic::transport::Server::builder();
+        Self::tcp_served(|routes, incoming| {
+            tokio::spawn(server.add_routes(routes).serve_with_incoming(incoming));
+        })
+        .await
+    }
+
+    async fn tcp_served(serve: impl FnOnce(Routes, TcpListenerStream)) -> Self {
         let service = Interop::default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let routes = all_routes(service.clone());
-        let server = tonic::transport::Server::builder().add_routes(routes);
-        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-        tokio::spawn(server.serve_with_incoming(incoming));
+        serve(routes, TcpListenerStream::new(listener));
         let endpoint = tonic::transport::Endpoint::try_from(format!("http://{address}")).unwrap();
         let transport = Transport::Tcp(endpoint.connect().await.unwrap());
         Self { service, transport, nodes: Vec::new() }
@@ -438,6 +445,79 @@ async fn layers(fixture: &Fixture) {
     let response = TestServiceClient::new(transport).empty_call(Empty {}).await.unwrap();
     assert_eq!(response.metadata().get("tag").unwrap(), "of a layer");
     assert_eq!(response.metadata().get("layer").unwrap(), "passed");
+}
+
+/// tonic's own server takes the same layers. The first is the outermost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_take_layers() {
+    let tags = |tag: &'static str| {
+        tower::util::MapRequestLayer::new(move |mut request: http::Request<tonic::body::Body>| {
+            request.headers_mut().append("tag", http::HeaderValue::from_static(tag));
+            request
+        })
+    };
+    let sheds = || tower::ServiceBuilder::new().buffer(8).load_shed().concurrency_limit(1);
+    for fixture in [
+        Fixture::tcp_served(|routes, incoming| {
+            let server = tonic::transport::Server::builder().layer(tags("first")).layer(tags("second"));
+            tokio::spawn(server.layer(sheds()).add_routes(routes).serve_with_incoming(incoming));
+        })
+        .await,
+        Fixture::served(|server| {
+            let server = server.layer(tags("first")).layer(tags("second")).layer(sheds());
+            server.runtime(Handle::current())
+        })
+        .await,
+        Fixture::served(|server| {
+            server.layer(tags("first")).layer(tags("second")).layer(sheds()).on_pollers()
+        })
+        .await,
+    ] {
+        let mut client = fixture.client();
+        let response = client.empty_call(Empty {}).await.unwrap();
+        let tags = response.metadata().get_all("tag").iter().collect::<Vec<_>>();
+        assert_eq!(tags, ["first", "second"]);
+
+        let (sender, requests) = trunkline::stream::channel::<InputRequest>(1);
+        let mut other = fixture.client();
+        let call = tokio::spawn(async move { other.streaming_input_call(requests).await });
+        fixture.until_running(1).await;
+        let status = client.empty_call(Empty {}).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        sender.finish();
+        call.await.unwrap().unwrap();
+        client.empty_call(Empty {}).await.unwrap();
+        fixture.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_errors_of_layers_are_statuses() {
+    let limit = tower::timeout::TimeoutLayer::new(Duration::ZERO);
+    let fixture = Fixture::served(|server| server.layer(limit).runtime(Handle::current())).await;
+    let status = fixture.client().streaming_input_call(tokio_stream::pending()).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unknown, "request timed out"));
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn time_limit_of_a_server_ends_when_the_response_begins() {
+    let limit = Duration::ZERO;
+    for fixture in [
+        Fixture::served(|server| server.timeout(limit).runtime(Handle::current())).await,
+        Fixture::served(|server| server.timeout(limit).on_pollers()).await,
+    ] {
+        let mut client = fixture.client();
+        let status = client.streaming_input_call(tokio_stream::pending()).await.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+        fixture.until_running(0).await;
+        // This response begins at once.
+        let parameters = ResponseParameters { interval_us: 5_000, ..parameters(1) };
+        let request = OutputRequest { response_parameters: vec![parameters], ..OutputRequest::default() };
+        let mut responses = client.streaming_output_call(request).await.unwrap().into_inner();
+        responses.message().await.unwrap().unwrap();
+        fixture.end().await;
+    }
 }
 
 /// The table of gRPC's http-grpc-status-mapping.md.
