@@ -3,8 +3,9 @@
 use crate::exchange::{ExchangeClient, MAX_PIECE, MAX_WHOLE, next_piece};
 use crate::messages::Messages;
 use crate::paths::now;
-use crate::{grpc_status, headers, timeout};
+use crate::{grpc_status, headers, named_status, timeout};
 use bytes::Bytes;
+use http::Uri;
 use http_body::{Body, Frame};
 use std::fmt;
 use std::pin::Pin;
@@ -113,7 +114,7 @@ async fn exchange(
         Ready::Whole(whole) => {
             let started = limit.filter(|_| whole.len() > MAX_PIECE).map(|limit| (now(), limit));
             match client.with(&options).call_whole(whole.clone()).await {
-                Ok(pieces) => return response(pieces, None),
+                Ok(pieces) => return response(parts.uri, pieces, None),
                 Err(status) if whole.len() > MAX_PIECE && is_too_large(&status) => {
                     refused = Some(whole.len());
                     if let Some((started, limit)) = started {
@@ -121,7 +122,7 @@ async fn exchange(
                     }
                     [whole, Bytes::new()]
                 }
-                Err(status) => return Err(grpc_status(&status)),
+                Err(status) => return Err(named_status(&status, Some(parts.uri.path()))),
             }
         }
         Ready::Begun(frames) => frames,
@@ -133,14 +134,14 @@ async fn exchange(
     let mut opening = std::pin::pin!(calls.call(body));
     let pieces = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
         Some(status) => Poll::Ready(Err(status)),
-        None => opening.as_mut().poll(task).map_err(|status| grpc_status(&status)),
+        None => opening.as_mut().poll(task).map_err(|status| named_status(&status, Some(parts.uri.path()))),
     });
     let pieces = pieces.await?;
     if let Some(bytes) = refused {
         // The reason was the size, not the metadata.
         most_whole.fetch_min(bytes - 1, Ordering::Relaxed);
     }
-    response(pieces, Some(failed))
+    response(parts.uri, pieces, Some(failed))
 }
 
 /// Returns true if a call was refused because of a limit on the size of messages, at this end.
@@ -150,12 +151,13 @@ fn is_too_large(status: &trunkline::Status) -> bool {
 
 /// Returns the response of an opened call.
 fn response(
+    path: Uri,
     pieces: Streaming<Bytes>,
     failed: Option<Receiver<Status>>,
 ) -> Result<http::Response<tonic::body::Body>, Status> {
     let headers = headers::from_metadata(&pieces.initial_metadata())?;
     let messages = Messages::new(&headers, None, PeerMemory::of_writer(&pieces));
-    let body = ResponseBody { pieces: Some(pieces), messages, failed };
+    let body = ResponseBody { path, pieces: Some(pieces), messages, failed };
     let mut response = http::Response::new(tonic::body::Body::new(body));
     *response.headers_mut() = headers;
     Ok(response)
@@ -255,6 +257,7 @@ impl Stream for RequestBody {
 
 /// The body and the trailers of a response.
 struct ResponseBody {
+    path: Uri,
     /// `None` after the end.
     pieces: Option<Streaming<Bytes>>,
     messages: Messages,
@@ -269,7 +272,8 @@ impl ResponseBody {
         }
         let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
         let next = |task: &mut Context<'_>| {
-            Pin::new(&mut *pieces).poll_next(task).map_err(|status| grpc_status(&status))
+            let piece = Pin::new(&mut *pieces).poll_next(task);
+            piece.map_err(|status| named_status(&status, Some(self.path.path())))
         };
         Poll::Ready(match ready!(self.messages.poll_frame(task, next)) {
             Some(Ok(frame)) => Some(Ok(Frame::data(frame))),

@@ -843,6 +843,7 @@ async fn failures_have_their_codes() {
     let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
     let status = fixture.client().unary_call(request).await.unwrap_err();
     assert_eq!(status.code(), Code::Internal);
+    assert!(status.message().starts_with("/grpc.testing.TestService/UnaryCall at "), "{status:?}");
     assert!(status.message().ends_with("the handler panicked"), "{status:?}");
     let status = call(&fixture, Request::new(Empty {}), "/grpc.testing.TestService/Forbidden").await;
     assert_eq!(status.code(), Code::PermissionDenied);
@@ -851,7 +852,11 @@ async fn failures_have_their_codes() {
     let (_sender, requests) = trunkline::stream::channel::<OutputRequest>(1);
     let mut responses = fixture.client().full_duplex_call(requests).await.unwrap().into_inner();
     fixture.nodes.pop().unwrap().shutdown_async().await;
-    assert_eq!(responses.message().await.unwrap_err().code(), Code::Unavailable);
+    let status = responses.message().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().starts_with("/grpc.testing.TestService/FullDuplexCall at "), "{status:?}");
+    let status = fixture.client().full_duplex_call(tokio_stream::pending()).await.unwrap_err();
+    assert!(status.message().starts_with("/grpc.testing.TestService/FullDuplexCall at "), "{status:?}");
     fixture.end().await;
 }
 
