@@ -22,6 +22,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "transport")]
+mod bridge;
 mod client;
 mod exchange;
 mod headers;

@@ -82,10 +82,7 @@ impl Server {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<StdError>,
     {
-        self.layers.push(Box::new(move |routes| {
-            let service = Layered(layer.layer(routes));
-            Routes::default().into_axum_router().fallback_service(service).into()
-        }));
+        self.layers.push(Box::new(move |routes| routes_to(layer.layer(routes))));
         self
     }
 
@@ -190,11 +187,27 @@ impl fmt::Debug for Server {
     }
 }
 
-/// The service of a layer. It never fails: errors are responses with a status.
-#[derive(Clone)]
-struct Layered<S>(S);
+/// Returns routes that pass all requests to a service.
+pub(crate) fn routes_to<S, B>(service: S) -> Routes
+where
+    S: Service<http::Request<tonic::body::Body>, Response = http::Response<B>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+    S::Error: Into<StdError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<StdError>,
+{
+    Routes::default().into_axum_router().fallback_service(Infallibly(service)).into()
+}
 
-impl<S, B> Service<http::Request<AxumBody>> for Layered<S>
+/// A service that never fails: its errors are responses with a status.
+#[derive(Clone)]
+struct Infallibly<S>(S);
+
+impl<S, B> Service<http::Request<AxumBody>> for Infallibly<S>
 where
     S: Service<http::Request<tonic::body::Body>, Response = http::Response<B>> + Clone + Send + 'static,
     S::Future: Send,
