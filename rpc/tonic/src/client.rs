@@ -3,9 +3,9 @@
 use crate::exchange::{ExchangeClient, MAX_PIECE, MAX_WHOLE, next_piece};
 use crate::messages::Messages;
 use crate::paths::now;
-use crate::{grpc_status, headers, timeout};
+use crate::{grpc_status, headers, named_status, timeout};
 use bytes::Bytes;
-use http::HeaderMap;
+use http::Uri;
 use http_body::{Body, Frame};
 use std::fmt;
 use std::pin::Pin;
@@ -71,7 +71,7 @@ impl fmt::Debug for Channel {
 }
 
 impl Service<http::Request<tonic::body::Body>> for Channel {
-    type Response = http::Response<ResponseBody>;
+    type Response = http::Response<tonic::body::Body>;
     type Error = Status;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
 
@@ -89,7 +89,7 @@ impl Service<http::Request<tonic::body::Body>> for Channel {
 async fn exchange(
     channel: &Channel,
     request: http::Request<tonic::body::Body>,
-) -> Result<http::Response<ResponseBody>, Status> {
+) -> Result<http::Response<tonic::body::Body>, Status> {
     let Channel { client, most_whole, connect } = channel;
     let (mut parts, mut body) = request.into_parts();
     let mut options = CallOptions::new().connect(*connect);
@@ -114,7 +114,7 @@ async fn exchange(
         Ready::Whole(whole) => {
             let started = limit.filter(|_| whole.len() > MAX_PIECE).map(|limit| (now(), limit));
             match client.with(&options).call_whole(whole.clone()).await {
-                Ok(pieces) => return response(pieces, None),
+                Ok(pieces) => return response(parts.uri, pieces, None),
                 Err(status) if whole.len() > MAX_PIECE && is_too_large(&status) => {
                     refused = Some(whole.len());
                     if let Some((started, limit)) = started {
@@ -122,7 +122,7 @@ async fn exchange(
                     }
                     [whole, Bytes::new()]
                 }
-                Err(status) => return Err(grpc_status(&status)),
+                Err(status) => return Err(named_status(&status, Some(parts.uri.path()))),
             }
         }
         Ready::Begun(frames) => frames,
@@ -134,14 +134,14 @@ async fn exchange(
     let mut opening = std::pin::pin!(calls.call(body));
     let pieces = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
         Some(status) => Poll::Ready(Err(status)),
-        None => opening.as_mut().poll(task).map_err(|status| grpc_status(&status)),
+        None => opening.as_mut().poll(task).map_err(|status| named_status(&status, Some(parts.uri.path()))),
     });
     let pieces = pieces.await?;
     if let Some(bytes) = refused {
         // The reason was the size, not the metadata.
         most_whole.fetch_min(bytes - 1, Ordering::Relaxed);
     }
-    response(pieces, Some(failed))
+    response(parts.uri, pieces, Some(failed))
 }
 
 /// Returns true if a call was refused because of a limit on the size of messages, at this end.
@@ -151,12 +151,14 @@ fn is_too_large(status: &trunkline::Status) -> bool {
 
 /// Returns the response of an opened call.
 fn response(
+    path: Uri,
     pieces: Streaming<Bytes>,
     failed: Option<Receiver<Status>>,
-) -> Result<http::Response<ResponseBody>, Status> {
+) -> Result<http::Response<tonic::body::Body>, Status> {
     let headers = headers::from_metadata(&pieces.initial_metadata())?;
     let messages = Messages::new(&headers, None, PeerMemory::of_writer(&pieces));
-    let mut response = http::Response::new(ResponseBody { pieces: Some(pieces), messages, failed });
+    let body = ResponseBody { path, pieces: Some(pieces), messages, failed };
+    let mut response = http::Response::new(tonic::body::Body::new(body));
     *response.headers_mut() = headers;
     Ok(response)
 }
@@ -254,19 +256,13 @@ impl Stream for RequestBody {
 }
 
 /// The body and the trailers of a response.
-pub struct ResponseBody {
+struct ResponseBody {
+    path: Uri,
     /// `None` after the end.
     pieces: Option<Streaming<Bytes>>,
     messages: Messages,
     /// `None` if the request's body has been sent.
     failed: Option<Receiver<Status>>,
-}
-
-/// An empty body, which tonic's `with_interceptor` needs for calls that its interceptor refuses.
-impl Default for ResponseBody {
-    fn default() -> Self {
-        Self { pieces: None, messages: Messages::new(&HeaderMap::new(), None, None), failed: None }
-    }
 }
 
 impl ResponseBody {
@@ -276,7 +272,8 @@ impl ResponseBody {
         }
         let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
         let next = |task: &mut Context<'_>| {
-            Pin::new(&mut *pieces).poll_next(task).map_err(|status| grpc_status(&status))
+            let piece = Pin::new(&mut *pieces).poll_next(task);
+            piece.map_err(|status| named_status(&status, Some(self.path.path())))
         };
         Poll::Ready(match ready!(self.messages.poll_frame(task, next)) {
             Some(Ok(frame)) => Some(Ok(Frame::data(frame))),
@@ -304,12 +301,6 @@ impl Body for ResponseBody {
             self.pieces = None;
         }
         Poll::Ready(frame)
-    }
-}
-
-impl fmt::Debug for ResponseBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseBody").field("has_ended", &self.pieces.is_none()).finish()
     }
 }
 

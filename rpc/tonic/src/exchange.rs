@@ -26,6 +26,13 @@ pub(crate) trait Exchange {
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 }
 
+/// Returns the part of a node's message that follows the name of the method; `None` if it does not begin with one.
+pub(crate) fn unnamed(message: &str) -> Option<&str> {
+    let text = message.strip_prefix("trunkline.grpc.call")?;
+    let text = text.strip_prefix("_whole").unwrap_or(text);
+    text.starts_with([' ', ':']).then_some(text)
+}
+
 /// Cuts the next piece off a frame of a body; `None` if nothing is left.
 pub(crate) fn next_piece(frame: &mut Bytes) -> Option<Bytes> {
     (!frame.is_empty()).then(|| frame.split_to(frame.len().min(MAX_PIECE)))
@@ -34,6 +41,15 @@ pub(crate) fn next_piece(frame: &mut Bytes) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_lose_the_name_of_the_shared_method_only() {
+        assert_eq!(unnamed("trunkline.grpc.call: panicked"), Some(": panicked"));
+        assert_eq!(unnamed("trunkline.grpc.call_whole at a:1: lost"), Some(" at a:1: lost"));
+        for other in ["", "trunkline.grpc.calls: lost", "the trunkline.grpc.call: lost"] {
+            assert_eq!(unnamed(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn frames_are_cut_and_empty_ones_left_out() {

@@ -109,9 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grpc_does_not_allow_is_refused() {
-        for (key, value) in [("sum-bin", "A"), ("tag", "a\tb")] {
-            assert!(to_metadata(&headers(&[(key, value)])).is_err(), "{key}: {value}");
-        }
+    fn invalid_base64_is_refused() {
+        assert!(to_metadata(&headers(&[("sum-bin", "A")])).is_err());
     }
 }

@@ -22,6 +22,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "transport")]
+mod bridge;
 mod client;
 mod exchange;
 mod headers;
@@ -32,17 +34,31 @@ mod server;
 mod spawner;
 mod timeout;
 
-pub use client::{Channel, ResponseBody};
+pub use client::Channel;
 pub use server::Server;
 
 /// Returns a status of Trunkline as one of gRPC, with its causes in the message, and with its details and metadata. The codes have
 /// the same numbers. `status` is the source of the result.
 fn grpc_status(status: &trunkline::Status) -> tonic::Status {
+    named_status(status, None)
+}
+
+/// Returns the status of a call of a client. If a node wrote the message, it begins with `path`, in place of the method that all
+/// exchanges share.
+fn named_status(status: &trunkline::Status, path: Option<&str>) -> tonic::Status {
     let code = tonic::Code::from(i32::from(status.code().number()));
     // Metadata that cannot be in headers must not hide the status.
     let metadata = headers::from_metadata(status.metadata()).unwrap_or_default();
     let metadata = tonic::metadata::MetadataMap::from_headers(metadata);
-    let mut message = status.message().to_owned();
+    let shared = if status.origin() == trunkline::Origin::Handler {
+        None
+    } else {
+        exchange::unnamed(status.message())
+    };
+    let mut message = match path.zip(shared) {
+        Some((path, text)) => format!("{path}{text}"),
+        None => status.message().to_owned(),
+    };
     for cause in status.causes() {
         message.push_str(": ");
         message.push_str(cause);

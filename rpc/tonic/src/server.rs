@@ -10,14 +10,18 @@ use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use http_body::{Body, Frame};
+use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
+use std::time::Duration;
 use tokio::runtime::Handle;
-use tonic::service::Routes;
+use tonic::codegen::StdError;
+use tonic::service::{AxumBody, Routes};
 use tonic::transport::server::TcpConnectInfo;
+use tower_layer::Layer;
 use tower_service::Service;
 use trunkline::stream::{Receiver, Sender, Watch, channel};
 use trunkline::stub::PeerMemory;
@@ -26,19 +30,70 @@ use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, St
 /// Pieces of a response that wait for their poller.
 const WAITING_PIECES: usize = 4;
 
+/// Wraps routes in a layer.
+type AddLayer = Box<dyn FnOnce(Routes) -> Routes + Send>;
+
 /// gRPC services, for [`NodeBuilder::serve`](trunkline::NodeBuilder::serve).
 #[must_use]
 pub struct Server {
     routes: Routes,
+    /// The first is the outermost.
+    layers: Vec<AddLayer>,
+    timeout: Option<Duration>,
     limits: Limits,
     interceptors: Vec<Box<dyn ServerInterceptor>>,
 }
 
 impl Server {
-    /// Takes the services, with their layers.
+    /// Takes the services.
     pub fn new(routes: impl Into<Routes>) -> Self {
-        let routes = routes.into().prepare();
-        Self { routes, limits: Limits::default(), interceptors: Vec::new() }
+        let (routes, limits) = (routes.into(), Limits::default());
+        Self { routes, layers: Vec::new(), timeout: None, limits, interceptors: Vec::new() }
+    }
+
+    /// Adds a layer of tower around all services, as `tonic::transport::Server::builder().layer(layer)` does. The first layer
+    /// is the outermost.
+    ///
+    /// All pollers and peers share the layered service. Its errors become statuses by [`tonic::Status::from_error`]: a layer
+    /// that sheds load ends calls as `RESOURCE_EXHAUSTED`, and unknown errors are `UNKNOWN`. tonic's own server resets the stream
+    /// of a call with an unknown error.
+    ///
+    /// [`Self::runtime`] adds the layers within its runtime, so that they may spawn tasks there. With [`Self::on_pollers`] they
+    /// are added in the caller's runtime.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(routes: tonic::service::Routes, runtime: tokio::runtime::Handle) {
+    /// let layer = tower::ServiceBuilder::new().load_shed().concurrency_limit(100);
+    /// let server = trunkline_tonic::Server::new(routes).layer(layer).timeout(Duration::from_secs(5));
+    /// # let _ = server.runtime(runtime);
+    /// # }
+    /// ```
+    pub fn layer<L, B>(mut self, layer: L) -> Self
+    where
+        L: Layer<Routes> + Send + 'static,
+        L::Service: Service<http::Request<tonic::body::Body>, Response = http::Response<B>>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        <L::Service as Service<http::Request<tonic::body::Body>>>::Future: Send,
+        <L::Service as Service<http::Request<tonic::body::Body>>>::Error: Into<StdError>,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<StdError>,
+    {
+        self.layers.push(Box::new(move |routes| routes_to(layer.layer(routes))));
+        self
+    }
+
+    /// Limits the time from a call's request to the start of its response, layers included, as
+    /// `tonic::transport::Server::builder().timeout(limit)` does. The call then ends as `DEADLINE_EXCEEDED`, and its handler is
+    /// dropped. With tonic's own transport it ends as `CANCELLED`. `grpc-timeout` applies as well.
+    ///
+    /// Exchanges on pollers need [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio) for it, with its timers.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
     }
 
     /// Limits how many calls of a service or of a method run concurrently, by the path of gRPC: `/package.Service` or
@@ -96,15 +151,21 @@ impl Server {
     }
 
     fn service(self, runtime: Option<Handle>) -> trunkline::stub::Service {
-        let Self { routes, limits, interceptors } = self;
-        let limits = Arc::new(limits);
+        let Self { mut routes, layers, timeout, limits, interceptors } = self;
+        {
+            let _entered = runtime.as_ref().map(Handle::enter);
+            for layer in layers.into_iter().rev() {
+                routes = layer(routes);
+            }
+        }
+        let (routes, limits) = (routes.prepare(), Arc::new(limits));
         let paths = Arc::<Paths>::default();
         let (counted, reported) = (Arc::clone(&limits), Arc::clone(&paths));
         let mut server = ExchangeServer::per_poller(move |_| {
             limits.check()?;
             let (routes, limits) = (routes.clone(), Arc::clone(&limits));
             let spawner = runtime.as_ref().map(Spawner::new);
-            Ok::<_, String>(Handler { routes, spawner, limits, paths: paths.poller() })
+            Ok::<_, String>(Handler { routes, timeout, spawner, limits, paths: paths.poller() })
         });
         let of_report = Arc::clone(&counted);
         if counted.counts_calls() {
@@ -126,8 +187,62 @@ impl fmt::Debug for Server {
     }
 }
 
+/// Returns routes that pass all requests to a service.
+pub(crate) fn routes_to<S, B>(service: S) -> Routes
+where
+    S: Service<http::Request<tonic::body::Body>, Response = http::Response<B>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+    S::Error: Into<StdError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<StdError>,
+{
+    Routes::default().into_axum_router().fallback_service(Infallibly(service)).into()
+}
+
+/// A service that never fails: its errors are responses with a status.
+#[derive(Clone)]
+struct Infallibly<S>(S);
+
+impl<S, B> Service<http::Request<AxumBody>> for Infallibly<S>
+where
+    S: Service<http::Request<tonic::body::Body>, Response = http::Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<StdError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<StdError>,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), Infallible>> {
+        // Not ready is a state of one call, and may be an error.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<AxumBody>) -> Self::Future {
+        let mut service = self.0.clone();
+        Box::pin(async move {
+            let response = async {
+                poll_fn(|task| service.poll_ready(task)).await?;
+                service.call(request.map(tonic::body::Body::new)).await
+            };
+            Ok(match response.await {
+                Ok(response) => response.map(tonic::body::Body::new),
+                Err(error) => tonic::Status::from_error(error.into()).into_http(),
+            })
+        })
+    }
+}
+
 struct Handler {
     routes: Routes,
+    /// Time to the start of a response.
+    timeout: Option<Duration>,
     /// `None` if exchanges run on the poller.
     spawner: Option<Spawner>,
     limits: Arc<Limits>,
@@ -174,7 +289,7 @@ impl Handler {
         permits: Permits,
         status: ResponseStatus,
     ) -> Result<ResponsePieces, Status> {
-        let exchange = respond(self.routes.clone(), request, cx.clone(), status);
+        let exchange = respond(self.routes.clone(), self.timeout, request, cx.clone(), status);
         let Some(spawner) = &self.spawner else {
             return Ok(ResponsePieces::Here { body: exchange.await?, _permits: permits });
         };
@@ -238,12 +353,20 @@ fn not_grpc(status: &tonic::Status) -> Status {
 /// Passes a request to the routes, and sets the headers of its response.
 async fn respond(
     mut routes: Routes,
+    timeout: Option<Duration>,
     request: http::Request<RequestBody>,
     cx: Context,
     status: ResponseStatus,
 ) -> Result<BodyPieces, Status> {
     // Routes are always ready.
-    let response = match routes.call(request).await {
+    let response = routes.call(request);
+    let response = match timeout {
+        None => response.await,
+        Some(limit) => tokio::time::timeout(limit, response).await.map_err(|_| {
+            Status::deadline_exceeded(format!("the response did not begin within the server's {limit:?}"))
+        })?,
+    };
+    let response = match response {
         Ok(response) => response,
         Err(never) => match never {},
     };

@@ -31,7 +31,8 @@ const RESERVED: [&str; 2] = ["grpc-", "trunkline-"];
 ///
 /// The rules are gRPC's. A key consists of lower-case ASCII letters, digits, `-`, `_` and `.`. Values are printable
 /// ASCII, or any bytes if the key ends in `-bin`. A key may have several values, which keep their order. Keys that
-/// begin with `grpc-` or `trunkline-` can be read but not set.
+/// begin with `grpc-` or `trunkline-` can be read but not set. Text from a client or server of gRPC may also have tabs and the
+/// bytes 0x80 to 0xff.
 ///
 /// Metadata travels in clear. The `Debug` output has the keys and the sizes of the values, never the values.
 ///
@@ -149,10 +150,11 @@ impl Metadata {
         self.block.len() < before
     }
 
-    /// Returns the first value of a key; `None` if it has none, or ends in `-bin`.
+    /// Returns the first value of a key; `None` if it has none, if the value is not UTF-8, or if the key ends in `-bin`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.get_all(key).next()
+        // A later value must not take its place: only the first `grpc-path` is the path.
+        self.values(key, false).next().and_then(|value| std::str::from_utf8(value).ok())
     }
 
     /// Returns the first value of a key that ends in `-bin`.
@@ -161,7 +163,7 @@ impl Metadata {
         self.get_all_bin(key).next()
     }
 
-    /// Returns the values of a key, in order. Empty if the key ends in `-bin`.
+    /// Returns the values of a key that are UTF-8, in order. Empty if the key ends in `-bin`. [`Self::iter`] has all values.
     pub fn get_all<'m, 'k>(&'m self, key: &'k str) -> impl Iterator<Item = &'m str> + use<'m, 'k> {
         let values = self.values(key, false);
         values.filter_map(|value| std::str::from_utf8(value).ok())
@@ -249,7 +251,8 @@ fn check_text(key: &str, value: &str) -> Result<(), MetadataError> {
     if key.ends_with(BINARY) {
         return Err(MetadataError::BinaryKey { key: key.to_owned() });
     }
-    check_value(key, value.as_bytes())
+    check_value(key, value.as_bytes())?;
+    check_bytes(key, value.as_bytes(), |byte| matches!(byte, b' '..=b'~'))
 }
 
 fn check_binary(key: &str, value: &[u8]) -> Result<(), MetadataError> {
@@ -280,6 +283,7 @@ fn check_key(key: &str) -> Result<(), MetadataError> {
     }
 }
 
+/// Checks a value of another protocol or of a peer. Text may have the bytes of HTTP's headers.
 fn check_value(key: &str, value: &[u8]) -> Result<(), MetadataError> {
     if value.len() > usize::from(u16::MAX) {
         return Err(MetadataError::ValueLength { key: key.to_owned(), bytes: value.len() });
@@ -287,7 +291,11 @@ fn check_value(key: &str, value: &[u8]) -> Result<(), MetadataError> {
     if key.ends_with(BINARY) {
         return Ok(());
     }
-    match value.iter().position(|byte| !matches!(byte, b' '..=b'~')) {
+    check_bytes(key, value, |byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
+}
+
+fn check_bytes(key: &str, value: &[u8], is_allowed: impl Fn(u8) -> bool) -> Result<(), MetadataError> {
+    match value.iter().position(|byte| !is_allowed(*byte)) {
         Some(at) => Err(MetadataError::ValueCharacter { key: key.to_owned(), at }),
         None => Ok(()),
     }
@@ -366,6 +374,20 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_headers_are_open_to_adapters_only() {
+        let mut metadata = Metadata::new();
+        for value in ["a\tb", "\u{e4}"] {
+            assert!(metadata.insert("tag", value).is_err(), "{value:?}");
+        }
+        metadata.append_reserved("tag", b"\xff").unwrap();
+        metadata.append_reserved("tag", b"a\tb \xc3\xa4").unwrap();
+        assert_eq!(metadata.get("tag"), None, "the first value is not UTF-8");
+        assert_eq!(metadata.get_all("tag").collect::<Vec<_>>(), ["a\tb \u{e4}"]);
+        assert_eq!(metadata.iter().next(), Some(("tag", &b"\xff"[..])));
+        assert_eq!(Metadata::parse(metadata.block()), Ok(metadata));
+    }
+
+    #[test]
     fn malformed_entries_are_refused() {
         let mut metadata = Metadata::new();
         metadata.append("ab", "value").unwrap();
@@ -373,7 +395,18 @@ mod tests {
         for end in 1..block.len() {
             assert_eq!(Metadata::parse(&block[..end]), Err(MetadataError::Malformed), "cut at {end}");
         }
-        for (at, byte) in [(0, 0), (0, 255), (1, 255), (2, 1), (3, b'A'), (3, 0xff), (5, 0x7f), (5, 0x1f)] {
+        for (at, byte) in [
+            (0, 0),
+            (0, 255),
+            (1, 255),
+            (2, 1),
+            (3, b'A'),
+            (3, 0xff),
+            (5, 0x7f),
+            (5, 0x1f),
+            (5, 8),
+            (5, b'\n'),
+        ] {
             let mut bad = block.to_vec();
             bad[at] = byte;
             assert!(Metadata::parse(&bad).is_err(), "{bad:?}");

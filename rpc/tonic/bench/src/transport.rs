@@ -176,8 +176,7 @@ impl Transport {
             Self::Trunkline | Self::OnPollers => {
                 let node = Node::builder().listen("127.0.0.1:0").pollers(1).start_async().await?;
                 let channel = trunkline_tonic::Channel::new(&node, address);
-                let service = channel.map_response(|response| response.map(tonic::body::Body::new));
-                (BoxCloneService::new(service.map_err(io::Error::other)), Some(node))
+                (BoxCloneService::new(channel.map_err(io::Error::other)), Some(node))
             }
         };
         let client = EchoClient::new(service).max_decoding_message_size(usize::MAX);

@@ -32,11 +32,11 @@ impl Service<http::Request<Body>> for Transport {
         match self {
             Self::Tcp(channel) => {
                 let response = channel.call(request);
-                Box::pin(async move { Ok(response.await?.map(Body::new)) })
+                Box::pin(async move { Ok(response.await?) })
             }
             Self::Trunkline(channel) => {
                 let response = channel.call(request);
-                Box::pin(async move { Ok(response.await?.map(Body::new)) })
+                Box::pin(async move { Ok(response.await?) })
             }
         }
     }

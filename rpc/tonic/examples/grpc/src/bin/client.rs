@@ -1,6 +1,5 @@
 //! Calls the greeter, and each method of the route guide, and prints the answers.
 
-use bytes::Bytes;
 use std::net::SocketAddr;
 use tokio_stream::StreamExt as _;
 use tonic::body::Body;
@@ -28,15 +27,12 @@ async fn main() -> Result<(), BoxError> {
 }
 
 /// Makes one type of the channels of both transports. A program with one transport does not need it.
-fn connection<C, B>(channel: C) -> Connection
+fn connection<C>(channel: C) -> Connection
 where
-    C: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+    C: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,
     C::Error: Into<BoxError>,
     C::Future: Send + 'static,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
 {
-    let channel = channel.map_response(|response: http::Response<B>| response.map(Body::new));
     channel.map_err(Into::into).boxed_clone()
 }
 

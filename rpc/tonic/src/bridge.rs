@@ -1,0 +1,72 @@
+//! tonic's own channel over a channel of Trunkline.
+//!
+//! Some crates accept no other type of channel. tonic's client then speaks HTTP/2 through a pipe within the process, and a
+//! server at the other end of the pipe passes the requests on.
+
+use crate::Channel;
+use crate::server::routes_to;
+use bytes::Bytes;
+use http::{HeaderMap, Uri};
+use http_body::Frame;
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::transport::{Endpoint, Server};
+use tower::ServiceExt as _;
+
+/// Capacity of the pipe in each direction, in bytes.
+const PIPE: usize = 64 << 10;
+
+impl Channel {
+    /// Returns a channel of tonic's own type that passes its calls to this one, for crates that accept no other.
+    ///
+    /// Its calls pass HTTP/2 within this process, and two more tasks of the runtime. They end at their time limit as
+    /// `CANCELLED`, as with tonic's own transport.
+    ///
+    /// # Panics
+    /// Panics outside a tokio runtime.
+    ///
+    /// ```no_run
+    /// # async fn example(node: &trunkline::Node) {
+    /// let channel: tonic::transport::Channel = trunkline_tonic::Channel::new(node, "10.0.0.1:7000").bridge();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn bridge(self) -> tonic::transport::Channel {
+        let service = self.map_response(|response| response.map(|body| Body::new(StatusInTrailers(body))));
+        let routes = routes_to(service).prepare();
+        let connector = tower::service_fn(move |_: Uri| {
+            let (client, server) = tokio::io::duplex(PIPE);
+            let server = tokio_stream::once(Ok::<_, Infallible>(server));
+            // It ends at once. The connection ends with the client's end of the pipe.
+            tokio::spawn(Server::builder().add_routes(routes.clone()).serve_with_incoming(server));
+            async { Ok::<_, Infallible>(TokioIo::new(client)) }
+        });
+        Endpoint::from_static("http://trunkline").connect_with_connector_lazy(connector)
+    }
+}
+
+/// A response's body, with an error as its trailers. HTTP/2 has no other way to pass a status.
+struct StatusInTrailers(Body);
+
+impl http_body::Body for StatusInTrailers {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        Pin::new(&mut self.0).poll_frame(task).map(|frame| {
+            frame.map(|frame| {
+                frame.or_else(|status| {
+                    let mut trailers = HeaderMap::new();
+                    status.add_header(&mut trailers)?;
+                    Ok(Frame::trailers(trailers))
+                })
+            })
+        })
+    }
+}
