@@ -134,9 +134,14 @@ impl World {
             .unwrap()
             .0;
         let node = Node::with_device(device, address, 1 << 16);
-        let machines = self.stepped.take().into_iter();
-        self.tasks.extend(machines.map(|(_, make)| (number, Task::new(make).unwrap())));
+        self.add_machines(number);
         Process { node, process, number }
+    }
+
+    /// Takes the machines that were asked for since the last time. They belong to this process, or to none if it is 0.
+    fn add_machines(&mut self, process: usize) {
+        let machines = self.stepped.take().into_iter();
+        self.tasks.extend(machines.map(|(_, make)| (process, Task::new(make).unwrap())));
     }
 
     /// Makes datagrams between sockets of one host arrive at once, as over the loopback interface.
@@ -172,6 +177,7 @@ impl World {
 
     /// Runs a turn of an awake machine. If all sleep, the clock advances to the earliest deadline.
     pub(crate) fn turn(&mut self) {
+        self.add_machines(0);
         if self.stepped.below(2) == 0 {
             self.stepped.ring_next();
         }
