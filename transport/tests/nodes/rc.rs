@@ -37,7 +37,9 @@ fn a_poller_reaches_every_poller_of_its_peer() {
         for poller in 0..usize::from(here) {
             let peer = client.connect(poller, server.address);
             for token in 0..6 {
-                client.send(poller, peer, &[ECHO], pattern(20_000 * usize::from(token % 2 == 0), 3), token);
+                let to = u16::try_from(token).unwrap() % there;
+                let body = pattern(20_000 * usize::from(token % 2 == 0), 3);
+                client.send_to(poller, peer, Some(to), &[ECHO], body, token, None);
             }
             let answers = (0..6).map(|_| client.message().0.poller.0).collect::<HashSet<_>>();
             assert_eq!(answers, (0..there).collect());
