@@ -48,6 +48,7 @@ impl Transport {
 
     /// Stages and posts the work of the marked trunks.
     pub(super) fn flush_marked(&mut self) {
+        self.last_sent.posted();
         let mut marked = self.res.marked.take();
         for slot in marked.drain(..) {
             self.push_trunk(slot);

@@ -24,17 +24,35 @@ pub(super) struct LastSent {
     /// Place of the trunk, and its lane.
     slot: usize,
     lane: usize,
+    /// True until staged messages are posted.
+    is_staged: bool,
     /// True if all messages to any poller go there.
     is_any: bool,
     /// True if the peer has no other poller.
     is_only: bool,
 }
 
+impl LastSent {
+    /// Records that all messages are posted.
+    pub(super) fn posted(&mut self) {
+        self.is_staged = false;
+    }
+}
+
 impl Default for LastSent {
     fn default() -> Self {
         let peer = PeerKey::new(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
         let (session, choice) = (SessionNumber(0), PollerChoice::new(0));
-        Self { peer, session, choice, slot: usize::MAX, lane: 0, is_any: false, is_only: false }
+        Self {
+            peer,
+            session,
+            choice,
+            slot: usize::MAX,
+            lane: 0,
+            is_staged: false,
+            is_any: false,
+            is_only: false,
+        }
     }
 }
 
@@ -139,11 +157,19 @@ impl Transport {
                 let pollers = trunk.pollers();
                 let is_any = count % pollers == 0 && lane == (own % pollers) as usize;
                 let (peer, is_only) = (message.peer, pollers == 1);
-                self.last_sent = LastSent { peer, session, choice, slot, lane, is_any, is_only };
+                self.last_sent =
+                    LastSent { peer, session, choice, slot, lane, is_staged: true, is_any, is_only };
             }
             return Ok(Accepted { choice, left: has_left.then_some(session) });
         }
         self.await_session(message, choice, has_trunk)
+    }
+
+    /// Returns true if [`Self::join`] may take a message: one has been sent since messages were last posted.
+    #[must_use]
+    #[inline]
+    pub fn has_staged(&self) -> bool {
+        self.last_sent.is_staged
     }
 
     /// Takes a small message if it can leave in the same frame as the last one that was sent, which was for the same poller.

@@ -88,7 +88,7 @@ pub(crate) fn join(
     body: &[u8],
     to: &Joined,
 ) -> Option<Accepted> {
-    let short = header?;
+    let short = header.filter(|_| transport.has_staged())?;
     let Joined { peer, destination, session, ordered, token, report, deadline } = *to;
     let (header, fixed) = (short.header, short.fixed(u32::try_from(encoded.len()).ok()?));
     let parts = [&fixed[..], encoded.part(), body];
