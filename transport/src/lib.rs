@@ -15,6 +15,7 @@
 //! | `poller` | the loop, sending, receiving, frames that cross to another poller over RC |
 //! | `trunk` | messages of one INI: staged, in flight, partly transferred |
 //! | `session` | handshake and connection machine, without I/O; the CM machine |
+//! | `identity` | certificates and names of peers (feature `identity`) |
 //! | `wire` | header of frames, settings and sizes, without I/O |
 //! | `credit` | receives granted to each sender, without I/O |
 //! | `budget` | limits of a resource, for one peer, one host and all |
@@ -29,6 +30,8 @@ mod command;
 mod credit;
 mod deadlines;
 pub mod fuzz;
+#[cfg(feature = "identity")]
+pub mod identity;
 mod messages;
 mod node;
 mod peer;
