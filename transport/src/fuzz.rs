@@ -7,6 +7,7 @@ use crate::PeerKey;
 use crate::credit::Grantor;
 use crate::session::private_data::{Hello, Refusal, Welcome};
 use crate::wire::frame::{Announcement, DRIVER, Fin, FrameKind, Header, SETTLED, Settled, bundled};
+use crate::wire::handshake::{Fragment, associated};
 use crate::wire::settings::Settings;
 use trunkline_verbs::QpNumber;
 
@@ -39,6 +40,18 @@ pub fn frame(data: &[u8]) {
                 assert!(message.header.kind >= DRIVER && contents.start > end, "messages in order");
                 end = contents.end;
                 assert!(end <= data.len(), "messages within their frame");
+            }
+        }
+        FrameKind::Handshake => {
+            if let Ok(fragment) = Fragment::parse(data) {
+                let frame = fragment.emit();
+                assert_eq!(frame.len(), data.len(), "a fragment fills its frame");
+                assert_eq!(Fragment::parse(&frame), Ok(fragment), "a fragment comes back");
+                assert_eq!(associated(&frame)[4..14], associated(data)[4..14], "its fields come back");
+                let Fragment { exchange, is_sealed, part, offset, total, bytes } = fragment;
+                let flight = [bytes, &vec![0; usize::from(total)]].concat();
+                let mut all = Fragment::all(exchange, is_sealed, part, &flight[..usize::from(total)]);
+                assert!(offset > 0 || all.next() == Some(fragment), "a fragment begins its flight");
             }
         }
         FrameKind::Message | FrameKind::Credit | FrameKind::Unknown => {}
