@@ -5,8 +5,16 @@
 
 use crate::PeerKey;
 use crate::credit::Grantor;
+#[cfg(feature = "identity")]
+use crate::identity::{
+    binding,
+    flight::{Flight, Incoming},
+};
 use crate::session::private_data::{Hello, Refusal, Welcome};
 use crate::wire::frame::{Announcement, DRIVER, Fin, FrameKind, Header, SETTLED, Settled, bundled};
+#[cfg(feature = "identity")]
+use crate::wire::handshake::Part;
+use crate::wire::handshake::{Fragment, associated};
 use crate::wire::settings::Settings;
 use trunkline_verbs::QpNumber;
 
@@ -41,6 +49,18 @@ pub fn frame(data: &[u8]) {
                 assert!(end <= data.len(), "messages within their frame");
             }
         }
+        FrameKind::Handshake => {
+            if let Ok(fragment) = Fragment::parse(data) {
+                let frame = fragment.emit();
+                assert_eq!(frame.len(), data.len(), "a fragment fills its frame");
+                assert_eq!(Fragment::parse(&frame), Ok(fragment), "a fragment comes back");
+                assert_eq!(associated(&frame)[4..14], associated(data)[4..14], "its fields come back");
+                let Fragment { exchange, is_sealed, part, offset, total, bytes } = fragment;
+                let flight = [bytes, &vec![0; usize::from(total)]].concat();
+                let mut all = Fragment::all(exchange, is_sealed, part, &flight[..usize::from(total)]);
+                assert!(offset > 0 || all.next() == Some(fragment), "a fragment begins its flight");
+            }
+        }
         FrameKind::Message | FrameKind::Credit | FrameKind::Unknown => {}
     }
 }
@@ -59,6 +79,26 @@ pub fn handshake(data: &[u8]) {
         && !matches!(refusal, Refusal::Version(_))
     {
         assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal), "a refusal comes back");
+    }
+}
+
+/// Takes the bytes after the first as a flight, which the first byte selects, and as the list of a binding.
+#[cfg(feature = "identity")]
+pub fn identity(data: &[u8]) {
+    let Some((&first, bytes)) = data.split_first() else { return };
+    let flight = Flight::ALL[usize::from(first) % Flight::ALL.len()];
+    let mut incoming = Incoming::new(flight);
+    let fragments = Fragment::all(0, flight.is_sealed(), Part::Tls, bytes);
+    let results = fragments.map_while(|fragment| incoming.take(&fragment).ok()).collect::<Vec<_>>();
+    if results.contains(&true) {
+        assert_eq!(incoming.into_bytes(), bytes, "a flight is whole at its end");
+    }
+    let ours = binding::example();
+    if let Ok(settings) = ours.compare(bytes) {
+        assert!(
+            bytes.len() >= ours.emit().len() - ours.settings.len() + settings.len(),
+            "all entries are there"
+        );
     }
 }
 
@@ -134,6 +174,15 @@ mod tests {
     #[test]
     fn handshakes() {
         run("handshake", &corpus("handshake"), 300_000, super::handshake);
+    }
+
+    #[test]
+    #[cfg(feature = "identity")]
+    fn identities() {
+        let corpus = corpus("identity");
+        let ours = crate::identity::binding::example();
+        assert!(corpus.iter().any(|file| ours.compare(&file[1..]).is_ok()), "no binding that is accepted");
+        run("identity", &corpus, 300_000, super::identity);
     }
 
     #[test]

@@ -15,8 +15,8 @@
 //! | `poller` | the loop, sending, receiving, frames that cross to another poller over RC |
 //! | `trunk` | messages of one INI: staged, in flight, partly transferred |
 //! | `session` | handshake and connection machine, without I/O; the CM machine |
-//! | `identity` | certificates and names of peers (feature `identity`) |
 //! | `wire` | header of frames, settings and sizes, without I/O |
+//! | `identity` | proof of the names of peers, with the feature `identity` |
 //! | `credit` | receives granted to each sender, without I/O |
 //! | `budget` | limits of a resource, for one peer, one host and all |
 //! | `deadlines` | deadlines of timers, without I/O |
