@@ -95,10 +95,14 @@ impl Shape {
         }
     }
 
-    /// Returns the number of counted items for each counted call. The window of a stream has thousands of items, and the count
-    /// covers several windows.
-    pub(crate) const fn items(self) -> u64 {
-        if self.streams() { 8 } else { 1 }
+    /// Returns the number of calls or items that are counted in place of this many small calls. The window of a stream has
+    /// thousands of items, and the count covers several windows. Large calls take valgrind long.
+    pub(crate) const fn counted(self, calls: u64) -> u64 {
+        match self {
+            Self::ServerStream | Self::ClientStream => calls * 8,
+            Self::Large => calls / 16,
+            Self::Plain | Self::Yielding | Self::Channel | Self::TwoPollers => calls,
+        }
     }
 
     /// Returns the payload of an argument, a reply or an item, all bytes of which have the value [`FILL`].

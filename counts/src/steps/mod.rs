@@ -38,7 +38,7 @@ pub(crate) struct Steps {
     pub(crate) linked: Linked,
     /// Calls or streams that are under way at a time.
     pub(crate) outstanding: u32,
-    /// Calls that are counted. For streams, eight times as many items are counted.
+    /// Calls that are counted. For streams, eight times as many items are counted, and of large calls one in sixteen.
     pub(crate) calls: u64,
     /// The programs that call and serve.
     #[arg(value_enum, default_value_t)]
@@ -72,12 +72,12 @@ pub(crate) struct Totals {
 pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let mut world = World::start(steps, folder.path(), &HEAP)?;
-    world.exchange(WARM_UP * steps.shape.items())?;
+    world.exchange(steps.shape.counted(WARM_UP))?;
     let before = world.tallies();
     let stalls = world.stalls;
     let _warm_up = world.longest();
     begin();
-    let calls = world.exchange(steps.calls * steps.shape.items())?;
+    let calls = world.exchange(steps.shape.counted(steps.calls))?;
     end();
     let (after, longest) = (world.tallies(), world.longest());
     // With shared memory, no packets pass the link; headers are the same on any link. A reader of a stream sends no payload.
