@@ -221,7 +221,7 @@ impl Exchange {
             proof: None,
         };
         if role == Role::Client {
-            exchange.write()?;
+            exchange.write();
         }
         Ok(exchange)
     }
@@ -325,20 +325,21 @@ impl Exchange {
         drop(flight);
         match (self.role, self.state) {
             (Role::Client, State::AwaitsHello) => {
-                self.write()?;
+                self.write();
                 self.expect(Flight::Server);
                 for frame in std::mem::take(&mut self.waiting) {
                     self.take(frame)?;
                 }
             }
             (Role::Server, State::AwaitsHello) => {
+                // Before a HelloRetryRequest TLS has chosen no protocol, which ends the exchange here.
                 self.compare()?;
-                self.write()?;
+                self.write();
                 self.expect(Flight::Client);
             }
             (Role::Client, _) => {
                 let proof = self.prove()?;
-                self.write()?;
+                self.write();
                 self.done = proof.exported.done();
                 self.finish(proof, State::AwaitsDone);
                 if self.number > 0 {
@@ -393,22 +394,13 @@ impl Exchange {
     }
 
     /// Queues what TLS has to send, and takes the handshake keys when it has them.
-    fn write(&mut self) -> Result<(), Failure> {
-        let Some(tls) = &mut self.tls else { return Ok(()) };
-        let mut flights = Vec::new();
+    fn write(&mut self) {
+        let Some(mut tls) = self.tls.take() else { return };
         loop {
             let mut flight = Vec::new();
             let change = tls.write_hs(&mut flight);
             if flight.is_empty() && change.is_none() {
                 break;
-            }
-            flights.push((flight, change));
-        }
-        for (flight, change) in flights {
-            let is_hello = matches!(change, Some(KeyChange::Handshake { .. }));
-            if self.role == Role::Server && self.keys.is_none() && !is_hello {
-                // A HelloRetryRequest.
-                return Err(Refused::NoCommonSuite.into());
             }
             if !flight.is_empty() {
                 self.queue(Part::Tls, &flight);
@@ -417,7 +409,7 @@ impl Exchange {
                 self.keys = Some(keys);
             }
         }
-        Ok(())
+        self.tls = Some(tls);
     }
 
     /// Queues the frames of a flight, sealed once there are keys.

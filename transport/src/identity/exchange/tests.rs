@@ -9,9 +9,11 @@ use crate::identity::{Identity, MOST_CERTIFICATES, Name};
 use crate::wire::frame::{FrameKind, Header};
 use rcgen::{CertificateParams, SerialNumber, date_time_ymd};
 use rustls::client::ResolvesClientCert;
-use rustls::crypto::ring::sign::any_supported_type;
+use rustls::crypto::ring::{default_provider, sign::any_supported_type};
+use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, ServerConfig, SignatureScheme};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, NamedGroup, ServerConfig, SignatureScheme};
 use trunkline_testkit::{CountingAllocator, Random, runs_alone};
 
 #[global_allocator]
@@ -205,8 +207,7 @@ fn presenting(
     chain: Vec<CertificateDer<'static>>,
     key: &rcgen::KeyPair,
 ) -> Credentials {
-    let key =
-        any_supported_type(&rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into())).unwrap();
+    let key = any_supported_type(&PrivateKeyDer::Pkcs8(key.serialize_der().into())).unwrap();
     let own = Arc::new(CertifiedKey::new(chain, key));
     let resolver = Arc::new(SingleCertAndKey::from(own.clone()));
     let mut client = ClientConfig::clone(&credentials.client);
@@ -269,11 +270,9 @@ fn certificates_are_refused_in_both_roles_and_both_sides_know_the_cause() {
     let root = authority();
     let lists = trust(&root).with_revocation_lists(revocation_list(&root, 7).as_bytes()).unwrap();
     let judge = Arc::new(credentials(&identity(&root, &params(&["judge.example"])), &lists));
-    let mut without = credentials(&identity(&root, &params(&[NAME])), &lists);
-    let mut client = ClientConfig::clone(&without.client);
-    client.client_auth_cert_resolver = Arc::new(NoCertificate);
-    without.client = Arc::new(client);
-    let outcomes = run(begun(&[Arc::new(without), judge.clone()]), |_, _, _| {});
+    let mut without = ClientConfig::clone(&judge.client);
+    without.client_auth_cert_resolver = Arc::new(NoCertificate);
+    let outcomes = run(begun(&[with_client(&judge, without), judge.clone()]), |_, _, _| {});
     assert_refused(&outcomes, SERVER, Refused::NoCertificate, "no certificate");
     for (cause, peer) in refused_by_certificate(&root) {
         let peer = Arc::new(peer);
@@ -415,6 +414,38 @@ fn both_flights_of_a_server_may_wait_for_the_client() {
     assert_eq!(client.handle(frames[1].clone()).unwrap_err().cause, Refused::Malformed, "one more");
 }
 
+#[test]
+fn done_and_what_follows_it_must_be_right() {
+    let credentials = pair();
+    let refused =
+        |to: &mut Exchange, frame: &[u8]| deliver(to, frame).unwrap_err().cause == Refused::Malformed;
+    for (wrong, is_early) in [(true, true), (true, false), (false, false)] {
+        let (mut client, mut server, frames) = answered(&credentials);
+        for frame in &frames[..frames.len() - usize::from(is_early)] {
+            deliver(&mut client, frame).unwrap();
+        }
+        if is_early {
+            // In place of the server's flight, with its number.
+            server.sealed = 0;
+        }
+        if wrong {
+            server.queue(Part::Done, &[1; 32]);
+            assert!(refused(&mut client, &server.poll_frame().unwrap()) && client.take_proof().is_none());
+            continue;
+        }
+        let answer = client.poll_frame().unwrap();
+        deliver(&mut server, &answer).unwrap();
+        assert!(client.take_proof().is_none(), "before DONE");
+        deliver(&mut client, &server.poll_frame().unwrap()).unwrap();
+        assert!(client.take_proof().is_some() && client.take_proof().is_none(), "once");
+        server.queue(Part::Done, &client.done);
+        assert!(refused(&mut client, &server.poll_frame().unwrap()), "a second DONE");
+        client.queue(Part::Tls, &[20, 0, 0, 0]);
+        assert!(refused(&mut server, &client.poll_frame().unwrap()), "a flight after the last");
+        assert!(server.take_proof().is_none(), "after the end");
+    }
+}
+
 /// rustls would take both messages.
 #[test]
 fn encrypted_extensions_in_clear_end_the_handshake() {
@@ -426,39 +457,39 @@ fn encrypted_extensions_in_clear_end_the_handshake() {
     assert_eq!(client.handle(frame.into()).unwrap_err().cause, Refused::Malformed);
 }
 
-/// A ClientHello without a share of the one group that the server has.
+/// Replaces the configuration of a TLS client.
+fn with_client(credentials: &Credentials, client: ClientConfig) -> Arc<Credentials> {
+    let Credentials { server, verifier, not_after, own, .. } = credentials;
+    let (server, verifier, own) = (server.clone(), verifier.clone(), own.clone());
+    Arc::new(Credentials { client: client.into(), server, verifier, not_after: *not_after, own })
+}
+
 #[test]
-fn a_server_sends_no_hello_retry_request() {
+fn a_server_refuses_other_protocols_and_sends_no_hello_retry_request() {
     let [client, server] = pair();
-    let mut config = ClientConfig::clone(&client.client);
-    let mut provider = rustls::crypto::ring::default_provider();
-    provider.kx_groups.retain(|group| group.name() != rustls::NamedGroup::X25519);
-    provider.kx_groups.extend(client.client.crypto_provider().kx_groups.iter());
-    let time = config.time_provider.clone();
-    let resolver = config.client_auth_cert_resolver.clone();
-    config = ClientConfig::builder_with_details(provider.into(), time)
-        .with_protocol_versions(&[&rustls::version::TLS13])
+    let mut other_protocol = ClientConfig::clone(&client.client);
+    other_protocol.alpn_protocols = vec![b"h3".to_vec()];
+    // Its ClientHello has no share of the server's group, and lists it.
+    let mut provider = default_provider();
+    provider.kx_groups.retain(|group| group.name() != NamedGroup::X25519);
+    provider.kx_groups.extend(&server.server.crypto_provider().kx_groups);
+    let mut retry = ClientConfig::builder_with_details(provider.into(), other_protocol.time_provider.clone())
+        .with_protocol_versions(&[&TLS13])
         .unwrap()
         .dangerous()
         .with_custom_certificate_verifier(client.verifier.clone())
-        .with_client_cert_resolver(resolver);
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
-    let mut client = Arc::into_inner(client).unwrap();
-    let alpn = {
-        let mut other = config.clone();
-        other.alpn_protocols = vec![b"h3".to_vec()];
-        other
-    };
-    client.client = Arc::new(config);
-    let other = Credentials {
-        client: Arc::new(alpn),
-        server: client.server.clone(),
-        verifier: client.verifier.clone(),
-        own: client.own.clone(),
-        ..client
-    };
-    for client in [client, other] {
-        let outcomes = run(begun(&[Arc::new(client), server.clone()]), |_, _, _| {});
+        .with_client_cert_resolver(other_protocol.client_auth_cert_resolver.clone());
+    retry.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let retry = with_client(&client, retry);
+
+    let [mut hello, _] = begun(&[retry.clone(), server.clone()]);
+    let mut tls = ServerConnection::new(server.server.clone(), Version::V1, vec![]).unwrap();
+    tls.read_hs(&hello.poll_frame().unwrap()[FRAGMENT..]).unwrap();
+    let mut answer = vec![];
+    assert!(tls.write_hs(&mut answer).is_none() && answer[0] == 2, "not a HelloRetryRequest: {answer:?}");
+
+    for client in [retry, with_client(&client, other_protocol)] {
+        let outcomes = run(begun(&[client, server.clone()]), |_, _, _| {});
         assert_refused(&outcomes, SERVER, Refused::NoCommonSuite, "retry or protocol");
     }
 }
