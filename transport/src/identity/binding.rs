@@ -190,7 +190,7 @@ pub(crate) fn example() -> Binding {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::path::Path;
 
@@ -209,8 +209,8 @@ mod tests {
         assert!(ours.emit().starts_with(&start), "{:?}", ours.emit());
     }
 
-    #[test]
-    fn each_difference_has_the_name_of_its_field() {
+    /// Returns bindings that differ from the example in one value, with the name of its field.
+    pub(in crate::identity) fn different() -> Vec<(String, Binding)> {
         let of_session: [(&str, Change); 3] = [
             ("version", |binding, _| binding.version = 6),
             ("connections", |binding, _| binding.connections = ConnectionKind::Rc),
@@ -237,9 +237,20 @@ mod tests {
         let of_sides = sides.into_iter().flat_map(|(n, side)| {
             of_side.iter().map(move |&(name, change)| (format!("{name} of the TLS {side}"), change, n))
         });
-        for (name, change, n) in of_session.into_iter().chain(of_sides) {
-            let (ours, mut theirs) = (example(), example());
-            change(&mut theirs, n);
+        let changes = of_session.into_iter().chain(of_sides);
+        changes
+            .map(|(name, change, n)| {
+                let mut binding = example();
+                change(&mut binding, n);
+                (name, binding)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_difference_has_the_name_of_its_field() {
+        for (name, theirs) in different() {
+            let ours = example();
             assert_eq!(ours.compare(&theirs.emit()).unwrap_err().to_string(), name);
             assert_eq!(theirs.compare(&ours.emit()).unwrap_err().to_string(), name);
         }

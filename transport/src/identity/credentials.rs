@@ -2,6 +2,7 @@
 
 use super::names::Proven;
 use super::verifier::{MOST_CERTIFICATES, Refused, Verifier, end};
+use crate::wire::handshake::SEALED_TOTAL;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::sign::any_supported_type;
@@ -14,6 +15,12 @@ use rustls::version::TLS13;
 use rustls::{CipherSuite, ClientConfig, NamedGroup, ServerConfig};
 use std::sync::Arc;
 use webpki::{CertRevocationList, EndEntityCert, OwnedCertRevocationList, anchor_from_trusted_cert};
+
+/// ALPN identifier.
+pub(super) const PROTOCOL: &[u8] = b"trunkline";
+/// Largest size of a chain, in bytes: that of its flight without the other messages. Of these the binding and an RSA
+/// signature are the largest, with less than 1 KiB each.
+const LARGEST_CHAIN: usize = SEALED_TOTAL as usize - 2560;
 
 /// Error in the files of an identity or of trust.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +48,9 @@ pub enum IdentityError {
     /// The chain has more certificates than peers accept.
     #[error("a chain of {0} certificates: expected at most 4, without the root")]
     TooLong(usize),
+    /// The chain does not fit the message that carries it.
+    #[error("certificates of {0} bytes in a chain: expected at most {LARGEST_CHAIN}, without the root")]
+    TooLarge(usize),
     /// The private key has no supported type.
     #[error(
         "unsupported private key: expected Ed25519, ECDSA with P-256 or P-384, or RSA of 2,048 bits or more"
@@ -72,12 +82,16 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// If either is malformed, the key does not match, the chain has more than four certificates, or the
-    /// certificate has no usable name. Validity is not checked.
+    /// If either is malformed, the key does not match, the chain has more than four certificates or too many bytes, or
+    /// the certificate has no usable name. Validity is not checked.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain = sections::<CertificateDer<'static>>(chain, "certificates", "CERTIFICATE")?;
         if chain.len() > MOST_CERTIFICATES {
             return Err(IdentityError::TooLong(chain.len()));
+        }
+        let bytes = chain.iter().map(|certificate| certificate.len()).sum();
+        if bytes > LARGEST_CHAIN {
+            return Err(IdentityError::TooLarge(bytes));
         }
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| match source {
             pem::Error::NoItemsFound => {
@@ -156,6 +170,7 @@ pub struct Credentials {
     pub verifier: Arc<Verifier>,
     /// First end of validity in the node's own chain.
     pub not_after: UnixTime,
+    pub(super) own: Arc<CertifiedKey>,
 }
 
 impl Credentials {
@@ -175,7 +190,7 @@ impl Credentials {
         let Trust { roots, lists } = trust.clone();
         let verifier = Arc::new(Verifier::new(roots, lists, provider.signature_verification_algorithms));
         let own = Arc::new(SingleCertAndKey::from(identity.key.clone()));
-        let protocols = vec![b"trunkline".to_vec()];
+        let protocols = vec![PROTOCOL.to_vec()];
 
         let mut client = ClientConfig::builder_with_details(provider.clone(), time.clone())
             .with_protocol_versions(&[&TLS13])
@@ -204,7 +219,7 @@ impl Credentials {
         server.cert_decompressors.clear();
 
         let (client, server) = (Arc::new(client), Arc::new(server));
-        Ok(Self { client, server, verifier, not_after: identity.not_after })
+        Ok(Self { client, server, verifier, not_after: identity.not_after, own: identity.key.clone() })
     }
 }
 

@@ -102,6 +102,13 @@ impl Exported {
         Ok(Self(secret))
     }
 
+    /// Derives the contents of DONE.
+    pub(crate) fn done(&self) -> [u8; SECRET] {
+        let mut done = [0; SECRET];
+        self.0.expand(&[b"trunkline done\0"], &mut done);
+        done
+    }
+
     /// Derives what a session needs, and overwrites the exporter's output.
     pub(crate) fn into_session(self, lanes: impl IntoIterator<Item = Lane>) -> SessionKeys {
         let Self(secret) = self;
@@ -109,10 +116,9 @@ impl Exported {
             let Lane { direction, sender, receiver } = lane;
             (lane, LaneSecret(secret.derive(&[b"trunkline lane\0", &[direction as u8, sender, receiver]])))
         };
-        let [mut done, mut previous] = [[0; SECRET]; 2];
-        secret.expand(&[b"trunkline done\0"], &mut done);
+        let mut previous = [0; SECRET];
         secret.expand(&[b"trunkline renewal\0"], &mut previous);
-        SessionKeys { lanes: lanes.into_iter().map(lane).collect(), done, previous }
+        SessionKeys { lanes: lanes.into_iter().map(lane).collect(), previous }
     }
 }
 
@@ -121,8 +127,6 @@ impl Exported {
 pub(crate) struct SessionKeys {
     /// Secrets of phase 0.
     pub(crate) lanes: Vec<(Lane, LaneSecret)>,
-    /// Contents of DONE.
-    pub(crate) done: [u8; SECRET],
     /// Entry *previous* of the next exchange, which travels in clear.
     pub(crate) previous: [u8; SECRET],
 }
@@ -202,8 +206,9 @@ mod tests {
         let export = |out: &mut [u8; SECRET]| value("exported").try_into().map(|exported| *out = exported);
         let exported = Exported::new(export).unwrap();
         let lane = Lane { direction: Direction::ToClient, sender: 2, receiver: 5 };
-        let SessionKeys { lanes, done, previous } = exported.into_session([lane]);
-        assert_eq!((&done[..], &previous[..]), (value("DONE"), value("previous")));
+        assert_eq!(exported.done()[..], *value("DONE"));
+        let SessionKeys { lanes, previous } = exported.into_session([lane]);
+        assert_eq!(previous[..], *value("previous"));
         let Ok([(_, first)]) = <[_; 1]>::try_from(lanes) else { panic!("one lane") };
         let check = |secret: &LaneSecret, phase: &str| {
             let keys = secret.keys();

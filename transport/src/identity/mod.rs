@@ -15,10 +15,12 @@
 //! | `flight` | flights of TLS: reassembly, and the types of their messages |
 //! | `binding` | the list of what both sides saw, and its comparison |
 //! | `keys` | secrets of lanes, derived from the exporter of TLS |
+//! | `exchange` | state machine of a handshake |
 #![forbid(unsafe_code)]
 
 pub(crate) mod binding;
 mod credentials;
+pub(crate) mod exchange;
 pub(crate) mod flight;
 #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
 pub(crate) mod keys;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use webpki::EndEntityCert;
 
 /// 15 January 2027; certificates are valid from 2026 to 2030 unless a test changes that.
-const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
-const NAME: &str = "shop.example";
+pub(super) const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
+pub(super) const NAME: &str = "shop.example";
 
 #[derive(Debug)]
 struct Stopped;
@@ -26,14 +26,14 @@ impl TimeProvider for Stopped {
     }
 }
 
-type Authority = CertifiedIssuer<'static, KeyPair>;
+pub(super) type Authority = CertifiedIssuer<'static, KeyPair>;
 
-fn key() -> KeyPair {
+pub(super) fn key() -> KeyPair {
     KeyPair::generate_for(&PKCS_ED25519).unwrap()
 }
 
 /// Names are IP addresses, URIs or DNS names, told by their form.
-fn params(names: &[&str]) -> CertificateParams {
+pub(super) fn params(names: &[&str]) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.subject_alt_names = names
         .iter()
@@ -55,35 +55,56 @@ fn authority_params(subject: &str) -> CertificateParams {
     params
 }
 
-fn authority() -> Authority {
+pub(super) fn authority() -> Authority {
     CertifiedIssuer::self_signed(authority_params("root"), key()).unwrap()
 }
 
-fn intermediate(subject: &str, issuer: &Authority) -> Authority {
+pub(super) fn intermediate(subject: &str, issuer: &Authority) -> Authority {
     CertifiedIssuer::signed_by(authority_params(subject), key(), issuer).unwrap()
 }
 
-fn issue(issuer: &Authority, params: &CertificateParams) -> CertificateDer<'static> {
+pub(super) fn issue(issuer: &Authority, params: &CertificateParams) -> CertificateDer<'static> {
     params.signed_by(&key(), issuer).unwrap().der().clone()
 }
 
-fn identity(issuer: &Authority, params: &CertificateParams) -> Identity {
+pub(super) fn identity(issuer: &Authority, params: &CertificateParams) -> Identity {
     let key = key();
     let certificate = params.signed_by(&key, issuer).unwrap();
     Identity::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap()
 }
 
-fn trust(root: &Authority) -> Trust {
+pub(super) fn trust(root: &Authority) -> Trust {
     Trust::from_pem(root.pem().as_bytes()).unwrap()
 }
 
-fn credentials(identity: &Identity, trust: &Trust) -> Credentials {
+pub(super) fn credentials(identity: &Identity, trust: &Trust) -> Credentials {
     Credentials::new(identity, trust, default_provider(), Arc::new(Stopped)).unwrap()
 }
 
 fn verifier(trust: &Trust) -> Arc<Verifier> {
     let own = authority();
     credentials(&identity(&own, &params(&[NAME])), trust).verifier
+}
+
+/// List of one revoked certificate. The list is stale, and still used.
+pub(super) fn revocation_list(issuer: &Authority, serial: u64) -> String {
+    CertificateRevocationListParams {
+        this_update: date_time_ymd(2026, 1, 1),
+        next_update: date_time_ymd(2026, 2, 1),
+        crl_number: SerialNumber::from(1),
+        issuing_distribution_point: None,
+        revoked_certs: vec![RevokedCertParams {
+            serial_number: SerialNumber::from(serial),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        }],
+        key_identifier_method: KeyIdMethod::Sha256,
+    }
+    .signed_by(issuer)
+    .unwrap()
+    .pem()
+    .unwrap()
 }
 
 /// Certificate with these names, verified.
@@ -176,47 +197,30 @@ fn refusals_name_cause_and_remedy() {
 fn revoked_certificates_are_refused() {
     let root = authority();
     let issuer = intermediate("issuer", &root);
-    let serial = SerialNumber::from(7);
-    let list = |authority: &Authority, serial_number: &SerialNumber| {
-        CertificateRevocationListParams {
-            this_update: date_time_ymd(2026, 1, 1),
-            // The list is stale, and still used.
-            next_update: date_time_ymd(2026, 2, 1),
-            crl_number: SerialNumber::from(1),
-            issuing_distribution_point: None,
-            revoked_certs: vec![RevokedCertParams {
-                serial_number: serial_number.clone(),
-                revocation_time: date_time_ymd(2026, 1, 1),
-                reason_code: None,
-                invalidity_date: None,
-            }],
-            key_identifier_method: KeyIdMethod::Sha256,
-        }
-        .signed_by(authority)
-        .unwrap()
-        .pem()
-        .unwrap()
-    };
     let mut with_serial = params(&[NAME]);
-    with_serial.serial_number = Some(serial.clone());
+    with_serial.serial_number = Some(SerialNumber::from(7));
     let chain = [issue(&issuer, &with_serial), issuer.der().clone()];
     let check = |lists: &str| {
         verifier(&trust(&root).with_revocation_lists(lists.as_bytes()).unwrap()).check(&chain, NOW).map(drop)
     };
-    assert_eq!(check(&list(&issuer, &serial)), Err(Refused::Revoked));
-    assert_eq!(check(&list(&issuer, &SerialNumber::from(8))), Ok(()));
-    assert_eq!(check(&list(&intermediate("other", &root), &serial)), Ok(()), "of no authority in the chain");
+    assert_eq!(check(&revocation_list(&issuer, 7)), Err(Refused::Revoked));
+    assert_eq!(check(&revocation_list(&issuer, 8)), Ok(()));
     assert_eq!(
-        check(&list(&authority(), &serial)),
+        check(&revocation_list(&intermediate("other", &root), 7)),
+        Ok(()),
+        "of no authority in the chain"
+    );
+    assert_eq!(
+        check(&revocation_list(&authority(), 7)),
         Err(Refused::BadSignature),
         "of a root with the same name"
     );
 
     let mut params = authority_params("revoked");
-    params.serial_number = Some(serial.clone());
+    params.serial_number = Some(SerialNumber::from(7));
     let revoked = CertifiedIssuer::signed_by(params, key(), &root).unwrap();
     let chain = [issue(&revoked, &with_serial), revoked.der().clone()];
-    let trust = trust(&root).with_revocation_lists(list(&root, &serial).as_bytes()).unwrap();
+    let trust = trust(&root).with_revocation_lists(revocation_list(&root, 7).as_bytes()).unwrap();
     assert_eq!(verifier(&trust).check(&chain, NOW), Err(Refused::Revoked), "an intermediate");
     assert_eq!(Refused::Revoked.to_string(), "a certificate of the chain is revoked: issue another one");
 }
@@ -404,6 +408,10 @@ fn identities_from_wrong_pem_name_the_mistake() {
         text(&certificate, &pem.replace("-----END", "")).starts_with("malformed PEM with the private key: ")
     );
     assert!(text(&certificate.repeat(5), &pem).starts_with("a chain of 5 certificates: expected at most 4"));
+    let mut large = params(&[NAME]);
+    large.subject_alt_names = vec![SanType::DnsName("a".repeat(12_000).try_into().unwrap())];
+    let large = large.signed_by(&own, &root).unwrap().pem();
+    assert!(text(&large, &pem).ends_with(" bytes in a chain: expected at most 9728, without the root"));
     assert!(text(&certificate, &key().serialize_pem()).starts_with("the private key does not match"));
     assert!(text(&(root.pem() + &certificate), &pem).starts_with("the private key does not match"));
     assert!(text(&unnamed, &pem).starts_with("no usable name"));

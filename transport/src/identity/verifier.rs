@@ -76,9 +76,32 @@ pub enum Refused {
 }
 
 impl Refused {
+    const ALL: [Self; 15] = [
+        Self::NoCertificate,
+        Self::UnknownRoot,
+        Self::Expired,
+        Self::NotYetValid,
+        Self::Revoked,
+        Self::NoUsableName,
+        Self::BadSignature,
+        Self::Binding,
+        Self::Malformed,
+        Self::TooMany,
+        Self::OtherName,
+        Self::NoCommonSuite,
+        Self::RenewedName,
+        Self::TimedOut,
+        Self::OtherUse,
+    ];
+
     /// Returns the number of the cause, as it travels.
     pub fn code(self) -> u16 {
         self as u16
+    }
+
+    /// Returns the cause with this number. One that this version does not know counts as malformed.
+    pub fn from_code(code: u16) -> Self {
+        Self::ALL.into_iter().find(|cause| cause.code() == code).unwrap_or(Self::Malformed)
     }
 }
 
