@@ -138,7 +138,10 @@ fn is_spiffe(uri: &[u8]) -> bool {
     uri.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"spiffe:"))
 }
 
-/// Returns the names in the order of [`Proven::names`], or `None` for an ambiguous or malformed extension.
+/// Maximum number of names of a certificate: a live session keeps them.
+const MOST_NAMES: usize = 256;
+
+/// Returns the names in the order of [`Proven::names`], or `None` for too many, or an ambiguous or malformed extension.
 fn names(certificate: &EndEntityCert<'_>) -> Option<Vec<Name>> {
     let der = certificate.der();
     let mut general_names = alternative_names(&der)?;
@@ -168,7 +171,7 @@ fn names(certificate: &EndEntityCert<'_>) -> Option<Vec<Name>> {
     }
     names.extend(certificate.valid_dns_names().map(|name| Name::Dns(name.to_ascii_lowercase().into())));
     names.append(&mut addresses);
-    Some(names)
+    (names.len() <= MOST_NAMES).then_some(names)
 }
 
 // Tags of X.690 §8 and of RFC 5280 §4.1 and §4.2.1.6.

@@ -63,6 +63,12 @@ pub(super) fn intermediate(subject: &str, issuer: &Authority) -> Authority {
     CertifiedIssuer::signed_by(authority_params(subject), key(), issuer).unwrap()
 }
 
+/// Returns the parameters of a certificate with this number of DNS names.
+fn named(count: usize) -> CertificateParams {
+    let names = (0..count).map(|number| format!("n{number}")).collect::<Vec<_>>();
+    params(&names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 pub(super) fn issue(issuer: &Authority, params: &CertificateParams) -> CertificateDer<'static> {
     params.signed_by(&key(), issuer).unwrap().der().clone()
 }
@@ -164,6 +170,7 @@ fn refusals_name_cause_and_remedy() {
         (ends_2026, Refused::Expired, "has expired", "renew it"),
         (begins_2028, Refused::NotYetValid, "not valid yet", "correct the clock"),
         (vec![issue(&root, &params(&[]))], Refused::NoUsableName, "no usable name", "issue one with"),
+        (vec![issue(&root, &named(257))], Refused::NoUsableName, "no usable name", "at most 256"),
         (outside, Refused::NoUsableName, "no usable name", "constraints of its issuer"),
         (vec![forged.into()], Refused::BadSignature, "bad signature", "again"),
         (vec![short.into()], Refused::Malformed, "malformed", "update"),
@@ -191,6 +198,7 @@ fn refusals_name_cause_and_remedy() {
         );
     }
     verifier.check(&[third_leaf, third_der.clone(), second_der.clone(), first_der.clone()], NOW).unwrap();
+    verifier.check(&[issue(&root, &named(256))], NOW).unwrap();
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub enum Refused {
     Revoked = 5,
     #[error(
         "no usable name in the certificate: issue one with a DNS name, an IP address or a single SPIFFE URI among its \
-         alternative names, and within the constraints of its issuer"
+         alternative names, which are at most 256, and within the constraints of its issuer"
     )]
     NoUsableName = 6,
     #[error(
