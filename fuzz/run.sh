@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-all=(packet mad capture frame handshake credit call_frame values)
+all=(packet mad capture frame handshake identity exchange credit call_frame values)
 targets=("${1:-all}")
 if [[ ${targets[0]} == all ]]; then targets=("${all[@]}"); fi
 what=${2:-60}

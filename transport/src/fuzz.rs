@@ -5,10 +5,23 @@
 
 use crate::PeerKey;
 use crate::credit::Grantor;
+#[cfg(feature = "identity")]
+use crate::identity::{
+    Credentials, Identity, Trust, binding,
+    exchange::{Exchange, Failure, Proof, Role},
+    flight::{Flight, Incoming},
+};
 use crate::session::private_data::{Hello, Refusal, Welcome};
 use crate::wire::frame::{Announcement, DRIVER, Fin, FrameKind, Header, SETTLED, Settled, bundled};
+#[cfg(feature = "identity")]
+use crate::wire::handshake::Part;
+use crate::wire::handshake::{Fragment, associated};
 use crate::wire::settings::Settings;
+#[cfg(feature = "identity")]
+use std::sync::{Arc, OnceLock};
 use trunkline_verbs::QpNumber;
+#[cfg(feature = "identity")]
+use trunkline_verbs::Time;
 
 /// Parses a frame and its body, and checks that the parsed values survive a round trip.
 pub fn frame(data: &[u8]) {
@@ -41,6 +54,18 @@ pub fn frame(data: &[u8]) {
                 assert!(end <= data.len(), "messages within their frame");
             }
         }
+        FrameKind::Handshake => {
+            if let Ok(fragment) = Fragment::parse(data) {
+                let frame = fragment.emit();
+                assert_eq!(frame.len(), data.len(), "a fragment fills its frame");
+                assert_eq!(Fragment::parse(&frame), Ok(fragment), "a fragment comes back");
+                assert_eq!(associated(&frame)[4..14], associated(data)[4..14], "its fields come back");
+                let Fragment { exchange, is_sealed, part, offset, total, bytes } = fragment;
+                let flight = [bytes, &vec![0; usize::from(total)]].concat();
+                let mut all = Fragment::all(exchange, is_sealed, part, &flight[..usize::from(total)]);
+                assert!(offset > 0 || all.next() == Some(fragment), "a fragment begins its flight");
+            }
+        }
         FrameKind::Message | FrameKind::Credit | FrameKind::Unknown => {}
     }
 }
@@ -59,6 +84,84 @@ pub fn handshake(data: &[u8]) {
         && !matches!(refusal, Refusal::Version(_))
     {
         assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal), "a refusal comes back");
+    }
+}
+
+/// Takes the bytes after the first as a flight, which the first byte selects, and as the list of a binding.
+#[cfg(feature = "identity")]
+pub fn identity(data: &[u8]) {
+    let Some((&first, bytes)) = data.split_first() else { return };
+    let flight = Flight::ALL[usize::from(first) % Flight::ALL.len()];
+    let mut incoming = Incoming::new(flight);
+    let fragments = Fragment::all(0, flight.is_sealed(), Part::Tls, bytes);
+    let results = fragments.map_while(|fragment| incoming.take(&fragment).ok()).collect::<Vec<_>>();
+    if results.contains(&true) {
+        assert_eq!(incoming.into_bytes(), bytes, "a flight is whole at its end");
+    }
+    let ours = binding::example();
+    if let Ok(settings) = ours.compare(bytes) {
+        assert!(
+            bytes.len() >= ours.emit().len() - ours.settings.len() + settings.len(),
+            "all entries are there"
+        );
+    }
+}
+
+/// Hands any frames to one side of a handshake. The lowest bit of the first byte is the side, and the others are the
+/// number of honest frames before. Each frame follows its length (2).
+#[cfg(feature = "identity")]
+pub fn exchange(data: &[u8]) {
+    /// Self-signed certificate and its key.
+    const PEM: &[u8] = include_bytes!("../tests/corpus/example.pem");
+    static OWN: OnceLock<Arc<Credentials>> = OnceLock::new();
+    const DEADLINE: Time = Time(5);
+    let own = OWN.get_or_init(|| {
+        let identity = Identity::from_pem(PEM, PEM).expect("a certificate and its key");
+        let trust = Trust::from_pem(PEM).expect("a certificate");
+        let provider = rustls::crypto::ring::default_provider();
+        let time = Arc::new(rustls::time_provider::DefaultTimeProvider);
+        Arc::new(Credentials::new(&identity, &trust, provider, time).expect("a suitable provider"))
+    });
+    let Some((&first, mut rest)) = data.split_first() else { return };
+    let mut sides = [[1, 2], [2, 1]].map(|[ours, theirs]| {
+        let role = Role::of(ours, theirs).expect("different epochs");
+        Exchange::new(role, own, binding::example(), 0, DEADLINE).expect("random numbers")
+    });
+    let deliver = |to: &mut Exchange, frame: &[u8]| -> Result<(), Failure> {
+        let mut is_ready = to.handle(frame.into())?;
+        while is_ready {
+            is_ready = to.advance(Time(1))?;
+        }
+        Ok(())
+    };
+    let mut honest = usize::from(first >> 1);
+    for sender in [0, 1, 0, 1] {
+        while honest > 0
+            && let Some(frame) = sides[sender].poll_frame()
+        {
+            honest -= 1;
+            assert_eq!(deliver(&mut sides[1 - sender], &frame), Ok(()), "an honest handshake goes on");
+        }
+    }
+    let [client, server] = sides;
+    let mut side = if first & 1 == 0 { client } else { server };
+    let proof = side.take_proof();
+    if let Some(Proof { proven, chain, settings, .. }) = &proof {
+        assert_eq!((proven.names().len(), chain.len()), (1, 1), "a proof has names and certificates");
+        assert_eq!(settings[..], binding::example().settings[..], "and settings");
+    }
+    let mut ended = None;
+    while let Some((&length, after)) = rest.split_first_chunk() {
+        let (frame, after) = after.split_at(after.len().min(u16::from_le_bytes(length).into()));
+        rest = after;
+        let result = deliver(&mut side, frame);
+        assert!(ended.is_none() || result.is_ok(), "frames after the end are ignored");
+        ended = ended.or(result.err());
+    }
+    assert!(proof.is_some() || side.take_proof().is_none(), "any frames prove a name");
+    assert!(side.next_timer().is_none() || side.handle_timer(DEADLINE).is_err(), "a wait without end");
+    for frame in std::iter::from_fn(|| side.poll_frame()) {
+        assert!(Fragment::parse(&frame).is_ok_and(|fragment| fragment.emit().len() == frame.len()));
     }
 }
 
@@ -134,6 +237,21 @@ mod tests {
     #[test]
     fn handshakes() {
         run("handshake", &corpus("handshake"), 300_000, super::handshake);
+    }
+
+    #[test]
+    #[cfg(feature = "identity")]
+    fn identities() {
+        let corpus = corpus("identity");
+        let ours = crate::identity::binding::example();
+        assert!(corpus.iter().any(|file| ours.compare(&file[1..]).is_ok()), "no binding that is accepted");
+        run("identity", &corpus, 300_000, super::identity);
+    }
+
+    #[test]
+    #[cfg(feature = "identity")]
+    fn exchanges() {
+        run("exchange", &corpus("exchange"), 500, super::exchange);
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! | `trunk` | messages of one INI: staged, in flight, partly transferred |
 //! | `session` | handshake and connection machine, without I/O; the CM machine |
 //! | `wire` | header of frames, settings and sizes, without I/O |
+//! | `identity` | proof of the names of peers, with the feature `identity` |
 //! | `credit` | receives granted to each sender, without I/O |
 //! | `budget` | limits of a resource, for one peer, one host and all |
 //! | `deadlines` | deadlines of timers, without I/O |
@@ -29,6 +30,8 @@ mod command;
 mod credit;
 mod deadlines;
 pub mod fuzz;
+#[cfg(feature = "identity")]
+pub mod identity;
 mod messages;
 mod node;
 mod peer;

@@ -13,7 +13,7 @@ import struct
 import sys
 
 KINDS = {
-    0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x10: "drained", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
+    0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x05: "handshake", 0x10: "drained", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
     0x41: "one-way", 0x42: "open", 0x21: "data", 0x22: "reset", 0x31: "accept", 0x32: "window", 0x33: "end",
 }
 METADATA, SHAPES, KEY_BYTES = 3, 8, set(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -124,6 +124,19 @@ def settings(frame):
         raise ValueError("settings that do not fit")
 
 
+def handshake(frame):
+    """Checks the fields of a fragment of a handshake, and that the fragment fills its frame."""
+    if len(frame) < 20 or len(frame) > 2048 or not frame[1] & CRITICAL:
+        raise ValueError("a handshake frame of another length, or that may be ignored")
+    level, part, offset, total = struct.unpack_from("<BBHH", frame, 12)
+    lengths = {(0, 0): (1, 4096), (1, 0): (1, 12288), (0, 1): (4, 4), (1, 1): (4, 4), (1, 2): (32, 32), (0, 3): (0, 0), (0, 4): (0, 0)}
+    least, most = lengths.get((level, part), (1, 0))
+    length = len(frame) - 20 - 16 * level
+    end = offset + length
+    if not least <= total <= most or end > total or end < total and len(frame) != 2048 or length < min(total, 1):
+        raise ValueError("a fragment that does not fit its flight")
+
+
 def unbundled(frame):
     """The messages of a bundle without those that were given up, or the frame itself if it is none."""
     if frame[0] != 0x04:
@@ -155,6 +168,8 @@ def decode(frame):
         raise ValueError(f"a {name} of another length")
     if name == "settings":
         settings(frame)
+    if name == "handshake":
+        handshake(frame)
     if flags & FROM_CALLER and name not in ("data", "reset", "accept", "window", "end"):
         raise ValueError("a flag of streams")
     if name in ("request", "one-way", "open"):

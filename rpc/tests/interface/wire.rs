@@ -15,7 +15,7 @@ mod tests {
         Bytes, CallOptions, Connect, Connections, Metadata, Node, Status, Stream, Streaming, block_on, stream,
     };
     use trunkline_softrdma::device::SoftOptions;
-    use trunkline_testkit::{Folder, fresh_address, pattern, wait_until};
+    use trunkline_testkit::{Folder, fresh_address, pattern, wait_until, wire_examples};
     use trunkline_transport::{NodeOptions, NodeReport};
 
     const DECODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface/decode.py");
@@ -111,6 +111,38 @@ mod tests {
     fn captured(capture: &Path, listen: SocketAddr) -> Node {
         let device = SoftOptions { capture: Some(capture.into()), ..SoftOptions::from_env().unwrap() };
         Node::builder().transport(NodeOptions::new().listen(listen).device(device)).start().unwrap()
+    }
+
+    /// Returns the kinds of a frame's messages, one line each, or the decoder's error.
+    fn kinds(frame: &[u8]) -> Result<String, String> {
+        const PROGRAM: &str = "import decode, sys
+for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode(message)[0])";
+        let hex = frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let mut python = Command::new("python3");
+        python.args(["-B", "-c", PROGRAM, &hex]).current_dir(Path::new(DECODER).parent().unwrap());
+        let output = python.output().expect("python3 runs");
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    #[test]
+    fn the_decoder_reads_the_examples_of_the_document() {
+        if !has_python() {
+            return;
+        }
+        let examples = wire_examples();
+        for (name, frame) in &examples {
+            let kinds = kinds(frame).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(!kinds.is_empty() && !kinds.contains("unknown"), "{name}: {kinds}");
+        }
+        let (_, failure) =
+            examples.iter().find(|(_, frame)| frame[0] == 5).expect("an example of a handshake");
+        // Flags, level, part, offset and total.
+        for (at, value) in [(1, 0), (12, 1), (12, 2), (13, 0xff), (14, 1), (16, 3)] {
+            let mut bad = failure.clone();
+            bad[at] = value;
+            assert!(kinds(&bad).unwrap_err().contains("ValueError"), "{value} at {at}");
+        }
     }
 
     /// Sizes as in the table of `docs/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.

@@ -15,7 +15,7 @@ use crate::buffer::Received;
 use crate::credit::{GrantId, Grants};
 use crate::trunk::Resources;
 use crate::wire::TURN_MESSAGES;
-use crate::wire::frame::{FrameError, FrameKind, Header};
+use crate::wire::frame::{FrameError, FrameKind, HANDSHAKE, Header};
 use slab::Slab;
 use std::collections::BTreeMap;
 use trunkline_machine::mutant;
@@ -160,6 +160,10 @@ impl Target {
         let header = Header::parse(frame.as_ref())?;
         if u16::from(header.target) != res.index.0 {
             return Err(FrameError::Broken("frame for another poller than it came to"));
+        }
+        // No node agrees to the feature yet.
+        if header.kind == FrameKind::Handshake {
+            return Err(FrameError::Kind(HANDSHAKE));
         }
         Ok(header)
     }

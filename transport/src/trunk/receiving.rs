@@ -81,7 +81,7 @@ impl Trunk {
                 res.shared.unknown_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            FrameKind::Credit | FrameKind::Message | FrameKind::Bundle => Ok(()),
+            FrameKind::Credit | FrameKind::Message | FrameKind::Bundle | FrameKind::Handshake => Ok(()),
         }
     }
 

@@ -18,6 +18,7 @@
 //! | 0x02 Fin | entries | 16 bytes each: number (8), status (8) |
 //! | 0x03 Settings | zero | a list (`settings.rs`) |
 //! | 0x04 Bundle | messages | the messages, each with its length in bytes 4 to 7 of its header |
+//! | 0x05 Handshake | zero | a fragment (`handshake.rs`) |
 //! | others below 0x10 | reserved | |
 //! | from 0x10 | the driver's | the driver's |
 //!
@@ -70,6 +71,7 @@ const CREDIT: u8 = 0x01;
 const FIN: u8 = 0x02;
 const SETTINGS: u8 = 0x03;
 const BUNDLE: u8 = 0x04;
+pub(crate) const HANDSHAKE: u8 = 0x05;
 /// Kind that replaces the kind of a message in a bundle when it is given up.
 pub(crate) const VOID: u8 = 0x00;
 /// Maximum size of the settings of a lane, in bytes.
@@ -102,6 +104,8 @@ pub(crate) enum FrameKind {
     Settings,
     /// Several messages of the driver.
     Bundle,
+    /// A fragment of a handshake.
+    Handshake,
     /// A transport kind that this version does not know. It may be ignored.
     Unknown,
 }
@@ -223,6 +227,11 @@ pub(crate) const fn settings() -> [u8; HEADER] {
     own(SETTINGS, 0)
 }
 
+/// Returns the header of a handshake frame, without its positions.
+pub(crate) const fn handshake() -> [u8; HEADER] {
+    [HANDSHAKE, flags::CRITICAL, 0, 0, 0, 0, 0, 0]
+}
+
 /// Returns the header of a FIN, without its positions.
 pub(crate) fn fin(entries: usize) -> [u8; HEADER] {
     own(FIN, u16::try_from(entries).unwrap_or(0))
@@ -334,10 +343,14 @@ impl Header {
         if set & flags::PHASE != 0 {
             return Err(FrameError::Broken("reserved flag of a frame is set"));
         }
-        let reserved =
-            if matches!(number, CREDIT | FIN | SETTINGS | BUNDLE) { !flags::CRITICAL } else { OF_MESSAGES };
-        if number < DRIVER && set & reserved != 0 {
-            return Err(FrameError::Broken("flag that the kind of a frame does not have"));
+        let reserved = if matches!(number, CREDIT | FIN | SETTINGS | BUNDLE | HANDSHAKE) {
+            !flags::CRITICAL
+        } else {
+            OF_MESSAGES
+        };
+        let is_ignorable = number == HANDSHAKE && set & flags::CRITICAL == 0;
+        if number < DRIVER && (set & reserved != 0 || is_ignorable) {
+            return Err(FrameError::Broken("flags that do not fit the kind of a frame"));
         }
         let timed = if number < DRIVER { Some((HEADER, 0)) } else { time_of(received, set) };
         let (bytes, time_left_us) = timed.ok_or(FrameError::Broken("frame shorter than its header"))?;
@@ -350,11 +363,12 @@ impl Header {
             FIN => FrameKind::Fin,
             SETTINGS => FrameKind::Settings,
             BUNDLE => FrameKind::Bundle,
+            HANDSHAKE => FrameKind::Handshake,
             _ if set & flags::CRITICAL != 0 => return Err(FrameError::Kind(number)),
             _ => FrameKind::Unknown,
         };
         let fits = match kind {
-            FrameKind::Message | FrameKind::Unknown => true,
+            FrameKind::Message | FrameKind::Handshake | FrameKind::Unknown => true,
             FrameKind::Announcement => rest >= ANNOUNCEMENT,
             FrameKind::Credit => rest == 0,
             FrameKind::Settings => rest <= MOST_SETTINGS,
@@ -464,6 +478,7 @@ impl Fin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::handshake::Fragment;
     use crate::wire::settings::Settings;
     use std::time::Duration;
 
@@ -487,6 +502,7 @@ mod tests {
             (CREDIT, 0, 9, 8, FrameKind::Credit),
             (SETTINGS, 0, 9, 8, FrameKind::Settings),
             (BUNDLE, 0, 9, 8, FrameKind::Bundle),
+            (HANDSHAKE, flags::CRITICAL, 9, 8, FrameKind::Handshake),
             (0x0f, 0, 9, 8, FrameKind::Unknown),
             (0x00, 0, 9, 8, FrameKind::Unknown),
         ] {
@@ -513,6 +529,8 @@ mod tests {
             frame(CREDIT, flags::TIME_LEFT, 0, 8),
             frame(SETTINGS, 0x80, 0, 8),
             frame(0x0f, flags::TIME_LEFT, 0, 64),
+            frame(HANDSHAKE, 0, 0, 24),
+            frame(HANDSHAKE, 0x81, 0, 24),
             frame(0x40, flags::TIME_LEFT, 0, 11),
             frame(0x40, 0, 0, 7),
             frame(FIN, 0, 0, 8),
@@ -545,6 +563,7 @@ mod tests {
                 FrameKind::Fin => fin(word.into()).to_vec(),
                 FrameKind::Settings => settings().to_vec(),
                 FrameKind::Bundle => bundle(word).to_vec(),
+                FrameKind::Handshake => Fragment::parse(&bytes).unwrap().emit(),
                 _ => head.to_vec(),
             };
             if let (FrameKind::Credit, Some(released)) = (kind, header.released()) {
@@ -554,6 +573,7 @@ mod tests {
             match kind {
                 FrameKind::Fin => again.extend(Fin::parse_all(rest).flat_map(|fin| fin.unwrap().emit())),
                 FrameKind::Settings => again.extend(Settings::parse(rest).unwrap().emit()),
+                FrameKind::Handshake => {}
                 FrameKind::Announcement => {
                     again.extend(Announcement::parse(rest).emit());
                     again.extend(&rest[ANNOUNCEMENT..]);
@@ -580,6 +600,7 @@ mod tests {
             FrameKind::Message,
             FrameKind::Announcement,
             FrameKind::Bundle,
+            FrameKind::Handshake,
         ] {
             assert!(kinds.contains(&kind), "no example of {kind:?}");
         }

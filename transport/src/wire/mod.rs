@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod frame;
+pub(crate) mod handshake;
 pub(crate) mod settings;
 
 /// Size of the largest message that goes by SEND, in bytes, without its header and extensions.

@@ -12,7 +12,7 @@ use crate::wire::LEAST_FRAME;
 use crate::wire::frame::FrameError;
 
 /// Bit of types that a receiver must not ignore if it does not know them.
-const CRITICAL: u16 = 0x8000;
+pub(crate) const CRITICAL: u16 = 0x8000;
 const MAX_MESSAGE: u16 = 1;
 const MAX_FRAME: u16 = 2;
 const LARGE_MESSAGES: u16 = 3;
@@ -33,15 +33,25 @@ pub(crate) struct Settings {
     pub(crate) max_bundle: u32,
 }
 
+/// Appends an entry to a list.
+pub(crate) fn push_entry(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    out.extend(kind.to_le_bytes());
+    out.extend(u16::try_from(value.len()).unwrap_or_default().to_le_bytes());
+    out.extend(value);
+}
+
+/// Returns the type and the value of the first entry of a list, and the rest. `None` if the list is empty or malformed.
+pub(crate) fn split_entry(list: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let (&[kind_low, kind_high, low, high], rest) = list.split_first_chunk::<PREFIX>()?;
+    let (value, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes([low, high])))?;
+    Some((u16::from_le_bytes([kind_low, kind_high]), value, rest))
+}
+
 impl Settings {
     /// Encodes the settings as the body of a frame.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut entry = |kind: u16, value: &[u8]| {
-            out.extend(kind.to_le_bytes());
-            out.extend(u16::try_from(value.len()).unwrap_or_default().to_le_bytes());
-            out.extend(value);
-        };
+        let mut entry = |kind, value: &[u8]| push_entry(&mut out, kind, value);
         entry(MAX_MESSAGE, &self.max_message.to_le_bytes());
         entry(MAX_FRAME, &self.max_frame.to_le_bytes());
         entry(LARGE_MESSAGES, &self.large_messages.to_le_bytes());
@@ -57,11 +67,8 @@ impl Settings {
     /// The first fault, or the number of the first unknown critical entry.
     pub(crate) fn parse(mut body: &[u8]) -> Result<Self, FrameError> {
         let (mut max_message, mut max_frame, mut large_messages, mut max_bundle) = (None, None, None, None);
-        while let Some((&[kind_low, kind_high, low, high], rest)) = body.split_first_chunk::<PREFIX>() {
-            let length = usize::from(u16::from_le_bytes([low, high]));
-            let (value, rest) = rest.split_at_checked(length).ok_or(MALFORMED)?;
+        while let Some((kind, value, rest)) = split_entry(body) {
             body = rest;
-            let kind = u16::from_le_bytes([kind_low, kind_high]);
             let is_new = match kind & !CRITICAL {
                 MAX_MESSAGE => max_message.replace(u64::from_le_bytes(exactly(value)?)).is_none(),
                 MAX_FRAME => max_frame.replace(u32::from_le_bytes(exactly(value)?)).is_none(),

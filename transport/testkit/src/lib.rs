@@ -2,7 +2,7 @@
 //!
 //! Owns the surroundings of a test: processes that are driven line by line, loopback addresses that no other
 //! test uses, temporary directories, a counting allocator, network namespaces, reproducible random numbers,
-//! the changes of hostile peers to their frames, and the examples of `docs/wire.md`. Tests, the conformance
+//! the changes of hostile peers to their frames, and the examples of documents. Tests, the conformance
 //! suite, the simulation of whole nodes and the fault rigs in `examples/` use it.
 //!
 //! It must never depend on a provider, so that the conformance suite stays independent of providers. Nothing
@@ -41,4 +41,4 @@ pub use random::{Random, bytes_of, key, pattern};
 pub use scrape::{Labels, Sample, parse_scrape};
 pub use stepped::{Stepped, Task};
 pub use wait::{wait_readable, wait_until};
-pub use wire_examples::{message_in, wire_examples};
+pub use wire_examples::{key_examples, message_in, wire_examples};

@@ -1,25 +1,38 @@
-//! The examples of `docs/wire.md`, for tests of code that parses or emits frames.
+//! The examples of `docs/wire.md` and `docs/security.md`, for tests of code that parses frames or derives keys.
 
 use std::path::Path;
 
-/// Returns the frames of the document, each with its name.
+/// Returns the frames of `docs/wire.md`, each with its name.
 ///
 /// # Panics
 /// If there is no document, or a line of it is not a name and bytes.
 #[must_use]
 pub fn wire_examples() -> Vec<(String, Vec<u8>)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire.md");
+    examples("wire.md", "```frames")
+}
+
+/// Returns the test vector of the keys in `docs/security.md`, each value with its name.
+///
+/// # Panics
+/// If there is no document, or a line of it is not a name and bytes.
+#[must_use]
+pub fn key_examples() -> Vec<(String, Vec<u8>)> {
+    examples("security.md", "```keys")
+}
+
+/// Returns the examples of a document that follow the line `start`.
+fn examples(document: &str, start: &str) -> Vec<(String, Vec<u8>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(document);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let lines =
-        text.lines().skip_while(|line| *line != "```frames").skip(1).take_while(|line| *line != "```");
+    let lines = text.lines().skip_while(|line| *line != start).skip(1).take_while(|line| *line != "```");
     let byte = |text: &str| u8::from_str_radix(text, 16).unwrap_or_else(|_| panic!("{text:?} is not a byte"));
-    let frame = |line: &str| {
+    let example = |line: &str| {
         let (name, bytes) = line.split_once(": ").unwrap_or_else(|| panic!("{line:?} has no name"));
         (name.to_owned(), bytes.split_whitespace().map(byte).collect())
     };
-    let frames = lines.map(frame).collect::<Vec<_>>();
-    assert!(!frames.is_empty(), "the document has no examples");
-    frames
+    let examples = lines.map(example).collect::<Vec<_>>();
+    assert!(!examples.is_empty(), "{document} has no examples");
+    examples
 }
 
 /// Returns kind, the driver's flags and word of a frame that is one message, and its contents, as far as they are in the

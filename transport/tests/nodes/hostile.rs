@@ -383,6 +383,11 @@ fn unknown_kinds_of_frames_are_counted_or_end_the_session() {
     assert_eq!(unknown.value, 1);
     assert!(peer.send_politely(&frame::build(0x0d, CRITICAL, 0, &[]), 1));
     assert_eq!(node.down(key), PeerDown::UnknownFrame(0x0d));
+    // No node agrees to handshakes yet.
+    let peer = RawPeer::connect(node.address);
+    let key = node.up();
+    assert!(peer.send_politely(&frame::build(0x05, CRITICAL, 0, &[0; 12]), 1));
+    assert_eq!(node.down(key), PeerDown::UnknownFrame(0x05));
 }
 
 /// Builds the announcement of one byte of a peer's memory.

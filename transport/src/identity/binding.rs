@@ -1,0 +1,324 @@
+//! The binding: what both sides of a handshake saw of the session, as a list in the handshake.
+//!
+//! Both lists are equal but for the settings of the sender, so a receiver compares each entry with its own. The first
+//! difference names the field that a node between the two has changed. All bytes come from a peer: nothing here panics.
+#![forbid(unsafe_code)]
+
+use crate::provider::connections::ConnectionKind;
+use crate::session::private_data::{SessionName, Versions};
+use crate::wire::settings::{CRITICAL, push_entry, split_entry};
+use std::fmt;
+use std::num::NonZeroU16;
+use trunkline_verbs::{Gid, QpNumber, SrqNumber};
+
+const VERSION: u16 = 0x0001;
+const CONNECTIONS: u16 = 0x0002;
+const PREVIOUS: u16 = 0x0003;
+const SETTINGS: u16 = 0x0010;
+/// Upper bytes of the ids of the sides: TLS client, then TLS server.
+const SIDES: [u16; 2] = [0x0100, 0x0200];
+/// Names of the entries of a side, by the lower bytes of their ids, from 1.
+const OF_SIDE: [&str; 11] = [
+    "versions",
+    "features",
+    "listener port",
+    "epoch",
+    "session number",
+    "pollers",
+    "UDP port",
+    "SRQ numbers",
+    "INI",
+    "TGT",
+    "GID",
+];
+
+/// One node's view of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Binding {
+    /// Version of the session.
+    pub(crate) version: u8,
+    pub(crate) connections: ConnectionKind,
+    /// In a renewal, value derived from the exchange before.
+    pub(crate) previous: Option<[u8; 32]>,
+    /// TLS client, then TLS server.
+    pub(crate) sides: [Side; 2],
+    /// This node's settings, as in its SETTINGS.
+    pub(crate) settings: Vec<u8>,
+}
+
+/// One side's part in a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Side {
+    pub(crate) versions: Versions,
+    /// Features of its REQ, and of its REP.
+    pub(crate) features: [u8; 2],
+    pub(crate) listener_port: NonZeroU16,
+    pub(crate) session: SessionName,
+    pub(crate) pollers: u16,
+    /// UDP port as carried in its REQ.
+    pub(crate) udp_port: u16,
+    /// SRQ numbers of its REP, by poller.
+    pub(crate) srqs: Vec<SrqNumber>,
+    /// QP of its poller 0.
+    pub(crate) ini: QpNumber,
+    /// QP at which the other side's poller 0 ends.
+    pub(crate) tgt: QpNumber,
+    /// GID of its REQ, as carried in the message.
+    pub(crate) gid: Gid,
+}
+
+impl Binding {
+    /// Encodes the list.
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        push_entry(&mut out, VERSION, &[self.version]);
+        push_entry(&mut out, CONNECTIONS, &[self.connections.code()]);
+        if let Some(previous) = &self.previous {
+            push_entry(&mut out, PREVIOUS, previous);
+        }
+        push_entry(&mut out, SETTINGS, &self.settings);
+        for (side, upper) in self.sides.iter().zip(SIDES) {
+            let srqs = side.srqs.iter().flat_map(|srq| srq.get().to_le_bytes()).collect::<Vec<_>>();
+            let values: [&[u8]; OF_SIDE.len()] = [
+                &[side.versions.highest, side.versions.lowest],
+                &side.features,
+                &side.listener_port.get().to_le_bytes(),
+                &side.session.epoch.to_le_bytes(),
+                &side.session.number.to_le_bytes(),
+                &side.pollers.to_le_bytes(),
+                &side.udp_port.to_le_bytes(),
+                &srqs,
+                &side.ini.get().to_le_bytes(),
+                &side.tgt.get().to_le_bytes(),
+                &side.gid.0,
+            ];
+            for (id, value) in (upper + 1..).zip(values) {
+                push_entry(&mut out, id, value);
+            }
+        }
+        out
+    }
+
+    /// Compares the peer's list with this node's, and returns the peer's settings. Unknown entries are skipped unless
+    /// they are critical.
+    ///
+    /// # Errors
+    /// The first entry that differs, is missing, or is there twice.
+    pub(crate) fn compare<'a>(&self, theirs: &'a [u8]) -> Result<&'a [u8], Field> {
+        let ours = self.emit();
+        let (mut ours, mut theirs) = (&ours[..], theirs);
+        let (mut last, mut settings) = (None, &[][..]);
+        while let Some((id, value, rest)) = split_entry(theirs) {
+            theirs = rest;
+            if last.replace(id).is_some_and(|last| last >= id) {
+                return Err(Field(id));
+            }
+            match split_entry(ours) {
+                Some((next, ..)) if next < id => return Err(Field(next)),
+                Some((next, expected, rest)) if next == id => {
+                    ours = rest;
+                    if id == SETTINGS {
+                        settings = value;
+                    } else if value != expected {
+                        return Err(Field(id));
+                    }
+                }
+                _ if id & CRITICAL != 0 || Field(id).name().is_some() => return Err(Field(id)),
+                _ => {}
+            }
+        }
+        match split_entry(ours) {
+            Some((missing, ..)) => Err(Field(missing)),
+            None if theirs.is_empty() => Ok(settings),
+            None => Err(Field(0)),
+        }
+    }
+}
+
+/// Id of an entry that differs, as in a FAILURE; 0 if the end of the list is malformed. Displays the entry's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Field(pub(crate) u16);
+
+impl Field {
+    fn name(self) -> Option<(&'static str, &'static str)> {
+        let [upper, lower] = self.0.to_be_bytes();
+        let of_side = OF_SIDE.get(usize::from(lower).wrapping_sub(1)).copied();
+        match (self.0, upper) {
+            (VERSION, _) => Some(("version", "")),
+            (CONNECTIONS, _) => Some(("connections", "")),
+            (PREVIOUS, _) => Some(("previous", "")),
+            (SETTINGS, _) => Some(("settings", "")),
+            (_, 1) => of_side.map(|name| (name, " of the TLS client")),
+            (_, 2) => of_side.map(|name| (name, " of the TLS server")),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some((name, side)) => write!(f, "{name}{side}"),
+            None if self.0 == 0 => f.write_str("end of the list"),
+            None => write!(f, "entry {:#06x}", self.0),
+        }
+    }
+}
+
+/// Returns a binding whose values are all different, for tests and fuzzers.
+pub(crate) fn example() -> Binding {
+    let side = |n: u8| Side {
+        versions: Versions { lowest: n, highest: n + 1 },
+        features: [n + 2, n + 3],
+        listener_port: NonZeroU16::MIN.saturating_add(n.into()),
+        session: SessionName { epoch: u64::from(n) << 56 | 5, number: u32::from(n) + 6 },
+        pollers: u16::from(n) + 7,
+        udp_port: u16::from(n) + 8,
+        srqs: vec![SrqNumber::new(u32::from(n) + 9), SrqNumber::new(u32::from(n) + 10)],
+        ini: QpNumber::new(u32::from(n) + 11),
+        tgt: QpNumber::new(u32::from(n) + 12),
+        gid: Gid([n + 13; 16]),
+    };
+    let settings = vec![1, 0, 1, 0, 9];
+    Binding {
+        version: 5,
+        connections: ConnectionKind::Xrc,
+        previous: None,
+        sides: [side(20), side(40)],
+        settings,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Changes one value of a binding, or of the side with this index.
+    type Change = fn(&mut Binding, usize);
+
+    #[test]
+    fn equal_views_are_equal_bytes_but_for_the_settings() {
+        let ours = example();
+        let theirs = Binding { settings: vec![2, 0, 0, 0], ..example() };
+        assert_eq!(ours.compare(&theirs.emit()), Ok(&[2, 0, 0, 0][..]));
+        let renewal = Binding { previous: Some([7; 32]), ..example() };
+        assert_eq!(renewal.compare(&renewal.emit()), Ok(&ours.settings[..]));
+        let start =
+            [1, 0, 1, 0, 5, 2, 0, 1, 0, 1, 0x10, 0, 5, 0, 1, 0, 1, 0, 9, 1, 1, 2, 0, 21, 20, 2, 1, 2, 0];
+        assert!(ours.emit().starts_with(&start), "{:?}", ours.emit());
+    }
+
+    /// Returns bindings that differ from the example in one value, with the name of its field.
+    pub(in crate::identity) fn different() -> Vec<(String, Binding)> {
+        let of_session: [(&str, Change); 3] = [
+            ("version", |binding, _| binding.version = 6),
+            ("connections", |binding, _| binding.connections = ConnectionKind::Rc),
+            ("previous", |binding, _| binding.previous = Some([7; 32])),
+        ];
+        let of_side: [(&str, Change); 14] = [
+            ("versions", |binding, n| binding.sides[n].versions.lowest = 1),
+            ("versions", |binding, n| binding.sides[n].versions.highest = 1),
+            ("features", |binding, n| binding.sides[n].features[0] = 1),
+            ("features", |binding, n| binding.sides[n].features[1] = 1),
+            ("listener port", |binding, n| binding.sides[n].listener_port = NonZeroU16::MAX),
+            ("epoch", |binding, n| binding.sides[n].session.epoch ^= 1 << 63),
+            ("session number", |binding, n| binding.sides[n].session.number += 1),
+            ("pollers", |binding, n| binding.sides[n].pollers += 1),
+            ("UDP port", |binding, n| binding.sides[n].udp_port += 1),
+            ("SRQ numbers", |binding, n| binding.sides[n].srqs.truncate(1)),
+            ("SRQ numbers", |binding, n| binding.sides[n].srqs.swap(0, 1)),
+            ("INI", |binding, n| binding.sides[n].ini = QpNumber::new(1)),
+            ("TGT", |binding, n| binding.sides[n].tgt = QpNumber::new(1)),
+            ("GID", |binding, n| binding.sides[n].gid.0[15] = 1),
+        ];
+        let of_session = of_session.map(|(name, change)| (name.to_owned(), change, 0));
+        let sides = [(0, "client"), (1, "server")];
+        let of_sides = sides.into_iter().flat_map(|(n, side)| {
+            of_side.iter().map(move |&(name, change)| (format!("{name} of the TLS {side}"), change, n))
+        });
+        let changes = of_session.into_iter().chain(of_sides);
+        changes
+            .map(|(name, change, n)| {
+                let mut binding = example();
+                change(&mut binding, n);
+                (name, binding)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_difference_has_the_name_of_its_field() {
+        for (name, theirs) in different() {
+            let ours = example();
+            assert_eq!(ours.compare(&theirs.emit()).unwrap_err().to_string(), name);
+            assert_eq!(theirs.compare(&ours.emit()).unwrap_err().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn missing_second_and_unknown_critical_entries_are_differences() {
+        let ours = example();
+        let entries = |list: &[(u16, Vec<u8>)]| {
+            let mut out = Vec::new();
+            list.iter().for_each(|(id, value)| push_entry(&mut out, *id, value));
+            out
+        };
+        let bytes = ours.emit();
+        let mut list = Vec::new();
+        let mut rest = &bytes[..];
+        while let Some((id, value, after)) = split_entry(rest) {
+            list.push((id, value.to_vec()));
+            rest = after;
+        }
+        assert_eq!((list.len(), entries(&list)), (25, bytes.clone()));
+        for at in 0..list.len() {
+            let field = Field(list[at].0);
+            let (mut without, mut twice) = (list.clone(), list.clone());
+            without.remove(at);
+            assert_eq!(ours.compare(&entries(&without)), Err(field), "without {field}");
+            twice.insert(at, list[at].clone());
+            assert_eq!(ours.compare(&entries(&twice)), Err(field), "{field} twice");
+        }
+        for (id, is_skipped) in
+            [(0, true), (0x20, true), (0x10c, true), (0x7fff, true), (0x8001, false), (0xffff, false)]
+        {
+            let mut with = list.clone();
+            with.insert(list.iter().filter(|entry| entry.0 < id).count(), (id, vec![1, 2, 3]));
+            let expected = if is_skipped { Ok(&ours.settings[..]) } else { Err(Field(id)) };
+            assert_eq!(ours.compare(&entries(&with)), expected, "{id:#x}");
+        }
+        assert_eq!(Field(0x8001).to_string(), "entry 0x8001");
+        for later in [0x20, 0x1f] {
+            let mut with = list.clone();
+            with.splice(3..3, [(0x20, vec![]), (later, vec![])]);
+            let expected = Err(Field(later));
+            assert_eq!(ours.compare(&entries(&with)), expected, "{later:#x} after 0x20");
+        }
+        list.swap(4, 5);
+        assert!(ours.compare(&entries(&list)).is_err(), "out of order");
+        for cut in 0..bytes.len() {
+            assert!(ours.compare(&bytes[..cut]).is_err(), "{cut} bytes");
+        }
+        let error = ours.compare(&[&bytes[..], &[0]].concat()).unwrap_err();
+        assert_eq!(error.to_string(), "end of the list");
+    }
+
+    /// The table of `docs/security.md` has the ids and names of this file.
+    #[test]
+    fn fields_have_the_names_of_the_document() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let mut count = 0;
+        for row in page.lines().filter_map(|line| line.strip_prefix("| 0x0")) {
+            let [id, name, ..] = row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+            for (n, side) in [("1", " of the TLS client"), ("2", " of the TLS server")] {
+                let number = u16::from_str_radix(&id.replace("*n*", n), 16).unwrap();
+                let side = if id.contains("*n*") { side } else { "" };
+                assert_eq!(Field(number).to_string(), format!("{name}{side}"), "{row}");
+            }
+            count += 1;
+        }
+        assert_eq!(count, 4 + OF_SIDE.len());
+    }
+}

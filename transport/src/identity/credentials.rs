@@ -1,0 +1,245 @@
+//! Identity and trust of a node from PEM, and the configurations of TLS made from them.
+
+use super::names::Proven;
+use super::verifier::{MOST_CERTIFICATES, Refused, Verifier, end};
+use crate::wire::handshake::SEALED_TOTAL;
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::sign::any_supported_type;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, TrustAnchor, UnixTime};
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::TimeProvider;
+use rustls::version::TLS13;
+use rustls::{CipherSuite, ClientConfig, NamedGroup, ServerConfig};
+use std::sync::Arc;
+use webpki::{CertRevocationList, EndEntityCert, OwnedCertRevocationList, anchor_from_trusted_cert};
+
+/// ALPN identifier.
+pub(super) const PROTOCOL: &[u8] = b"trunkline";
+/// Largest size of a chain, in bytes: that of its flight without the other messages. Of these the binding and an RSA
+/// signature are the largest, with less than 1 KiB each.
+const LARGEST_CHAIN: usize = SEALED_TOTAL as usize - 2560;
+
+/// Error in the files of an identity or of trust.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// The text is not PEM.
+    #[error("malformed PEM with {part}: {source}")]
+    Pem {
+        /// Contents of the text.
+        part: &'static str,
+        /// Error of the parser.
+        source: pem::Error,
+    },
+    /// The PEM has no section of the expected kind.
+    #[error("no section {0} in the PEM")]
+    Missing(&'static str),
+    /// A certificate or a revocation list is malformed, or has a form that webpki does not support.
+    #[error("unusable {part}: {source}")]
+    Unusable {
+        /// Contents of the section.
+        part: &'static str,
+        /// Error of the parser.
+        source: webpki::Error,
+    },
+    /// The chain has more certificates than peers accept.
+    #[error("a chain of {0} certificates: expected at most 4, without the root")]
+    TooLong(usize),
+    /// The chain does not fit the message that carries it.
+    #[error("certificates of {0} bytes in a chain: expected at most {LARGEST_CHAIN}, without the root")]
+    TooLarge(usize),
+    /// The private key has no supported type.
+    #[error(
+        "unsupported private key: expected Ed25519, ECDSA with P-256 or P-384, or RSA of 2,048 bits or more"
+    )]
+    UnsupportedKey,
+    /// The private key and the first certificate do not match.
+    #[error(
+        "the private key does not match the first certificate: expected the node's own certificate first, and its key"
+    )]
+    KeyMismatch,
+    /// Peers would refuse the certificate.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The provider lacks a cipher suite or a key exchange.
+    #[error("unsuitable cryptographic provider: {0}")]
+    Provider(rustls::Error),
+}
+
+/// Certificates and private key of a node.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    key: Arc<CertifiedKey>,
+    /// First end of validity in the chain.
+    not_after: UnixTime,
+}
+
+impl Identity {
+    /// Reads a chain, the node's own certificate first and the root left out, and its unencrypted private key.
+    ///
+    /// # Errors
+    ///
+    /// If either is malformed, the key does not match, the chain has more than four certificates or too many bytes, or
+    /// the certificate has no usable name. Validity is not checked.
+    pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
+        let chain = sections::<CertificateDer<'static>>(chain, "certificates", "CERTIFICATE")?;
+        if chain.len() > MOST_CERTIFICATES {
+            return Err(IdentityError::TooLong(chain.len()));
+        }
+        let bytes = chain.iter().map(|certificate| certificate.len()).sum();
+        if bytes > LARGEST_CHAIN {
+            return Err(IdentityError::TooLarge(bytes));
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| match source {
+            pem::Error::NoItemsFound => {
+                IdentityError::Missing("PRIVATE KEY, RSA PRIVATE KEY or EC PRIVATE KEY")
+            }
+            source => IdentityError::Pem { part: "the private key", source },
+        })?;
+        let unusable = |source| IdentityError::Unusable { part: "certificate", source };
+        let ends = chain.iter().map(end).collect::<Result<Vec<_>, _>>().map_err(unusable)?;
+        let not_after = ends.into_iter().min().expect("sections of a kind are not empty");
+        let key = any_supported_type(&key).map_err(|_| IdentityError::UnsupportedKey)?;
+        let key = CertifiedKey::new(chain, key);
+        key.keys_match().map_err(|_| IdentityError::KeyMismatch)?;
+        let own = EndEntityCert::try_from(&key.cert[0]).map_err(unusable)?;
+        Proven::new(&own, not_after).ok_or(Refused::NoUsableName)?;
+        Ok(Self { key: Arc::new(key), not_after })
+    }
+}
+
+/// Roots of the peers' certificates, and lists of revoked certificates.
+#[derive(Debug, Clone)]
+pub struct Trust {
+    roots: Arc<[TrustAnchor<'static>]>,
+    lists: Arc<[CertRevocationList<'static>]>,
+}
+
+impl Trust {
+    /// Reads roots. Any of them may sign any name, unless it has constraints.
+    ///
+    /// # Errors
+    ///
+    /// If the PEM or a certificate is malformed, or there is none.
+    pub fn from_pem(roots: &[u8]) -> Result<Self, IdentityError> {
+        let roots = sections::<CertificateDer<'static>>(roots, "roots", "CERTIFICATE")?
+            .iter()
+            .map(|root| Ok(anchor_from_trusted_cert(root)?.to_owned()))
+            .collect::<Result<_, _>>()
+            .map_err(|source| IdentityError::Unusable { part: "root", source })?;
+        Ok(Self { roots, lists: Arc::new([]) })
+    }
+
+    /// Reads revocation lists, which replace earlier ones.
+    ///
+    /// # Errors
+    ///
+    /// If the PEM or a list is malformed, or there is none.
+    pub fn with_revocation_lists(self, lists: &[u8]) -> Result<Self, IdentityError> {
+        let lists = sections::<CertificateRevocationListDer<'static>>(lists, "revocation lists", "X509 CRL")?
+            .iter()
+            .map(|list| OwnedCertRevocationList::from_der(list).map(CertRevocationList::from))
+            .collect::<Result<_, _>>()
+            .map_err(|source| IdentityError::Unusable { part: "revocation list", source })?;
+        Ok(Self { lists, ..self })
+    }
+}
+
+/// Reads all sections of a kind, at least one.
+fn sections<T: PemObject>(
+    pem: &[u8],
+    part: &'static str,
+    kind: &'static str,
+) -> Result<Vec<T>, IdentityError> {
+    let sections = T::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let sections = sections.map_err(|source| IdentityError::Pem { part, source })?;
+    if sections.is_empty() { Err(IdentityError::Missing(kind)) } else { Ok(sections) }
+}
+
+/// Everything that handshakes need, made anew when files change.
+#[derive(Debug)]
+pub struct Credentials {
+    /// Configuration of the TLS client.
+    pub client: Arc<ClientConfig>,
+    /// Configuration of the TLS server.
+    pub server: Arc<ServerConfig>,
+    /// Verifier of both, for chains of live sessions.
+    pub verifier: Arc<Verifier>,
+    /// First end of validity in the node's own chain.
+    pub not_after: UnixTime,
+    pub(super) own: Arc<CertifiedKey>,
+}
+
+impl Credentials {
+    /// Makes configurations for TLS 1.3 with ALPN `trunkline` and certificates on both sides, without tickets,
+    /// resumption, 0-RTT and SNI. Of the provider it uses X25519, AES-256-GCM and ChaCha20-Poly1305.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Provider`] if the provider has none of these.
+    pub fn new(
+        identity: &Identity,
+        trust: &Trust,
+        provider: CryptoProvider,
+        time: Arc<dyn TimeProvider>,
+    ) -> Result<Self, IdentityError> {
+        let provider = Arc::new(restricted(provider));
+        let Trust { roots, lists } = trust.clone();
+        let verifier = Arc::new(Verifier::new(roots, lists, provider.signature_verification_algorithms));
+        let own = Arc::new(SingleCertAndKey::from(identity.key.clone()));
+        let protocols = vec![PROTOCOL.to_vec()];
+
+        let mut client = ClientConfig::builder_with_details(provider.clone(), time.clone())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(IdentityError::Provider)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier.clone())
+            .with_client_cert_resolver(own.clone());
+        client.alpn_protocols.clone_from(&protocols);
+        client.resumption = Resumption::disabled();
+        client.enable_sni = false;
+        client.enable_early_data = false;
+        client.cert_compressors.clear();
+        client.cert_decompressors.clear();
+
+        let mut server = ServerConfig::builder_with_details(provider, time)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(IdentityError::Provider)?
+            .with_client_cert_verifier(verifier.clone())
+            .with_cert_resolver(own);
+        server.alpn_protocols = protocols;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        server.max_early_data_size = 0;
+        server.send_half_rtt_data = false;
+        server.cert_compressors.clear();
+        server.cert_decompressors.clear();
+
+        let (client, server) = (Arc::new(client), Arc::new(server));
+        Ok(Self { client, server, verifier, not_after: identity.not_after, own: identity.key.clone() })
+    }
+}
+
+/// Leaves the suites and the key exchange of the handshake, the faster suite on this processor first.
+fn restricted(mut provider: CryptoProvider) -> CryptoProvider {
+    use CipherSuite::{TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256};
+    let suites = &mut provider.cipher_suites;
+    suites.retain(|suite| matches!(suite.suite(), TLS13_AES_256_GCM_SHA384 | TLS13_CHACHA20_POLY1305_SHA256));
+    suites.sort_by_key(|suite| (suite.suite() == TLS13_CHACHA20_POLY1305_SHA256) == has_aes());
+    provider.kx_groups.retain(|group| group.name() == NamedGroup::X25519);
+    provider
+}
+
+/// Returns true if the processor has instructions for AES-GCM.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}

@@ -1,0 +1,453 @@
+//! The handshake of two nodes, without I/O: frames and time go in, frames and the proof come out.
+//!
+//! TLS runs in the QUIC form of rustls: handshake bytes without records, which this file cuts into frames, and seals once
+//! there are keys. `docs/security.md`, *States*, has the states of both roles. Until the proof a peer is a stranger.
+//! So an exchange holds one flight at a time, rustls reads nothing before it is whole and has the expected messages,
+//! and each failure ends it. All bytes come from a peer: nothing here panics.
+
+use super::binding::{Binding, Field};
+use super::credentials::{Credentials, PROTOCOL};
+use super::flight::{Flight, Incoming};
+use super::keys::{Exported, LABEL, context};
+use super::names::Proven;
+use super::verifier::Refused;
+use crate::wire::frame::FrameError;
+use crate::wire::handshake::{FRAGMENT, Fragment, Part, associated};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::quic::{ClientConnection, Connection, KeyChange, Keys, ServerConnection, Version};
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// Most sealed frames that a client keeps while its ServerHello is unread: the server's flight, and a FAILURE.
+const MOST_WAITING: usize = 8;
+/// Time for each half of a renewal.
+const RENEWAL: Duration = Duration::from_secs(60);
+
+/// Role of a node in TLS, whichever node dialled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
+}
+
+impl Role {
+    /// Returns the role of the node with the epoch `ours`; `None` if the epochs are equal.
+    pub(crate) fn of(ours: u64, theirs: u64) -> Option<Self> {
+        match ours.cmp(&theirs) {
+            Ordering::Less => Some(Self::Client),
+            Ordering::Equal => None,
+            Ordering::Greater => Some(Self::Server),
+        }
+    }
+}
+
+/// Node that ended an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndedBy {
+    ThisNode,
+    Peer,
+    /// The FAILURE came in clear, so any node on the path may have sent it.
+    Unknown,
+}
+
+/// Cause for which an exchange ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) struct Failure {
+    pub(crate) cause: Refused,
+    /// Entry of the binding that differs, with [`Refused::Binding`] only.
+    pub(crate) field: Option<Field>,
+    pub(crate) by: EndedBy,
+}
+
+impl Failure {
+    /// Parses the contents of a FAILURE.
+    fn parse(bytes: &[u8], is_sealed: bool) -> Result<Self, FrameError> {
+        let Ok([c0, c1, f0, f1]) = <[u8; 4]>::try_from(bytes) else {
+            return Err(FrameError::Broken("FAILURE in fragments"));
+        };
+        let cause = Refused::from_code(u16::from_le_bytes([c0, c1]));
+        let id = u16::from_le_bytes([f0, f1]);
+        let field = (cause == Refused::Binding && id != 0).then_some(Field(id));
+        Ok(Self { cause, field, by: if is_sealed { EndedBy::Peer } else { EndedBy::Unknown } })
+    }
+
+    fn emit(self) -> [u8; 4] {
+        let [c0, c1] = self.cause.code().to_le_bytes();
+        let [f0, f1] = self.field.map_or(0, |field| field.0).to_le_bytes();
+        [c0, c1, f0, f1]
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.by {
+            EndedBy::ThisNode => "this node ended the handshake: ",
+            EndedBy::Peer => "the peer ended the handshake: ",
+            EndedBy::Unknown => "the peer, or a node between, ended the handshake: ",
+        })?;
+        match self.field {
+            Some(field) => {
+                write!(f, "the two nodes saw different values of \"{field}\": a node between them changed it")
+            }
+            None => self.cause.fmt(f),
+        }
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(cause: Refused) -> Self {
+        Self { cause, field: None, by: EndedBy::ThisNode }
+    }
+}
+
+impl From<Field> for Failure {
+    fn from(field: Field) -> Self {
+        Self { field: Some(field), ..Refused::Binding.into() }
+    }
+}
+
+impl From<FrameError> for Failure {
+    fn from(error: FrameError) -> Self {
+        tracing::debug!(%error, "malformed handshake");
+        Refused::Malformed.into()
+    }
+}
+
+impl From<rustls::Error> for Failure {
+    fn from(error: rustls::Error) -> Self {
+        tracing::debug!(%error, "handshake refused by TLS");
+        Refused::from(&error).into()
+    }
+}
+
+/// Outcome of an exchange that succeeded.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    pub(crate) proven: Proven,
+    /// The peer's certificates, its own first.
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) exported: Exported,
+    /// The peer's settings, which its SETTINGS must equal.
+    pub(crate) settings: Box<[u8]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    AwaitsHello,
+    AwaitsFlight,
+    AwaitsDone,
+    Proved,
+    Ended,
+}
+
+/// State machine of one handshake.
+///
+/// `handle` takes frames in the order of arrival. After a `true` the caller runs `advance`, which does the cryptography,
+/// until it returns `false`. After every call it sends the frames of `poll_frame`. The proof is there once, after
+/// `handle` or `advance`. Time is passed in, and randomness is the provider's. After an error only `poll_frame` has
+/// something, the FAILURE: later frames are ignored.
+pub(crate) struct Exchange {
+    role: Role,
+    number: u32,
+    credentials: Arc<Credentials>,
+    binding: Binding,
+    state: State,
+    deadline: Time,
+    /// `None` after the last flight was read.
+    tls: Option<Box<Connection>>,
+    /// Handshake keys.
+    keys: Option<Keys>,
+    /// Numbers of sealed frames that were sent and opened.
+    sealed: u64,
+    opened: u64,
+    /// The flight that arrives, `None` unless one is next.
+    incoming: Option<Incoming>,
+    /// A whole flight, which `advance` reads.
+    whole: Option<Vec<u8>>,
+    /// Sealed frames that came before `advance` read the ServerHello.
+    waiting: Vec<Box<[u8]>>,
+    outgoing: VecDeque<Box<[u8]>>,
+    /// At a client, the expected contents of DONE.
+    done: [u8; 32],
+    proof: Option<Box<Proof>>,
+}
+
+impl Exchange {
+    /// Begins an exchange, as a client with a ClientHello. `number` is 0 for the first exchange of a session.
+    ///
+    /// # Errors
+    /// A failure of the provider, such as a lack of random numbers.
+    pub(crate) fn new(
+        role: Role,
+        credentials: &Arc<Credentials>,
+        binding: Binding,
+        number: u32,
+        deadline: Time,
+    ) -> Result<Self, Failure> {
+        let list = binding.emit();
+        let (tls, first) = match role {
+            Role::Client => {
+                // The verifier ignores the name: channels compare names after the handshake.
+                let name = ServerName::IpAddress(Ipv6Addr::UNSPECIFIED.into());
+                let tls = ClientConnection::new(credentials.client.clone(), Version::V1, name, list)?;
+                (Connection::from(tls), Flight::ServerHello)
+            }
+            Role::Server => {
+                let tls = ServerConnection::new(credentials.server.clone(), Version::V1, list)?;
+                (Connection::from(tls), Flight::ClientHello)
+            }
+        };
+        let mut exchange = Self {
+            role,
+            number,
+            credentials: credentials.clone(),
+            binding,
+            state: State::AwaitsHello,
+            deadline,
+            tls: Some(Box::new(tls)),
+            keys: None,
+            sealed: 0,
+            opened: 0,
+            incoming: Some(Incoming::new(first)),
+            whole: None,
+            waiting: Vec::new(),
+            outgoing: VecDeque::new(),
+            done: [0; 32],
+            proof: None,
+        };
+        if role == Role::Client {
+            exchange.write();
+        }
+        Ok(exchange)
+    }
+
+    /// Takes the next frame, whose header was parsed. Returns true if `advance` has a flight to read.
+    ///
+    /// # Errors
+    /// The cause that ends the exchange: the frame is malformed or a FAILURE.
+    pub(crate) fn handle(&mut self, frame: Box<[u8]>) -> Result<bool, Failure> {
+        if self.state == State::Ended {
+            return Ok(false);
+        }
+        self.take(frame).map_err(|failure| self.end(failure))
+    }
+
+    /// Reads a whole flight, if there is one, and answers it. Returns true if the next one is whole already.
+    ///
+    /// # Errors
+    /// The cause that ends the exchange.
+    pub(crate) fn advance(&mut self, now: Time) -> Result<bool, Failure> {
+        let Some(flight) = self.whole.take() else { return Ok(false) };
+        self.read(flight, now).map_err(|failure| self.end(failure))?;
+        Ok(self.whole.is_some())
+    }
+
+    /// Returns the next frame to send, without its positions.
+    pub(crate) fn poll_frame(&mut self) -> Option<Box<[u8]>> {
+        self.outgoing.pop_front()
+    }
+
+    /// Returns the outcome once, after both sides have proved their names.
+    pub(crate) fn take_proof(&mut self) -> Option<Proof> {
+        if self.state == State::Proved { self.proof.take().map(|proof| *proof) } else { None }
+    }
+
+    /// Ends the exchange for a cause that the caller found, with a FAILURE to the peer.
+    pub(crate) fn fail(&mut self, cause: Refused) -> Failure {
+        self.end(cause.into())
+    }
+
+    /// Returns the time of the next `handle_timer`; none after the end.
+    pub(crate) fn next_timer(&self) -> Option<Time> {
+        (!matches!(self.state, State::Proved | State::Ended)).then_some(self.deadline)
+    }
+
+    /// Ends the exchange once its deadline has passed.
+    ///
+    /// # Errors
+    /// [`Refused::TimedOut`] after the deadline.
+    pub(crate) fn handle_timer(&mut self, now: Time) -> Result<(), Failure> {
+        match self.next_timer() {
+            Some(deadline) if deadline <= now => Err(self.fail(Refused::TimedOut)),
+            _ => Ok(()),
+        }
+    }
+
+    fn take(&mut self, mut frame: Box<[u8]>) -> Result<bool, Failure> {
+        let Fragment { exchange, is_sealed, part, offset, total, .. } = Fragment::parse(&frame)?;
+        if exchange != self.number {
+            return Err(FrameError::Broken("handshake frame of another exchange").into());
+        }
+        let header = associated(&frame);
+        let bytes = match &self.keys {
+            _ if !is_sealed => &frame[FRAGMENT..],
+            Some(keys) => {
+                let opened =
+                    keys.remote.packet.decrypt_in_place(self.opened, &header, &mut frame[FRAGMENT..])?;
+                self.opened += 1;
+                opened
+            }
+            None if self.role == Role::Client
+                && self.whole.is_some()
+                && self.waiting.len() < MOST_WAITING =>
+            {
+                self.waiting.push(frame);
+                return Ok(true);
+            }
+            None => return Err(FrameError::Broken("sealed handshake frame before the keys").into()),
+        };
+        match (part, &mut self.incoming) {
+            (Part::Failure, _) => Err(Failure::parse(bytes, is_sealed)?),
+            (Part::Done, _) if self.state == State::AwaitsDone && bytes == self.done => {
+                self.state = State::Proved;
+                Ok(false)
+            }
+            (Part::Tls, Some(incoming)) => {
+                let is_whole =
+                    incoming.take(&Fragment { exchange, is_sealed, part, offset, total, bytes })?;
+                if is_whole {
+                    self.whole = self.incoming.take().map(Incoming::into_bytes);
+                }
+                Ok(is_whole)
+            }
+            _ => Err(FrameError::Broken("handshake frame of another part than expected").into()),
+        }
+    }
+
+    fn read(&mut self, flight: Vec<u8>, now: Time) -> Result<(), Failure> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        tls.read_hs(&flight)?;
+        drop(flight);
+        match (self.role, self.state) {
+            (Role::Client, State::AwaitsHello) => {
+                self.write();
+                self.expect(Flight::Server);
+                for frame in std::mem::take(&mut self.waiting) {
+                    self.take(frame)?;
+                }
+            }
+            (Role::Server, State::AwaitsHello) => {
+                // Before a HelloRetryRequest TLS has chosen no protocol, which ends the exchange here.
+                self.compare()?;
+                self.write();
+                self.expect(Flight::Client);
+            }
+            (Role::Client, _) => {
+                let proof = self.prove()?;
+                self.write();
+                self.done = proof.exported.done();
+                self.finish(proof, State::AwaitsDone);
+                if self.number > 0 {
+                    self.deadline = now + RENEWAL;
+                }
+            }
+            (Role::Server, _) => {
+                let proof = self.prove()?;
+                self.queue(Part::Done, &proof.exported.done());
+                self.finish(proof, State::Proved);
+            }
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, flight: Flight) {
+        self.state = State::AwaitsFlight;
+        self.incoming = Some(Incoming::new(flight));
+    }
+
+    fn finish(&mut self, proof: Proof, state: State) {
+        (self.state, self.proof, self.tls) = (state, Some(Box::new(proof)), None);
+    }
+
+    /// Checks the protocol, and compares the peer's list with this node's. Returns the peer's list, and its settings.
+    fn compare(&self) -> Result<(&[u8], &[u8]), Failure> {
+        let tls = self.tls.as_ref().ok_or(Refused::Malformed)?;
+        if tls.alpn_protocol() != Some(PROTOCOL) {
+            return Err(Refused::NoCommonSuite.into());
+        }
+        let list = tls.quic_transport_parameters().unwrap_or_default();
+        Ok((list, self.binding.compare(list)?))
+    }
+
+    /// Makes the proof from the peer's last flight. rustls has verified the certificates but does not return what the
+    /// verifier found, so they are verified again.
+    fn prove(&self) -> Result<Proof, Failure> {
+        let (theirs, settings) = self.compare()?;
+        let tls = self.tls.as_ref().ok_or(Refused::Malformed)?;
+        let chain = tls.peer_certificates().ok_or(Refused::NoCertificate)?;
+        let now = self.credentials.client.time_provider.current_time().ok_or(Refused::Malformed)?;
+        let proven = self.credentials.verifier.check(chain, now)?;
+        let own = &self.credentials.own.end_entity_cert()?[..];
+        let ours = &self.binding.emit()[..];
+        let context = match self.role {
+            Role::Client => context([ours, theirs], [own, &chain[0]]),
+            Role::Server => context([theirs, ours], [&chain[0], own]),
+        };
+        let exported = Exported::new(|out| tls.export_keying_material(out, LABEL, Some(&context)).map(drop))?;
+        let chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        Ok(Proof { proven, chain, exported, settings: settings.into() })
+    }
+
+    /// Queues what TLS has to send, and takes the handshake keys when it has them.
+    fn write(&mut self) {
+        let Some(mut tls) = self.tls.take() else { return };
+        loop {
+            let mut flight = Vec::new();
+            let change = tls.write_hs(&mut flight);
+            if flight.is_empty() && change.is_none() {
+                break;
+            }
+            if !flight.is_empty() {
+                self.queue(Part::Tls, &flight);
+            }
+            if let Some(KeyChange::Handshake { keys }) = change {
+                self.keys = Some(keys);
+            }
+        }
+        self.tls = Some(tls);
+    }
+
+    /// Queues the frames of a flight, sealed once there are keys.
+    fn queue(&mut self, part: Part, flight: &[u8]) {
+        for fragment in Fragment::all(self.number, self.keys.is_some(), part, flight) {
+            let mut frame = fragment.emit();
+            if let Some(keys) = &self.keys {
+                let header = associated(&frame);
+                let (bytes, tag) = frame[FRAGMENT..].split_at_mut(fragment.bytes.len());
+                let sealed = keys.local.packet.encrypt_in_place(self.sealed, &header, bytes);
+                tag.copy_from_slice(sealed.expect("a frame is short enough for the AEAD").as_ref());
+                self.sealed += 1;
+            }
+            self.outgoing.push_back(frame.into());
+        }
+    }
+
+    fn end(&mut self, failure: Failure) -> Failure {
+        if self.state != State::Ended && failure.by == EndedBy::ThisNode {
+            self.queue(Part::Failure, &failure.emit());
+        }
+        self.state = State::Ended;
+        (self.tls, self.incoming, self.whole, self.proof) = (None, None, None, None);
+        self.waiting = Vec::new();
+        failure
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { role, number, state, .. } = self;
+        f.debug_struct("Exchange")
+            .field("role", role)
+            .field("number", number)
+            .field("state", state)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! Proof of the names of two nodes, by certificates, in a handshake that precedes a session.
+//!
+//! Unfinished: no session uses it. `docs/security.md`, *Identity*, specifies it. A node has an [`Identity`] and [`Trust`], both
+//! from PEM. [`Credentials`] turns them into the configurations of TLS, once per change of files. A [`Verifier`] judges a
+//! peer's chain, and answers with the [`Proven`] names or with the number of the cause. Channels compare [`Expected`] names
+//! with the proven ones.
+//!
+//! Nothing here does I/O. Only `names` may run on a poller: the rest calls webpki, ring and rustls.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `credentials` | identity and trust of a node, and the configurations of TLS |
+//! | `names` | names that a peer has proved, and that a channel expects |
+//! | `verifier` | judgement of a peer's chain |
+//! | `flight` | flights of TLS: reassembly, and the types of their messages |
+//! | `binding` | the list of what both sides saw, and its comparison |
+//! | `keys` | secrets of lanes, derived from the exporter of TLS |
+//! | `exchange` | state machine of a handshake |
+#![forbid(unsafe_code)]
+
+pub(crate) mod binding;
+mod credentials;
+pub(crate) mod exchange;
+pub(crate) mod flight;
+#[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
+pub(crate) mod keys;
+mod names;
+mod verifier;
+
+pub use credentials::{Credentials, Identity, IdentityError, Trust};
+pub use names::{Expected, InvalidName, Name, Proven};
+pub use verifier::{MOST_CERTIFICATES, Refused, Verifier};
+
+/// Protection of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Neither side has proved a name.
+    None,
+    /// Both sides have proved names in a TLS 1.3 handshake.
+    Encrypted,
+}
+
+#[cfg(test)]
+mod tests;
