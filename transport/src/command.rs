@@ -38,6 +38,15 @@ pub(crate) enum Command {
     TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
+    /// The INI of poller 0 is connected to the peer's poller 0, which has this SRQ. Handshake frames leave through it until
+    /// the session is up or closed.
+    #[cfg(feature = "identity")]
+    #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
+    BeginHandshake { peer: PeerKey, number: u32, qp: Arc<dyn QueuePair>, srq: SrqNumber },
+    /// Send a handshake frame, after those before it.
+    #[cfg(feature = "identity")]
+    #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
+    SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
     /// The TGTs of a session are destroyed, so nothing more is received from the peer or READ by it. The
     /// `PeerDown` that follows has the same cause.
     SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
@@ -76,6 +85,14 @@ pub(crate) enum CmCommand {
     Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
     /// A poller found a session unusable.
     Broken { peer: PeerKey, number: u32, cause: PeerDown },
+    /// A handshake frame arrived through the TGT of poller 0, of a session that is not up.
+    #[cfg(feature = "identity")]
+    #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
+    Handshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
+    /// The peer has acknowledged all handshake frames that poller 0 was given.
+    #[cfg(feature = "identity")]
+    #[expect(dead_code, reason = "sessions do not use it yet")]
+    HandshakeSent { peer: PeerKey, number: u32 },
     /// A poller has taken what the removed device had received.
     Emptied { poller: PollerIndex },
     /// A poller has released the removed device.

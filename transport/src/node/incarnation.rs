@@ -12,6 +12,7 @@ use crate::node::options::{NodeOptions, ProviderChoice};
 use crate::poller::crossings::{self, Crossings};
 use crate::provider::connections::{self, ConnectionKind, Connections};
 use crate::provider::{self, Chosen, SOFTWARE};
+use crate::wire::handshake::HANDSHAKE_FRAME;
 use crate::wire::{BATCH, SLOT_BYTES};
 use crate::{ClientAddressCause, PollerIndex, StartError, TakenPort};
 use std::net::{IpAddr, SocketAddr};
@@ -27,6 +28,8 @@ use trunkline_verbs::{
 pub(crate) const SEND_SLOTS: u32 = 256;
 /// Number of completions in a CQ for sends, in addition to the receives.
 const SEND_COMPLETIONS: u32 = 2048;
+/// Number of slots in which poller 0 sends handshake frames: one per session that has no proof yet.
+const HANDSHAKE_SLOTS: u32 = if cfg!(feature = "identity") { 1024 } else { 0 };
 /// Maximum number of connection requests that wait to be handled.
 const BACKLOG: u32 = 256;
 
@@ -69,6 +72,9 @@ pub(crate) struct PollerDevice {
     pub(crate) sends: SendSlots,
     pub(crate) receives: ReceiveSlots,
     pub(crate) crossings: Crossings,
+    /// Slots for handshake frames; `None` at other pollers than 0, and without handshakes.
+    #[cfg(feature = "identity")]
+    pub(crate) handshakes: Option<SendSlots>,
     /// Number of posted receives, and the maximum depth of the SRQ.
     pub(crate) depth: u32,
     pub(crate) depth_limit: u32,
@@ -110,7 +116,9 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
     let slots = usize::try_from(receive_slots(depth).saturating_add(SEND_SLOTS)).unwrap_or(usize::MAX);
     let poller = slots.saturating_mul(SLOT_BYTES).saturating_add(headroom::STACK);
     let pollers = usize::from(options.pollers).saturating_mul(poller);
-    headroom::check(pollers.saturating_add(crossings))
+    let handshakes = usize::try_from(handshake_slots(options, 0)).unwrap_or(usize::MAX);
+    let handshakes = handshakes.saturating_mul(HANDSHAKE_FRAME);
+    headroom::check(pollers.saturating_add(crossings).saturating_add(handshakes))
         .map_err(|cause| StartError::NoRoom { doing: "make pollers and their buffers", cause })?;
     let depth_limit = depth_limit(options, depth, device.attributes());
     let pollers = (0..)
@@ -122,6 +130,7 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
                 PollerIndex(index),
                 depths.0,
                 depths.1,
+                handshake_slots(options, index),
                 &device,
                 &pd,
                 xrcd.as_ref(),
@@ -259,6 +268,7 @@ fn poller_device(
     index: PollerIndex,
     depth: u32,
     depth_limit: u32,
+    handshakes: u32,
     device: &Arc<dyn Device>,
     pd: &Arc<dyn ProtectionDomain>,
     xrcd: Option<&Arc<dyn XrcDomain>>,
@@ -268,7 +278,7 @@ fn poller_device(
     let channel = device.create_completion_channel().map_err(verb("make a completion channel"))?;
     let cq = device
         .create_cq(CqInit {
-            capacity_cqe: (depth_limit + SEND_COMPLETIONS).min(device.attributes().max_cqe),
+            capacity_cqe: (depth_limit + SEND_COMPLETIONS + handshakes).min(device.attributes().max_cqe),
             channel: Some(Arc::clone(&channel)),
             context: u64::from(index.0),
             group: u32::from(index.0),
@@ -288,9 +298,25 @@ fn poller_device(
     receives.extend(pd.as_ref(), receive_slots(depth), start()).map_err(verb("register receive buffers"))?;
     let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES, start())
         .map_err(verb("register send buffers"))?;
+    #[cfg(feature = "identity")]
+    let handshakes = (handshakes > 0)
+        .then(|| SendSlots::new(pd.as_ref(), handshakes, HANDSHAKE_FRAME, start()))
+        .transpose()
+        .map_err(verb("register buffers of handshakes"))?;
     // Receives are posted before a peer can connect.
     receives.post(srq.as_ref(), usize::try_from(depth).unwrap_or(usize::MAX));
-    Ok(PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit })
+    Ok(PollerDevice {
+        channel,
+        cq,
+        srq,
+        sends,
+        receives,
+        crossings,
+        #[cfg(feature = "identity")]
+        handshakes,
+        depth,
+        depth_limit,
+    })
 }
 
 /// Returns the number of receive slots of a poller whose SRQ is this deep.
@@ -298,9 +324,14 @@ pub(crate) fn receive_slots(depth: u32) -> u32 {
     2 * depth + 2 * u32::try_from(BATCH).unwrap_or(u32::MAX)
 }
 
+/// Returns the number of a poller's slots for handshake frames.
+fn handshake_slots(options: &NodeOptions, poller: u16) -> u32 {
+    if options.handshakes && poller == 0 { HANDSHAKE_SLOTS } else { 0 }
+}
+
 /// Returns the maximum depth of an SRQ: the CQ must hold the completion of each receive, too.
 fn depth_limit(options: &NodeOptions, depth: u32, device: &DeviceAttributes) -> u32 {
-    let of_cq = device.max_cqe.saturating_sub(SEND_COMPLETIONS);
+    let of_cq = device.max_cqe.saturating_sub(SEND_COMPLETIONS + handshake_slots(options, 0));
     options.deepest_srq().min(device.max_srq_wr).min(of_cq).max(depth)
 }
 

@@ -95,46 +95,8 @@ impl Node {
         }
         let (cm_sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
         let cm = CmHandle::new(waker);
-        let hosts = options.peer_hosts.clone().unwrap_or_default();
-        let copied =
-            Budget::new("bytes of large messages copied to be READ", options.rendezvous(), 1, &hosts);
-        let sources = BlockPool::new(Access::REMOTE_READ, copied, runtime.clone());
-        let shared = Arc::new(NodeShared {
-            epochs: if mutant!(epoch_is_always_the_same) {
-                Epochs::constant()
-            } else {
-                Epochs::new(&runtime)
-            },
-            unproven: AtomicU64::new(0),
-            unknown_frames: AtomicU64::new(0),
-            runtime: runtime.clone(),
-            limits: Limits {
-                max_message_bytes: options.max_message_bytes,
-                keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
-                poll_for: options.poll_for,
-                idle_keepalive_ms: u64::try_from(options.idle_keepalive.as_millis()).unwrap_or(u64::MAX),
-                ack_timeout: options.ack_timeout,
-                stall_ms: u64::try_from(options.stall_limit.as_millis()).unwrap_or(u64::MAX),
-            },
-            device: CurrentDevice::default(),
-            pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),
-            cm: cm.clone(),
-            sinks: sources.sibling(
-                Access::LOCAL_WRITE,
-                "bytes of large messages received",
-                options.rendezvous(),
-            ),
-            buffers: sources.sibling(Access::REMOTE_READ, "bytes of the program's buffers", UNLIMITED),
-            sources,
-            budgets: NodeBudgets::new(options.budgets, options.pollers, &hosts),
-            hosts,
-            registry: Arc::new(Registry::default()),
-            traffic: Traffic::default(),
-            session_qps: SessionQps::default(),
-            gauges: Gauges::default(),
-            stops: Stops::default(),
-            local_address: OnceLock::new(),
-        });
+        let handles = parts.iter().map(|(part, _)| part.handle.clone()).collect();
+        let shared = share(&options, handles, cm.clone());
         shared.open(&device);
         let mut node = Self {
             process: Process::current(),
@@ -356,6 +318,43 @@ impl Node {
     pub fn is_ended(&self) -> bool {
         self.shared.gauges.is_ended()
     }
+}
+
+/// Makes the state that the machines of a node share.
+pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHandle) -> Arc<NodeShared> {
+    let runtime = options.runtime.clone();
+    let hosts = options.peer_hosts.clone().unwrap_or_default();
+    let copied = Budget::new("bytes of large messages copied to be READ", options.rendezvous(), 1, &hosts);
+    let sources = BlockPool::new(Access::REMOTE_READ, copied, runtime.clone());
+    Arc::new(NodeShared {
+        epochs: if mutant!(epoch_is_always_the_same) { Epochs::constant() } else { Epochs::new(&runtime) },
+        unproven: AtomicU64::new(0),
+        unknown_frames: AtomicU64::new(0),
+        runtime: runtime.clone(),
+        limits: Limits {
+            max_message_bytes: options.max_message_bytes,
+            keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
+            poll_for: options.poll_for,
+            idle_keepalive_ms: u64::try_from(options.idle_keepalive.as_millis()).unwrap_or(u64::MAX),
+            ack_timeout: options.ack_timeout,
+            handshakes: options.handshakes,
+            stall_ms: u64::try_from(options.stall_limit.as_millis()).unwrap_or(u64::MAX),
+        },
+        device: CurrentDevice::default(),
+        pollers,
+        cm,
+        sinks: sources.sibling(Access::LOCAL_WRITE, "bytes of large messages received", options.rendezvous()),
+        buffers: sources.sibling(Access::REMOTE_READ, "bytes of the program's buffers", UNLIMITED),
+        sources,
+        budgets: NodeBudgets::new(options.budgets, options.pollers, &hosts),
+        hosts,
+        registry: Arc::new(Registry::default()),
+        traffic: Traffic::default(),
+        session_qps: SessionQps::default(),
+        gauges: Gauges::default(),
+        stops: Stops::default(),
+        local_address: OnceLock::new(),
+    })
 }
 
 impl Drop for Node {

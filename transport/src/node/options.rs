@@ -103,6 +103,8 @@ pub struct NodeOptions {
     pub(crate) idle_keepalive: Duration,
     pub(crate) ack_timeout: u8,
     pub(crate) allow_unauthenticated: bool,
+    /// True if sessions may begin with a handshake. Nothing sets it yet.
+    pub(crate) handshakes: bool,
 }
 
 impl Default for NodeOptions {
@@ -133,6 +135,7 @@ impl Default for NodeOptions {
             idle_keepalive: Duration::from_secs(10),
             ack_timeout: 15,
             allow_unauthenticated: false,
+            handshakes: false,
         }
     }
 }

@@ -55,6 +55,8 @@ pub(crate) struct Limits {
     pub(crate) ack_timeout: u8,
     /// Time after which a peer that takes nothing loses its session.
     pub(crate) stall_ms: u64,
+    /// True if sessions may begin with a handshake.
+    pub(crate) handshakes: bool,
 }
 
 /// The current device, for observers. The CM machine and the pollers have their own parts of it.

@@ -73,6 +73,12 @@ impl Transport {
             Command::TargetAdded { peer, number, poller, target } => {
                 self.target_added(peer, number, poller, target);
             }
+            #[cfg(feature = "identity")]
+            Command::BeginHandshake { peer, number, qp, srq } => {
+                self.handshakes.begin((peer, number), qp, srq);
+            }
+            #[cfg(feature = "identity")]
+            Command::SendHandshake { peer, number, frame } => self.send_handshake(peer, number, frame),
             Command::SessionUp(session) => self.session_up(session),
             Command::SessionClosed { peer, number, cause } => {
                 self.inbox.is_closing = true;

@@ -14,6 +14,8 @@
 
 use super::Transport;
 use super::crossings::Crossings;
+#[cfg(feature = "identity")]
+use super::handshakes::Handshakes;
 use crate::PeerDown;
 use crate::buffer::ReceiveSlots;
 use crate::command::{CmCommand, Command};
@@ -206,27 +208,49 @@ pub(super) struct Parted {
     pub(super) queues: Attached,
     pub(super) rooms: (SendRoom, ReceiveRoom, Grants),
     pub(super) crossings: Crossings,
+    #[cfg(feature = "identity")]
+    pub(super) handshakes: Handshakes,
 }
 
 /// Divides a device whose receives are posted into parts.
 pub(super) fn part(device: PollerDevice) -> Parted {
-    let PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit } = device;
+    let PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit, .. } = device;
     let homes = crossings.homes();
     let grants = Grants::new(depth / u32::from(homes.max(1)), homes);
     let limit = usize::try_from(depth_limit).unwrap_or(usize::MAX);
     let low_water = usize::try_from(depth / 4).unwrap_or(usize::MAX).max(BATCH);
     let capacity = usize::try_from(cq.capacity_cqe()).unwrap_or(usize::MAX);
+    #[cfg(feature = "identity")]
+    let handshakes = Handshakes::new(device.handshakes);
+    #[cfg(feature = "identity")]
+    let capacity = capacity.saturating_sub(usize::try_from(handshakes.count().1).unwrap_or(usize::MAX));
     let sends = SendRoom::new(sends, capacity.saturating_sub(limit));
     let receives = ReceiveRoom::new(receives, depth, depth_limit, low_water);
-    Parted { queues: Attached { channel, cq, srq }, rooms: (sends, receives, grants), crossings }
+    Parted {
+        queues: Attached { channel, cq, srq },
+        rooms: (sends, receives, grants),
+        crossings,
+        #[cfg(feature = "identity")]
+        handshakes,
+    }
 }
 
 impl Transport {
     /// Takes a new device.
     pub(super) fn take_device(&mut self, device: PollerDevice) {
-        let Parted { queues, rooms, crossings } = part(device);
+        let Parted {
+            queues,
+            rooms,
+            crossings,
+            #[cfg(feature = "identity")]
+            handshakes,
+        } = part(device);
         (self.res.sends, self.res.receives, self.res.grants) = rooms;
         self.crossings = crossings;
+        #[cfg(feature = "identity")]
+        {
+            self.handshakes = handshakes;
+        }
         if let Err(error) = self.queues.attach(queues) {
             tracing::error!(%error, "cannot wait for the completions of the new device");
         }
@@ -264,6 +288,8 @@ impl Transport {
         self.closings.clear();
         self.queues.detach();
         self.res.sends.close();
+        #[cfg(feature = "identity")]
+        self.handshakes.close();
         self.res.receives.close();
         // The granted credit was for receives of the released SRQs.
         self.res.grants = Grants::new(0, self.crossings.homes());

@@ -11,6 +11,7 @@
 //! | `commands.rs` | commands of other machines |
 //! | `sessions.rs` | sessions coming up and going down |
 //! | `crossings.rs` | frames received by one poller for another, over RC |
+//! | `handshakes.rs` | handshake frames of sessions that are not up |
 //! | `timers.rs`, `shutdown.rs` | deadlines; progress of a shutdown |
 //! | `services.rs` | services for the driver: sending, cancelling, reaching a peer |
 //! | `trunks.rs`, `peers.rs`, `targets.rs` | its trunks, peers and TGTs, each with its own state |
@@ -21,6 +22,8 @@
 mod commands;
 pub(crate) mod crossings;
 mod device;
+#[cfg(feature = "identity")]
+mod handshakes;
 mod idle;
 mod peers;
 mod receives;
@@ -72,6 +75,8 @@ pub struct Transport {
     targets: Targets,
     /// Sessions that are ending and wait for frames from other pollers.
     closings: Closings,
+    #[cfg(feature = "identity")]
+    handshakes: handshakes::Handshakes,
     turns: Turns,
     inbox: CommandQueue,
     receiving: Receiving,

@@ -569,6 +569,8 @@ impl Transport {
                 self.turns.count();
                 applied.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))
             }
+            #[cfg(feature = "identity")]
+            (Ok(header), ..) if header.kind == FrameKind::Handshake => self.handshake_arrived(qp, &frame),
             (Ok(header), ..) => self.keep_early(qp, header.kind, frame),
             (Err(error), ..) => Err(error),
         };

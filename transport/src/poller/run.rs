@@ -98,7 +98,13 @@ impl Transport {
         let Parts { index, handle, sleeper, device } = parts;
         let idle =
             if shared.runtime.is_simulated() { Idle::simulated() } else { Idle::new(shared.limits.poll_for) };
-        let Parted { queues: attached, rooms: (sends, receives, grants), crossings } = part(device);
+        let Parted {
+            queues: attached,
+            rooms: (sends, receives, grants),
+            crossings,
+            #[cfg(feature = "identity")]
+            handshakes,
+        } = part(device);
         // A simulation exercises both ways to sleep.
         let sleeps_on_device = !shared.runtime.is_simulated() || shared.runtime.random() % 4 > 0;
         let mut queues = Queues::new(sleeper, handle.waker().clone(), sleeps_on_device);
@@ -112,6 +118,8 @@ impl Transport {
             peers: hash,
             targets: super::Targets::default(),
             closings: super::Closings::default(),
+            #[cfg(feature = "identity")]
+            handshakes,
             turns: super::Turns::default(),
             inbox: CommandQueue::new(handle),
             receiving: super::Receiving::default(),
@@ -357,6 +365,10 @@ impl Transport {
 
     /// Returns true if the poller waits for the acknowledgement of something that it has sent.
     fn awaits_acknowledgement(&self) -> bool {
+        #[cfg(feature = "identity")]
+        if self.handshakes.await_acknowledgement() {
+            return true;
+        }
         self.shutdown.has_begun() || self.trunks.await_acknowledgement(&self.res)
     }
 }

@@ -11,7 +11,11 @@ impl Transport {
     /// Handles a completion of an INI.
     pub(super) fn send_completed(&mut self, completion: &Completion) {
         let (slot, sequence) = parse_wr_id(completion.wr_id);
-        let Some(trunk) = self.trunks.get(slot) else { return };
+        let Some(trunk) = self.trunks.get(slot) else {
+            #[cfg(feature = "identity")]
+            self.handshake_completed(completion);
+            return;
+        };
         let success = completion.status.is_success();
         if !success && trunk.is_live() {
             tracing::debug!(peer = %trunk.peer(), status = completion.status.explain(), "trunk broken");
@@ -94,7 +98,7 @@ impl Transport {
 }
 
 /// Returns why the peer is lost, given the status of a failed completion.
-fn cause_of(status: CompletionStatus) -> PeerDown {
+pub(super) fn cause_of(status: CompletionStatus) -> PeerDown {
     use CompletionStatus as S;
     match status {
         S::RemoteInvalidRequest | S::RemoteOperationError | S::BadResponse => {

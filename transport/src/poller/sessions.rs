@@ -21,6 +21,8 @@ use trunkline_verbs::{QpNumber, Time};
 
 impl Transport {
     pub(super) fn session_up(&mut self, session: Box<SessionUp>) {
+        #[cfg(feature = "identity")]
+        self.handshakes.end((session.peer, session.number));
         if let Some(session) = self.peers.session_up(session) {
             self.activate(*session);
         }
@@ -145,6 +147,8 @@ impl Transport {
     /// Takes down the trunk of a session. Its TGTs are destroyed, and everything received through ours was
     /// taken.
     pub(super) fn session_closed(&mut self, peer: PeerKey, number: u32, cause: PeerDown) {
+        #[cfg(feature = "identity")]
+        self.end_handshake(peer, number);
         if let Some(session) = self.peers.take_pending(peer, number) {
             destroy_ini(&self.res, session.qp.as_ref());
         }
@@ -230,7 +234,7 @@ impl Transport {
 const CLOSING_LIMIT: Duration = Duration::from_secs(1);
 
 /// A session: the peer and our session number.
-type SessionOfPeer = (PeerKey, u32);
+pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// All sessions of a poller that are ending.
 #[derive(Debug, Default)]

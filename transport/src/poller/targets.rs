@@ -30,6 +30,11 @@ const UNANNOUNCED: usize = 8;
 /// credit, and each grants at least as much as the peer knows to be left.
 const UNCREDITED: u32 = 64;
 
+/// Maximum number of handshake frames through a target. The longest handshake has 11: a ClientHello, the flight of the TLS
+/// client, and a FAILURE.
+#[cfg(feature = "identity")]
+const HANDSHAKES: u8 = 12;
+
 /// A TGT that may receive messages for us.
 #[derive(Debug)]
 pub(super) struct Target {
@@ -49,6 +54,9 @@ pub(super) struct Target {
     turn: (u32, u32),
     /// Number of its frames that wait for their peer's turn and use no credit.
     uncredited: u32,
+    /// Number of handshake frames that came through it.
+    #[cfg(feature = "identity")]
+    handshakes: u8,
     /// True if the peer broke the rules: its messages are ignored until the TGT is destroyed.
     broken: bool,
 }
@@ -68,6 +76,8 @@ impl Target {
             early: None,
             turn,
             uncredited: 0,
+            #[cfg(feature = "identity")]
+            handshakes: 0,
             broken: false,
         }
     }
@@ -161,8 +171,7 @@ impl Target {
         if u16::from(header.target) != res.index.0 {
             return Err(FrameError::Broken("frame for another poller than it came to"));
         }
-        // No node agrees to the feature yet.
-        if header.kind == FrameKind::Handshake {
+        if header.kind == FrameKind::Handshake && !res.shared.limits.handshakes {
             return Err(FrameError::Kind(HANDSHAKE));
         }
         Ok(header)
@@ -181,6 +190,22 @@ impl Target {
         res.grants
             .apply_header(pair, res.time.now_ms(), header.want, header.released())
             .map_err(|violation| FrameError::Broken(violation.0))
+    }
+
+    /// Counts a handshake frame.
+    ///
+    /// # Errors
+    /// When the peer has sent its settings, or more frames than a handshake has.
+    #[cfg(feature = "identity")]
+    pub(super) fn count_handshake(&mut self) -> Result<(), FrameError> {
+        if self.pair.is_some() || self.early.is_some() {
+            return Err(FrameError::Broken("handshake frame after its settings"));
+        }
+        if self.handshakes >= HANDSHAKES {
+            return Err(FrameError::Broken("more handshake frames than a handshake has"));
+        }
+        self.handshakes += 1;
+        Ok(())
     }
 
     /// Returns true if the peer may send a frame of this kind before the session is up here: its Settings,

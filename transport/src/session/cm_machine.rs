@@ -243,6 +243,9 @@ impl CmMachine {
             CmCommand::Broken { peer, number, cause } => {
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
             }
+            // No session begins with a handshake yet.
+            #[cfg(feature = "identity")]
+            CmCommand::Handshake { .. } | CmCommand::HandshakeSent { .. } => {}
             CmCommand::Emptied { poller } => self.emptied(poller),
             CmCommand::Released { poller } => self.released(poller),
             CmCommand::Drained { poller } => {

@@ -47,8 +47,7 @@ impl Trunk {
 
     /// Returns the cause if the device can only share memory with its peers, and does not with this one.
     pub(crate) fn not_shared(&self) -> Option<PeerDown> {
-        let path = self.pipeline.qp().path().filter(|path| path.name == QpPath::NONE)?;
-        Some(PeerDown::NotShared(path.why))
+        not_shared(self.pipeline.qp())
     }
 
     /// Returns the packet payload of the failed work with this number, if it is larger than any that got
@@ -159,6 +158,12 @@ impl Trunk {
             }
         }
     }
+}
+
+/// Returns the cause if the device can only share memory with its peers, and does not with the one of this QP.
+pub(crate) fn not_shared(qp: &dyn QueuePair) -> Option<PeerDown> {
+    let path = qp.path().filter(|path| path.name == QpPath::NONE)?;
+    Some(PeerDown::NotShared(path.why))
 }
 
 /// Destroys an INI that is in ERR or has never sent anything.

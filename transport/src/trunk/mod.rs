@@ -35,8 +35,12 @@ mod signals;
 mod timers;
 
 pub(crate) use ending::destroy_ini;
+#[cfg(feature = "identity")]
+pub(crate) use ending::not_shared;
 pub(crate) use outbound::Outbound;
 pub(crate) use pipeline::parse_wr_id;
+#[cfg(feature = "identity")]
+pub(crate) use pipeline::wr_id;
 pub(crate) use queue::{Cancelling, MessageQueue};
 pub(crate) use resources::{ReceiveRoom, Resources, SendRoom};
 

@@ -202,6 +202,11 @@ impl Work {
     }
 }
 
+/// Returns the work request number of a trunk's place and a sequence number.
+pub(crate) fn wr_id(slot: usize, sequence: u64) -> u64 {
+    (slot as u64) << SEQUENCE_BITS | sequence & SEQUENCES
+}
+
 /// Splits a work request number into trunk and sequence.
 pub(crate) fn parse_wr_id(wr_id: u64) -> (usize, u64) {
     let slot = usize::try_from(wr_id >> SEQUENCE_BITS).unwrap_or(usize::MAX);
@@ -533,7 +538,7 @@ impl Pipeline {
 
     /// Returns the work request number of a place of the queue.
     fn wr_id(&self, at: usize) -> u64 {
-        (self.slot as u64) << SEQUENCE_BITS | (self.first + at as u64) & SEQUENCES
+        wr_id(self.slot, self.first + at as u64)
     }
 
     /// Builds the work request for a place of the queue, with this part of registered memory.

@@ -3,7 +3,7 @@
 
 use super::{Resources, Trunk};
 use crate::buffer::Received;
-use crate::wire::frame::{FrameError, FrameKind, Header};
+use crate::wire::frame::{FrameError, FrameKind, HANDSHAKE, Header};
 use crate::wire::settings::Settings;
 use crate::wire::{BUNDLE_BYTES, BUNDLED_BYTES};
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
@@ -81,7 +81,9 @@ impl Trunk {
                 res.shared.unknown_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            FrameKind::Credit | FrameKind::Message | FrameKind::Bundle | FrameKind::Handshake => Ok(()),
+            FrameKind::Credit | FrameKind::Message | FrameKind::Bundle => Ok(()),
+            // Sessions that are up have no handshakes yet.
+            FrameKind::Handshake => Err(FrameError::Kind(HANDSHAKE)),
         }
     }
 

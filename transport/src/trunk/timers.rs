@@ -255,6 +255,7 @@ mod tests {
         poll_for: Duration::ZERO,
         ack_timeout: 15,
         stall_ms: 60_000,
+        handshakes: false,
     };
 
     /// Returns the silence after which a peer is probed, in milliseconds, up to a minute.

@@ -1,0 +1,423 @@
+//! Pollers without a CM machine: a test connects their QPs, gives their commands and takes their reports.
+
+use super::*;
+use crate::command::{CmHandle, Command, PollerHandle};
+use crate::node::incarnation::{DeviceShared, Intake, Opened, open};
+use crate::node::share;
+use crate::node::shared::NodeShared;
+use crate::poller::{Begun, OfNode, Parts};
+use crate::wire::SEND_QUEUE_DEPTH;
+use crate::wire::frame::{self, HANDSHAKE};
+use crate::{Connections, InProcessNetwork, NodeOptions, PollerIndex};
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use trunkline_machine::Sleeper;
+use trunkline_testkit::{HandMadeConnection, wait_until};
+use trunkline_verbs::{
+    Access, IoAddress, Memory, MemoryRegion, QpInit, QueueCapacities, Sge, SharedReceiveQueue, SrqInit,
+    SrqKind,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Two pollers of a node.
+struct Pollers {
+    transports: Vec<Transport>,
+    device: Arc<DeviceShared>,
+    shared: Arc<NodeShared>,
+    address: IpAddr,
+    /// TGTs, which exist as long as this handle.
+    targets: RefCell<Vec<Arc<dyn QueuePair>>>,
+    _sleeper: Sleeper,
+}
+
+impl Pollers {
+    fn new(network: &InProcessNetwork, connections: Connections, handshakes: bool) -> Self {
+        let options = NodeOptions::new().pollers(2).in_process(network).connections(connections);
+        let options = NodeOptions { handshakes, ..options };
+        let address = options.listens_on()[0].ip();
+        let Opened { shared: device, pollers, .. } = open(&options, &options.listens_on()).unwrap();
+        let part = |(index, device)| {
+            let (sleeper, waker) = options.runtime.sleeper().unwrap();
+            let index = PollerIndex(index);
+            Parts { index, handle: PollerHandle::new(index, waker), sleeper, device }
+        };
+        let parts = (0..).zip(pollers).map(part).collect::<Vec<_>>();
+        let (sleeper, waker) = options.runtime.sleeper().unwrap();
+        let handles = parts.iter().map(|part| part.handle.clone()).collect();
+        let shared = share(&options, handles, CmHandle::new(waker));
+        let device = Arc::new(device);
+        shared.open(&device);
+        let of_node = || OfNode { shared: Arc::clone(&shared), alive: shared.gauges.machine() };
+        let transports = parts.into_iter().map(|part| Transport::new(part, of_node()).unwrap()).collect();
+        Self { transports, device, shared, address, targets: RefCell::default(), _sleeper: sleeper }
+    }
+
+    fn pair(connections: Connections) -> (Self, Self) {
+        let network = InProcessNetwork::new();
+        (Self::new(&network, connections, true), Self::new(&network, connections, true))
+    }
+
+    /// Takes a turn of each poller. Returns what they report.
+    fn turn(&mut self) -> Vec<CmCommand> {
+        for transport in &mut self.transports {
+            match transport.begin_turn() {
+                Begun::Round => {
+                    while transport.poll_event().is_some() {}
+                    transport.begin_work();
+                    while transport.poll_event().is_some() {}
+                    transport.flush_round();
+                    transport.end_turn(BTreeMap::new);
+                }
+                Begun::LookAgain => drop(transport.sleep_unless(false, None)),
+                Begun::Over(_) => {}
+            }
+        }
+        std::iter::from_fn(|| self.shared.cm.next_command()).collect()
+    }
+
+    fn key(&self) -> PeerKey {
+        PeerKey::new(SocketAddr::new(self.address, 1))
+    }
+
+    fn tell(&self, command: impl Fn() -> Command) {
+        self.shared.pollers.iter().for_each(|poller| poller.command(command()));
+    }
+
+    fn send(&self, peer: PeerKey, number: u32, frames: &[Vec<u8>]) {
+        for frame in frames {
+            let frame = frame.clone().into_boxed_slice();
+            self.shared.pollers[0].command(Command::SendHandshake { peer, number, frame });
+        }
+    }
+
+    fn slots(&self) -> (u32, u32) {
+        self.transports[0].handshakes.count()
+    }
+
+    /// Connects an INI to a peer, for a session of both sides with this number.
+    fn dial(&self, to: &Self, number: u32, poller: u16) -> Arc<dyn QueuePair> {
+        let (near, far) = (&self.device, &to.device);
+        let (pd, send_cq) = (Some(Arc::clone(&near.pd)), Some(Arc::clone(&near.cqs[0])));
+        let capacities = QueueCapacities {
+            max_send_wr: u32::try_from(SEND_QUEUE_DEPTH).unwrap(),
+            max_send_sge: 1,
+            ..QueueCapacities::default()
+        };
+        let kind = near.connections.sending();
+        let receive_cq = matches!(near.intake, Intake::Rc(_)).then(|| Arc::clone(&near.cqs[0]));
+        let ini = QpInit { pd, send_cq, receive_cq, capacities, ..QpInit::new(kind) };
+        let ini = near.device.create_qp(ini).unwrap();
+        let tgt = QpInit::new(far.connections.receiving());
+        let tgt = match &far.intake {
+            Intake::Xrc(xrcd) => QpInit { xrcd: Some(Arc::clone(xrcd)), ..tgt },
+            Intake::Rc(srqs) => QpInit {
+                pd: Some(Arc::clone(&far.pd)),
+                send_cq: Some(Arc::clone(&far.cqs[0])),
+                receive_cq: Some(Arc::clone(&far.cqs[0])),
+                srq: Some(Arc::clone(&srqs[0])),
+                capacities: QueueCapacities { max_send_wr: 1, max_send_sge: 1, ..QueueCapacities::default() },
+                ..tgt
+            },
+        };
+        let tgt = far.device.create_qp(tgt).unwrap();
+        for (qp, peer, other) in [(&ini, to.address, &tgt), (&tgt, self.address, &ini)] {
+            let steps = HandMadeConnection::new(peer, other.number()).steps();
+            steps.iter().for_each(|step| qp.modify(step).unwrap());
+        }
+        let (peer, target) = (self.key(), tgt.number());
+        to.targets.borrow_mut().push(tgt);
+        to.tell(|| Command::TargetAdded { peer, number, poller, target });
+        ini
+    }
+
+    /// Begins a handshake over a new INI.
+    fn begin(&self, to: &Self, number: u32, srq: SrqNumber) -> Arc<dyn QueuePair> {
+        let (peer, ini) = (to.key(), self.dial(to, number, 0));
+        let qp = Arc::clone(&ini);
+        self.shared.pollers[0].command(Command::BeginHandshake { peer, number, qp, srq });
+        ini
+    }
+
+    /// Ends a session as the CM machine does.
+    fn close(&self, peer: PeerKey, number: u32, ini: &dyn QueuePair) {
+        ini.destroy().unwrap();
+        self.tell(|| Command::SessionClosed { peer, number, cause: PeerDown::Closed });
+    }
+
+    /// Makes an SRQ without receives.
+    fn empty_srq(&self) -> Arc<dyn SharedReceiveQueue> {
+        let Intake::Xrc(xrcd) = &self.device.intake else { panic!("over XRC only") };
+        let kind = SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&self.device.cqs[0]) };
+        let pd = Arc::clone(&self.device.pd);
+        self.device.device.create_srq(SrqInit { pd, kind, max_wr: 1, max_sge: 1, context: 0 }).unwrap()
+    }
+
+    /// Sends a frame without the code under test. Keep the region until it has arrived.
+    fn post(&self, ini: &dyn QueuePair, remote_srq: SrqNumber, frame: &[u8]) -> Arc<dyn MemoryRegion> {
+        let memory = Memory::zeroed(frame.len()).unwrap();
+        memory.write(0, frame).unwrap();
+        let region = self.device.pd.register(Arc::clone(&memory), Access::empty()).unwrap();
+        let length = u32::try_from(frame.len()).unwrap();
+        let sge = Sge { address: memory.address(0), length, lkey: region.lkey() };
+        let data = SendData::Gather(slice::from_ref(&sge));
+        let (operation, flags) = (SendOperation::Send, SendFlags::SIGNALED);
+        ini.post_send(&[SendRequest { wr_id: 0, operation, data, flags, remote_srq }]).unwrap();
+        region
+    }
+}
+
+/// Takes turns of both sides until a report of `near` is accepted.
+fn until<T>(
+    what: &str,
+    near: &mut Pollers,
+    far: &mut Pollers,
+    mut pick: impl FnMut(CmCommand) -> Option<T>,
+) -> T {
+    wait_until(what, LIMIT, || {
+        far.turn();
+        near.turn().into_iter().find_map(&mut pick)
+    })
+}
+
+fn is_sent(command: &CmCommand) -> Option<u32> {
+    if let CmCommand::HandshakeSent { number, .. } = command { Some(*number) } else { None }
+}
+
+fn broken(command: CmCommand) -> Option<(u32, PeerDown)> {
+    if let CmCommand::Broken { number, cause, .. } = command { Some((number, cause)) } else { None }
+}
+
+fn flight(is_sealed: bool, length: usize) -> Vec<Vec<u8>> {
+    let bytes = (0u8..=250).cycle().take(length).collect::<Vec<_>>();
+    Fragment::all(0, is_sealed, Part::Tls, &bytes).map(|fragment| fragment.emit()).collect()
+}
+
+#[test]
+fn flights_go_both_ways_before_the_session_is_up() {
+    for connections in [Connections::Xrc, Connections::Rc] {
+        let (mut near, mut far) = Pollers::pair(connections);
+        let (a, b) = (near.key(), far.key());
+        near.begin(&far, 1, far.device.srqs[0]);
+        far.begin(&near, 1, near.device.srqs[0]);
+        let (hello, mut answer) = (flight(false, 4096), flight(false, 1000));
+        answer.extend(flight(true, 12_288));
+        assert_eq!((hello.len(), answer.len()), (3, 8));
+        near.send(b, 1, &hello);
+        let (mut received, mut answered, mut sent) = (Vec::new(), Vec::new(), [0, 0]);
+        wait_until("the answer is acknowledged", LIMIT, || {
+            for command in near.turn() {
+                sent[0] += usize::from(is_sent(&command).is_some());
+                if let CmCommand::Handshake { peer, number: 1, frame } = command {
+                    assert_eq!(peer, b);
+                    answered.push(frame.into_vec());
+                }
+            }
+            for command in far.turn() {
+                sent[1] += usize::from(is_sent(&command).is_some());
+                if let CmCommand::Handshake { peer, number: 1, frame } = command {
+                    assert_eq!(peer, a);
+                    received.push(frame.into_vec());
+                    if received.len() == hello.len() {
+                        far.send(a, 1, &answer);
+                    }
+                }
+            }
+            (answered.len() == answer.len() && sent[1] > 0).then_some(())
+        });
+        assert!(received == hello && answered == answer, "in order, over {connections:?}");
+        assert_eq!(sent, [1, 1], "reported once for all frames");
+        for side in [&near, &far] {
+            assert_eq!(side.slots(), (1024, 1024));
+            assert!(!side.transports[0].handshakes.await_acknowledgement());
+        }
+    }
+}
+
+#[test]
+fn peer_without_receives_holds_one_slot_until_its_session_ends() {
+    let (mut near, mut far) = Pollers::pair(Connections::Xrc);
+    let (b, srq) = (far.key(), far.empty_srq());
+    let stuck = near.begin(&far, 1, srq.number().unwrap());
+    let frames = flight(true, 12_288);
+    near.send(b, 1, &frames);
+    near.send(b, 1, &frames[..2]);
+    near.begin(&far, 2, far.device.srqs[0]);
+    near.send(b, 2, &frames);
+    let sent = until("the other session is served", &mut near, &mut far, |command| is_sent(&command));
+    assert_eq!((sent, near.slots()), (2, (1023, 1024)));
+    assert!(near.transports[0].handshakes.await_acknowledgement());
+    near.send(b, 1, &frames[..1]);
+    let cause = until("a tenth frame is refused", &mut near, &mut far, broken);
+    assert!(matches!(cause, (1, PeerDown::RefusedHere(_))), "{cause:?}");
+    near.close(b, 1, &*stuck);
+    wait_until("the slot is free", LIMIT, || {
+        near.turn();
+        (near.slots() == (1024, 1024)).then_some(())
+    });
+    near.tell(|| Command::SessionClosed { peer: b, number: 1, cause: PeerDown::Closed });
+    near.turn();
+    assert_eq!(near.slots(), (1024, 1024), "once");
+}
+
+#[test]
+fn late_completion_changes_nothing() {
+    let (mut near, mut far) = Pollers::pair(Connections::Xrc);
+    let (b, srq) = (far.key(), far.empty_srq());
+    let ends = [1, 2].map(|number| {
+        let ini = near.begin(&far, number, srq.number().unwrap());
+        near.send(b, number, &flight(false, 1));
+        (number, ini)
+    });
+    wait_until("both are posted", LIMIT, || {
+        near.turn();
+        (near.slots().0 == 1022).then_some(())
+    });
+    let late = |near: &mut Pollers, place, sequence| {
+        let wr_id = wr_id(place, sequence);
+        near.transports[0].send_completed(&Completion { wr_id, ..Completion::default() });
+        let flushed = CompletionStatus::WorkRequestFlushed;
+        near.transports[0].send_completed(&Completion { wr_id, status: flushed, ..Completion::default() });
+        assert!(near.turn().is_empty());
+    };
+    let [(first, ini), _second] = ends;
+    near.close(b, first, &*ini);
+    wait_until("the first is closed", LIMIT, || {
+        near.turn();
+        (near.slots().0 == 1023).then_some(())
+    });
+    // The slot is used again, under another sequence number.
+    near.begin(&far, first, srq.number().unwrap());
+    near.send(b, first, &flight(false, 1));
+    wait_until("a third is posted", LIMIT, || {
+        near.turn();
+        (near.slots().0 == 1022).then_some(())
+    });
+    late(&mut near, PLACE, 0);
+    late(&mut near, PLACE, u64::from(u32::MAX) + 2);
+    // A trunk that was freed.
+    late(&mut near, 0, 1);
+    assert_eq!(near.slots().0, 1022);
+    far.turn();
+}
+
+#[test]
+fn frame_that_the_peer_refuses_ends_the_session() {
+    let (mut near, mut far) = Pollers::pair(Connections::Xrc);
+    let b = far.key();
+    near.begin(&far, 1, SrqNumber::new(0x00ab_cdef));
+    near.send(b, 1, &flight(false, 4096));
+    assert_eq!(until("it ends", &mut near, &mut far, broken), (1, PeerDown::AccessRefused));
+    assert_eq!(near.slots(), (1024, 1024));
+    near.shared.pollers[0].command(Command::ReleaseDevice);
+    until("the device is released", &mut near, &mut far, |command| {
+        matches!(command, CmCommand::Released { .. }).then_some(())
+    });
+    assert_eq!(near.slots(), (0, 0));
+}
+
+#[test]
+fn sessions_wait_for_a_slot_in_turn() {
+    let (mut near, mut far) = Pollers::pair(Connections::Xrc);
+    let (b, srq) = (far.key(), far.empty_srq());
+    let slots = SendSlots::new(&*near.device.pd, 1, HANDSHAKE_FRAME, IoAddress(1 << 40)).unwrap();
+    near.transports[0].handshakes = Handshakes::new(Some(slots));
+    let stuck = near.begin(&far, 1, srq.number().unwrap());
+    near.send(b, 1, &flight(false, 1));
+    for number in [2, 3] {
+        near.begin(&far, number, far.device.srqs[0]);
+        near.send(b, number, &flight(false, 4096));
+    }
+    for _ in 0..100 {
+        far.turn();
+        assert!(near.turn().is_empty(), "no slot is free");
+    }
+    near.close(b, 1, &*stuck);
+    let mut sent = Vec::new();
+    wait_until("both are sent", LIMIT, || {
+        far.turn();
+        sent.extend(near.turn().iter().filter_map(is_sent));
+        (sent.len() == 2).then_some(())
+    });
+    sent.sort_unstable();
+    assert_eq!((&sent[..], near.slots()), (&[2, 3][..], (1, 1)));
+}
+
+#[test]
+fn frames_that_no_handshake_has_end_the_session() {
+    let (mut near, mut far) = Pollers::pair(Connections::Xrc);
+    let small = flight(false, 1).remove(0);
+    let with_length = |length| [&small[..], &vec![0; length]].concat()[..length].to_vec();
+    let to_poller_1 = [&small[..7], &[1], &small[8..]].concat();
+    let settings = frame::settings().to_vec();
+    let rows: [(&str, u16, usize, Vec<Vec<u8>>); 6] = [
+        ("more handshake frames", 0, 0, vec![small.clone(); 13]),
+        ("invalid length", 0, 0, vec![with_length(FRAGMENT)]),
+        ("invalid length", 0, 0, vec![with_length(HANDSHAKE_FRAME + 1)]),
+        ("another poller", 0, 1, vec![to_poller_1]),
+        ("another poller", 1, 0, vec![small.clone()]),
+        ("after its settings", 0, 0, vec![settings, small.clone()]),
+    ];
+    for (number, (what, from, to, frames)) in (1..).zip(rows) {
+        let ini = far.dial(&near, number, from);
+        let srq = near.device.srqs[to];
+        let _regions = frames.iter().map(|frame| far.post(&*ini, srq, frame)).collect::<Vec<_>>();
+        let (mut arrived, expected) = (0, if frames.len() == 13 { 12 } else { 0 });
+        let (of, cause) = until(what, &mut near, &mut far, |command| {
+            arrived += usize::from(matches!(command, CmCommand::Handshake { .. }));
+            broken(command)
+        });
+        let PeerDown::Misbehaved(why) = cause else { panic!("{what}: {cause}") };
+        assert!(of == number && why.contains(what), "{what}: {why}");
+        assert_eq!(arrived, expected, "{what}");
+    }
+    // All lengths between are taken.
+    let ini = far.dial(&near, 7, 0);
+    let _regions = [FRAGMENT + 1, HANDSHAKE_FRAME]
+        .map(|length| far.post(&*ini, near.device.srqs[0], &with_length(length)));
+    let mut lengths = Vec::new();
+    wait_until("both arrive", LIMIT, || {
+        far.turn();
+        for command in near.turn() {
+            let CmCommand::Handshake { frame, number: 7, .. } = command else { panic!("{command:?}") };
+            lengths.push(frame.len());
+        }
+        (lengths == [FRAGMENT + 1, HANDSHAKE_FRAME]).then_some(())
+    });
+}
+
+#[test]
+fn peer_answers_whole_flights_only() {
+    let (mut near, mut far) = Pollers::pair(Connections::Xrc);
+    let srq = far.empty_srq();
+    near.begin(&far, 1, srq.number().unwrap());
+    near.send(far.key(), 1, &flight(false, 4096));
+    near.turn();
+    let failure = Fragment::all(0, false, Part::Failure, &[0; 4]).map(|fragment| fragment.emit());
+    let ini = far.dial(&near, 1, 0);
+    let frames = failure.chain(flight(false, 1)).collect::<Vec<_>>();
+    let _regions = frames.iter().map(|frame| far.post(&*ini, near.device.srqs[0], frame)).collect::<Vec<_>>();
+    let mut arrived = Vec::new();
+    let (_, cause) = until("it ends", &mut near, &mut far, |command| match command {
+        CmCommand::Handshake { frame, .. } => {
+            arrived.push(frame.into_vec());
+            None
+        }
+        other => broken(other),
+    });
+    assert!(matches!(cause, PeerDown::Misbehaved(why) if why.contains("a part of a flight")), "{cause}");
+    assert_eq!(arrived, frames[..1], "a failure is taken at any time");
+}
+
+#[test]
+fn node_without_handshakes_knows_no_such_frames() {
+    let network = InProcessNetwork::new();
+    let mut near = Pollers::new(&network, Connections::Xrc, false);
+    let mut far = Pollers::new(&network, Connections::Xrc, true);
+    assert_eq!(near.slots(), (0, 0));
+    let ini = far.dial(&near, 1, 0);
+    let _regions = far.post(&*ini, near.device.srqs[0], &flight(false, 1)[0]);
+    let cause = until("it ends", &mut near, &mut far, broken);
+    assert_eq!(cause, (1, PeerDown::UnknownFrame(HANDSHAKE)));
+}
