@@ -121,7 +121,7 @@ impl Levels {
 
 /// Progress of the proof of both names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Proof {
+enum ProofState {
     /// The first pair of connections is not complete.
     Pairing,
     /// The handshake is under way.
@@ -137,7 +137,7 @@ struct Session {
     number: u32,
     /// Features of all its requests and replies.
     features: Features,
-    proof: Proof,
+    proof: ProofState,
     remote: Option<SessionName>,
     welcome: Option<Welcome>,
     /// The peer's session that our dials answer.
@@ -265,10 +265,10 @@ impl Machine {
 
     /// Returns the progress of the proof in the current session.
     #[cfg(test)]
-    fn proof(&self) -> Proof {
+    fn proof(&self) -> ProofState {
         match &self.state {
             SessionState::Open(session) => session.proof,
-            _ => Proof::Pairing,
+            _ => ProofState::Pairing,
         }
     }
 
@@ -398,7 +398,7 @@ impl Machine {
             && session.features != hello.features
         {
             if session.features == Features::HANDSHAKE {
-                let is_proven = session.proof == Proof::Done;
+                let is_proven = session.proof == ProofState::Done;
                 return Err(if is_proven { Refusal::IdentityRequired } else { Refusal::Stale });
             }
             if hello.echo.is_some() || known == Some(hello.session) {
@@ -453,7 +453,7 @@ impl Machine {
         if session.number != number {
             return;
         }
-        if session.proof == Proof::Pairing && session.is_joined_by_another(welcome.session) {
+        if session.proof == ProofState::Pairing && session.is_joined_by_another(welcome.session) {
             let accepted = |&(_, target): &(u16, &Target)| *target != Target::Absent;
             let dropped = (0..).zip(&session.targets).filter(accepted);
             actions.extend(dropped.map(|(poller, _)| Action::DropTarget { number, poller }));
@@ -540,9 +540,9 @@ impl Machine {
     pub(crate) fn peer_proved(&mut self, number: u32) {
         if let SessionState::Open(session) = &mut self.state
             && session.number == number
-            && session.proof == Proof::Exchanging
+            && session.proof == ProofState::Exchanging
         {
-            session.proof = Proof::PeerProved;
+            session.proof = ProofState::PeerProved;
         }
     }
 
@@ -550,10 +550,12 @@ impl Machine {
     #[cfg_attr(not(test), expect(dead_code, reason = "no node has an identity yet"))]
     pub(crate) fn proved(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) {
         let SessionState::Open(session) = &mut self.state else { return };
-        if session.number != number || !matches!(session.proof, Proof::Exchanging | Proof::PeerProved) {
+        if session.number != number
+            || !matches!(session.proof, ProofState::Exchanging | ProofState::PeerProved)
+        {
             return;
         }
-        session.proof = Proof::Done;
+        session.proof = ProofState::Done;
         session.deadline = now + HANDSHAKE_LIMIT;
         session.dial_others(actions);
         self.complete(now, actions);
@@ -562,7 +564,7 @@ impl Machine {
     /// Returns true if the peer may dial others than its first INI in that session, which has a handshake.
     fn admits_others(&self, name: SessionName) -> bool {
         matches!(&self.state, SessionState::Open(session)
-            if session.remote == Some(name) && session.proof >= Proof::PeerProved)
+            if session.remote == Some(name) && session.proof >= ProofState::PeerProved)
     }
 
     /// Ends the session after a failure or a close. A transient failure of a session that was never up is
@@ -638,10 +640,12 @@ impl Machine {
             }
             SessionState::Open(session) if session.up_since.is_none() && session.deadline <= now => {
                 let number = session.number;
-                let dialled = if session.proof == Proof::Done { session.answered.len() } else { 1 };
+                let dialled = if session.proof == ProofState::Done { session.answered.len() } else { 1 };
                 let is_answered = session.answered.iter().take(dialled).all(|answered| *answered);
                 let cause = match session.proof {
-                    Proof::Exchanging | Proof::PeerProved => PeerDown::RefusedHere("the handshake timed out"),
+                    ProofState::Exchanging | ProofState::PeerProved => {
+                        PeerDown::RefusedHere("the handshake timed out")
+                    }
                     _ if is_answered => PeerDown::NoConnectionBack,
                     _ => PeerDown::Unreachable,
                 };
@@ -682,7 +686,7 @@ impl Machine {
         let mut session = Box::new(Session {
             number,
             features,
-            proof: if features == Features::NONE { Proof::Done } else { Proof::Pairing },
+            proof: if features == Features::NONE { ProofState::Done } else { ProofState::Pairing },
             remote: echo,
             welcome: None,
             echo,
@@ -715,7 +719,7 @@ impl Machine {
     fn complete(&mut self, now: Time, actions: &mut Vec<Action>) {
         let SessionState::Open(session) = &mut self.state else { return };
         let whole = session.up_since.is_none()
-            && session.proof == Proof::Done
+            && session.proof == ProofState::Done
             && session.answered.iter().all(|&answered| answered)
             && !session.targets.is_empty()
             && session.targets.iter().all(|&target| target == Target::Arrived);
@@ -734,8 +738,8 @@ impl Session {
     fn pair(&mut self, actions: &mut Vec<Action>) {
         let is_complete =
             self.answered.first() == Some(&true) && self.targets.first() == Some(&Target::Arrived);
-        if is_complete && self.proof == Proof::Pairing {
-            self.proof = Proof::Exchanging;
+        if is_complete && self.proof == ProofState::Pairing {
+            self.proof = ProofState::Exchanging;
             actions.push(Action::Prove { number: self.number });
         }
     }
@@ -747,7 +751,7 @@ impl Session {
 
     /// Asks for the INIs after the first, once, if the proof does not have to come first.
     fn dial_others(&mut self, actions: &mut Vec<Action>) {
-        if self.proof != Proof::Done || std::mem::replace(&mut self.all_dialled, true) {
+        if self.proof != ProofState::Done || std::mem::replace(&mut self.all_dialled, true) {
             return;
         }
         let pollers = u16::try_from(self.answered.len()).unwrap_or(u16::MAX);

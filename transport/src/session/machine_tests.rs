@@ -409,7 +409,7 @@ impl World {
         if !machine.is_with(from) || machine.current() != Some(of.number) {
             return;
         }
-        if machine.proof() == Proof::Pairing {
+        if machine.proof() == ProofState::Pairing {
             self.early.push(Packet::Flight { to, flight, from, of });
             return;
         }
