@@ -744,9 +744,9 @@ impl Session {
         }
     }
 
-    /// Returns true if a request has joined our dial, and the first reply names another session.
+    /// Returns true if a request has joined our dial, and a reply names another session.
     fn is_joined_by_another(&self, answering: SessionName) -> bool {
-        self.echo.is_none() && self.welcome.is_none() && self.remote.is_some_and(|joined| joined != answering)
+        self.echo.is_none() && self.remote.is_some_and(|joined| joined != answering)
     }
 
     /// Asks for the INIs after the first, once, if the proof does not have to come first.
