@@ -11,7 +11,7 @@ use crate::identity::{
     exchange::{Exchange, Failure, Proof, Role},
     flight::{Flight, Incoming},
 };
-use crate::session::private_data::{Hello, Refusal, Welcome};
+use crate::session::private_data::{Features, Hello, Refusal, Welcome};
 use crate::wire::frame::{Announcement, DRIVER, Fin, FrameKind, Header, SETTLED, Settled, bundled};
 #[cfg(feature = "identity")]
 use crate::wire::handshake::Part;
@@ -73,8 +73,8 @@ pub fn frame(data: &[u8]) {
 /// Parses the private data of a handshake as each of its messages, and checks that the parsed values survive
 /// a round trip.
 pub fn handshake(data: &[u8]) {
-    if let Ok(hello) = Hello::parse(data) {
-        assert_eq!(Hello::parse(&hello.emit()), Ok(hello), "a hello comes back");
+    if let Ok(hello) = Hello::parse(data, Features::HANDSHAKE) {
+        assert_eq!(Hello::parse(&hello.emit(), Features::HANDSHAKE), Ok(hello), "a hello comes back");
     }
     if let Ok(welcome) = Welcome::parse(data) {
         assert_eq!(Welcome::parse(&welcome.emit()), Ok(welcome), "a welcome comes back");

@@ -99,6 +99,7 @@ impl CmMachine {
         number: u32,
     ) -> bool {
         let welcome = Welcome {
+            features: self.peer(key).machine.features(),
             session: SessionName { epoch: self.shared.epochs.of(key.address()), number },
             srqs: self.endpoints.srqs(),
         };

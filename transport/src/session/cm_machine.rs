@@ -8,8 +8,8 @@
 
 use super::absence::Presence;
 use super::backoff::Pace;
-use super::endpoints::Endpoints;
-use super::machine::{Action, Machine, Numbers};
+use super::endpoints::{Endpoints, Role};
+use super::machine::{Action, Levels, Machine, Numbers};
 use super::peers::{HALF_OPEN, HALF_OPEN_OF_HOST, PeerSession, Peers};
 use super::proof::Cookies;
 use crate::LogLimit;
@@ -80,6 +80,7 @@ pub(crate) struct CmMachine {
     pub(super) refused: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
+    pub(super) levels: Levels,
     /// Rate of attempts that begin early because callers wait.
     pace: Pace,
     /// Watch of the node, and its next time.
@@ -127,6 +128,7 @@ impl CmMachine {
             refused: LogLimit::default(),
             cookies,
             numbers: Numbers::default(),
+            levels: Levels::None,
             pace: Pace::default(),
             watch,
             socket,
@@ -295,9 +297,9 @@ impl CmMachine {
     pub(super) fn peer(&mut self, key: PeerKey) -> &mut PeerSession {
         let shared = &self.shared;
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
-        let numbers = &self.numbers;
+        let (levels, numbers) = (self.levels, &self.numbers);
         self.peers.add(key, || {
-            let machine = Machine::new(shared.epochs.of(key.address()), pollers, numbers.clone());
+            let machine = Machine::new(shared.epochs.of(key.address()), pollers, levels, numbers.clone());
             (machine, shared.hosts.learn(key))
         })
     }
@@ -430,6 +432,9 @@ impl CmMachine {
                     peer.machine.fail(now, number, cause, false, actions);
                 }
             }
+            // No session of this node has a handshake yet.
+            Action::Prove { .. } => {}
+            Action::DropTarget { number, poller } => self.endpoints.discard(key, number, Role::Tgt(poller)),
             Action::Up { number, welcome } => self.up(key, number, &welcome, actions),
             Action::Close { number } => {
                 self.endpoints.close(key, number);

@@ -35,6 +35,7 @@ impl CmMachine {
         }
         let (source, port) = self.source_for(key, peer)?;
         let hello = Hello {
+            features: peer.machine.features(),
             listener_port: port,
             session: peer.machine.name(number),
             echo,

@@ -359,7 +359,7 @@ impl Endpoints {
         }
     }
 
-    /// Drops the endpoint of an INI whose request was refused. The session goes on without it.
+    /// Drops an endpoint whose request was refused, or that has no place in the session. The session goes on.
     pub(crate) fn discard(&mut self, peer: PeerKey, number: u32, role: Role) {
         let Some(end) = self.sessions.get_mut(&(peer, number)).and_then(|ends| ends.remove(&role)) else {
             return;

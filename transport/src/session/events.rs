@@ -36,6 +36,12 @@ impl CmMachine {
         {
             return self.prove(peer, number, poller, cookie);
         }
+        if let (Role::Ini(_), CmEventKind::Rejected(RejectReason::CONSUMER)) = (role, &event.kind)
+            && Refusal::parse(&event.private_data) == Some(Refusal::Feature)
+            && self.drive(peer, |machine, actions| machine.feature_refused(now, number, actions))
+        {
+            return;
+        }
         match event.kind {
             CmEventKind::Established => match role {
                 Role::Ini(poller) => match Welcome::parse(&event.private_data) {

@@ -23,7 +23,7 @@
 //!
 //! The first of a session's INIs is dialled alone. The others follow when the peer has shown that it is
 //! there, by an answer or by a cookie. So a request with a forged address makes this node send a single
-//! request.
+//! request. In a session with HANDSHAKE the others follow when both nodes have proved their names.
 //!
 //! Requests come here only when their sender has proved its address (`requests.rs`).
 //!
@@ -40,11 +40,17 @@
 //! | same epoch, later number, no echo | older | ours is over, a new one accepts |
 //! | same epoch, earlier number | later | refused as stale (it was in flight too long) |
 //! | from an incarnation with a setting that we must not ignore and do not know | any | refused by the setting's number, and so ends our own dial |
+//! | without HANDSHAKE, and this node requires names | any | refused as one without identity |
+//! | with HANDSHAKE and our own epoch | any | refused as nonsense, ours lives on |
+//! | with HANDSHAKE, of a poller after the first | names not proved | refused as nonsense |
+//! | without HANDSHAKE | with it | refused: as stale before the proof, as one without identity after it |
+//! | with HANDSHAKE | our own dial without it | ours is over, a new one accepts and dials with it |
+//! | with HANDSHAKE | that one, without it | refused as stale |
 //! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
 #![forbid(unsafe_code)]
 
 use super::backoff::Backoff;
-use super::private_data::{Cookie, Hello, Refusal, SessionName, Welcome};
+use super::private_data::{Cookie, Features, Hello, Refusal, SessionName, Welcome};
 use crate::{Connect, PeerDown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,6 +68,10 @@ pub(crate) enum Action {
     Dial { number: u32, poller: u16, echo: Option<SessionName> },
     /// Notify the pollers that the session is up.
     Up { number: u32, welcome: Welcome },
+    /// Begin the handshake on the first pair of connections. [`Machine::proved`] ends it.
+    Prove { number: u32 },
+    /// End the connection of one of the peer's INIs. The session goes on.
+    DropTarget { number: u32, poller: u16 },
     /// Take down everything that was made for the session.
     Close { number: u32 },
     /// Notify the pollers that the peer is down. Comes after the `Close`.
@@ -91,9 +101,43 @@ enum Target {
     Arrived,
 }
 
+/// Levels of the sessions that a node makes. `docs/security.md`, *Levels*, has the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Levels {
+    /// Without a handshake: the node has no identity.
+    None,
+    /// With a handshake.
+    Encrypted,
+    /// With a handshake, or without one if the peer has no identity.
+    Either,
+}
+
+impl Levels {
+    /// Returns the features that the node knows. The first dial of an attempt wants all of them.
+    pub(crate) fn features(self) -> Features {
+        if self == Self::None { Features::NONE } else { Features::HANDSHAKE }
+    }
+}
+
+/// Progress of the proof of both names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ProofState {
+    /// The first pair of connections is not complete.
+    Pairing,
+    /// The handshake is under way.
+    Exchanging,
+    /// The peer has proved its name, and may have received the proof of ours. So it may dial its other INIs.
+    PeerProved,
+    /// Both names are proved, or the session has no handshake.
+    Done,
+}
+
 #[derive(Debug)]
 struct Session {
     number: u32,
+    /// Features of all its requests and replies.
+    features: Features,
+    proof: ProofState,
     remote: Option<SessionName>,
     welcome: Option<Welcome>,
     /// The peer's session that our dials answer.
@@ -146,6 +190,7 @@ impl Numbers {
 pub(crate) struct Machine {
     epoch: u64,
     pollers: u16,
+    levels: Levels,
     numbers: Numbers,
     state: SessionState,
     /// True if a session was up before.
@@ -160,11 +205,12 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Creates the machine of an unknown peer. `epoch` and `pollers` are this node's.
-    pub(crate) fn new(epoch: u64, pollers: u16, numbers: Numbers) -> Self {
+    /// Creates the machine of an unknown peer. The other parameters are this node's.
+    pub(crate) fn new(epoch: u64, pollers: u16, levels: Levels, numbers: Numbers) -> Self {
         Self {
             epoch,
             pollers,
+            levels,
             numbers,
             state: SessionState::Idle,
             was_up: false,
@@ -188,6 +234,14 @@ impl Machine {
         SessionName { epoch: self.epoch, number }
     }
 
+    /// Returns the features of the current session.
+    pub(crate) fn features(&self) -> Features {
+        match &self.state {
+            SessionState::Open(session) => session.features,
+            _ => self.levels.features(),
+        }
+    }
+
     /// Returns true if a request echoes the current session, which only the peer can know.
     pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
         hello.echo.is_some() && hello.echo == self.current().map(|number| self.name(number))
@@ -207,6 +261,15 @@ impl Machine {
     #[cfg(test)]
     pub(crate) fn pretend_it_was_up(&mut self) {
         self.was_up = true;
+    }
+
+    /// Returns the progress of the proof in the current session.
+    #[cfg(test)]
+    fn proof(&self) -> ProofState {
+        match &self.state {
+            SessionState::Open(session) => session.proof,
+            _ => ProofState::Pairing,
+        }
     }
 
     /// Returns true if the current session is up.
@@ -268,7 +331,7 @@ impl Machine {
         if self.is_idle() || mutant!(second_session_is_dialed) {
             match self.backoff.not_before(now) {
                 Some(until) => self.state = SessionState::Backoff { until, pause: Pause::Whole },
-                None => self.open(now, None, actions),
+                None => self.open(now, None, self.levels.features(), actions),
             }
         }
         if waits && let SessionState::Backoff { until, pause: pause @ Pause::Whole } = &mut self.state {
@@ -306,6 +369,13 @@ impl Machine {
         if self.closed {
             return Err(Refusal::ShuttingDown);
         }
+        if self.levels == Levels::Encrypted && hello.features == Features::NONE {
+            return Err(Refusal::IdentityRequired);
+        }
+        if hello.features == Features::HANDSHAKE && hello.session.epoch == self.epoch {
+            // Equal epochs have no roles. Our own dial goes on.
+            return Err(Refusal::Malformed);
+        }
         if hello.echo.is_some() && !self.is_echoed(hello) {
             return Err(Refusal::Stale);
         }
@@ -320,6 +390,24 @@ impl Machine {
                 self.fail(now, number, PeerDown::UnknownSetting(setting), false, actions);
             }
             return Err(Refusal::Setting(setting));
+        }
+        if hello.features == Features::HANDSHAKE && hello.poller > 0 && !self.admits_others(hello.session) {
+            return Err(Refusal::Malformed);
+        }
+        if let SessionState::Open(session) = &self.state
+            && session.features != hello.features
+        {
+            if session.features == Features::HANDSHAKE {
+                let is_proven = session.proof == ProofState::Done;
+                return Err(if is_proven { Refusal::IdentityRequired } else { Refusal::Stale });
+            }
+            if hello.echo.is_some() || known == Some(hello.session) {
+                return Err(Refusal::Stale);
+            }
+            if known.is_none() {
+                // The nodes dial at once. We repeat our dial, in a session with the peer's features.
+                self.replace(now, PeerDown::Replaced, actions);
+            }
         }
         match known {
             Some(name) if name == hello.session => {}
@@ -336,7 +424,7 @@ impl Machine {
             None => {}
         }
         if self.current().is_none() {
-            self.open(now, Some(hello.session), actions);
+            self.open(now, Some(hello.session), hello.features, actions);
         }
         let SessionState::Open(session) = &mut self.state else { return Err(Refusal::Malformed) };
         session.remote = Some(hello.session);
@@ -365,6 +453,13 @@ impl Machine {
         if session.number != number {
             return;
         }
+        if session.proof == ProofState::Pairing && session.is_joined_by_another(welcome.session) {
+            let accepted = |&(_, target): &(u16, &Target)| *target != Target::Absent;
+            let dropped = (0..).zip(&session.targets).filter(accepted);
+            actions.extend(dropped.map(|(poller, _)| Action::DropTarget { number, poller }));
+            session.targets.clear();
+            (session.remote, session.is_accepted) = (None, false);
+        }
         let consistent = session.remote.is_none_or(|remote| remote == welcome.session)
             && session.welcome.as_ref().is_none_or(|earlier| *earlier == welcome);
         if !consistent {
@@ -376,6 +471,10 @@ impl Machine {
         if let Some(setting) = unknown_setting {
             return self.fail(now, number, PeerDown::UnknownSetting(setting), false, actions);
         }
+        if session.features != welcome.features {
+            let cause = PeerDown::Misbehaved("it agreed to other features than this node wants");
+            return self.fail(now, number, cause, false, actions);
+        }
         if !session.fits(welcome.pollers()) {
             let cause = PeerDown::Misbehaved("two numbers of pollers for one session");
             self.fail(now, number, cause, false, actions);
@@ -385,6 +484,7 @@ impl Machine {
         if let Some(answered) = session.answered.get_mut(usize::from(poller)) {
             *answered = true;
         }
+        session.pair(actions);
         session.dial_others(actions);
         self.complete(now, actions);
     }
@@ -411,10 +511,60 @@ impl Machine {
         if session.number != number {
             return;
         }
-        if let Some(target) = session.targets.get_mut(usize::from(poller)) {
+        if let Some(target @ Target::Accepted) = session.targets.get_mut(usize::from(poller)) {
             *target = Target::Arrived;
         }
+        session.pair(actions);
         self.complete(now, actions);
+    }
+
+    /// Handles a refusal of an INI because the peer lacks a feature. Returns true if the machine dials once more,
+    /// without the features.
+    pub(crate) fn feature_refused(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) -> bool {
+        let SessionState::Open(session) = &self.state else { return false };
+        // A peer that has named itself has the feature.
+        let may_repeat = self.levels == Levels::Either
+            && session.number == number
+            && session.features != Features::NONE
+            && session.remote.is_none();
+        if may_repeat {
+            actions.push(Action::Close { number });
+            self.open(now, None, Features::NONE, actions);
+        }
+        may_repeat
+    }
+
+    /// Handles the proof of the peer's name, while this node's may still be on its way. The TLS client calls it
+    /// when it has sent its Finished.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no node has an identity yet"))]
+    pub(crate) fn peer_proved(&mut self, number: u32) {
+        if let SessionState::Open(session) = &mut self.state
+            && session.number == number
+            && session.proof == ProofState::Exchanging
+        {
+            session.proof = ProofState::PeerProved;
+        }
+    }
+
+    /// Handles the end of the handshake: both names are proved.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no node has an identity yet"))]
+    pub(crate) fn proved(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) {
+        let SessionState::Open(session) = &mut self.state else { return };
+        if session.number != number
+            || !matches!(session.proof, ProofState::Exchanging | ProofState::PeerProved)
+        {
+            return;
+        }
+        session.proof = ProofState::Done;
+        session.deadline = now + HANDSHAKE_LIMIT;
+        session.dial_others(actions);
+        self.complete(now, actions);
+    }
+
+    /// Returns true if the peer may dial others than its first INI in that session, which has a handshake.
+    fn admits_others(&self, name: SessionName) -> bool {
+        matches!(&self.state, SessionState::Open(session)
+            if session.remote == Some(name) && session.proof >= ProofState::PeerProved)
     }
 
     /// Ends the session after a failure or a close. A transient failure of a session that was never up is
@@ -485,11 +635,20 @@ impl Machine {
     /// Handles the passage of time.
     pub(crate) fn tick(&mut self, now: Time, actions: &mut Vec<Action>) {
         match &self.state {
-            SessionState::Backoff { until, .. } if *until <= now => self.open(now, None, actions),
+            SessionState::Backoff { until, .. } if *until <= now => {
+                self.open(now, None, self.levels.features(), actions);
+            }
             SessionState::Open(session) if session.up_since.is_none() && session.deadline <= now => {
                 let number = session.number;
-                let is_answered = session.answered.iter().all(|answered| *answered);
-                let cause = if is_answered { PeerDown::NoConnectionBack } else { PeerDown::Unreachable };
+                let dialled = if session.proof == ProofState::Done { session.answered.len() } else { 1 };
+                let is_answered = session.answered.iter().take(dialled).all(|answered| *answered);
+                let cause = match session.proof {
+                    ProofState::Exchanging | ProofState::PeerProved => {
+                        PeerDown::RefusedHere("the handshake timed out")
+                    }
+                    _ if is_answered => PeerDown::NoConnectionBack,
+                    _ => PeerDown::Unreachable,
+                };
                 self.fail(now, number, cause, false, actions);
             }
             _ => {}
@@ -522,10 +681,12 @@ impl Machine {
         self.state = SessionState::Idle;
     }
 
-    fn open(&mut self, now: Time, echo: Option<SessionName>, actions: &mut Vec<Action>) {
+    fn open(&mut self, now: Time, echo: Option<SessionName>, features: Features, actions: &mut Vec<Action>) {
         let number = self.numbers.next();
         let mut session = Box::new(Session {
             number,
+            features,
+            proof: if features == Features::NONE { ProofState::Done } else { ProofState::Pairing },
             remote: echo,
             welcome: None,
             echo,
@@ -558,6 +719,7 @@ impl Machine {
     fn complete(&mut self, now: Time, actions: &mut Vec<Action>) {
         let SessionState::Open(session) = &mut self.state else { return };
         let whole = session.up_since.is_none()
+            && session.proof == ProofState::Done
             && session.answered.iter().all(|&answered| answered)
             && !session.targets.is_empty()
             && session.targets.iter().all(|&target| target == Target::Arrived);
@@ -572,9 +734,24 @@ impl Machine {
 }
 
 impl Session {
-    /// Asks for the INIs after the first, once.
+    /// Asks for the handshake, once, if the first pair of connections is complete.
+    fn pair(&mut self, actions: &mut Vec<Action>) {
+        let is_complete =
+            self.answered.first() == Some(&true) && self.targets.first() == Some(&Target::Arrived);
+        if is_complete && self.proof == ProofState::Pairing {
+            self.proof = ProofState::Exchanging;
+            actions.push(Action::Prove { number: self.number });
+        }
+    }
+
+    /// Returns true if a request has joined our dial, and a reply names another session.
+    fn is_joined_by_another(&self, answering: SessionName) -> bool {
+        self.echo.is_none() && self.remote.is_some_and(|joined| joined != answering)
+    }
+
+    /// Asks for the INIs after the first, once, if the proof does not have to come first.
     fn dial_others(&mut self, actions: &mut Vec<Action>) {
-        if std::mem::replace(&mut self.all_dialled, true) {
+        if self.proof != ProofState::Done || std::mem::replace(&mut self.all_dialled, true) {
             return;
         }
         let pollers = u16::try_from(self.answered.len()).unwrap_or(u16::MAX);

@@ -13,6 +13,7 @@ const PEER: u64 = 22;
 
 fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) -> Hello {
     Hello {
+        features: Features::NONE,
         listener_port: NonZeroU16::new(1).unwrap(),
         session: SessionName { epoch, number },
         echo: echo.map(|number| SessionName { epoch: ME, number }),
@@ -26,18 +27,36 @@ fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) 
 fn welcome(epoch: u64, number: u32, pollers: u16) -> Welcome {
     assert!(pollers <= MAX_POLLERS);
     Welcome {
+        features: Features::NONE,
         session: SessionName { epoch, number },
         srqs: (0..u32::from(pollers)).map(SrqNumber::new).collect(),
     }
 }
 
 fn new(epoch: u64, pollers: u16) -> Machine {
-    Machine::new(epoch, pollers, Numbers::default())
+    machine(epoch, pollers, Levels::None)
+}
+
+fn machine(epoch: u64, pollers: u16, levels: Levels) -> Machine {
+    Machine::new(epoch, pollers, levels, Numbers::default())
+}
+
+/// Returns all pairs of levels, with the features of their sessions.
+fn level_pairs() -> impl Iterator<Item = ([Levels; 2], Option<Features>)> {
+    let all = [Levels::None, Levels::Encrypted, Levels::Either];
+    all.into_iter().flat_map(move |first| all.map(|second| [first, second])).map(|levels| {
+        let features = match levels {
+            [Levels::None, Levels::Encrypted] | [Levels::Encrypted, Levels::None] => None,
+            [Levels::None, _] | [_, Levels::None] => Some(Features::NONE),
+            _ => Some(Features::HANDSHAKE),
+        };
+        (levels, features)
+    })
 }
 
 /// Returns a machine with one poller that is dialing.
 fn dialing(now: Time) -> Machine {
-    let mut machine = Machine::new(ME, 1, Numbers::default());
+    let mut machine = new(ME, 1);
     let mut actions = Vec::new();
     machine.want(now, Connect::FailFast, &mut actions);
     assert_eq!(actions, [Action::Dial { number: 1, poller: 0, echo: None }]);
@@ -60,7 +79,7 @@ fn up(now: Time, remote: u32) -> Machine {
 #[test]
 fn a_request_out_of_the_blue_is_accepted_and_dialed_back() {
     let now = Time(1_000_000);
-    let mut machine = Machine::new(ME, 2, Numbers::default());
+    let mut machine = new(ME, 2);
     let mut actions = Vec::new();
     assert_eq!(machine.request(now, &hello(PEER, 7, None, 0, 1), &mut actions), Ok(1));
     let echo = Some(SessionName { epoch: PEER, number: 7 });
@@ -164,7 +183,7 @@ fn a_half_made_session_times_out_and_is_told_to_who_waits() {
     let away = Action::Away { number: 1, cause: PeerDown::NoConnectionBack, until, is_new: true };
     assert_eq!(actions, [Action::Close { number: 1 }, away]);
     // A session that no poller asked for ends without a report.
-    let mut machine = Machine::new(ME, 1, Numbers::default());
+    let mut machine = new(ME, 1);
     machine.request(now, &hello(PEER, 1, None, 0, 1), &mut actions).unwrap();
     actions.clear();
     machine.tick(now + HANDSHAKE_LIMIT, &mut actions);
@@ -320,28 +339,102 @@ fn a_closed_machine_refuses_everything() {
 /// A packet in flight between the two machines of a [`World`].
 #[derive(Debug, Clone)]
 enum Packet {
-    Request { from: usize, number: u32, hello: Hello },
-    Answer { to: usize, number: u32, poller: u16, welcome: Welcome },
-    Arrival { to: usize, number: u32, poller: u16 },
-    Refused { to: usize, number: u32, transient: bool },
-    Gone { to: usize, number: u32 },
+    Request {
+        from: usize,
+        number: u32,
+        hello: Hello,
+    },
+    Answer {
+        to: usize,
+        number: u32,
+        poller: u16,
+        welcome: Welcome,
+    },
+    Arrival {
+        to: usize,
+        number: u32,
+        poller: u16,
+    },
+    Refused {
+        to: usize,
+        number: u32,
+        refusal: Refusal,
+    },
+    /// One of the four flights of a handshake.
+    Flight {
+        to: usize,
+        flight: u8,
+        from: SessionName,
+        of: SessionName,
+    },
+    Gone {
+        to: usize,
+        session: SessionName,
+    },
 }
 
 struct World {
     machines: [Machine; 2],
     epochs: [u64; 2],
     pollers: [u16; 2],
-    /// Session of the peer that each side's session is bound to, for disconnects.
+    levels: [Levels; 2],
     wires: Vec<Packet>,
+    /// Flights that came before the first pair of connections was complete.
+    early: Vec<Packet>,
+    /// Number of the last session of each side that was proved.
+    proved: [u32; 2],
+    refusals: Vec<Refusal>,
     now: Time,
 }
 
 impl World {
+    fn new(pollers: [u16; 2], levels: [Levels; 2]) -> Self {
+        let epochs = [ME, PEER];
+        Self {
+            machines: [0, 1].map(|who| machine(epochs[who], pollers[who], levels[who])),
+            epochs,
+            pollers,
+            levels,
+            wires: Vec::new(),
+            early: Vec::new(),
+            proved: [0; 2],
+            refusals: Vec::new(),
+            now: Time(1_000_000),
+        }
+    }
+
+    /// Takes a flight of a handshake, and sends the next one.
+    fn flight(&mut self, to: usize, flight: u8, [from, of]: [SessionName; 2], actions: &mut Vec<Action>) {
+        let machine = &mut self.machines[to];
+        if !machine.is_with(from) || machine.current() != Some(of.number) {
+            return;
+        }
+        if machine.proof() == ProofState::Pairing {
+            self.early.push(Packet::Flight { to, flight, from, of });
+            return;
+        }
+        match flight {
+            0 => {}
+            1 => machine.peer_proved(of.number),
+            _ => {
+                self.proved[to] = of.number;
+                machine.proved(self.now, of.number, actions);
+            }
+        }
+        if flight < 3 {
+            self.wires.push(Packet::Flight { to: 1 - to, flight: flight + 1, from: of, of: from });
+        }
+    }
+
     fn perform(&mut self, who: usize, actions: Vec<Action>) {
         for action in actions {
             match action {
                 Action::Dial { number, poller, echo } => {
+                    let features = self.machines[who].features();
+                    let is_proved = features == Features::NONE || self.proved[who] == number;
+                    assert!(poller == 0 || is_proved, "dialled before the proof");
                     let hello = Hello {
+                        features,
                         listener_port: NonZeroU16::new(1).unwrap(),
                         session: SessionName { epoch: self.epochs[who], number },
                         echo,
@@ -352,14 +445,24 @@ impl World {
                     };
                     self.wires.push(Packet::Request { from: who, number, hello });
                 }
-                Action::Close { .. } => {
-                    // Any session that the other side has with this one gets a disconnect.
-                    let other = 1 - who;
-                    if let Some(number) = self.machines[other].current() {
-                        self.wires.push(Packet::Gone { to: other, number });
+                Action::Close { number } => {
+                    let session = SessionName { epoch: self.epochs[who], number };
+                    self.wires.push(Packet::Gone { to: 1 - who, session });
+                }
+                Action::Prove { number } => {
+                    self.wires.append(&mut self.early);
+                    let SessionState::Open(session) = &self.machines[who].state else { panic!("no session") };
+                    let from = SessionName { epoch: self.epochs[who], number };
+                    let of = session.remote.unwrap();
+                    if from.epoch < of.epoch {
+                        self.wires.push(Packet::Flight { to: 1 - who, flight: 0, from, of });
                     }
                 }
-                Action::Up { .. } | Action::Down { .. } | Action::Away { .. } => {}
+                Action::Up { number, .. } => {
+                    let features = self.machines[who].features();
+                    assert!(features == Features::NONE || self.proved[who] == number, "up before the proof");
+                }
+                Action::DropTarget { .. } | Action::Down { .. } | Action::Away { .. } => {}
             }
         }
     }
@@ -374,15 +477,20 @@ impl World {
                 if hello.session.epoch != self.epochs[from] {
                     return;
                 }
-                match self.machines[to].request(now, &hello, &mut actions) {
-                    Ok(session) => {
+                let hello = Hello::parse(&hello.emit(), self.levels[to].features());
+                let answer = hello
+                    .and_then(|hello| Ok((hello, self.machines[to].request(now, &hello, &mut actions)?)));
+                match answer {
+                    Ok((hello, session)) => {
+                        let features = self.machines[to].features();
                         let welcome = welcome(self.epochs[to], session, self.pollers[to]);
+                        let welcome = Welcome { features, ..welcome };
                         self.wires.push(Packet::Answer { to: from, number, poller: hello.poller, welcome });
                         self.wires.push(Packet::Arrival { to, number: session, poller: hello.poller });
                     }
                     Err(refusal) => {
-                        let transient = refusal == Refusal::Stale;
-                        self.wires.push(Packet::Refused { to: from, number, transient });
+                        self.refusals.push(refusal);
+                        self.wires.push(Packet::Refused { to: from, number, refusal });
                     }
                 }
                 to
@@ -395,13 +503,22 @@ impl World {
                 self.machines[to].arrived(now, number, poller, &mut actions);
                 to
             }
-            Packet::Refused { to, number, transient } => {
-                let cause = PeerDown::Refused("test");
-                self.machines[to].fail(now, number, cause, transient, &mut actions);
+            Packet::Refused { to, number, refusal } => {
+                let machine = &mut self.machines[to];
+                if refusal != Refusal::Feature || !machine.feature_refused(now, number, &mut actions) {
+                    machine.fail(now, number, refusal.cause(), refusal == Refusal::Stale, &mut actions);
+                }
                 to
             }
-            Packet::Gone { to, number } => {
-                self.machines[to].fail(now, number, PeerDown::Closed, true, &mut actions);
+            Packet::Flight { to, flight, from, of } => {
+                self.flight(to, flight, [from, of], &mut actions);
+                to
+            }
+            Packet::Gone { to, session } => {
+                let machine = &mut self.machines[to];
+                if let Some(number) = machine.current().filter(|_| machine.is_with(session)) {
+                    machine.fail(now, number, PeerDown::Closed, true, &mut actions);
+                }
                 to
             }
         };
@@ -445,18 +562,14 @@ proptest! {
     #[test]
     fn machines_come_to_agree(
         pollers in (1u16..4, 1u16..4),
+        levels in any::<proptest::sample::Index>(),
         steps in proptest::collection::vec((0u8..12, any::<u16>()), 0..120),
         last in 0usize..2,
     ) {
-        let epochs = [ME, PEER];
         let pollers = [pollers.0, pollers.1];
-        let mut world = World {
-            machines: [new(epochs[0], pollers[0]), new(epochs[1], pollers[1])],
-            epochs,
-            pollers,
-            wires: Vec::new(),
-            now: Time(1_000_000),
-        };
+        let agreeing = level_pairs().filter(|(_, features)| features.is_some()).collect::<Vec<_>>();
+        let (levels, features) = *levels.get(&agreeing);
+        let mut world = World::new(pollers, levels);
         for (step, random) in steps {
             let who = usize::from(random % 2);
             match step {
@@ -473,7 +586,7 @@ proptest! {
                 }
                 3 if random % 4 == 0 => {
                     world.epochs[who] += 100;
-                    world.machines[who] = new(world.epochs[who], pollers[who]);
+                    world.machines[who] = machine(world.epochs[who], pollers[who], levels[who]);
                 }
                 _ if !world.wires.is_empty() => {
                     let index = usize::from(random) % world.wires.len();
@@ -508,6 +621,7 @@ proptest! {
             rounds += 1;
             prop_assert!(rounds < 20_000, "never agreed");
         }
+        prop_assert_eq!(world.machines.each_ref().map(|machine| Some(machine.features())), [features; 2]);
     }
 }
 
@@ -553,3 +667,6 @@ fn an_incarnation_with_an_unknown_critical_setting_is_refused_by_name_until_it_i
     }
     assert_eq!(machine.request(now, &hello(33, 1, None, 0, 1), &mut actions), Ok(4), "its successor");
 }
+
+#[path = "level_tests.rs"]
+mod levels;

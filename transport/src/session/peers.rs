@@ -219,8 +219,8 @@ impl Peers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::machine::Numbers;
-    use super::super::private_data::{Hello, SessionName};
+    use super::super::machine::{Levels, Numbers};
+    use super::super::private_data::{Features, Hello, SessionName};
     use super::*;
     use crate::provider::connections::ConnectionKind;
     use std::num::NonZeroU16;
@@ -244,9 +244,18 @@ mod tests {
         let listener_port = NonZeroU16::new(7).unwrap();
         let connections = ConnectionKind::Xrc;
         let pollers = POLLERS;
-        let hello =
-            Hello { listener_port, session, echo: None, poller: 0, pollers, connections, cookie: None };
-        let machine = || (Machine::new(9, 1, Numbers::default()), PeerHost::Address(key.host()));
+        let hello = Hello {
+            features: Features::NONE,
+            listener_port,
+            session,
+            echo: None,
+            poller: 0,
+            pollers,
+            connections,
+            cookie: None,
+        };
+        let machine =
+            || (Machine::new(9, 1, Levels::None, Numbers::default()), PeerHost::Address(key.host()));
         let peer = peers.add(key, machine);
         peer.machine.request(now, &hello, &mut Vec::new()).unwrap();
         peers.settle(key, now);

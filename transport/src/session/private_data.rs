@@ -36,8 +36,6 @@ use trunkline_verbs::SrqNumber;
 
 /// Versions of the session protocol that this node speaks.
 pub(crate) const SPOKEN: Versions = Versions { lowest: 5, highest: 5 };
-/// Features of this node: none yet. `docs/wire.md` assigns the bits.
-const FEATURES: u8 = 0;
 /// Features that a listener must have if a request wants them.
 const REQUIRED: u8 = 0x0f;
 /// UDP port to which a node takes packets, in place of which it may send 0.
@@ -78,6 +76,16 @@ pub(crate) struct SessionName {
     pub(crate) number: u32,
 }
 
+/// Features of a request or a reply. `docs/wire.md` assigns the bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Features(u8);
+
+impl Features {
+    pub(crate) const NONE: Self = Self(0);
+    /// Frames of kind HANDSHAKE precede SETTINGS.
+    pub(crate) const HANDSHAKE: Self = Self(0x01);
+}
+
 /// Secret that a listening node sends to the claimed address of an unknown peer, which returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cookie(pub(crate) [u8; 16]);
@@ -85,6 +93,7 @@ pub(crate) struct Cookie(pub(crate) [u8; 16]);
 /// The private data of a connecting poller's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
+    pub(crate) features: Features,
     /// Port of the sender's listener, for the dial-back.
     pub(crate) listener_port: NonZeroU16,
     /// The sender's session.
@@ -104,6 +113,7 @@ pub(crate) struct Hello {
 /// The private data of the accepting node's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Welcome {
+    pub(crate) features: Features,
     /// Session of the accepting node.
     pub(crate) session: SessionName,
     /// SRQ numbers of its pollers.
@@ -139,11 +149,13 @@ pub(crate) enum Refusal {
     Unproven(Cookie),
     /// A session with the sender's incarnation had a setting that this node does not know and must not ignore.
     Setting(u16),
+    /// The node makes no session with a peer that does not prove a name.
+    IdentityRequired,
 }
 
 impl Refusal {
     /// Refusals that consist of a code only.
-    const PLAIN: [Self; 9] = [
+    const PLAIN: [Self; 10] = [
         Self::NotTrunkline,
         Self::Feature,
         Self::Stale,
@@ -153,6 +165,7 @@ impl Refusal {
         Self::Crowded,
         Self::UsesXrc,
         Self::UsesRc,
+        Self::IdentityRequired,
     ];
 
     fn code(self) -> u8 {
@@ -169,6 +182,7 @@ impl Refusal {
             Self::UsesRc => 10,
             Self::Unproven(_) => UNPROVEN,
             Self::Setting(_) => UNKNOWN_SETTING,
+            Self::IdentityRequired => 13,
         }
     }
 
@@ -219,7 +233,9 @@ impl Refusal {
         match self {
             Self::NotTrunkline => "it took the request for that of another protocol",
             Self::Version(_) => "its protocol version is another",
-            Self::Feature => "it lacks a feature of the protocol that this node requires: update it",
+            Self::Feature => {
+                "it lacks an identity, or another feature that this node requires: give it an identity, or update it"
+            }
             Self::Stale => "the session it belonged to was over",
             Self::Malformed => "it took the request for malformed",
             Self::ShuttingDown => "it is shutting down",
@@ -228,6 +244,9 @@ impl Refusal {
             }
             Self::Crowded => {
                 "this host has too many sessions with it, or too many sessions of strangers are half-open"
+            }
+            Self::IdentityRequired => {
+                "it requires an identity, and this node has none: give this node one, or let the peer accept nodes without"
             }
             Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
@@ -245,9 +264,9 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-fn begin() -> Vec<u8> {
+fn begin(features: Features) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
-    out.extend([SPOKEN.highest, FEATURES]);
+    out.extend([SPOKEN.highest, features.0]);
     out
 }
 
@@ -274,7 +293,7 @@ impl Hello {
     /// Encodes the private data: the 56 bytes of a REQ.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let echo = self.echo.unwrap_or_default();
-        let mut out = begin();
+        let mut out = begin(self.features);
         out.extend(self.listener_port.get().to_be_bytes());
         out.extend(self.session.epoch.to_be_bytes());
         out.extend(self.session.number.to_be_bytes());
@@ -288,12 +307,13 @@ impl Hello {
         out
     }
 
-    /// Parses private data.
+    /// Parses private data. The result has those of the features that are `known` to this node.
     ///
     /// # Errors
     /// The refusal to answer with.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        if check_prefix(bytes, bytes.get(37).copied())? & REQUIRED != 0 {
+    pub(crate) fn parse(bytes: &[u8], known: Features) -> Result<Self, Refusal> {
+        let wanted = check_prefix(bytes, bytes.get(37).copied())?;
+        if wanted & REQUIRED & !known.0 != 0 {
             return Err(Refusal::Feature);
         }
         check_udp_port(array(bytes, 54).map(u16::from_be_bytes).ok_or(Refusal::Malformed)?)?;
@@ -304,6 +324,7 @@ impl Hello {
                 number: u32::from_be_bytes(array(bytes, 28)?),
             };
             Some(Self {
+                features: Features(wanted & known.0),
                 listener_port: NonZeroU16::new(u16::from_be_bytes(array(bytes, 6)?))?,
                 session: SessionName {
                     epoch: u64::from_be_bytes(array(bytes, 8)?),
@@ -333,7 +354,7 @@ impl Welcome {
 
     /// Encodes the private data: at most 152 of the 196 bytes of a REP.
     pub(crate) fn emit(&self) -> Vec<u8> {
-        let mut out = begin();
+        let mut out = begin(self.features);
         out.extend([SPOKEN.lowest, u8::try_from(self.pollers()).unwrap_or(u8::MAX)]);
         out.extend(self.session.epoch.to_be_bytes());
         out.extend(self.session.number.to_be_bytes());
@@ -349,8 +370,9 @@ impl Welcome {
     /// # Errors
     /// The fault in the data.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        if check_prefix(bytes, bytes.get(6).copied())? != FEATURES {
-            // It agrees to what was not wanted.
+        let features = check_prefix(bytes, bytes.get(6).copied())?;
+        if features & !Features::HANDSHAKE.0 != 0 {
+            // It agrees to a feature that no node of this version wants.
             return Err(Refusal::Malformed);
         }
         check_udp_port(array(bytes, 20).map(u16::from_be_bytes).ok_or(Refusal::Malformed)?)?;
@@ -364,6 +386,7 @@ impl Welcome {
                 .map(|number| number.filter(|&n| n <= 0xff_ffff).map(SrqNumber::new))
                 .collect::<Option<Vec<_>>>()?;
             Some(Self {
+                features: Features(features),
                 session: SessionName {
                     epoch: u64::from_be_bytes(array(bytes, 8)?),
                     number: u32::from_be_bytes(array(bytes, 16)?),
@@ -385,6 +408,7 @@ mod tests {
 
     fn hello() -> Hello {
         Hello {
+            features: Features::NONE,
             listener_port: NonZeroU16::new(7471).unwrap(),
             session: SessionName { epoch: 5, number: 6 },
             echo: Some(SessionName { epoch: 7, number: 8 }),
@@ -397,6 +421,7 @@ mod tests {
 
     fn welcome(pollers: u32) -> Welcome {
         Welcome {
+            features: Features::NONE,
             session: SessionName { epoch: 5, number: 6 },
             srqs: (0..pollers).map(|n| SrqNumber::new(0xff_0000 + n)).collect(),
         }
@@ -409,18 +434,22 @@ mod tests {
             let mut bytes = hello.emit();
             assert!(bytes.len() <= 56);
             bytes.resize(56, 0);
-            assert_eq!(Hello::parse(&bytes), Ok(hello));
+            assert_eq!(Hello::parse(&bytes, Features::NONE), Ok(hello));
         }
         let mut usual = hello().emit();
         usual[54..].copy_from_slice(&4791_u16.to_be_bytes());
-        assert_eq!(Hello::parse(&usual), Ok(hello()));
-        for (at, value, refusal) in [(5, 0x10, Refusal::Malformed), (20, 1, Refusal::Feature)] {
+        assert_eq!(Hello::parse(&usual, Features::NONE), Ok(hello()));
+        let hello = Hello { features: Features::HANDSHAKE, ..hello() };
+        assert_eq!(Hello::parse(&hello.emit(), Features::HANDSHAKE), Ok(hello));
+        let agreed = Welcome { features: Features::HANDSHAKE, ..welcome(1) };
+        assert_eq!(Welcome::parse(&agreed.emit()), Ok(agreed));
+        for (at, value, refusal) in [(5, 0x11, Refusal::Malformed), (20, 1, Refusal::Feature)] {
             let mut bytes = welcome(1).emit();
             bytes[at] = value;
             assert_eq!(
                 Welcome::parse(&bytes),
                 Err(refusal),
-                "agreed to what nobody wanted, or at another port"
+                "agreed to an unknown feature, or at another port"
             );
         }
         for pollers in [1, u32::from(MAX_POLLERS)] {
@@ -441,7 +470,7 @@ mod tests {
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;
-            Hello::parse(&bytes)
+            Hello::parse(&bytes, Features::NONE)
         };
         assert_eq!(with(0, b'X'), Err(Refusal::NotTrunkline));
         assert_eq!(with(4, 4), Err(Refusal::Version(Versions { lowest: 5, highest: 4 })));
@@ -450,14 +479,19 @@ mod tests {
         for required in [1, 2, 4, 8] {
             assert_eq!(with(5, 0xf0 | required), Err(Refusal::Feature));
         }
+        let mut wanted = good.clone();
+        wanted[5] = 0xf1;
+        assert_eq!(Hello::parse(&wanted, Features::HANDSHAKE).map(|it| it.features), Ok(Features::HANDSHAKE));
+        wanted[5] = 0x03;
+        assert_eq!(Hello::parse(&wanted, Features::HANDSHAKE), Err(Refusal::Feature), "one of two is known");
         assert!(with(5, 0xf0).is_ok(), "features that a listener need not know");
         assert_eq!(with(54, 0x12), Err(Refusal::Feature), "another port");
         assert_eq!(with(33, 2), Err(Refusal::Malformed));
         assert_eq!(with(34, 1), Err(Refusal::Malformed));
         assert_eq!(with(36, 0), Err(Refusal::Malformed));
         assert_eq!(with(15, 0), Err(Refusal::Malformed));
-        assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Malformed));
-        assert_eq!(Hello::parse(&good[..50]), Err(Refusal::Malformed));
+        assert_eq!(Hello::parse(&good[..30], Features::NONE), Err(Refusal::Malformed));
+        assert_eq!(Hello::parse(&good[..50], Features::NONE), Err(Refusal::Malformed));
         assert_eq!(Refusal::parse(b"TRNK\x04\xff"), None);
         assert_eq!(Refusal::parse(b"TRNK\x04\x0b\x04\0too short"), None);
         assert_eq!(Refusal::parse(b""), None);

@@ -78,7 +78,7 @@ fn cookie(key: Secret, from: IpAddr, hello: &Hello) -> Cookie {
 
 #[cfg(test)]
 mod tests {
-    use super::super::private_data::SessionName;
+    use super::super::private_data::{Features, SessionName};
     use super::*;
     use crate::provider::connections::ConnectionKind;
     use std::num::NonZeroU16;
@@ -101,6 +101,7 @@ mod tests {
 
     fn hello(epoch: u64, port: u16, poller: u16) -> Hello {
         Hello {
+            features: Features::NONE,
             listener_port: NonZeroU16::new(port).unwrap(),
             session: SessionName { epoch, number: 1 },
             echo: None,

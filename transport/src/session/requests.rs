@@ -45,7 +45,7 @@ impl CmMachine {
         if self.closed {
             return Err(Refusal::ShuttingDown);
         }
-        let hello = Hello::parse(private_data)?;
+        let hello = Hello::parse(private_data, self.levels.features())?;
         match (self.endpoints.connections(), hello.connections) {
             (ours, theirs) if ours == theirs => {}
             (ConnectionKind::Xrc, _) => return Err(Refusal::UsesXrc),

@@ -1,0 +1,301 @@
+//! The machine's rules for levels: pairs of machines in every order of messages, the requests that are refused,
+//! and what waits for the proof.
+
+use super::*;
+
+/// Runs `run` once for every sequence of choices. `run` gets a function that chooses below a number.
+fn for_every_choice(mut run: impl FnMut(&mut dyn FnMut(usize) -> usize)) {
+    let mut choices = Vec::<(usize, usize)>::new();
+    loop {
+        let mut next = 0;
+        run(&mut |count| {
+            if next == choices.len() {
+                choices.push((0, count));
+            }
+            next += 1;
+            choices[next - 1].0
+        });
+        while choices.last().is_some_and(|&(chosen, count)| chosen + 1 == count) {
+            choices.pop();
+        }
+        let Some(last) = choices.last_mut() else { return };
+        last.0 += 1;
+    }
+}
+
+#[test]
+fn levels_agree_in_every_order_of_messages() {
+    for (levels, features) in level_pairs() {
+        for dialling in [&[0][..], &[1], &[0, 1]] {
+            for_every_choice(|choose| {
+                let mut world = World::new([1, 1], levels);
+                for &who in dialling {
+                    world.want(who, Connect::FailFast);
+                }
+                let mut messages = 0;
+                while !world.wires.is_empty() {
+                    let index = choose(world.wires.len());
+                    world.deliver(index);
+                    messages += 1;
+                    assert!(messages < 100, "no end of messages");
+                }
+                for _ in 0..10 {
+                    if world.agreed() || features.is_none() {
+                        break;
+                    }
+                    // The attempts that were refused as stale.
+                    world.tick();
+                    while !world.wires.is_empty() {
+                        world.deliver(0);
+                    }
+                }
+                assert_eq!(world.agreed(), features.is_some(), "{levels:?} {dialling:?}");
+                if let Some(features) = features {
+                    assert_eq!(world.machines.each_ref().map(Machine::features), [features; 2]);
+                } else {
+                    let refusal = |who: &usize| match levels[*who] {
+                        Levels::None => Refusal::IdentityRequired,
+                        _ => Refusal::Feature,
+                    };
+                    let mut refusals = dialling.iter().map(refusal).collect::<Vec<_>>();
+                    refusals.sort_by_key(|refusal| *refusal == Refusal::Feature);
+                    world.refusals.sort_by_key(|refusal| *refusal == Refusal::Feature);
+                    assert_eq!(world.refusals, refusals, "{levels:?} {dialling:?}");
+                }
+                if dialling.len() == 1 && levels[dialling[0]] != Levels::Either {
+                    assert!(world.refusals.len() == usize::from(features.is_none()), "{:?}", world.refusals);
+                }
+            });
+        }
+    }
+}
+
+/// Returns a request with HANDSHAKE.
+fn secure(hello: Hello) -> Hello {
+    Hello { features: Features::HANDSHAKE, ..hello }
+}
+
+/// Returns a reply with HANDSHAKE, of the peer's session 5.
+fn secure_welcome(pollers: u16) -> Welcome {
+    Welcome { features: Features::HANDSHAKE, ..welcome(PEER, 5, pollers) }
+}
+
+/// Returns a machine with two pollers, whose session 1 has been dialled.
+fn dialling_at(now: Time, levels: Levels) -> Machine {
+    let mut machine = machine(ME, 2, levels);
+    let mut actions = Vec::new();
+    machine.want(now, Connect::FailFast, &mut actions);
+    assert_eq!(actions, [Action::Dial { number: 1, poller: 0, echo: None }]);
+    machine
+}
+
+/// Returns a machine that waits for the proof of session 1, with session 5 of the peer. Both have two pollers.
+fn exchanging(now: Time, levels: Levels) -> Machine {
+    let mut machine = dialling_at(now, levels);
+    let mut actions = Vec::new();
+    machine.answered(now, 1, 0, secure_welcome(2), &mut actions);
+    assert_eq!(machine.request(now, &secure(hello(PEER, 5, Some(1), 0, 2)), &mut actions), Ok(1));
+    assert_eq!(actions, [], "one pair of connections");
+    machine.arrived(now, 1, 0, &mut actions);
+    assert_eq!(actions, [Action::Prove { number: 1 }]);
+    machine
+}
+
+#[test]
+fn requests_are_judged_by_level() {
+    let now = Time(1_000_000);
+    let idle = |levels| machine(ME, 2, levels);
+    let joined = || {
+        let mut machine = dialling_at(now, Levels::Either);
+        machine.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut Vec::new()).unwrap();
+        machine
+    };
+    let proved = || {
+        let mut machine = exchanging(now, Levels::Either);
+        machine.proved(now, 1, &mut Vec::new());
+        machine
+    };
+    let unproven = || {
+        let mut machine = idle(Levels::Either);
+        machine.request(now, &hello(PEER, 5, None, 0, 2), &mut Vec::new()).unwrap();
+        machine
+    };
+    let plain = |number| hello(PEER, number, None, 0, 2);
+    let other = |number| secure(hello(PEER, number, None, 1, 2));
+    for (row, mut machine, request, refusal) in [
+        (0, idle(Levels::Encrypted), plain(5), Refusal::IdentityRequired),
+        (1, exchanging(now, Levels::Encrypted), plain(6), Refusal::IdentityRequired),
+        (2, dialling_at(now, Levels::Either), plain(5), Refusal::Stale),
+        (3, joined(), plain(5), Refusal::Stale),
+        (4, joined(), hello(33, 1, None, 0, 2), Refusal::Stale),
+        (5, proved(), hello(33, 1, None, 0, 2), Refusal::IdentityRequired),
+        (6, unproven(), secure(plain(5)), Refusal::Stale),
+        (7, unproven(), other(5), Refusal::Stale),
+        (8, idle(Levels::Encrypted), secure(hello(ME, 1, None, 0, 2)), Refusal::Malformed),
+        (9, dialling_at(now, Levels::Encrypted), secure(hello(ME, 1, None, 0, 2)), Refusal::Malformed),
+        (10, idle(Levels::Encrypted), other(5), Refusal::Malformed),
+        (11, joined(), other(5), Refusal::Malformed),
+        (12, exchanging(now, Levels::Encrypted), other(5), Refusal::Malformed),
+        (13, proved(), other(6), Refusal::Malformed),
+    ] {
+        let (before, mut actions) = (machine.current(), Vec::new());
+        assert_eq!(machine.request(now, &request, &mut actions), Err(refusal), "row {row}");
+        assert_eq!((machine.current(), actions), (before, Vec::new()), "row {row}");
+    }
+    let mut client = exchanging(now, Levels::Encrypted);
+    client.peer_proved(1);
+    for mut machine in [client, proved()] {
+        assert_eq!(machine.request(now, &other(5), &mut Vec::new()), Ok(1));
+    }
+}
+
+#[test]
+fn dial_without_a_handshake_yields_to_one_with() {
+    let now = Time(1_000_000);
+    let dialling = || {
+        let mut machine = dialling_at(now, Levels::Either);
+        let mut actions = Vec::new();
+        assert!(machine.feature_refused(now, 1, &mut actions));
+        let dial = Action::Dial { number: 2, poller: 0, echo: None };
+        assert_eq!(actions, [Action::Close { number: 1 }, dial]);
+        assert_eq!(machine.features(), Features::NONE);
+        assert!(!machine.feature_refused(now, 2, &mut actions), "once");
+        machine
+    };
+    let (mut machine, mut actions) = (dialling(), Vec::new());
+    assert_eq!(machine.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut actions), Ok(3));
+    let dial = Action::Dial { number: 3, poller: 0, echo: Some(SessionName { epoch: PEER, number: 5 }) };
+    assert_eq!(actions, [Action::Close { number: 2 }, dial]);
+    assert_eq!((machine.features(), machine.is_wanted()), (Features::HANDSHAKE, true));
+    let echo = secure(hello(PEER, 5, Some(2), 0, 2));
+    assert_eq!(
+        dialling().request(now, &echo, &mut actions),
+        Err(Refusal::Stale),
+        "it has accepted the other"
+    );
+}
+
+#[test]
+fn only_a_node_that_may_do_without_dials_without_a_handshake() {
+    let now = Time(1_000_000);
+    let mut named = dialling_at(now, Levels::Either);
+    named.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut Vec::new()).unwrap();
+    for (mut machine, number) in [
+        (dialling_at(now, Levels::None), 1),
+        (dialling_at(now, Levels::Encrypted), 1),
+        (dialling_at(now, Levels::Either), 9),
+        (named, 1),
+    ] {
+        let (features, mut actions) = (machine.features(), Vec::new());
+        assert!(!machine.feature_refused(now, number, &mut actions));
+        assert_eq!((actions, machine.current(), machine.features()), (Vec::new(), Some(1), features));
+    }
+}
+
+#[test]
+fn reply_has_the_features_of_its_request() {
+    let now = Time(1_000_000);
+    for (levels, reply) in [(Levels::None, secure_welcome(2)), (Levels::Either, welcome(PEER, 5, 2))] {
+        let (mut machine, mut actions) = (dialling_at(now, levels), Vec::new());
+        machine.answered(now, 1, 0, reply, &mut actions);
+        let ended = Action::Close { number: 1 };
+        assert!(
+            matches!(&actions[..], [close, Action::Away { cause: PeerDown::Misbehaved(_), .. }] if *close == ended),
+            "{actions:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_else_is_dialled_before_the_proof() {
+    let now = Time(1_000_000);
+    let (mut machine, mut actions) = (dialling_at(now, Levels::Encrypted), Vec::new());
+    machine.unproven(now, 1, 0, &mut actions);
+    assert_eq!(actions, [Action::Dial { number: 1, poller: 0, echo: None }], "also with a cookie");
+    actions.clear();
+    machine.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut actions).unwrap();
+    machine.arrived(now, 1, 0, &mut actions);
+    machine.proved(now, 1, &mut actions);
+    machine.peer_proved(1);
+    assert_eq!(actions, [], "half a pair proves nothing");
+    machine.answered(now, 1, 0, secure_welcome(2), &mut actions);
+    machine.arrived(now, 1, 0, &mut actions);
+    assert_eq!(actions, [Action::Prove { number: 1 }], "once, whichever comes last");
+    actions.clear();
+    machine.proved(now, 9, &mut actions);
+    assert_eq!(actions, [], "of another session");
+    let later = now + HANDSHAKE_LIMIT / 2;
+    machine.proved(later, 1, &mut actions);
+    machine.proved(later, 1, &mut actions);
+    assert_eq!(actions, [Action::Dial { number: 1, poller: 1, echo: None }]);
+    assert_eq!(machine.next_timer(), Some(later + HANDSHAKE_LIMIT));
+    actions.clear();
+    machine.request(later, &secure(hello(PEER, 5, None, 1, 2)), &mut actions).unwrap();
+    machine.arrived(later, 1, 1, &mut actions);
+    assert_eq!(actions, []);
+    machine.answered(later, 1, 1, secure_welcome(2), &mut actions);
+    assert_eq!(actions, [Action::Up { number: 1, welcome: secure_welcome(2) }]);
+    // With one poller each, the proof is the last to come.
+    let (mut machine, mut actions) = (Machine::new(ME, 1, Levels::Encrypted, Numbers::default()), Vec::new());
+    machine.request(now, &secure(hello(PEER, 5, None, 0, 1)), &mut actions).unwrap();
+    machine.arrived(now, 1, 0, &mut actions);
+    machine.answered(now, 1, 0, secure_welcome(1), &mut actions);
+    assert_eq!(actions.last(), Some(&Action::Prove { number: 1 }));
+    machine.proved(now, 1, &mut actions);
+    assert_eq!(actions.last(), Some(&Action::Up { number: 1, welcome: secure_welcome(1) }));
+}
+
+#[test]
+fn each_half_of_a_session_with_a_handshake_has_a_time_limit() {
+    let now = Time(1_000_000);
+    let mut answered = dialling_at(now, Levels::Encrypted);
+    answered.answered(now, 1, 0, secure_welcome(2), &mut Vec::new());
+    let mut client = exchanging(now, Levels::Encrypted);
+    client.peer_proved(1);
+    let late = now + HANDSHAKE_LIMIT / 2;
+    let mut proved = exchanging(now, Levels::Encrypted);
+    proved.proved(late, 1, &mut Vec::new());
+    let timed_out = PeerDown::RefusedHere("the handshake timed out");
+    for (row, mut machine, start, cause) in [
+        (0, dialling_at(now, Levels::Encrypted), now, PeerDown::Unreachable),
+        (1, answered, now, PeerDown::NoConnectionBack),
+        (2, exchanging(now, Levels::Encrypted), now, timed_out),
+        (3, client, now, timed_out),
+        (4, proved, late, PeerDown::Unreachable),
+    ] {
+        let (end, mut actions) = (start + HANDSHAKE_LIMIT, Vec::new());
+        machine.tick(Time(end.0 - 1), &mut actions);
+        assert_eq!(actions, [], "row {row}");
+        machine.tick(end, &mut actions);
+        assert!(
+            matches!(actions[..], [Action::Close { number: 1 }, Action::Away { cause: told, .. }] if told == cause),
+            "row {row}: {actions:?}"
+        );
+    }
+}
+
+#[test]
+fn request_that_joined_the_dial_of_another_session_loses_its_connection() {
+    let now = Time(1_000_000);
+    for arrives in [false, true] {
+        let (mut machine, mut actions) = (dialling_at(now, Levels::Encrypted), Vec::new());
+        machine.request(now, &secure(hello(33, 7, None, 0, 3)), &mut actions).unwrap();
+        if arrives {
+            machine.arrived(now, 1, 0, &mut actions);
+        }
+        machine.answered(now, 1, 0, secure_welcome(2), &mut actions);
+        assert_eq!(actions, [Action::DropTarget { number: 1, poller: 0 }]);
+        assert!(!machine.is_accepted());
+        machine.arrived(now, 1, 0, &mut actions);
+        assert_eq!(actions.len(), 1, "a late arrival of the lost connection");
+        assert_eq!(machine.request(now, &secure(hello(PEER, 5, Some(1), 0, 2)), &mut actions), Ok(1));
+        machine.arrived(now, 1, 0, &mut actions);
+        assert_eq!(actions[1..], [Action::Prove { number: 1 }]);
+    }
+    let mut machine = dialling_at(now, Levels::Encrypted);
+    for (session, current) in [(5, Some(1)), (6, None)] {
+        let reply = Welcome { features: Features::HANDSHAKE, ..welcome(PEER, session, 2) };
+        machine.answered(now, 1, 0, reply, &mut Vec::new());
+        assert_eq!(machine.current(), current, "the second reply is a restart");
+    }
+}
