@@ -6,7 +6,7 @@
 
 use crate::node::incarnation::PollerDevice;
 use crate::poller::crossings::Crossing;
-use crate::{Connect, PeerDown, PeerKey, PollerIndex};
+use crate::{Connect, PeerDown, PeerIdentity, PeerKey, PollerIndex};
 use crossbeam_queue::SegQueue;
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +29,9 @@ pub(crate) struct SessionUp {
     pub(crate) read_depth: u8,
     /// True if the peer has dialled the session: this side probes it while it is idle.
     pub(crate) is_accepted: bool,
+    pub(crate) identity: PeerIdentity,
+    /// Settings to which the peer has bound itself.
+    pub(crate) settings: Option<Arc<[u8]>>,
 }
 
 /// A command to a poller.
@@ -36,16 +39,16 @@ pub(crate) struct SessionUp {
 pub(crate) enum Command {
     /// A TGT was created: messages through it come from this peer's poller. Comes before the peer can send.
     TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
+    /// A TGT is destroyed, and its session goes on without it.
+    TargetDropped { target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
     /// The INI of poller 0 is connected to the peer's poller 0, which has this SRQ. Handshake frames leave through it until
     /// the session is up or closed.
     #[cfg(feature = "identity")]
-    #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
     BeginHandshake { peer: PeerKey, number: u32, qp: Arc<dyn QueuePair>, srq: SrqNumber },
     /// Send a handshake frame, after those before it.
     #[cfg(feature = "identity")]
-    #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
     SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
     /// The TGTs of a session are destroyed, so nothing more is received from the peer or READ by it. The
     /// `PeerDown` that follows has the same cause.
@@ -87,12 +90,10 @@ pub(crate) enum CmCommand {
     Broken { peer: PeerKey, number: u32, cause: PeerDown },
     /// A handshake frame arrived through the TGT of poller 0, of a session that is not up.
     #[cfg(feature = "identity")]
-    #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
     Handshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
-    /// The peer has acknowledged all handshake frames that poller 0 was given.
+    /// The peer has acknowledged this many handshake frames of a session, and no other one waits at poller 0.
     #[cfg(feature = "identity")]
-    #[expect(dead_code, reason = "sessions do not use it yet")]
-    HandshakeSent { peer: PeerKey, number: u32 },
+    HandshakeSent { peer: PeerKey, number: u32, acknowledged: u32 },
     /// A poller has taken what the removed device had received.
     Emptied { poller: PollerIndex },
     /// A poller has released the removed device.

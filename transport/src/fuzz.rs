@@ -8,7 +8,7 @@ use crate::credit::Grantor;
 #[cfg(feature = "identity")]
 use crate::identity::{
     Credentials, Identity, Trust, binding,
-    exchange::{Exchange, Failure, Proof, Role},
+    exchange::{Exchange, HandshakeFailure, Proof, Role},
     flight::{Flight, Incoming},
 };
 use crate::session::private_data::{Features, Hello, Refusal, Welcome};
@@ -127,7 +127,7 @@ pub fn exchange(data: &[u8]) {
         let role = Role::of(ours, theirs).expect("different epochs");
         Exchange::new(role, own, binding::example(), 0, DEADLINE).expect("random numbers")
     });
-    let deliver = |to: &mut Exchange, frame: &[u8]| -> Result<(), Failure> {
+    let deliver = |to: &mut Exchange, frame: &[u8]| -> Result<(), HandshakeFailure> {
         let mut is_ready = to.handle(frame.into())?;
         while is_ready {
             is_ready = to.advance(Time(1))?;

@@ -49,8 +49,8 @@ pub use command::PollerHandle;
 pub use deadlines::{DeadlineKey, Deadlines};
 pub use messages::{
     Accepted, Announcement, Awaited, Connect, Destination, Event, Message, Origin, Outgoing, PeerDown,
-    PeerEvent, PollerChoice, PollerIndex, Reach, Report, Screening, SendError, SendFailure, SendOutcome,
-    SessionNumber, Small, Token,
+    PeerEvent, PeerIdentity, PollerChoice, PollerIndex, Reach, Report, Screening, SendError, SendFailure,
+    SendOutcome, SessionNumber, Small, Token,
 };
 pub use node::{
     ClientAddressCause, DeviceError, DriverFailure, InProcessNetwork, NicOptions, Node, NodeOptions, Pinning,

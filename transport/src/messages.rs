@@ -5,11 +5,15 @@ use crate::Body;
 use crate::PeerKey;
 use crate::budget::{Exhausted, Leaves};
 use crate::buffer::Received;
+#[cfg(feature = "identity")]
+use crate::identity::{HandshakeFailure, Proven};
 use crate::wire::frame::{self, FrameError, HEADER, MessageHeader, TIMED_HEADER};
 use bytes::{Buf as _, Bytes};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
+#[cfg(feature = "identity")]
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::{Time, VerbsError};
 
@@ -323,6 +327,10 @@ pub enum PeerDown {
     /// The peer refused the session, because of authentication or limits.
     #[error("the peer refused the session: {0}")]
     Refused(&'static str),
+    /// The handshake failed, in which both nodes prove their names.
+    #[cfg(feature = "identity")]
+    #[error(transparent)]
+    Handshake(HandshakeFailure),
     /// This node refused the session, because of a limit.
     #[error("this node refused the session: {0}")]
     RefusedHere(&'static str),
@@ -488,8 +496,30 @@ fn other_family(address: &SocketAddr) -> &'static str {
     if address.is_ipv4() { "IPv6" } else { "IPv4" }
 }
 
+/// Identity of a session's peer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerIdentity {
+    /// The peer has proved no name. Its address is all that is known of it.
+    #[default]
+    Unproven,
+    /// The peer has proved these names by a certificate.
+    #[cfg(feature = "identity")]
+    Proven(Arc<Proven>),
+}
+
+impl fmt::Display for PeerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unproven => f.write_str("unproven"),
+            #[cfg(feature = "identity")]
+            Self::Proven(proven) => proven.principal().fmt(f),
+        }
+    }
+}
+
 /// Change of a peer's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerEvent {
     /// A session is up, and the peer's settings have arrived. `epoch` distinguishes incarnations of the peer.
     Up {
@@ -499,6 +529,8 @@ pub enum PeerEvent {
         epoch: u64,
         /// Number of the peer's pollers.
         pollers: u16,
+        /// Identity of the peer.
+        identity: PeerIdentity,
     },
     /// The session has ended, or an attempt to connect has failed. The outcome of each message in flight was
     /// reported by [`Event::Sent`] before, except for messages that wait for the next session

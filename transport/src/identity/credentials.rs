@@ -5,12 +5,13 @@ use super::verifier::{MOST_CERTIFICATES, Refused, Verifier, end};
 use crate::wire::handshake::SEALED_TOTAL;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, TrustAnchor, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::time_provider::TimeProvider;
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::TLS13;
 use rustls::{CipherSuite, ClientConfig, NamedGroup, ServerConfig};
 use std::sync::Arc;
@@ -174,6 +175,15 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// Makes configurations with the cryptography of ring and the clock of this host.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub fn of_system(identity: &Identity, trust: &Trust) -> Result<Self, IdentityError> {
+        Self::new(identity, trust, default_provider(), Arc::new(DefaultTimeProvider))
+    }
+
     /// Makes configurations for TLS 1.3 with ALPN `trunkline` and certificates on both sides, without tickets,
     /// resumption, 0-RTT and SNI. Of the provider it uses X25519, AES-256-GCM and ChaCha20-Poly1305.
     ///

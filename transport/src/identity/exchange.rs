@@ -55,16 +55,21 @@ pub(crate) enum EndedBy {
     Unknown,
 }
 
-/// Cause for which an exchange ended.
+/// Cause for which a handshake failed, and the node that found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) struct Failure {
+pub struct HandshakeFailure {
     pub(crate) cause: Refused,
     /// Entry of the binding that differs, with [`Refused::Binding`] only.
     pub(crate) field: Option<Field>,
     pub(crate) by: EndedBy,
 }
 
-impl Failure {
+impl HandshakeFailure {
+    /// Returns the cause.
+    pub fn cause(&self) -> Refused {
+        self.cause
+    }
+
     /// Parses the contents of a FAILURE.
     fn parse(bytes: &[u8], is_sealed: bool) -> Result<Self, FrameError> {
         let Ok([c0, c1, f0, f1]) = <[u8; 4]>::try_from(bytes) else {
@@ -83,7 +88,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for HandshakeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.by {
             EndedBy::ThisNode => "this node ended the handshake: ",
@@ -99,26 +104,26 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<Refused> for Failure {
+impl From<Refused> for HandshakeFailure {
     fn from(cause: Refused) -> Self {
         Self { cause, field: None, by: EndedBy::ThisNode }
     }
 }
 
-impl From<Field> for Failure {
+impl From<Field> for HandshakeFailure {
     fn from(field: Field) -> Self {
         Self { field: Some(field), ..Refused::Binding.into() }
     }
 }
 
-impl From<FrameError> for Failure {
+impl From<FrameError> for HandshakeFailure {
     fn from(error: FrameError) -> Self {
         tracing::debug!(%error, "malformed handshake");
         Refused::Malformed.into()
     }
 }
 
-impl From<rustls::Error> for Failure {
+impl From<rustls::Error> for HandshakeFailure {
     fn from(error: rustls::Error) -> Self {
         tracing::debug!(%error, "handshake refused by TLS");
         Refused::from(&error).into()
@@ -188,7 +193,7 @@ impl Exchange {
         binding: Binding,
         number: u32,
         deadline: Time,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, HandshakeFailure> {
         let list = binding.emit();
         let (tls, first) = match role {
             Role::Client => {
@@ -230,7 +235,7 @@ impl Exchange {
     ///
     /// # Errors
     /// The cause that ends the exchange: the frame is malformed or a FAILURE.
-    pub(crate) fn handle(&mut self, frame: Box<[u8]>) -> Result<bool, Failure> {
+    pub(crate) fn handle(&mut self, frame: Box<[u8]>) -> Result<bool, HandshakeFailure> {
         if self.state == State::Ended {
             return Ok(false);
         }
@@ -241,7 +246,7 @@ impl Exchange {
     ///
     /// # Errors
     /// The cause that ends the exchange.
-    pub(crate) fn advance(&mut self, now: Time) -> Result<bool, Failure> {
+    pub(crate) fn advance(&mut self, now: Time) -> Result<bool, HandshakeFailure> {
         let Some(flight) = self.whole.take() else { return Ok(false) };
         self.read(flight, now).map_err(|failure| self.end(failure))?;
         Ok(self.whole.is_some())
@@ -252,13 +257,18 @@ impl Exchange {
         self.outgoing.pop_front()
     }
 
+    /// Returns true if the peer has proved its name.
+    pub(crate) fn has_peer_proved(&self) -> bool {
+        matches!(self.state, State::AwaitsDone | State::Proved)
+    }
+
     /// Returns the outcome once, after both sides have proved their names.
     pub(crate) fn take_proof(&mut self) -> Option<Proof> {
         if self.state == State::Proved { self.proof.take().map(|proof| *proof) } else { None }
     }
 
     /// Ends the exchange for a cause that the caller found, with a FAILURE to the peer.
-    pub(crate) fn fail(&mut self, cause: Refused) -> Failure {
+    pub(crate) fn fail(&mut self, cause: Refused) -> HandshakeFailure {
         self.end(cause.into())
     }
 
@@ -271,14 +281,14 @@ impl Exchange {
     ///
     /// # Errors
     /// [`Refused::TimedOut`] after the deadline.
-    pub(crate) fn handle_timer(&mut self, now: Time) -> Result<(), Failure> {
+    pub(crate) fn handle_timer(&mut self, now: Time) -> Result<(), HandshakeFailure> {
         match self.next_timer() {
             Some(deadline) if deadline <= now => Err(self.fail(Refused::TimedOut)),
             _ => Ok(()),
         }
     }
 
-    fn take(&mut self, mut frame: Box<[u8]>) -> Result<bool, Failure> {
+    fn take(&mut self, mut frame: Box<[u8]>) -> Result<bool, HandshakeFailure> {
         let Fragment { exchange, is_sealed, part, offset, total, .. } = Fragment::parse(&frame)?;
         if exchange != self.number {
             return Err(FrameError::Broken("handshake frame of another exchange").into());
@@ -302,7 +312,7 @@ impl Exchange {
             None => return Err(FrameError::Broken("sealed handshake frame before the keys").into()),
         };
         match (part, &mut self.incoming) {
-            (Part::Failure, _) => Err(Failure::parse(bytes, is_sealed)?),
+            (Part::Failure, _) => Err(HandshakeFailure::parse(bytes, is_sealed)?),
             (Part::Done, _) if self.state == State::AwaitsDone && bytes == self.done => {
                 self.state = State::Proved;
                 Ok(false)
@@ -319,7 +329,7 @@ impl Exchange {
         }
     }
 
-    fn read(&mut self, flight: Vec<u8>, now: Time) -> Result<(), Failure> {
+    fn read(&mut self, flight: Vec<u8>, now: Time) -> Result<(), HandshakeFailure> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         tls.read_hs(&flight)?;
         drop(flight);
@@ -365,7 +375,7 @@ impl Exchange {
     }
 
     /// Checks the protocol, and compares the peer's list with this node's. Returns the peer's list, and its settings.
-    fn compare(&self) -> Result<(&[u8], &[u8]), Failure> {
+    fn compare(&self) -> Result<(&[u8], &[u8]), HandshakeFailure> {
         let tls = self.tls.as_ref().ok_or(Refused::Malformed)?;
         if tls.alpn_protocol() != Some(PROTOCOL) {
             return Err(Refused::NoCommonSuite.into());
@@ -376,7 +386,7 @@ impl Exchange {
 
     /// Makes the proof from the peer's last flight. rustls has verified the certificates but does not return what the
     /// verifier found, so they are verified again.
-    fn prove(&self) -> Result<Proof, Failure> {
+    fn prove(&self) -> Result<Proof, HandshakeFailure> {
         let (theirs, settings) = self.compare()?;
         let tls = self.tls.as_ref().ok_or(Refused::Malformed)?;
         let chain = tls.peer_certificates().ok_or(Refused::NoCertificate)?;
@@ -427,7 +437,7 @@ impl Exchange {
         }
     }
 
-    fn end(&mut self, failure: Failure) -> Failure {
+    fn end(&mut self, failure: HandshakeFailure) -> HandshakeFailure {
         if self.state != State::Ended && failure.by == EndedBy::ThisNode {
             self.queue(Part::Failure, &failure.emit());
         }

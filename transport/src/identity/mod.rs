@@ -28,6 +28,7 @@ mod names;
 mod verifier;
 
 pub use credentials::{Credentials, Identity, IdentityError, Trust};
+pub use exchange::HandshakeFailure;
 pub use names::{Expected, InvalidName, Name, Proven};
 pub use verifier::{MOST_CERTIFICATES, Refused, Verifier};
 
@@ -41,4 +42,4 @@ pub enum Level {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -87,6 +87,12 @@ pub(super) fn credentials(identity: &Identity, trust: &Trust) -> Credentials {
     Credentials::new(identity, trust, default_provider(), Arc::new(Stopped)).unwrap()
 }
 
+/// Returns the credentials of a node of this name, with a root of its own.
+pub(crate) fn node_credentials(name: &str) -> Credentials {
+    let root = authority();
+    credentials(&identity(&root, &params(&[name])), &trust(&root))
+}
+
 fn verifier(trust: &Trust) -> Arc<Verifier> {
     let own = authority();
     credentials(&identity(&own, &params(&[NAME])), trust).verifier

@@ -326,7 +326,7 @@ pub(crate) fn receive_slots(depth: u32) -> u32 {
 
 /// Returns the number of a poller's slots for handshake frames.
 fn handshake_slots(options: &NodeOptions, poller: u16) -> u32 {
-    if options.handshakes && poller == 0 { HANDSHAKE_SLOTS } else { 0 }
+    if options.has_handshakes() && poller == 0 { HANDSHAKE_SLOTS } else { 0 }
 }
 
 /// Returns the maximum depth of an SRQ: the CQ must hold the completion of each receive, too.

@@ -337,7 +337,7 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
             poll_for: options.poll_for,
             idle_keepalive_ms: u64::try_from(options.idle_keepalive.as_millis()).unwrap_or(u64::MAX),
             ack_timeout: options.ack_timeout,
-            handshakes: options.handshakes,
+            handshakes: options.has_handshakes(),
             stall_ms: u64::try_from(options.stall_limit.as_millis()).unwrap_or(u64::MAX),
         },
         device: CurrentDevice::default(),

@@ -2,6 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crate::budget::NodeLimits;
+#[cfg(feature = "identity")]
+use crate::identity::{Credentials, Level};
+use crate::session::machine::Levels;
 use crate::wire::HEAD_ROOM;
 use crate::{Connections, DeviceError, InProcessNetwork, Limit, PeerHosts, StartError};
 use std::ffi::OsString;
@@ -103,8 +106,12 @@ pub struct NodeOptions {
     pub(crate) idle_keepalive: Duration,
     pub(crate) ack_timeout: u8,
     pub(crate) allow_unauthenticated: bool,
-    /// True if sessions may begin with a handshake. Nothing sets it yet.
-    pub(crate) handshakes: bool,
+    /// Identity and trust of the node.
+    #[cfg(feature = "identity")]
+    pub(crate) credentials: Option<Arc<Credentials>>,
+    /// True if a node with an identity makes sessions with peers that have none.
+    #[cfg(feature = "identity")]
+    pub(crate) accepts_unproven: bool,
 }
 
 impl Default for NodeOptions {
@@ -135,7 +142,10 @@ impl Default for NodeOptions {
             idle_keepalive: Duration::from_secs(10),
             ack_timeout: 15,
             allow_unauthenticated: false,
-            handshakes: false,
+            #[cfg(feature = "identity")]
+            credentials: None,
+            #[cfg(feature = "identity")]
+            accepts_unproven: false,
         }
     }
 }
@@ -145,6 +155,37 @@ impl NodeOptions {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Gives the node an identity. It then makes sessions only with peers that prove a name, in a handshake.
+    #[cfg(feature = "identity")]
+    #[must_use]
+    pub fn credentials(mut self, credentials: Arc<Credentials>) -> Self {
+        self.credentials = Some(credentials);
+        self
+    }
+
+    /// Sets the lowest level of sessions. [`Level::None`] lets a node with an identity make sessions with peers that have
+    /// none, too.
+    #[cfg(feature = "identity")]
+    #[must_use]
+    pub fn accept(mut self, lowest: Level) -> Self {
+        self.accepts_unproven = lowest == Level::None;
+        self
+    }
+
+    /// Returns true if sessions may begin with a handshake.
+    pub(crate) fn has_handshakes(&self) -> bool {
+        self.levels() != Levels::None
+    }
+
+    /// Returns the levels of the node's sessions.
+    pub(crate) fn levels(&self) -> Levels {
+        #[cfg(feature = "identity")]
+        if self.credentials.is_some() {
+            return if self.accepts_unproven { Levels::Either } else { Levels::Encrypted };
+        }
+        Levels::None
     }
 
     /// Adds an address to listen on; port 0 takes a free port. A node without any listening address is a

@@ -86,6 +86,11 @@ impl Transport {
                 self.inbox.is_closing = false;
                 self.session_closed(peer, number, cause);
             }
+            Command::TargetDropped { target } => {
+                if let Some(pair) = self.targets.remove(target) {
+                    self.res.grants.close(pair);
+                }
+            }
             Command::PeerDown { peer, number, cause, next } => self.peer_down(peer, number, cause, next),
             Command::Forget { peer } => self.peers.forget(peer),
             Command::DeviceLost => self.device_lost(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::command::{CmHandle, Command, PollerHandle};
+use crate::identity::tests::node_credentials;
 use crate::node::incarnation::{DeviceShared, Intake, Opened, open};
 use crate::node::share;
 use crate::node::shared::NodeShared;
@@ -35,7 +36,8 @@ struct Pollers {
 impl Pollers {
     fn new(network: &InProcessNetwork, connections: Connections, handshakes: bool) -> Self {
         let options = NodeOptions::new().pollers(2).in_process(network).connections(connections);
-        let options = NodeOptions { handshakes, ..options };
+        let credentials = handshakes.then(|| Arc::new(node_credentials("node.example")));
+        let options = NodeOptions { credentials, ..options };
         let address = options.listens_on()[0].ip();
         let Opened { shared: device, pollers, .. } = open(&options, &options.listens_on()).unwrap();
         let part = |(index, device)| {

@@ -39,6 +39,8 @@ struct Sender {
     /// Sequence number and slot of the posted frame.
     posted: Option<(u32, u32)>,
     waiting: VecDeque<Box<[u8]>>,
+    /// Number of acknowledged frames.
+    acknowledged: u32,
 }
 
 /// Handshakes of all sessions that are not up.
@@ -73,7 +75,8 @@ impl Handshakes {
     /// Begins the handshake of a session over this INI.
     pub(super) fn begin(&mut self, session: SessionOfPeer, qp: Arc<dyn QueuePair>, srq: SrqNumber) {
         self.end(session);
-        self.senders.insert(session, Sender { qp, srq, posted: None, waiting: VecDeque::new() });
+        self.senders
+            .insert(session, Sender { qp, srq, posted: None, waiting: VecDeque::new(), acknowledged: 0 });
     }
 
     /// Queues a frame of a session. Returns false if too many wait. A session that has ended sends nothing.
@@ -125,10 +128,17 @@ impl Handshakes {
         if let Some(((_, slot), slots)) = sender.posted.take().zip(self.slots.as_mut()) {
             slots.put_back(slot);
         }
+        sender.acknowledged = sender.acknowledged.wrapping_add(1);
         if !sender.waiting.is_empty() {
             self.ready.push_back(session);
         }
         Some(session)
+    }
+
+    /// Returns the number of acknowledged frames of a session, once all have been posted.
+    fn acknowledged(&self, session: SessionOfPeer) -> Option<u32> {
+        let sender = self.senders.get(&session).filter(|sender| sender.waiting.is_empty())?;
+        Some(sender.acknowledged)
     }
 
     /// Returns true if frames of a session wait to be posted.
@@ -193,8 +203,8 @@ impl Transport {
             // Nothing follows: the INI is in ERR.
             self.handshakes.end(session);
             self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
-        } else if !self.handshakes.has_waiting(session) {
-            self.res.shared.cm.command(CmCommand::HandshakeSent { peer, number });
+        } else if let Some(acknowledged) = self.handshakes.acknowledged(session) {
+            self.res.shared.cm.command(CmCommand::HandshakeSent { peer, number, acknowledged });
         }
         self.post_handshakes();
     }

@@ -410,6 +410,7 @@ impl<T: Default> PeerTable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PeerIdentity;
     use std::sync::Arc;
     use trunkline_machine::Runtime;
     use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
@@ -431,6 +432,8 @@ mod tests {
             srqs: Vec::new(),
             read_depth: 0,
             is_accepted: false,
+            identity: PeerIdentity::Unproven,
+            settings: None,
         })
     }
 

@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
+#[cfg(feature = "identity")]
+use super::endpoints::Role;
 use super::machine::Action;
 use super::private_data::{Refusal, SessionName, Welcome};
 use super::requests::Admitted;
@@ -21,7 +23,8 @@ impl CmMachine {
         private_data: &[u8],
     ) {
         let admitted = self.admit(id.as_ref(), private_data);
-        if let Err(refusal) = admitted.and_then(|admitted| self.accept(id, parameters, &admitted)) {
+        let accepted = admitted.and_then(|admitted| self.accept(id, parameters, &admitted, private_data));
+        if let Err(refusal) = accepted {
             // Anyone can send requests without proof; those are only counted.
             if !matches!(refusal, Refusal::Unproven(_))
                 && let Some(left_out) = self.refused.line(self.now())
@@ -39,6 +42,7 @@ impl CmMachine {
         id: &Arc<dyn CmId>,
         parameters: &ConnectParameters,
         admitted: &Admitted,
+        #[cfg_attr(not(feature = "identity"), expect(unused_variables))] private_data: &[u8],
     ) -> Result<(), Refusal> {
         let key = admitted.peer;
         let now = self.now();
@@ -64,6 +68,8 @@ impl CmMachine {
             }
         };
         self.make_target(id, key, number, admitted.hello.poller)?;
+        #[cfg(feature = "identity")]
+        self.endpoints.carried(key, number, Role::Tgt(admitted.hello.poller), 0, private_data);
         if self.welcome(id, parameters, key, number) {
             self.drive(key, |_, into| into.extend(after));
         }
@@ -78,7 +84,8 @@ impl CmMachine {
         number: u32,
         poller: u16,
     ) -> Result<(), Refusal> {
-        match self.endpoints.make_target(id, key, number, poller) {
+        let is_proved = self.peers.get(key).is_some_and(|peer| !peer.machine.is_unproven());
+        match self.endpoints.make_target(id, key, number, poller, is_proved) {
             Ok(target) => {
                 self.tell(|| Command::TargetAdded { peer: key, number, poller, target });
                 Ok(())
@@ -103,7 +110,12 @@ impl CmMachine {
             session: SessionName { epoch: self.shared.epochs.of(key.address()), number },
             srqs: self.endpoints.srqs(),
         };
-        let accepted = self.endpoints.accept(id, parameters, welcome.emit());
+        let welcome = welcome.emit();
+        #[cfg(feature = "identity")]
+        if let Some((role, ..)) = self.endpoints.role(id.number()) {
+            self.endpoints.carried(key, number, role, 1, &welcome);
+        }
+        let accepted = self.endpoints.accept(id, parameters, welcome);
         if let Err(error) = &accepted {
             self.failed_to("accept", error, key, number);
         }

@@ -12,6 +12,8 @@ use super::endpoints::{Endpoints, Role};
 use super::machine::{Action, Levels, Machine, Numbers};
 use super::peers::{HALF_OPEN, HALF_OPEN_OF_HOST, PeerSession, Peers};
 use super::proof::Cookies;
+#[cfg(feature = "identity")]
+use super::proving::Proving;
 use crate::LogLimit;
 use crate::command::{CmCommand, CmHandle, Command};
 use crate::node::incarnation::{DeviceShared, Listening, Opened};
@@ -81,6 +83,8 @@ pub(crate) struct CmMachine {
     pub(super) cookies: Cookies,
     numbers: Numbers,
     pub(super) levels: Levels,
+    #[cfg(feature = "identity")]
+    pub(super) proving: Proving,
     /// Rate of attempts that begin early because callers wait.
     pace: Pace,
     /// Watch of the node, and its next time.
@@ -120,7 +124,6 @@ impl CmMachine {
             sleeper,
             handle,
             listening: Vec::new(),
-            presence: Presence::new(options, &device, pollers),
             peers: Peers::default(),
             log: LogLimit::default(),
             failed: LogLimit::default(),
@@ -128,7 +131,9 @@ impl CmMachine {
             refused: LogLimit::default(),
             cookies,
             numbers: Numbers::default(),
-            levels: Levels::None,
+            levels: options.levels(),
+            #[cfg(feature = "identity")]
+            proving: Proving::new(options.credentials.clone()),
             pace: Pace::default(),
             watch,
             socket,
@@ -138,6 +143,7 @@ impl CmMachine {
             closed: false,
             stage: Stage::Work,
             asleep_until: None,
+            presence: Presence::new(options, &device, pollers),
         };
         this.attach(device, listening)?;
         Ok(this)
@@ -169,6 +175,10 @@ impl CmMachine {
             worked |= socket.answer(|| self.status().to_text());
         }
         self.tick();
+        #[cfg(feature = "identity")]
+        {
+            worked |= self.prove_next();
+        }
         worked
     }
 
@@ -245,9 +255,12 @@ impl CmMachine {
             CmCommand::Broken { peer, number, cause } => {
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
             }
-            // No session begins with a handshake yet.
             #[cfg(feature = "identity")]
-            CmCommand::Handshake { .. } | CmCommand::HandshakeSent { .. } => {}
+            CmCommand::Handshake { peer, number, frame } => self.handshake_frame(peer, number, frame),
+            #[cfg(feature = "identity")]
+            CmCommand::HandshakeSent { peer, number, acknowledged } => {
+                self.handshake_sent(peer, number, acknowledged);
+            }
             CmCommand::Emptied { poller } => self.emptied(poller),
             CmCommand::Released { poller } => self.released(poller),
             CmCommand::Drained { poller } => {
@@ -432,12 +445,20 @@ impl CmMachine {
                     peer.machine.fail(now, number, cause, false, actions);
                 }
             }
-            // No session of this node has a handshake yet.
+            #[cfg(feature = "identity")]
+            Action::Prove { number, deadline } => self.begin_handshake(key, number, deadline, actions),
+            #[cfg(not(feature = "identity"))]
             Action::Prove { .. } => {}
-            Action::DropTarget { number, poller } => self.endpoints.discard(key, number, Role::Tgt(poller)),
+            Action::DropTarget { number, poller } => {
+                if let Some(target) = self.endpoints.discard(key, number, Role::Tgt(poller)) {
+                    self.tell(|| Command::TargetDropped { target });
+                }
+            }
             Action::Up { number, welcome } => self.up(key, number, &welcome, actions),
             Action::Close { number } => {
                 self.endpoints.close(key, number);
+                #[cfg(feature = "identity")]
+                self.proving.forget((key, number));
                 let reported = actions.iter().find_map(|action| action.reports(number));
                 let cause = self.shared.stops.explain(reported.unwrap_or(PeerDown::Died), self.now());
                 self.tell(|| Command::SessionClosed { peer: key, number, cause });
@@ -501,6 +522,8 @@ impl CmMachine {
         self.have_watched(now);
         self.look(now);
         self.endpoints.tick(now);
+        #[cfg(feature = "identity")]
+        self.tick_handshakes(now);
         let (due, gone) = self.peers.due(now);
         for key in due {
             let is_early = self.peers.get(key).is_some_and(|peer| peer.machine.is_early(now));
@@ -540,7 +563,11 @@ impl CmMachine {
     fn next_timer(&self) -> Option<Time> {
         let closing = self.close_at.filter(|_| !self.closed && !mutant!(busy_pollers_delay_a_shutdown));
         let watching = self.watch.as_ref().map(|(_, next)| *next);
-        let others = [self.endpoints.next_timer(), self.presence.next_timer(), closing, watching];
+        #[cfg(feature = "identity")]
+        let proving = self.proving.next_timer();
+        #[cfg(not(feature = "identity"))]
+        let proving = None;
+        let others = [self.endpoints.next_timer(), self.presence.next_timer(), closing, watching, proving];
         self.peers.next_timer().into_iter().chain(others.into_iter().flatten()).min()
     }
 }

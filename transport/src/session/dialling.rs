@@ -116,7 +116,12 @@ impl CmMachine {
             return;
         };
         let is_accepted = peer.machine.is_accepted();
-        tracing::info!(peer = %key, pollers = welcome.srqs.len(), "session up");
+        #[cfg(feature = "identity")]
+        let proof = self.proving.proof((key, number)).map(|proof| (proof.identity, proof.settings));
+        #[cfg(not(feature = "identity"))]
+        let proof = None;
+        let (identity, settings) = proof.map_or_else(Default::default, |(name, bound)| (name, Some(bound)));
+        tracing::info!(peer = %key, %identity, pollers = welcome.srqs.len(), "session up");
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
             poller.command(Command::SessionUp(Box::new(SessionUp {
                 peer: key,
@@ -126,6 +131,8 @@ impl CmMachine {
                 srqs: welcome.srqs.clone(),
                 read_depth,
                 is_accepted,
+                identity: identity.clone(),
+                settings: settings.clone(),
             })));
         }
     }

@@ -18,6 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use trunkline_machine::mutant;
 use trunkline_verbs::{
     Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters,
     DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber,
@@ -47,6 +48,31 @@ struct End {
     id: Arc<dyn CmId>,
     /// `None` once a poller has taken it.
     qp: Option<Arc<dyn QueuePair>>,
+    /// Private data of its REQ and of its REP.
+    #[cfg(feature = "identity")]
+    carried: [Vec<u8>; 2],
+}
+
+/// The first pair of connections of a session, as this node sees it.
+#[cfg(feature = "identity")]
+#[derive(Debug)]
+pub(crate) struct FirstPair {
+    /// This node's INI, and the peer's.
+    pub(crate) inis: [FirstConnection; 2],
+    /// The INI of this node.
+    pub(crate) qp: Arc<dyn QueuePair>,
+}
+
+/// A connection of the first pair.
+#[cfg(feature = "identity")]
+#[derive(Debug)]
+pub(crate) struct FirstConnection {
+    pub(crate) ini: QpNumber,
+    pub(crate) tgt: QpNumber,
+    /// Address of the node that dialled. Its REQ has the same one as a GID, or the CM refuses it.
+    pub(crate) from: IpAddr,
+    pub(crate) request: Vec<u8>,
+    pub(crate) reply: Vec<u8>,
 }
 
 /// Device, channel and listeners that endpoints are made from.
@@ -187,6 +213,8 @@ impl Endpoints {
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
         // From here on the session owns both, and closing it takes them down.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
+        #[cfg(feature = "identity")]
+        self.carried(peer, number, Role::Ini(poller), 0, &private_data);
         id.attach(qp)?;
         id.connect(&ConnectParameters { private_data, ..asked })
     }
@@ -262,6 +290,7 @@ impl Endpoints {
         peer: PeerKey,
         number: u32,
         poller: u16,
+        is_proved: bool,
     ) -> Result<QpNumber, VerbsError> {
         let qp = self.make_tgt(poller)?;
         self.shared.gauges.tgt.fetch_add(1, Ordering::Relaxed);
@@ -269,10 +298,48 @@ impl Endpoints {
         self.awaited_packets.await_packet(number24, id);
         self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));
         id.attach(Arc::clone(&qp))?;
-        // The peer READs sources and probes by WRITE. Attaching alone grants no rights.
-        let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        qp.modify(&QpModify { access: Some(rights), ..QpModify::default() })?;
+        // Attaching alone grants no rights.
+        if is_proved || mutant!(unproven_peers_may_read) {
+            qp.modify(&rights())?;
+        }
         Ok(number24)
+    }
+
+    /// Notes the private data of a REQ, part 0, or of a REP, part 1, of a first connection.
+    #[cfg(feature = "identity")]
+    pub(crate) fn carried(&mut self, peer: PeerKey, number: u32, role: Role, part: usize, data: &[u8]) {
+        let is_first = matches!(role, Role::Ini(0) | Role::Tgt(0));
+        let ends = self.sessions.get_mut(&(peer, number)).filter(|_| is_first);
+        if let Some(end) = ends.and_then(|ends| ends.get_mut(&role)) {
+            end.carried[part] = data.to_vec();
+        }
+    }
+
+    /// Returns the first pair of connections of a session. Both must be established.
+    #[cfg(feature = "identity")]
+    pub(crate) fn first_pair(&self, peer: PeerKey, number: u32) -> Option<FirstPair> {
+        let ends = self.sessions.get(&(peer, number))?;
+        let [ini, tgt] = [ends.get(&Role::Ini(0))?, ends.get(&Role::Tgt(0))?];
+        let numbers = |end: &End| {
+            let qp = end.qp.as_ref()?;
+            Some((qp.number(), qp.query().ok()?.destination_qp))
+        };
+        let connection = |end: &End, ini, tgt, from| {
+            let [request, reply] = end.carried.clone();
+            FirstConnection { ini, tgt, from, request, reply }
+        };
+        let ((own_ini, their_tgt), (own_tgt, their_ini)) = (numbers(ini)?, numbers(tgt)?);
+        let ours = connection(ini, own_ini, their_tgt, ini.id.local_address().ip());
+        let theirs = connection(tgt, their_ini, own_tgt, tgt.id.peer_address()?.ip());
+        Some(FirstPair { inis: [ours, theirs], qp: Arc::clone(ini.qp.as_ref()?) })
+    }
+
+    /// Lets a peer that has proved its name READ and WRITE through the TGTs of a session.
+    #[cfg(feature = "identity")]
+    pub(crate) fn grant_rights(&self, peer: PeerKey, number: u32) -> Result<(), VerbsError> {
+        let ends = self.sessions.get(&(peer, number)).into_iter().flatten();
+        let targets = ends.filter(|(role, _)| matches!(role, Role::Tgt(_)));
+        targets.filter_map(|(_, end)| end.qp.as_ref()).try_for_each(|qp| qp.modify(&rights()))
     }
 
     /// Accepts a request whose TGT was created.
@@ -360,15 +427,15 @@ impl Endpoints {
     }
 
     /// Drops an endpoint whose request was refused, or that has no place in the session. The session goes on.
-    pub(crate) fn discard(&mut self, peer: PeerKey, number: u32, role: Role) {
-        let Some(end) = self.sessions.get_mut(&(peer, number)).and_then(|ends| ends.remove(&role)) else {
-            return;
-        };
+    /// Returns its QP.
+    pub(crate) fn discard(&mut self, peer: PeerKey, number: u32, role: Role) -> Option<QpNumber> {
+        let end = self.sessions.get_mut(&(peer, number)).and_then(|ends| ends.remove(&role))?;
         self.roles.remove(&end.id.number());
         end.id.detach();
-        if let Some(qp) = end.qp {
-            self.destroy(role, qp.as_ref());
-        }
+        let qp = end.qp?;
+        self.awaited_packets.stop_waiting(qp.number(), &end.id);
+        self.destroy(role, qp.as_ref());
+        Some(qp.number())
     }
 
     fn destroy(&self, role: Role, qp: &dyn QueuePair) {
@@ -416,9 +483,19 @@ impl Endpoints {
     fn add(&mut self, peer: PeerKey, number: u32, role: Role, id: &Arc<dyn CmId>, qp: Arc<dyn QueuePair>) {
         self.roles.insert(id.number(), (role, peer, number));
         self.shared.session_qps.add(peer, number, &qp);
-        let end = End { id: Arc::clone(id), qp: Some(qp) };
+        let end = End {
+            id: Arc::clone(id),
+            qp: Some(qp),
+            #[cfg(feature = "identity")]
+            carried: Default::default(),
+        };
         self.sessions.entry((peer, number)).or_default().insert(role, end);
     }
+}
+
+/// Rights of a peer at a TGT: it READs sources and probes by WRITE.
+fn rights() -> QpModify {
+    QpModify { access: Some(Access::REMOTE_READ | Access::REMOTE_WRITE), ..QpModify::default() }
 }
 
 /// Returns the parameters of an INI's connection, without private data.

@@ -47,6 +47,8 @@ impl CmMachine {
                 Role::Ini(poller) => match Welcome::parse(&event.private_data) {
                     Ok(welcome) => {
                         self.endpoints.connected(peer, number, role);
+                        #[cfg(feature = "identity")]
+                        self.endpoints.carried(peer, number, role, 1, &event.private_data);
                         self.drive(peer, |machine, actions| {
                             machine.answered(now, number, poller, welcome, actions);
                         });

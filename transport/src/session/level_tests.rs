@@ -97,7 +97,7 @@ fn exchanging(now: Time, levels: Levels) -> Machine {
     assert_eq!(machine.request(now, &secure(hello(PEER, 5, Some(1), 0, 2)), &mut actions), Ok(1));
     assert_eq!(actions, [], "one pair of connections");
     machine.arrived(now, 1, 0, &mut actions);
-    assert_eq!(actions, [Action::Prove { number: 1 }]);
+    assert_eq!(actions, [Action::Prove { number: 1, deadline: now + HANDSHAKE_LIMIT }]);
     machine
 }
 
@@ -220,7 +220,11 @@ fn nothing_else_is_dialled_before_the_proof() {
     assert_eq!(actions, [], "half a pair proves nothing");
     machine.answered(now, 1, 0, secure_welcome(2), &mut actions);
     machine.arrived(now, 1, 0, &mut actions);
-    assert_eq!(actions, [Action::Prove { number: 1 }], "once, whichever comes last");
+    assert_eq!(
+        actions,
+        [Action::Prove { number: 1, deadline: now + HANDSHAKE_LIMIT }],
+        "once, whichever comes last"
+    );
     actions.clear();
     machine.proved(now, 9, &mut actions);
     assert_eq!(actions, [], "of another session");
@@ -240,7 +244,7 @@ fn nothing_else_is_dialled_before_the_proof() {
     machine.request(now, &secure(hello(PEER, 5, None, 0, 1)), &mut actions).unwrap();
     machine.arrived(now, 1, 0, &mut actions);
     machine.answered(now, 1, 0, secure_welcome(1), &mut actions);
-    assert_eq!(actions.last(), Some(&Action::Prove { number: 1 }));
+    assert_eq!(actions.last(), Some(&Action::Prove { number: 1, deadline: now + HANDSHAKE_LIMIT }));
     machine.proved(now, 1, &mut actions);
     assert_eq!(actions.last(), Some(&Action::Up { number: 1, welcome: secure_welcome(1) }));
 }
@@ -256,11 +260,12 @@ fn each_half_of_a_session_with_a_handshake_has_a_time_limit() {
     let mut proved = exchanging(now, Levels::Encrypted);
     proved.proved(late, 1, &mut Vec::new());
     let timed_out = PeerDown::RefusedHere("the handshake timed out");
+    let told = now + FAILURE_LIMIT;
     for (row, mut machine, start, cause) in [
         (0, dialling_at(now, Levels::Encrypted), now, PeerDown::Unreachable),
         (1, answered, now, PeerDown::NoConnectionBack),
-        (2, exchanging(now, Levels::Encrypted), now, timed_out),
-        (3, client, now, timed_out),
+        (2, exchanging(now, Levels::Encrypted), told, timed_out),
+        (3, client, told, timed_out),
         (4, proved, late, PeerDown::Unreachable),
     ] {
         let (end, mut actions) = (start + HANDSHAKE_LIMIT, Vec::new());
@@ -290,7 +295,7 @@ fn request_that_joined_the_dial_of_another_session_loses_its_connection() {
         assert_eq!(actions.len(), 1, "a late arrival of the lost connection");
         assert_eq!(machine.request(now, &secure(hello(PEER, 5, Some(1), 0, 2)), &mut actions), Ok(1));
         machine.arrived(now, 1, 0, &mut actions);
-        assert_eq!(actions[1..], [Action::Prove { number: 1 }]);
+        assert_eq!(actions[1..], [Action::Prove { number: 1, deadline: now + HANDSHAKE_LIMIT }]);
     }
     let mut machine = dialling_at(now, Levels::Encrypted);
     for (session, current) in [(5, Some(1)), (6, None)] {

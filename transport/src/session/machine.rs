@@ -60,6 +60,8 @@ use trunkline_verbs::Time;
 
 /// Time after which an incomplete handshake has failed.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Time after the deadline of a handshake in which the peer is told the cause.
+pub(super) const FAILURE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Action that the machine asks for. Actions are performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,8 +70,9 @@ pub(crate) enum Action {
     Dial { number: u32, poller: u16, echo: Option<SessionName> },
     /// Notify the pollers that the session is up.
     Up { number: u32, welcome: Welcome },
-    /// Begin the handshake on the first pair of connections. [`Machine::proved`] ends it.
-    Prove { number: u32 },
+    /// Begin the handshake on the first pair of connections. [`Machine::proved`] ends it, or [`Machine::fail`] at the
+    /// deadline.
+    Prove { number: u32, deadline: Time },
     /// End the connection of one of the peer's INIs. The session goes on.
     DropTarget { number: u32, poller: u16 },
     /// Take down everything that was made for the session.
@@ -289,11 +292,19 @@ impl Machine {
     }
 
     /// Returns the number of the peer's connections that belong to the current session, including announced ones.
+    /// Before the proof a session has one.
     pub(crate) fn connections(&self) -> u32 {
         match &self.state {
+            SessionState::Open(session) if session.targets.is_empty() => 0,
+            SessionState::Open(session) if session.proof < ProofState::PeerProved => 1,
             SessionState::Open(session) => u32::try_from(session.targets.len()).unwrap_or(u32::MAX),
             _ => 0,
         }
+    }
+
+    /// Returns true if the current session is to have a handshake, and the peer has not proved its name.
+    pub(crate) fn is_unproven(&self) -> bool {
+        matches!(&self.state, SessionState::Open(session) if session.proof < ProofState::PeerProved)
     }
 
     /// Returns the setting that rules out a session with this incarnation of the peer.
@@ -536,7 +547,7 @@ impl Machine {
 
     /// Handles the proof of the peer's name, while this node's may still be on its way. The TLS client calls it
     /// when it has sent its Finished.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no node has an identity yet"))]
+    #[cfg(feature = "identity")]
     pub(crate) fn peer_proved(&mut self, number: u32) {
         if let SessionState::Open(session) = &mut self.state
             && session.number == number
@@ -547,7 +558,7 @@ impl Machine {
     }
 
     /// Handles the end of the handshake: both names are proved.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no node has an identity yet"))]
+    #[cfg(feature = "identity")]
     pub(crate) fn proved(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) {
         let SessionState::Open(session) = &mut self.state else { return };
         if session.number != number
@@ -740,7 +751,8 @@ impl Session {
             self.answered.first() == Some(&true) && self.targets.first() == Some(&Target::Arrived);
         if is_complete && self.proof == ProofState::Pairing {
             self.proof = ProofState::Exchanging;
-            actions.push(Action::Prove { number: self.number });
+            actions.push(Action::Prove { number: self.number, deadline: self.deadline });
+            self.deadline += FAILURE_LIMIT;
         }
     }
 

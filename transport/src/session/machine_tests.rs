@@ -449,7 +449,7 @@ impl World {
                     let session = SessionName { epoch: self.epochs[who], number };
                     self.wires.push(Packet::Gone { to: 1 - who, session });
                 }
-                Action::Prove { number } => {
+                Action::Prove { number, .. } => {
                     self.wires.append(&mut self.early);
                     let SessionState::Open(session) = &self.machines[who].state else { panic!("no session") };
                     let from = SessionName { epoch: self.epochs[who], number };

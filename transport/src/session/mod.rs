@@ -3,7 +3,7 @@
 //! [`machine`] decides, without I/O. [`private_data`] is carried in the connection manager's messages.
 //! [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it dials ([`dialling`]),
 //! judges requests ([`requests`]) by their proof ([`proof`]), accepts them ([`accepting`]) and handles the
-//! events of connections ([`events`]).
+//! events of connections ([`events`]) and the handshakes of sessions (`proving`).
 //!
 //! Pollers learn of sessions by commands and never wait for one.
 
@@ -19,4 +19,6 @@ pub(crate) mod machine;
 mod peers;
 pub(crate) mod private_data;
 mod proof;
+#[cfg(feature = "identity")]
+mod proving;
 mod requests;

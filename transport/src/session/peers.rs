@@ -22,6 +22,17 @@ pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
 /// addresses.
 pub(super) const HALF_OPEN: u32 = 8_192;
 
+/// Maximum number of sessions of a host, with peers that were not named here, that are to have a handshake and whose
+/// peer has not proved a name.
+const UNPROVEN_OF_HOST: usize = 64;
+/// The same for all hosts: each costs up to 40 KiB.
+const UNPROVEN: usize = 1024;
+/// Part of [`UNPROVEN`] for hosts of which a peer has proved a name before.
+const UNPROVEN_OF_KNOWN: usize = UNPROVEN / 8;
+/// Maximum number of hosts that are remembered because a peer has proved a name, and the time for which they are.
+const PROVED_HOSTS: usize = 4096;
+const PROVED_FOR: Duration = Duration::from_secs(3600);
+
 /// A peer with its machine.
 #[derive(Debug)]
 pub(super) struct PeerSession {
@@ -38,6 +49,8 @@ pub(super) struct PeerSession {
     /// Timer as recorded in the index.
     timer: Option<Time>,
     held: Held,
+    /// Time since which it has an unproven session, if that counts.
+    unproven_since: Option<Time>,
 }
 
 /// Numbers of connections with peers that were not named here.
@@ -49,6 +62,15 @@ struct Held {
     all: u32,
 }
 
+/// Place for another unproven session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnprovenPlace {
+    Free,
+    /// That of the unproven session with this peer, which has to end.
+    Of(PeerKey),
+    None,
+}
+
 /// All peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
@@ -57,6 +79,12 @@ pub(super) struct Peers {
     by_host: HashMap<PeerHost, Held>,
     /// Half-open connections of all hosts.
     half_open: u32,
+    /// Peers with unproven sessions by age, for each host, and their number.
+    unproven: BTreeMap<PeerHost, BTreeSet<(Time, PeerKey)>>,
+    unproven_count: usize,
+    /// Hosts of which a peer has proved a name, with the time of the last proof; and the same by time.
+    proved: HashMap<PeerHost, Time>,
+    proved_by_time: BTreeSet<(Time, PeerHost)>,
 }
 
 impl Peers {
@@ -99,6 +127,7 @@ impl Peers {
                 forget_at: None,
                 timer: None,
                 held: Held::default(),
+                unproven_since: None,
             }
         })
     }
@@ -121,8 +150,13 @@ impl Peers {
         };
         let (old_timer, old, host) = (peer.timer, peer.held, peer.host);
         (peer.timer, peer.held) = (timer, held);
+        let is_unproven = !peer.named && peer.machine.is_unproven();
+        let old_since = peer.unproven_since;
+        let since = is_unproven.then(|| old_since.unwrap_or(now));
+        peer.unproven_since = since;
         self.time(key, old_timer, timer);
         self.count(host, old, held);
+        self.count_unproven(key, host, old_since, since);
     }
 
     /// Returns the peers whose timers have expired, and those to remove. The former must be settled again.
@@ -146,6 +180,7 @@ impl Peers {
         let peer = self.known.remove(&key)?;
         self.time(key, peer.timer, None);
         self.count(peer.host, peer.held, Held::default());
+        self.count_unproven(key, peer.host, peer.unproven_since, None);
         Some(peer)
     }
 
@@ -184,6 +219,60 @@ impl Peers {
         let replaced = self.known.get(&key).filter(|peer| peer.host == host).map_or(0, |peer| peer.held.all);
         let others = self.of_host(host).all.saturating_sub(replaced);
         others > 0 && others.saturating_add(pollers.into()) > most
+    }
+
+    /// Returns the place of another unproven session of a host. If all are taken, the oldest session of the host with
+    /// most gives its place to a host with fewer.
+    pub(super) fn unproven_place(&self, host: PeerHost, now: Time) -> UnprovenPlace {
+        if mutant!(unproven_sessions_have_no_bound) {
+            return UnprovenPlace::Free;
+        }
+        let held = self.unproven.get(&host).map_or(0, BTreeSet::len);
+        if held >= UNPROVEN_OF_HOST {
+            return UnprovenPlace::None;
+        }
+        let kept = if self.has_proved(host, now) { 0 } else { UNPROVEN_OF_KNOWN };
+        if self.unproven_count < UNPROVEN - kept {
+            return UnprovenPlace::Free;
+        }
+        let most = self.unproven.values().max_by_key(|sessions| sessions.len());
+        let oldest = most.filter(|sessions| sessions.len() > held + 1).and_then(BTreeSet::first);
+        oldest.map_or(UnprovenPlace::None, |(_, key)| UnprovenPlace::Of(*key))
+    }
+
+    /// Notes that a peer has proved a name.
+    #[cfg(feature = "identity")]
+    pub(super) fn proved(&mut self, host: PeerHost, now: Time) {
+        if let Some(earlier) = self.proved.insert(host, now) {
+            self.proved_by_time.remove(&(earlier, host));
+        }
+        self.proved_by_time.insert((now, host));
+        if self.proved.len() > PROVED_HOSTS
+            && let Some((_, oldest)) = self.proved_by_time.pop_first()
+        {
+            self.proved.remove(&oldest);
+        }
+    }
+
+    /// Returns true if a peer of the host has proved a name in the last hour.
+    pub(super) fn has_proved(&self, host: PeerHost, now: Time) -> bool {
+        self.proved.get(&host).is_some_and(|at| now.saturating_duration_since(*at) < PROVED_FOR)
+    }
+
+    fn count_unproven(&mut self, key: PeerKey, host: PeerHost, old: Option<Time>, new: Option<Time>) {
+        if old == new {
+            return;
+        }
+        let sessions = self.unproven.entry(host).or_default();
+        if old.is_some_and(|since| sessions.remove(&(since, key))) {
+            self.unproven_count -= 1;
+        }
+        if new.is_some_and(|since| sessions.insert((since, key))) {
+            self.unproven_count += 1;
+        }
+        if sessions.is_empty() {
+            self.unproven.remove(&host);
+        }
     }
 
     fn of_host(&self, host: PeerHost) -> Held {

@@ -61,7 +61,7 @@ pub(crate) struct Versions {
 
 impl Versions {
     /// Returns the version of a session with a node that speaks `others`.
-    fn common(self, others: Self) -> Option<u8> {
+    pub(crate) fn common(self, others: Self) -> Option<u8> {
         let highest = self.highest.min(others.highest);
         (self.lowest.max(others.lowest) <= highest).then_some(highest)
     }
@@ -287,6 +287,38 @@ fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<u8, Refusal> {
 /// Refuses a port other than the usual one: devices send to no other yet.
 fn check_udp_port(port: u16) -> Result<(), Refusal> {
     if [0, UDP_PORT].contains(&port) { Ok(()) } else { Err(Refusal::Feature) }
+}
+
+/// Values of a REQ or a REP as carried, for the binding of a handshake.
+#[cfg(feature = "identity")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Carried {
+    pub(crate) versions: Versions,
+    pub(crate) features: u8,
+    /// UDP port to which the sender takes packets.
+    pub(crate) udp_port: u16,
+}
+
+#[cfg(feature = "identity")]
+impl Carried {
+    /// Reads a REQ.
+    pub(crate) fn of_request(bytes: &[u8]) -> Option<Self> {
+        Self::new(bytes, 37, 54)
+    }
+
+    /// Reads a REP.
+    pub(crate) fn of_reply(bytes: &[u8]) -> Option<Self> {
+        Self::new(bytes, 6, 20)
+    }
+
+    fn new(bytes: &[u8], lowest: usize, port: usize) -> Option<Self> {
+        let versions = Versions { lowest: *bytes.get(lowest)?, highest: *bytes.get(4)? };
+        let udp_port = match u16::from_be_bytes(array(bytes, port)?) {
+            0 => UDP_PORT,
+            port => port,
+        };
+        Some(Self { versions, features: *bytes.get(5)?, udp_port })
+    }
 }
 
 impl Hello {

@@ -7,9 +7,10 @@
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
-use super::private_data::{Hello, Refusal};
-use crate::PeerKey;
+use super::peers::UnprovenPlace;
+use super::private_data::{Features, Hello, Refusal};
 use crate::provider::connections::ConnectionKind;
+use crate::{PeerDown, PeerKey};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use trunkline_machine::mutant;
@@ -56,6 +57,7 @@ impl CmMachine {
         let known = self.peers.get(peer);
         let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
         let is_live = known.is_some_and(|peer| peer.machine.is_up());
+        let is_unproven = known.is_some_and(|peer| peer.machine.is_unproven());
         let (is_known, is_echo) = (known.is_some(), known.is_some_and(|peer| peer.machine.is_echoed(&hello)));
         if hello.echo.is_some() && !is_echo {
             return Err(Refusal::Stale);
@@ -74,6 +76,13 @@ impl CmMachine {
             {
                 return Err(Refusal::Crowded);
             }
+            if hello.features == Features::HANDSHAKE && !is_unproven {
+                match self.peers.unproven_place(host, self.now()) {
+                    UnprovenPlace::Free => {}
+                    UnprovenPlace::Of(oldest) => self.give_up_unproven(oldest),
+                    UnprovenPlace::None => return Err(Refusal::Crowded),
+                }
+            }
         }
         if !is_known && self.peers.len() >= MAX_PEERS {
             let Some(idle) = self.peers.first_to_forget() else {
@@ -85,5 +94,16 @@ impl CmMachine {
             self.forget(idle);
         }
         Ok(Admitted { hello, peer, local: id.local_address().ip() })
+    }
+
+    /// Ends an unproven session, whose place another one takes. Its peer may try again.
+    fn give_up_unproven(&mut self, key: PeerKey) {
+        let now = self.now();
+        let cause = PeerDown::RefusedHere("too many sessions have no proof of a name");
+        self.drive(key, |machine, actions| {
+            if let Some(number) = machine.current() {
+                machine.fail(now, number, cause, true, actions);
+            }
+        });
     }
 }

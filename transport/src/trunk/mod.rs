@@ -43,7 +43,9 @@ pub(crate) use pipeline::parse_wr_id;
 pub(crate) use pipeline::wr_id;
 pub(crate) use queue::{Cancelling, MessageQueue};
 pub(crate) use resources::{ReceiveRoom, Resources, SendRoom};
+pub(crate) use sending::own_settings;
 
+use crate::PeerIdentity;
 use crate::PeerKey;
 use crate::PollerIndex;
 use crate::budget::Counted;
@@ -55,6 +57,7 @@ use ending::Health;
 use lane::Lane;
 use pipeline::Pipeline;
 use rendezvous::{READS_OUT, Sinks, Sources};
+use std::sync::Arc;
 use timers::Silence;
 
 /// A trunk of one session.
@@ -68,6 +71,9 @@ pub(crate) struct Trunk {
     lanes: Vec<Lane>,
     /// The peer's incarnation.
     epoch: u64,
+    identity: PeerIdentity,
+    /// Settings to which the peer has bound itself.
+    bound_settings: Option<Arc<[u8]>>,
     /// Limits of the peer, known once its settings have come: message and frame size in bytes, and announced
     /// messages per lane.
     max_message: usize,
@@ -122,6 +128,8 @@ impl Trunk {
             health: Health::Live,
             lanes: srqs.into_iter().zip(pairs).map(lane).collect(),
             epoch: session.epoch,
+            identity: session.identity,
+            bound_settings: session.settings,
             max_message: 0,
             max_frame: 0,
             large_messages: 0,

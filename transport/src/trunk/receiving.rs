@@ -76,6 +76,9 @@ impl Trunk {
         match header.kind {
             FrameKind::Announcement => self.take_request(res, lane, header, frame),
             FrameKind::Fin => self.take_fins(res, lane, body),
+            FrameKind::Settings if self.bound_settings.as_ref().is_some_and(|bound| **bound != *body) => {
+                Err(FrameError::Broken("settings differ from those of its handshake"))
+            }
             FrameKind::Settings => self.take_settings(res, lane, Settings::parse(body)?),
             FrameKind::Unknown => {
                 res.shared.unknown_frames.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +116,8 @@ impl Trunk {
                 self.max_bundled = most.min(self.max_message).min(res.shared.limits.max_message_bytes);
                 let pollers = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
                 let session = SessionNumber(self.number);
-                res.events.peer(self.peer, PeerEvent::Up { session, epoch: self.epoch, pollers });
+                let (epoch, identity) = (self.epoch, self.identity.clone());
+                res.events.peer(self.peer, PeerEvent::Up { session, epoch, pollers, identity });
             }
         }
         self.lanes[lane].heard = Some(settings);

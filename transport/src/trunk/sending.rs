@@ -8,6 +8,7 @@ use super::pipeline::{Completed, Late, Parts, Record};
 use super::queue::Cancelling;
 use super::{Outbound, Resources, Trunk};
 use crate::budget::Shares;
+use crate::node::shared::Limits;
 use crate::trunk::rendezvous::REQUESTS_PER_LANE;
 use crate::wire::frame::{self, FIN_ENTRIES, Fin, TIMED_HEADER};
 use crate::wire::settings::Settings;
@@ -282,12 +283,7 @@ impl Trunk {
         if self.lanes[lane].has_begun || mutant!(settings_are_not_sent) {
             return;
         }
-        let settings = Settings {
-            max_message: res.shared.limits.max_message_bytes as u64,
-            max_frame: u32::try_from(SLOT_BYTES).unwrap_or(u32::MAX),
-            large_messages: REQUESTS_PER_LANE,
-            max_bundle: u32::try_from(BUNDLE_BYTES).unwrap_or(0),
-        };
+        let settings = own_settings(&res.shared.limits);
         let (header, body) = (frame::settings(), settings.emit());
         let parts: [&[u8]; 2] = [&header, &body];
         let parts = Parts::own(&parts);
@@ -368,5 +364,15 @@ impl Trunk {
         known.last = None;
         self.mark(res);
         Some(number)
+    }
+}
+
+/// Returns the settings of a node.
+pub(crate) fn own_settings(limits: &Limits) -> Settings {
+    Settings {
+        max_message: limits.max_message_bytes as u64,
+        max_frame: u32::try_from(SLOT_BYTES).unwrap_or(u32::MAX),
+        large_messages: REQUESTS_PER_LANE,
+        max_bundle: u32::try_from(BUNDLE_BYTES).unwrap_or(0),
     }
 }

@@ -10,8 +10,8 @@ use trunkline_machine::{Machine, Turn};
 pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
     Begun, Body, Connect, Destination, Event, Leaves, Message, MessageHeader, Node, NodeOptions, NodeReport,
-    Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerHandle, PollerIndex, Report, Screening, SendError,
-    SendOutcome, Token, Transport,
+    Origin, Outgoing, PeerDown, PeerEvent, PeerIdentity, PeerKey, PollerHandle, PollerIndex, Report,
+    Screening, SendError, SendOutcome, Token, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -462,6 +462,15 @@ impl TestNode {
     pub fn down(&mut self, peer: PeerKey) -> PeerDown {
         self.wait("peer down", |_, event| match event {
             Happened::Peer(of, PeerEvent::Down { cause }) if *of == peer => Some(*cause),
+            _ => None,
+        })
+    }
+
+    /// Waits until any session is up, and returns the identity of its peer.
+    #[cfg(feature = "identity")]
+    pub fn identity(&mut self) -> PeerIdentity {
+        self.wait("session up", |_, event| match event {
+            Happened::Peer(_, PeerEvent::Up { identity, .. }) => Some(identity.clone()),
             _ => None,
         })
     }

@@ -11,6 +11,7 @@ mod common;
 
 mod crowding;
 mod hostile;
+mod identity;
 mod listing;
 mod memory;
 mod messages;

@@ -25,7 +25,7 @@ const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
 /// Outcomes of the client and the server; `None` if one waits for more.
-type Outcomes = [Option<Result<Proof, Failure>>; 2];
+type Outcomes = [Option<Result<Proof, HandshakeFailure>>; 2];
 
 /// Credentials of two nodes with one root.
 fn pair() -> [Arc<Credentials>; 2] {
@@ -47,7 +47,7 @@ fn begun(credentials: &[Arc<Credentials>; 2]) -> [Exchange; 2] {
 }
 
 /// Hands a frame to an exchange as a poller and a CM machine do.
-fn deliver(to: &mut Exchange, frame: &[u8]) -> Result<(), Failure> {
+fn deliver(to: &mut Exchange, frame: &[u8]) -> Result<(), HandshakeFailure> {
     match Header::parse(frame) {
         Ok(Header { kind: FrameKind::Handshake, .. }) => {}
         _ if to.state == State::Ended => {}

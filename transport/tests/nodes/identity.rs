@@ -1,0 +1,131 @@
+//! Nodes with identities: sessions after a handshake, and refusals as both sides see them.
+
+use crate::common::{ECHO, Job, SIZES, TestNode, over_udp, pattern};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    PKCS_ED25519, date_time_ymd,
+};
+use std::collections::HashSet;
+use std::sync::Arc;
+use trunkline_transport::identity::{Credentials, Identity, Level, Trust};
+use trunkline_transport::{Connections, NodeOptions, PeerDown, PeerIdentity};
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority(name: &str) -> Authority {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    CertifiedIssuer::self_signed(params, KeyPair::generate_for(&PKCS_ED25519).unwrap()).unwrap()
+}
+
+/// Issues a certificate that is valid until a year, for a node that trusts `root`.
+fn issue(issuer: &Authority, root: &Authority, name: &str, until: i32) -> Arc<Credentials> {
+    let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(until, 1, 1));
+    let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let chain = params.signed_by(&key, issuer).unwrap().pem();
+    let identity = Identity::from_pem(chain.as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+    let trust = Trust::from_pem(root.pem().as_bytes()).unwrap();
+    Arc::new(Credentials::of_system(&identity, &trust).unwrap())
+}
+
+fn node(credentials: &Arc<Credentials>) -> NodeOptions {
+    over_udp().credentials(Arc::clone(credentials))
+}
+
+/// Returns the name that the next session's peer has proved.
+fn proven(node: &mut TestNode) -> String {
+    match node.identity() {
+        PeerIdentity::Proven(proven) => proven.principal().to_string(),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn both_sides_learn_the_proven_name_over_all_paths() {
+    let root = authority("root");
+    let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
+    for connections in [Connections::Xrc, Connections::Rc] {
+        for (here, there) in [(1, 1), (3, 2)] {
+            let mut server = TestNode::start(node(&b).connections(connections), there);
+            let mut client = TestNode::start(node(&a).connections(connections), here);
+            client.echoes(&server, &SIZES);
+            assert_eq!(proven(&mut server), "a.example");
+            for poller in 0..usize::from(here) {
+                let peer = client.name(poller, server.address);
+                for token in 0..4 {
+                    let to = u16::try_from(token).unwrap() % there;
+                    client.send_to(poller, peer, Some(to), &[ECHO], pattern(20_000, 3), token, None);
+                }
+                let answers = (0..4).map(|_| client.message().0.poller.0).collect::<HashSet<_>>();
+                assert_eq!(answers, (0..there).collect());
+            }
+            assert_eq!(client.report().rnr + server.report().rnr, 0);
+        }
+    }
+}
+
+#[test]
+fn crossing_dials_make_one_session() {
+    let root = authority("root");
+    let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
+    for _ in 0..20 {
+        let [mut first, mut second] = [&a, &b].map(|own| TestNode::start(node(own), 1));
+        let addresses = [first.address, second.address];
+        first.job(0, Job::Connect(addresses[1]));
+        second.job(0, Job::Connect(addresses[0]));
+        assert_eq!((proven(&mut first), proven(&mut second)), ("b.example".into(), "a.example".into()));
+        assert_eq!((first.report().qps(), second.report().qps()), (2, 2));
+    }
+}
+
+/// Returns why no session is made.
+fn refusal(client: &mut TestNode, server: &TestNode) -> String {
+    let peer = client.name(0, server.address);
+    let cause = client.down(peer);
+    assert!(matches!(cause, PeerDown::Handshake(_) | PeerDown::Refused(_)), "{cause:?}");
+    cause.to_string()
+}
+
+#[test]
+fn refusals_name_their_cause_at_both_sides() {
+    let [root, other] = ["root", "other"].map(authority);
+    let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
+    let expired = issue(&root, &root, "a.example", 2021);
+    let stranger = issue(&other, &root, "a.example", 4000);
+    for (bad, cause) in [
+        (&expired, "a certificate of the chain has expired"),
+        (&stranger, "no path from the certificate to a root"),
+    ] {
+        // The node with the lower epoch verifies first, so either node may be the one that refuses.
+        let [mut client, server] = [bad, &b].map(|own| TestNode::start(node(own), 1));
+        let text = refusal(&mut client, &server);
+        let expected = format!("the peer ended the handshake: {cause}");
+        assert!(text.starts_with(&expected), "{text}");
+        let [mut client, server] = [&a, bad].map(|own| TestNode::start(node(own), 1));
+        let text = refusal(&mut client, &server);
+        let expected = format!("this node ended the handshake: {cause}");
+        assert!(text.starts_with(&expected), "{text}");
+    }
+}
+
+#[test]
+fn nodes_without_identity_are_refused_unless_accepted() {
+    let root = authority("root");
+    let b = issue(&root, &root, "b.example", 4000);
+    let mut plain = TestNode::start(over_udp(), 1);
+    let strict = TestNode::start(node(&b), 1);
+    let text = refusal(&mut plain, &strict);
+    assert!(text.contains("requires an identity, and this node has none"), "{text}");
+    let mut strict_client = TestNode::start(node(&b), 1);
+    let text = refusal(&mut strict_client, &plain);
+    assert!(text.contains("lacks an identity"), "{text}");
+    let mut open = TestNode::start(node(&b).accept(Level::None), 1);
+    open.echoes(&plain, &[10]);
+    assert_eq!(plain.identity(), PeerIdentity::Unproven);
+    let mut other = TestNode::start(over_udp(), 1);
+    other.echoes(&open, &[10]);
+    assert_eq!(open.identity(), PeerIdentity::Unproven);
+}
