@@ -1,0 +1,322 @@
+//! Certificates of simulated nodes, and handshakes that repeat with a seed.
+//!
+//! rustls takes randomness from its provider, except for the secret of the key exchange, which ring's X25519 takes from the
+//! operating system. So the provider here has its own X25519. Ed25519 signatures need no randomness. All else is
+//! ring's.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose, SanType,
+    date_time_ymd,
+};
+use rustls::crypto::ring::cipher_suite::TLS13_AES_256_GCM_SHA384;
+use rustls::crypto::ring::default_provider;
+use rustls::crypto::{
+    ActiveKeyExchange, CryptoProvider, GetRandomFailed, SecureRandom, SharedSecret, SupportedKxGroup,
+};
+use rustls::ffdhe_groups::FfdheGroup;
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
+use rustls::{Error, NamedGroup, PeerMisbehaved};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use trunkline_machine::Runtime;
+use trunkline_transport::identity::{Credentials, Identity, Trust};
+use trunkline_verbs::{Clock, Time};
+use x25519_dalek::{PublicKey, StaticSecret};
+
+/// Calendar time at zero of the virtual clock: 15 January 2027.
+const EPOCH: Duration = Duration::from_secs(1_800_000_000);
+/// PKCS #8 header of an Ed25519 key, RFC 8410 §7. The 32 bytes of its seed follow.
+const ED25519: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
+
+/// Returns the calendar time at a time of the virtual clock.
+pub(crate) fn calendar(time: Time) -> UnixTime {
+    UnixTime::since_unix_epoch(EPOCH + (time - Time(0)))
+}
+
+/// Calendar time by the virtual clock.
+#[derive(Debug)]
+pub(crate) struct VirtualTime(pub(crate) Clock);
+
+impl TimeProvider for VirtualTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(calendar(self.0.now()))
+    }
+}
+
+/// Seeded randomness of a process, and the key exchange that uses it.
+#[derive(Debug)]
+struct Seeded(Mutex<fastrand::Rng>);
+
+impl Seeded {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
+    }
+}
+
+impl SecureRandom for Seeded {
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
+        self.fill(bytes);
+        Ok(())
+    }
+}
+
+impl SupportedKxGroup for Seeded {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        let mut secret = [0; 32];
+        self.fill(&mut secret);
+        let secret = StaticSecret::from(secret);
+        Ok(Box::new(KeyExchange { public: PublicKey::from(&secret), secret }))
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
+}
+
+/// An X25519 key exchange that waits for the peer's key.
+struct KeyExchange {
+    secret: StaticSecret,
+    public: PublicKey,
+}
+
+impl ActiveKeyExchange for KeyExchange {
+    fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        let peer = <[u8; 32]>::try_from(peer).map_err(|_| PeerMisbehaved::InvalidKeyShare)?;
+        let shared = self.secret.diffie_hellman(&PublicKey::from(peer));
+        // RFC 8446 §7.4.2: an all-zero secret ends the handshake.
+        if !shared.was_contributory() {
+            return Err(PeerMisbehaved::InvalidKeyShare.into());
+        }
+        Ok(shared.as_bytes()[..].into())
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn group(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        self.public.as_bytes()
+    }
+}
+
+/// Returns ring's cryptography with the randomness of a simulated process.
+///
+/// It has one cipher suite, because the preferred one of two depends on the processor. rustls takes `'static`
+/// references, so each call leaks 16 bytes: call it once per process.
+pub(crate) fn provider(runtime: &Runtime) -> CryptoProvider {
+    let seeded: &Seeded = Box::leak(Box::new(Seeded(Mutex::new(fastrand::Rng::with_seed(runtime.random())))));
+    CryptoProvider {
+        cipher_suites: vec![TLS13_AES_256_GCM_SHA384],
+        kx_groups: vec![seeded],
+        secure_random: seeded,
+        ..default_provider()
+    }
+}
+
+/// PEM files of a node, which outlive its processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PemFiles {
+    /// Trusted root.
+    pub(crate) root: String,
+    pub(crate) chain: String,
+    pub(crate) key: String,
+}
+
+impl PemFiles {
+    /// Returns the credentials of a process of the node, from [`provider`].
+    pub(crate) fn credentials(&self, runtime: &Runtime) -> Arc<Credentials> {
+        let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes());
+        let trust = Trust::from_pem(self.root.as_bytes());
+        let (identity, trust) = (identity.expect("usable identity"), trust.expect("usable root"));
+        let time = Arc::new(VirtualTime(runtime.clock().clone()));
+        let credentials = Credentials::new(&identity, &trust, provider(runtime), time);
+        Arc::new(credentials.expect("suitable provider"))
+    }
+}
+
+/// A certificate authority. Equal seeds and calls give equal files.
+pub(crate) struct Authority {
+    random: fastrand::Rng,
+    root: CertifiedIssuer<'static, KeyPair>,
+    /// Serial number of the last certificate.
+    serial: u64,
+}
+
+impl Authority {
+    /// Creates an authority whose root is valid in all runs. Roots of different seeds have different subjects.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, format!("root {seed}"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.serial_number = Some(1.into());
+        let root = CertifiedIssuer::self_signed(params, key(&mut random)).expect("valid parameters");
+        Self { random, root, serial: 1 }
+    }
+
+    /// Issues a certificate for names, each an IP address, a URI or a DNS name. Its validity includes both ends, rounded
+    /// down to seconds.
+    pub(crate) fn issue(&mut self, names: &[&str], not_before: UnixTime, not_after: UnixTime) -> PemFiles {
+        let date = |time: UnixTime| date_time_ymd(1970, 1, 1) + Duration::from_secs(time.as_secs());
+        let name = |&name: &&str| match name.parse() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) if name.contains(':') => SanType::URI(name.try_into().expect("ASCII name")),
+            Err(_) => SanType::DnsName(name.try_into().expect("ASCII name")),
+        };
+        self.serial += 1;
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names.iter().map(name).collect();
+        (params.not_before, params.not_after) = (date(not_before), date(not_after));
+        params.serial_number = Some(self.serial.into());
+        let key = key(&mut self.random);
+        let certificate = params.signed_by(&key, &self.root).expect("valid parameters");
+        PemFiles { root: self.root.pem(), chain: certificate.pem(), key: key.serialize_pem() }
+    }
+}
+
+/// Makes an Ed25519 key.
+fn key(random: &mut fastrand::Rng) -> KeyPair {
+    let mut seed = [0; 32];
+    random.fill(&mut seed);
+    KeyPair::try_from([ED25519, &seed].concat()).expect("PKCS #8 of Ed25519")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coverage::Coverage;
+    use crate::scheduler::Scheduler;
+    use crate::trace::Trace;
+    use rustls::pki_types::ServerName;
+    use rustls::quic::{ClientConnection, Connection, ServerConnection, Version};
+    use std::net::Ipv6Addr;
+    use trunkline_transport::identity::Refused;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// Processes of two nodes. The certificates of the first are valid for an hour.
+    struct Pair {
+        clock: Clock,
+        sides: [Arc<Credentials>; 2],
+    }
+
+    /// Everything that two sides sent, in order, and the keying material that each exported.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Handshake {
+        flights: Vec<Vec<u8>>,
+        exported: [[u8; 32]; 2],
+    }
+
+    impl Pair {
+        fn new(seed: u64) -> Self {
+            let mut authority = Authority::new(seed);
+            let mut scheduler = Scheduler::new(seed, Trace::checksum_only(), Arc::new(Coverage::default()));
+            let now = scheduler.now();
+            let sides = [("a.example", HOUR), ("b.example", 2 * HOUR)].map(|(name, validity)| {
+                let (_, runtime) = scheduler.process();
+                authority.issue(&[name], calendar(now), calendar(now + validity)).credentials(&runtime)
+            });
+            let (_, runtime) = scheduler.process();
+            Self { clock: runtime.clock().clone(), sides }
+        }
+
+        fn advance(&self, by: Duration) {
+            self.clock.as_virtual().unwrap().set(self.clock.now() + by);
+        }
+
+        /// Runs a handshake with this client, which may be either side.
+        fn handshake(&self, client: usize) -> Result<Handshake, Refused> {
+            let name = ServerName::IpAddress(Ipv6Addr::UNSPECIFIED.into());
+            let (client, server) = (&self.sides[client].client, &self.sides[1 - client].server);
+            let client = ClientConnection::new(client.clone(), Version::V1, name, vec![1]).unwrap();
+            let server = ServerConnection::new(server.clone(), Version::V1, vec![2]).unwrap();
+            let mut ends = [Connection::from(client), Connection::from(server)];
+            let mut flights = Vec::new();
+            for sender in [0, 1, 0] {
+                let mut flight = Vec::new();
+                while ends[sender].write_hs(&mut flight).is_some() || !flight.is_empty() {
+                    if !flight.is_empty() {
+                        ends[1 - sender].read_hs(&flight).map_err(|error| Refused::from(&error))?;
+                        flights.push(std::mem::take(&mut flight));
+                    }
+                }
+            }
+            assert!(ends.iter().all(|end| !end.is_handshaking()), "a side waits for more");
+            let exported = ends.each_ref().map(|end| end.export_keying_material([0; 32], b"label", None));
+            Ok(Handshake { flights, exported: exported.map(Result::unwrap) })
+        }
+    }
+
+    #[test]
+    fn handshakes_repeat_with_a_seed() {
+        let (pair, same, other) = (Pair::new(7), Pair::new(7), Pair::new(8));
+        let first = pair.handshake(0).unwrap();
+        assert_eq!(first.exported[0], first.exported[1]);
+        assert_eq!(first, same.handshake(0).unwrap());
+        for different in [other.handshake(0).unwrap(), pair.handshake(0).unwrap()] {
+            assert_ne!(first.exported, different.exported);
+            for (flight, other) in first.flights.iter().zip(&different.flights) {
+                assert!(flight != other, "two handshakes have a flight in common");
+            }
+        }
+    }
+
+    #[test]
+    fn handshakes_of_parallel_runs_do_not_disturb_each_other() {
+        #[expect(clippy::disallowed_methods, reason = "a campaign has threads for its runs")]
+        let runs =
+            [(); 2].map(|()| std::thread::spawn(|| [0, 1, 0, 1].map(|side| Pair::new(7).handshake(side))));
+        let [first, second] = runs.map(|run| run.join().unwrap());
+        assert_eq!(first, second);
+    }
+
+    #[test]
+    fn an_expired_certificate_is_refused() {
+        let pair = Pair::new(7);
+        pair.advance(HOUR);
+        for client in [0, 1] {
+            assert!(pair.handshake(client).is_ok());
+        }
+        pair.advance(Duration::from_secs(1));
+        for client in [0, 1] {
+            assert_eq!(pair.handshake(client), Err(Refused::Expired));
+        }
+    }
+
+    #[test]
+    fn an_authority_of_another_seed_is_unknown() {
+        let (mut pair, other) = (Pair::new(7), Pair::new(8));
+        pair.sides[1] = other.sides[1].clone();
+        assert_eq!(pair.handshake(0), Err(Refused::UnknownRoot));
+    }
+
+    #[test]
+    fn the_key_exchange_is_x25519() {
+        let (_, runtime) = Scheduler::new(7, Trace::checksum_only(), Arc::new(Coverage::default())).process();
+        let group = provider(&runtime).kx_groups[0];
+        let ring = default_provider().kx_groups;
+        let ring = ring.iter().find(|group| group.name() == NamedGroup::X25519).unwrap();
+        let ours = group.start().unwrap();
+        assert_ne!(ours.pub_key(), group.start().unwrap().pub_key(), "two key exchanges share a secret");
+        let theirs = ring.start_and_complete(ours.pub_key()).unwrap();
+        let shared = ours.complete(&theirs.pub_key).unwrap();
+        assert_eq!(shared.secret_bytes(), theirs.secret.secret_bytes());
+        // The points 0 and 1 have small order.
+        let mut one = [0; 32];
+        one[0] = 1;
+        for peer in [&[0; 32][..], &one, &[9; 31]] {
+            let refused = group.start().unwrap().complete(peer).map(drop);
+            assert_eq!(refused, Err(PeerMisbehaved::InvalidKeyShare.into()));
+        }
+    }
+}
