@@ -3,6 +3,9 @@
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{
+        CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, date_time_ymd,
+    };
     use serde_json::Value;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -222,6 +225,36 @@ mod tests {
         assert!(!text.contains(read("db.key").lines().nth(1).expect("a key")), "{text}");
         fails(&["show", "db.key"], folder.path(), 1, &["no certificate and no revocation list"]);
         fails(&["show", "absent.pem", "db.pem"], folder.path(), 2, &["absent.pem: No such file"]);
+    }
+
+    #[test]
+    fn revocation_lists_are_shown_with_their_numbers_and_next_update() {
+        let folder = authority();
+        let read = |name: &str| fs::read_to_string(folder.join(name)).expect("a file");
+        let key = KeyPair::from_pem(&read("ca/root.key")).expect("a key");
+        let issuer = Issuer::from_ca_cert_pem(&read("ca/root.pem"), key).expect("an authority");
+        let revoked = RevokedCertParams {
+            serial_number: 0xabcd_u64.into(),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2026, 1, 1),
+            next_update: date_time_ymd(2026, 2, 1),
+            crl_number: 17.into(),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&issuer).expect("a list").pem().expect("PEM");
+        fs::write(folder.join("list.pem"), list).expect("ours");
+        let shown = json(&["show", "list.pem"], folder.path());
+        let expected = serde_json::json!([{
+            "issuer": "CN=Test root", "number": "17", "revoked": ["00:ab:cd"],
+            "last_update": "2026-01-01T00:00:00Z", "next_update": "2026-02-01T00:00:00Z",
+        }]);
+        assert_eq!(shown["files"][0]["revocation_lists"], expected);
     }
 
     #[test]

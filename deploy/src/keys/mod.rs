@@ -53,7 +53,7 @@ pub struct InitArguments {
     /// Folder to make, with mode 0700
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// Name of the authority; by default \"Trunkline root\" and a number that differs for each authority
+    /// Name of the authority; by default `Trunkline root` and a number that differs for each authority
     #[arg(long, value_name = "TEXT", value_parser = authority_name)]
     name: Option<String>,
     /// Validity, in days
@@ -219,8 +219,9 @@ fn init(arguments: &InitArguments) -> Result<PathBuf, Failure> {
     }
     let key = generate()?;
     let now_s = ASN1Time::now().timestamp();
-    let number = show::hex(key.public_key_raw(), "");
-    let name = name.clone().unwrap_or_else(|| format!("Trunkline root {}", &number[..8]));
+    // The first byte tells the form of the point.
+    let number = show::hex(&key.public_key_raw()[1..5], "");
+    let name = name.clone().unwrap_or_else(|| format!("Trunkline root {number}"));
     let mut params = params(now_s - EARLY_S, now_s + i64::from(*days) * DAY_S, Some(name));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
