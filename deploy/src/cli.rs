@@ -2,11 +2,13 @@
 //!
 //! To add one: a module with its arguments and a `run`, a variant here, a line in `run`.
 
+#[cfg(feature = "identity")]
+use crate::keys;
 use crate::{device, nodes, pcap_check};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices.
+/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices; makes certificates.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
 pub struct Cli {
@@ -27,6 +29,10 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
+    /// Make, renew and show certificates of nodes; unfinished: no node uses them yet
+    #[cfg(feature = "identity")]
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +49,8 @@ impl Cli {
             Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
             Command::Device(command) => device::run(&command),
             Command::Nodes(arguments) => nodes::run(&arguments),
+            #[cfg(feature = "identity")]
+            Command::Keys(command) => keys::run(&command),
         }
     }
 }

@@ -7,5 +7,7 @@
 
 pub mod cli;
 pub mod device;
+#[cfg(feature = "identity")]
+pub mod keys;
 pub mod nodes;
 pub mod pcap_check;

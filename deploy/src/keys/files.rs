@@ -1,0 +1,133 @@
+//! Files of certificates and keys: complete, or absent.
+//!
+//! A file is written to a temporary one in its folder, created by `O_EXCL` with its final mode. So it follows no symbolic
+//! link, a key is never readable by others, and a full disk leaves the old files.
+
+use super::Failure;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A certificate and its key beside it.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Pair {
+    pub(super) fn new(prefix: &Path) -> Self {
+        let with = |ending| {
+            let mut path = OsString::from(prefix);
+            path.push(ending);
+            path.into()
+        };
+        Self { certificate: with(".pem"), key: with(".key") }
+    }
+
+    /// Returns the file that exists, if any: the certificate if both do.
+    pub(super) fn existing(&self) -> Result<Option<&Path>, Failure> {
+        for path in [&self.certificate, &self.key] {
+            match fs::symlink_metadata(path) {
+                Ok(_) => return Ok(Some(path)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Failure::unusable(format!("{}: {error}", path.display()))),
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn read_certificate(&self) -> Result<Vec<u8>, Failure> {
+        read(&self.certificate)
+    }
+
+    pub(super) fn read_key(&self) -> Result<Vec<u8>, Failure> {
+        read(&self.key)
+    }
+
+    /// Writes both files. Unless `replace`, files that exist are an error. The key comes first: a reader that notices
+    /// the new certificate finds its key.
+    pub(super) fn write(&self, certificate: &str, key: &str, replace: bool) -> Result<(), Failure> {
+        let unwritten = |path: &Path, error: io::Error| {
+            Failure::new(format!("{} cannot be written: {error}; nothing has changed", path.display()))
+        };
+        let staged_key = Staged::new(&self.key, key, 0o600).map_err(|error| unwritten(&self.key, error))?;
+        let staged_certificate = Staged::new(&self.certificate, certificate, 0o644)
+            .map_err(|error| unwritten(&self.certificate, error))?;
+        staged_key.publish(replace).map_err(|error| unwritten(&self.key, error))?;
+        staged_certificate.publish(replace).map_err(|error| {
+            if replace {
+                let certificate = self.certificate.display();
+                return Failure::new(format!(
+                    "{certificate} is old, its key is new: {error}; run this again"
+                ));
+            }
+            let _removed = fs::remove_file(&self.key);
+            unwritten(&self.certificate, error)
+        })?;
+        let folder = staged_key.temporary.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| {
+            Failure::new(format!("{} may be lost by a crash: {error}", self.certificate.display()))
+        })
+    }
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| Failure::unusable(format!("{}: {error}", path.display())))
+}
+
+/// Makes a folder that only this user can open, or checks that an existing one is.
+pub(super) fn make_folder(path: &Path) -> Result<(), Failure> {
+    let failure = |text: String| Failure::new(format!("{}: {text}", path.display()));
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made.map_err(|error| failure(error.to_string())),
+    }
+    let folder = fs::symlink_metadata(path).map_err(|error| failure(error.to_string()))?;
+    let mode = folder.mode() & 0o777;
+    if !folder.is_dir() {
+        Err(failure("expected a folder, or a path where nothing exists".to_owned()))
+    } else if mode & 0o077 != 0 {
+        Err(failure(format!("mode {mode:04o}: expected 0700; use chmod, or name a new folder")))
+    } else {
+        Ok(())
+    }
+}
+
+/// Temporary file with the complete contents of another one. Dropping it removes it.
+#[derive(Debug)]
+struct Staged<'a> {
+    temporary: PathBuf,
+    target: &'a Path,
+}
+
+impl<'a> Staged<'a> {
+    fn new(target: &'a Path, contents: &str, mode: u32) -> io::Result<Self> {
+        let mut name = OsString::from(".");
+        name.push(target.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
+        // Random, because a process that was killed may have left a file, and process ids repeat in containers.
+        name.push(format!(".{:016x}", RandomState::new().hash_one(std::process::id())));
+        let temporary = target.with_file_name(name);
+        let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
+        let staged = Self { temporary, target };
+        file.write_all(contents.as_bytes())?;
+        file.sync_all()?;
+        Ok(staged)
+    }
+
+    fn publish(&self, replace: bool) -> io::Result<()> {
+        // A link fails if the target exists, as O_EXCL does.
+        let publish = if replace { fs::rename } else { fs::hard_link };
+        publish(&self.temporary, self.target)
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        let _renamed = fs::remove_file(&self.temporary);
+    }
+}
