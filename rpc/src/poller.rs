@@ -637,7 +637,7 @@ impl Rpc {
 
     fn peer(&mut self, transport: &mut Transport, peer: PeerKey, event: PeerEvent) {
         match event {
-            PeerEvent::Up { session, epoch, pollers } => {
+            PeerEvent::Up { session, epoch, pollers, .. } => {
                 self.calls.up(peer, session, epoch, pollers);
                 let (calls, here) = (&self.calls, &*transport);
                 let serves = |peer| here.is_up(peer) && !calls.is_refused_by(peer);

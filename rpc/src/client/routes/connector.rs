@@ -377,10 +377,10 @@ impl Connector {
         for id in concerned {
             let Some(sought) = self.sought.get_mut(&id) else { continue };
             let connect = sought.route.connect();
-            match (sought.round.as_mut(), event) {
+            match (sought.round.as_mut(), &event) {
                 (Some(_), PeerEvent::Up { .. }) => self.follow(transport, id, Step::Won(peer)),
                 (Some(round), PeerEvent::Down { cause }) => {
-                    let step = round.down(transport, &self.routes, peer, cause, connect);
+                    let step = round.down(transport, &self.routes, peer, *cause, connect);
                     self.follow(transport, id, step);
                 }
                 // The peer has come back by itself.
