@@ -17,6 +17,7 @@ use rustls::ffdhe_groups::FfdheGroup;
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 use rustls::{Error, NamedGroup, PeerMisbehaved};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline_machine::Runtime;
@@ -26,6 +27,8 @@ use x25519_dalek::{PublicKey, StaticSecret};
 
 /// Calendar time at zero of the virtual clock: 15 January 2027.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
+/// Validity of nodes' certificates.
+const VALID: Duration = Duration::from_secs(365 * 24 * 3600);
 /// PKCS #8 header of an Ed25519 key, RFC 8410 §7. The 32 bytes of its seed follow.
 const ED25519: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
 
@@ -162,6 +165,13 @@ impl Authority {
         params.serial_number = Some(1.into());
         let root = CertifiedIssuer::self_signed(params, key(&mut random)).expect("valid parameters");
         Self { random, root, serial: 1 }
+    }
+
+    /// Issues a certificate for a node at an address, valid in all runs.
+    pub(crate) fn node(&mut self, address: SocketAddr) -> PemFiles {
+        let names = [format!("n{}.example", address.port()), address.ip().to_string()];
+        let names = names.each_ref().map(String::as_str);
+        self.issue(&names, calendar(Time(0)), calendar(Time(0) + VALID))
     }
 
     /// Issues a certificate for names, each an IP address, a URI or a DNS name. Its validity includes both ends, rounded

@@ -21,7 +21,6 @@
 mod campaign;
 mod cli;
 mod coverage;
-#[cfg_attr(not(test), expect(dead_code, reason = "nodes of runs have no identity yet"))]
 mod identity;
 mod network;
 mod node;

@@ -1,6 +1,7 @@
 //! A simulated node: a process with an address, a device and incarnations.
 
 use crate::coverage::EventKind;
+use crate::identity::{Authority, PemFiles};
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
 use crate::workload::service::{
@@ -50,6 +51,8 @@ pub(crate) struct SimNode {
     pub(crate) address: SocketAddr,
     /// Network slot of its device.
     pub(crate) slot: Slot,
+    /// Certificate of the node, if the run's nodes have identities.
+    files: Option<PemFiles>,
     running: Option<Running>,
     /// A process that was shut down and has not ended.
     ending: Option<Running>,
@@ -64,7 +67,7 @@ struct Running {
 
 impl SimNode {
     /// Creates a node that does not run yet.
-    pub(crate) fn new(index: usize, plan: NodePlan, rc: bool) -> Self {
+    pub(crate) fn new(index: usize, plan: NodePlan, rc: bool, authority: Option<&mut Authority>) -> Self {
         let last = u8::try_from(plan.host + 1).unwrap_or(u8::MAX);
         let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7, last)), port);
@@ -74,6 +77,7 @@ impl SimNode {
             shared: SharedClients::default(),
             address,
             slot: Slot::new(),
+            files: authority.map(|authority| authority.node(address)),
             running: None,
             ending: None,
         }
@@ -128,6 +132,7 @@ impl SimNode {
             max_regions: Some(REGIONS + REGIONS_OF_POLLER * u32::from(self.plan.pollers)),
             ..SoftOptions::default()
         };
+        let credentials = self.files.as_ref().map(|files| files.credentials(&runtime));
         let options = NodeOptions::new()
             .runtime(runtime)
             .device(device)
@@ -137,6 +142,10 @@ impl SimNode {
             .max_message_bytes(512 << 10)
             .queued_messages(QUEUED)
             .rendezvous_bytes(self.plan.rendezvous_bytes);
+        let options = match credentials {
+            Some(credentials) => options.credentials(credentials),
+            None => options,
+        };
         let options = match self.plan.srq_depth_limit {
             Some(depth) => options.srq_depth_limit(depth),
             None => options,

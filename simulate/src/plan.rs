@@ -178,6 +178,8 @@ pub(crate) struct Plan {
     /// True if four more nodes are a server with a shallow SRQ and its callers, two of one host, which one run of
     /// eight has.
     pub(crate) has_crowded_host: bool,
+    /// True if the nodes have identities, so that sessions begin with a handshake, as in one run of three.
+    pub(crate) has_identities: bool,
     /// Duration of the phase with faults.
     pub(crate) lasts: Duration,
 }
@@ -219,7 +221,8 @@ impl Plan {
             format_args!("`turns: N quiet` counts turns of a machine of which nothing was written"),
         );
         let transport = if self.rc { "RC" } else { "XRC" };
-        line("plan", format_args!("{} nodes over {transport}", self.nodes.len()));
+        let identities = if self.has_identities { ", with identities" } else { "" };
+        line("plan", format_args!("{} nodes over {transport}{identities}", self.nodes.len()));
         for (index, (node, address)) in self.nodes.iter().zip(addresses).enumerate() {
             let (host, pollers, depth) = (node.host, node.pollers, node.srq_depth);
             let shards = node.shards.unwrap_or(pollers.into());
@@ -306,6 +309,7 @@ impl Plan {
             has_chains: seed.is_multiple_of(8),
             has_replicas: seed % 8 == 2,
             has_crowded_host: seed % 8 == 4,
+            has_identities: seed % 3 == 1,
             lasts,
             nodes,
         }

@@ -130,8 +130,9 @@ pub fn exchange(data: &[u8]) {
     let deliver = |to: &mut Exchange, frame: &[u8]| -> Result<(), HandshakeFailure> {
         let mut is_ready = to.handle(frame.into())?;
         while is_ready {
-            is_ready = to.advance(Time(1))?;
+            is_ready = to.advance()?;
         }
+        to.confirm(Time(1));
         Ok(())
     };
     let mut honest = usize::from(first >> 1);

@@ -6,6 +6,7 @@
 //! violation. The last phase shuts all nodes down.
 
 use crate::coverage::{Coverage, EventKind};
+use crate::identity::Authority;
 use crate::node::SimNode;
 use crate::oracle::credits;
 use crate::plan::{Fault, NodePlan, Plan, Pollers};
@@ -160,6 +161,8 @@ struct Run {
     extra: Vec<SimNode>,
     /// The hostile peer, in a run that has one.
     hostile: Option<SimNode>,
+    /// Authority of the nodes' certificates, if they have identities.
+    authority: Option<Authority>,
     random: fastrand::Rng,
     /// Faults that are about to happen, by time and by number among those of one time.
     due: BTreeMap<(Time, u64), Fault>,
@@ -170,12 +173,15 @@ struct Run {
 impl Run {
     fn new(seed: u64, plan: Plan, trace: Trace, coverage: Arc<Coverage>) -> Self {
         let scheduler = Scheduler::new(seed, trace, coverage);
-        let nodes = plan.nodes.iter().enumerate().map(|(index, node)| SimNode::new(index, *node, plan.rc));
+        let mut authority = plan.has_identities.then(|| Authority::new(seed));
+        let mut node = |index, node| SimNode::new(index, node, plan.rc, authority.as_mut());
+        let nodes = plan.nodes.iter().enumerate().map(|(index, plan)| node(index, *plan)).collect::<Vec<_>>();
+        let hostile = plan.hostility.map(|_| node(nodes.len(), hostility::plan(&plan.nodes)));
         let began = scheduler.now();
-        let hostile = || SimNode::new(plan.nodes.len(), hostility::plan(&plan.nodes), plan.rc);
         Self {
-            hostile: plan.hostility.is_some().then(hostile),
-            nodes: nodes.collect(),
+            hostile,
+            nodes,
+            authority,
             extra: Vec::new(),
             random: fastrand::Rng::with_seed(seed ^ 0x7275_6e00),
             due: BTreeMap::new(),
@@ -293,7 +299,7 @@ impl Run {
         // The next number may be the hostile peer's.
         let host = self.nodes.len() + 1 + self.extra.len();
         let plan = set(NodePlan::extra(host, self.random.u16(1..=2)));
-        let mut node = SimNode::new(host, plan, self.plan.rc);
+        let mut node = SimNode::new(host, plan, self.plan.rc, self.authority.as_mut());
         node.start(&mut self.scheduler, None);
         self.extra.push(node);
         self.unbroken()?;

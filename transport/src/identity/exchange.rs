@@ -145,6 +145,8 @@ pub(crate) struct Proof {
 enum State {
     AwaitsHello,
     AwaitsFlight,
+    /// The peer has proved its names, and `confirm` is next.
+    Verified,
     AwaitsDone,
     Proved,
     Ended,
@@ -153,8 +155,9 @@ enum State {
 /// State machine of one handshake.
 ///
 /// `handle` takes frames in the order of arrival. After a `true` the caller runs `advance`, which does the cryptography,
-/// until it returns `false`. After every call it sends the frames of `poll_frame`. The proof is there once, after
-/// `handle` or `advance`. Time is passed in, and randomness is the provider's. After an error only `poll_frame` has
+/// until it returns `false`. Once the peer has `proven` its names, the caller accepts them by `confirm`, or ends the
+/// exchange by `fail`. After every call it sends the frames of `poll_frame`. The proof is there once, after
+/// `handle` or `confirm`. Time is passed in, and randomness is the provider's. After an error only `poll_frame` has
 /// something, the FAILURE: later frames are ignored.
 pub(crate) struct Exchange {
     role: Role,
@@ -246,9 +249,9 @@ impl Exchange {
     ///
     /// # Errors
     /// The cause that ends the exchange.
-    pub(crate) fn advance(&mut self, now: Time) -> Result<bool, HandshakeFailure> {
+    pub(crate) fn advance(&mut self) -> Result<bool, HandshakeFailure> {
         let Some(flight) = self.whole.take() else { return Ok(false) };
-        self.read(flight, now).map_err(|failure| self.end(failure))?;
+        self.read(flight).map_err(|failure| self.end(failure))?;
         Ok(self.whole.is_some())
     }
 
@@ -260,6 +263,32 @@ impl Exchange {
     /// Returns true if the peer has proved its name.
     pub(crate) fn has_peer_proved(&self) -> bool {
         matches!(self.state, State::AwaitsDone | State::Proved)
+    }
+
+    /// Returns the names that the peer has proved, until `confirm`.
+    pub(crate) fn proven(&self) -> Option<&Proven> {
+        let proof = self.proof.as_ref().filter(|_| self.state == State::Verified)?;
+        Some(&proof.proven)
+    }
+
+    /// Accepts the names that the peer has proved. This node's own proof leaves.
+    pub(crate) fn confirm(&mut self, now: Time) {
+        let Some(proof) = self.proof.as_ref().filter(|_| self.state == State::Verified) else { return };
+        let done = proof.exported.done();
+        match self.role {
+            Role::Client => {
+                self.write();
+                (self.state, self.done) = (State::AwaitsDone, done);
+                if self.number > 0 {
+                    self.deadline = now + RENEWAL;
+                }
+            }
+            Role::Server => {
+                self.queue(Part::Done, &done);
+                self.state = State::Proved;
+            }
+        }
+        self.tls = None;
     }
 
     /// Returns the outcome once, after both sides have proved their names.
@@ -329,7 +358,7 @@ impl Exchange {
         }
     }
 
-    fn read(&mut self, flight: Vec<u8>, now: Time) -> Result<(), HandshakeFailure> {
+    fn read(&mut self, flight: Vec<u8>) -> Result<(), HandshakeFailure> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         tls.read_hs(&flight)?;
         drop(flight);
@@ -347,19 +376,9 @@ impl Exchange {
                 self.write();
                 self.expect(Flight::Client);
             }
-            (Role::Client, _) => {
-                let proof = self.prove()?;
-                self.write();
-                self.done = proof.exported.done();
-                self.finish(proof, State::AwaitsDone);
-                if self.number > 0 {
-                    self.deadline = now + RENEWAL;
-                }
-            }
-            (Role::Server, _) => {
-                let proof = self.prove()?;
-                self.queue(Part::Done, &proof.exported.done());
-                self.finish(proof, State::Proved);
+            (_, _) => {
+                self.proof = Some(Box::new(self.prove()?));
+                self.state = State::Verified;
             }
         }
         Ok(())
@@ -368,10 +387,6 @@ impl Exchange {
     fn expect(&mut self, flight: Flight) {
         self.state = State::AwaitsFlight;
         self.incoming = Some(Incoming::new(flight));
-    }
-
-    fn finish(&mut self, proof: Proof, state: State) {
-        (self.state, self.proof, self.tls) = (state, Some(Box::new(proof)), None);
     }
 
     /// Checks the protocol, and compares the peer's list with this node's. Returns the peer's list, and its settings.

@@ -162,9 +162,13 @@ impl Transport {
 
     /// Closes the targets of a session for which no more frames will come.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
-        self.take_line(peer);
-        self.turns.forget(peer);
-        for (_, qp) in self.targets.of_session((peer, number)) {
+        // A session that did not come up has no line. The line is that of another one.
+        let targets = self.targets.of_session((peer, number));
+        if targets.iter().any(|(_, qp)| self.targets.get(*qp).is_some_and(|target| target.pair().is_some())) {
+            self.take_line(peer);
+            self.turns.forget(peer);
+        }
+        for (_, qp) in targets {
             if let Some(pair) = self.targets.remove(qp) {
                 self.res.grants.close(pair);
             }

@@ -84,7 +84,7 @@ impl CmMachine {
         number: u32,
         poller: u16,
     ) -> Result<(), Refusal> {
-        let is_proved = self.peers.get(key).is_some_and(|peer| !peer.machine.is_unproven());
+        let is_proved = self.peers.get(key).is_some_and(|peer| !peer.machine.is_unproven(number));
         match self.endpoints.make_target(id, key, number, poller, is_proved) {
             Ok(target) => {
                 self.tell(|| Command::TargetAdded { peer: key, number, poller, target });
@@ -106,7 +106,7 @@ impl CmMachine {
         number: u32,
     ) -> bool {
         let welcome = Welcome {
-            features: self.peer(key).machine.features(),
+            features: self.peer(key).machine.features(number),
             session: SessionName { epoch: self.shared.epochs.of(key.address()), number },
             srqs: self.endpoints.srqs(),
         };

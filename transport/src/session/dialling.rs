@@ -30,12 +30,12 @@ impl CmMachine {
         echo: Option<SessionName>,
     ) -> Result<(), PeerDown> {
         let Some(peer) = self.peers.get(key) else { return Ok(()) };
-        if peer.machine.current() != Some(number) {
+        if !peer.machine.has(number) {
             return Ok(());
         }
         let (source, port) = self.source_for(key, peer)?;
         let hello = Hello {
-            features: peer.machine.features(),
+            features: peer.machine.features(number),
             listener_port: port,
             session: peer.machine.name(number),
             echo,
@@ -64,7 +64,7 @@ impl CmMachine {
         outcome: DialOutcome,
     ) {
         let Some(peer) = self.peers.get(key) else { return };
-        if peer.machine.current() != Some(number) {
+        if !peer.machine.has(number) {
             return;
         }
         if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {

@@ -51,7 +51,10 @@ fn levels_agree_in_every_order_of_messages() {
                 }
                 assert_eq!(world.agreed(), features.is_some(), "{levels:?} {dialling:?}");
                 if let Some(features) = features {
-                    assert_eq!(world.machines.each_ref().map(Machine::features), [features; 2]);
+                    assert_eq!(
+                        world.machines.each_ref().map(|machine| machine.features(machine.current().unwrap())),
+                        [features; 2]
+                    );
                 } else {
                     let refusal = |who: &usize| match levels[*who] {
                         Levels::None => Refusal::IdentityRequired,
@@ -112,7 +115,7 @@ fn requests_are_judged_by_level() {
     };
     let proved = || {
         let mut machine = exchanging(now, Levels::Either);
-        machine.proved(now, 1, &mut Vec::new());
+        machine.proved(now, 1, &NAME.into(), &mut Vec::new());
         machine
     };
     let unproven = || {
@@ -158,7 +161,7 @@ fn dial_without_a_handshake_yields_to_one_with() {
         assert!(machine.feature_refused(now, 1, &mut actions));
         let dial = Action::Dial { number: 2, poller: 0, echo: None };
         assert_eq!(actions, [Action::Close { number: 1 }, dial]);
-        assert_eq!(machine.features(), Features::NONE);
+        assert_eq!(machine.features(2), Features::NONE);
         assert!(!machine.feature_refused(now, 2, &mut actions), "once");
         machine
     };
@@ -166,7 +169,7 @@ fn dial_without_a_handshake_yields_to_one_with() {
     assert_eq!(machine.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut actions), Ok(3));
     let dial = Action::Dial { number: 3, poller: 0, echo: Some(SessionName { epoch: PEER, number: 5 }) };
     assert_eq!(actions, [Action::Close { number: 2 }, dial]);
-    assert_eq!((machine.features(), machine.is_wanted()), (Features::HANDSHAKE, true));
+    assert_eq!((machine.features(3), machine.is_wanted()), (Features::HANDSHAKE, true));
     let echo = secure(hello(PEER, 5, Some(2), 0, 2));
     assert_eq!(
         dialling().request(now, &echo, &mut actions),
@@ -186,9 +189,9 @@ fn only_a_node_that_may_do_without_dials_without_a_handshake() {
         (dialling_at(now, Levels::Either), 9),
         (named, 1),
     ] {
-        let (features, mut actions) = (machine.features(), Vec::new());
+        let (features, mut actions) = (machine.features(1), Vec::new());
         assert!(!machine.feature_refused(now, number, &mut actions));
-        assert_eq!((actions, machine.current(), machine.features()), (Vec::new(), Some(1), features));
+        assert_eq!((actions, machine.current(), machine.features(1)), (Vec::new(), Some(1), features));
     }
 }
 
@@ -215,7 +218,7 @@ fn nothing_else_is_dialled_before_the_proof() {
     actions.clear();
     machine.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut actions).unwrap();
     machine.arrived(now, 1, 0, &mut actions);
-    machine.proved(now, 1, &mut actions);
+    machine.proved(now, 1, &NAME.into(), &mut actions);
     machine.peer_proved(1);
     assert_eq!(actions, [], "half a pair proves nothing");
     machine.answered(now, 1, 0, secure_welcome(2), &mut actions);
@@ -226,11 +229,11 @@ fn nothing_else_is_dialled_before_the_proof() {
         "once, whichever comes last"
     );
     actions.clear();
-    machine.proved(now, 9, &mut actions);
+    machine.proved(now, 9, &NAME.into(), &mut actions);
     assert_eq!(actions, [], "of another session");
     let later = now + HANDSHAKE_LIMIT / 2;
-    machine.proved(later, 1, &mut actions);
-    machine.proved(later, 1, &mut actions);
+    machine.proved(later, 1, &NAME.into(), &mut actions);
+    machine.proved(later, 1, &NAME.into(), &mut actions);
     assert_eq!(actions, [Action::Dial { number: 1, poller: 1, echo: None }]);
     assert_eq!(machine.next_timer(), Some(later + HANDSHAKE_LIMIT));
     actions.clear();
@@ -245,7 +248,7 @@ fn nothing_else_is_dialled_before_the_proof() {
     machine.arrived(now, 1, 0, &mut actions);
     machine.answered(now, 1, 0, secure_welcome(1), &mut actions);
     assert_eq!(actions.last(), Some(&Action::Prove { number: 1, deadline: now + HANDSHAKE_LIMIT }));
-    machine.proved(now, 1, &mut actions);
+    machine.proved(now, 1, &NAME.into(), &mut actions);
     assert_eq!(actions.last(), Some(&Action::Up { number: 1, welcome: secure_welcome(1) }));
 }
 
@@ -258,7 +261,7 @@ fn each_half_of_a_session_with_a_handshake_has_a_time_limit() {
     client.peer_proved(1);
     let late = now + HANDSHAKE_LIMIT / 2;
     let mut proved = exchanging(now, Levels::Encrypted);
-    proved.proved(late, 1, &mut Vec::new());
+    proved.proved(late, 1, &NAME.into(), &mut Vec::new());
     let timed_out = PeerDown::RefusedHere("the handshake timed out");
     let told = now + FAILURE_LIMIT;
     for (row, mut machine, start, cause) in [

@@ -63,6 +63,9 @@ pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// Time after the deadline of a handshake in which the peer is told the cause.
 pub(super) const FAILURE_LIMIT: Duration = Duration::from_secs(1);
 
+/// Maximum number of candidates of a peer.
+const CANDIDATES: usize = 4;
+
 /// Action that the machine asks for. Actions are performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -141,6 +144,9 @@ struct Session {
     /// Features of all its requests and replies.
     features: Features,
     proof: ProofState,
+    /// Name that the peer has proved.
+    #[cfg(feature = "identity")]
+    name: Option<Arc<str>>,
     remote: Option<SessionName>,
     welcome: Option<Welcome>,
     /// The peer's session that our dials answer.
@@ -205,6 +211,8 @@ pub(crate) struct Machine {
     /// the setting. It will not change, so no session with that incarnation is possible.
     incompatible: Option<(u64, u16)>,
     closed: bool,
+    /// Sessions of newcomers at the peer's address, beside the current one, the oldest first. None of them is proved.
+    candidates: Vec<Box<Session>>,
 }
 
 impl Machine {
@@ -221,7 +229,35 @@ impl Machine {
             backoff: Backoff::new(epoch),
             incompatible: None,
             closed: false,
+            candidates: Vec::new(),
         }
+    }
+
+    /// Returns a session, current or candidate.
+    fn session(&self, number: u32) -> Option<&Session> {
+        self.sessions().find(|session| session.number == number)
+    }
+
+    fn session_mut(&mut self, number: u32) -> Option<&mut Session> {
+        let current = match &mut self.state {
+            SessionState::Open(session) => Some(session),
+            _ => None,
+        };
+        let mut all = current.into_iter().chain(&mut self.candidates).map(|session| &mut **session);
+        all.find(|session| session.number == number)
+    }
+
+    fn sessions(&self) -> impl Iterator<Item = &Session> {
+        let current = match &self.state {
+            SessionState::Open(session) => Some(session),
+            _ => None,
+        };
+        current.into_iter().chain(&self.candidates).map(|session| &**session)
+    }
+
+    /// Returns true if a session of that number, current or candidate, is open.
+    pub(crate) fn has(&self, number: u32) -> bool {
+        self.session(number).is_some()
     }
 
     /// Returns the number of the current session.
@@ -237,22 +273,23 @@ impl Machine {
         SessionName { epoch: self.epoch, number }
     }
 
-    /// Returns the features of the current session.
-    pub(crate) fn features(&self) -> Features {
-        match &self.state {
-            SessionState::Open(session) => session.features,
-            _ => self.levels.features(),
-        }
+    /// Returns the features of a session.
+    pub(crate) fn features(&self, number: u32) -> Features {
+        self.session(number).map_or(self.levels.features(), |session| session.features)
     }
 
-    /// Returns true if a request echoes the current session, which only the peer can know.
+    /// Returns true if a request echoes a session, which only the peer can know.
     pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
-        hello.echo.is_some() && hello.echo == self.current().map(|number| self.name(number))
+        hello.echo.is_some_and(|echo| self.echoed(echo).is_some())
     }
 
-    /// Returns true if the current session is the one that the peer gives this name.
+    fn echoed(&self, echo: SessionName) -> Option<&Session> {
+        self.session(echo.number).filter(|_| echo.epoch == self.epoch)
+    }
+
+    /// Returns true if a session is the one that the peer gives this name.
     pub(crate) fn is_with(&self, name: SessionName) -> bool {
-        matches!(&self.state, SessionState::Open(session) if session.remote == Some(name))
+        self.sessions().any(|session| session.remote == Some(name))
     }
 
     /// Returns true if a session with the peer has been up.
@@ -266,13 +303,10 @@ impl Machine {
         self.was_up = true;
     }
 
-    /// Returns the progress of the proof in the current session.
+    /// Returns the progress of the proof in a session.
     #[cfg(test)]
-    fn proof(&self) -> ProofState {
-        match &self.state {
-            SessionState::Open(session) => session.proof,
-            _ => ProofState::Pairing,
-        }
+    fn proof(&self, number: u32) -> ProofState {
+        self.session(number).map_or(ProofState::Pairing, |session| session.proof)
     }
 
     /// Returns true if the current session is up.
@@ -288,23 +322,34 @@ impl Machine {
     /// Returns the number of the peer's connections that belong to a session that is not up yet, including
     /// announced ones.
     pub(crate) fn half_open(&self) -> u32 {
-        if self.is_up() { 0 } else { self.connections() }
+        let current = if self.is_up() { 0 } else { self.connections() };
+        let candidates = self.candidates.iter().map(|session| session.connections());
+        candidates.fold(current, u32::saturating_add)
     }
 
     /// Returns the number of the peer's connections that belong to the current session, including announced ones.
     /// Before the proof a session has one.
     pub(crate) fn connections(&self) -> u32 {
         match &self.state {
-            SessionState::Open(session) if session.targets.is_empty() => 0,
-            SessionState::Open(session) if session.proof < ProofState::PeerProved => 1,
-            SessionState::Open(session) => u32::try_from(session.targets.len()).unwrap_or(u32::MAX),
+            SessionState::Open(session) => session.connections(),
             _ => 0,
         }
     }
 
-    /// Returns true if the current session is to have a handshake, and the peer has not proved its name.
-    pub(crate) fn is_unproven(&self) -> bool {
-        matches!(&self.state, SessionState::Open(session) if session.proof < ProofState::PeerProved)
+    /// Returns true if a session is to have a handshake, and its peer has not proved a name.
+    pub(crate) fn is_unproven(&self, number: u32) -> bool {
+        self.session(number).is_some_and(Session::is_unproven)
+    }
+
+    /// Returns the number of such sessions.
+    pub(crate) fn unproven_sessions(&self) -> usize {
+        self.sessions().filter(|session| session.is_unproven()).count()
+    }
+
+    /// Returns the oldest of such sessions.
+    pub(crate) fn oldest_unproven(&self) -> Option<u32> {
+        let unproven = self.sessions().filter(|session| session.is_unproven());
+        unproven.min_by_key(|session| session.deadline).map(|session| session.number)
     }
 
     /// Returns the setting that rules out a session with this incarnation of the peer.
@@ -319,7 +364,7 @@ impl Machine {
 
     /// Returns true if no session or attempt exists and no poller waits for one.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.state, SessionState::Idle)
+        matches!(self.state, SessionState::Idle) && self.candidates.is_empty()
     }
 
     /// Asks for a session to send on: opens one, or reports why the last attempt failed.
@@ -339,7 +384,7 @@ impl Machine {
             return;
         }
         self.wanted = true;
-        if self.is_idle() || mutant!(second_session_is_dialed) {
+        if matches!(self.state, SessionState::Idle) || mutant!(second_session_is_dialed) {
             match self.backoff.not_before(now) {
                 Some(until) => self.state = SessionState::Backoff { until, pause: Pause::Whole },
                 None => self.open(now, None, self.levels.features(), actions),
@@ -390,6 +435,15 @@ impl Machine {
         if hello.echo.is_some() && !self.is_echoed(hello) {
             return Err(Refusal::Stale);
         }
+        let joined = match hello.echo {
+            Some(echo) => self.echoed(echo),
+            None => self.sessions().find(|session| session.remote == Some(hello.session)),
+        };
+        if let Some(number) = joined.map(|session| session.number)
+            && self.candidates.iter().any(|session| session.number == number)
+        {
+            return self.join_candidate(number, hello);
+        }
         let known = match &self.state {
             SessionState::Open(session) => session.remote,
             _ => None,
@@ -429,7 +483,13 @@ impl Machine {
                 if !is_later(hello.session.number, name.number) {
                     return Err(Refusal::Stale);
                 }
+                if hello.features == Features::HANDSHAKE && !mutant!(restart_needs_no_name) {
+                    return self.open_candidate(now, hello, actions);
+                }
                 self.replace(now, PeerDown::Replaced, actions);
+            }
+            Some(_) if hello.features == Features::HANDSHAKE && !mutant!(restart_needs_no_name) => {
+                return self.open_candidate(now, hello, actions);
             }
             Some(_) => self.replace(now, PeerDown::Restarted, actions),
             None => {}
@@ -438,16 +498,35 @@ impl Machine {
             self.open(now, Some(hello.session), hello.features, actions);
         }
         let SessionState::Open(session) = &mut self.state else { return Err(Refusal::Malformed) };
-        session.remote = Some(hello.session);
-        session.is_accepted |= hello.echo.is_none();
-        if !session.fits(hello.pollers) {
-            return Err(Refusal::Malformed);
+        session.accept(hello)
+    }
+
+    /// Accepts the request of a newcomer at the address of a peer that has named itself. Its session is a candidate.
+    fn open_candidate(
+        &mut self,
+        now: Time,
+        hello: &Hello,
+        actions: &mut Vec<Action>,
+    ) -> Result<u32, Refusal> {
+        if self.candidates.len() >= CANDIDATES && !mutant!(candidates_have_no_bound) {
+            let oldest = self.candidates.remove(0);
+            actions.push(Action::Close { number: oldest.number });
         }
-        match session.targets.get_mut(usize::from(hello.poller)) {
-            Some(target @ Target::Absent) => *target = Target::Accepted,
-            _ => return Err(Refusal::Malformed),
+        let mut session = self.new_session(now, Some(hello.session), hello.features);
+        let number = session.accept(hello)?;
+        actions.push(Action::Dial { number, poller: 0, echo: Some(hello.session) });
+        self.candidates.push(session);
+        Ok(number)
+    }
+
+    /// Handles a request that belongs to a candidate.
+    fn join_candidate(&mut self, number: u32, hello: &Hello) -> Result<u32, Refusal> {
+        let session = self.session_mut(number).ok_or(Refusal::Stale)?;
+        if session.remote != Some(hello.session) || session.features != hello.features {
+            return Err(Refusal::Stale);
         }
-        Ok(session.number)
+        // It has no other connections before it is the current session.
+        if hello.poller > 0 { Err(Refusal::Malformed) } else { session.accept(hello) }
     }
 
     /// Handles the acceptance of a poller's INI by the peer.
@@ -460,10 +539,7 @@ impl Machine {
         actions: &mut Vec<Action>,
     ) {
         let unknown_setting = self.unknown_setting_of(welcome.session.epoch);
-        let SessionState::Open(session) = &mut self.state else { return };
-        if session.number != number {
-            return;
-        }
+        let Some(session) = self.session_mut(number) else { return };
         if session.proof == ProofState::Pairing && session.is_joined_by_another(welcome.session) {
             let accepted = |&(_, target): &(u16, &Target)| *target != Target::Absent;
             let dropped = (0..).zip(&session.targets).filter(accepted);
@@ -502,13 +578,11 @@ impl Machine {
 
     /// Handles a refusal of a poller's INI with a cookie. Later dials carry the cookie.
     pub(crate) fn unproven(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
-        let SessionState::Open(session) = &mut self.state else { return };
-        if session.number != number {
-            return;
-        }
+        let pollers = self.pollers;
+        let Some(session) = self.session_mut(number) else { return };
         session.unproven += 1;
         // One for the first INI, and one for each INI if the cookie has expired in the meantime.
-        if session.unproven > 2 + 2 * u32::from(self.pollers) {
+        if session.unproven > 2 + 2 * u32::from(pollers) {
             let cause = PeerDown::Refused(Refusal::Unproven(Cookie([0; 16])).explain());
             return self.fail(now, number, cause, true, actions);
         }
@@ -518,10 +592,7 @@ impl Machine {
 
     /// Handles an accepted connection of the peer that is now established.
     pub(crate) fn arrived(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
-        let SessionState::Open(session) = &mut self.state else { return };
-        if session.number != number {
-            return;
-        }
+        let Some(session) = self.session_mut(number) else { return };
         if let Some(target @ Target::Accepted) = session.targets.get_mut(usize::from(poller)) {
             *target = Target::Arrived;
         }
@@ -549,33 +620,77 @@ impl Machine {
     /// when it has sent its Finished.
     #[cfg(feature = "identity")]
     pub(crate) fn peer_proved(&mut self, number: u32) {
-        if let SessionState::Open(session) = &mut self.state
-            && session.number == number
+        if let Some(session) = self.session_mut(number)
             && session.proof == ProofState::Exchanging
         {
             session.proof = ProofState::PeerProved;
         }
     }
 
+    /// Returns true if a session whose peer has proved this name may become the current one: no other name is live at
+    /// the peer's address.
+    #[cfg(feature = "identity")]
+    pub(crate) fn admits(&self, number: u32, name: &str) -> bool {
+        let SessionState::Open(live) = &self.state else { return true };
+        live.number == number
+            || live.name.as_ref().is_none_or(|live| **live == *name)
+            || mutant!(any_name_replaces_a_session)
+    }
+
     /// Handles the end of the handshake: both names are proved.
     #[cfg(feature = "identity")]
-    pub(crate) fn proved(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) {
-        let SessionState::Open(session) = &mut self.state else { return };
-        if session.number != number
-            || !matches!(session.proof, ProofState::Exchanging | ProofState::PeerProved)
-        {
-            return;
+    /// Returns false if the session cannot become the current one, as for [`Self::admits`].
+    #[cfg(feature = "identity")]
+    pub(crate) fn proved(
+        &mut self,
+        now: Time,
+        number: u32,
+        name: &Arc<str>,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Some(session) = self.session(number) else { return true };
+        if !matches!(session.proof, ProofState::Exchanging | ProofState::PeerProved) {
+            return true;
         }
+        if !self.admits(number, name) {
+            return false;
+        }
+        self.adopt(now, number, actions);
+        let SessionState::Open(session) = &mut self.state else { return true };
+        session.name = Some(Arc::clone(name));
         session.proof = ProofState::Done;
         session.deadline = now + HANDSHAKE_LIMIT;
         session.dial_others(actions);
         self.complete(now, actions);
+        true
+    }
+
+    /// Makes a candidate the current session. One that is not proved goes on as a candidate; another one ends.
+    #[cfg(feature = "identity")]
+    fn adopt(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) {
+        let Some(at) = self.candidates.iter().position(|session| session.number == number) else { return };
+        let session = self.candidates.remove(at);
+        let is_newer = |live: &Session| {
+            let same = live.remote.map(|name| name.epoch) == session.remote.map(|name| name.epoch);
+            if same { PeerDown::Replaced } else { PeerDown::Restarted }
+        };
+        match std::mem::replace(&mut self.state, SessionState::Idle) {
+            SessionState::Open(live) if live.features == Features::HANDSHAKE && live.name.is_none() => {
+                self.candidates.push(live);
+            }
+            SessionState::Open(live) => {
+                let cause = is_newer(&live);
+                self.state = SessionState::Open(live);
+                self.replace(now, cause, actions);
+            }
+            SessionState::Idle | SessionState::Backoff { .. } => {}
+        }
+        self.state = SessionState::Open(session);
     }
 
     /// Returns true if the peer may dial others than its first INI in that session, which has a handshake.
     fn admits_others(&self, name: SessionName) -> bool {
-        matches!(&self.state, SessionState::Open(session)
-            if session.remote == Some(name) && session.proof >= ProofState::PeerProved)
+        self.sessions().any(|session| session.remote == Some(name) && session.proof >= ProofState::PeerProved)
     }
 
     /// Ends the session after a failure or a close. A transient failure of a session that was never up is
@@ -588,6 +703,11 @@ impl Machine {
         transient: bool,
         actions: &mut Vec<Action>,
     ) {
+        if let Some(at) = self.candidates.iter().position(|session| session.number == number) {
+            self.candidates.remove(at);
+            actions.push(Action::Close { number });
+            return;
+        }
         if self.current() != Some(number) {
             return;
         }
@@ -632,6 +752,7 @@ impl Machine {
     /// Ends the session because the local device is gone. Another attempt needs another device, so pollers
     /// that wait are notified.
     pub(crate) fn device_removed(&mut self, actions: &mut Vec<Action>) {
+        self.close_candidates(actions);
         let (was_up, number) = (self.is_up(), self.current());
         if let Some(number) = number {
             actions.push(Action::Close { number });
@@ -645,6 +766,8 @@ impl Machine {
 
     /// Handles the passage of time.
     pub(crate) fn tick(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let late = |session: &mut Box<Session>| session.deadline <= now;
+        actions.extend(self.candidates.extract_if(.., late).map(|one| Action::Close { number: one.number }));
         match &self.state {
             SessionState::Backoff { until, .. } if *until <= now => {
                 self.open(now, None, self.levels.features(), actions);
@@ -673,16 +796,18 @@ impl Machine {
 
     /// Returns the time at which [`Machine::tick`] has something to do.
     pub(crate) fn next_timer(&self) -> Option<Time> {
-        match &self.state {
+        let current = match &self.state {
             SessionState::Backoff { until, .. } => Some(*until),
             SessionState::Open(session) if session.up_since.is_none() => Some(session.deadline),
             _ => None,
-        }
+        };
+        self.candidates.iter().map(|session| session.deadline).chain(current).min()
     }
 
     /// Ends the session because the node shuts down. No other begins.
     pub(crate) fn close(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.closed = true;
+        self.close_candidates(actions);
         if let Some(number) = self.current() {
             self.fail(now, number, PeerDown::ShuttingDown, false, actions);
         } else if self.wanted {
@@ -692,11 +817,25 @@ impl Machine {
         self.state = SessionState::Idle;
     }
 
+    fn close_candidates(&mut self, actions: &mut Vec<Action>) {
+        actions.extend(self.candidates.drain(..).map(|session| Action::Close { number: session.number }));
+    }
+
     fn open(&mut self, now: Time, echo: Option<SessionName>, features: Features, actions: &mut Vec<Action>) {
-        let number = self.numbers.next();
-        let mut session = Box::new(Session {
-            number,
+        let mut session = self.new_session(now, echo, features);
+        actions.push(Action::Dial { number: session.number, poller: 0, echo });
+        if mutant!(all_pollers_dial_at_once) {
+            session.dial_others(actions);
+        }
+        self.state = SessionState::Open(session);
+    }
+
+    fn new_session(&self, now: Time, echo: Option<SessionName>, features: Features) -> Box<Session> {
+        Box::new(Session {
+            number: self.numbers.next(),
             features,
+            #[cfg(feature = "identity")]
+            name: None,
             proof: if features == Features::NONE { ProofState::Done } else { ProofState::Pairing },
             remote: echo,
             welcome: None,
@@ -708,12 +847,7 @@ impl Machine {
             targets: Vec::new(),
             deadline: now + HANDSHAKE_LIMIT,
             up_since: None,
-        });
-        actions.push(Action::Dial { number, poller: 0, echo });
-        if mutant!(all_pollers_dial_at_once) {
-            session.dial_others(actions);
-        }
-        self.state = SessionState::Open(session);
+        })
     }
 
     /// Ends the session because the peer has begun another. Waiting messages keep waiting.
@@ -745,6 +879,31 @@ impl Machine {
 }
 
 impl Session {
+    /// Returns true if the peer has not proved the name that it has to.
+    fn is_unproven(&self) -> bool {
+        self.proof < ProofState::PeerProved
+    }
+
+    /// Returns the number of the peer's connections, including announced ones. Before the proof that is one.
+    fn connections(&self) -> u32 {
+        let pollers = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
+        if self.is_unproven() { pollers.min(1) } else { pollers }
+    }
+
+    /// Takes a request into the session, and returns its number.
+    fn accept(&mut self, hello: &Hello) -> Result<u32, Refusal> {
+        self.remote = Some(hello.session);
+        self.is_accepted |= hello.echo.is_none();
+        if !self.fits(hello.pollers) {
+            return Err(Refusal::Malformed);
+        }
+        match self.targets.get_mut(usize::from(hello.poller)) {
+            Some(target @ Target::Absent) => *target = Target::Accepted,
+            _ => return Err(Refusal::Malformed),
+        }
+        Ok(self.number)
+    }
+
     /// Asks for the handshake, once, if the first pair of connections is complete.
     fn pair(&mut self, actions: &mut Vec<Action>) {
         let is_complete =

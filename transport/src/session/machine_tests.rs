@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use std::num::NonZeroU16;
 use trunkline_verbs::SrqNumber;
 
+/// Name that the peer proves.
+const NAME: &str = "peer.example";
 const ME: u64 = 11;
 const PEER: u64 = 22;
 
@@ -406,10 +408,10 @@ impl World {
     /// Takes a flight of a handshake, and sends the next one.
     fn flight(&mut self, to: usize, flight: u8, [from, of]: [SessionName; 2], actions: &mut Vec<Action>) {
         let machine = &mut self.machines[to];
-        if !machine.is_with(from) || machine.current() != Some(of.number) {
+        if machine.session(of.number).is_none_or(|session| session.remote != Some(from)) {
             return;
         }
-        if machine.proof() == ProofState::Pairing {
+        if machine.proof(of.number) == ProofState::Pairing {
             self.early.push(Packet::Flight { to, flight, from, of });
             return;
         }
@@ -418,7 +420,7 @@ impl World {
             1 => machine.peer_proved(of.number),
             _ => {
                 self.proved[to] = of.number;
-                machine.proved(self.now, of.number, actions);
+                machine.proved(self.now, of.number, &NAME.into(), actions);
             }
         }
         if flight < 3 {
@@ -430,7 +432,7 @@ impl World {
         for action in actions {
             match action {
                 Action::Dial { number, poller, echo } => {
-                    let features = self.machines[who].features();
+                    let features = self.machines[who].features(number);
                     let is_proved = features == Features::NONE || self.proved[who] == number;
                     assert!(poller == 0 || is_proved, "dialled before the proof");
                     let hello = Hello {
@@ -451,15 +453,14 @@ impl World {
                 }
                 Action::Prove { number, .. } => {
                     self.wires.append(&mut self.early);
-                    let SessionState::Open(session) = &self.machines[who].state else { panic!("no session") };
                     let from = SessionName { epoch: self.epochs[who], number };
-                    let of = session.remote.unwrap();
+                    let of = self.machines[who].session(number).unwrap().remote.unwrap();
                     if from.epoch < of.epoch {
                         self.wires.push(Packet::Flight { to: 1 - who, flight: 0, from, of });
                     }
                 }
                 Action::Up { number, .. } => {
-                    let features = self.machines[who].features();
+                    let features = self.machines[who].features(number);
                     assert!(features == Features::NONE || self.proved[who] == number, "up before the proof");
                 }
                 Action::DropTarget { .. } | Action::Down { .. } | Action::Away { .. } => {}
@@ -482,7 +483,7 @@ impl World {
                     .and_then(|hello| Ok((hello, self.machines[to].request(now, &hello, &mut actions)?)));
                 match answer {
                     Ok((hello, session)) => {
-                        let features = self.machines[to].features();
+                        let features = self.machines[to].features(session);
                         let welcome = welcome(self.epochs[to], session, self.pollers[to]);
                         let welcome = Welcome { features, ..welcome };
                         self.wires.push(Packet::Answer { to: from, number, poller: hello.poller, welcome });
@@ -516,7 +517,8 @@ impl World {
             }
             Packet::Gone { to, session } => {
                 let machine = &mut self.machines[to];
-                if let Some(number) = machine.current().filter(|_| machine.is_with(session)) {
+                let gone = machine.sessions().find(|own| own.remote == Some(session));
+                if let Some(number) = gone.map(|own| own.number) {
                     machine.fail(now, number, PeerDown::Closed, true, &mut actions);
                 }
                 to
@@ -621,7 +623,7 @@ proptest! {
             rounds += 1;
             prop_assert!(rounds < 20_000, "never agreed");
         }
-        prop_assert_eq!(world.machines.each_ref().map(|machine| Some(machine.features())), [features; 2]);
+        prop_assert_eq!(world.machines.each_ref().map(|machine| Some(machine.features(machine.current().unwrap()))), [features; 2]);
     }
 }
 

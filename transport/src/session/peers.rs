@@ -49,8 +49,8 @@ pub(super) struct PeerSession {
     /// Timer as recorded in the index.
     timer: Option<Time>,
     held: Held,
-    /// Time since which it has an unproven session, if that counts.
-    unproven_since: Option<Time>,
+    /// Time since which it has unproven sessions, and their number, if they count.
+    unproven: Option<(Time, usize)>,
 }
 
 /// Numbers of connections with peers that were not named here.
@@ -60,6 +60,14 @@ struct Held {
     half_open: u32,
     /// Connections in all sessions.
     all: u32,
+}
+
+/// Unproven sessions of a host.
+#[derive(Debug, Default)]
+struct Unproven {
+    /// Peers with such sessions, by age.
+    peers: BTreeSet<(Time, PeerKey)>,
+    count: usize,
 }
 
 /// Place for another unproven session.
@@ -79,8 +87,8 @@ pub(super) struct Peers {
     by_host: HashMap<PeerHost, Held>,
     /// Half-open connections of all hosts.
     half_open: u32,
-    /// Peers with unproven sessions by age, for each host, and their number.
-    unproven: BTreeMap<PeerHost, BTreeSet<(Time, PeerKey)>>,
+    /// Unproven sessions of each host, and the number of all.
+    unproven: BTreeMap<PeerHost, Unproven>,
     unproven_count: usize,
     /// Hosts of which a peer has proved a name, with the time of the last proof; and the same by time.
     proved: HashMap<PeerHost, Time>,
@@ -127,7 +135,7 @@ impl Peers {
                 forget_at: None,
                 timer: None,
                 held: Held::default(),
-                unproven_since: None,
+                unproven: None,
             }
         })
     }
@@ -150,13 +158,14 @@ impl Peers {
         };
         let (old_timer, old, host) = (peer.timer, peer.held, peer.host);
         (peer.timer, peer.held) = (timer, held);
-        let is_unproven = !peer.named && peer.machine.is_unproven();
-        let old_since = peer.unproven_since;
-        let since = is_unproven.then(|| old_since.unwrap_or(now));
-        peer.unproven_since = since;
+        let old_unproven = peer.unproven;
+        let since = old_unproven.map_or(now, |(since, _)| since);
+        let unproven = Some(peer.machine.unproven_sessions()).filter(|count| *count > 0 && !peer.named);
+        peer.unproven = unproven.map(|count| (since, count));
+        let unproven = peer.unproven;
         self.time(key, old_timer, timer);
         self.count(host, old, held);
-        self.count_unproven(key, host, old_since, since);
+        self.count_unproven(key, host, old_unproven, unproven);
     }
 
     /// Returns the peers whose timers have expired, and those to remove. The former must be settled again.
@@ -180,7 +189,7 @@ impl Peers {
         let peer = self.known.remove(&key)?;
         self.time(key, peer.timer, None);
         self.count(peer.host, peer.held, Held::default());
-        self.count_unproven(key, peer.host, peer.unproven_since, None);
+        self.count_unproven(key, peer.host, peer.unproven, None);
         Some(peer)
     }
 
@@ -227,7 +236,7 @@ impl Peers {
         if mutant!(unproven_sessions_have_no_bound) {
             return UnprovenPlace::Free;
         }
-        let held = self.unproven.get(&host).map_or(0, BTreeSet::len);
+        let held = self.unproven.get(&host).map_or(0, |unproven| unproven.count);
         if held >= UNPROVEN_OF_HOST {
             return UnprovenPlace::None;
         }
@@ -235,8 +244,8 @@ impl Peers {
         if self.unproven_count < UNPROVEN - kept {
             return UnprovenPlace::Free;
         }
-        let most = self.unproven.values().max_by_key(|sessions| sessions.len());
-        let oldest = most.filter(|sessions| sessions.len() > held + 1).and_then(BTreeSet::first);
+        let most = self.unproven.values().max_by_key(|unproven| unproven.count);
+        let oldest = most.filter(|most| most.count > held + 1).and_then(|most| most.peers.first());
         oldest.map_or(UnprovenPlace::None, |(_, key)| UnprovenPlace::Of(*key))
     }
 
@@ -259,18 +268,28 @@ impl Peers {
         self.proved.get(&host).is_some_and(|at| now.saturating_duration_since(*at) < PROVED_FOR)
     }
 
-    fn count_unproven(&mut self, key: PeerKey, host: PeerHost, old: Option<Time>, new: Option<Time>) {
+    fn count_unproven(
+        &mut self,
+        key: PeerKey,
+        host: PeerHost,
+        old: Option<(Time, usize)>,
+        new: Option<(Time, usize)>,
+    ) {
         if old == new {
             return;
         }
-        let sessions = self.unproven.entry(host).or_default();
-        if old.is_some_and(|since| sessions.remove(&(since, key))) {
-            self.unproven_count -= 1;
+        let of_host = self.unproven.entry(host).or_default();
+        if let Some((since, count)) = old {
+            of_host.peers.remove(&(since, key));
+            of_host.count -= count;
+            self.unproven_count -= count;
         }
-        if new.is_some_and(|since| sessions.insert((since, key))) {
-            self.unproven_count += 1;
+        if let Some((since, count)) = new {
+            of_host.peers.insert((since, key));
+            of_host.count += count;
+            self.unproven_count += count;
         }
-        if sessions.is_empty() {
+        if of_host.peers.is_empty() {
             self.unproven.remove(&host);
         }
     }

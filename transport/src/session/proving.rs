@@ -16,11 +16,12 @@
 use super::cm_machine::CmMachine;
 use super::endpoints::{FirstConnection, FirstPair};
 use super::machine::{Action, FAILURE_LIMIT};
+use super::peers::PeerSession;
 use super::private_data::{Carried, Features, Hello, SPOKEN, Welcome};
 use crate::command::Command;
 use crate::identity::binding::{Binding, Side};
 use crate::identity::exchange::{EndedBy, Exchange, HandshakeFailure, Proof, Role};
-use crate::identity::{Credentials, Proven, Refused};
+use crate::identity::{Credentials, Name, Proven, Refused};
 use crate::trunk::own_settings;
 use crate::{PeerDown, PeerIdentity, PeerKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -243,10 +244,8 @@ impl CmMachine {
 
     /// Takes a handshake frame that arrived at poller 0.
     pub(super) fn handshake_frame(&mut self, key: PeerKey, number: u32, frame: Box<[u8]>) {
-        let Some(peer) = self.peers.get(key).filter(|peer| peer.machine.current() == Some(number)) else {
-            return;
-        };
-        if peer.machine.features() != Features::HANDSHAKE {
+        let Some(peer) = self.peers.get(key).filter(|peer| peer.machine.has(number)) else { return };
+        if peer.machine.features(number) != Features::HANDSHAKE {
             return self.fail_handshake(key, number, Refused::Malformed.into());
         }
         let session = (key, number);
@@ -282,12 +281,11 @@ impl CmMachine {
     /// Reads one flight. Returns true if others wait.
     pub(super) fn prove_next(&mut self) -> bool {
         let Some(session) = self.proving.pop() else { return false };
-        let now = self.now();
         let credentials = self.proving.credentials.clone();
         if let (Some(handshake), Some(credentials)) = (self.proving.handshakes.get_mut(&session), credentials)
         {
             handshake.is_queued = false;
-            match advance(&mut handshake.stage, &credentials, now) {
+            match advance(&mut handshake.stage, &credentials) {
                 Ok(is_more) => {
                     if is_more {
                         self.queue_handshake(session);
@@ -333,9 +331,17 @@ impl CmMachine {
 
     /// Sends the frames of an exchange, and takes its outcome.
     fn after_flight(&mut self, session: SessionOfPeer) {
-        let (key, number) = session;
+        let ((key, number), now) = (session, self.now());
         let Some(handshake) = self.proving.handshakes.get_mut(&session) else { return };
         let Stage::Runs(exchange) = &mut handshake.stage else { return };
+        if let Some(proven) = exchange.proven() {
+            let name = principal(proven);
+            if self.peers.get(key).is_some_and(|peer| !peer.machine.admits(number, &name)) {
+                let failure = exchange.fail(Refused::OtherName);
+                return self.handshake_failed(session, failure);
+            }
+            exchange.confirm(now);
+        }
         while let Some(frame) = exchange.poll_frame() {
             handshake.given = handshake.given.wrapping_add(1);
             self.shared.pollers[0].command(Command::SendHandshake { peer: key, number, frame });
@@ -356,7 +362,7 @@ impl CmMachine {
 
     /// Admits a peer that has proved its name to memory and to its other connections.
     fn peer_proved(&mut self, key: PeerKey, number: u32) {
-        let is_new = self.peers.get(key).is_some_and(|peer| peer.machine.is_unproven());
+        let is_new = self.peers.get(key).is_some_and(|peer| peer.machine.is_unproven(number));
         if !is_new {
             return;
         }
@@ -372,9 +378,13 @@ impl CmMachine {
         let ((key, number), now) = (session, self.now());
         self.peer_proved(key, number);
         tracing::debug!(peer = %key, name = %proven.principal(), "the peer has proved its name");
+        let name = principal(&proven);
         let identity = PeerIdentity::Proven(Arc::new(proven));
         self.proving.get(session).stage = Stage::Proved(PeerProof { identity, settings: settings.into() });
-        self.drive(key, |machine, actions| machine.proved(now, number, actions));
+        if !self.drive(key, |machine, actions| machine.proved(now, number, &name, actions)) {
+            // Another name came first.
+            self.fail_handshake(key, number, Refused::OtherName.into());
+        }
     }
 
     /// Sends the FAILURE of an exchange that has ended, and ends its session once that is acknowledged.
@@ -393,7 +403,9 @@ impl CmMachine {
         let now = self.now();
         let cause = PeerDown::Handshake(failure);
         let is_transient = failure.cause == Refused::TooMany;
-        let is_reported = self.peers.get(key).is_some_and(|peer| peer.machine.is_wanted());
+        let is_current = |peer: &PeerSession| peer.machine.current() == Some(number);
+        let is_reported =
+            self.peers.get(key).is_some_and(|peer| is_current(peer) && peer.machine.is_wanted());
         if !is_reported && let Some(left_out) = self.log.line(now) {
             tracing::warn!(peer = %key, %cause, left_out, "session not made");
         }
@@ -401,8 +413,17 @@ impl CmMachine {
     }
 }
 
+/// Returns the principal of a peer, with its kind.
+fn principal(proven: &Proven) -> Arc<str> {
+    let kind = match proven.principal() {
+        Name::Spiffe(_) | Name::Dns(_) => "",
+        Name::Ip(_) => "ip:",
+    };
+    format!("{kind}{}", proven.principal()).into()
+}
+
 /// Begins an exchange, or reads the flight that is whole. Returns true if another one is.
-fn advance(stage: &mut Stage, credentials: &Arc<Credentials>, now: Time) -> Result<bool, HandshakeFailure> {
+fn advance(stage: &mut Stage, credentials: &Arc<Credentials>) -> Result<bool, HandshakeFailure> {
     match stage {
         Stage::Begins { start, early } => {
             let Some(start) = start.take() else { return Ok(false) };
@@ -417,7 +438,7 @@ fn advance(stage: &mut Stage, credentials: &Arc<Credentials>, now: Time) -> Resu
             }
             Ok(is_whole)
         }
-        Stage::Runs(exchange) => exchange.advance(now),
+        Stage::Runs(exchange) => exchange.advance(),
         Stage::Proved(_) | Stage::Failed(_) => Ok(false),
     }
 }

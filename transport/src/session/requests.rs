@@ -57,7 +57,6 @@ impl CmMachine {
         let known = self.peers.get(peer);
         let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
         let is_live = known.is_some_and(|peer| peer.machine.is_up());
-        let is_unproven = known.is_some_and(|peer| peer.machine.is_unproven());
         let (is_known, is_echo) = (known.is_some(), known.is_some_and(|peer| peer.machine.is_echoed(&hello)));
         if hello.echo.is_some() && !is_echo {
             return Err(Refusal::Stale);
@@ -76,7 +75,7 @@ impl CmMachine {
             {
                 return Err(Refusal::Crowded);
             }
-            if hello.features == Features::HANDSHAKE && !is_unproven {
+            if hello.features == Features::HANDSHAKE {
                 match self.peers.unproven_place(host, self.now()) {
                     UnprovenPlace::Free => {}
                     UnprovenPlace::Of(oldest) => self.give_up_unproven(oldest),
@@ -101,7 +100,7 @@ impl CmMachine {
         let now = self.now();
         let cause = PeerDown::RefusedHere("too many sessions have no proof of a name");
         self.drive(key, |machine, actions| {
-            if let Some(number) = machine.current() {
+            if let Some(number) = machine.oldest_unproven() {
                 machine.fail(now, number, cause, true, actions);
             }
         });

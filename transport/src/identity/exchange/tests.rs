@@ -55,8 +55,9 @@ fn deliver(to: &mut Exchange, frame: &[u8]) -> Result<(), HandshakeFailure> {
     }
     let mut is_ready = to.handle(frame.into())?;
     while is_ready {
-        is_ready = to.advance(NOW)?;
+        is_ready = to.advance()?;
     }
+    to.confirm(NOW);
     Ok(())
 }
 
@@ -394,8 +395,9 @@ fn both_flights_of_a_server_may_wait_for_the_client() {
     for frame in queued.2 {
         assert_eq!(queued.0.handle(frame), Ok(true));
     }
-    assert_eq!(queued.0.advance(NOW), Ok(true), "the second flight is whole");
-    assert_eq!(queued.0.advance(NOW), Ok(false));
+    assert_eq!(queued.0.advance(), Ok(true), "the second flight is whole");
+    assert_eq!(queued.0.advance(), Ok(false));
+    queued.0.confirm(NOW);
     let proofs = proofs(run([queued.0, queued.1], |_, _, _| {}));
     assert_eq!(proofs[SERVER].proven.principal().to_string(), "a.example");
 
@@ -403,7 +405,7 @@ fn both_flights_of_a_server_may_wait_for_the_client() {
         assert_eq!(client.handle(frame.clone()), Ok(true));
     }
     assert_eq!(client.handle(failure), Ok(true), "opened after the ServerHello");
-    let failure = client.advance(NOW).unwrap_err();
+    let failure = client.advance().unwrap_err();
     assert_eq!((failure.cause, failure.by), (Refused::TimedOut, EndedBy::Peer));
 
     let (mut client, _, frames) = answered(&credentials);
@@ -570,7 +572,11 @@ fn an_exchange_takes_at_most_40_kib() {
                 is_ready |= count(&mut side, &|side| side.handle(frame.clone()).unwrap());
             }
             while is_ready {
-                is_ready = count(&mut side, &|side| side.advance(NOW).unwrap());
+                is_ready = count(&mut side, &|side| {
+                    let is_more = side.advance().unwrap();
+                    side.confirm(NOW);
+                    is_more
+                });
             }
         }
         assert!(side.take_proof().is_some());
