@@ -120,6 +120,7 @@ kinds! {
     PeerSentGarbage "peer sent garbage in place of frames" true,
     PeerHoardedCredit "peer kept all credit that it got" true,
     PeerReadBeside "peer READ beside what was announced to it" true,
+    RestartClaimed "restart claimed at the address of a live session" true,
     StrangersCrowded "many sessions begun by one stranger" true,
     HostCrowded "session refused to a host that has its share" true,
     DeviceRemoved "device removed" true,

@@ -30,6 +30,8 @@ pub(crate) enum Sender {
     InTheNameOf(SocketAddr),
     /// A host at a separate address, which returns the cookie that it gets there and answers nothing else.
     Present,
+    /// A process at a node's address, which claims that the node was restarted, and returns the cookie that it gets.
+    Neighbour(SocketAddr),
     /// As [`Sender::Present`], in the role of the numbered node of many on one host.
     Crowd(u16),
 }
@@ -41,6 +43,7 @@ pub(crate) struct Request {
     pub(crate) victim: SocketAddr,
     pub(crate) pollers: u16,
     pub(crate) is_rc: bool,
+    pub(crate) has_handshake: bool,
 }
 
 /// Everything that was forged in a run.
@@ -71,7 +74,7 @@ impl Strangers {
             Sender::Crowd(number) => {
                 SocketAddr::new(IpAddr::from([10, 67, 0, 1]), own.port().saturating_add(number))
             }
-            Sender::InTheNameOf(node) => node,
+            Sender::InTheNameOf(node) | Sender::Neighbour(node) => node,
             Sender::Present => {
                 self.dialled.insert(own.ip(), BTreeSet::new());
                 own
@@ -125,10 +128,11 @@ impl Strangers {
     fn refused(&mut self, to: IpAddr, rej: &Rej) -> Option<Forged> {
         let (request, claimed) = *self.forged.get(&(to, rej.remote_id))?;
         let cookie = Hello::cookie_in(&rej.private)?;
-        let is_there = matches!(request.sender, Sender::Present | Sender::Crowd(_));
+        let is_there = matches!(request.sender, Sender::Present | Sender::Crowd(_) | Sender::Neighbour(_));
         let of_claimed =
             |one: &(IpAddr, u32)| self.forged.get(one).is_some_and(|(_, other)| *other == claimed);
-        if !is_there || self.proven.iter().any(of_claimed) {
+        let is_once = !matches!(request.sender, Sender::Neighbour(_));
+        if !is_there || is_once && self.proven.iter().any(of_claimed) {
             return None;
         }
         let (id, sent) = self.request(request, claimed, cookie);
@@ -138,9 +142,15 @@ impl Strangers {
 
     /// Builds the request that a device at the claimed address would send, with its comm id.
     fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
-        let Request { pollers, is_rc, victim, .. } = forged;
+        let Request { pollers, is_rc, has_handshake, victim, sender } = forged;
         let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;
-        let hello = Hello { pollers, is_rc, cookie, ..Hello::new(claimed.port(), EPOCH) };
+        // A neighbour claims another incarnation each time, and needs another cookie for it.
+        let epoch = match sender {
+            Sender::Neighbour(_) if cookie != [0; 16] => EPOCH + u64::from(number) - 1,
+            Sender::Neighbour(_) => EPOCH + u64::from(number),
+            _ => EPOCH,
+        };
+        let hello = Hello { pollers, is_rc, has_handshake, cookie, ..Hello::new(claimed.port(), epoch) };
         let (id, mad) = hello.request(claimed.ip(), victim, &mut Random(number.into()));
         self.forged.insert((claimed.ip(), id), (forged, claimed));
         // As another user of that host, or as another host that claims the port of its devices.

@@ -223,6 +223,7 @@ pub(crate) fn sessions_are_bounded(
         let half_open = || ledger.sessions.iter().filter(|session| !session.is_up);
         within_bounds(ledger, half_open().filter(|session| !session.is_named))?;
         within_shares(ledger)?;
+        within_unproven(ledger)?;
         for session in half_open() {
             without_credit(ledger.node, session, pollers)?;
         }
@@ -248,6 +249,25 @@ fn within_bounds<'a>(
         ));
     }
     Ok(())
+}
+
+/// Sessions without a proof, of strangers by host and of newcomers by peer.
+fn within_unproven(ledger: &SessionLedger) -> Result<(), String> {
+    let (of_host, of_peer) = ledger.unproven_limit;
+    let mut by_host = BTreeMap::<IpAddr, usize>::new();
+    for session in &ledger.sessions {
+        let (unproven, candidates) = session.unproven;
+        if candidates > of_peer {
+            return Err(format!("{} has {candidates} candidates of {}", ledger.node, session.peer));
+        }
+        if !session.is_named {
+            *by_host.entry(session.peer.ip()).or_default() += unproven;
+        }
+    }
+    match by_host.into_iter().find(|(_, unproven)| *unproven > of_host) {
+        Some((host, unproven)) => Err(format!("{} has {unproven} unproven sessions of {host}", ledger.node)),
+        None => Ok(()),
+    }
 }
 
 fn within_shares(ledger: &SessionLedger) -> Result<(), String> {

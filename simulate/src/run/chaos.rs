@@ -12,6 +12,8 @@ use trunkline_verbs::Time;
 /// Sessions that a crowd begins, and connections of each: twice what one host may have half-open.
 const CROWD: u16 = 16;
 const CROWD_POLLERS: u16 = 32;
+/// Sessions that it begins at nodes with identities: more than one host may have without a proof.
+const UNPROVEN_CROWD: u16 = 80;
 
 impl Run {
     /// Runs the clients and the faults of the plan.
@@ -80,7 +82,8 @@ impl Run {
         let pollers = self.plan.nodes[other].pollers;
         let nowhere = std::iter::repeat_n(Sender::Nowhere, requests.into());
         for sender in nowhere.chain([Sender::InTheNameOf(named), Sender::Present]) {
-            let request = Request { sender, victim, pollers, is_rc: self.plan.rc };
+            let (is_rc, has_handshake) = (self.plan.rc, self.plan.has_identities);
+            let request = Request { sender, victim, pollers, is_rc, has_handshake };
             self.scheduler.network.forge_request(self.scheduler.now(), request);
         }
     }
@@ -89,8 +92,11 @@ impl Run {
     fn crowd(&mut self, node: usize) {
         self.scheduler.coverage.count(EventKind::StrangersCrowded);
         let (victim, is_rc) = (self.nodes[node].address, self.plan.rc);
-        for number in 0..CROWD {
-            let request = Request { sender: Sender::Crowd(number), victim, pollers: CROWD_POLLERS, is_rc };
+        let has_handshake = self.plan.has_identities;
+        let crowd = if has_handshake { UNPROVEN_CROWD } else { CROWD };
+        for number in 0..crowd {
+            let (sender, pollers) = (Sender::Crowd(number), CROWD_POLLERS);
+            let request = Request { sender, victim, pollers, is_rc, has_handshake };
             self.scheduler.network.forge_request(self.scheduler.now(), request);
         }
     }
@@ -109,6 +115,7 @@ impl Run {
                     victim: self.nodes[victim].address,
                     pollers: self.plan.nodes[named].pollers,
                     is_rc: self.plan.rc,
+                    has_handshake: self.plan.has_identities,
                 };
                 self.scheduler.network.forge_request(at, request);
             }

@@ -29,6 +29,7 @@ mod crowding;
 mod draining;
 mod greed;
 mod hostility;
+mod newcomers;
 mod paths;
 mod replicas;
 mod rings;
@@ -83,6 +84,11 @@ const PHASES: &[Phase] = &[
     Phase::of_all("a host is greedy", Run::a_host_is_greedy),
     Phase::of_some("a host has its share", |plan| plan.has_crowded_host, Run::a_host_has_its_share),
     Phase::of_all("handlers end with their deadline", Run::handlers_end),
+    Phase::of_some(
+        "a neighbour claims a restart",
+        |plan| plan.has_identities,
+        Run::a_neighbour_claims_a_restart,
+    ),
     Phase::of_all("requests to a stopped node", Run::some_never_leave),
     Phase::of_all("one node dies", Run::one_dies),
     Phase::of_all("one node is away", Run::one_is_away),

@@ -55,6 +55,8 @@ pub struct SessionLedger {
     pub sessions: Vec<SessionEntry>,
     /// Maximum number of half-open connections, per host and for all hosts. Beyond it, requests are refused.
     pub half_open_limit: (u32, u32),
+    /// Maximum number of unproven sessions of a host, and of candidates of a peer.
+    pub unproven_limit: (usize, usize),
     /// Maximum number of connections in all sessions of a host that has several; 0 without a device.
     pub host_limit: u32,
 }
@@ -72,6 +74,8 @@ pub struct SessionEntry {
     pub announced: u32,
     /// TGTs of the session.
     pub targets: Vec<QpNumber>,
+    /// Number of its sessions whose peer is to prove a name and has not, and of those that are candidates.
+    pub unproven: (usize, usize),
 }
 
 /// Credit that one poller has granted from one SRQ.

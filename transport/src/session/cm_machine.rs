@@ -9,8 +9,8 @@
 use super::absence::Presence;
 use super::backoff::Pace;
 use super::endpoints::{Endpoints, Role};
-use super::machine::{Action, Levels, Machine, Numbers};
-use super::peers::{HALF_OPEN, HALF_OPEN_OF_HOST, PeerSession, Peers};
+use super::machine::{Action, CANDIDATES, Levels, Machine, Numbers};
+use super::peers::{HALF_OPEN, HALF_OPEN_OF_HOST, PeerSession, Peers, UNPROVEN_OF_HOST};
 use super::proof::Cookies;
 #[cfg(feature = "identity")]
 use super::proving::Proving;
@@ -208,8 +208,9 @@ impl CmMachine {
     /// Returns the current sessions; `None` before the node listens.
     fn ledger(&self) -> Option<SessionLedger> {
         let entry = |(key, peer): (PeerKey, &PeerSession)| {
-            let number = peer.machine.current()?;
+            let number = peer.machine.current().or_else(|| peer.machine.oldest_unproven())?;
             Some(SessionEntry {
+                unproven: (peer.machine.unproven_sessions(), peer.machine.candidates()),
                 peer: key.address(),
                 is_up: peer.machine.is_up(),
                 is_named: peer.named,
@@ -221,6 +222,7 @@ impl CmMachine {
             node: *self.shared.local_address.get()?,
             sessions: self.peers.all().filter_map(entry).collect(),
             half_open_limit: (HALF_OPEN_OF_HOST, HALF_OPEN),
+            unproven_limit: (UNPROVEN_OF_HOST, CANDIDATES),
             host_limit: self.host_limit(),
         })
     }

@@ -18,7 +18,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use trunkline_machine::mutant;
 use trunkline_verbs::{
     Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters,
     DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber,
@@ -299,7 +298,7 @@ impl Endpoints {
         self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));
         id.attach(Arc::clone(&qp))?;
         // Attaching alone grants no rights.
-        if is_proved || mutant!(unproven_peers_may_read) {
+        if is_proved {
             qp.modify(&rights())?;
         }
         Ok(number24)

@@ -307,3 +307,90 @@ fn request_that_joined_the_dial_of_another_session_loses_its_connection() {
         assert_eq!(machine.current(), current, "the second reply is a restart");
     }
 }
+
+/// Takes a newcomer's REQ, which becomes a candidate with this number, up to the exchange.
+fn newcomer(machine: &mut Machine, now: Time, epoch: u64, number: u32, actions: &mut Vec<Action>) {
+    let request = secure(hello(epoch, 1, None, 0, 2));
+    assert_eq!(machine.request(now, &request, actions), Ok(number));
+    let reply = Welcome { features: Features::HANDSHAKE, ..welcome(epoch, 1, 2) };
+    machine.arrived(now, number, 0, actions);
+    machine.answered(now, number, 0, reply, actions);
+    machine.peer_proved(number);
+}
+
+#[test]
+fn live_session_ends_only_for_a_newcomer_of_the_same_name() {
+    let now = Time(1_000_000);
+    let live = |features| {
+        let mut machine = match features {
+            Features::NONE => up(now, 5),
+            _ => exchanging(now, Levels::Either),
+        };
+        machine.levels = Levels::Either;
+        machine.proved(now, 1, &NAME.into(), &mut Vec::new());
+        machine
+    };
+    for (row, mut machine, name, outcome) in [
+        (0, live(Features::HANDSHAKE), NAME, Some(PeerDown::Restarted)),
+        (1, live(Features::HANDSHAKE), "other.example", None),
+        (2, live(Features::NONE), NAME, Some(PeerDown::Restarted)),
+    ] {
+        let (mut actions, number) = (Vec::new(), machine.numbers.0.load(Ordering::Relaxed) + 1);
+        newcomer(&mut machine, now, 33, number, &mut actions);
+        assert_eq!(machine.current(), Some(1), "row {row}: a request alone ends nothing");
+        let was_up = machine.is_up();
+        actions.clear();
+        assert_eq!(machine.proved(now, number, &name.into(), &mut actions), outcome.is_some(), "row {row}");
+        match outcome {
+            Some(cause) => {
+                let ended = [Action::Close { number: 1 }, Action::Down { number: 1, cause }];
+                assert!(actions.starts_with(&ended[..1 + usize::from(was_up)]), "row {row}: {actions:?}");
+                assert_eq!(machine.current(), Some(number), "row {row}");
+            }
+            None => {
+                assert_eq!((actions.len(), machine.current()), (0, Some(1)), "row {row}");
+                machine.fail(now, number, PeerDown::Closed, false, &mut actions);
+                assert_eq!(actions, [Action::Close { number }], "row {row}: nobody is told");
+            }
+        }
+    }
+}
+
+#[test]
+fn first_newcomer_to_prove_a_name_becomes_the_session_and_the_others_go_on() {
+    let now = Time(1_000_000);
+    let (mut machine, mut actions) = (exchanging(now, Levels::Encrypted), Vec::new());
+    newcomer(&mut machine, now, 33, 2, &mut actions);
+    actions.clear();
+    assert!(machine.proved(now, 2, &NAME.into(), &mut actions));
+    assert_eq!(machine.current(), Some(2));
+    assert!(machine.has(1) && !actions.contains(&Action::Close { number: 1 }), "{actions:?}");
+    actions.clear();
+    assert!(!machine.proved(now, 1, &"other.example".into(), &mut actions), "another name is live");
+    machine.tick(now + HANDSHAKE_LIMIT + FAILURE_LIMIT, &mut actions);
+    assert!(actions.contains(&Action::Close { number: 1 }), "{actions:?}");
+}
+
+#[test]
+fn newcomers_are_bounded_in_number_and_time() {
+    let now = Time(1_000_000);
+    let (mut machine, mut actions) = (exchanging(now, Levels::Encrypted), Vec::new());
+    machine.proved(now, 1, &NAME.into(), &mut Vec::new());
+    for number in 2..8 {
+        actions.clear();
+        newcomer(&mut machine, now, 100 + u64::from(number), number, &mut actions);
+        let oldest = number.checked_sub(4).filter(|oldest| *oldest > 1);
+        let closed = oldest.map(|number| Action::Close { number });
+        assert_eq!(actions.iter().find(|action| matches!(action, Action::Close { .. })), closed.as_ref());
+    }
+    assert_eq!(machine.unproven_sessions() + machine.candidates(), 4, "all have proved a name");
+    let other = secure(hello(107, 1, None, 1, 2));
+    assert_eq!(machine.request(now, &other, &mut actions), Err(Refusal::Malformed), "of its second poller");
+    actions.clear();
+    machine.tick(now + HANDSHAKE_LIMIT + FAILURE_LIMIT, &mut actions);
+    assert_eq!(
+        actions.iter().filter(|action| matches!(action, Action::Close { .. })).count(),
+        5,
+        "with ours"
+    );
+}

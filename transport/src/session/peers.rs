@@ -24,7 +24,7 @@ pub(super) const HALF_OPEN: u32 = 8_192;
 
 /// Maximum number of sessions of a host, with peers that were not named here, that are to have a handshake and whose
 /// peer has not proved a name.
-const UNPROVEN_OF_HOST: usize = 64;
+pub(super) const UNPROVEN_OF_HOST: usize = 64;
 /// The same for all hosts: each costs up to 40 KiB.
 const UNPROVEN: usize = 1024;
 /// Part of [`UNPROVEN`] for hosts of which a peer has proved a name before.
@@ -347,13 +347,17 @@ mod tests {
 
     /// Adds a peer whose first poller has dialled us, and which does not answer.
     fn half_make(peers: &mut Peers, port: u64, host: u64, now: Time) -> PeerKey {
+        half_make_with(peers, Features::NONE, port, host, now)
+    }
+
+    fn half_make_with(peers: &mut Peers, features: Features, port: u64, host: u64, now: Time) -> PeerKey {
         let key = PeerKey::new(address(host, port));
         let session = SessionName { epoch: port + 1, number: 1 };
         let listener_port = NonZeroU16::new(7).unwrap();
         let connections = ConnectionKind::Xrc;
         let pollers = POLLERS;
         let hello = Hello {
-            features: Features::NONE,
+            features,
             listener_port,
             session,
             echo: None,
@@ -363,7 +367,7 @@ mod tests {
             cookie: None,
         };
         let machine =
-            || (Machine::new(9, 1, Levels::None, Numbers::default()), PeerHost::Address(key.host()));
+            || (Machine::new(u64::MAX, 1, Levels::Either, Numbers::default()), PeerHost::Address(key.host()));
         let peer = peers.add(key, machine);
         peer.machine.request(now, &hello, &mut Vec::new()).unwrap();
         peers.settle(key, now);
@@ -438,6 +442,48 @@ mod tests {
         assert!(peers.is_crowded(host(1000)));
         peers.remove(made.pop().unwrap()).unwrap();
         assert!(!peers.is_crowded(host(1000)));
+    }
+
+    #[test]
+    fn unproven_sessions_are_bounded_per_host_and_in_all() {
+        let (mut peers, now) = (Peers::default(), Time(1_000_000));
+        let make = |peers: &mut Peers, port, host| {
+            let made =
+                half_make_with(peers, Features::HANDSHAKE, port, host, now + Duration::from_nanos(port));
+            assert_eq!(peers.get(made).unwrap().machine.half_open(), 1, "of 32 announced connections");
+            made
+        };
+        let first = make(&mut peers, 0, 1);
+        for port in 1..64 {
+            assert_eq!(peers.unproven_place(host(1), now), UnprovenPlace::Free);
+            make(&mut peers, port, 1);
+        }
+        assert_eq!(peers.unproven_place(host(1), now), UnprovenPlace::None, "64 of a host");
+        for number in 64..896 {
+            assert_eq!(peers.unproven_place(host(2), now), UnprovenPlace::Free, "{number}");
+            make(&mut peers, number, 100 + number / 50);
+        }
+        assert_eq!(peers.unproven_place(host(2), now), UnprovenPlace::Of(first), "the host with most");
+        assert_eq!(peers.unproven_place(host(102), now), UnprovenPlace::Of(first));
+        peers.proved(host(2), now);
+        assert_eq!(peers.unproven_place(host(2), now), UnprovenPlace::Free, "of a host with a proof");
+        assert_eq!(peers.unproven_place(host(2), now + PROVED_FOR), UnprovenPlace::Of(first), "an hour ago");
+        peers.get_mut(first).unwrap().named = true;
+        peers.settle(first, now);
+        assert_eq!(
+            peers.unproven_place(host(1), now),
+            UnprovenPlace::Free,
+            "a peer that we named does not count"
+        );
+        for key in peers.keys() {
+            peers.remove(key);
+        }
+        assert_eq!((peers.unproven.len(), peers.unproven_count), (0, 0));
+        for number in 0..u64::try_from(PROVED_HOSTS).unwrap() {
+            peers.proved(host(1000 + number), now + Duration::from_nanos(number));
+        }
+        assert!(!peers.has_proved(host(2), now), "the oldest of 4,097 is forgotten");
+        assert_eq!((peers.proved.len(), peers.proved_by_time.len()), (PROVED_HOSTS, PROVED_HOSTS));
     }
 
     #[test]

@@ -323,7 +323,7 @@ impl CmMachine {
         let host = self.shared.hosts.of(session.0);
         let is_wanted = self.peers.get(session.0).is_some_and(|peer| peer.named);
         let is_first = is_wanted || self.peers.has_proved(host, now);
-        let class = usize::from(!is_first || mutant!(flights_are_served_in_order_of_arrival));
+        let class = usize::from(!is_first);
         if !std::mem::replace(&mut self.proving.get(session).is_queued, true) {
             self.proving.queues[class].push(host, session);
         }

@@ -34,6 +34,8 @@ pub struct Hello {
     pub poller: u16,
     /// Number of pollers of the node.
     pub pollers: u16,
+    /// True if a handshake is to precede the session.
+    pub has_handshake: bool,
     /// Cookie of the refusal of an earlier request; zeros in the first.
     pub cookie: [u8; 16],
 }
@@ -42,7 +44,16 @@ impl Hello {
     /// Returns the first request of a node with one poller and XRC connections.
     #[must_use]
     pub const fn new(port: u16, epoch: u64) -> Self {
-        Self { port, epoch, is_rc: false, version: 5, poller: 0, pollers: 1, cookie: [0; 16] }
+        Self {
+            port,
+            epoch,
+            is_rc: false,
+            version: 5,
+            poller: 0,
+            pollers: 1,
+            has_handshake: false,
+            cookie: [0; 16],
+        }
     }
 
     /// Returns the cookie in the private data of a refusal.
@@ -56,7 +67,7 @@ impl Hello {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = b"TRNK".to_vec();
-        bytes.extend([self.version, 0]);
+        bytes.extend([self.version, u8::from(self.has_handshake)]);
         bytes.extend(self.port.to_be_bytes());
         bytes.extend(self.epoch.to_be_bytes());
         bytes.extend(1_u32.to_be_bytes());

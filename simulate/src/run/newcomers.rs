@@ -1,0 +1,68 @@
+//! A process at a node's address, as behind one address translator, which claims that the node was restarted.
+//!
+//! It proves the address by a cookie and has no certificate. The live session goes on, and its calls succeed.
+
+use super::{Checked, Run, TRY};
+use crate::coverage::EventKind;
+use crate::network::strangers::{Request, Sender};
+use crate::workload::client::Ask;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use trunkline_verbs::QpNumber;
+
+/// Number of claims: more than a peer may have candidates.
+const CLAIMS: usize = 6;
+/// Time after the claims: more than a candidate lives.
+const AFTER: Duration = Duration::from_secs(7);
+
+impl Run {
+    /// Claims that a node was restarted, while it has a session with another.
+    pub(super) fn a_neighbour_claims_a_restart(&mut self) -> Checked {
+        let (victim, named) = (self.nodes[0].address, self.nodes[1].address);
+        let call = |run: &mut Self| {
+            let client = run.client_of(&run.nodes[1], vec![victim])?;
+            let outcome = Rc::new(RefCell::new(None));
+            let ended = Rc::clone(&outcome);
+            run.scheduler.tasks.add(client.process, async move {
+                let status = client.call(victim, TRY, Ask::Number).await;
+                *ended.borrow_mut() = Some(status);
+            });
+            let why = "a call beside a claimed restart does not end";
+            run.within(2 * TRY, why, |_| outcome.borrow().is_some())?;
+            match outcome.take().flatten() {
+                None => Ok(()),
+                Some(status) => Err(format!("a call beside a claimed restart: {status}")),
+            }
+        };
+        call(self)?;
+        let before = self.targets(0, 1)?;
+        for _ in 0..CLAIMS {
+            let (pollers, is_rc) = (self.plan.nodes[1].pollers, self.plan.rc);
+            let sender = Sender::Neighbour(named);
+            let request = Request { sender, victim, pollers, is_rc, has_handshake: true };
+            self.scheduler.network.forge_request(self.scheduler.now(), request);
+            self.pass(Duration::from_millis(5));
+            self.count_credits()?;
+            call(self)?;
+        }
+        self.scheduler.coverage.count(EventKind::RestartClaimed);
+        self.pass(AFTER);
+        call(self)?;
+        let after = self.targets(0, 1)?;
+        if before == after {
+            Ok(())
+        } else {
+            Err(format!("a claimed restart ended a session: {before:?}, {after:?}"))
+        }
+    }
+
+    /// Returns the TGTs of a node's session with another.
+    fn targets(&self, node: usize, peer: usize) -> Checked<Vec<QpNumber>> {
+        let (node, peer) = (self.nodes[node].address, self.nodes[peer].address);
+        let ledgers = self.scheduler.sessions();
+        let ledger = ledgers.into_iter().find(|ledger| ledger.node == node).ok_or("a node has no ledger")?;
+        let session = ledger.sessions.into_iter().find(|session| session.peer == peer && session.is_up);
+        Ok(session.ok_or("a session is not up")?.targets)
+    }
+}
