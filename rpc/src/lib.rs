@@ -49,6 +49,8 @@ pub mod codec;
 mod executor;
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(feature = "identity")]
+pub mod identity;
 mod node;
 mod observe;
 mod poller;

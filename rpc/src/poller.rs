@@ -102,7 +102,8 @@ impl RpcPoller {
         let lookups =
             (is_first && has_threads).then(|| Lookups::new(routes.pollers(), runtime_guard.clone()));
         let (owner, drain) = (Arc::clone(&inbox) as _, inbox.drain());
-        let context = PollerContext::new(index, clock, runtime_guard, Arc::clone(&routes), owner, drain);
+        let (of_node, has_identity) = (Arc::clone(&routes), transport.has_identity());
+        let context = PollerContext::new(index, clock, runtime_guard, of_node, owner, drain, has_identity);
         let ready = Ready::new(Arc::clone(&inbox));
         let (handlers, arguments) = (budgets.handlers(index), budgets.arguments(index));
         let replies = budgets.waiting_replies(index);
@@ -637,7 +638,8 @@ impl Rpc {
 
     fn peer(&mut self, transport: &mut Transport, peer: PeerKey, event: PeerEvent) {
         match event {
-            PeerEvent::Up { session, epoch, pollers, .. } => {
+            PeerEvent::Up { session, epoch, pollers, ref identity } => {
+                self.context.call().up(peer, identity.clone());
                 self.calls.up(peer, session, epoch, pollers);
                 let (calls, here) = (&self.calls, &*transport);
                 let serves = |peer| here.is_up(peer) && !calls.is_refused_by(peer);
@@ -647,6 +649,7 @@ impl Rpc {
             PeerEvent::Down { cause } => {
                 self.calls.down(transport, peer, cause);
                 self.dispatch.down(transport.now(), peer);
+                self.context.call().down(peer);
             }
         }
         if let Some(connector) = &mut self.connector {

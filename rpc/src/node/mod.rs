@@ -11,6 +11,8 @@ use crate::executor::on_poller;
 use crate::executor::pool::{PoolSettings, PoolThreads};
 use crate::executor::runtime_guard::RuntimeGuard;
 use crate::executor::watchdog::{HOLD_LIMIT, Watchdog};
+#[cfg(feature = "identity")]
+use crate::identity::{Identity, Level, Settings, Trust};
 use crate::node::budgets::{Budgets, Limits};
 use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::{Lifecycle, lost_in_child, refused_in_child};
@@ -62,6 +64,8 @@ fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 pub struct NodeBuilder {
     options: NodeOptions,
     listen: Result<Vec<SocketAddr>, (String, std::io::Error)>,
+    #[cfg(feature = "identity")]
+    identity: Settings,
     pollers: u16,
     limits: Limits,
     services: Vec<Service>,
@@ -83,6 +87,8 @@ impl NodeBuilder {
         Self {
             options: NodeOptions::new(),
             listen: Ok(Vec::new()),
+            #[cfg(feature = "identity")]
+            identity: Settings::default(),
             pollers: 1,
             limits: Limits::default(),
             services: Vec::new(),
@@ -374,6 +380,34 @@ impl NodeBuilder {
         self
     }
 
+    /// Gives the node an identity. It then has sessions only with peers that prove a name to it, and proves its own name to
+    /// them. It needs [`NodeBuilder::trust`]. See [`identity`](crate::identity) for an example.
+    ///
+    /// Unfinished: frames are not sealed after the proof, so a node with an identity also needs
+    /// [`NodeBuilder::allow_unauthenticated`] to listen on addresses other than loopback.
+    #[cfg(feature = "identity")]
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity.identity = Some(identity);
+        self
+    }
+
+    /// Sets the roots that the certificates of peers must lead to. It needs [`NodeBuilder::identity`].
+    #[cfg(feature = "identity")]
+    pub fn trust(mut self, trust: Trust) -> Self {
+        self.identity.trust = Some(trust);
+        self
+    }
+
+    /// Sets the lowest level of sessions of a node with an identity. The default is [`Level::Encrypted`].
+    ///
+    /// With [`Level::None`] the node also has sessions with peers that have no identity. Handlers then see a peer without a
+    /// name, and the log warns of this at the start.
+    #[cfg(feature = "identity")]
+    pub fn accept(mut self, lowest: Level) -> Self {
+        self.identity.accept = Some(lowest);
+        self
+    }
+
     /// Allows listening on addresses other than loopback, although peers are not authenticated. The default is
     /// `false`.
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
@@ -557,6 +591,10 @@ impl NodeBuilder {
                 return Err(StartError::DuplicateService(service.name.name));
             }
             service.check()?;
+        }
+        #[cfg(feature = "identity")]
+        {
+            options = std::mem::take(&mut self.identity).apply(options).map_err(StartError::BadIdentity)?;
         }
         options.check().map_err(StartError::from_transport)?;
         self.limits.check()?;

@@ -1,6 +1,8 @@
 //! A node that does not start must say why, and what to do about it. [`StartError`] maps the transport's errors to
 //! errors of the public API, which name no types of a provider or of verbs.
 
+#[cfg(feature = "identity")]
+use crate::identity::BadIdentity;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -23,6 +25,10 @@ pub enum StartError {
         /// The cause.
         cause: io::Error,
     },
+    /// The identity or the trust of the node is missing or cannot be used.
+    #[cfg(feature = "identity")]
+    #[error("cannot use the identity of the node: {0}")]
+    BadIdentity(BadIdentity),
     /// Other hosts can reach this address, peers are not authenticated, and
     /// [`crate::NodeBuilder::allow_unauthenticated`] was not called.
     #[error("{}", Transport::NotLoopback(*.0))]

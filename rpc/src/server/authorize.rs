@@ -47,7 +47,7 @@ where
 /// A request of a peer, as [`Authorize`] sees it.
 #[derive(Debug)]
 pub struct IncomingCall<'c> {
-    pub(super) peer: PeerKey,
+    pub(super) peer: Peer,
     pub(super) method: &'static MethodName,
     pub(super) metadata: &'c Metadata,
 }
@@ -55,8 +55,8 @@ pub struct IncomingCall<'c> {
 impl IncomingCall<'_> {
     /// Returns the node that makes the call. Its address is not authenticated.
     #[must_use]
-    pub fn peer(&self) -> Peer {
-        Peer::new(self.peer)
+    pub fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// Returns the name of the service.
@@ -136,6 +136,7 @@ mod tests {
     use super::*;
     use crate::wire::name::{ServiceName, Streams};
     use std::sync::Arc;
+    use trunkline_transport::PeerIdentity;
 
     #[test]
     fn the_path_of_a_call_of_grpc_is_that_of_its_request() {
@@ -158,12 +159,13 @@ mod tests {
         };
         let mut metadata = Metadata::new();
         metadata.append_reserved("grpc-path", b"/greeter.Greeter/Greet").unwrap();
-        let peer = PeerKey::new(([127, 0, 0, 1], 1).into());
+        let key = PeerKey::new(([127, 0, 0, 1], 1).into());
         let authorizers = Authorizers::NONE.with(Arc::new(|call: &IncomingCall<'_>| match &*call.path() {
             "/greeter.Greeter/Greet" => Ok(()),
             _ => Err(Status::permission_denied("another path")),
         }));
-        let ask = |metadata| authorizers.ask(&IncomingCall { peer, method: &METHOD, metadata });
+        let peer = || Peer::new(key, PeerIdentity::Unproven);
+        let ask = |metadata| authorizers.ask(&IncomingCall { peer: peer(), method: &METHOD, metadata });
         assert_eq!(ask(&metadata), Ok(()));
         assert_eq!(ask(&Metadata::new()).unwrap_err().reason(), Some(Reason::Unauthorised));
     }

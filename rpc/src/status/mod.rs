@@ -14,6 +14,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
+#[cfg(feature = "identity")]
+use trunkline_transport::identity::Refused;
 use trunkline_transport::{Body, PeerDown};
 
 /// Maximum length of a message that is sent, in bytes; a longer one is cut.
@@ -357,6 +359,15 @@ impl Status {
             | PeerDown::UnknownSetting(_)
             | PeerDown::SettingRefused(_) => (Code::FailedPrecondition, Reason::OtherProtocol),
             PeerDown::ShuttingDown => (Code::Unavailable, Reason::Draining),
+            // A repetition can succeed.
+            #[cfg(feature = "identity")]
+            PeerDown::Handshake(failure)
+                if matches!(failure.cause(), Refused::TooMany | Refused::TimedOut) =>
+            {
+                (Code::Unavailable, Reason::Unreachable)
+            }
+            #[cfg(feature = "identity")]
+            PeerDown::Handshake(_) => (Code::Unauthenticated, Reason::Unreachable),
             _ => (Code::Unavailable, Reason::Unreachable),
         }
     }

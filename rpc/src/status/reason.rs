@@ -34,7 +34,7 @@ pub enum Reason {
     Overloaded,
     /// The node is draining or has shut down.
     Draining,
-    /// The peer cannot be reached, or its session ended.
+    /// The peer cannot be reached, or its session ended. With `Unauthenticated`, a node has not proved its name to the other.
     Unreachable,
     /// The time limit passed.
     Expired,

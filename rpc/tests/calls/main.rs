@@ -34,6 +34,7 @@ mod client {
 mod node {
     mod drain;
     mod forked;
+    mod identity;
     mod in_process;
     mod lifecycle;
     mod paths;

@@ -231,6 +231,19 @@ impl Credentials {
         let (client, server) = (Arc::new(client), Arc::new(server));
         Ok(Self { client, server, verifier, not_after: identity.not_after, own: identity.key.clone() })
     }
+
+    /// Verifies the node's own chain as a peer with the same trust does, at the present time.
+    ///
+    /// # Errors
+    ///
+    /// The cause that such a peer would find. [`Refused::Expired`] if any certificate of the chain has expired.
+    pub fn check_own(&self) -> Result<Proven, Refused> {
+        let now = self.client.time_provider.current_time().ok_or(Refused::Malformed)?;
+        if now > self.not_after {
+            return Err(Refused::Expired);
+        }
+        self.verifier.check(&self.own.cert, now)
+    }
 }
 
 /// Leaves the suites and the key exchange of the handshake, the faster suite on this processor first.

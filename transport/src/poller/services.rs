@@ -86,6 +86,12 @@ impl Transport {
         self.res.index
     }
 
+    /// Returns true if this node has an identity, so that its peers may have proved names.
+    #[must_use]
+    pub fn has_identity(&self) -> bool {
+        self.res.shared.limits.handshakes
+    }
+
     /// Returns the number of this node's pollers.
     #[must_use]
     pub fn pollers(&self) -> u16 {

@@ -12,32 +12,71 @@ use std::sync::{Arc, OnceLock};
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 use tracing::Span;
-use trunkline_transport::PeerKey;
+#[cfg(feature = "identity")]
+use trunkline_transport::identity::Name;
+use trunkline_transport::{PeerIdentity, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
-/// The node that made a call. The value stays the same when that node reconnects or restarts at the same address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Peer(PeerKey);
+/// The node that made a call. Two values are equal if their addresses and their principals are equal, as they are after
+/// that node has reconnected or restarted.
+#[derive(Clone)]
+pub struct Peer {
+    key: PeerKey,
+    /// Identity in the session of the call.
+    identity: PeerIdentity,
+}
 
 impl Peer {
-    pub(crate) fn new(key: PeerKey) -> Self {
-        Self(key)
-    }
-
-    fn key(self) -> PeerKey {
-        self.0
+    pub(crate) fn new(key: PeerKey, identity: PeerIdentity) -> Self {
+        Self { key, identity }
     }
 
     /// Returns the address that the node listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.0.address()
+        self.key.address()
+    }
+
+    /// Returns the identity of the node in the session of the call. It stays the same when the session ends, or when a node
+    /// with another name takes the address.
+    #[cfg(feature = "identity")]
+    #[must_use]
+    pub fn identity(&self) -> &PeerIdentity {
+        &self.identity
+    }
+
+    /// Returns the name by which policies know the node, the [principal](crate::identity::Proven::principal). `None` if
+    /// the node has proved no name.
+    #[cfg(feature = "identity")]
+    #[must_use]
+    pub fn name(&self) -> Option<&Name> {
+        match &self.identity {
+            PeerIdentity::Proven(proven) => Some(proven.principal()),
+            _ => None,
+        }
     }
 }
 
+impl PartialEq for Peer {
+    fn eq(&self, other: &Self) -> bool {
+        #[cfg(feature = "identity")]
+        if self.name() != other.name() {
+            return false;
+        }
+        self.key == other.key
+    }
+}
+
+impl Eq for Peer {}
+
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Peer").field(&self.address()).finish()
+        let mut peer = f.debug_tuple("Peer");
+        peer.field(&self.address());
+        if self.identity != PeerIdentity::Unproven {
+            peer.field(&format_args!("{}", self.identity));
+        }
+        peer.finish()
     }
 }
 
@@ -160,8 +199,8 @@ impl Context {
 
     /// Returns the node that made the call; `None` if the context is detached.
     #[must_use]
-    pub fn peer(&self) -> Option<Peer> {
-        self.0.peer
+    pub fn peer(&self) -> Option<&Peer> {
+        self.0.peer.as_ref()
     }
 
     /// Returns the metadata of the request, which the caller has set by
@@ -290,7 +329,7 @@ impl Context {
     /// Returns the peer's key, or the key of an unspecified address if the context is detached.
     pub(crate) fn peer_key(&self) -> PeerKey {
         let nobody = || PeerKey::new((Ipv4Addr::UNSPECIFIED, 0).into());
-        self.0.peer.map_or_else(nobody, Peer::key)
+        self.peer().map_or_else(nobody, |peer| peer.key)
     }
 
     pub(super) fn due(&self) -> Option<Time> {
@@ -425,7 +464,7 @@ mod tests {
     use std::task::Waker;
 
     fn of_call() -> Context {
-        let peer = Peer::new(PeerKey::new(([127, 0, 0, 1], 7).into()));
+        let peer = Peer::new(PeerKey::new(([127, 0, 0, 1], 7).into()), PeerIdentity::Unproven);
         let drain = Drain::new(&Lifecycle::new(1));
         Context::new(Clock::monotonic(), drain, peer, Some(Time::MAX), Metadata::new())
     }

@@ -1,15 +1,17 @@
 //! The call whose handler is being polled.
 //!
 //! The dispatcher brackets each poll of a handler by [`CurrentCall::begin`] and [`CurrentCall::end`], which store a few words. A
-//! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends.
+//! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends. A node with an identity
+//! creates it before the handler begins: later, a peer with another name may have the address.
 
 use super::{Context, Peer};
 use crate::node::lifecycle::Drain;
 use crate::wire::metadata::Metadata;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use trunkline_transport::PeerKey;
+use trunkline_transport::{PeerIdentity, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
 /// The parts of a handler's call that its own calls inherit.
@@ -34,11 +36,13 @@ pub(crate) struct CurrentCall {
     is_traced: Cell<bool>,
     /// True if a job of the handler that is being dropped was taken out of the pool's queue.
     is_withdrawn: Cell<bool>,
+    /// Identities of the peers in their present sessions; `None` if this node has no identity.
+    identities: Option<Box<RefCell<BTreeMap<PeerKey, PeerIdentity>>>>,
 }
 
 impl CurrentCall {
     /// Creates the state in which no handler is being polled.
-    pub(crate) fn new(clock: Clock, drain: Arc<Drain>) -> Self {
+    pub(crate) fn new(clock: Clock, drain: Arc<Drain>, has_identity: bool) -> Self {
         Self {
             clock,
             drain,
@@ -47,20 +51,55 @@ impl CurrentCall {
             context: Cell::new(None),
             is_traced: Cell::new(false),
             is_withdrawn: Cell::new(false),
+            identities: has_identity.then(Box::default),
         }
+    }
+
+    /// Records the identity of a peer whose session is up.
+    pub(crate) fn up(&self, peer: PeerKey, identity: PeerIdentity) {
+        if let Some(identities) = &self.identities {
+            identities.borrow_mut().insert(peer, identity);
+        }
+    }
+
+    /// Records that a peer's session has ended.
+    pub(crate) fn down(&self, peer: PeerKey) {
+        if let Some(identities) = &self.identities {
+            identities.borrow_mut().remove(&peer);
+        }
+    }
+
+    /// Returns the peer with its identity in the present session.
+    pub(crate) fn peer_of(&self, key: PeerKey) -> Peer {
+        let identity = self.identities.as_ref().and_then(|all| all.borrow().get(&key).cloned());
+        Peer::new(key, identity.unwrap_or_default())
     }
 
     /// Records that a handler of this peer is about to be polled for the first time.
     #[inline]
     pub(crate) fn begin(&self, peer: PeerKey, deadline: Option<Time>) {
+        self.set(peer, deadline);
+        if cfg!(feature = "identity") && self.identities.is_some() {
+            self.bind();
+        }
+    }
+
+    #[inline]
+    fn set(&self, peer: PeerKey, deadline: Option<Time>) {
         self.peer.set(Some(peer));
         self.deadline.set(deadline);
+    }
+
+    /// Creates the context of the handler that begins, unless it has one.
+    #[cold]
+    fn bind(&self) {
+        let _created = self.context();
     }
 
     /// Records that a handler is about to be polled again. `context` is the result of the last
     /// [`CurrentCall::end`].
     pub(crate) fn resume(&self, peer: PeerKey, deadline: Option<Time>, context: Option<Context>) {
-        self.begin(peer, deadline);
+        self.set(peer, deadline);
         if let Some(context) = context {
             self.is_traced.set(context.is_traced());
             self.context.set(Some(context));
@@ -122,7 +161,7 @@ impl CurrentCall {
 
     /// Does what [`CurrentCall::begin`] does, for a request with metadata, which the context of its handler keeps.
     pub(crate) fn begin_with(&self, peer: PeerKey, deadline: Option<Time>, metadata: Metadata) {
-        self.begin(peer, deadline);
+        self.set(peer, deadline);
         let context = self.make(peer, metadata);
         self.is_traced.set(context.is_traced());
         self.context.set(Some(context));
@@ -132,7 +171,7 @@ impl CurrentCall {
         Context::new(
             self.clock.clone(),
             Arc::clone(&self.drain),
-            Peer::new(peer),
+            self.peer_of(peer),
             self.deadline.get(),
             metadata,
         )

@@ -46,8 +46,9 @@ impl PollerContext {
         routes: Arc<Routes>,
         owner: Arc<dyn StreamHost>,
         drain: Arc<Drain>,
+        has_identity: bool,
     ) -> Self {
-        let call = Rc::new(CurrentCall::new(clock.clone(), drain));
+        let call = Rc::new(CurrentCall::new(clock.clone(), drain, has_identity));
         let (timers, spawned) = (Arc::new(Timers::new(clock.clone())), RefCell::default());
         Self(Rc::new(OfPoller {
             poller,

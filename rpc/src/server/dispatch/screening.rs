@@ -85,6 +85,6 @@ impl Dispatch {
     ) -> Result<(), Status> {
         let Some(authorizers) = &self.authorizers else { return Ok(()) };
         let _inside = self.runtime_guard.enter();
-        authorizers.0.ask(&IncomingCall { peer, method, metadata })
+        authorizers.0.ask(&IncomingCall { peer: self.current.peer_of(peer), method, metadata })
     }
 }

@@ -29,7 +29,7 @@ impl Who for Number {
     async fn ask_back(&self, cx: &Context) -> Result<u32, Status> {
         let node = self.1.as_ref().ok_or_else(|| Status::internal("it has no node"))?;
         let peer = cx.peer().ok_or_else(|| Status::internal("nobody called"))?;
-        let channel = node.lock().unwrap().as_ref().map(|node| node.channel_to(&peer));
+        let channel = node.lock().unwrap().as_ref().map(|node| node.channel_to(peer));
         WhoClient::new(channel.ok_or_else(|| Status::internal("no node"))?).who().await
     }
 }

@@ -1,0 +1,146 @@
+//! Names of nodes, proved by certificates, with feature `identity`.
+//!
+//! **Unfinished.** The two nodes of a session prove their names before it begins. The frames after the proof are neither
+//! encrypted nor authenticated, so a host on the path can still read and change calls. Do not rely on names yet.
+//!
+//! A node has an [`Identity`], which is a chain of certificates with the private key, and [`Trust`], the roots that peers'
+//! certificates must lead to. `trunkctl keys` makes both. A handler learns the name of its caller by
+//! [`Peer::name`](crate::Peer::name), and [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) decides by it:
+//!
+//! ```no_run
+//! use std::fs::read;
+//! use trunkline::identity::{Identity, Name, Trust};
+//! use trunkline::{Context, IncomingCall, Node, Status};
+//!
+//! #[trunkline::service]
+//! trait Orders {
+//!     async fn place(&self, cx: &Context, item: String) -> Result<String, Status>;
+//! }
+//!
+//! struct Shop;
+//!
+//! impl Orders for Shop {
+//!     async fn place(&self, cx: &Context, item: String) -> Result<String, Status> {
+//!         let name = cx.peer().and_then(|peer| peer.name());
+//!         let name = name.ok_or_else(|| Status::unauthenticated("a caller without a name"))?;
+//!         Ok(format!("{item} for {name}"))
+//!     }
+//! }
+//!
+//! let server = Node::builder()
+//!     .listen("127.0.0.1:0")
+//!     .identity(Identity::from_pem(&read("shop.pem")?, &read("shop.key")?)?)
+//!     .trust(Trust::from_pem(&read("roots.pem")?)?)
+//!     .authorize(|call: &IncomingCall<'_>| match call.peer().name() {
+//!         Some(Name::Dns(name)) if name.ends_with(".till.example") => Ok(()),
+//!         _ => Err(Status::permission_denied("tills only")),
+//!     })
+//!     .serve(OrdersServer::new(Shop))
+//!     .start()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! If a handshake fails, calls fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated) with the cause, and have not
+//! run. After too many handshakes or a time-out they fail as `Unavailable`, because a repetition can succeed.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use trunkline_transport::NodeOptions;
+pub use trunkline_transport::PeerIdentity;
+use trunkline_transport::identity::Credentials;
+pub use trunkline_transport::identity::{
+    Expected, HandshakeFailure, Identity, IdentityError, InvalidName, Level, Name, Proven, Refused, Trust,
+};
+
+/// Cause why a node with an identity did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadIdentity {
+    /// The node has an identity and no trust.
+    #[error("it has no trust: give the node the roots of its peers' certificates (NodeBuilder::trust)")]
+    NoTrust,
+    /// The node has trust, or requires names of its peers, and has no identity.
+    #[error("there is none: give the node its certificates and private key (NodeBuilder::identity)")]
+    NoIdentity,
+    /// A certificate of the node's chain has expired.
+    #[error("its certificate expired on {}: renew it, or correct the clock of this host", date(*.0))]
+    Expired(SystemTime),
+    /// A certificate of the node's chain is not valid yet.
+    #[error("its certificate is not valid yet: correct the clock of this host, or that of the issuer")]
+    NotYetValid,
+    /// The identity or the trust cannot be used.
+    #[error(transparent)]
+    Unusable(IdentityError),
+}
+
+/// Settings of a node's identity.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) identity: Option<Identity>,
+    pub(crate) trust: Option<Trust>,
+    /// Lowest level of sessions, if the program has set it.
+    pub(crate) accept: Option<Level>,
+}
+
+impl Settings {
+    /// Makes the credentials and gives them to the transport.
+    pub(crate) fn apply(self, options: NodeOptions) -> Result<NodeOptions, BadIdentity> {
+        let (identity, trust) = match (self.identity, self.trust) {
+            (Some(identity), Some(trust)) => (identity, trust),
+            (Some(_), None) => return Err(BadIdentity::NoTrust),
+            (None, None) if self.accept.is_none_or(|lowest| lowest == Level::None) => return Ok(options),
+            (None, _) => return Err(BadIdentity::NoIdentity),
+        };
+        let credentials = Credentials::of_system(&identity, &trust).map_err(BadIdentity::Unusable)?;
+        match credentials.check_own() {
+            Ok(_) => {}
+            Err(Refused::Expired) => {
+                let end = Duration::from_secs(credentials.not_after.as_secs());
+                return Err(BadIdentity::Expired(UNIX_EPOCH + end));
+            }
+            Err(Refused::NotYetValid) => return Err(BadIdentity::NotYetValid),
+            Err(cause) => {
+                tracing::warn!(%cause, "peers with the trust of this node would refuse its certificate")
+            }
+        }
+        let lowest = self.accept.unwrap_or(Level::Encrypted);
+        if lowest == Level::None {
+            tracing::warn!("this node accepts peers that have proved no name: accept(Level::None)");
+        }
+        Ok(options.credentials(Arc::new(credentials)).accept(lowest))
+    }
+}
+
+/// Returns the day of a time after 1970 in UTC, as in 2027-01-31.
+fn date(time: SystemTime) -> String {
+    let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Days since 1 March of the year 0, in cycles of 400 years. Years begin in March, so leap days are last.
+    let days = since_1970.as_secs() / 86_400 + 719_468;
+    let (cycle, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
+    format!("{}-{month:02}-{day:02}", cycle * 400 + year)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+            (1_609_459_200, "2021-01-01"),
+            (4_107_542_399, "2100-02-28"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(date(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+}
