@@ -117,10 +117,12 @@ impl CmMachine {
         };
         let is_accepted = peer.machine.is_accepted();
         #[cfg(feature = "identity")]
-        let proof = self.proving.proof((key, number)).map(|proof| (proof.identity, proof.settings));
+        let (identity, settings) = self
+            .proving
+            .proof((key, number))
+            .map_or_else(Default::default, |proof| (proof.identity, Some(proof.settings)));
         #[cfg(not(feature = "identity"))]
-        let proof = None;
-        let (identity, settings) = proof.map_or_else(Default::default, |(name, bound)| (name, Some(bound)));
+        let (identity, settings) = (crate::PeerIdentity::Unproven, None);
         tracing::info!(peer = %key, %identity, pollers = welcome.srqs.len(), "session up");
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
             poller.command(Command::SessionUp(Box::new(SessionUp {
