@@ -15,6 +15,7 @@ use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::TLS13;
 use rustls::{CipherSuite, ClientConfig, NamedGroup, ServerConfig};
 use std::sync::Arc;
+use std::time::Duration;
 use webpki::{CertRevocationList, EndEntityCert, OwnedCertRevocationList, anchor_from_trusted_cert};
 
 /// ALPN identifier.
@@ -230,6 +231,13 @@ impl Credentials {
 
         let (client, server) = (Arc::new(client), Arc::new(server));
         Ok(Self { client, server, verifier, not_after: identity.not_after, own: identity.key.clone() })
+    }
+
+    /// Returns the time until the first end of validity in the node's own chain, zero after that.
+    #[must_use]
+    pub fn expires_in(&self) -> Duration {
+        let now = self.client.time_provider.current_time();
+        Duration::from_secs(now.map_or(0, |now| self.not_after.as_secs().saturating_sub(now.as_secs())))
     }
 
     /// Verifies the node's own chain as a peer with the same trust does, at the present time.

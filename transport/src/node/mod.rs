@@ -29,6 +29,8 @@ use crate::session::cm_machine::CmMachine;
 use crate::{Limit, PollerIndex};
 use footprint::Footprint;
 use incarnation::Opened;
+#[cfg(feature = "identity")]
+use shared::OwnIdentity;
 use shared::{CurrentDevice, Gauges, Limits, NodeShared};
 use std::fmt;
 use std::io;
@@ -203,7 +205,10 @@ impl Node {
         }
         let device = self.shared.device.get();
         let facts = self.shared.device.facts();
-        let counters = self.shared.device.counters();
+        #[cfg_attr(not(feature = "identity"), expect(unused_mut, reason = "an identity has counters"))]
+        let mut counters = self.shared.device.counters();
+        #[cfg(feature = "identity")]
+        counters.extend(self.shared.identity.iter().flat_map(OwnIdentity::counters));
         let sum = |names: &[&str]| {
             counters.iter().filter(|counter| names.contains(&counter.name)).map(|counter| counter.value).sum()
         };
@@ -221,6 +226,10 @@ impl Node {
             connections: facts.connections,
             connections_why: facts.connections_why,
             incarnations: facts.incarnations,
+            #[cfg(feature = "identity")]
+            certificate_expires_in: self.shared.identity.as_ref().map(|own| own.credentials.expires_in()),
+            #[cfg(not(feature = "identity"))]
+            certificate_expires_in: None,
             removed_since: facts.removed_since.map(|at| calendar(self.shared.runtime.clock(), at)),
             pollers,
             cpus: self.cpus,
@@ -329,6 +338,8 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
     Arc::new(NodeShared {
         epochs: if mutant!(epoch_is_always_the_same) { Epochs::constant() } else { Epochs::new(&runtime) },
         unproven: AtomicU64::new(0),
+        #[cfg(feature = "identity")]
+        identity: options.credentials.clone().map(OwnIdentity::new),
         unknown_frames: AtomicU64::new(0),
         runtime: runtime.clone(),
         limits: Limits {

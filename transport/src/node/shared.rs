@@ -2,15 +2,21 @@
 //! CM machine, and the current device.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "identity")]
+use crate::PeerIdentity;
 use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
+#[cfg(feature = "identity")]
+use crate::identity::Credentials;
 use crate::node::incarnation::DeviceShared;
 use crate::node::stops::Stops;
 use crate::peer::epochs::Epochs;
 use crate::report::{SessionQps, Traffic};
 use crate::{BudgetReport, PeerHosts};
 use std::net::SocketAddr;
+#[cfg(feature = "identity")]
+use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -151,6 +157,53 @@ fn add(to: &mut Vec<Counter>, more: &[Counter]) {
     }
 }
 
+/// Identity of a node in its report.
+#[cfg(feature = "identity")]
+#[derive(Debug)]
+pub(crate) struct OwnIdentity {
+    pub(crate) credentials: Arc<Credentials>,
+    pub(crate) handshakes_begun: AtomicU64,
+    pub(crate) handshakes_failed: AtomicU64,
+    /// Sessions that came up with a proven name.
+    pub(crate) sessions_proven: AtomicU64,
+    /// Sessions that came up without.
+    pub(crate) sessions_unproven: AtomicU64,
+}
+
+#[cfg(feature = "identity")]
+impl OwnIdentity {
+    pub(crate) fn new(credentials: Arc<Credentials>) -> Self {
+        let zero = AtomicU64::default;
+        Self {
+            credentials,
+            handshakes_begun: zero(),
+            handshakes_failed: zero(),
+            sessions_proven: zero(),
+            sessions_unproven: zero(),
+        }
+    }
+
+    /// Counts a session that came up.
+    pub(crate) fn count_session(&self, identity: &PeerIdentity) {
+        let counter = match identity {
+            PeerIdentity::Unproven => &self.sessions_unproven,
+            PeerIdentity::Proven(_) => &self.sessions_proven,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the counters, by name.
+    pub(crate) fn counters(&self) -> [Counter; 4] {
+        [
+            ("handshakes_begun", &self.handshakes_begun),
+            ("handshakes_failed", &self.handshakes_failed),
+            ("sessions_proven", &self.sessions_proven),
+            ("sessions_unproven", &self.sessions_unproven),
+        ]
+        .map(|(name, value)| Counter { name, value: value.load(Ordering::Relaxed) })
+    }
+}
+
 /// State shared by the pollers, the CM machine and the handle of the node.
 #[derive(Debug)]
 pub(crate) struct NodeShared {
@@ -160,6 +213,9 @@ pub(crate) struct NodeShared {
     pub(crate) epochs: Epochs,
     /// Number of requests without proof of the address, which were refused with a cookie.
     pub(crate) unproven: AtomicU64,
+    /// `None` if the node has no identity.
+    #[cfg(feature = "identity")]
+    pub(crate) identity: Option<OwnIdentity>,
     /// Number of frames of kinds that this version does not know and may ignore.
     pub(crate) unknown_frames: AtomicU64,
     pub(crate) limits: Limits,

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use trunkline_verbs::fork::FORKED;
 use trunkline_verbs::{QpPath, QueuePair};
 
@@ -46,6 +46,8 @@ pub struct NodeReport {
     pub incarnations: u64,
     /// Time at which the device was removed; `None` while it is present.
     pub removed_since: Option<SystemTime>,
+    /// Time until the node's own certificate expires, zero after that. `None` without an identity.
+    pub certificate_expires_in: Option<Duration>,
     /// Number of pollers of the node.
     pub pollers: u16,
     /// Number of CPUs that the process may use.
@@ -68,7 +70,9 @@ pub struct NodeReport {
     pub other_kind: u64,
     /// All counters of the device, including those of earlier devices, and two of the node:
     /// `session_refused_unproven`, requests refused with a cookie, and `frames_of_unknown_kind`, frames ignored
-    /// because this version does not know their kind.
+    /// because this version does not know their kind. A node with an identity also has `handshakes_begun`,
+    /// `handshakes_failed`, and `sessions_proven` and `sessions_unproven`, sessions that came up with peers that have proved
+    /// a name, and with others.
     pub counters: Vec<DeviceCounter>,
     /// Budgets of the node's resources that peers use.
     pub budgets: Vec<BudgetReport>,
@@ -103,6 +107,7 @@ impl NodeReport {
             connections_why: String::new(),
             incarnations: 0,
             removed_since: None,
+            certificate_expires_in: None,
             pollers: 0,
             cpus: 0,
             oversubscribed: false,

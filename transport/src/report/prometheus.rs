@@ -30,6 +30,11 @@ impl NodeReport {
         for (name, value) in events {
             text.sample("trunkline_events_total", &[("event", name)], value);
         }
+        if let Some(left) = self.certificate_expires_in {
+            let help = "Time until the certificate of the node expires.";
+            text.family("trunkline_certificate_expires_seconds", "gauge", help);
+            text.sample("trunkline_certificate_expires_seconds", &[], left.as_secs());
+        }
         text.family("trunkline_budget_used", "gauge", "Units of a budget in use by all peers.");
         for budget in &self.budgets {
             text.sample("trunkline_budget_used", &[("budget", budget.name)], budget.used);
@@ -178,6 +183,7 @@ mod tests {
         let row = MethodReport { service, method, calls: 6, failed, refused: 1, running: 3, latency, queued };
         let mut report = NodeReport::forked("127.0.0.1:1".parse().unwrap());
         report.served.push(row);
+        report.certificate_expires_in = Some(Duration::from_secs(86_400));
         report.counters = vec![DeviceCounter { name: "retransmits", value: 7 }; 2];
         let limit = LimitReport { name: "a\nb".to_owned(), running: 1, limit: 2, refused: 3 };
         report.limits.push(limit);
@@ -205,6 +211,7 @@ mod tests {
             format!(r#"trunkline_server_calls_running{{{method}}} 3"#),
             r#"trunkline_events_total{event="retransmits"} 14"#.to_owned(),
             r#"trunkline_limit_refused_total{of="a\nb"} 3"#.to_owned(),
+            "trunkline_certificate_expires_seconds 86400".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

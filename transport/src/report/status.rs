@@ -46,6 +46,8 @@ pub struct PeerStatus {
     pub address: SocketAddr,
     /// True while there is a session with it.
     pub is_up: bool,
+    /// Principal that it has proved in the session; `None` if it has proved none.
+    pub name: Option<String>,
     /// Messages sent to it, on all pollers, since the peer became known.
     pub sent: u64,
     /// Messages received from it.
@@ -133,10 +135,12 @@ impl NodeStatus {
                 ["peer", address, is_up, sent, received] => status.peers.push(PeerStatus {
                     address: address.parse().ok()?,
                     is_up: is_up == "1",
+                    name: None,
                     sent: sent.parse().ok()?,
                     received: received.parse().ok()?,
                     paths: Vec::new(),
                 }),
+                ["name", name] => status.peers.last_mut()?.name = Some(clean(name)),
                 ["path", path, qps, why] => status.peers.last_mut()?.paths.push(PathStatus {
                     path: clean(path),
                     why: clean(why),
@@ -152,8 +156,11 @@ impl NodeStatus {
 
 impl PeerStatus {
     fn to_text(&self) -> String {
-        let Self { address, is_up, sent, received, paths } = self;
+        let Self { address, is_up, name, sent, received, paths } = self;
         let mut text = format!("peer\t{address}\t{}\t{sent}\t{received}\n", u8::from(*is_up));
+        if let Some(name) = name {
+            let _written = writeln!(text, "name\t{}", clean(name));
+        }
         for PathStatus { path, why, qps } in paths {
             // Writing to a string does not fail.
             let _written = writeln!(text, "path\t{}\t{qps}\t{}", clean(path), clean(why));
@@ -178,6 +185,7 @@ mod tests {
         PeerStatus {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             is_up: true,
+            name: Some("spiffe://prod/shop".into()),
             sent: 12,
             received: u64::MAX,
             paths: vec![path("shm", ""), path("udp", "the peer has TRUNKLINE_LINK=udp (or setting link)")],

@@ -190,7 +190,13 @@ impl CmMachine {
             let (sent, received) = self.shared.traffic.of_peer(key);
             let number = peer.machine.current();
             let paths = number.map(|number| self.endpoints.paths_of(key, number)).unwrap_or_default();
-            PeerStatus { address: key.address(), is_up: peer.machine.is_up(), sent, received, paths }
+            #[cfg(feature = "identity")]
+            let proof = number.and_then(|number| self.proving.proof((key, number)));
+            #[cfg(feature = "identity")]
+            let name = proof.map(|proof| proof.identity.to_string());
+            #[cfg(not(feature = "identity"))]
+            let name = None;
+            PeerStatus { address: key.address(), is_up: peer.machine.is_up(), name, sent, received, paths }
         });
         let all = self.shared.session_qps.report();
         NodeStatus {

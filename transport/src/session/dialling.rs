@@ -123,6 +123,10 @@ impl CmMachine {
             .map_or_else(Default::default, |proof| (proof.identity, Some(proof.settings)));
         #[cfg(not(feature = "identity"))]
         let (identity, settings) = (crate::PeerIdentity::Unproven, None);
+        #[cfg(feature = "identity")]
+        if let Some(own) = &self.shared.identity {
+            own.count_session(&identity);
+        }
         tracing::info!(peer = %key, %identity, pollers = welcome.srqs.len(), "session up");
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
             poller.command(Command::SessionUp(Box::new(SessionUp {

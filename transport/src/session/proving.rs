@@ -26,6 +26,7 @@ use crate::trunk::own_settings;
 use crate::{PeerDown, PeerIdentity, PeerKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Gid, PeerHost, SrqNumber, Time};
 
@@ -205,6 +206,9 @@ impl CmMachine {
         });
         match begun {
             Ok((start, qp, srq)) => {
+                if let Some(own) = &self.shared.identity {
+                    own.handshakes_begun.fetch_add(1, Ordering::Relaxed);
+                }
                 self.shared.pollers[0].command(Command::BeginHandshake { peer: key, number, qp, srq });
                 if let Stage::Begins { start: none, .. } = &mut self.proving.get((key, number)).stage {
                     *none = Some(Box::new(start));
@@ -402,6 +406,9 @@ impl CmMachine {
     fn fail_handshake(&mut self, key: PeerKey, number: u32, failure: HandshakeFailure) {
         let now = self.now();
         let cause = PeerDown::Handshake(failure);
+        if let Some(own) = &self.shared.identity {
+            own.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+        }
         let is_transient = failure.cause == Refused::TooMany;
         let is_current = |peer: &PeerSession| peer.machine.current() == Some(number);
         let is_reported =

@@ -7,6 +7,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
     PKCS_ED25519, date_time_ymd,
 };
+use std::time::Duration;
 use trunkline::identity::{Identity, Level, Name, Trust};
 use trunkline::{
     CallOptions, Code, Context, IncomingCall, Metadata, Node, NodeBuilder, Reason, StartError, Status,
@@ -107,6 +108,9 @@ fn handlers_and_authorizers_see_the_proven_name() {
     let of_b = client(&b, &server);
     assert_eq!(block_on(of_b.guarded()).unwrap(), 1);
     assert_eq!(block_on(of_b.caller()).unwrap().as_deref(), Some("b.example"));
+    assert_eq!(counts(&server), [2, 0, 2, 0]);
+    let left = server.report().certificate_expires_in.unwrap();
+    assert!(left > Duration::from_secs(365 * 86_400), "{left:?}");
 }
 
 #[test]
@@ -126,6 +130,15 @@ fn a_handler_keeps_the_name_of_its_own_session() {
     assert_eq!(names.next().as_deref(), Some("first.example"));
 }
 
+/// Returns the numbers of handshakes that began and failed, and of sessions with and without a proven name.
+fn counts(node: &Node) -> [u64; 4] {
+    let report = node.report();
+    ["handshakes_begun", "handshakes_failed", "sessions_proven", "sessions_unproven"].map(|name| {
+        let counter = report.counters.iter().find(|counter| counter.name == name);
+        counter.expect("a node with an identity has the counter").value
+    })
+}
+
 /// Returns the status of a call that does not reach a handler.
 fn refusal(node: &Node, server: &Node) -> Status {
     let status = block_on(client(node, server).caller()).unwrap_err();
@@ -142,6 +155,8 @@ fn failed_handshakes_are_named_at_the_caller() {
     let status = refusal(&stranger.start().unwrap(), &server);
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
     assert!(status.message().contains("no path from the certificate to a root"), "{status}");
+    until("the server counts the failure", || (counts(&server)[1] > 0).then_some(()));
+    assert_eq!(counts(&server)[2..], [0, 0]);
     let status = refusal(&node().start().unwrap(), &server);
     assert!(status.message().contains("requires an identity, and this node has none"), "{status}");
 }
@@ -154,6 +169,7 @@ fn peers_without_a_name_are_accepted_on_request() {
     assert_eq!(log.count("accepts peers that have proved no name"), 1);
     let plain = node().start().unwrap();
     assert_eq!(block_on(client(&plain, &server).caller()).unwrap(), None);
+    assert_eq!(counts(&server), [0, 0, 0, 1]);
     let other = named(node(), &root, "a.example").start().unwrap();
     assert_eq!(block_on(client(&other, &server).caller()).unwrap().as_deref(), Some("a.example"));
 }
