@@ -30,7 +30,8 @@ pub enum StartError {
     #[error("cannot use the identity of the node: {0}")]
     BadIdentity(BadIdentity),
     /// Other hosts can reach this address, peers are not authenticated, and
-    /// [`crate::NodeBuilder::allow_unauthenticated`] was not called.
+    /// [`crate::NodeBuilder::allow_unauthenticated`] was not called. An identity does not replace that call: frames are not
+    /// sealed yet.
     #[error("{}", Transport::NotLoopback(*.0))]
     NotLoopback(SocketAddr),
     /// [`crate::ProviderChoice::Require`] was requested, and no NIC is usable.
