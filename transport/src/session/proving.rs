@@ -401,13 +401,22 @@ impl CmMachine {
         }
         handshake.stage = Stage::Failed(failure);
         self.proving.set_timer(session, Some(now + FAILURE_LIMIT));
+        // The peer may end the session before it acknowledges the FAILURE.
+        self.count_failure();
+    }
+
+    fn count_failure(&self) {
+        if let Some(own) = &self.shared.identity {
+            own.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn fail_handshake(&mut self, key: PeerKey, number: u32, failure: HandshakeFailure) {
         let now = self.now();
         let cause = PeerDown::Handshake(failure);
-        if let Some(own) = &self.shared.identity {
-            own.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+        let stage = self.proving.handshakes.get(&(key, number)).map(|handshake| &handshake.stage);
+        if !matches!(stage, Some(Stage::Failed(_))) {
+            self.count_failure();
         }
         let is_transient = failure.cause == Refused::TooMany;
         let is_current = |peer: &PeerSession| peer.machine.current() == Some(number);

@@ -152,7 +152,8 @@ fn failed_handshakes_are_named_at_the_caller() {
     let [root, other] = ["root", "other"].map(authority);
     let server = named(node(), &root, "server.example").serve(service().0).start().unwrap();
     let stranger = node().identity(issue(&other, "a.example", [2020, 4000])).trust(trust(&root));
-    let status = refusal(&stranger.start().unwrap(), &server);
+    let stranger = stranger.start().unwrap();
+    let status = refusal(&stranger, &server);
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
     assert!(status.message().contains("no path from the certificate to a root"), "{status}");
     until("the server counts the failure", || (counts(&server)[1] > 0).then_some(()));
