@@ -14,10 +14,14 @@ use super::endpoints::Role;
 use super::machine::Action;
 use super::peers::PeerSession;
 use super::private_data::{Cookie, Hello, SessionName, Welcome};
+#[cfg(not(feature = "identity"))]
+use crate::PeerIdentity;
 use crate::command::{CmCommand, Command, DialOutcome, SessionUp};
 use crate::{PeerDown, PeerKey};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
+#[cfg(not(feature = "identity"))]
+use std::sync::Arc;
 use trunkline_verbs::VerbsError;
 
 impl CmMachine {
@@ -119,7 +123,7 @@ impl CmMachine {
         #[cfg(feature = "identity")]
         let proof = self.proving.proof((key, number)).map(|proof| (proof.identity, proof.settings));
         #[cfg(not(feature = "identity"))]
-        let proof = None;
+        let proof = None::<(PeerIdentity, Arc<[u8]>)>;
         let (identity, settings) = proof.map_or_else(Default::default, |(name, bound)| (name, Some(bound)));
         tracing::info!(peer = %key, %identity, pollers = welcome.srqs.len(), "session up");
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {

@@ -250,7 +250,7 @@ impl Peers {
     }
 
     /// Notes that a peer has proved a name.
-    #[cfg(feature = "identity")]
+    #[cfg_attr(not(feature = "identity"), expect(dead_code, reason = "no peer proves a name"))]
     pub(super) fn proved(&mut self, host: PeerHost, now: Time) {
         if let Some(earlier) = self.proved.insert(host, now) {
             self.proved_by_time.remove(&(earlier, host));

@@ -18,6 +18,7 @@ use super::endpoints::{FirstConnection, FirstPair};
 use super::machine::{Action, FAILURE_LIMIT};
 use super::peers::PeerSession;
 use super::private_data::{Carried, Features, Hello, SPOKEN, Welcome};
+use super::requests::HOST_SHARE;
 use crate::command::Command;
 use crate::identity::binding::{Binding, Side};
 use crate::identity::exchange::{EndedBy, Exchange, HandshakeFailure, Proof, Role};
@@ -334,10 +335,18 @@ impl CmMachine {
         let ((key, number), now) = (session, self.now());
         let Some(handshake) = self.proving.handshakes.get_mut(&session) else { return };
         let Stage::Runs(exchange) = &mut handshake.stage else { return };
-        if let Some(proven) = exchange.proven() {
-            let name = principal(proven);
-            if self.peers.get(key).is_some_and(|peer| !peer.machine.admits(number, &name)) {
-                let failure = exchange.fail(Refused::OtherName);
+        if let (Some(proven), Some(peer)) = (exchange.proven(), self.peers.get(key)) {
+            let (host, pollers) = (self.shared.hosts.of(key), peer.machine.pollers_of(number));
+            let most = self.endpoints.pollers_limit() / HOST_SHARE;
+            let refused = if !peer.machine.admits(number, &principal(proven)) {
+                Some(Refused::OtherName)
+            } else if !peer.named && self.peers.is_full(host, key, pollers, most) {
+                Some(Refused::TooMany)
+            } else {
+                None
+            };
+            if let Some(cause) = refused {
+                let failure = exchange.fail(cause);
                 return self.handshake_failed(session, failure);
             }
             exchange.confirm(now);

@@ -43,6 +43,7 @@ pub(crate) use pipeline::parse_wr_id;
 pub(crate) use pipeline::wr_id;
 pub(crate) use queue::{Cancelling, MessageQueue};
 pub(crate) use resources::{ReceiveRoom, Resources, SendRoom};
+#[cfg(feature = "identity")]
 pub(crate) use sending::own_settings;
 
 use crate::PeerIdentity;
