@@ -520,7 +520,7 @@ impl Machine {
         hello: &Hello,
         actions: &mut Vec<Action>,
     ) -> Result<u32, Refusal> {
-        if self.candidates.len() >= CANDIDATES && !mutant!(candidates_have_no_bound) {
+        if self.candidates.len() >= CANDIDATES {
             let oldest = self.candidates.remove(0);
             actions.push(Action::Close { number: oldest.number });
         }
