@@ -16,11 +16,13 @@
 //! | `binding` | the list of what both sides saw, and its comparison |
 //! | `keys` | secrets of lanes, derived from the exporter of TLS |
 //! | `exchange` | state machine of a handshake |
+//! | `failure` | causes of failed handshakes |
 #![forbid(unsafe_code)]
 
 pub(crate) mod binding;
 mod credentials;
 pub(crate) mod exchange;
+mod failure;
 pub(crate) mod flight;
 #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
 pub(crate) mod keys;
@@ -28,7 +30,8 @@ mod names;
 mod verifier;
 
 pub use credentials::{Credentials, Identity, IdentityError, Trust};
-pub use exchange::HandshakeFailure;
+pub(crate) use failure::EndedBy;
+pub use failure::HandshakeFailure;
 pub use names::{Expected, InvalidName, Name, Proven};
 pub use verifier::{MOST_CERTIFICATES, Refused, Verifier};
 

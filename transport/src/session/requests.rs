@@ -20,7 +20,7 @@ use trunkline_verbs::CmId;
 const MAX_PEERS: usize = 16_384;
 /// Divisor of the number of remote pollers that fit an SRQ, for the maximum of one host. The deepest SRQ has room for 15,360,
 /// so a host has less than half of the known peers, too.
-pub(super) const HOST_SHARE: u32 = 2;
+const HOST_SHARE: u32 = 2;
 
 /// A request that may be accepted.
 #[derive(Debug)]
