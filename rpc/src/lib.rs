@@ -57,8 +57,8 @@ pub mod policy {
     //! Authorization by rules in a file. Not public yet: peers have no proven names.
 
     pub use crate::server::policy::{
-        AccessPolicy, CallPattern, DenialCause, Effect, PeerPattern, PolicyDecision, PolicyError, PolicyPeer,
-        Rule,
+        AccessPolicy, CallPattern, DenialCause, Effect, PeerPattern, PolicyDecision, PolicyError, PolicyFile,
+        PolicyFileError, PolicyPeer, Rule,
     };
 }
 mod poller;

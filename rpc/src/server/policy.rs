@@ -12,8 +12,11 @@
 //! Pollers decide once per call, so a decision allocates nothing and visits no rule that has neither the peer nor the call:
 //! rules are numbered, denials first, each pattern maps to its sorted rules, and the first common rule decides.
 
+mod file;
 #[cfg(test)]
 mod tests;
+
+pub use file::{PolicyFile, PolicyFileError};
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
