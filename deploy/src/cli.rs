@@ -2,11 +2,12 @@
 //!
 //! To add one: a module with its arguments and a `run`, a variant here, a line in `run`.
 
-use crate::{device, nodes, pcap_check};
+use crate::{device, nodes, pcap_check, policy};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices.
+/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices; checks
+/// policies.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
 pub struct Cli {
@@ -15,8 +16,8 @@ pub struct Cli {
 }
 
 const EXIT_STATUS: &str = "\
-Exit status: 0 done, without faults; 1 a fault was found, or the operation failed; 2 a file cannot be read, or the
-command line is invalid.";
+Exit status: 0 done, without faults; 1 a fault was found, the operation failed, or a call is denied; 2 a file
+cannot be read or is invalid, or the command line is invalid.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -27,11 +28,19 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
+    /// Check policies, which say which peers may make which calls
+    #[command(subcommand)]
+    Policy(PolicyCommand),
 }
 
 #[derive(Debug, Subcommand)]
 enum PcapCommand {
     Check(pcap_check::CheckArguments),
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    Check(policy::CheckArguments),
 }
 
 impl Cli {
@@ -43,6 +52,7 @@ impl Cli {
             Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
             Command::Device(command) => device::run(&command),
             Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Policy(PolicyCommand::Check(arguments)) => policy::run(&arguments),
         }
     }
 }

@@ -9,3 +9,4 @@ pub mod cli;
 pub mod device;
 pub mod nodes;
 pub mod pcap_check;
+pub mod policy;
