@@ -414,7 +414,10 @@ impl AccessPolicy {
             PolicyPeer::Local(uid) => Key::Local(Some(uid)),
             PolicyPeer::Unproven => Key::Unproven,
         });
-        let first = keys.fold(self.rules.len(), |first, key| self.first_rule(key, calls, first));
+        let lists = keys.flat_map(|key| self.lists_of_peer(key));
+        let first = lists.fold(self.rules.len(), |first, rules| {
+            calls.iter().fold(first, |first, calls| first_common(rules, calls, first))
+        });
         match self.rules.get(first) {
             None => PolicyDecision::Denied(DenialCause::NoRule),
             Some(rule) if rule.effect == Effect::Deny => PolicyDecision::Denied(DenialCause::Rule(rule)),
@@ -426,18 +429,28 @@ impl AccessPolicy {
     /// lines of these.
     #[must_use]
     pub fn shadowed(&self) -> Vec<(&Rule, BTreeSet<usize>)> {
+        // Many patterns of a rule have the same rules up to this one, so these are compared instead of all pairs of patterns.
+        fn up_to<'l>(number: usize, lists: impl IntoIterator<Item = &'l [usize]>) -> Vec<usize> {
+            let lists = lists.into_iter().map(|list| &list[..list.partition_point(|other| *other <= number)]);
+            let mut numbers = lists.flatten().copied().collect::<Vec<_>>();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers
+        }
         let deciding = |number, rule: &Rule| {
-            let mut lines = BTreeSet::new();
-            for call in &rule.calls {
+            let peers = rule.peers.iter().map(|peer| up_to(number, self.lists_of_peer(peer.key())));
+            let calls = rule.calls.iter().map(|call| {
                 let service = call.0.rfind('/').map_or("", |end| &call.0[..=end]);
-                let calls = self.lists_of_call(&call.0, service);
-                for peer in &rule.peers {
-                    let first = self.first_rule(peer.key(), calls, number);
-                    if first == number {
-                        return None;
-                    }
-                    lines.insert(self.rules[first].line);
+                up_to(number, self.lists_of_call(&call.0, service))
+            });
+            let (peers, calls): (BTreeSet<_>, BTreeSet<_>) = (peers.collect(), calls.collect());
+            let mut lines = BTreeSet::new();
+            for (peer, call) in peers.iter().flat_map(|peer| calls.iter().map(move |call| (peer, call))) {
+                let first = first_common(peer, call, number);
+                if first == number {
+                    return None;
                 }
+                lines.insert(self.rules[first].line);
             }
             Some(lines)
         };
@@ -449,18 +462,16 @@ impl AccessPolicy {
         [path, service, ""].map(|key| self.calls.get(key).map_or(&[][..], Vec::as_slice))
     }
 
-    /// Returns the first rule before `limit` that has a pattern for this peer and is in a list of calls, or `limit`.
-    fn first_rule(&self, peer: Key<'_>, calls: [&[usize]; 3], limit: usize) -> usize {
-        let first = |rules: Option<&Numbers>, limit| {
-            let Some(rules) = rules else { return limit };
-            calls.iter().fold(limit, |limit, calls| first_common(rules, calls, limit))
+    fn lists_of_peer<'a>(&'a self, key: Key<'a>) -> impl Iterator<Item = &'a [usize]> {
+        let name = if let Key::Name(name) = key { Some(name) } else { None };
+        let names = name.into_iter().flat_map(covering).filter_map(|name| self.names.get(name));
+        let other = match key {
+            Key::Name(_) => [None; 2],
+            Key::Ip(address) => [self.addresses.get(&address), None],
+            Key::Local(uid) => [self.users.get(&uid), self.users.get(&None)],
+            Key::Unproven => [Some(&self.unproven), None],
         };
-        match peer {
-            Key::Name(name) => covering(name).fold(limit, |limit, name| first(self.names.get(name), limit)),
-            Key::Ip(address) => first(self.addresses.get(&address), limit),
-            Key::Local(uid) => [uid, None].iter().fold(limit, |limit, uid| first(self.users.get(uid), limit)),
-            Key::Unproven => first(Some(&self.unproven), limit),
-        }
+        names.chain(other.into_iter().flatten()).map(Vec::as_slice)
     }
 }
 
