@@ -4,11 +4,12 @@
 
 #[cfg(feature = "identity")]
 use crate::keys;
-use crate::{device, nodes, pcap_check};
+use crate::{device, nodes, pcap_check, policy};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices; makes certificates.
+/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices; makes
+/// certificates; checks policies.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
 pub struct Cli {
@@ -17,8 +18,8 @@ pub struct Cli {
 }
 
 const EXIT_STATUS: &str = "\
-Exit status: 0 done, without faults; 1 a fault was found, or the operation failed; 2 a file cannot be read, or the
-command line is invalid.";
+Exit status: 0 done, without faults; 1 a fault was found, the operation failed, or a call is denied; 2 a file
+cannot be read or is invalid, or the command line is invalid.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -29,15 +30,23 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
-    /// Make, renew and show certificates of nodes; unfinished: no node uses them yet
+    /// Make, renew and show certificates of nodes; unfinished: frames are not sealed
     #[cfg(feature = "identity")]
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Check policies, which say which peers may make which calls
+    #[command(subcommand)]
+    Policy(PolicyCommand),
 }
 
 #[derive(Debug, Subcommand)]
 enum PcapCommand {
     Check(pcap_check::CheckArguments),
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    Check(policy::CheckArguments),
 }
 
 impl Cli {
@@ -51,6 +60,7 @@ impl Cli {
             Command::Nodes(arguments) => nodes::run(&arguments),
             #[cfg(feature = "identity")]
             Command::Keys(command) => keys::run(&command),
+            Command::Policy(PolicyCommand::Check(arguments)) => policy::run(&arguments),
         }
     }
 }

@@ -11,3 +11,4 @@ pub mod device;
 pub mod keys;
 pub mod nodes;
 pub mod pcap_check;
+pub mod policy;

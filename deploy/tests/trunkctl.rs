@@ -255,4 +255,62 @@ mod tests {
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains("cannot be written: No space left on device"), "{error}");
     }
+
+    #[test]
+    fn a_policy_is_listed_checked_and_asked() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        let file = folder.join("policy.toml");
+        let policy = "[[allow]]\npeers = ['spiffe://a/*', 'local']\ncalls = ['/s/*']\n\n\
+             [[deny]]\npeers = ['spiffe://a/b']\ncalls = ['*']\n\n\
+             [[allow]]\npeers = ['spiffe://a/b', 'local:7']\ncalls = ['/s/m']\n";
+        fs::write(&file, policy).expect("a writable directory");
+        let check = |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+            let output = command.args(["policy", "check"]).arg(&file).args(arguments).output();
+            let output = output.expect("the program starts");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            (output.status.code(), stdout(&output), error)
+        };
+        let (status, text, warnings) = check(&[]);
+        assert_eq!((status, text.lines().count()), (Some(0), 4), "{text}");
+        let rule: Vec<_> = text.lines().nth(1).expect("a rule").split_whitespace().collect();
+        assert_eq!(rule, ["5", "deny", "spiffe://a/b", "*"]);
+        let warning =
+            "line 9: this rule decides no call; the calls that it matches are decided at lines 1, 5\n";
+        assert_eq!(warnings, format!("trunkctl: warning: {warning}"));
+
+        for (peers, call, status, verdict) in [
+            (&["spiffe://a/c"][..], "/s/m", 0, "allowed by the rule at line 1"),
+            (&["local:1", "spiffe://a/b"], "/s/m", 1, "denied by the rule at line 5"),
+            (&["unproven"], "/s/m", 1, "denied: no rule allows it"),
+        ] {
+            let mut arguments = vec!["--call", call];
+            peers.iter().for_each(|peer| arguments.extend(["--peer", peer]));
+            let (code, text, _) = check(&arguments);
+            assert_eq!((code, text.lines().last()), (Some(status), Some(verdict)), "{peers:?} {call}");
+            arguments.push("--json");
+            let (code, text, error) = check(&arguments);
+            let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!((code, error.as_str()), (Some(status), ""));
+            assert_eq!(json["decision"]["is_allowed"], status == 0);
+            assert_eq!(json["rules"][1]["peers"], serde_json::json!(["spiffe://a/*", "local"]));
+            assert_eq!(json["warnings"], serde_json::json!([{ "line": 9, "decided_at": [1, 5] }]));
+        }
+        for (arguments, expected) in [
+            (&["--peer", "local:1"][..], "--call <PATH>"),
+            (&["--call", "/s/m"], "--peer <NAME>"),
+            (&["--peer", "*.a", "--call", "/s/m"], "expected the name of one peer"),
+            (&["--peer", "local:1", "--call", "/s/*"], "expected the path of one call"),
+            (&["--peer", "local:1", "--call", "s/m"], "invalid call"),
+        ] {
+            let (status, _, error) = check(arguments);
+            assert!(status == Some(2) && error.contains(expected), "{arguments:?}: {error}");
+        }
+        fs::write(&file, policy.replace("'*'", "")).expect("a writable directory");
+        let (status, text, error) = check(&[]);
+        let expected = format!("trunkctl: {}: line 7: `calls` is empty", file.display());
+        assert!(status == Some(2) && text.is_empty() && error.starts_with(&expected), "{error}");
+        fs::remove_file(&file).expect("the file");
+        assert_eq!(check(&[]).0, Some(2));
+    }
 }

@@ -7,8 +7,8 @@ use crate::PeerKey;
 use crate::credit::Grantor;
 #[cfg(feature = "identity")]
 use crate::identity::{
-    Credentials, Identity, Trust, binding,
-    exchange::{Exchange, HandshakeFailure, Proof, Role},
+    Credentials, HandshakeFailure, Identity, Trust, binding,
+    exchange::{Exchange, Proof, Role},
     flight::{Flight, Incoming},
 };
 use crate::session::private_data::{Features, Hello, Refusal, Welcome};

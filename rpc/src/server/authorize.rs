@@ -12,6 +12,7 @@ use crate::wire::metadata::Metadata;
 use crate::wire::name::MethodName;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Time;
@@ -50,6 +51,8 @@ pub struct IncomingCall<'c> {
     pub(super) peer: Peer,
     pub(super) method: &'static MethodName,
     pub(super) metadata: &'c Metadata,
+    /// Cause of a refusal, for this node's log. The caller does not get it.
+    pub(super) cause: OnceLock<String>,
 }
 
 impl IncomingCall<'_> {
@@ -88,6 +91,12 @@ impl IncomingCall<'_> {
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         self.metadata
+    }
+
+    /// Sets the cause of the refusal in this node's log.
+    #[cfg(feature = "policy")]
+    pub(super) fn set_cause(&self, cause: String) {
+        let _first = self.cause.set(cause);
     }
 }
 
@@ -164,8 +173,10 @@ mod tests {
             "/greeter.Greeter/Greet" => Ok(()),
             _ => Err(Status::permission_denied("another path")),
         }));
-        let peer = || Peer::new(key, PeerIdentity::Unproven);
-        let ask = |metadata| authorizers.ask(&IncomingCall { peer: peer(), method: &METHOD, metadata });
+        let ask = |metadata| {
+            let peer = Peer::new(key, PeerIdentity::Unproven);
+            authorizers.ask(&IncomingCall { peer, method: &METHOD, metadata, cause: OnceLock::new() })
+        };
         assert_eq!(ask(&metadata), Ok(()));
         assert_eq!(ask(&Metadata::new()).unwrap_err().reason(), Some(Reason::Unauthorised));
     }

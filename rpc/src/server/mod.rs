@@ -7,6 +7,8 @@ mod dispatch;
 mod interceptor;
 mod limits;
 mod method;
+#[cfg(feature = "policy")]
+pub(crate) mod policy;
 mod replies;
 mod request;
 mod service;

@@ -6,6 +6,7 @@
 
 mod calls;
 mod decoding;
+mod policy;
 
 use trunkline_testkit::CountingAllocator;
 
@@ -16,5 +17,6 @@ static HEAP: CountingAllocator = CountingAllocator::new();
 #[test]
 fn allocations_are_counted() {
     decoding::heap_of_decoding_is_counted();
+    policy::decisions_do_not_allocate();
     calls::small_call_does_not_allocate();
 }

@@ -50,7 +50,6 @@ mutants! {
     messages_do_not_wait_for_silent_peers "keepalive: a message to a peer that has been silent for long leaves before a sign of it",
     epoch_is_always_the_same "session epoch: a restarted node looks like the one before",
     unproven_sessions_have_no_bound "identity: a host may begin any number of handshakes",
-    candidates_have_no_bound "identity: an address may have any number of newcomers beside its live session",
     restart_needs_no_name "identity: a request with a proved address ends the session of a peer that has proved its name",
     both_sides_are_clients "identity: both nodes begin the handshake as TLS clients",
     second_session_is_dialed "duplicate dial: a session is dialed while another is being made",

@@ -316,3 +316,17 @@ fn an_executor_killed_between_any_two_stores_loses_and_duplicates_no_message() {
     }
     assert!(deaths > 30, "{deaths}");
 }
+
+#[test]
+fn processes_of_a_host_prove_their_user_and_others_do_not() {
+    let mut world = World::new(1);
+    let [here, there] = [NEAR, FAR].map(|address| world.host(address));
+    let [server, near] = [(); 2].map(|()| world.process(&here));
+    let far = world.process(&there);
+    let listener = listen(&server.node);
+    let [of_near, of_far] = [&near, &far].map(|client| {
+        let connected = connect(&mut world, &client.node, &server.node, &listener);
+        connected._ids.map(|id| id.local_user())
+    });
+    assert_eq!((of_near, of_far), ([Some(nix::unistd::geteuid().as_raw()); 2], [None; 2]));
+}

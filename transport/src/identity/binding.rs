@@ -4,33 +4,12 @@
 //! difference names the field that a node between the two has changed. All bytes come from a peer: nothing here panics.
 #![forbid(unsafe_code)]
 
+use super::failure::{CONNECTIONS, Field, OF_SIDE, PREVIOUS, SETTINGS, SIDES, VERSION};
 use crate::provider::connections::ConnectionKind;
 use crate::session::private_data::{SessionName, Versions};
 use crate::wire::settings::{CRITICAL, push_entry, split_entry};
-use std::fmt;
 use std::num::NonZeroU16;
 use trunkline_verbs::{Gid, QpNumber, SrqNumber};
-
-const VERSION: u16 = 0x0001;
-const CONNECTIONS: u16 = 0x0002;
-const PREVIOUS: u16 = 0x0003;
-const SETTINGS: u16 = 0x0010;
-/// Upper bytes of the ids of the sides: TLS client, then TLS server.
-const SIDES: [u16; 2] = [0x0100, 0x0200];
-/// Names of the entries of a side, by the lower bytes of their ids, from 1.
-const OF_SIDE: [&str; 11] = [
-    "versions",
-    "features",
-    "listener port",
-    "epoch",
-    "session number",
-    "pollers",
-    "UDP port",
-    "SRQ numbers",
-    "INI",
-    "TGT",
-    "GID",
-];
 
 /// One node's view of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,36 +110,6 @@ impl Binding {
             Some((missing, ..)) => Err(Field(missing)),
             None if theirs.is_empty() => Ok(settings),
             None => Err(Field(0)),
-        }
-    }
-}
-
-/// Id of an entry that differs, as in a FAILURE; 0 if the end of the list is malformed. Displays the entry's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Field(pub(crate) u16);
-
-impl Field {
-    fn name(self) -> Option<(&'static str, &'static str)> {
-        let [upper, lower] = self.0.to_be_bytes();
-        let of_side = OF_SIDE.get(usize::from(lower).wrapping_sub(1)).copied();
-        match (self.0, upper) {
-            (VERSION, _) => Some(("version", "")),
-            (CONNECTIONS, _) => Some(("connections", "")),
-            (PREVIOUS, _) => Some(("previous", "")),
-            (SETTINGS, _) => Some(("settings", "")),
-            (_, 1) => of_side.map(|name| (name, " of the TLS client")),
-            (_, 2) => of_side.map(|name| (name, " of the TLS server")),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Field {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some((name, side)) => write!(f, "{name}{side}"),
-            None if self.0 == 0 => f.write_str("end of the list"),
-            None => write!(f, "entry {:#06x}", self.0),
         }
     }
 }

@@ -5,8 +5,9 @@
 //! So an exchange holds one flight at a time, rustls reads nothing before it is whole and has the expected messages,
 //! and each failure ends it. All bytes come from a peer: nothing here panics.
 
-use super::binding::{Binding, Field};
+use super::binding::Binding;
 use super::credentials::{Credentials, PROTOCOL};
+use super::failure::{EndedBy, HandshakeFailure};
 use super::flight::{Flight, Incoming};
 use super::keys::{Exported, LABEL, context};
 use super::names::Proven;
@@ -43,90 +44,6 @@ impl Role {
             Ordering::Equal => None,
             Ordering::Greater => Some(Self::Server),
         }
-    }
-}
-
-/// Node that ended an exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EndedBy {
-    ThisNode,
-    Peer,
-    /// The FAILURE came in clear, so any node on the path may have sent it.
-    Unknown,
-}
-
-/// Cause for which a handshake failed, and the node that found it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub struct HandshakeFailure {
-    pub(crate) cause: Refused,
-    /// Entry of the binding that differs, with [`Refused::Binding`] only.
-    pub(crate) field: Option<Field>,
-    pub(crate) by: EndedBy,
-}
-
-impl HandshakeFailure {
-    /// Returns the cause.
-    pub fn cause(&self) -> Refused {
-        self.cause
-    }
-
-    /// Parses the contents of a FAILURE.
-    fn parse(bytes: &[u8], is_sealed: bool) -> Result<Self, FrameError> {
-        let Ok([c0, c1, f0, f1]) = <[u8; 4]>::try_from(bytes) else {
-            return Err(FrameError::Broken("FAILURE in fragments"));
-        };
-        let cause = Refused::from_code(u16::from_le_bytes([c0, c1]));
-        let id = u16::from_le_bytes([f0, f1]);
-        let field = (cause == Refused::Binding && id != 0).then_some(Field(id));
-        Ok(Self { cause, field, by: if is_sealed { EndedBy::Peer } else { EndedBy::Unknown } })
-    }
-
-    fn emit(self) -> [u8; 4] {
-        let [c0, c1] = self.cause.code().to_le_bytes();
-        let [f0, f1] = self.field.map_or(0, |field| field.0).to_le_bytes();
-        [c0, c1, f0, f1]
-    }
-}
-
-impl fmt::Display for HandshakeFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.by {
-            EndedBy::ThisNode => "this node ended the handshake: ",
-            EndedBy::Peer => "the peer ended the handshake: ",
-            EndedBy::Unknown => "the peer, or a node between, ended the handshake: ",
-        })?;
-        match self.field {
-            Some(field) => {
-                write!(f, "the two nodes saw different values of \"{field}\": a node between them changed it")
-            }
-            None => self.cause.fmt(f),
-        }
-    }
-}
-
-impl From<Refused> for HandshakeFailure {
-    fn from(cause: Refused) -> Self {
-        Self { cause, field: None, by: EndedBy::ThisNode }
-    }
-}
-
-impl From<Field> for HandshakeFailure {
-    fn from(field: Field) -> Self {
-        Self { field: Some(field), ..Refused::Binding.into() }
-    }
-}
-
-impl From<FrameError> for HandshakeFailure {
-    fn from(error: FrameError) -> Self {
-        tracing::debug!(%error, "malformed handshake");
-        Refused::Malformed.into()
-    }
-}
-
-impl From<rustls::Error> for HandshakeFailure {
-    fn from(error: rustls::Error) -> Self {
-        tracing::debug!(%error, "handshake refused by TLS");
-        Refused::from(&error).into()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Proof of the names of two nodes, by certificates, in a handshake that precedes a session.
 //!
-//! Unfinished: no session uses it. `docs/security.md`, *Identity*, specifies it. A node has an [`Identity`] and [`Trust`], both
+//! Unfinished: frames are not sealed. `docs/security.md`, *Identity*, specifies it. A node has an [`Identity`] and [`Trust`], both
 //! from PEM. [`Credentials`] turns them into the configurations of TLS, once per change of files. A [`Verifier`] judges a
 //! peer's chain, and answers with the [`Proven`] names or with the number of the cause. Channels compare [`Expected`] names
 //! with the proven ones.
@@ -16,11 +16,13 @@
 //! | `binding` | the list of what both sides saw, and its comparison |
 //! | `keys` | secrets of lanes, derived from the exporter of TLS |
 //! | `exchange` | state machine of a handshake |
+//! | `failure` | causes of failed handshakes |
 #![forbid(unsafe_code)]
 
 pub(crate) mod binding;
 mod credentials;
 pub(crate) mod exchange;
+mod failure;
 pub(crate) mod flight;
 #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
 pub(crate) mod keys;
@@ -28,7 +30,8 @@ mod names;
 mod verifier;
 
 pub use credentials::{Credentials, Identity, IdentityError, Trust};
-pub use exchange::HandshakeFailure;
+pub(crate) use failure::EndedBy;
+pub use failure::HandshakeFailure;
 pub use names::{Expected, InvalidName, Name, Proven};
 pub use verifier::{MOST_CERTIFICATES, Refused, Verifier};
 

@@ -14,10 +14,14 @@ use super::endpoints::Role;
 use super::machine::Action;
 use super::peers::PeerSession;
 use super::private_data::{Cookie, Hello, SessionName, Welcome};
+#[cfg(not(feature = "identity"))]
+use crate::PeerIdentity;
 use crate::command::{CmCommand, Command, DialOutcome, SessionUp};
 use crate::{PeerDown, PeerKey};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
+#[cfg(not(feature = "identity"))]
+use std::sync::Arc;
 use trunkline_verbs::VerbsError;
 
 impl CmMachine {
@@ -117,12 +121,10 @@ impl CmMachine {
         };
         let is_accepted = peer.machine.is_accepted();
         #[cfg(feature = "identity")]
-        let (identity, settings) = self
-            .proving
-            .proof((key, number))
-            .map_or_else(Default::default, |proof| (proof.identity, Some(proof.settings)));
+        let proof = self.proving.proof((key, number)).map(|proof| (proof.identity, proof.settings));
         #[cfg(not(feature = "identity"))]
-        let (identity, settings) = (crate::PeerIdentity::Unproven, None);
+        let proof = None::<(PeerIdentity, Arc<[u8]>)>;
+        let (identity, settings) = proof.map_or_else(Default::default, |(name, bound)| (name, Some(bound)));
         #[cfg(feature = "identity")]
         if let Some(own) = &self.shared.identity {
             own.count_session(&identity);

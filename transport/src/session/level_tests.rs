@@ -384,8 +384,10 @@ fn newcomers_are_bounded_in_number_and_time() {
         assert_eq!(actions.iter().find(|action| matches!(action, Action::Close { .. })), closed.as_ref());
     }
     assert_eq!(machine.unproven_sessions() + machine.candidates(), 4, "all have proved a name");
-    let other = secure(hello(107, 1, None, 1, 2));
-    assert_eq!(machine.request(now, &other, &mut actions), Err(Refusal::Malformed), "of its second poller");
+    let other = |epoch| secure(hello(epoch, 1, None, 1, 2));
+    assert_eq!(machine.request(now, &other(107), &mut actions), Ok(7), "its second poller, after its proof");
+    machine.request(now, &secure(hello(200, 1, None, 0, 2)), &mut actions).unwrap();
+    assert_eq!(machine.request(now, &other(200), &mut actions), Err(Refusal::Malformed), "before its proof");
     actions.clear();
     machine.tick(now + HANDSHAKE_LIMIT + FAILURE_LIMIT, &mut actions);
     assert_eq!(

@@ -212,6 +212,7 @@ pub(crate) struct Machine {
     incompatible: Option<(u64, u16)>,
     closed: bool,
     /// Sessions of newcomers at the peer's address, beside the current one, the oldest first. None of them is proved.
+    #[expect(clippy::vec_box, reason = "sessions move to and from the state, which has a box")]
     candidates: Vec<Box<Session>>,
 }
 
@@ -344,6 +345,12 @@ impl Machine {
     /// Returns the number of such sessions.
     pub(crate) fn unproven_sessions(&self) -> usize {
         self.sessions().filter(|session| session.is_unproven()).count()
+    }
+
+    /// Returns the number of the peer's pollers in a session.
+    #[cfg(feature = "identity")]
+    pub(crate) fn pollers_of(&self, number: u32) -> u16 {
+        self.session(number).map_or(0, |session| u16::try_from(session.targets.len()).unwrap_or(u16::MAX))
     }
 
     /// Returns the number of candidates.
@@ -513,7 +520,7 @@ impl Machine {
         hello: &Hello,
         actions: &mut Vec<Action>,
     ) -> Result<u32, Refusal> {
-        if self.candidates.len() >= CANDIDATES && !mutant!(candidates_have_no_bound) {
+        if self.candidates.len() >= CANDIDATES {
             let oldest = self.candidates.remove(0);
             actions.push(Action::Close { number: oldest.number });
         }
@@ -530,8 +537,12 @@ impl Machine {
         if session.remote != Some(hello.session) || session.features != hello.features {
             return Err(Refusal::Stale);
         }
-        // It has no other connections before it is the current session.
-        if hello.poller > 0 { Err(Refusal::Malformed) } else { session.accept(hello) }
+        // A peer that has proved its name dials its others while DONE may still be on its way.
+        if hello.poller > 0 && session.is_unproven() {
+            Err(Refusal::Malformed)
+        } else {
+            session.accept(hello)
+        }
     }
 
     /// Handles the acceptance of a poller's INI by the peer.

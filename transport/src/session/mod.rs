@@ -3,7 +3,7 @@
 //! [`machine`] decides, without I/O. [`private_data`] is carried in the connection manager's messages.
 //! [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it dials ([`dialling`]),
 //! judges requests ([`requests`]) by their proof ([`proof`]), accepts them ([`accepting`]) and handles the
-//! events of connections ([`events`]) and the handshakes of sessions (`proving`).
+//! events of connections ([`events`]) and the handshakes (`handshaking`, `proving`).
 //!
 //! Pollers learn of sessions by commands and never wait for one.
 
@@ -15,6 +15,8 @@ pub(crate) mod cm_machine;
 mod dialling;
 mod endpoints;
 mod events;
+#[cfg(feature = "identity")]
+mod handshaking;
 pub(crate) mod machine;
 mod peers;
 pub(crate) mod private_data;

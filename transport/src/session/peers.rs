@@ -74,7 +74,7 @@ struct Unproven {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnprovenPlace {
     Free,
-    /// That of the unproven session with this peer, which has to end.
+    /// Taken by an unproven session with this peer, which has to end.
     Of(PeerKey),
     None,
 }

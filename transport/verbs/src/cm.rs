@@ -286,6 +286,13 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Returns the peer's address. At a passive endpoint it comes from the header of the request.
     fn peer_address(&self) -> Option<SocketAddr>;
 
+    /// Returns the effective uid of the process at the other end, if this host proves that the peer is a process of
+    /// this user in this user namespace. The peer's request or reply must have arrived. `None` for hardware, for other
+    /// hosts and users, and for whatever is not proved.
+    ///
+    /// Takes system calls: ask once per connection.
+    fn local_user(&self) -> Option<u32>;
+
     /// Attaches the QP of the connection and moves it to INIT.
     ///
     /// # Errors

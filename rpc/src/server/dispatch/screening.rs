@@ -5,9 +5,8 @@ use crate::server::authorize::{Authorizers, IncomingCall, RefusalLog};
 use crate::server::caller::{Caller, Key, NOT_SERVED};
 use crate::status::Status;
 use crate::wire::frame::{MethodRef, RequestHeader};
-use crate::wire::metadata::Metadata;
-use crate::wire::name::MethodName;
-use trunkline_transport::{Origin, PeerKey, Screening, Transport};
+use std::sync::OnceLock;
+use trunkline_transport::{Origin, Screening, Transport};
 
 impl Dispatch {
     /// Sets the program's authorizers.
@@ -57,12 +56,19 @@ impl Dispatch {
             }
         };
         self.inbox.running().handler(table);
-        let Err(status) = self.authorize(from.peer, method, &metadata) else { return Screening::Accepted };
+        let call = IncomingCall {
+            peer: self.current.peer_of(from.peer),
+            method,
+            metadata: &metadata,
+            cause: OnceLock::new(),
+        };
+        let Err(status) = self.authorize(&call) else { return Screening::Accepted };
+        let cause = call.cause.into_inner();
         self.inbox.lifecycle().counters.unauthorised.add();
         let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, transport.now()));
         if let Some(left_out) = log {
             tracing::warn!(
-                peer = %from.peer, %method, %status, left_out,
+                peer = %from.peer, %method, %status, cause, left_out,
                 "a call was refused before its arguments were decoded; requests_unauthorised counts them"
             );
         }
@@ -77,14 +83,9 @@ impl Dispatch {
     }
 
     /// Asks the program's authorizers about a request.
-    fn authorize(
-        &self,
-        peer: PeerKey,
-        method: &'static MethodName,
-        metadata: &Metadata,
-    ) -> Result<(), Status> {
+    fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
         let Some(authorizers) = &self.authorizers else { return Ok(()) };
         let _inside = self.runtime_guard.enter();
-        authorizers.0.ask(&IncomingCall { peer: self.current.peer_of(peer), method, metadata })
+        authorizers.0.ask(call)
     }
 }

@@ -3,12 +3,15 @@
 use crate::common::{Events, Reporter, events, until};
 use crate::logged::Logged;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use trunkline::policy::PolicyFile;
 use trunkline::{
     Authorize, Bytes, CallOptions, Channel, Code, InProcessNetwork, IncomingCall, Metadata, Node, Origin,
     Reason, Status, Stream, Streaming, block_on, stream,
 };
+use trunkline_testkit::Folder;
 
 /// Length of an argument that its server READs.
 const LARGE: usize = 200 << 10;
@@ -232,4 +235,48 @@ fn a_panic_ends_only_its_call() {
     }
     assert_eq!(counted(&rig.node, "read_responses_sent"), 0);
     assert_eq!(block_on(client.store("t".repeat(LARGE))), Ok(LARGE));
+}
+
+#[test]
+fn a_policy_decides_and_is_read_again_after_a_change() {
+    let log = Logged::by_all();
+    let folder = Folder::new().unwrap();
+    let path = folder.join("policy.toml");
+    let replace = |text: &str| {
+        let new = path.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, &path).unwrap();
+    };
+    let allowing = |call| format!("[[allow]]\npeers = ['unproven']\ncalls = ['/tests.Guarded/{call}']\n");
+    replace(&allowing("raw"));
+    let policy = PolicyFile::open(&path).unwrap();
+    let rig = rig(policy.clone());
+    let client = GuardedClient::new(rig.channel.clone());
+    let raw = || block_on(client.raw(1, Bytes::from_static(b"a")));
+    let store = || block_on(client.store("a".to_owned()));
+    assert_eq!(raw(), Ok(1));
+    let status = store().unwrap_err();
+    refused(&status, Code::PermissionDenied);
+    let told = ": this node's policy does not allow the caller /tests.Guarded/store";
+    assert!(status.message().ends_with(told), "{status}");
+    let cause = "policy: unproven called /tests.Guarded/store: no rule allows it";
+    until("the cause is logged", || (log.count(cause) == 1).then_some(()));
+    assert!(!policy.reload(), "it has not changed");
+
+    let warnings = |cause: &str| {
+        let lines = log.lines();
+        lines.iter().filter(|line| line.contains(path.to_str().unwrap()) && line.contains(cause)).count()
+    };
+    for (text, cause) in [(Some("[[allow]]"), "line 1: missing field `peers`"), (None, "No such file")] {
+        match text {
+            Some(text) => replace(text),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        assert_eq!((policy.reload(), policy.reload(), warnings(cause)), (false, false, 1), "{cause}");
+        assert_eq!((raw(), store().is_err()), (Ok(1), true), "the earlier policy stays in force");
+    }
+    assert!(PolicyFile::open(&path).is_err());
+    replace(&allowing("store"));
+    assert!(policy.reload());
+    assert_eq!((store(), raw().unwrap_err().code()), (Ok(1), Code::PermissionDenied));
 }

@@ -90,6 +90,10 @@ impl CmId for Id {
         self.with(peer).ok().flatten()
     }
 
+    fn local_user(&self) -> Option<u32> {
+        None
+    }
+
     fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError> {
         let qp = own_qp(qp)?;
         self.with(|entry| {

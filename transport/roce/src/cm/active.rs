@@ -91,7 +91,14 @@ impl CmMachine {
         self.table.get(id).map(|connection| connection.reply_private.clone()).unwrap_or_default()
     }
 
-    pub(super) fn handle_rep(&mut self, now: u64, addresses: Addresses, transaction: u64, rep: &Rep) {
+    pub(super) fn handle_rep(
+        &mut self,
+        now: u64,
+        addresses: Addresses,
+        local_port: Option<u16>,
+        transaction: u64,
+        rep: &Rep,
+    ) {
         let id = ConnectionId(rep.remote_id);
         let Some(connection) = self.table.get(id) else {
             // The sender waits for an RTU that will never come; the REJ ends its wait.
@@ -105,7 +112,7 @@ impl CmMachine {
         }
         let is_same = connection.remote_id == rep.local_id;
         match connection.state {
-            ConnectionState::ReqSent => self.take_rep(now, id, transaction, rep),
+            ConnectionState::ReqSent => self.take_rep(now, id, local_port, transaction, rep),
             ConnectionState::RepReceived if is_same => {
                 let mra = message::mra(connection, Answered::REP);
                 self.counters.count(CmDrop::Duplicate);
@@ -128,7 +135,7 @@ impl CmMachine {
     }
 
     /// Handles the first REP of a connection.
-    fn take_rep(&mut self, now: u64, id: ConnectionId, transaction: u64, rep: &Rep) {
+    fn take_rep(&mut self, now: u64, id: ConnectionId, local_port: Option<u16>, transaction: u64, rep: &Rep) {
         let Some(connection) = self.table.get(id) else { return };
         let addresses = connection.addresses;
         let (qpn, send_psn) = message::rep_qp(connection.transport, rep);
@@ -146,6 +153,7 @@ impl CmMachine {
             flow_control: rep.flow_control,
             ack_timeout: ack_timeout(rep.ack_delay, asked.ack_timeout),
             ca_guid: rep.ca_guid,
+            local_port,
             ..asked
         };
         // The REP names our REQ's comm id, so it is the peer's, and shows that these have ended there.
@@ -190,6 +198,7 @@ const fn asked(connect: &Connect<'_>) -> Peer {
         flow_control: connect.flow_control,
         traffic_class: connect.traffic_class,
         ca_guid: 0,
+        local_port: None,
     }
 }
 

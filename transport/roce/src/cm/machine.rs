@@ -37,12 +37,14 @@ pub struct MadSource {
     /// Owner of the address. It decides which host the sender's requests count for, and matters for requests
     /// only.
     pub owner: AddressOwner,
+    /// UDP port that the message came from, if a process of this user on this host has the port.
+    pub local_port: Option<u16>,
 }
 
 impl From<IpAddr> for MadSource {
     /// Returns a sender on another host.
     fn from(address: IpAddr) -> Self {
-        Self { address, owner: AddressOwner::OtherHost }
+        Self { address, owner: AddressOwner::OtherHost, local_port: None }
     }
 }
 
@@ -124,10 +126,10 @@ impl CmMachine {
         let host = PeerHost::new(addresses.remote, from.owner);
         let transaction = mad.header.transaction;
         match CmMessage::parse(mad) {
-            CmMessage::Req(req) => self.handle_req(now, addresses, host, transaction, &req),
+            CmMessage::Req(req) => self.handle_req(now, addresses, host, from.local_port, transaction, &req),
             CmMessage::Mra(mra) => self.handle_mra(now, addresses, &mra),
             CmMessage::Rej(rej) => self.handle_rej(now, addresses, &rej),
-            CmMessage::Rep(rep) => self.handle_rep(now, addresses, transaction, &rep),
+            CmMessage::Rep(rep) => self.handle_rep(now, addresses, from.local_port, transaction, &rep),
             CmMessage::Rtu(rtu) => self.handle_rtu(addresses, transaction, &rtu),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, addresses, transaction, &dreq),
             CmMessage::Drep(drep) => self.handle_drep(now, addresses, &drep),

@@ -140,4 +140,6 @@ pub struct Peer {
     pub traffic_class: u8,
     /// The GUID of the peer's adapter.
     pub ca_guid: u64,
+    /// [`MadSource::local_port`](super::MadSource::local_port) of the REQ or REP.
+    pub local_port: Option<u16>,
 }

@@ -87,6 +87,7 @@ impl CmMachine {
         now: u64,
         addresses: Addresses,
         host: PeerHost,
+        local_port: Option<u16>,
         transaction: u64,
         req: &Req,
     ) {
@@ -97,7 +98,7 @@ impl CmMachine {
         if self.is_repeated(addresses, req) {
             return;
         }
-        let request = match self.check_req(addresses, req) {
+        let mut request = match self.check_req(addresses, req) {
             Ok(request) => request,
             Err(Refusal { reason, other_kind }) => {
                 match other_kind {
@@ -123,6 +124,7 @@ impl CmMachine {
             self.counters.count(cause);
             return;
         }
+        request.peer.local_port = local_port;
         let id = self.new_id();
         self.insert(Connection {
             id,
@@ -293,5 +295,6 @@ fn asking(transport: Transport, mtu: Mtu, req: &Req) -> Peer {
         flow_control: req.flow_control,
         traffic_class: req.primary.traffic_class,
         ca_guid: req.ca_guid,
+        local_port: None,
     }
 }

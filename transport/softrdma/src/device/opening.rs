@@ -61,6 +61,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let name = if paths == PathPolicy::Memory { "shm" } else { tap.wire.link.name() };
     let attributes = attributes(name.to_owned(), guid, &options);
     let runtime = options.runtime.clone();
+    let is_in_process = matches!(options.link, LinkChoice::InProcess(_));
     let most_shards = options.max_shards.unwrap_or(MAX_SHARDS);
     let events = AsyncEvents::new(&runtime).map_err(|error| OpenError::Os {
         doing: "make an eventfd",
@@ -91,6 +92,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         random,
         guid,
         asks_host: !runtime.is_simulated(),
+        is_in_process,
         host: host.clone(),
         members,
         targets,

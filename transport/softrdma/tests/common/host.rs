@@ -1,5 +1,6 @@
 //! Processes that share the runtime directory of a test, like the processes of one host.
 
+use nix::unistd::geteuid;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,6 +54,11 @@ impl Host {
 /// Returns the part of this process; `None` in the test itself.
 pub(crate) fn part() -> Option<String> {
     std::env::var(PART).ok()
+}
+
+/// Returns the user that processes of this test prove to each other. The overflow uid proves nothing.
+pub(crate) fn provable_user() -> Option<u32> {
+    Some(geteuid().as_raw()).filter(|uid| *uid != 65534)
 }
 
 /// Returns the number of files whose names start with a prefix.

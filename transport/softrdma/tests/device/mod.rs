@@ -16,6 +16,7 @@ mod forged_on_host;
 mod hostile;
 mod interfaces;
 mod legacy;
+mod local_users;
 mod removal;
 mod service_questions;
 mod shards;

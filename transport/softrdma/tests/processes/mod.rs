@@ -9,6 +9,7 @@ mod closed_streams;
 mod host_processes;
 mod killed;
 mod limits;
+mod local_users;
 mod memory;
 mod one_address;
 mod privileges;

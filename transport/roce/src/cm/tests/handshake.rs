@@ -43,6 +43,7 @@ fn rc_connects_with_everything_turned_round() {
             flow_control: true,
             traffic_class: 0x68,
             ca_guid: 0xabc0,
+            local_port: None,
         }
     );
     assert_eq!(
@@ -61,6 +62,7 @@ fn rc_connects_with_everything_turned_round() {
             flow_control: false,
             traffic_class: 0x68,
             ca_guid: 0xabc1,
+            local_port: None,
         }
     );
     let passive = network.nodes[B].requests()[0];

@@ -99,7 +99,7 @@ fn taken_from(peers: &[(&str, AddressOwner)]) -> usize {
     for number in 1..=8 {
         for &(peer, owner) in peers {
             let address = peer.parse().unwrap();
-            let source = MadSource { address, owner };
+            let source = MadSource { owner, ..MadSource::from(address) };
             machine.handle_mad(0, source, to, &request_of(number, address, to));
             let (local, remote) = ((address, 1).into(), (to, network::PORT).into());
             asker.ask(0, &Ask { local, remote, private: &[] }).unwrap();

@@ -60,6 +60,8 @@ pub(super) struct ControlInit {
     pub(super) guid: u64,
     /// True if the host's routing may be asked for the way to a peer; a simulation has none.
     pub(super) asks_host: bool,
+    /// True if all peers are devices of this process.
+    pub(super) is_in_process: bool,
     /// Registry of the devices that share the addresses; `None` on a network in process.
     pub(super) host: Option<Arc<Host>>,
     /// Messages to and from those devices; `None` on a network in process.
@@ -84,12 +86,23 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn new(init: ControlInit) -> Self {
-        let ControlInit { gids, events, mut random, guid, asks_host, host, members, targets, away } = init;
+        let ControlInit {
+            gids,
+            events,
+            mut random,
+            guid,
+            asks_host,
+            is_in_process,
+            host,
+            members,
+            targets,
+            away,
+        } = init;
         let comm_ids = host.as_ref().map(|host| host.comm_ids());
         let sharing = targets.map(|targets| Sharing::new(targets, members.clone()));
         Self {
             connections: Connections::new(guid, random.branch(), comm_ids),
-            qps: Qps::new(Addresses::new(gids, host, asks_host, random), sharing),
+            qps: Qps::new(Addresses::new(gids, host, asks_host, random), sharing, is_in_process),
             members,
             removal: Removal::new(away),
             following: Following::default(),
@@ -145,11 +158,12 @@ impl Control {
     fn take_control_events(&mut self, shards: &mut Reach<'_>, now: Time) {
         for event in shards.take_control_events() {
             match event {
-                ControlEvent::Mad { from, to, mad } => {
-                    let mut source = MadSource::from(from);
+                ControlEvent::Mad { from, is_member, to, mad } => {
+                    let mut source = MadSource::from(from.ip());
+                    source.local_port = is_member.then(|| from.port());
                     // Only a request asks the host, which takes system calls.
                     if is_request(&mad) {
-                        source.owner = self.qps.addresses().owner_of(from.to_canonical());
+                        source.owner = self.qps.addresses().owner_of(from.ip().to_canonical());
                     }
                     self.connections.machine().handle_mad(now.0, source, to, &mad);
                 }

@@ -99,6 +99,15 @@ impl Control {
         }
     }
 
+    /// Returns the uid of the process at the other end of a connection, if it is proved
+    /// ([`CmId::local_user`](trunkline_verbs::CmId::local_user)). The number of a QP in a REQ or REP proves nothing,
+    /// because anyone can write it: the message came from a port of the process that has the QP.
+    pub(in crate::device) fn local_user(&self, id: CmIdNumber) -> Option<u32> {
+        let endpoint = self.connections.get(id)?;
+        let peer = endpoint.offered?;
+        self.qps.user_of(peer.qpn, endpoint.peer?.ip(), peer.local_port)
+    }
+
     fn insert_peer_process(&mut self, id: CmIdNumber, member: MemberId, now: Time) {
         self.connections.processes().insert(id, member);
         if !self.qps.watch(member) {

@@ -13,7 +13,8 @@ use crate::device::tables::directory::ShardIndex;
 use crate::device::tables::domain_table::Domain;
 use crate::device::tables::gid_table::GidTable;
 use crate::host::MemberId;
-use std::net::IpAddr;
+use nix::unistd::geteuid;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_verbs::{
     Mtu, QpAttributes, QpModify, QpNumber, QpState, QpType, Time, VerbsError, check_transition,
@@ -25,11 +26,13 @@ pub(in crate::device) struct Qps {
     addresses: Addresses,
     /// TGTs that processes share; `None` on a network in process.
     sharing: Option<Sharing>,
+    /// True if all peers are devices of this process.
+    is_in_process: bool,
 }
 
 impl Qps {
-    pub(super) fn new(addresses: Addresses, sharing: Option<Sharing>) -> Self {
-        Self { addresses, sharing }
+    pub(super) fn new(addresses: Addresses, sharing: Option<Sharing>, is_in_process: bool) -> Self {
+        Self { addresses, sharing, is_in_process }
     }
 
     /// Returns the device's addresses.
@@ -214,6 +217,14 @@ impl Qps {
     /// Returns the other process of this host that has a peer's QP.
     pub(super) fn member_of(&self, peer: QpNumber, at: IpAddr) -> Option<MemberId> {
         self.sharing.as_ref()?.member_of(peer, at)
+    }
+
+    /// Returns the user of the process of this host that has a peer's QP and sends from this port, if it is proved.
+    pub(super) fn user_of(&self, peer: QpNumber, at: IpAddr, port: Option<u16>) -> Option<u32> {
+        if self.is_in_process {
+            return Some(geteuid().as_raw());
+        }
+        self.sharing.as_ref()?.user_of(peer, SocketAddr::new(at, port?))
     }
 
     /// Returns a living process with a handle on a shared TGT: it has the QP once the previous executor is

@@ -121,6 +121,10 @@ impl CmId for SoftCmId {
         self.core.control().connections().addresses(self.number).and_then(|(_, peer)| peer)
     }
 
+    fn local_user(&self) -> Option<u32> {
+        self.core.control().local_user(self.number)
+    }
+
     fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError> {
         let any: Arc<dyn Any + Send + Sync> = qp;
         let qp = any

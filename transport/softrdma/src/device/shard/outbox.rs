@@ -7,7 +7,7 @@
 
 use crate::host::{AreaHandle, MemberId, Members, Undelivered};
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::QpNumber;
@@ -26,8 +26,10 @@ const MAX_SPARE: usize = 64;
 pub(in crate::device) enum ControlEvent {
     /// A management datagram for QP 1.
     Mad {
-        /// Sender's address.
-        from: IpAddr,
+        /// Sender's address and UDP port.
+        from: SocketAddr,
+        /// True if a member of this host's registry has that port.
+        is_member: bool,
         /// The local address that it was sent to.
         to: IpAddr,
         /// The management datagram.

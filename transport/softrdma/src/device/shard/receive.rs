@@ -103,7 +103,7 @@ impl Shard {
         if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             counters.wrong_pkey += 1;
         } else if packet.bth.destination == QP1 {
-            self.handle_mad(packet, datagram);
+            self.handle_mad(packet, datagram, origin);
         } else if verdict == Verdict::Unsure && !self.proves_itself(packet, datagram, origin) {
             self.resources.counters.unproven += 1;
         } else {
@@ -112,7 +112,7 @@ impl Shard {
     }
 
     /// Passes a packet for QP 1 to control.
-    fn handle_mad(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>) {
+    fn handle_mad(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin) {
         let Some(mad) = Mad::from_packet(packet) else {
             self.resources.counters.bad_mads += 1;
             return;
@@ -123,7 +123,8 @@ impl Shard {
             CmMessage::Rep(rep) => self.peers.saw_guid((from, to), rep.ca_guid),
             _ => {}
         }
-        self.resources.control_events.push(ControlEvent::Mad { from, to, mad: Box::new(mad) });
+        let (from, is_member) = (datagram.source, origin.is_member);
+        self.resources.control_events.push(ControlEvent::Mad { from, is_member, to, mad: Box::new(mad) });
     }
 
     /// Returns true if the content of a packet from an unknown peer makes it plausible: an acknowledgement,

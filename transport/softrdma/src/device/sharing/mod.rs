@@ -61,8 +61,9 @@ use crate::host::{MemberId, Members, Targets};
 use handles::Handles;
 use message::{KINDS, Message};
 use modify::Tickets;
+use nix::unistd::geteuid;
 use owner::Receptions;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use take_over::Takeovers;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpNumber, Time};
@@ -147,8 +148,19 @@ impl Sharing {
     /// belongs to its executor.
     pub(super) fn member_of(&self, qp: QpNumber, at: IpAddr) -> Option<MemberId> {
         let host = self.targets.host();
-        let member = self.targets.executor_of(qp.get()).or_else(|| host.owner_of(qp.get()))?;
+        let member = self.process_with(qp)?;
         (member != host.me() && host.has_port_at(member, at)).then_some(member)
+    }
+
+    /// Returns the user of the process of this host that has a QP and this port, if it is proved.
+    pub(super) fn user_of(&self, qp: QpNumber, from: SocketAddr) -> Option<u32> {
+        let host = self.targets.host();
+        let member = self.process_with(qp).filter(|member| host.has_port(*member, from))?;
+        if member == host.me() { Some(geteuid().as_raw()) } else { self.members.as_ref()?.user_of(member) }
+    }
+
+    fn process_with(&self, qp: QpNumber) -> Option<MemberId> {
+        self.targets.executor_of(qp.get()).or_else(|| self.targets.host().owner_of(qp.get()))
     }
 
     /// Returns a living process that has a handle on a TGT.

@@ -24,6 +24,7 @@ mod tests;
 
 use super::outcome::{Counts, Undelivered};
 use super::socket::{self, Folder};
+use super::user::{Listening, Ticks};
 use crate::host::memory::area_ffi;
 use crate::host::{AreaHandle, Host, HostError, MemberId};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -91,6 +92,8 @@ struct Connection {
     peer: ConnectionPeer,
     /// True if the member takes no more messages: it counts as lost once this connection is empty.
     ends_when_empty: bool,
+    /// A time at which the connection existed.
+    made: Ticks,
 }
 
 /// One member's connections with the others.
@@ -234,6 +237,17 @@ impl Connections {
     pub(super) fn process_of(&self, member: MemberId) -> Option<u32> {
         let key = self.to.get(&member).or_else(|| self.from.get(&member))?;
         socket::process_of(&self.connections.get(*key)?.socket)
+    }
+
+    /// Returns the process that listens in a member's slot. A connection that the member made does not show it: its
+    /// maker has only named itself.
+    pub(super) fn listening(&mut self, member: MemberId) -> Option<Listening> {
+        let key = self.connection_to(member).ok()?;
+        let connection = self.connections.get(key)?;
+        if connection.peer != ConnectionPeer::To(member) {
+            return None;
+        }
+        Listening::of(&connection.socket, connection.made)
     }
 
     /// Returns the next message or loss, if one waits.
@@ -402,7 +416,7 @@ impl Connections {
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, key as u64);
         match self.epoll.add(&socket, event) {
             Ok(()) => {
-                entry.insert(Connection { socket, peer, ends_when_empty: false });
+                entry.insert(Connection { socket, peer, ends_when_empty: false, made: Ticks::now() });
                 self.recovered();
                 Some(key)
             }

@@ -10,6 +10,7 @@ mod connections;
 mod inbox;
 mod outcome;
 mod socket;
+mod user;
 
 pub(crate) use connections::MAX_MESSAGE_BYTES;
 pub(crate) use outcome::Undelivered;
@@ -19,6 +20,7 @@ use super::{AreaHandle, Host, HostError, MemberId};
 use connections::{Arrived, Connections};
 use inbox::SimulatedInbox;
 use nix::sys::epoll::Epoll;
+use nix::unistd::geteuid;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -191,6 +193,17 @@ impl Members {
             Way::Sockets(connections) => connections.process_of(member),
             Way::Memory(_) => None,
         }
+    }
+
+    /// Returns this process's effective uid if a member's process has it too, in this user namespace. Connects to the
+    /// member.
+    pub(crate) fn user_of(&self, member: MemberId) -> Option<u32> {
+        let process = match &mut self.lock().way {
+            Way::Sockets(connections) => connections.listening(member)?,
+            Way::Memory(_) => return self.host.is_alive(member).then(|| geteuid().as_raw()),
+        };
+        // Without the lock, which shards take.
+        process.user()
     }
 
     /// Returns true if connections wait for descriptors or memory. Call [`Members::resume`] after a while

@@ -177,6 +177,12 @@ impl Host {
         self.records(&PORTS).any(|record| record.owner == member && record.words[..2] == [high, low])
     }
 
+    /// Returns true if a member has this port, without a system call.
+    pub(crate) fn has_port(&self, member: MemberId, at: SocketAddr) -> bool {
+        let words = record_of(at.ip(), at.port());
+        self.records(&PORTS).any(|record| record.owner == member && is_same(&record.words, &words))
+    }
+
     /// Returns true if any member has a port at an address.
     pub(crate) fn is_address_of_members(&self, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();

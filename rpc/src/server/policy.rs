@@ -1,0 +1,514 @@
+//! Authorization by rules in a file: which peers may make which calls.
+//!
+//! A policy has `[[allow]]` and `[[deny]]` rules, each with patterns of peers and of calls. A call is allowed if an `[[allow]]`
+//! rule matches it and no `[[deny]]` rule does. All others are denied.
+//!
+//! ```toml
+//! [[allow]]
+//! peers = ["spiffe://prod/shop/*", "*.internal.example", "10.1.0.7", "local:1000"]
+//! calls = ["/shop.Orders/*", "/shop.Stock/get"]
+//! ```
+//!
+//! Pollers decide once per call, so a decision allocates nothing and visits no rule that has neither the peer nor the call:
+//! rules are numbered, denials first, each pattern maps to its sorted rules, and the first common rule decides.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+pub use file::{PolicyFile, PolicyFileError};
+
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::str::FromStr;
+use toml::Spanned;
+
+/// Maximum length of a policy, in bytes.
+const MAX_BYTES: usize = 1 << 20;
+/// Maximum number of rules.
+const MAX_RULES: usize = 10_000;
+/// Maximum length of a pattern, in bytes: the longest SPIFFE URI (SPIFFE-ID §2.3) and `/*`.
+const MAX_PATTERN_BYTES: usize = 2050;
+
+const SPIFFE: &str = "spiffe://";
+
+/// Identity of a peer: a proven name, a user of this host, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyPeer<'p> {
+    /// Proven SPIFFE URI.
+    Spiffe(&'p str),
+    /// Proven DNS name in lower case. Its first label may be `*`, which matches patterns with `*` only.
+    Dns(&'p str),
+    /// Proven IP address.
+    Ip(IpAddr),
+    /// User of this host, by UID.
+    Local(u32),
+    /// Peer without a proven name.
+    Unproven,
+}
+
+impl fmt::Display for PolicyPeer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spiffe(name) | Self::Dns(name) => f.write_str(name),
+            Self::Ip(address) => address.fmt(f),
+            Self::Local(uid) => write!(f, "local:{uid}"),
+            Self::Unproven => f.write_str("unproven"),
+        }
+    }
+}
+
+/// Pattern of peers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PeerPattern(Peers);
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Peers {
+    /// SPIFFE URI. A final `/` stands for any rest.
+    Spiffe(Box<str>),
+    /// DNS name. A dot at its beginning stands for any first label.
+    Dns(Box<str>),
+    Ip(IpAddr),
+    /// User of this host; `None` is any.
+    Local(Option<u32>),
+    Unproven,
+}
+
+impl PeerPattern {
+    /// Returns the peer if the pattern matches only one.
+    #[must_use]
+    pub fn as_peer(&self) -> Option<PolicyPeer<'_>> {
+        match &self.0 {
+            Peers::Spiffe(name) => (!name.ends_with('/')).then_some(PolicyPeer::Spiffe(name)),
+            Peers::Dns(name) => (!name.starts_with('.')).then_some(PolicyPeer::Dns(name)),
+            Peers::Ip(address) => Some(PolicyPeer::Ip(*address)),
+            Peers::Local(uid) => uid.map(PolicyPeer::Local),
+            Peers::Unproven => Some(PolicyPeer::Unproven),
+        }
+    }
+
+    fn key(&self) -> Key<'_> {
+        match &self.0 {
+            Peers::Spiffe(name) | Peers::Dns(name) => Key::Name(name),
+            Peers::Ip(address) => Key::Ip(*address),
+            Peers::Local(uid) => Key::Local(*uid),
+            Peers::Unproven => Key::Unproven,
+        }
+    }
+}
+
+impl FromStr for PeerPattern {
+    type Err = String;
+
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    /// The patterns that are possible.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = |expected: &str| Err(format!("invalid peer {text:?}: expected {expected}"));
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(format!("a peer has {} bytes: at most {MAX_PATTERN_BYTES} are possible", text.len()));
+        }
+        Ok(Self(if text == "unproven" {
+            Peers::Unproven
+        } else if text == "local" {
+            Peers::Local(None)
+        } else if let Some(uid) = text.strip_prefix("local:") {
+            match uid.parse() {
+                Ok(uid) => Peers::Local(Some(uid)),
+                Err(_) => return invalid("a number of a user after `local:`"),
+            }
+        } else if let Some(id) = text.strip_prefix(SPIFFE) {
+            let name = text.strip_suffix('*').filter(|name| name.ends_with('/')).unwrap_or(text);
+            if !is_spiffe_id(id.strip_suffix("/*").unwrap_or(id)) {
+                return invalid("spiffe://, a domain in lower case and a path, whose last part may be `*`");
+            }
+            Peers::Spiffe(name.into())
+        } else if let Ok(address) = text.parse() {
+            Peers::Ip(address)
+        } else {
+            let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+            let parent = name.strip_prefix("*.");
+            if !is_dns_name(parent.unwrap_or(&name)) {
+                return invalid(
+                    "a SPIFFE URI, a DNS name, whose first label may be `*`, an IP address, `local`, `local:UID` or \
+                     `unproven`",
+                );
+            }
+            Peers::Dns(parent.map_or_else(|| name.as_str().into(), |parent| format!(".{parent}").into()))
+        }))
+    }
+}
+
+/// Returns true for the domain and path of a SPIFFE URI.
+fn is_spiffe_id(id: &str) -> bool {
+    let is_mark = |byte: u8| matches!(byte, b'.' | b'-' | b'_');
+    let (domain, path) = id.split_once('/').map_or((id, None), |(domain, path)| (domain, Some(path)));
+    !domain.is_empty()
+        && domain.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || is_mark(byte))
+        && path.is_none_or(|path| {
+            path.split('/').all(|part| {
+                !matches!(part, "" | "." | "..")
+                    && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || is_mark(byte))
+            })
+        })
+}
+
+fn is_dns_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        matches!(label.len(), 1..=63)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    name.len() <= 253 && name.split('.').all(is_label) && !name.rsplit('.').next().is_some_and(is_number)
+}
+
+impl fmt::Display for PeerPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.0, self.as_peer()) {
+            (_, Some(peer)) => peer.fmt(f),
+            (Peers::Spiffe(parent), None) => write!(f, "{parent}*"),
+            (Peers::Dns(parent), None) => write!(f, "*{parent}"),
+            (_, None) => f.write_str("local"),
+        }
+    }
+}
+
+/// Pattern of calls: `/service/method`, `/service/*` or `*`. Calls of gRPC have paths of this form too.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallPattern(
+    /// The path; up to and with its second `/` for all methods; empty for all calls.
+    Box<str>,
+);
+
+impl FromStr for CallPattern {
+    type Err = String;
+
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    /// The patterns that are possible.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(format!("a call has {} bytes: at most {MAX_PATTERN_BYTES} are possible", text.len()));
+        }
+        if text == "*" {
+            return Ok(Self("".into()));
+        }
+        let prefix = text.strip_suffix('*').filter(|prefix| prefix.ends_with('/')).unwrap_or(text);
+        let sample = if prefix.len() < text.len() { format!("{prefix}method") } else { text.to_owned() };
+        if service_prefix(&sample).is_none() {
+            return Err(format!(
+                "invalid call {text:?}: expected `/service/method`, `/service/*` or `*`, without spaces, `?`, `#`, `%` and `\\`"
+            ));
+        }
+        Ok(Self(prefix.into()))
+    }
+}
+
+impl fmt::Display for CallPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rest = if self.0.is_empty() || self.0.ends_with('/') { "*" } else { "" };
+        write!(f, "{}{rest}", self.0)
+    }
+}
+
+/// Returns `/service/` of the path `/service/method`, or `None` for another form. Characters that a router could remove or
+/// decode are not accepted, so that no second spelling of a path evades a rule.
+fn service_prefix(path: &str) -> Option<&str> {
+    let is_name = |name: &str| {
+        let is_other = |char: char| char.is_whitespace() || char.is_control() || "/*?#%\\".contains(char);
+        !matches!(name, "" | "." | "..") && !name.contains(is_other)
+    };
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    (is_name(service) && is_name(method)).then(|| &path[..path.len() - method.len()])
+}
+
+/// Effect of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// The rule refuses calls, whatever other rules say.
+    Deny,
+    /// The rule allows calls.
+    Allow,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Deny { "deny" } else { "allow" })
+    }
+}
+
+/// A rule of a policy.
+#[derive(Debug)]
+pub struct Rule {
+    /// Line at which the rule begins.
+    pub line: usize,
+    /// Effect on the calls that match.
+    pub effect: Effect,
+    /// Patterns of peers, sorted.
+    pub peers: Vec<PeerPattern>,
+    /// Patterns of calls, sorted.
+    pub calls: Vec<CallPattern>,
+}
+
+/// Decision about a call.
+#[derive(Debug, Clone, Copy)]
+pub enum PolicyDecision<'a> {
+    /// The call may run, by this rule.
+    Allowed(&'a Rule),
+    /// The call may not run.
+    Denied(DenialCause<'a>),
+}
+
+/// Cause of a denial.
+#[derive(Debug, Clone, Copy)]
+pub enum DenialCause<'a> {
+    /// A rule denies the call.
+    Rule(&'a Rule),
+    /// No rule allows the call.
+    NoRule,
+    /// The path of the call is not of the form `/service/method`.
+    Path,
+}
+
+impl fmt::Display for DenialCause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => write!(f, "denied by the rule at line {}", rule.line),
+            Self::NoRule => f.write_str("no rule allows it"),
+            Self::Path => f.write_str("its path is not of the form /service/method"),
+        }
+    }
+}
+
+/// Error in the text of a policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct PolicyError {
+    line: usize,
+    problem: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyText {
+    #[serde(default)]
+    allow: Vec<Spanned<RuleText>>,
+    #[serde(default)]
+    deny: Vec<Spanned<RuleText>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleText {
+    peers: Spanned<Vec<Spanned<String>>>,
+    calls: Spanned<Vec<Spanned<String>>>,
+}
+
+/// Key of a list of rules, as [`PeerPattern`] has it.
+#[derive(Clone, Copy)]
+enum Key<'k> {
+    Name(&'k str),
+    Ip(IpAddr),
+    Local(Option<u32>),
+    Unproven,
+}
+
+/// Sorted numbers of the rules that have a pattern.
+type Numbers = Vec<usize>;
+
+/// Rules that decide which peers may make which calls.
+#[derive(Debug, Default)]
+pub struct AccessPolicy {
+    /// Denials first, then in the order of the file.
+    rules: Vec<Rule>,
+    calls: HashMap<Box<str>, Numbers>,
+    names: HashMap<Box<str>, Numbers>,
+    addresses: HashMap<IpAddr, Numbers>,
+    users: HashMap<Option<u32>, Numbers>,
+    unproven: Numbers,
+}
+
+impl AccessPolicy {
+    /// Parses a policy.
+    ///
+    /// # Errors
+    /// The line, the problem and the remedy.
+    pub fn parse(text: &str) -> Result<Self, PolicyError> {
+        let lines: Vec<_> = text.match_indices('\n').map(|(at, _)| at).collect();
+        let line = |at: usize| lines.partition_point(|end| *end < at) + 1;
+        let error = |at, problem| PolicyError { line: line(at), problem };
+        if text.len() > MAX_BYTES {
+            let problem = format!("the policy has {} bytes: at most {MAX_BYTES} are possible", text.len());
+            return Err(error(MAX_BYTES, problem));
+        }
+        let PolicyText { allow, deny } = toml::from_str(text).map_err(|cause| {
+            error(cause.span().map_or(0, |span| span.start), cause.message().replace('\n', ", "))
+        })?;
+        if allow.is_empty() {
+            let problem = "no [[allow]] rule, so that all calls would be denied: add one";
+            return Err(error(text.len(), problem.into()));
+        }
+        let (denials, count) = (deny.len(), deny.len() + allow.len());
+        if count > MAX_RULES {
+            let problem = format!("the policy has {count} rules: at most {MAX_RULES} are possible");
+            return Err(error(text.len(), problem));
+        }
+        let (mut policy, mut known) = (Self::default(), BTreeMap::new());
+        for (number, rule) in deny.into_iter().chain(allow).enumerate() {
+            let (at, rule) = (rule.span().start, rule.into_inner());
+            let effect = if number < denials { Effect::Deny } else { Effect::Allow };
+            let peers = patterns("peers", rule.peers).map_err(|(at, problem)| error(at, problem))?;
+            let calls = patterns("calls", rule.calls).map_err(|(at, problem)| error(at, problem))?;
+            let line = line(at);
+            if let Some(earlier) = known.insert((effect, peers.clone(), calls.clone()), line) {
+                return Err(error(at, format!("a duplicate of the rule at line {earlier}: remove one")));
+            }
+            policy.add(Rule { line, effect, peers, calls });
+        }
+        Ok(policy)
+    }
+
+    fn add(&mut self, rule: Rule) {
+        fn append<K: Eq + Hash>(lists: &mut HashMap<K, Numbers>, key: K, number: usize) {
+            lists.entry(key).or_default().push(number);
+        }
+        let number = self.rules.len();
+        for peer in &rule.peers {
+            match peer.key() {
+                Key::Name(name) => append(&mut self.names, name.into(), number),
+                Key::Ip(address) => append(&mut self.addresses, address, number),
+                Key::Local(uid) => append(&mut self.users, uid, number),
+                Key::Unproven => self.unproven.push(number),
+            }
+        }
+        for call in &rule.calls {
+            append(&mut self.calls, call.0.clone(), number);
+        }
+        self.rules.push(rule);
+    }
+
+    /// Returns the rules: denials first, then in the order of the file.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Decides about a call by a peer with these names. A denial applies if it matches any of the names.
+    pub fn decide<'p>(
+        &self,
+        peer: impl IntoIterator<Item = PolicyPeer<'p>>,
+        path: &str,
+    ) -> PolicyDecision<'_> {
+        let Some(service) = service_prefix(path) else { return PolicyDecision::Denied(DenialCause::Path) };
+        let calls = self.lists_of_call(path, service);
+        let keys = peer.into_iter().map(|name| match name {
+            PolicyPeer::Spiffe(name) | PolicyPeer::Dns(name) => Key::Name(name),
+            PolicyPeer::Ip(address) => Key::Ip(address),
+            PolicyPeer::Local(uid) => Key::Local(Some(uid)),
+            PolicyPeer::Unproven => Key::Unproven,
+        });
+        let lists = keys.flat_map(|key| self.lists_of_peer(key));
+        let first = lists.fold(self.rules.len(), |first, rules| {
+            calls.iter().fold(first, |first, calls| first_common(rules, calls, first))
+        });
+        match self.rules.get(first) {
+            None => PolicyDecision::Denied(DenialCause::NoRule),
+            Some(rule) if rule.effect == Effect::Deny => PolicyDecision::Denied(DenialCause::Rule(rule)),
+            Some(rule) => PolicyDecision::Allowed(rule),
+        }
+    }
+
+    /// Returns the rules that decide no call, because other rules decide all calls that they match. Each comes with the
+    /// lines of these.
+    #[must_use]
+    pub fn shadowed(&self) -> Vec<(&Rule, BTreeSet<usize>)> {
+        // Many patterns of a rule have the same rules up to this one, so these are compared instead of all pairs of patterns.
+        fn up_to<'l>(number: usize, lists: impl IntoIterator<Item = &'l [usize]>) -> Vec<usize> {
+            let lists = lists.into_iter().map(|list| &list[..list.partition_point(|other| *other <= number)]);
+            let mut numbers = lists.flatten().copied().collect::<Vec<_>>();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers
+        }
+        let deciding = |number, rule: &Rule| {
+            let peers = rule.peers.iter().map(|peer| up_to(number, self.lists_of_peer(peer.key())));
+            let calls = rule.calls.iter().map(|call| {
+                let service = call.0.rfind('/').map_or("", |end| &call.0[..=end]);
+                up_to(number, self.lists_of_call(&call.0, service))
+            });
+            let (peers, calls): (BTreeSet<_>, BTreeSet<_>) = (peers.collect(), calls.collect());
+            let mut lines = BTreeSet::new();
+            for (peer, call) in peers.iter().flat_map(|peer| calls.iter().map(move |call| (peer, call))) {
+                let first = first_common(peer, call, number);
+                if first == number {
+                    return None;
+                }
+                lines.insert(self.rules[first].line);
+            }
+            Some(lines)
+        };
+        let all = self.rules.iter().enumerate();
+        all.filter_map(|(number, rule)| Some((rule, deciding(number, rule)?))).collect()
+    }
+
+    fn lists_of_call(&self, path: &str, service: &str) -> [&[usize]; 3] {
+        [path, service, ""].map(|key| self.calls.get(key).map_or(&[][..], Vec::as_slice))
+    }
+
+    fn lists_of_peer<'a>(&'a self, key: Key<'a>) -> impl Iterator<Item = &'a [usize]> {
+        let name = if let Key::Name(name) = key { Some(name) } else { None };
+        let names = name.into_iter().flat_map(covering).filter_map(|name| self.names.get(name));
+        let other = match key {
+            Key::Name(_) => [None; 2],
+            Key::Ip(address) => [self.addresses.get(&address), None],
+            Key::Local(uid) => [self.users.get(&uid), self.users.get(&None)],
+            Key::Unproven => [Some(&self.unproven), None],
+        };
+        names.chain(other.into_iter().flatten()).map(Vec::as_slice)
+    }
+}
+
+/// Parses a list of patterns and sorts them.
+fn patterns<P: FromStr<Err = String> + Ord + fmt::Display>(
+    key: &str,
+    texts: Spanned<Vec<Spanned<String>>>,
+) -> Result<Vec<P>, (usize, String)> {
+    let mut found = BTreeSet::new();
+    let at = texts.span().start;
+    for text in texts.into_inner() {
+        let at = text.span().start;
+        let pattern: P = text.into_inner().parse().map_err(|problem| (at, problem))?;
+        if let Some(twice) = found.replace(pattern) {
+            return Err((at, format!("\"{twice}\" is in `{key}` twice: remove one")));
+        }
+    }
+    if found.is_empty() {
+        return Err((
+            at,
+            format!("`{key}` is empty, so the rule matches nothing: add a pattern or remove it"),
+        ));
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// Returns the keys of all patterns that match a SPIFFE URI or a DNS name. The name may be a key itself.
+fn covering(name: &str) -> impl Iterator<Item = &str> {
+    let (id, domain) =
+        if name.starts_with(SPIFFE) { (name, None) } else { ("", name.find('.').map(|dot| &name[dot..])) };
+    let parents = id.match_indices('/').map(|(at, _)| &id[..=at]);
+    std::iter::once(name).chain(parents).chain(domain)
+}
+
+/// Returns the first number below `limit` that is in both lists, or `limit`.
+fn first_common(one: &[usize], other: &[usize], limit: usize) -> usize {
+    let (few, many) = if one.len() <= other.len() { (one, other) } else { (other, one) };
+    let mut below = few.iter().copied().take_while(|number| *number < limit);
+    below.find(|number| many.binary_search(number).is_ok()).unwrap_or(limit)
+}

@@ -1,0 +1,140 @@
+//! A policy in a file, in force at a node. Pollers only read the parsed policy. Another thread calls
+//! [`PolicyFile::reload`], so no poller waits for the disk. A file that cannot be used leaves the earlier policy in force.
+
+use super::{AccessPolicy, MAX_BYTES, PolicyDecision, PolicyError, PolicyPeer};
+use crate::server::{Authorize, IncomingCall};
+use crate::status::Status;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::mem;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Cause for which a file is not a policy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyFileError {
+    /// The file cannot be read.
+    #[error("{}: {cause}", path.display())]
+    Read {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause.
+        cause: io::Error,
+    },
+    /// The file is invalid.
+    #[error("{}: {cause}", path.display())]
+    Invalid {
+        /// Path of the file.
+        path: PathBuf,
+        /// Line, problem and remedy.
+        cause: PolicyError,
+    },
+}
+
+impl AccessPolicy {
+    /// Reads and parses a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is invalid.
+    pub fn read(path: &Path) -> Result<Self, PolicyFileError> {
+        let text = read(path).map_err(|cause| PolicyFileError::Read { path: path.into(), cause })?;
+        Self::parse(&text).map_err(|cause| PolicyFileError::Invalid { path: path.into(), cause })
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    // Opening a FIFO would block.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Version of a file: device, inode, size, and times of modification and of status change.
+#[derive(Debug, PartialEq)]
+struct Stamp([u64; 3], [i64; 4]);
+
+impl Stamp {
+    fn new(file: &Metadata) -> Self {
+        let times = [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()];
+        Self([file.dev(), file.ino(), file.size()], times)
+    }
+
+    fn of(path: &Path) -> Result<Self, io::ErrorKind> {
+        path.metadata().map(|file| Self::new(&file)).map_err(|error| error.kind())
+    }
+}
+
+/// The policy of a node, from a file. Clones share it.
+///
+/// Replace the file by `rename`: half of a file that is written in place can be a valid policy.
+#[derive(Debug, Clone)]
+pub struct PolicyFile(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
+    path: PathBuf,
+    policy: RwLock<AccessPolicy>,
+    /// Version that was read last, valid or not.
+    seen: Mutex<Result<Stamp, io::ErrorKind>>,
+}
+
+impl PolicyFile {
+    /// Reads a policy.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is invalid.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, PolicyFileError> {
+        let path = path.into();
+        // A change after this line is read again by the next `reload`.
+        let seen = Mutex::new(Stamp::of(&path));
+        let policy = RwLock::new(AccessPolicy::read(&path)?);
+        Ok(Self(Arc::new(Loaded { path, policy, seen })))
+    }
+
+    /// Reads the file again if it has changed. Returns true if another policy is in force now. Otherwise the earlier one stays,
+    /// and the log has the cause, once per change. Blocks, so no poller may call it.
+    pub fn reload(&self) -> bool {
+        let Loaded { path, policy, seen } = &*self.0;
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = Stamp::of(path);
+        if *seen == stamp {
+            return false;
+        }
+        *seen = stamp;
+        match AccessPolicy::read(path) {
+            Ok(read) => {
+                tracing::info!(path = %path.display(), rules = read.rules().len(), "a changed policy is in force");
+                // The earlier one is freed after pollers can read the new one.
+                let earlier =
+                    mem::replace(&mut *policy.write().unwrap_or_else(PoisonError::into_inner), read);
+                drop(earlier);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a changed policy cannot be used: the earlier one stays in force");
+                false
+            }
+        }
+    }
+}
+
+/// Returns the names of the caller. Sessions prove no names yet.
+fn names_of(_call: &IncomingCall<'_>) -> [PolicyPeer<'static>; 1] {
+    [PolicyPeer::Unproven]
+}
+
+impl Authorize for PolicyFile {
+    fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
+        let (names, path) = (names_of(call), call.path());
+        let policy = self.0.policy.read().unwrap_or_else(PoisonError::into_inner);
+        let PolicyDecision::Denied(cause) = policy.decide(names, &path) else { return Ok(()) };
+        let path = path.escape_debug();
+        call.set_cause(format!("policy: {} called {path}: {cause}", names[0]));
+        Err(Status::permission_denied(format!("this node's policy does not allow the caller {path}")))
+    }
+}
