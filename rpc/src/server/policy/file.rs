@@ -2,6 +2,7 @@
 //! [`PolicyFile::reload`], so no poller waits for the disk. A file that cannot be used leaves the earlier policy in force.
 
 use super::{AccessPolicy, MAX_BYTES, PolicyDecision, PolicyError, PolicyPeer};
+use crate::call::context::Peer;
 use crate::server::{Authorize, IncomingCall};
 use crate::status::Status;
 use std::fs::{File, Metadata};
@@ -10,6 +11,8 @@ use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+#[cfg(feature = "identity")]
+use trunkline_transport::{PeerIdentity, identity::Name};
 
 /// Cause for which a file is not a policy.
 #[derive(Debug, thiserror::Error)]
@@ -123,18 +126,38 @@ impl PolicyFile {
     }
 }
 
-/// Returns the names of the caller. Sessions prove no names yet.
-fn names_of(_call: &IncomingCall<'_>) -> [PolicyPeer<'static>; 1] {
-    [PolicyPeer::Unproven]
-}
-
 impl Authorize for PolicyFile {
     fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
-        let (names, path) = (names_of(call), call.path());
+        let (peer, path) = (call.peer(), call.path());
         let policy = self.0.policy.read().unwrap_or_else(PoisonError::into_inner);
-        let PolicyDecision::Denied(cause) = policy.decide(names, &path) else { return Ok(()) };
+        let PolicyDecision::Denied(cause) = policy.decide(names(peer), &path) else { return Ok(()) };
         let path = path.escape_debug();
-        call.set_cause(format!("policy: {} called {path}: {cause}", names[0]));
+        let name = names(peer).next().unwrap_or(PolicyPeer::Unproven);
+        call.set_cause(format!("policy: {name} called {path}: {cause}"));
         Err(Status::permission_denied(format!("this node's policy does not allow the caller {path}")))
     }
+}
+
+/// Returns the names of a caller, its principal first.
+#[cfg(feature = "identity")]
+fn names(peer: &Peer) -> impl Iterator<Item = PolicyPeer<'_>> {
+    let proven = match peer.identity() {
+        PeerIdentity::Proven(proven) => proven.names(),
+        _ => &[],
+    };
+    let unproven = proven.is_empty().then_some(PolicyPeer::Unproven);
+    proven
+        .iter()
+        .map(|name| match name {
+            Name::Spiffe(uri) => PolicyPeer::Spiffe(uri),
+            Name::Dns(name) => PolicyPeer::Dns(name),
+            Name::Ip(address) => PolicyPeer::Ip(*address),
+        })
+        .chain(unproven)
+}
+
+/// Returns the names of a caller.
+#[cfg(not(feature = "identity"))]
+fn names(_: &Peer) -> impl Iterator<Item = PolicyPeer<'_>> {
+    std::iter::once(PolicyPeer::Unproven)
 }
