@@ -143,7 +143,10 @@ impl SimNode {
             .queued_messages(QUEUED)
             .rendezvous_bytes(self.plan.rendezvous_bytes);
         let options = match credentials {
-            Some(credentials) => options.credentials(credentials),
+            // In half of the runs processes of a host need no handshake.
+            Some(credentials) => {
+                options.credentials(credentials).exempt_local_user(self.plan.exempts_local_user)
+            }
             None => options,
         };
         let options = match self.plan.srq_depth_limit {

@@ -100,6 +100,8 @@ pub(crate) struct NodePlan {
     pub(crate) queued_bytes: Option<Limit>,
     /// Limit of its SRQs' depth; `None` for the default.
     pub(crate) srq_depth_limit: Option<u32>,
+    /// True if a node with an identity makes sessions without a handshake with processes of its host.
+    pub(crate) exempts_local_user: bool,
 }
 
 impl NodePlan {
@@ -117,6 +119,7 @@ impl NodePlan {
             calls: None,
             queued_bytes: None,
             srq_depth_limit: None,
+            exempts_local_user: false,
         }
     }
 }
@@ -285,6 +288,7 @@ impl Plan {
                 srq_depth: *random.choice(&[64, 256, 256]).unwrap_or(&256),
                 clients: random.usize(2..=4),
                 rendezvous_bytes: *random.choice(&[768 << 10, 2 << 20]).unwrap_or(&(2 << 20)),
+                exempts_local_user: seed % 2 == 1,
                 ..NodePlan::extra(*host, random.u16(1..=3))
             })
             .collect::<Vec<_>>();

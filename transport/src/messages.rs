@@ -503,6 +503,8 @@ pub enum PeerIdentity {
     /// The peer has proved no name. Its address is all that is known of it.
     #[default]
     Unproven,
+    /// The peer is a process of this user on this host, as this host has proved. It has this uid.
+    LocalUser(u32),
     /// The peer has proved these names by a certificate.
     #[cfg(feature = "identity")]
     Proven(Arc<Proven>),
@@ -512,6 +514,7 @@ impl fmt::Display for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unproven => f.write_str("unproven"),
+            Self::LocalUser(uid) => write!(f, "local:{uid}"),
             #[cfg(feature = "identity")]
             Self::Proven(proven) => proven.principal().fmt(f),
         }

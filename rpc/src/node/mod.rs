@@ -408,6 +408,15 @@ impl NodeBuilder {
         self
     }
 
+    /// Sets whether a node with an identity has sessions without a handshake with processes of this user on this host.
+    /// Handlers see such a peer as [`PeerIdentity::LocalUser`](crate::identity::PeerIdentity::LocalUser). The default is
+    /// `true`. The software device proves who they are; on a NIC no peer is exempt.
+    #[cfg(feature = "identity")]
+    pub fn exempt_local_user(mut self, exempt: bool) -> Self {
+        self.options = self.options.exempt_local_user(exempt);
+        self
+    }
+
     /// Allows listening on addresses other than loopback, although peers are not authenticated. The default is
     /// `false`.
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {

@@ -106,6 +106,8 @@ pub struct NodeOptions {
     pub(crate) idle_keepalive: Duration,
     pub(crate) ack_timeout: u8,
     pub(crate) allow_unauthenticated: bool,
+    /// True if processes of this user on this host need no handshake.
+    pub(crate) exempts_local_user: bool,
     /// Identity and trust of the node.
     #[cfg(feature = "identity")]
     pub(crate) credentials: Option<Arc<Credentials>>,
@@ -142,6 +144,7 @@ impl Default for NodeOptions {
             idle_keepalive: Duration::from_secs(10),
             ack_timeout: 15,
             allow_unauthenticated: false,
+            exempts_local_user: true,
             #[cfg(feature = "identity")]
             credentials: None,
             #[cfg(feature = "identity")]
@@ -171,6 +174,15 @@ impl NodeOptions {
     #[must_use]
     pub fn accept(mut self, lowest: Level) -> Self {
         self.accepts_unproven = lowest == Level::None;
+        self
+    }
+
+    /// Sets whether sessions with processes of this user on this host need no handshake. Default: they need none, where the
+    /// software device proves who they are.
+    #[cfg(feature = "identity")]
+    #[must_use]
+    pub fn exempt_local_user(mut self, exempts: bool) -> Self {
+        self.exempts_local_user = exempts;
         self
     }
 

@@ -109,6 +109,7 @@ impl CmMachine {
             features: self.peer(key).machine.features(number),
             session: SessionName { epoch: self.shared.epochs.of(key.address()), number },
             srqs: self.endpoints.srqs(),
+            is_local: false,
         };
         let welcome = welcome.emit();
         #[cfg(feature = "identity")]

@@ -34,7 +34,7 @@ use trunkline_machine::mutant;
 use trunkline_machine::{Sleeper, Turn};
 use trunkline_softrdma::device::{LinkChoice, NodeSocket};
 use trunkline_softrdma::link::PortOwner;
-use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, Time};
 
 /// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers.
 /// Pollers check their timers every 20 ms, so a late one is busy in its driver.
@@ -83,6 +83,8 @@ pub(crate) struct CmMachine {
     pub(super) cookies: Cookies,
     numbers: Numbers,
     pub(super) levels: Levels,
+    /// True if processes of this user on this host need no handshake.
+    exempts_local_user: bool,
     #[cfg(feature = "identity")]
     pub(super) proving: Proving,
     /// Rate of attempts that begin early because callers wait.
@@ -132,6 +134,7 @@ impl CmMachine {
             cookies,
             numbers: Numbers::default(),
             levels: options.levels(),
+            exempts_local_user: options.exempts_local_user,
             #[cfg(feature = "identity")]
             proving: Proving::new(options.credentials.clone()),
             pace: Pace::default(),
@@ -255,6 +258,7 @@ impl CmMachine {
                     // The peer's machine may be new, and not know of the shutdown.
                     self.drive(peer, |machine, actions| machine.close(now, actions));
                 }
+                self.note_owner(peer);
                 self.drive(peer, |machine, actions| machine.want(now, connect, actions));
             }
             CmCommand::Resolved { peer, number, poller, hello, outcome } => {
@@ -419,6 +423,23 @@ impl CmMachine {
         while channel.next_event().is_some() {}
     }
 
+    /// Tells a peer's machine if the peer's address is one of this user's on this host.
+    fn note_owner(&mut self, key: PeerKey) {
+        if self.levels == Levels::None || !self.exempts_local_user {
+            return;
+        }
+        let may_be_local = self.endpoints.is_of_this_user(key.host());
+        if let Some(peer) = self.peers.get_mut(key).filter(|peer| peer.machine.current().is_none()) {
+            peer.machine.set_local(may_be_local);
+        }
+    }
+
+    /// Returns true if this host has proved that the other end of a connection is a process of this user, and such
+    /// processes need no handshake.
+    pub(super) fn is_local(&self, id: &dyn CmId) -> bool {
+        self.levels != Levels::None && self.exempts_local_user && id.local_user().is_some()
+    }
+
     /// Feeds a peer's machine, and performs its actions.
     pub(super) fn drive<R: Default>(
         &mut self,
@@ -536,6 +557,7 @@ impl CmMachine {
         for key in due {
             let is_early = self.peers.get(key).is_some_and(|peer| peer.machine.is_early(now));
             let at = if is_early { self.pace.reserve(now) } else { now };
+            self.note_owner(key);
             self.drive(key, |machine, actions| {
                 if at > now {
                     machine.delay(now, at);

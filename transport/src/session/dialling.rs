@@ -14,10 +14,9 @@ use super::endpoints::Role;
 use super::machine::Action;
 use super::peers::PeerSession;
 use super::private_data::{Cookie, Hello, SessionName, Welcome};
-#[cfg(not(feature = "identity"))]
-use crate::PeerIdentity;
 use crate::command::{CmCommand, Command, DialOutcome, SessionUp};
-use crate::{PeerDown, PeerKey};
+use crate::{PeerDown, PeerIdentity, PeerKey};
+use nix::unistd::geteuid;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 #[cfg(not(feature = "identity"))]
@@ -48,6 +47,7 @@ impl CmMachine {
             connections: self.endpoints.connections(),
             // The echo is proof enough.
             cookie: peer.cookie.filter(|_| echo.is_none()),
+            is_local: false,
         };
         // Resolving may take seconds, above all for a dead peer.
         let (hello, handle) = (hello.emit(), self.handle.clone());
@@ -119,12 +119,13 @@ impl CmMachine {
             peer.machine.fail(now, number, PeerDown::DeviceFailed, false, actions);
             return;
         };
-        let is_accepted = peer.machine.is_accepted();
+        let (is_accepted, is_local) = (peer.machine.is_accepted(), peer.machine.is_with_local_user());
         #[cfg(feature = "identity")]
         let proof = self.proving.proof((key, number)).map(|proof| (proof.identity, proof.settings));
         #[cfg(not(feature = "identity"))]
         let proof = None::<(PeerIdentity, Arc<[u8]>)>;
         let (identity, settings) = proof.map_or_else(Default::default, |(name, bound)| (name, Some(bound)));
+        let identity = if is_local { PeerIdentity::LocalUser(geteuid().as_raw()) } else { identity };
         #[cfg(feature = "identity")]
         if let Some(own) = &self.shared.identity {
             own.count_session(&identity);

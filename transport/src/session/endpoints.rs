@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_verbs::{
-    Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters,
+    Access, AddressOwner, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters,
     DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber,
     QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time, VerbsError,
 };
@@ -126,6 +126,17 @@ impl Endpoints {
     /// Releases the device and its channel to the caller.
     pub(crate) fn detach(&mut self) -> Option<(Arc<DeviceShared>, Arc<dyn CmChannel>)> {
         self.attached.take().map(|attached| (attached.device, attached.channel))
+    }
+
+    /// Returns true if an address is one of this user's processes on this host.
+    pub(crate) fn is_of_this_user(&self, address: IpAddr) -> bool {
+        let owner = |attached: &Attached| attached.device.device.address_owner(address);
+        self.attached.as_ref().map(owner) == Some(AddressOwner::ThisUser)
+    }
+
+    /// Returns an endpoint of a session.
+    pub(crate) fn id(&self, peer: PeerKey, number: u32, role: Role) -> Option<Arc<dyn CmId>> {
+        Some(Arc::clone(&self.sessions.get(&(peer, number))?.get(&role)?.id))
     }
 
     /// Returns the name of the device.

@@ -7,7 +7,7 @@
 use super::cm_machine::CmMachine;
 use super::endpoints::Role;
 use super::peers::PeerSession;
-use super::private_data::{Refusal, Welcome};
+use super::private_data::{Features, Refusal, Welcome};
 use crate::PeerDown;
 use crate::provider::connections::ConnectionKind;
 use trunkline_verbs::{CmEvent, CmEventKind, RejectReason};
@@ -42,10 +42,21 @@ impl CmMachine {
         {
             return;
         }
+        if let (Role::Ini(_), CmEventKind::Rejected(RejectReason::CONSUMER)) = (role, &event.kind)
+            && Refusal::parse(&event.private_data) == Some(Refusal::IdentityRequired)
+            && self.drive(peer, |machine, actions| machine.identity_required(now, number, actions))
+        {
+            return;
+        }
         match event.kind {
             CmEventKind::Established => match role {
                 Role::Ini(poller) => match Welcome::parse(&event.private_data) {
-                    Ok(welcome) => {
+                    Ok(mut welcome) => {
+                        let id = self
+                            .endpoints
+                            .id(peer, number, role)
+                            .filter(|_| welcome.features == Features::NONE);
+                        welcome.is_local = id.is_some_and(|id| self.is_local(id.as_ref()));
                         self.endpoints.connected(peer, number, role);
                         #[cfg(feature = "identity")]
                         self.endpoints.carried(peer, number, role, 1, &event.private_data);

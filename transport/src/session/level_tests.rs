@@ -396,3 +396,59 @@ fn newcomers_are_bounded_in_number_and_time() {
         "with ours"
     );
 }
+
+/// Returns a reply of session 5 without a handshake.
+fn plain_welcome(is_local: bool) -> Welcome {
+    Welcome { is_local, ..welcome(PEER, 5, 2) }
+}
+
+#[test]
+fn dial_of_a_local_user_needs_proof_of_the_user_or_a_handshake() {
+    let now = Time(1_000_000);
+    let local = || {
+        let (mut machine, mut actions) = (machine(ME, 2, Levels::Encrypted), Vec::new());
+        machine.set_local(true);
+        machine.want(now, Connect::FailFast, &mut actions);
+        assert_eq!(actions, [Action::Dial { number: 1, poller: 0, echo: None }]);
+        assert_eq!(machine.features(1), Features::NONE);
+        machine
+    };
+    let again = [Action::Close { number: 1 }, Action::Dial { number: 2, poller: 0, echo: None }];
+    for is_proved in [true, false] {
+        let (mut machine, mut actions) = (local(), Vec::new());
+        machine.answered(now, 1, 0, plain_welcome(is_proved), &mut actions);
+        if is_proved {
+            assert_eq!(actions, [Action::Dial { number: 1, poller: 1, echo: None }]);
+            assert!(machine.is_with_local_user());
+        } else {
+            assert_eq!((&actions[..], machine.features(2)), (&again[..], Features::HANDSHAKE));
+        }
+    }
+    let (mut machine, mut actions) = (local(), Vec::new());
+    assert!(machine.identity_required(now, 1, &mut actions));
+    assert_eq!((&actions[..], machine.features(2)), (&again[..], Features::HANDSHAKE));
+    assert!(!machine.identity_required(now, 2, &mut actions), "once");
+}
+
+#[test]
+fn requests_of_local_users_need_no_handshake() {
+    let now = Time(1_000_000);
+    let hello = |epoch, is_local| Hello { is_local, ..hello(epoch, 5, None, 0, 1) };
+    let idle = || machine(ME, 1, Levels::Encrypted);
+    assert_eq!(idle().request(now, &hello(PEER, false), &mut Vec::new()), Err(Refusal::IdentityRequired));
+    let live = |levels| {
+        let (mut machine, mut actions) = (machine(ME, 1, levels), Vec::new());
+        assert_eq!(machine.request(now, &hello(PEER, true), &mut actions), Ok(1));
+        machine.arrived(now, 1, 0, &mut actions);
+        machine.answered(now, 1, 0, Welcome { is_local: true, ..welcome(PEER, 5, 1) }, &mut actions);
+        assert!(machine.is_up() && machine.is_with_local_user());
+        machine
+    };
+    let mut machine = live(Levels::Either);
+    let refused = machine.request(now, &hello(33, false), &mut Vec::new());
+    assert_eq!(refused, Err(Refusal::IdentityRequired), "of another user at the address");
+    assert_eq!(machine.request(now, &hello(33, true), &mut Vec::new()), Ok(2), "the same user");
+    let (mut machine, mut actions) = (live(Levels::Encrypted), Vec::new());
+    newcomer(&mut machine, now, 33, 2, &mut actions);
+    assert!(!machine.proved(now, 2, &NAME.into(), &mut actions), "a local user is live");
+}

@@ -40,7 +40,8 @@
 //! | same epoch, later number, no echo | older | ours is over, a new one accepts |
 //! | same epoch, earlier number | later | refused as stale (it was in flight too long) |
 //! | from an incarnation with a setting that we must not ignore and do not know | any | refused by the setting's number, and so ends our own dial |
-//! | without HANDSHAKE, and this node requires names | any | refused as one without identity |
+//! | without HANDSHAKE, and this node requires names | any | refused as one without identity, unless it is local |
+//! | without HANDSHAKE, from another user or host | a local one, of another name | refused as one without identity |
 //! | with HANDSHAKE and our own epoch | any | refused as nonsense, ours lives on |
 //! | with HANDSHAKE, of a poller after the first | names not proved | refused as nonsense |
 //! | without HANDSHAKE | with it | refused: as stale before the proof, as one without identity after it |
@@ -153,6 +154,8 @@ struct Session {
     echo: Option<SessionName>,
     /// True if the peer has dialled it. After simultaneous connects that holds on both sides.
     is_accepted: bool,
+    /// True if this host has proved for all connections that the other end is a process of this user.
+    is_local: bool,
     /// True for each local poller whose INI is connected.
     answered: Vec<bool>,
     /// True if the INIs after the first were dialled.
@@ -200,6 +203,8 @@ pub(crate) struct Machine {
     epoch: u64,
     pollers: u16,
     levels: Levels,
+    /// True if the peer may be a process of this user on this host, with which a session needs no handshake.
+    tries_local: bool,
     numbers: Numbers,
     state: SessionState,
     /// True if a session was up before.
@@ -223,6 +228,7 @@ impl Machine {
             epoch,
             pollers,
             levels,
+            tries_local: false,
             numbers,
             state: SessionState::Idle,
             was_up: false,
@@ -232,6 +238,22 @@ impl Machine {
             closed: false,
             candidates: Vec::new(),
         }
+    }
+
+    /// Notes if the peer may be a process of this user on this host. The next attempt then begins without a
+    /// handshake.
+    pub(crate) fn set_local(&mut self, may_be_local: bool) {
+        self.tries_local = may_be_local && self.levels != Levels::None;
+    }
+
+    /// Returns the features of the next dial.
+    fn dial_features(&self) -> Features {
+        if self.tries_local { Features::NONE } else { self.levels.features() }
+    }
+
+    /// Returns true if sessions with this peer may have these features.
+    fn allows(&self, features: Features, is_local: bool) -> bool {
+        features != Features::NONE || is_local || self.levels != Levels::Encrypted
     }
 
     /// Returns a session, current or candidate.
@@ -308,6 +330,11 @@ impl Machine {
     #[cfg(test)]
     fn proof(&self, number: u32) -> ProofState {
         self.session(number).map_or(ProofState::Pairing, |session| session.proof)
+    }
+
+    /// Returns true if the current session's peer is known to be a process of this user on this host.
+    pub(crate) fn is_with_local_user(&self) -> bool {
+        matches!(&self.state, SessionState::Open(session) if session.is_with_local_user())
     }
 
     /// Returns true if the current session is up.
@@ -399,7 +426,7 @@ impl Machine {
         if matches!(self.state, SessionState::Idle) || mutant!(second_session_is_dialed) {
             match self.backoff.not_before(now) {
                 Some(until) => self.state = SessionState::Backoff { until, pause: Pause::Whole },
-                None => self.open(now, None, self.levels.features(), actions),
+                None => self.open(now, None, self.dial_features(), actions),
             }
         }
         if waits && let SessionState::Backoff { until, pause: pause @ Pause::Whole } = &mut self.state {
@@ -437,7 +464,7 @@ impl Machine {
         if self.closed {
             return Err(Refusal::ShuttingDown);
         }
-        if self.levels == Levels::Encrypted && hello.features == Features::NONE {
+        if !self.allows(hello.features, hello.is_local) {
             return Err(Refusal::IdentityRequired);
         }
         if hello.features == Features::HANDSHAKE && hello.session.epoch == self.epoch {
@@ -460,6 +487,14 @@ impl Machine {
             SessionState::Open(session) => session.remote,
             _ => None,
         };
+        if let SessionState::Open(session) = &self.state
+            && session.is_with_local_user()
+            && known != Some(hello.session)
+            && hello.features == Features::NONE
+            && !hello.is_local
+        {
+            return Err(Refusal::IdentityRequired);
+        }
         let epoch = hello.session.epoch;
         if let Some(setting) = self.unknown_setting_of(epoch) {
             // Our own dial, if there is one, reaches the same incarnation.
@@ -571,6 +606,12 @@ impl Machine {
             return;
         }
         session.remote = Some(welcome.session);
+        session.is_local &= welcome.is_local;
+        let (features, is_local) = (session.features, welcome.is_local);
+        if !self.allows(features, is_local) {
+            return self.dial_with_handshake(now, number, actions);
+        }
+        let Some(session) = self.session_mut(number) else { return };
         if let Some(setting) = unknown_setting {
             return self.fail(now, number, PeerDown::UnknownSetting(setting), false, actions);
         }
@@ -632,6 +673,25 @@ impl Machine {
         may_repeat
     }
 
+    /// Handles a refusal of an INI because the peer requires an identity. Returns true if the machine dials once more, with a
+    /// handshake.
+    pub(crate) fn identity_required(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) -> bool {
+        let is_local_try = self.tries_local
+            && matches!(&self.state, SessionState::Open(session)
+                if session.number == number && session.features == Features::NONE && session.echo.is_none());
+        if is_local_try {
+            self.dial_with_handshake(now, number, actions);
+        }
+        is_local_try
+    }
+
+    /// Repeats a dial that assumed a local user.
+    fn dial_with_handshake(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) {
+        self.tries_local = false;
+        actions.push(Action::Close { number });
+        self.open(now, None, self.levels.features(), actions);
+    }
+
     /// Handles the proof of the peer's name, while this node's may still be on its way. The TLS client calls it
     /// when it has sent its Finished.
     #[cfg(feature = "identity")]
@@ -648,12 +708,12 @@ impl Machine {
     #[cfg(feature = "identity")]
     pub(crate) fn admits(&self, number: u32, name: &str) -> bool {
         let SessionState::Open(live) = &self.state else { return true };
-        live.number == number || live.name.as_ref().is_none_or(|live| **live == *name)
+        live.number == number
+            || !live.is_with_local_user() && live.name.as_ref().is_none_or(|live| **live == *name)
     }
 
-    /// Handles the end of the handshake: both names are proved.
-    #[cfg(feature = "identity")]
-    /// Returns false if the session cannot become the current one, as for [`Self::admits`].
+    /// Handles the end of the handshake: both names are proved. Returns false if the session cannot become the current
+    /// one, as for [`Self::admits`].
     #[cfg(feature = "identity")]
     pub(crate) fn proved(
         &mut self,
@@ -784,7 +844,7 @@ impl Machine {
         actions.extend(self.candidates.extract_if(.., late).map(|one| Action::Close { number: one.number }));
         match &self.state {
             SessionState::Backoff { until, .. } if *until <= now => {
-                self.open(now, None, self.levels.features(), actions);
+                self.open(now, None, self.dial_features(), actions);
             }
             SessionState::Open(session) if session.up_since.is_none() && session.deadline <= now => {
                 let number = session.number;
@@ -855,6 +915,7 @@ impl Machine {
             welcome: None,
             echo,
             is_accepted: false,
+            is_local: true,
             answered: vec![false; usize::from(self.pollers)],
             all_dialled: false,
             unproven: 0,
@@ -898,6 +959,11 @@ impl Session {
         self.proof < ProofState::PeerProved
     }
 
+    /// Returns true if the peer is known to be a process of this user on this host.
+    fn is_with_local_user(&self) -> bool {
+        self.is_local && self.remote.is_some() && self.features == Features::NONE
+    }
+
     /// Returns the number of the peer's connections, including announced ones. Before the proof that is one.
     fn connections(&self) -> u32 {
         let pollers = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
@@ -907,6 +973,7 @@ impl Session {
     /// Takes a request into the session, and returns its number.
     fn accept(&mut self, hello: &Hello) -> Result<u32, Refusal> {
         self.remote = Some(hello.session);
+        self.is_local &= hello.is_local;
         self.is_accepted |= hello.echo.is_none();
         if !self.fits(hello.pollers) {
             return Err(Refusal::Malformed);

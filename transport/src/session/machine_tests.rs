@@ -23,6 +23,7 @@ fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) 
         pollers,
         connections: ConnectionKind::Xrc,
         cookie: None,
+        is_local: false,
     }
 }
 
@@ -444,6 +445,7 @@ impl World {
                         pollers: self.pollers[who],
                         connections: ConnectionKind::Xrc,
                         cookie: None,
+                        is_local: false,
                     };
                     self.wires.push(Packet::Request { from: who, number, hello });
                 }

@@ -365,6 +365,7 @@ mod tests {
             pollers,
             connections,
             cookie: None,
+            is_local: false,
         };
         let machine =
             || (Machine::new(u64::MAX, 1, Levels::Either, Numbers::default()), PeerHost::Address(key.host()));

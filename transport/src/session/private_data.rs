@@ -108,6 +108,8 @@ pub(crate) struct Hello {
     pub(crate) connections: ConnectionKind,
     /// Cookie that the receiver has sent to the sender's address; never all zero.
     pub(crate) cookie: Option<Cookie>,
+    /// Not carried: true if the receiver's host has proved that the sender is a process of its user.
+    pub(crate) is_local: bool,
 }
 
 /// The private data of the accepting node's reply.
@@ -118,6 +120,8 @@ pub(crate) struct Welcome {
     pub(crate) session: SessionName,
     /// SRQ numbers of its pollers.
     pub(crate) srqs: Vec<SrqNumber>,
+    /// As [`Hello::is_local`].
+    pub(crate) is_local: bool,
 }
 
 /// Why a node refuses a connection.
@@ -367,6 +371,7 @@ impl Hello {
                 pollers: u16::from_be_bytes(array(bytes, 34)?),
                 connections: ConnectionKind::from_code(*bytes.get(36)?)?,
                 cookie: (cookie != [0; 16]).then_some(Cookie(cookie)),
+                is_local: false,
             })
         };
         let hello = read().ok_or(Refusal::Malformed)?;
@@ -424,6 +429,7 @@ impl Welcome {
                     number: u32::from_be_bytes(array(bytes, 16)?),
                 },
                 srqs,
+                is_local: false,
             })
         };
         let welcome = read().ok_or(Refusal::Malformed)?;
@@ -448,6 +454,7 @@ mod tests {
             pollers: 2,
             connections: ConnectionKind::Rc,
             cookie: Some(Cookie([9; 16])),
+            is_local: false,
         }
     }
 

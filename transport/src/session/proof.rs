@@ -109,6 +109,7 @@ mod tests {
             pollers: 8,
             connections: ConnectionKind::Xrc,
             cookie: None,
+            is_local: false,
         }
     }
 

@@ -46,7 +46,8 @@ impl CmMachine {
         if self.closed {
             return Err(Refusal::ShuttingDown);
         }
-        let hello = Hello::parse(private_data, self.levels.features())?;
+        let mut hello = Hello::parse(private_data, self.levels.features())?;
+        hello.is_local = hello.features == Features::NONE && self.is_local(id);
         match (self.endpoints.connections(), hello.connections) {
             (ours, theirs) if ours == theirs => {}
             (ConnectionKind::Xrc, _) => return Err(Refusal::UsesXrc),

@@ -32,7 +32,7 @@ fn issue(issuer: &Authority, root: &Authority, name: &str, until: i32) -> Arc<Cr
 }
 
 fn node(credentials: &Arc<Credentials>) -> NodeOptions {
-    over_udp().credentials(Arc::clone(credentials))
+    over_udp().credentials(Arc::clone(credentials)).exempt_local_user(false)
 }
 
 /// Returns the name that the next session's peer has proved.
@@ -128,4 +128,27 @@ fn nodes_without_identity_are_refused_unless_accepted() {
     let mut other = TestNode::start(over_udp(), 1);
     other.echoes(&open, &[10]);
     assert_eq!(open.identity(), PeerIdentity::Unproven);
+}
+
+#[test]
+fn processes_of_this_user_need_no_handshake_unless_a_side_demands_it() {
+    let [root, other] = ["root", "other"].map(authority);
+    let here = issue(&root, &root, "a.example", 4000);
+    // Nobody trusts it.
+    let there = issue(&other, &other, "b.example", 4000);
+    let exempt = |credentials| node(credentials).exempt_local_user(true);
+    let uid = nix::unistd::geteuid().as_raw();
+    let mut server = TestNode::start(exempt(&there), 2);
+    let mut client = TestNode::start(exempt(&here), 3);
+    client.echoes(&server, &SIZES);
+    assert_eq!(server.identity(), PeerIdentity::LocalUser(uid));
+    let mut plain = TestNode::start(over_udp(), 1);
+    plain.echoes(&server, &[10]);
+    assert_eq!(server.identity(), PeerIdentity::LocalUser(uid), "it needs no identity");
+    for (client, server) in [(node(&here), exempt(&here)), (exempt(&here), node(&here))] {
+        let mut server = TestNode::start(server, 1);
+        let mut client = TestNode::start(client, 1);
+        client.echoes(&server, &[10]);
+        assert_eq!(proven(&mut server), "a.example");
+    }
 }

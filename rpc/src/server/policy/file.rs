@@ -141,11 +141,11 @@ impl Authorize for PolicyFile {
 /// Returns the names of a caller, its principal first.
 #[cfg(feature = "identity")]
 fn names(peer: &Peer) -> impl Iterator<Item = PolicyPeer<'_>> {
-    let proven = match peer.identity() {
-        PeerIdentity::Proven(proven) => proven.names(),
-        _ => &[],
+    let (proven, other) = match peer.identity() {
+        PeerIdentity::Proven(proven) => (proven.names(), None),
+        PeerIdentity::LocalUser(uid) => (&[][..], Some(PolicyPeer::Local(*uid))),
+        _ => (&[][..], Some(PolicyPeer::Unproven)),
     };
-    let unproven = proven.is_empty().then_some(PolicyPeer::Unproven);
     proven
         .iter()
         .map(|name| match name {
@@ -153,7 +153,7 @@ fn names(peer: &Peer) -> impl Iterator<Item = PolicyPeer<'_>> {
             Name::Dns(name) => PolicyPeer::Dns(name),
             Name::Ip(address) => PolicyPeer::Ip(*address),
         })
-        .chain(unproven)
+        .chain(other)
 }
 
 /// Returns the names of a caller.

@@ -39,7 +39,7 @@ fn trust(root: &Authority) -> Trust {
 
 /// Adds an identity with this name, of an authority that the node trusts.
 fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeBuilder {
-    builder.identity(issue(root, name, [2020, 4000])).trust(trust(root))
+    builder.exempt_local_user(false).identity(issue(root, name, [2020, 4000])).trust(trust(root))
 }
 
 #[trunkline::service(name = "tests.Named")]
@@ -151,7 +151,10 @@ fn refusal(node: &Node, server: &Node) -> Status {
 fn failed_handshakes_are_named_at_the_caller() {
     let [root, other] = ["root", "other"].map(authority);
     let server = named(node(), &root, "server.example").serve(service().0).start().unwrap();
-    let stranger = node().identity(issue(&other, "a.example", [2020, 4000])).trust(trust(&root));
+    let stranger = node()
+        .exempt_local_user(false)
+        .identity(issue(&other, "a.example", [2020, 4000]))
+        .trust(trust(&root));
     let stranger = stranger.start().unwrap();
     let status = refusal(&stranger, &server);
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
@@ -180,19 +183,31 @@ fn an_unusable_identity_is_named_at_the_start() {
     let [root, other] = ["root", "other"].map(authority);
     let own = || issue(&root, "a.example", [2020, 4000]);
     for (builder, text) in [
-        (node().identity(own()), "has no trust: give the node the roots of its peers' certificates"),
+        (
+            node().exempt_local_user(false).identity(own()),
+            "has no trust: give the node the roots of its peers' certificates",
+        ),
         (node().trust(trust(&root)), "there is none: give the node its certificates and private key"),
         (node().accept(Level::Encrypted), "there is none: give the node its certificates and private key"),
         (
-            node().identity(issue(&root, "a.example", [2020, 2021])).trust(trust(&root)),
+            node()
+                .exempt_local_user(false)
+                .identity(issue(&root, "a.example", [2020, 2021]))
+                .trust(trust(&root)),
             "expired on 2021-01-01: renew it",
         ),
         (
-            node().identity(issue(&root, "a.example", [3000, 4000])).trust(trust(&root)),
+            node()
+                .exempt_local_user(false)
+                .identity(issue(&root, "a.example", [3000, 4000]))
+                .trust(trust(&root)),
             "not valid yet: correct the clock",
         ),
         (
-            node().identity(issue(&other, "a.example", [2020, 2021])).trust(trust(&root)),
+            node()
+                .exempt_local_user(false)
+                .identity(issue(&other, "a.example", [2020, 2021]))
+                .trust(trust(&root)),
             "expired on 2021-01-01: renew it",
         ),
     ] {
@@ -201,7 +216,7 @@ fn an_unusable_identity_is_named_at_the_start() {
         assert!(error.to_string().contains(text), "{error}");
     }
     let log = Logged::at(tracing::Level::WARN);
-    let unknown = node().identity(own()).trust(trust(&other));
+    let unknown = node().exempt_local_user(false).identity(own()).trust(trust(&other));
     let _node = tracing::subscriber::with_default(log.clone(), || unknown.start()).unwrap();
     assert_eq!(log.count("peers with the trust of this node would refuse its certificate"), 1);
 }
