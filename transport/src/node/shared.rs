@@ -166,6 +166,8 @@ pub(crate) struct OwnIdentity {
     pub(crate) handshakes_failed: AtomicU64,
     /// Sessions that came up with a proven name.
     pub(crate) sessions_proven: AtomicU64,
+    /// Sessions that came up with a local user.
+    pub(crate) sessions_local: AtomicU64,
     /// Sessions that came up without.
     pub(crate) sessions_unproven: AtomicU64,
 }
@@ -179,6 +181,7 @@ impl OwnIdentity {
             handshakes_begun: zero(),
             handshakes_failed: zero(),
             sessions_proven: zero(),
+            sessions_local: zero(),
             sessions_unproven: zero(),
         }
     }
@@ -187,17 +190,19 @@ impl OwnIdentity {
     pub(crate) fn count_session(&self, identity: &PeerIdentity) {
         let counter = match identity {
             PeerIdentity::Unproven => &self.sessions_unproven,
+            PeerIdentity::LocalUser(_) => &self.sessions_local,
             PeerIdentity::Proven(_) => &self.sessions_proven,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the counters, by name.
-    pub(crate) fn counters(&self) -> [Counter; 4] {
+    pub(crate) fn counters(&self) -> [Counter; 5] {
         [
             ("handshakes_begun", &self.handshakes_begun),
             ("handshakes_failed", &self.handshakes_failed),
             ("sessions_proven", &self.sessions_proven),
+            ("sessions_local", &self.sessions_local),
             ("sessions_unproven", &self.sessions_unproven),
         ]
         .map(|(name, value)| Counter { name, value: value.load(Ordering::Relaxed) })

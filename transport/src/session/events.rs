@@ -80,6 +80,8 @@ impl CmMachine {
                 else {
                     return;
                 };
+                #[cfg(feature = "identity")]
+                let cause = self.handshake_cause(peer, number).unwrap_or(cause);
                 // A peer that takes back its dial because its session failed may dial again.
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;

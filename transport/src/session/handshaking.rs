@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Action::Prove -> begin -> flight -> flight .. -> proof, all frames acknowledged -> Machine::proved
-//!                              `-> failure -> FAILURE acknowledged, or 1 s -> Machine::fail
+//!                              `-> failure -> the peer has ended the session, or 1 s -> Machine::fail
 //! ```
 //!
 //! Poller 0 posts the frames and hands over those that arrive (`poller/handshakes.rs`). A session comes up only after
@@ -23,6 +23,7 @@ use crate::identity::binding::{Binding, Side};
 use crate::identity::exchange::{Proof, Role};
 use crate::identity::{EndedBy, HandshakeFailure, Name, Proven, Refused};
 use crate::trunk::own_settings;
+use crate::wire::handshake::{Fragment, Part};
 use crate::{PeerDown, PeerIdentity, PeerKey};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,7 +106,15 @@ impl CmMachine {
             Stage::Begins { .. } | Stage::Proved(_) => {
                 return self.fail_handshake(key, number, Refused::Malformed.into());
             }
-            Stage::Failed(_) => {}
+            Stage::Failed(failure) => {
+                // Both nodes have ended it.
+                let failure = *failure;
+                let is_failure = Fragment::parse(&frame).is_ok_and(|fragment| fragment.part == Part::Failure);
+                if is_failure {
+                    self.fail_handshake(key, number, failure);
+                }
+                return;
+            }
         }
         self.after_flight(session);
     }
@@ -115,12 +124,14 @@ impl CmMachine {
         let session = (key, number);
         let Some(handshake) = self.proving.handshakes.get_mut(&session) else { return };
         handshake.acknowledged = acknowledged;
-        match &handshake.stage {
-            Stage::Failed(failure) if handshake.given == acknowledged => {
-                let failure = *failure;
-                self.fail_handshake(key, number, failure);
-            }
-            _ => self.after_flight(session),
+        self.after_flight(session);
+    }
+
+    /// Returns the cause for which this node has ended a session's handshake, when the peer ends the session.
+    pub(super) fn handshake_cause(&self, key: PeerKey, number: u32) -> Option<PeerDown> {
+        match self.proving.handshakes.get(&(key, number))?.stage {
+            Stage::Failed(failure) => Some(PeerDown::Handshake(failure)),
+            _ => None,
         }
     }
 
@@ -240,7 +251,7 @@ impl CmMachine {
         }
     }
 
-    /// Sends the FAILURE of an exchange that has ended, and ends its session once that is acknowledged.
+    /// Sends the FAILURE of an exchange that has ended. The peer then ends the session.
     fn handshake_failed(&mut self, session: SessionOfPeer, failure: HandshakeFailure) {
         let ((key, number), now) = (session, self.now());
         self.after_flight(session);

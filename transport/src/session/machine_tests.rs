@@ -30,6 +30,7 @@ fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) 
 fn welcome(epoch: u64, number: u32, pollers: u16) -> Welcome {
     assert!(pollers <= MAX_POLLERS);
     Welcome {
+        is_local: false,
         features: Features::NONE,
         session: SessionName { epoch, number },
         srqs: (0..u32::from(pollers)).map(SrqNumber::new).collect(),

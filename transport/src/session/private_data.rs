@@ -460,6 +460,7 @@ mod tests {
 
     fn welcome(pollers: u32) -> Welcome {
         Welcome {
+            is_local: false,
             features: Features::NONE,
             session: SessionName { epoch: 5, number: 6 },
             srqs: (0..pollers).map(|n| SrqNumber::new(0xff_0000 + n)).collect(),
