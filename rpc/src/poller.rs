@@ -646,6 +646,10 @@ impl Rpc {
                 let calls = self.parked.up(&serves, peer);
                 self.start_all(transport, calls);
             }
+            PeerEvent::Renewed { identity } => {
+                self.context.call().up(peer, identity);
+                return;
+            }
             PeerEvent::Down { cause } => {
                 self.calls.down(transport, peer, cause);
                 self.dispatch.down(transport.now(), peer);

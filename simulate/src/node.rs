@@ -29,6 +29,8 @@ const REGIONS_OF_POLLER: u32 = 12;
 
 /// Port of the first node. Each further node listens on the next one.
 const FIRST_PORT: u16 = 7471;
+/// Time after which names are proved again.
+const RENEW_AFTER: Duration = Duration::from_secs(2);
 /// Grace period of a shutdown.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
@@ -144,9 +146,10 @@ impl SimNode {
             .rendezvous_bytes(self.plan.rendezvous_bytes);
         let options = match credentials {
             // In half of the runs processes of a host need no handshake.
-            Some(credentials) => {
-                options.credentials(credentials).exempt_local_user(self.plan.exempts_local_user)
-            }
+            Some(credentials) => options
+                .credentials(credentials)
+                .exempt_local_user(self.plan.exempts_local_user)
+                .renew_after(RENEW_AFTER),
             None => options,
         };
         let options = match self.plan.srq_depth_limit {

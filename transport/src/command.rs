@@ -50,6 +50,9 @@ pub(crate) enum Command {
     /// Send a handshake frame, after those before it.
     #[cfg(feature = "identity")]
     SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
+    /// The peer of a session has proved its names again.
+    #[cfg(feature = "identity")]
+    Renewed { peer: PeerKey, number: u32, identity: PeerIdentity },
     /// The TGTs of a session are destroyed, so nothing more is received from the peer or READ by it. The
     /// `PeerDown` that follows has the same cause.
     SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },

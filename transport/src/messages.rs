@@ -535,6 +535,11 @@ pub enum PeerEvent {
         /// Identity of the peer.
         identity: PeerIdentity,
     },
+    /// The peer of a session that is up has proved its names again. The principal is the same.
+    Renewed {
+        /// Identity of the peer.
+        identity: PeerIdentity,
+    },
     /// The session has ended, or an attempt to connect has failed. The outcome of each message in flight was
     /// reported by [`Event::Sent`] before, except for messages that wait for the next session
     /// ([`Connect::Wait`]).

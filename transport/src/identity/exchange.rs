@@ -177,6 +177,14 @@ impl Exchange {
         self.outgoing.pop_front()
     }
 
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    pub(crate) fn binding(&self) -> &Binding {
+        &self.binding
+    }
+
     /// Returns true if the peer has proved its name.
     pub(crate) fn has_peer_proved(&self) -> bool {
         matches!(self.state, State::AwaitsDone | State::Proved)

@@ -111,6 +111,9 @@ pub struct NodeOptions {
     /// Identity and trust of the node.
     #[cfg(feature = "identity")]
     pub(crate) credentials: Option<Arc<Credentials>>,
+    /// Time after which the names of a session are proved again.
+    #[cfg(feature = "identity")]
+    pub(crate) renew_after: Duration,
     /// True if a node with an identity makes sessions with peers that have none.
     #[cfg(feature = "identity")]
     pub(crate) accepts_unproven: bool,
@@ -148,6 +151,8 @@ impl Default for NodeOptions {
             #[cfg(feature = "identity")]
             credentials: None,
             #[cfg(feature = "identity")]
+            renew_after: Duration::from_secs(3600),
+            #[cfg(feature = "identity")]
             accepts_unproven: false,
         }
     }
@@ -183,6 +188,15 @@ impl NodeOptions {
     #[must_use]
     pub fn exempt_local_user(mut self, exempts: bool) -> Self {
         self.exempts_local_user = exempts;
+        self
+    }
+
+    /// Sets the time after which the names of a session are proved again. For tests and simulations.
+    #[cfg(feature = "identity")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn renew_after(mut self, time: Duration) -> Self {
+        self.renew_after = time;
         self
     }
 

@@ -166,6 +166,8 @@ pub(crate) struct OwnIdentity {
     pub(crate) handshakes_failed: AtomicU64,
     /// Sessions that came up with a proven name.
     pub(crate) sessions_proven: AtomicU64,
+    /// Repeated proofs in sessions that are up.
+    pub(crate) renewals: AtomicU64,
     /// Sessions that came up with a local user.
     pub(crate) sessions_local: AtomicU64,
     /// Sessions that came up without.
@@ -182,6 +184,7 @@ impl OwnIdentity {
             handshakes_failed: zero(),
             sessions_proven: zero(),
             sessions_local: zero(),
+            renewals: zero(),
             sessions_unproven: zero(),
         }
     }
@@ -197,10 +200,11 @@ impl OwnIdentity {
     }
 
     /// Returns the counters, by name.
-    pub(crate) fn counters(&self) -> [Counter; 5] {
+    pub(crate) fn counters(&self) -> [Counter; 6] {
         [
             ("handshakes_begun", &self.handshakes_begun),
             ("handshakes_failed", &self.handshakes_failed),
+            ("handshakes_renewed", &self.renewals),
             ("sessions_proven", &self.sessions_proven),
             ("sessions_local", &self.sessions_local),
             ("sessions_unproven", &self.sessions_unproven),

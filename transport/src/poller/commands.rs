@@ -86,6 +86,13 @@ impl Transport {
                 self.inbox.is_closing = false;
                 self.session_closed(peer, number, cause);
             }
+            #[cfg(feature = "identity")]
+            Command::Renewed { peer, number, identity } => {
+                if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot))
+                {
+                    trunk.renewed(&mut self.res, identity);
+                }
+            }
             Command::TargetDropped { target } => {
                 if let Some(pair) = self.targets.remove(target) {
                     self.res.grants.close(pair);

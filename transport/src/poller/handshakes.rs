@@ -168,8 +168,12 @@ impl Handshakes {
 }
 
 impl Transport {
-    /// Queues a handshake frame, and posts it if no other one of its session is posted.
+    /// Queues a handshake frame. It travels among the messages of a session that is up. Before, it is posted if no other
+    /// one of its session is.
     pub(super) fn send_handshake(&mut self, peer: PeerKey, number: u32, frame: Box<[u8]>) {
+        if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot)) {
+            return trunk.send_handshake(&mut self.res, frame);
+        }
         if self.handshakes.queue((peer, number), frame) {
             self.post_handshakes();
         } else {

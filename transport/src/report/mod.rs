@@ -71,7 +71,7 @@ pub struct NodeReport {
     /// All counters of the device, including those of earlier devices, and two of the node:
     /// `session_refused_unproven`, requests refused with a cookie, and `frames_of_unknown_kind`, frames ignored
     /// because this version does not know their kind. A node with an identity also has `handshakes_begun`,
-    /// `handshakes_failed`, and `sessions_proven`, `sessions_local` and `sessions_unproven`, sessions that came up with
+    /// `handshakes_failed`, `handshakes_renewed`, and `sessions_proven`, `sessions_local` and `sessions_unproven`, sessions that came up with
     /// peers that have proved a name, with local users, and with others.
     pub counters: Vec<DeviceCounter>,
     /// Budgets of the node's resources that peers use.

@@ -87,6 +87,9 @@ pub(crate) struct CmMachine {
     exempts_local_user: bool,
     #[cfg(feature = "identity")]
     pub(super) proving: Proving,
+    /// Time after which the names of a session are proved again.
+    #[cfg(feature = "identity")]
+    pub(super) renew_after: Duration,
     /// Rate of attempts that begin early because callers wait.
     pace: Pace,
     /// Watch of the node, and its next time.
@@ -137,6 +140,8 @@ impl CmMachine {
             exempts_local_user: options.exempts_local_user,
             #[cfg(feature = "identity")]
             proving: Proving::new(options.credentials.clone()),
+            #[cfg(feature = "identity")]
+            renew_after: options.renew_after,
             pace: Pace::default(),
             watch,
             socket,

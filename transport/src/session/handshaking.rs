@@ -17,15 +17,14 @@ use super::endpoints::{FirstConnection, FirstPair};
 use super::machine::{Action, FAILURE_LIMIT};
 use super::peers::PeerSession;
 use super::private_data::{Carried, Features, Hello, SPOKEN, Welcome};
-use super::proving::{PeerProof, SessionOfPeer, Stage, Start, advance};
+use super::proving::{SessionOfPeer, Stage, Start, advance, principal};
 use crate::command::Command;
 use crate::identity::binding::{Binding, Side};
 use crate::identity::exchange::{Proof, Role};
-use crate::identity::{EndedBy, HandshakeFailure, Name, Proven, Refused};
+use crate::identity::{EndedBy, HandshakeFailure, Refused};
 use crate::trunk::own_settings;
 use crate::wire::handshake::{Fragment, Part};
-use crate::{PeerDown, PeerIdentity, PeerKey};
-use std::sync::Arc;
+use crate::{PeerDown, PeerKey};
 use std::sync::atomic::Ordering;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Gid, SrqNumber, Time};
@@ -103,9 +102,8 @@ impl CmMachine {
                 Ok(false) => {}
                 Err(failure) => return self.handshake_failed(session, failure),
             },
-            Stage::Begins { .. } | Stage::Proved(_) => {
-                return self.fail_handshake(key, number, Refused::Malformed.into());
-            }
+            Stage::Begins { .. } => return self.fail_handshake(key, number, Refused::Malformed.into()),
+            Stage::Proved(_) => return self.renewal_frame(session, frame),
             Stage::Failed(failure) => {
                 // Both nodes have ended it.
                 let failure = *failure;
@@ -138,17 +136,24 @@ impl CmMachine {
     /// Reads one flight. Returns true if others wait.
     pub(super) fn prove_next(&mut self) -> bool {
         let Some(session) = self.proving.pop() else { return false };
+        let now = self.now();
         let credentials = self.proving.credentials.clone();
         if let (Some(handshake), Some(credentials)) = (self.proving.handshakes.get_mut(&session), credentials)
         {
             handshake.is_queued = false;
-            match advance(&mut handshake.stage, &credentials) {
+            let is_renewal = matches!(handshake.stage, Stage::Proved(_));
+            match advance(&mut handshake.stage, &credentials, now) {
                 Ok(is_more) => {
                     if is_more {
                         self.queue_handshake(session);
                     }
-                    self.after_flight(session);
+                    if is_renewal {
+                        self.after_renewal(session);
+                    } else {
+                        self.after_flight(session);
+                    }
                 }
+                Err(failure) if is_renewal => self.renewal_failed(session, failure),
                 Err(failure) => self.handshake_failed(session, failure),
             }
         }
@@ -170,17 +175,19 @@ impl CmMachine {
                         self.handshake_failed(session, failure);
                     }
                 }
-                Stage::Begins { .. } | Stage::Proved(_) => {}
+                Stage::Proved(_) => self.tick_live(session, now),
+                Stage::Begins { .. } => {}
             }
         }
     }
 
-    fn queue_handshake(&mut self, session: SessionOfPeer) {
+    pub(super) fn queue_handshake(&mut self, session: SessionOfPeer) {
         let now = self.now();
         let host = self.shared.hosts.of(session.0);
         let is_wanted = self.peers.get(session.0).is_some_and(|peer| peer.named);
         let is_first = is_wanted || self.peers.has_proved(host, now);
-        let class = usize::from(!is_first);
+        let is_live = self.proving.live(session).is_some();
+        let class = if is_live { 0 } else { 1 + usize::from(!is_first) };
         if !std::mem::replace(&mut self.proving.get(session).is_queued, true) {
             self.proving.queues[class].push(host, session);
         }
@@ -214,9 +221,9 @@ impl CmMachine {
         let is_sent = handshake.given == handshake.acknowledged;
         let proof = if is_sent { exchange.take_proof() } else { None };
         let timer = exchange.next_timer();
-        if let Some(Proof { proven, settings, .. }) = proof {
-            self.proving.set_timer(session, None);
-            return self.handshake_proved(session, proven, settings);
+        if let Some(proof) = proof {
+            let (role, binding) = (exchange.role(), exchange.binding().clone());
+            return self.handshake_proved(session, role, binding, proof);
         }
         self.proving.set_timer(session, timer);
         if has_proved {
@@ -238,13 +245,12 @@ impl CmMachine {
         self.drive(key, |machine, _| machine.peer_proved(number));
     }
 
-    fn handshake_proved(&mut self, session: SessionOfPeer, proven: Proven, settings: Box<[u8]>) {
+    fn handshake_proved(&mut self, session: SessionOfPeer, role: Role, binding: Binding, proof: Proof) {
         let ((key, number), now) = (session, self.now());
         self.peer_proved(key, number);
-        tracing::debug!(peer = %key, name = %proven.principal(), "the peer has proved its name");
-        let name = principal(&proven);
-        let identity = PeerIdentity::Proven(Arc::new(proven));
-        self.proving.get(session).stage = Stage::Proved(PeerProof { identity, settings: settings.into() });
+        tracing::debug!(peer = %key, name = %proof.proven.principal(), "the peer has proved its name");
+        let name = principal(&proof.proven);
+        self.live(session, role, binding, proof);
         if !self.drive(key, |machine, actions| machine.proved(now, number, &name, actions)) {
             // Another name came first.
             self.fail_handshake(key, number, Refused::OtherName.into());
@@ -265,7 +271,7 @@ impl CmMachine {
         self.count_failure();
     }
 
-    fn count_failure(&self) {
+    pub(super) fn count_failure(&self) {
         if let Some(own) = &self.shared.identity {
             own.handshakes_failed.fetch_add(1, Ordering::Relaxed);
         }
@@ -287,15 +293,6 @@ impl CmMachine {
         }
         self.drive(key, |machine, actions| machine.fail(now, number, cause, is_transient, actions));
     }
-}
-
-/// Returns the principal of a peer, with its kind.
-fn principal(proven: &Proven) -> Arc<str> {
-    let kind = match proven.principal() {
-        Name::Spiffe(_) | Name::Dns(_) => "",
-        Name::Ip(_) => "ip:",
-    };
-    format!("{kind}{}", proven.principal()).into()
 }
 
 /// Returns a side of the binding: that of the node which dialled `ini`, and to which `back` leads. `None` if its

@@ -3,7 +3,7 @@
 //! [`machine`] decides, without I/O. [`private_data`] is carried in the connection manager's messages.
 //! [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it dials ([`dialling`]),
 //! judges requests ([`requests`]) by their proof ([`proof`]), accepts them ([`accepting`]) and handles the
-//! events of connections ([`events`]) and the handshakes (`handshaking`, `proving`).
+//! events of connections ([`events`]) and the handshakes (`handshaking`, `renewing`, `proving`).
 //!
 //! Pollers learn of sessions by commands and never wait for one.
 
@@ -23,4 +23,6 @@ pub(crate) mod private_data;
 mod proof;
 #[cfg(feature = "identity")]
 mod proving;
+#[cfg(feature = "identity")]
+mod renewing;
 mod requests;

@@ -1,15 +1,18 @@
 //! Handshakes that are under way: their stages, and the order of their turns.
 //!
-//! Flights wait in two classes that alternate: sessions that the program wants and those of hosts that have proved a
-//! name, then all others. Within a class hosts take turns. `handshaking.rs` runs them.
+//! Flights wait in three classes that alternate: renewals; sessions that the program wants and those of hosts that have
+//! proved a name; all others. Within a class hosts take turns. `handshaking.rs` runs them, and `renewing.rs` those of
+//! sessions that are up.
 #![forbid(unsafe_code)]
 
 use crate::identity::binding::Binding;
 use crate::identity::exchange::{Exchange, Role};
-use crate::identity::{Credentials, HandshakeFailure};
+use crate::identity::{Credentials, HandshakeFailure, Name, Proven};
 use crate::{PeerIdentity, PeerKey};
+use rustls::pki_types::CertificateDer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use trunkline_verbs::{PeerHost, Time};
 
 /// A session: the peer and our session number.
@@ -43,9 +46,37 @@ pub(super) enum Stage {
     },
     Runs(Box<Exchange>),
     /// The peer has proved its name, and knows that this node has.
-    Proved(PeerProof),
+    Proved(Box<Live>),
     /// FAILURE is on its way to the peer.
     Failed(HandshakeFailure),
+}
+
+/// A session with a proof, which is repeated.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) proof: PeerProof,
+    pub(super) role: Role,
+    pub(super) binding: Binding,
+    /// Name that each proof must have.
+    pub(super) principal: Arc<str>,
+    /// Certificates of the peer, verified again when roots or revocation lists change.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    /// Number of the last exchange.
+    pub(super) number: u32,
+    pub(super) exchange: Option<Box<Exchange>>,
+    /// True if the next turn begins an exchange.
+    pub(super) begins: bool,
+    /// Frames of an exchange that the peer has begun.
+    pub(super) early: Vec<Box<[u8]>>,
+    pub(super) begun_at: Option<Time>,
+    /// Time at which the TLS client begins the next exchange, and at which the server takes up that of the peer.
+    pub(super) renew_at: Option<Time>,
+    pub(super) serve_at: Option<Time>,
+    /// Time at which the session ends, and the cause.
+    pub(super) ends_at: Time,
+    pub(super) ending: HandshakeFailure,
+    /// Number of renewals that failed since the last proof.
+    pub(super) failed: u8,
 }
 
 /// Parameters of an exchange.
@@ -96,7 +127,7 @@ pub(crate) struct Proving {
     pub(super) handshakes: BTreeMap<SessionOfPeer, Handshake>,
     pub(super) timers: BTreeSet<(Time, SessionOfPeer)>,
     /// Sessions by class; the class with the next turn is the first.
-    pub(super) queues: [FairQueue; 2],
+    pub(super) queues: [FairQueue; 3],
     /// Class that has the next turn.
     next: usize,
 }
@@ -125,7 +156,7 @@ impl Proving {
     /// Returns the proof of a session; `None` if it has none.
     pub(super) fn proof(&self, session: SessionOfPeer) -> Option<PeerProof> {
         match &self.handshakes.get(&session)?.stage {
-            Stage::Proved(proof) => Some(proof.clone()),
+            Stage::Proved(live) => Some(live.proof.clone()),
             _ => None,
         }
     }
@@ -142,9 +173,41 @@ impl Proving {
 
     /// Takes the session that has the next turn.
     pub(super) fn pop(&mut self) -> Option<SessionOfPeer> {
-        let class = if self.queues[self.next].is_empty() { 1 - self.next } else { self.next };
-        self.next = 1 - class;
+        let classes = self.queues.len();
+        let mut turns = (self.next..self.next + classes).map(|class| class % classes);
+        let class = turns.find(|class| !self.queues[*class].is_empty())?;
+        self.next = (class + 1) % classes;
         self.queues[class].pop()
+    }
+
+    /// Returns a session with a proof.
+    pub(super) fn live(&mut self, session: SessionOfPeer) -> Option<&mut Live> {
+        match &mut self.handshakes.get_mut(&session)?.stage {
+            Stage::Proved(live) => Some(live),
+            _ => None,
+        }
+    }
+
+    pub(super) fn renewing(&self, session: SessionOfPeer) -> Option<&Live> {
+        match &self.handshakes.get(&session)?.stage {
+            Stage::Proved(live) => Some(live),
+            _ => None,
+        }
+    }
+
+    /// Iterates over the sessions whose proof is being repeated.
+    pub(super) fn renewals(&self) -> impl Iterator<Item = &Live> {
+        let live = self.handshakes.values().filter_map(|one| match &one.stage {
+            Stage::Proved(live) => Some(&**live),
+            _ => None,
+        });
+        live.filter(|live| live.exchange.is_some() || live.begins)
+    }
+
+    /// Returns all sessions with a proof.
+    pub(super) fn live_sessions(&self) -> Vec<SessionOfPeer> {
+        let live = self.handshakes.iter().filter(|(_, one)| matches!(one.stage, Stage::Proved(_)));
+        live.map(|(session, _)| *session).collect()
     }
 
     pub(super) fn set_timer(&mut self, session: SessionOfPeer, timer: Option<Time>) {
@@ -169,23 +232,53 @@ impl Proving {
     }
 }
 
+/// Returns the principal of a peer, with its kind.
+pub(super) fn principal(proven: &Proven) -> Arc<str> {
+    let kind = match proven.principal() {
+        Name::Spiffe(_) | Name::Dns(_) => "",
+        Name::Ip(_) => "ip:",
+    };
+    format!("{kind}{}", proven.principal()).into()
+}
+
+/// Time limit of the first flight of a renewal.
+const RENEWAL: Duration = Duration::from_secs(60);
+
 /// Begins an exchange, or reads the flight that is whole. Returns true if another one is.
-pub(super) fn advance(stage: &mut Stage, credentials: &Arc<Credentials>) -> Result<bool, HandshakeFailure> {
+pub(super) fn advance(
+    stage: &mut Stage,
+    credentials: &Arc<Credentials>,
+    now: Time,
+) -> Result<bool, HandshakeFailure> {
     match stage {
         Stage::Begins { start, early } => {
             let Some(start) = start.take() else { return Ok(false) };
             let Start { role, binding, deadline } = *start;
             let early = std::mem::take(early);
-            let exchange = Exchange::new(role, credentials, binding, 0, deadline)?;
-            *stage = Stage::Runs(Box::new(exchange));
+            let exchange = Box::new(Exchange::new(role, credentials, binding, 0, deadline)?);
+            *stage = Stage::Runs(exchange);
             let Stage::Runs(exchange) = stage else { return Ok(false) };
-            let mut is_whole = false;
-            for frame in early {
-                is_whole |= exchange.handle(frame)?;
-            }
-            Ok(is_whole)
+            feed(exchange, early)
         }
+        Stage::Proved(live) if live.begins => {
+            live.begins = false;
+            let (role, binding, deadline) = (live.role, live.binding.clone(), now + RENEWAL);
+            let early = std::mem::take(&mut live.early);
+            let exchange = Exchange::new(role, credentials, binding, live.number, deadline)?;
+            live.begun_at = Some(now);
+            feed(live.exchange.insert(Box::new(exchange)), early)
+        }
+        Stage::Proved(live) => live.exchange.as_mut().map_or(Ok(false), |exchange| exchange.advance()),
         Stage::Runs(exchange) => exchange.advance(),
-        Stage::Proved(_) | Stage::Failed(_) => Ok(false),
+        Stage::Failed(_) => Ok(false),
     }
+}
+
+/// Hands an exchange the frames that came before it began. Returns true if a flight is whole.
+fn feed(exchange: &mut Exchange, early: Vec<Box<[u8]>>) -> Result<bool, HandshakeFailure> {
+    let mut is_whole = false;
+    for frame in early {
+        is_whole |= exchange.handle(frame)?;
+    }
+    Ok(is_whole)
 }

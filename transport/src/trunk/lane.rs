@@ -40,6 +40,9 @@ pub(super) struct Lane {
     /// Index of the queue that sends next.
     turn: usize,
     pub(super) fins: VecDeque<Fin>,
+    /// Handshake frames, between pollers 0.
+    #[cfg(feature = "identity")]
+    pub(super) handshake: VecDeque<Box<[u8]>>,
     /// Number of unacknowledged credit frames.
     pub(super) credits_out: u8,
     /// Number of requests without a FIN, and how many of them are ordered.
@@ -65,6 +68,8 @@ impl Lane {
             queues: Default::default(),
             turn: SMALL,
             fins: VecDeque::new(),
+            #[cfg(feature = "identity")]
+            handshake: VecDeque::new(),
             credits_out: 0,
             requests_out: 0,
             ordered_out: 0,
@@ -163,7 +168,7 @@ impl Lane {
         self.fins.push_back(fin);
     }
 
-    fn begin_to_wait(&mut self, now_ms: u64) {
+    pub(super) fn begin_to_wait(&mut self, now_ms: u64) {
         if self.is_empty() && self.requests_out == 0 {
             self.took_ms = now_ms;
         }
@@ -194,6 +199,10 @@ impl Lane {
 
     /// Returns true if nothing waits to leave.
     pub(super) fn is_empty(&self) -> bool {
+        #[cfg(feature = "identity")]
+        if !self.handshake.is_empty() {
+            return false;
+        }
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }
 

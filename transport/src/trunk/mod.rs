@@ -46,6 +46,8 @@ pub(crate) use resources::{ReceiveRoom, Resources, SendRoom};
 #[cfg(feature = "identity")]
 pub(crate) use sending::own_settings;
 
+#[cfg(feature = "identity")]
+use crate::PeerEvent;
 use crate::PeerIdentity;
 use crate::PeerKey;
 use crate::PollerIndex;
@@ -61,6 +63,10 @@ use rendezvous::{READS_OUT, Sinks, Sources};
 use std::sync::Arc;
 use timers::Silence;
 
+/// Maximum number of handshake frames that wait for credit: those of two exchanges.
+#[cfg(feature = "identity")]
+const MOST_HANDSHAKE: usize = 24;
+
 /// A trunk of one session.
 #[derive(Debug)]
 pub(crate) struct Trunk {
@@ -73,6 +79,9 @@ pub(crate) struct Trunk {
     /// The peer's incarnation.
     epoch: u64,
     identity: PeerIdentity,
+    /// Seconds of the last ten in which handshake frames came, and the number of those frames.
+    #[cfg(feature = "identity")]
+    handshakes: (u64, u8),
     /// Settings to which the peer has bound itself.
     bound_settings: Option<Arc<[u8]>>,
     /// Limits of the peer, known once its settings have come: message and frame size in bytes, and announced
@@ -130,6 +139,8 @@ impl Trunk {
             lanes: srqs.into_iter().zip(pairs).map(lane).collect(),
             epoch: session.epoch,
             identity: session.identity,
+            #[cfg(feature = "identity")]
+            handshakes: (0, 0),
             bound_settings: session.settings,
             max_message: 0,
             max_frame: 0,
@@ -144,6 +155,26 @@ impl Trunk {
             silence: Silence::new(res.time.now_ms(), session.is_accepted),
             rests: true,
             marked: false,
+        }
+    }
+
+    /// Notes that the peer has proved its names again.
+    #[cfg(feature = "identity")]
+    pub(crate) fn renewed(&mut self, res: &mut Resources, identity: PeerIdentity) {
+        self.identity = identity.clone();
+        if self.is_live() && self.settings().is_some() {
+            res.events.peer(self.peer, PeerEvent::Renewed { identity });
+        }
+    }
+
+    /// Queues a handshake frame in the lane of the peer's poller 0.
+    #[cfg(feature = "identity")]
+    pub(crate) fn send_handshake(&mut self, res: &mut Resources, frame: Box<[u8]>) {
+        if let Some(lane) = self.lanes.first_mut().filter(|lane| lane.handshake.len() < MOST_HANDSHAKE) {
+            lane.begin_to_wait(res.time.now_ms());
+            lane.last = None;
+            lane.handshake.push_back(frame);
+            self.mark(res);
         }
     }
 

@@ -2,12 +2,22 @@
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
+#[cfg(feature = "identity")]
+use crate::PeerIdentity;
 use crate::buffer::Received;
+#[cfg(feature = "identity")]
+use crate::command::CmCommand;
 use crate::wire::frame::{FrameError, FrameKind, HANDSHAKE, Header};
+#[cfg(feature = "identity")]
+use crate::wire::handshake::{FRAGMENT, HANDSHAKE_FRAME};
 use crate::wire::settings::Settings;
 use crate::wire::{BUNDLE_BYTES, BUNDLED_BYTES};
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
+
+/// Maximum number of handshake frames of a peer in ten seconds: those of two exchanges.
+#[cfg(feature = "identity")]
+const MOST_HANDSHAKES: u8 = 24;
 
 impl Trunk {
     /// Applies the positions in the header of a frame from the peer's poller `lane`. Returns true if a message
@@ -85,9 +95,42 @@ impl Trunk {
                 Ok(())
             }
             FrameKind::Credit | FrameKind::Message | FrameKind::Bundle => Ok(()),
-            // Sessions that are up have no handshakes yet.
+            #[cfg(feature = "identity")]
+            FrameKind::Handshake => self.take_handshake(res, lane, &frame),
+            #[cfg(not(feature = "identity"))]
             FrameKind::Handshake => Err(FrameError::Kind(HANDSHAKE)),
         }
+    }
+
+    /// Takes a frame of a renewal: a copy goes to the CM machine.
+    #[cfg(feature = "identity")]
+    #[cold]
+    fn take_handshake(
+        &mut self,
+        res: &mut Resources,
+        lane: usize,
+        frame: &Received,
+    ) -> Result<(), FrameError> {
+        if !matches!(self.identity, PeerIdentity::Proven(_)) {
+            return Err(FrameError::Kind(HANDSHAKE));
+        }
+        if lane != 0 || res.index.0 != 0 {
+            return Err(FrameError::Broken("handshake frame from or to another poller than 0"));
+        }
+        let tens = res.time.now_ms() / 10_000;
+        let (when, count) = self.handshakes;
+        let count = if when == tens { count } else { 0 };
+        if count >= MOST_HANDSHAKES {
+            return Err(FrameError::Broken("more handshake frames than two renewals have"));
+        }
+        self.handshakes = (tens, count + 1);
+        let frame = frame.as_ref();
+        if !(FRAGMENT..=HANDSHAKE_FRAME).contains(&frame.len()) {
+            return Err(FrameError::Broken("handshake frame of an invalid length"));
+        }
+        let (peer, number, frame) = (self.peer, self.number, frame.into());
+        res.shared.cm.command(CmCommand::Handshake { peer, number, frame });
+        Ok(())
     }
 
     /// Takes the settings of the peer's poller `lane`. The first one to send them brings the session up for

@@ -203,6 +203,8 @@ impl Trunk {
         for lane in 0..self.lanes.len() {
             self.stage_settings(res, lane);
             self.stage_fins(res, lane);
+            #[cfg(feature = "identity")]
+            self.stage_handshake(res, lane);
             self.stage_queued(res, lane);
         }
         self.stage_reads(res);
@@ -302,6 +304,15 @@ impl Trunk {
                 return;
             }
             self.lanes[lane].fins.drain(..count);
+        }
+    }
+
+    #[cfg(feature = "identity")]
+    fn stage_handshake(&mut self, res: &mut Resources, lane: usize) {
+        while let Some(frame) = self.lanes[lane].handshake.pop_front() {
+            if self.stage(res, lane, false, &Parts::own(&[&frame]), Record::Fin).is_none() {
+                return self.lanes[lane].handshake.push_front(frame);
+            }
         }
     }
 

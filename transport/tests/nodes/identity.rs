@@ -1,14 +1,15 @@
 //! Nodes with identities: sessions after a handshake, and refusals as both sides see them.
 
-use crate::common::{ECHO, Job, SIZES, TestNode, over_udp, pattern};
+use crate::common::{ECHO, Happened, Job, SIZES, TestNode, over_udp, pattern};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
     PKCS_ED25519, date_time_ymd,
 };
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 use trunkline_transport::identity::{Credentials, Identity, Level, Trust};
-use trunkline_transport::{Connections, NodeOptions, PeerDown, PeerIdentity};
+use trunkline_transport::{Connections, NodeOptions, PeerDown, PeerEvent, PeerIdentity};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -150,5 +151,38 @@ fn processes_of_this_user_need_no_handshake_unless_a_side_demands_it() {
         let mut client = TestNode::start(client, 1);
         client.echoes(&server, &[10]);
         assert_eq!(proven(&mut server), "a.example");
+    }
+}
+
+#[test]
+fn names_are_proved_again_in_a_live_session_while_messages_flow() {
+    let root = authority("root");
+    let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
+    for connections in [Connections::Xrc, Connections::Rc] {
+        let often = |own| node(own).connections(connections).renew_after(Duration::from_secs(1));
+        let mut server = TestNode::start(often(&b), 2);
+        let mut client = TestNode::start(often(&a), 2);
+        let peer = client.connect(0, server.address);
+        let mut renewed = 0;
+        let mut token = 0;
+        while renewed < 6 {
+            client.send(0, peer, &[ECHO], pattern(20_000 * (token as usize % 2), 3), token);
+            client.message();
+            token += 1;
+            client.take_passed(|event| match event {
+                Happened::Peer(_, PeerEvent::Renewed { identity: PeerIdentity::Proven(proven) }) => {
+                    assert_eq!(proven.principal().to_string(), "b.example");
+                    renewed += 1;
+                }
+                Happened::Peer(_, PeerEvent::Down { cause }) => panic!("{cause}"),
+                _ => {}
+            });
+        }
+        let counted = |node: &TestNode| {
+            let counters = node.report().counters;
+            counters.iter().find(|counter| counter.name == "handshakes_renewed").unwrap().value
+        };
+        assert!(counted(&server) >= 2, "{}", counted(&server));
+        assert_eq!(server.identity().to_string(), "a.example");
     }
 }

@@ -354,6 +354,7 @@ impl Connector {
         let has_drained = self.routes.is_draining(peer);
         match event {
             PeerEvent::Up { epoch, .. } => self.routes.up(peer, epoch),
+            PeerEvent::Renewed { .. } => return,
             PeerEvent::Down { .. } => self.routes.down(peer),
         }
         let mut concerned = Vec::new();
@@ -383,6 +384,7 @@ impl Connector {
                     let step = round.down(transport, &self.routes, peer, *cause, connect);
                     self.follow(transport, id, step);
                 }
+                (_, PeerEvent::Renewed { .. }) => {}
                 // The peer has come back by itself.
                 (None, PeerEvent::Up { .. }) => self.follow(transport, id, Step::Won(peer)),
                 (None, PeerEvent::Down { cause }) => {

@@ -19,7 +19,7 @@ impl Peer {
     fn session(&self) -> SessionNumber {
         let up = self.events().into_iter().rev().find_map(|(_, event)| match event {
             PeerEvent::Up { session, .. } => Some(session),
-            PeerEvent::Down { .. } => None,
+            PeerEvent::Renewed { .. } | PeerEvent::Down { .. } => None,
         });
         up.expect("one is up")
     }

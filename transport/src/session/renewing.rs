@@ -1,0 +1,273 @@
+//! Renewals: handshakes that repeat the proof of names in a live session, and the end of certificates.
+//!
+//! The TLS client begins one after an hour, before either certificate ends, after its own credentials have changed, and when
+//! the server asks by RENEW. Frames travel among calls, in the lane of the pollers 0. A renewal that fails is repeated; the
+//! session ends with the peer's certificate. `docs/security.md`, *Renewal*, has the rules.
+#![forbid(unsafe_code)]
+
+use super::cm_machine::CmMachine;
+use super::proving::{Live, PeerProof, SessionOfPeer, Stage, principal};
+use crate::command::Command;
+use crate::identity::binding::Binding;
+use crate::identity::exchange::{Proof, Role};
+use crate::identity::{Credentials, HandshakeFailure, Refused};
+use crate::wire::handshake::{Fragment, Part};
+use crate::{PeerDown, PeerIdentity};
+use rustls::pki_types::UnixTime;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// Minimum time between two exchanges of a session.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Pause before a renewal that failed, or found too many others, is repeated.
+const AGAIN: Duration = Duration::from_secs(60);
+const BUSY: Duration = Duration::from_secs(1);
+/// Number of repetitions before the next renewal is that of the next hour.
+const REPETITIONS: u8 = 2;
+/// Time in which a peer must renew a certificate that no longer leads to a root.
+const GRACE: Duration = Duration::from_secs(60);
+/// Time after a FAILURE that ends the session, in which the peer learns the cause.
+const FAILURE: Duration = Duration::from_secs(1);
+/// Maximum number of renewals that run at once, of all sessions and of one principal.
+const RENEWALS: usize = 64;
+const RENEWALS_OF_ONE: usize = 4;
+/// Maximum number of frames that wait for a turn: a ClientHello, and a FAILURE.
+const EARLY_FRAMES: usize = 4;
+
+impl CmMachine {
+    /// Notes the outcome of a session's first handshake.
+    pub(super) fn live(&mut self, session: SessionOfPeer, role: Role, binding: Binding, proof: Proof) {
+        let Proof { proven, chain, exported, settings } = proof;
+        let binding = Binding { previous: Some(exported.into_session([]).previous), ..binding };
+        let (principal, ends) = (principal(&proven), proven.not_after());
+        let identity = PeerIdentity::Proven(Arc::new(proven));
+        let live = Live {
+            proof: PeerProof { identity, settings: settings.into() },
+            role,
+            binding,
+            principal,
+            chain,
+            number: 0,
+            exchange: None,
+            begins: false,
+            early: Vec::new(),
+            begun_at: None,
+            renew_at: None,
+            serve_at: None,
+            ends_at: Time::MAX,
+            ending: Refused::Expired.into(),
+            failed: 0,
+        };
+        self.proving.get(session).stage = Stage::Proved(Box::new(live));
+        self.schedule(session, ends);
+    }
+
+    /// Sets the times of the next renewal and of the end, after a proof that is valid until `ends`.
+    fn schedule(&mut self, session: SessionOfPeer, ends: UnixTime) {
+        let (now, random) = (self.now(), self.shared.runtime.random());
+        let Some(credentials) = self.proving.credentials.clone() else { return };
+        let left = |until: UnixTime| left(&credentials, until);
+        let hour = self.renew_after;
+        // A random tenth less, so that a node's sessions are not renewed at once.
+        let part = u32::try_from(random % 1024).unwrap_or(0);
+        let regular = hour - hour * part / 10_240;
+        let (theirs, own) = (left(ends), left(credentials.not_after));
+        let Some(live) = self.proving.live(session) else { return };
+        live.ends_at = now + theirs;
+        live.failed = 0;
+        if live.role == Role::Client {
+            let before_the_end = theirs.min(own) * 9 / 10;
+            live.renew_at = Some(now + regular.min(before_the_end).max(INTERVAL.min(hour)));
+        }
+        self.set_live_timer(session);
+    }
+
+    fn set_live_timer(&mut self, session: SessionOfPeer) {
+        let Some(live) = self.proving.live(session) else { return };
+        let exchange = live.exchange.as_ref().and_then(|exchange| exchange.next_timer());
+        let timer = [live.renew_at, live.serve_at, exchange].into_iter().flatten().min();
+        let timer = timer.map_or(live.ends_at, |at| at.min(live.ends_at));
+        self.proving.set_timer(session, Some(timer));
+    }
+
+    /// Takes new credentials. Live sessions are renewed, and end if their certificates are revoked.
+    pub(super) fn take_credentials(&mut self, credentials: &Arc<Credentials>) {
+        self.proving.credentials = Some(Arc::clone(credentials));
+        let now = self.now();
+        let date = credentials.client.time_provider.current_time();
+        for session in self.proving.live_sessions() {
+            let Some(live) = self.proving.live(session) else { continue };
+            match date.map_or(Err(Refused::Malformed), |date| credentials.verifier.check(&live.chain, date)) {
+                Ok(_) => {}
+                Err(cause @ Refused::Revoked) => {
+                    self.end_live(session, cause.into());
+                    continue;
+                }
+                Err(cause) => {
+                    (live.ends_at, live.ending) = (live.ends_at.min(now + GRACE), cause.into());
+                }
+            }
+            self.ask_for_renewal(session);
+            self.set_live_timer(session);
+        }
+    }
+
+    /// Begins a renewal, or asks the TLS client to.
+    fn ask_for_renewal(&mut self, (key, number): SessionOfPeer) {
+        let (now, interval) = (self.now(), INTERVAL.min(self.renew_after));
+        let Some(live) = self.proving.live((key, number)).filter(|live| live.exchange.is_none()) else {
+            return;
+        };
+        if live.role == Role::Client {
+            let earliest = live.begun_at.map_or(now, |begun| begun + interval);
+            live.renew_at = Some(earliest.max(now));
+            return;
+        }
+        let next = live.number.wrapping_add(1);
+        for fragment in Fragment::all(next, false, Part::Renew, &[]) {
+            let frame = fragment.emit().into();
+            self.shared.pollers[0].command(Command::SendHandshake { peer: key, number, frame });
+        }
+    }
+
+    /// Takes a handshake frame of a session that has a proof.
+    pub(super) fn renewal_frame(&mut self, session: SessionOfPeer, frame: Box<[u8]>) {
+        let (now, interval) = (self.now(), INTERVAL.min(self.renew_after * 9 / 10));
+        let Some(live) = self.proving.live(session) else { return };
+        let Ok(Fragment { exchange: number, part, .. }) = Fragment::parse(&frame) else {
+            return self.end_live(session, Refused::Malformed.into());
+        };
+        match &mut live.exchange {
+            Some(exchange) if live.number == number => match exchange.handle(frame) {
+                Ok(true) => self.queue_handshake(session),
+                Ok(false) => self.after_renewal(session),
+                Err(failure) => self.renewal_failed(session, failure),
+            },
+            None if live.role == Role::Client && part == Part::Renew && number > live.number => {
+                self.ask_for_renewal(session);
+                self.set_live_timer(session);
+            }
+            _ if live.role == Role::Server && part == Part::Tls && number >= live.number => {
+                if number > live.number {
+                    // The next exchange. The client has ended the one before.
+                    (live.number, live.exchange) = (number, None);
+                    live.early.clear();
+                    live.serve_at = Some(live.begun_at.map_or(now, |begun| now.max(begun + interval)));
+                }
+                if live.early.len() < EARLY_FRAMES && live.serve_at.is_some() {
+                    live.early.push(frame);
+                }
+                self.set_live_timer(session);
+            }
+            // Of an exchange that has ended.
+            _ => {}
+        }
+    }
+
+    /// Handles the timer of a session that has a proof.
+    pub(super) fn tick_live(&mut self, session: SessionOfPeer, now: Time) {
+        let can_begin = self.has_room_for_renewal(session);
+        let Some(live) = self.proving.live(session) else { return };
+        if live.ends_at <= now {
+            let ending = live.ending;
+            return self.end_live(session, ending);
+        }
+        if let Some(Err(failure)) = live.exchange.as_mut().map(|exchange| exchange.handle_timer(now)) {
+            return self.renewal_failed(session, failure);
+        }
+        let is_due = |at: &mut Option<Time>| {
+            let is_due = at.is_some_and(|at| at <= now);
+            if is_due {
+                *at = (!can_begin).then(|| now + BUSY);
+            }
+            is_due && can_begin
+        };
+        if is_due(&mut live.renew_at) && live.exchange.is_none() {
+            (live.begins, live.number) = (true, live.number.wrapping_add(1));
+            self.queue_handshake(session);
+        } else if is_due(&mut live.serve_at) {
+            live.begins = true;
+            self.queue_handshake(session);
+        }
+        self.set_live_timer(session);
+    }
+
+    fn has_room_for_renewal(&self, session: SessionOfPeer) -> bool {
+        let Some(own) = self.proving.renewing(session) else { return false };
+        let (mut all, mut of_one) = (0, 0);
+        for live in self.proving.renewals() {
+            all += 1;
+            of_one += usize::from(live.principal == own.principal);
+        }
+        all < RENEWALS && of_one < RENEWALS_OF_ONE
+    }
+
+    /// Sends the frames of a renewal, and takes its outcome.
+    pub(super) fn after_renewal(&mut self, session: SessionOfPeer) {
+        let ((key, number), now) = (session, self.now());
+        let Some(live) = self.proving.live(session) else { return };
+        let Some(exchange) = &mut live.exchange else { return };
+        if let Some(proven) = exchange.proven() {
+            if principal(proven) != live.principal {
+                let failure = exchange.fail(Refused::RenewedName);
+                return self.renewal_failed(session, failure);
+            }
+            exchange.confirm(now);
+        }
+        while let Some(frame) = exchange.poll_frame() {
+            self.shared.pollers[0].command(Command::SendHandshake { peer: key, number, frame });
+        }
+        let Some(Proof { proven, chain, exported, .. }) = exchange.take_proof() else {
+            return self.set_live_timer(session);
+        };
+        let ends = proven.not_after();
+        let identity = PeerIdentity::Proven(Arc::new(proven));
+        (live.exchange, live.chain) = (None, chain);
+        live.binding.previous = Some(exported.into_session([]).previous);
+        live.proof.identity = identity.clone();
+        live.ending = Refused::Expired.into();
+        tracing::debug!(peer = %key, exchange = live.number, "the names of a session are proved again");
+        if let Some(own) = &self.shared.identity {
+            own.renewals.fetch_add(1, Ordering::Relaxed);
+        }
+        self.tell(|| Command::Renewed { peer: key, number, identity: identity.clone() });
+        self.schedule(session, ends);
+    }
+
+    /// Ends a renewal. It is repeated, unless its cause ends the session.
+    pub(super) fn renewal_failed(&mut self, session: SessionOfPeer, failure: HandshakeFailure) {
+        let ((key, number), now, hour) = (session, self.now(), self.renew_after);
+        self.count_failure();
+        let Some(live) = self.proving.live(session) else { return };
+        if let Some(mut exchange) = live.exchange.take() {
+            while let Some(frame) = exchange.poll_frame() {
+                self.shared.pollers[0].command(Command::SendHandshake { peer: key, number, frame });
+            }
+        }
+        (live.begins, live.serve_at) = (false, None);
+        live.early.clear();
+        tracing::warn!(peer = %key, cause = %failure, "the names of a session were not proved again");
+        if matches!(failure.cause(), Refused::Binding | Refused::Malformed | Refused::RenewedName) {
+            (live.ends_at, live.ending) = (now + FAILURE, failure);
+        } else if live.role == Role::Client {
+            live.failed = live.failed.saturating_add(1);
+            let pause = if live.failed <= REPETITIONS { AGAIN } else { hour.max(AGAIN) };
+            live.renew_at = Some(now + pause);
+        }
+        self.set_live_timer(session);
+    }
+
+    fn end_live(&mut self, (key, number): SessionOfPeer, failure: HandshakeFailure) {
+        let (now, cause) = (self.now(), PeerDown::Handshake(failure));
+        self.drive(key, |machine, actions| machine.fail(now, number, cause, false, actions));
+    }
+}
+
+/// Returns the time until a date, by the node's calendar.
+fn left(credentials: &Credentials, until: UnixTime) -> Duration {
+    let date = credentials.client.time_provider.current_time();
+    let left = date.map_or(0, |date| until.as_secs().saturating_sub(date.as_secs()));
+    Duration::from_secs(left)
+}
