@@ -43,11 +43,15 @@
 //! If a handshake fails, calls fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated) with the cause, and have not
 //! run. After too many handshakes or a time-out they fail as `Unavailable`, because a repetition can succeed.
 
+use crate::node::files::{CredentialFiles, Files, LOOK_EVERY, Source, Sources};
+use crate::node::start_error::StartError;
+use crate::server::policy::PolicyFile;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trunkline_transport::NodeOptions;
 pub use trunkline_transport::PeerIdentity;
-use trunkline_transport::identity::Credentials;
 pub use trunkline_transport::identity::{
     Expected, HandshakeFailure, Identity, IdentityError, InvalidName, Level, Name, Proven, Refused, Trust,
 };
@@ -69,45 +73,66 @@ pub enum BadIdentity {
     #[error("its certificate is not valid yet: correct the clock of this host, or that of the issuer")]
     NotYetValid,
     /// The identity or the trust cannot be used.
-    #[error(transparent)]
+    #[error("{0}; `trunkctl keys show` lists the faults of PEM files")]
     Unusable(IdentityError),
+    /// A file cannot be read.
+    #[error("{0}: give the path of a regular file that the user of this node can read")]
+    Unreadable(io::Error),
+    /// A file of the identity or of the trust has this problem.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause, with its remedy.
+        cause: Box<BadIdentity>,
+    },
 }
 
-/// Settings of a node's identity.
+/// Settings of a node's identity, and of files that it reads again.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) identity: Option<Identity>,
-    pub(crate) trust: Option<Trust>,
+    /// Certificates and key.
+    pub(crate) identity: Option<Source<Identity, [PathBuf; 2]>>,
+    pub(crate) trust: Option<Source<Trust, PathBuf>>,
+    pub(crate) revocation_lists: Vec<PathBuf>,
     /// Lowest level of sessions, if the program has set it.
     pub(crate) accept: Option<Level>,
+    pub(crate) policy: Option<PathBuf>,
+    /// Time between two looks at the files, if a test has set it.
+    pub(crate) look_every: Option<Duration>,
 }
 
 impl Settings {
-    /// Makes the credentials and gives them to the transport.
-    pub(crate) fn apply(self, options: NodeOptions) -> Result<NodeOptions, BadIdentity> {
+    /// Reads the files, makes the credentials and gives them to the transport.
+    pub(crate) fn apply(self, options: NodeOptions) -> Result<(NodeOptions, Files), StartError> {
+        let policy = self.policy.as_ref().map(PolicyFile::open).transpose().map_err(StartError::BadPolicy)?;
+        let every = self.look_every.unwrap_or(LOOK_EVERY);
+        let (options, credentials) = self.apply_identity(options).map_err(StartError::BadIdentity)?;
+        Ok((options, Files { credentials, policy, every }))
+    }
+
+    fn apply_identity(
+        self,
+        options: NodeOptions,
+    ) -> Result<(NodeOptions, Option<CredentialFiles>), BadIdentity> {
         let (identity, trust) = match (self.identity, self.trust) {
             (Some(identity), Some(trust)) => (identity, trust),
             (Some(_), None) => return Err(BadIdentity::NoTrust),
-            (None, None) if self.accept.is_none_or(|lowest| lowest == Level::None) => return Ok(options),
+            (None, None)
+                if self.revocation_lists.is_empty()
+                    && self.accept.is_none_or(|lowest| lowest == Level::None) =>
+            {
+                return Ok((options, None));
+            }
             (None, _) => return Err(BadIdentity::NoIdentity),
         };
-        let credentials = Credentials::of_system(&identity, &trust).map_err(BadIdentity::Unusable)?;
-        match credentials.check_own() {
-            Ok(_) => {}
-            Err(Refused::Expired) => {
-                let end = Duration::from_secs(credentials.not_after.as_secs());
-                return Err(BadIdentity::Expired(UNIX_EPOCH + end));
-            }
-            Err(Refused::NotYetValid) => return Err(BadIdentity::NotYetValid),
-            Err(cause) => {
-                tracing::warn!(%cause, "peers with the trust of this node would refuse its certificate")
-            }
-        }
+        let sources = Sources { identity, trust, revocation_lists: self.revocation_lists };
+        let (files, credentials) = CredentialFiles::open(sources)?;
         let lowest = self.accept.unwrap_or(Level::Encrypted);
         if lowest == Level::None {
             tracing::warn!("this node accepts peers that have proved no name: accept(Level::None)");
         }
-        Ok(options.credentials(Arc::new(credentials)).accept(lowest))
+        Ok((options.credentials(Arc::new(credentials)).accept(lowest), files))
     }
 }
 
