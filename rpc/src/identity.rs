@@ -43,14 +43,9 @@
 //! If a handshake fails, calls fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated) with the cause, and have not
 //! run. After too many handshakes or a time-out they fail as `Unavailable`, because a repetition can succeed.
 
-use crate::node::files::{CredentialFiles, Files, LOOK_EVERY, Source, Sources};
-use crate::node::start_error::StartError;
-use crate::server::policy::PolicyFile;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trunkline_transport::NodeOptions;
+use std::time::{SystemTime, UNIX_EPOCH};
 pub use trunkline_transport::PeerIdentity;
 pub use trunkline_transport::identity::{
     Expected, HandshakeFailure, Identity, IdentityError, InvalidName, Level, Name, Proven, Refused, Trust,
@@ -84,56 +79,8 @@ pub enum BadIdentity {
         /// Path of the file.
         path: PathBuf,
         /// Cause, with its remedy.
-        cause: Box<BadIdentity>,
+        cause: Box<Self>,
     },
-}
-
-/// Settings of a node's identity, and of files that it reads again.
-#[derive(Debug, Default)]
-pub(crate) struct Settings {
-    /// Certificates and key.
-    pub(crate) identity: Option<Source<Identity, [PathBuf; 2]>>,
-    pub(crate) trust: Option<Source<Trust, PathBuf>>,
-    pub(crate) revocation_lists: Vec<PathBuf>,
-    /// Lowest level of sessions, if the program has set it.
-    pub(crate) accept: Option<Level>,
-    pub(crate) policy: Option<PathBuf>,
-    /// Time between two looks at the files, if a test has set it.
-    pub(crate) look_every: Option<Duration>,
-}
-
-impl Settings {
-    /// Reads the files, makes the credentials and gives them to the transport.
-    pub(crate) fn apply(self, options: NodeOptions) -> Result<(NodeOptions, Files), StartError> {
-        let policy = self.policy.as_ref().map(PolicyFile::open).transpose().map_err(StartError::BadPolicy)?;
-        let every = self.look_every.unwrap_or(LOOK_EVERY);
-        let (options, credentials) = self.apply_identity(options).map_err(StartError::BadIdentity)?;
-        Ok((options, Files { credentials, policy, every }))
-    }
-
-    fn apply_identity(
-        self,
-        options: NodeOptions,
-    ) -> Result<(NodeOptions, Option<CredentialFiles>), BadIdentity> {
-        let (identity, trust) = match (self.identity, self.trust) {
-            (Some(identity), Some(trust)) => (identity, trust),
-            (Some(_), None) => return Err(BadIdentity::NoTrust),
-            (None, None)
-                if self.revocation_lists.is_empty()
-                    && self.accept.is_none_or(|lowest| lowest == Level::None) =>
-            {
-                return Ok((options, None));
-            }
-            (None, _) => return Err(BadIdentity::NoIdentity),
-        };
-        let sources = Sources { identity, trust, revocation_lists: self.revocation_lists };
-        let (files, credentials) = CredentialFiles::open(sources)?;
-        let lowest = self.accept.unwrap_or(Level::Encrypted);
-        if lowest == Level::None {
-            tracing::warn!("this node accepts peers that have proved no name: accept(Level::None)");
-        }
-        Ok((options.credentials(Arc::new(credentials)).accept(lowest), files))
-    }
 }
 
 /// Returns the day of a time after 1970 in UTC, as in 2027-01-31.
@@ -153,6 +100,7 @@ fn date(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn dates_are_those_of_the_calendar() {

@@ -2,7 +2,7 @@
 //! thread that compares their versions, and reads those that have changed. Files that cannot be used leave the earlier ones
 //! in force.
 
-use crate::identity::{BadIdentity, Identity, IdentityError, Refused, Trust};
+use crate::identity::{BadIdentity, Identity, IdentityError, Level, Refused, Trust};
 use crate::node::fork_lock::Lock;
 use crate::node::start_error::StartError;
 use crate::server::policy::{MAX_BYTES, PolicyFile, Stamp, open_bounded};
@@ -13,11 +13,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, UNIX_EPOCH};
 use trunkline_machine::{Machine, Running, Runtime, Turn};
+use trunkline_transport::NodeOptions;
 use trunkline_transport::identity::Credentials;
 use trunkline_verbs::{Clock, Time};
 
 /// Time between two looks at the files.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Time after which a thread that reads a file is abandoned at the end of its node.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
@@ -28,18 +29,66 @@ pub(crate) enum Source<T, P> {
     Files(P),
 }
 
+/// Settings of a node's identity, and of files that it reads again.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    /// Certificates and key.
+    pub(crate) identity: Option<Source<Identity, [PathBuf; 2]>>,
+    pub(crate) trust: Option<Source<Trust, PathBuf>>,
+    pub(crate) revocation_lists: Vec<PathBuf>,
+    /// Lowest level of sessions, if the program has set it.
+    pub(crate) accept: Option<Level>,
+    pub(crate) policy: Option<PathBuf>,
+    /// Time between two looks at the files, if a test has set it.
+    pub(crate) look_every: Option<Duration>,
+}
+
+impl Settings {
+    /// Reads the files, makes the credentials and gives them to the transport.
+    pub(crate) fn apply(self, options: NodeOptions) -> Result<(NodeOptions, Files), StartError> {
+        let policy = self.policy.as_ref().map(PolicyFile::open).transpose().map_err(StartError::BadPolicy)?;
+        let every = self.look_every.unwrap_or(LOOK_EVERY);
+        let (options, credentials) = self.apply_identity(options).map_err(StartError::BadIdentity)?;
+        Ok((options, Files { credentials, policy, every }))
+    }
+
+    fn apply_identity(
+        self,
+        options: NodeOptions,
+    ) -> Result<(NodeOptions, Option<CredentialFiles>), BadIdentity> {
+        let (identity, trust) = match (self.identity, self.trust) {
+            (Some(identity), Some(trust)) => (identity, trust),
+            (Some(_), None) => return Err(BadIdentity::NoTrust),
+            (None, None)
+                if self.revocation_lists.is_empty()
+                    && self.accept.is_none_or(|lowest| lowest == Level::None) =>
+            {
+                return Ok((options, None));
+            }
+            (None, _) => return Err(BadIdentity::NoIdentity),
+        };
+        let sources = Sources { identity, trust, revocation_lists: self.revocation_lists };
+        let (files, credentials) = CredentialFiles::open(sources)?;
+        let lowest = self.accept.unwrap_or(Level::Encrypted);
+        if lowest == Level::None {
+            tracing::warn!("this node accepts peers that have proved no name: accept(Level::None)");
+        }
+        Ok((options.credentials(Arc::new(credentials)).accept(lowest), files))
+    }
+}
+
 /// Sources of a node's credentials.
 #[derive(Debug)]
-pub(crate) struct Sources {
+struct Sources {
     /// Certificates and key.
-    pub(crate) identity: Source<Identity, [PathBuf; 2]>,
-    pub(crate) trust: Source<Trust, PathBuf>,
-    pub(crate) revocation_lists: Vec<PathBuf>,
+    identity: Source<Identity, [PathBuf; 2]>,
+    trust: Source<Trust, PathBuf>,
+    revocation_lists: Vec<PathBuf>,
 }
 
 impl Sources {
     /// Makes credentials that are valid now.
-    pub(crate) fn load(&self) -> Result<Credentials, BadIdentity> {
+    fn load(&self) -> Result<Credentials, BadIdentity> {
         let identity = match &self.identity {
             Source::Given(identity) => identity.clone(),
             Source::Files([certificates, key]) => {
@@ -148,7 +197,7 @@ type Stamps = Vec<Result<Stamp, io::ErrorKind>>;
 
 /// Files of a node's credentials.
 #[derive(Debug)]
-pub(crate) struct CredentialFiles {
+struct CredentialFiles {
     sources: Sources,
     in_force: Stamps,
     /// Versions at the last look.
@@ -157,7 +206,7 @@ pub(crate) struct CredentialFiles {
 
 impl CredentialFiles {
     /// Reads the files. Returns `None` in place of the files if there are none.
-    pub(crate) fn open(sources: Sources) -> Result<(Option<Self>, Credentials), BadIdentity> {
+    fn open(sources: Sources) -> Result<(Option<Self>, Credentials), BadIdentity> {
         // A change after this line is read again by the next `reload`.
         let seen = sources.stamps();
         let credentials = sources.load()?;
@@ -200,10 +249,10 @@ impl CredentialFiles {
 /// Files that a node reads again when they change.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    pub(crate) credentials: Option<CredentialFiles>,
+    credentials: Option<CredentialFiles>,
     pub(crate) policy: Option<PolicyFile>,
     /// Time between two looks.
-    pub(crate) every: Duration,
+    every: Duration,
 }
 
 impl Files {

@@ -12,10 +12,10 @@ use crate::executor::pool::{PoolSettings, PoolThreads};
 use crate::executor::runtime_guard::RuntimeGuard;
 use crate::executor::watchdog::{HOLD_LIMIT, Watchdog};
 #[cfg(feature = "identity")]
-use crate::identity::{Identity, Level, Settings, Trust};
+use crate::identity::{Identity, Level, Trust};
 use crate::node::budgets::{Budgets, Limits};
 #[cfg(feature = "identity")]
-use crate::node::files::{Files, FilesThread, Source};
+use crate::node::files::{Files, FilesThread, Settings, Source};
 use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::{Lifecycle, lost_in_child, refused_in_child};
 use crate::node::start_error::StartError;

@@ -349,7 +349,8 @@ impl Drop for NodeShared {
     }
 }
 
-#[cfg(all(test, feature = "identity"))]
+#[cfg(test)]
+#[cfg(feature = "identity")]
 mod tests {
     use super::*;
     use crate::identity::tests::node_credentials;
