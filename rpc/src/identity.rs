@@ -43,11 +43,10 @@
 //! If a handshake fails, calls fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated) with the cause, and have not
 //! run. After too many handshakes or a time-out they fail as `Unavailable`, because a repetition can succeed.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trunkline_transport::NodeOptions;
+use std::io;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 pub use trunkline_transport::PeerIdentity;
-use trunkline_transport::identity::Credentials;
 pub use trunkline_transport::identity::{
     Expected, HandshakeFailure, Identity, IdentityError, InvalidName, Level, Name, Proven, Refused, Trust,
 };
@@ -69,46 +68,19 @@ pub enum BadIdentity {
     #[error("its certificate is not valid yet: correct the clock of this host, or that of the issuer")]
     NotYetValid,
     /// The identity or the trust cannot be used.
-    #[error(transparent)]
+    #[error("{0}; `trunkctl keys show` lists the faults of PEM files")]
     Unusable(IdentityError),
-}
-
-/// Settings of a node's identity.
-#[derive(Debug, Default)]
-pub(crate) struct Settings {
-    pub(crate) identity: Option<Identity>,
-    pub(crate) trust: Option<Trust>,
-    /// Lowest level of sessions, if the program has set it.
-    pub(crate) accept: Option<Level>,
-}
-
-impl Settings {
-    /// Makes the credentials and gives them to the transport.
-    pub(crate) fn apply(self, options: NodeOptions) -> Result<NodeOptions, BadIdentity> {
-        let (identity, trust) = match (self.identity, self.trust) {
-            (Some(identity), Some(trust)) => (identity, trust),
-            (Some(_), None) => return Err(BadIdentity::NoTrust),
-            (None, None) if self.accept.is_none_or(|lowest| lowest == Level::None) => return Ok(options),
-            (None, _) => return Err(BadIdentity::NoIdentity),
-        };
-        let credentials = Credentials::of_system(&identity, &trust).map_err(BadIdentity::Unusable)?;
-        match credentials.check_own() {
-            Ok(_) => {}
-            Err(Refused::Expired) => {
-                let end = Duration::from_secs(credentials.not_after.as_secs());
-                return Err(BadIdentity::Expired(UNIX_EPOCH + end));
-            }
-            Err(Refused::NotYetValid) => return Err(BadIdentity::NotYetValid),
-            Err(cause) => {
-                tracing::warn!(%cause, "peers with the trust of this node would refuse its certificate")
-            }
-        }
-        let lowest = self.accept.unwrap_or(Level::Encrypted);
-        if lowest == Level::None {
-            tracing::warn!("this node accepts peers that have proved no name: accept(Level::None)");
-        }
-        Ok(options.credentials(Arc::new(credentials)).accept(lowest))
-    }
+    /// A file cannot be read.
+    #[error("{0}: give the path of a regular file that the user of this node can read")]
+    Unreadable(io::Error),
+    /// A file of the identity or of the trust has this problem.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause, with its remedy.
+        cause: Box<Self>,
+    },
 }
 
 /// Returns the day of a time after 1970 in UTC, as in 2027-01-31.
@@ -128,6 +100,7 @@ fn date(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn dates_are_those_of_the_calendar() {

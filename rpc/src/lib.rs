@@ -54,9 +54,36 @@ pub mod identity;
 mod node;
 mod observe;
 #[cfg(feature = "policy")]
-#[doc(hidden)]
 pub mod policy {
-    //! Authorization by rules in a file. Not public yet: peers have no proven names.
+    //! Authorization by rules in a file: which peers may make which calls.
+    //!
+    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) puts a file in force at a node, which reads it again when
+    //! it changes. `trunkctl policy check` finds the faults of a file, and decides about a call. A policy has `[[allow]]` and
+    //! `[[deny]]` rules, each with patterns of peers and of calls:
+    //!
+    //! ```toml
+    //! [[allow]]
+    //! peers = ["spiffe://prod/shop/*", "*.internal.example", "10.1.0.7"]
+    //! calls = ["/shop.Orders/*", "/shop.Stock/get"]
+    //!
+    //! [[deny]]
+    //! peers = ["old.internal.example"]
+    //! calls = ["*"]
+    //! ```
+    //!
+    //! A call is allowed if an `[[allow]]` rule matches it and no `[[deny]]` rule does. All others are denied.
+    //!
+    //! | peer | matches |
+    //! |---|---|
+    //! | `spiffe://prod/shop` | the SPIFFE URI |
+    //! | `spiffe://prod/shop/*` | all SPIFFE URIs below this one |
+    //! | `a.example` | the DNS name |
+    //! | `*.example` | all names with one label before `example` |
+    //! | `10.1.0.7` | the proven IP address |
+    //! | `local`, `local:1000` | users of this host, or one by its UID; no peer proves one yet |
+    //! | `unproven` | peers without a proven name |
+    //!
+    //! A call is `/service/method`, `/service/*`, or `*` for all. Each of a peer's proven names counts.
 
     pub use crate::server::policy::{
         AccessPolicy, CallPattern, DenialCause, Effect, PeerPattern, PolicyDecision, PolicyError, PolicyFile,

@@ -4,6 +4,8 @@
 //! [`Command`]s, the CM machine performs [`CmCommand`]s, and neither waits for the other.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "identity")]
+use crate::identity::Credentials;
 use crate::node::incarnation::PollerDevice;
 use crate::poller::crossings::Crossing;
 use crate::{Connect, PeerDown, PeerIdentity, PeerKey, PollerIndex};
@@ -97,6 +99,9 @@ pub(crate) enum CmCommand {
     /// The peer has acknowledged this many handshake frames of a session, and no other one waits at poller 0.
     #[cfg(feature = "identity")]
     HandshakeSent { peer: PeerKey, number: u32, acknowledged: u32 },
+    /// New handshakes use these credentials.
+    #[cfg(feature = "identity")]
+    Credentials(Arc<Credentials>),
     /// A poller has taken what the removed device had received.
     Emptied { poller: PollerIndex },
     /// A poller has released the removed device.

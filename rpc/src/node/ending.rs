@@ -13,6 +13,8 @@
 
 use super::{Node, NodeInner, NodeState, elsewhere};
 use crate::executor::on_poller;
+#[cfg(feature = "identity")]
+use crate::node::files::FilesThread;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_transport::PollerIndex;
@@ -165,6 +167,8 @@ impl NodeInner {
         if let Some(pool) = &self.pool {
             pool.abandon_at(self.clock.now() + grace + ABANDON_WORKERS_AFTER);
         }
+        #[cfg(feature = "identity")]
+        self.files.iter().for_each(FilesThread::begin_end);
         if let Some(node) = self.running() {
             node.begin_shutdown(grace);
         }
@@ -192,6 +196,10 @@ impl NodeInner {
         let abandoned = node.shutdown(grace);
         if let Some(pool) = self.pool.as_ref().filter(|_| !is_own_thread) {
             pool.end();
+        }
+        #[cfg(feature = "identity")]
+        if let Some(files) = self.files.as_ref().filter(|_| !is_own_thread) {
+            files.end();
         }
         for poller in &abandoned {
             self.abandon(*poller);

@@ -12,8 +12,10 @@ use crate::executor::pool::{PoolSettings, PoolThreads};
 use crate::executor::runtime_guard::RuntimeGuard;
 use crate::executor::watchdog::{HOLD_LIMIT, Watchdog};
 #[cfg(feature = "identity")]
-use crate::identity::{Identity, Level, Settings, Trust};
+use crate::identity::{Identity, Level, Trust};
 use crate::node::budgets::{Budgets, Limits};
+#[cfg(feature = "identity")]
+use crate::node::files::{Files, FilesThread, Settings, Source};
 use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::{Lifecycle, lost_in_child, refused_in_child};
 use crate::node::start_error::StartError;
@@ -25,6 +27,8 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+#[cfg(feature = "identity")]
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -41,6 +45,8 @@ use trunkline_verbs::{Clock, PathChoice};
 pub(crate) mod budgets;
 mod elsewhere;
 mod ending;
+#[cfg(feature = "identity")]
+pub(crate) mod files;
 #[cfg(feature = "clap")]
 pub(crate) mod flags;
 pub(crate) mod fork_lock;
@@ -66,6 +72,9 @@ pub struct NodeBuilder {
     listen: Result<Vec<SocketAddr>, (String, std::io::Error)>,
     #[cfg(feature = "identity")]
     identity: Settings,
+    /// Files that were read, once the settings are checked.
+    #[cfg(feature = "identity")]
+    files: Files,
     pollers: u16,
     limits: Limits,
     services: Vec<Service>,
@@ -89,6 +98,8 @@ impl NodeBuilder {
             listen: Ok(Vec::new()),
             #[cfg(feature = "identity")]
             identity: Settings::default(),
+            #[cfg(feature = "identity")]
+            files: Files::default(),
             pollers: 1,
             limits: Limits::default(),
             services: Vec::new(),
@@ -387,14 +398,71 @@ impl NodeBuilder {
     /// [`NodeBuilder::allow_unauthenticated`] to listen on addresses other than loopback.
     #[cfg(feature = "identity")]
     pub fn identity(mut self, identity: Identity) -> Self {
-        self.identity.identity = Some(identity);
+        self.identity.identity = Some(Source::Given(identity));
         self
     }
 
     /// Sets the roots that the certificates of peers must lead to. It needs [`NodeBuilder::identity`].
     #[cfg(feature = "identity")]
     pub fn trust(mut self, trust: Trust) -> Self {
-        self.identity.trust = Some(trust);
+        self.identity.trust = Some(Source::Given(trust));
+        self
+    }
+
+    /// Gives the node an identity as [`Self::identity`] does, from a file of certificates, the node's own first, and a file
+    /// with its private key, both PEM. Replaces an earlier identity.
+    ///
+    /// The node looks at its files every 5 s. New sessions use changed ones; live sessions go on. Replace files by `rename`,
+    /// or by a symbolic link that leads to them. A pair that does not match, and files that are malformed or expired, leave
+    /// the earlier ones in force. The log has the cause, once per change, and the node tries again at the next look.
+    /// At the start they are a [`StartError`]. Files of more than 1 MiB are refused.
+    ///
+    /// ```no_run
+    /// use trunkline::Node;
+    ///
+    /// let node = Node::builder()
+    ///     .listen("127.0.0.1:0")
+    ///     .identity_files("/etc/web/web.pem", "/etc/web/web.key")
+    ///     .trust_files("/etc/web/root.pem")
+    ///     .policy_file("/etc/web/policy.toml")
+    ///     .start()?;
+    /// # Ok::<(), trunkline::StartError>(())
+    /// ```
+    #[cfg(feature = "identity")]
+    pub fn identity_files(mut self, certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.identity.identity = Some(Source::Files([certificates.into(), key.into()]));
+        self
+    }
+
+    /// Sets the roots of peers' certificates as [`Self::trust`] does, from a PEM file that the node reads again when it
+    /// changes, see [`Self::identity_files`]. Replaces earlier trust.
+    #[cfg(feature = "identity")]
+    pub fn trust_files(mut self, roots: impl Into<PathBuf>) -> Self {
+        self.identity.trust = Some(Source::Files(roots.into()));
+        self
+    }
+
+    /// Sets PEM files of revocation lists, which the node reads again when they change, see [`Self::identity_files`]. They
+    /// replace earlier ones, and those in [`Trust`].
+    #[cfg(feature = "identity")]
+    pub fn revocation_files(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        self.identity.revocation_lists = paths.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets a file of rules that decide which calls of peers may run, see [`policy`](crate::policy). The node reads it again
+    /// when it changes. Calls must also be allowed by each [`Self::authorize`]. Replaces an earlier file.
+    #[cfg(feature = "identity")]
+    pub fn policy_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.identity.policy = Some(path.into());
+        self
+    }
+
+    /// Sets the time between two looks at the node's files, for tests.
+    #[cfg(feature = "identity")]
+    #[doc(hidden)]
+    pub fn look_at_files_every(mut self, time: Duration) -> Self {
+        self.identity.look_every = Some(time);
         self
     }
 
@@ -603,7 +671,10 @@ impl NodeBuilder {
         }
         #[cfg(feature = "identity")]
         {
-            options = std::mem::take(&mut self.identity).apply(options).map_err(StartError::BadIdentity)?;
+            (options, self.files) = std::mem::take(&mut self.identity).apply(options)?;
+            if let Some(policy) = &self.files.policy {
+                self.authorizers = self.authorizers.with(Arc::new(policy.clone()));
+            }
         }
         options.check().map_err(StartError::from_transport)?;
         self.limits.check()?;
@@ -623,6 +694,10 @@ impl NodeBuilder {
         at_start.add("queues of pollers", "pollers", &[usize::from(self.pollers), Inbox::BYTES]);
         if self.services.iter().any(Service::is_pooled) {
             at_start.add_threads("workers", PoolThreads::workers(self.pool, runtime));
+        }
+        #[cfg(feature = "identity")]
+        if !self.files.are_none() {
+            at_start.add_threads("files", 1);
         }
         (at_start, self.limits.at_most().raised_from(&Limits::default().at_most()))
     }
@@ -695,6 +770,9 @@ impl NodeBuilder {
         if let Some(pool) = &pool {
             pool.start(&runtime)?;
         }
+        let node = Arc::new(node);
+        #[cfg(feature = "identity")]
+        let files = self.files.watch(Arc::downgrade(&node), &runtime)?;
         Ok(Node(Arc::new(NodeInner {
             local_address: node.local_address(),
             clock: of_node,
@@ -706,8 +784,10 @@ impl NodeBuilder {
             grace: self.grace,
             lifecycle,
             pool,
+            #[cfg(feature = "identity")]
+            files,
             watchdog,
-            state: Lock::new(NodeState::Running(Arc::new(node))),
+            state: Lock::new(NodeState::Running(node)),
         })))
     }
 }
@@ -734,6 +814,9 @@ struct NodeInner {
     lifecycle: Arc<Lifecycle>,
     /// `None` if no service needs a pool.
     pool: Option<Box<PoolThreads>>,
+    /// `None` if the node has no files.
+    #[cfg(feature = "identity")]
+    files: Option<FilesThread>,
     watchdog: Arc<Watchdog>,
     state: Lock<NodeState>,
 }

@@ -3,6 +3,8 @@
 
 #[cfg(feature = "identity")]
 use crate::identity::BadIdentity;
+#[cfg(feature = "identity")]
+use crate::policy::PolicyFileError;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -29,6 +31,10 @@ pub enum StartError {
     #[cfg(feature = "identity")]
     #[error("cannot use the identity of the node: {0}")]
     BadIdentity(BadIdentity),
+    /// The file of [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) cannot be read, or is invalid.
+    #[cfg(feature = "identity")]
+    #[error("cannot use the policy of the node: {0}; `trunkctl policy check` lists its rules")]
+    BadPolicy(PolicyFileError),
     /// Other hosts can reach this address, peers are not authenticated, and
     /// [`crate::NodeBuilder::allow_unauthenticated`] was not called. An identity does not replace that call: frames are not
     /// sealed yet.

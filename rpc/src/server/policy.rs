@@ -17,6 +17,8 @@ mod file;
 mod tests;
 
 pub use file::{PolicyFile, PolicyFileError};
+#[cfg(feature = "identity")]
+pub(crate) use file::{Stamp, open_bounded};
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,8 +28,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use toml::Spanned;
 
-/// Maximum length of a policy, in bytes.
-const MAX_BYTES: usize = 1 << 20;
+/// Maximum length of a policy, and of other files that a node reads again, in bytes.
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of rules.
 const MAX_RULES: usize = 10_000;
 /// Maximum length of a pattern, in bytes: the longest SPIFFE URI (SPIFFE-ID §2.3) and `/*`.

@@ -33,6 +33,7 @@ mod client {
 /// Start and end of nodes, and the processes and hosts that they run in.
 mod node {
     mod drain;
+    mod files;
     mod forked;
     mod identity;
     mod in_process;

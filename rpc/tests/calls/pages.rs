@@ -9,16 +9,19 @@ mod budgets;
 mod coming_from_tarpc;
 #[allow(dead_code, unreachable_pub, reason = "a program that is compiled only")]
 mod coming_from_tonic;
+#[allow(dead_code, reason = "programs that are compiled only")]
+mod deploy;
 mod evolution;
 #[allow(dead_code, reason = "most examples are compiled only")]
 mod guide;
 
 /// The documents with Rust examples, and the code of their modules.
-const DOCUMENTS: [(&str, &str); 7] = [
+const DOCUMENTS: [(&str, &str); 8] = [
     ("README.md", include_str!("../../../examples/hello/src/main.rs")),
     ("docs/budgets.md", include_str!("pages/budgets.rs")),
     ("docs/coming-from-tarpc.md", include_str!("pages/coming_from_tarpc.rs")),
     ("docs/coming-from-tonic.md", include_str!("pages/coming_from_tonic.rs")),
+    ("docs/deploy.md", include_str!("pages/deploy.rs")),
     ("docs/evolution.md", include_str!("pages/evolution.rs")),
     // Run by `.ci/full`, with the adapter.
     ("docs/grpc.md", include_str!("../../tonic/interop/tests/page.rs")),

@@ -1,7 +1,7 @@
 //! Identity and trust of a node from PEM, and the configurations of TLS made from them.
 
 use super::names::Proven;
-use super::verifier::{MOST_CERTIFICATES, Refused, Verifier, end};
+use super::verifier::{MOST_CERTIFICATES, Refused, Verifier, validity};
 use crate::wire::handshake::SEALED_TOTAL;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -75,8 +75,8 @@ pub enum IdentityError {
 #[derive(Debug, Clone)]
 pub struct Identity {
     key: Arc<CertifiedKey>,
-    /// First end of validity in the chain.
-    not_after: UnixTime,
+    /// Beginning of the first certificate's validity, and first end of validity in the chain.
+    validity: [UnixTime; 2],
 }
 
 impl Identity {
@@ -102,14 +102,15 @@ impl Identity {
             source => IdentityError::Pem { part: "the private key", source },
         })?;
         let unusable = |source| IdentityError::Unusable { part: "certificate", source };
-        let ends = chain.iter().map(end).collect::<Result<Vec<_>, _>>().map_err(unusable)?;
-        let not_after = ends.into_iter().min().expect("sections of a kind are not empty");
+        let validities = chain.iter().map(validity).collect::<Result<Vec<_>, _>>().map_err(unusable)?;
+        let not_after = validities.iter().map(|[_, end]| *end).min();
+        let not_after = not_after.expect("sections of a kind are not empty");
         let key = any_supported_type(&key).map_err(|_| IdentityError::UnsupportedKey)?;
         let key = CertifiedKey::new(chain, key);
         key.keys_match().map_err(|_| IdentityError::KeyMismatch)?;
         let own = EndEntityCert::try_from(&key.cert[0]).map_err(unusable)?;
         Proven::new(&own, not_after).ok_or(Refused::NoUsableName)?;
-        Ok(Self { key: Arc::new(key), not_after })
+        Ok(Self { key: Arc::new(key), validity: [validities[0][0], not_after] })
     }
 }
 
@@ -170,6 +171,8 @@ pub struct Credentials {
     pub server: Arc<ServerConfig>,
     /// Verifier of both, for chains of live sessions.
     pub verifier: Arc<Verifier>,
+    /// Beginning of validity of the node's own certificate.
+    pub not_before: UnixTime,
     /// First end of validity in the node's own chain.
     pub not_after: UnixTime,
     pub(super) own: Arc<CertifiedKey>,
@@ -230,7 +233,8 @@ impl Credentials {
         server.cert_decompressors.clear();
 
         let (client, server) = (Arc::new(client), Arc::new(server));
-        Ok(Self { client, server, verifier, not_after: identity.not_after, own: identity.key.clone() })
+        let [not_before, not_after] = identity.validity;
+        Ok(Self { client, server, verifier, not_before, not_after, own: identity.key.clone() })
     }
 
     /// Returns the time until the first end of validity in the node's own chain, zero after that.

@@ -209,22 +209,29 @@ impl Verifier {
             revocation,
             None,
         )?;
-        let mut not_after = end(end_entity)?;
+        let [_, mut not_after] = validity(end_entity)?;
         for intermediate in path.intermediate_certificates() {
-            not_after = not_after.min(end(&intermediate.der())?);
+            not_after = not_after.min(validity(&intermediate.der())?[1]);
         }
         Proven::new(&certificate, not_after).ok_or(Refused::NoUsableName)
     }
 }
 
-/// Returns the end of a certificate's validity.
-pub(super) fn end(certificate: &CertificateDer<'_>) -> Result<UnixTime, webpki::Error> {
-    let last = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+/// Returns the first and the last second of a certificate's validity.
+pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<[UnixTime; 2], webpki::Error> {
     let certificate = EndEntityCert::try_from(certificate)?;
-    // webpki has no accessor. It checks the time before all else, and its error has the end.
-    match certificate.verify_for_usage(&[], &[], &[], last, KeyUsage::server_auth(), None, None) {
-        Ok(_) => Ok(last),
-        Err(webpki::Error::CertExpired { not_after, .. }) => Ok(not_after),
+    // webpki has no accessor. It checks the time before all else, and its errors have the limits.
+    let [first, last] = [0, u64::MAX].map(|at| UnixTime::since_unix_epoch(Duration::from_secs(at)));
+    let at = |time| {
+        certificate.verify_for_usage(&[], &[], &[], time, KeyUsage::server_auth(), None, None).map(drop)
+    };
+    let not_before = match at(first) {
+        Err(webpki::Error::CertNotValidYet { not_before, .. }) => not_before,
+        _ => first,
+    };
+    match at(last) {
+        Ok(()) => Ok([not_before, last]),
+        Err(webpki::Error::CertExpired { not_after, .. }) => Ok([not_before, not_after]),
         Err(error) => Err(error),
     }
 }

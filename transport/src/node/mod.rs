@@ -21,6 +21,8 @@ pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice, Watch};
 use crate::budget::{Budget, NodeBudgets};
 use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
 use crate::command::{CmCommand, CmHandle, Command, PollerHandle};
+#[cfg(feature = "identity")]
+use crate::identity::Credentials;
 use crate::peer::epochs::Epochs;
 use crate::poller::{OfNode, Parts, Transport};
 use crate::provider;
@@ -197,6 +199,12 @@ impl Node {
         Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
     }
 
+    /// Replaces the credentials of a node that has some. New handshakes use them; sessions and handshakes under way go on.
+    #[cfg(feature = "identity")]
+    pub fn set_credentials(&self, credentials: Arc<Credentials>) {
+        self.shared.cm.command(CmCommand::Credentials(credentials));
+    }
+
     /// Returns a report of the node's state and work.
     #[must_use]
     pub fn report(&self) -> NodeReport {
@@ -227,7 +235,7 @@ impl Node {
             connections_why: facts.connections_why,
             incarnations: facts.incarnations,
             #[cfg(feature = "identity")]
-            certificate_expires_in: self.shared.identity.as_ref().map(|own| own.credentials.expires_in()),
+            certificate_expires_in: self.shared.identity.as_ref().map(OwnIdentity::expires_in),
             #[cfg(not(feature = "identity"))]
             certificate_expires_in: None,
             removed_since: facts.removed_since.map(|at| calendar(self.shared.runtime.clock(), at)),

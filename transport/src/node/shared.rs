@@ -19,6 +19,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(feature = "identity")]
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::{Counter, Time};
@@ -161,7 +163,7 @@ fn add(to: &mut Vec<Counter>, more: &[Counter]) {
 #[cfg(feature = "identity")]
 #[derive(Debug)]
 pub(crate) struct OwnIdentity {
-    pub(crate) credentials: Arc<Credentials>,
+    credentials: Mutex<OwnCredentials>,
     pub(crate) handshakes_begun: AtomicU64,
     pub(crate) handshakes_failed: AtomicU64,
     /// Sessions that came up with a proven name.
@@ -174,12 +176,43 @@ pub(crate) struct OwnIdentity {
     pub(crate) sessions_unproven: AtomicU64,
 }
 
+/// Credentials in force.
+#[cfg(feature = "identity")]
+#[derive(Debug)]
+struct OwnCredentials {
+    credentials: Arc<Credentials>,
+    /// Tenths of the certificate's life that were left at the last warning, or the number above the first one.
+    warned: u64,
+}
+
+/// Tenths of a certificate's life, of which the log warns when no more are left.
+#[cfg(feature = "identity")]
+const WARNED_TENTHS: u64 = 2;
+
+#[cfg(feature = "identity")]
+impl OwnCredentials {
+    fn new(credentials: Arc<Credentials>) -> Self {
+        Self { credentials, warned: WARNED_TENTHS + 1 }
+    }
+
+    /// Returns the tenths of the certificate's life that are left, rounded up, if there has been no warning of them.
+    fn warning(&mut self, left: Duration) -> Option<u64> {
+        let [start, end] =
+            [self.credentials.not_before, self.credentials.not_after].map(|time| time.as_secs());
+        let tenths = left.as_secs().saturating_mul(10).div_ceil(end.saturating_sub(start).max(1));
+        (tenths < self.warned).then(|| {
+            self.warned = tenths;
+            tenths
+        })
+    }
+}
+
 #[cfg(feature = "identity")]
 impl OwnIdentity {
     pub(crate) fn new(credentials: Arc<Credentials>) -> Self {
         let zero = AtomicU64::default;
         Self {
-            credentials,
+            credentials: Mutex::new(OwnCredentials::new(credentials)),
             handshakes_begun: zero(),
             handshakes_failed: zero(),
             sessions_proven: zero(),
@@ -187,6 +220,45 @@ impl OwnIdentity {
             renewals: zero(),
             sessions_unproven: zero(),
         }
+    }
+
+    /// Replaces the credentials.
+    pub(crate) fn replace(&self, credentials: Arc<Credentials>) {
+        *self.own() = OwnCredentials::new(credentials);
+    }
+
+    /// Returns the time until the first end of validity in the node's own chain, zero after that.
+    pub(crate) fn expires_in(&self) -> Duration {
+        self.own().credentials.expires_in()
+    }
+
+    /// Warns once when a fifth of the own certificate's life is left, when a tenth is, and when it has expired.
+    pub(crate) fn warn_of_end(&self) {
+        let mut own = self.own();
+        let left = own.credentials.expires_in();
+        let tenths = own.warning(left);
+        // A subscriber may ask for a report.
+        drop(own);
+        match tenths {
+            None => {}
+            Some(0) => {
+                tracing::warn!(
+                    "the certificate of this node has expired, so peers refuse new sessions: renew it"
+                );
+            }
+            Some(tenths) => {
+                let hours = left.as_secs() / 3600;
+                tracing::warn!(
+                    hours,
+                    percent = tenths * 10,
+                    "the certificate of this node expires soon: renew it"
+                );
+            }
+        }
+    }
+
+    fn own(&self) -> MutexGuard<'_, OwnCredentials> {
+        self.credentials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a session that came up.
@@ -283,5 +355,22 @@ impl Drop for NodeShared {
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.close();
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "identity")]
+mod tests {
+    use super::*;
+    use crate::identity::tests::node_credentials;
+
+    #[test]
+    fn the_end_of_a_certificate_is_announced_once_a_tenth() {
+        let mut own = OwnCredentials::new(Arc::new(node_credentials("a.example")));
+        let life = own.credentials.not_after.as_secs() - own.credentials.not_before.as_secs();
+        assert_eq!(life, 4 * 365 * 86_400 + 86_400, "it is valid from 2026 to 2030");
+        let mut at = |percent: u64| own.warning(Duration::from_secs(life * percent / 100));
+        let warnings = [100, 21, 20, 15, 11, 10, 10, 1, 0, 0].map(&mut at);
+        assert_eq!(warnings, [None, None, Some(2), None, None, Some(1), None, None, Some(0), None]);
     }
 }

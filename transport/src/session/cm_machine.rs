@@ -18,6 +18,8 @@ use crate::LogLimit;
 use crate::command::{CmCommand, CmHandle, Command};
 use crate::node::incarnation::{DeviceShared, Listening, Opened};
 use crate::node::options::NodeOptions;
+#[cfg(feature = "identity")]
+use crate::node::shared::OwnIdentity;
 use crate::node::shared::{Alive, NodeShared};
 use crate::provider::SOFTWARE;
 use crate::report::ledger::{SessionEntry, SessionLedger};
@@ -277,6 +279,14 @@ impl CmMachine {
             #[cfg(feature = "identity")]
             CmCommand::HandshakeSent { peer, number, acknowledged } => {
                 self.handshake_sent(peer, number, acknowledged);
+            }
+            #[cfg(feature = "identity")]
+            CmCommand::Credentials(credentials) => {
+                // The levels of a node without an identity do not change.
+                if let Some(own) = &self.shared.identity {
+                    own.replace(Arc::clone(&credentials));
+                    self.take_credentials(&credentials);
+                }
             }
             CmCommand::Emptied { poller } => self.emptied(poller),
             CmCommand::Released { poller } => self.released(poller),
@@ -576,10 +586,12 @@ impl CmMachine {
         }
     }
 
-    /// Runs the watch of the node, if it is time to.
+    /// Runs the watch of the node, and looks at the node's certificate, if it is time to.
     fn have_watched(&mut self, now: Time) {
         if let Some((watch, next)) = self.watch.as_mut().filter(|(_, next)| *next <= now) {
             *next = watch.look(now);
+            #[cfg(feature = "identity")]
+            self.shared.identity.iter().for_each(OwnIdentity::warn_of_end);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::call::context::Peer;
 use crate::server::{Authorize, IncomingCall};
 use crate::status::Status;
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, Read, Take};
 use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,18 +48,23 @@ impl AccessPolicy {
 }
 
 fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    open_bounded(path)?.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Opens a regular file for reading, up to one byte more than [`MAX_BYTES`].
+pub(crate) fn open_bounded(path: &Path) -> io::Result<Take<File>> {
     // Opening a FIFO would block.
     if !path.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    let mut text = String::new();
-    File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
-    Ok(text)
+    Ok(File::open(path)?.take(MAX_BYTES as u64 + 1))
 }
 
-/// Version of a file: device, inode, size, and times of modification and of status change.
-#[derive(Debug, PartialEq)]
-struct Stamp([u64; 3], [i64; 4]);
+/// Version of the file that a path leads to: device, inode, size, and times of modification and of status change.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Stamp([u64; 3], [i64; 4]);
 
 impl Stamp {
     fn new(file: &Metadata) -> Self {
@@ -67,7 +72,7 @@ impl Stamp {
         Self([file.dev(), file.ino(), file.size()], times)
     }
 
-    fn of(path: &Path) -> Result<Self, io::ErrorKind> {
+    pub(crate) fn of(path: &Path) -> Result<Self, io::ErrorKind> {
         path.metadata().map(|file| Self::new(&file)).map_err(|error| error.kind())
     }
 }

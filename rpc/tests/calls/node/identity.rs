@@ -14,36 +14,40 @@ use trunkline::{
     block_on,
 };
 
-type Authority = CertifiedIssuer<'static, KeyPair>;
+pub(super) type Authority = CertifiedIssuer<'static, KeyPair>;
 
-fn authority(name: &str) -> Authority {
+pub(super) fn authority(name: &str) -> Authority {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     CertifiedIssuer::self_signed(params, KeyPair::generate_for(&PKCS_ED25519).unwrap()).unwrap()
 }
 
-/// Issues a certificate that is valid in these years.
-fn issue(issuer: &Authority, name: &str, years: [i32; 2]) -> Identity {
+/// Issues a certificate that is valid in these years. Returns it and its key, as PEM.
+pub(super) fn issue_pem(issuer: &Authority, name: &str, years: [i32; 2]) -> [String; 2] {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));
     let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
-    let chain = params.signed_by(&key, issuer).unwrap().pem();
-    Identity::from_pem(chain.as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+    [params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem()]
 }
 
-fn trust(root: &Authority) -> Trust {
+pub(super) fn issue(issuer: &Authority, name: &str, years: [i32; 2]) -> Identity {
+    let [chain, key] = issue_pem(issuer, name, years);
+    Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap()
+}
+
+pub(super) fn trust(root: &Authority) -> Trust {
     Trust::from_pem(root.pem().as_bytes()).unwrap()
 }
 
 /// Adds an identity with this name, of an authority that the node trusts.
-fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeBuilder {
+pub(super) fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeBuilder {
     builder.exempt_local_user(false).identity(issue(root, name, [2020, 4000])).trust(trust(root))
 }
 
 #[trunkline::service(name = "tests.Named")]
-trait Named {
+pub(super) trait Named {
     async fn caller(&self) -> Option<String>;
     async fn guarded(&self) -> u8;
     /// Reports the caller's name as soon as the gate is open.
@@ -75,12 +79,12 @@ impl Named for Handler {
     }
 }
 
-fn service() -> (NamedServer, Gate, Events<Option<String>>) {
+pub(super) fn service() -> (NamedServer, Gate, Events<Option<String>>) {
     let (gate, (names, told)) = (Gate::default(), events());
     (NamedServer::new(Handler { gate: gate.clone(), names }), gate, told)
 }
 
-fn client(node: &Node, server: &Node) -> NamedClient {
+pub(super) fn client(node: &Node, server: &Node) -> NamedClient {
     NamedClient::new(node.channel(server.local_address()))
 }
 

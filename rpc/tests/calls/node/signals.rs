@@ -4,7 +4,7 @@ use crate::common::{LIMIT, node};
 use crate::gate::Gate;
 use std::fs;
 use trunkline::{Resolve, Resolving, Target, block_on};
-use trunkline_testkit::wait_until;
+use trunkline_testkit::{Folder, wait_until};
 
 /// Numbers of SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which a fault raises.
 const FAULTS: [u32; 7] = [4, 5, 6, 7, 8, 11, 31];
@@ -57,7 +57,10 @@ fn internal_threads() -> Vec<(String, u64)> {
 #[test]
 fn every_thread_of_a_node_blocks_signals() {
     let gate = Gate::default();
-    let server = node().serve(WaitingServer::new(Waits(gate.clone()))).start().unwrap();
+    let folder = Folder::new().unwrap();
+    let policy = folder.join("policy.toml");
+    fs::write(&policy, "[[allow]]\npeers = ['unproven']\ncalls = ['*']\n").unwrap();
+    let server = node().serve(WaitingServer::new(Waits(gate.clone()))).policy_file(policy).start().unwrap();
     let node = node().start().unwrap();
     let client = WaitingClient::connect(&node, server.local_address()).unwrap();
     let channel = node.channel(Target::resolver(SlowNames(gate.clone())));
@@ -75,6 +78,7 @@ fn every_thread_of_a_node_blocks_signals() {
             "trunkline-work",
             "trunkline-resol",
             "trunkline-drain",
+            "trunkline-files",
         ];
         let threads = wait_until("all threads run", LIMIT, || {
             let threads = internal_threads();

@@ -215,8 +215,9 @@ fn presenting(
     client.client_auth_cert_resolver = resolver.clone();
     let mut server = ServerConfig::clone(&credentials.server);
     server.cert_resolver = resolver;
-    let (verifier, not_after) = (credentials.verifier.clone(), credentials.not_after);
-    Credentials { client: client.into(), server: server.into(), verifier, not_after, own }
+    let Credentials { verifier, not_before, not_after, .. } = credentials;
+    let (verifier, not_before, not_after) = (verifier.clone(), *not_before, *not_after);
+    Credentials { client: client.into(), server: server.into(), verifier, not_before, not_after, own }
 }
 
 #[derive(Debug)]
@@ -461,9 +462,10 @@ fn encrypted_extensions_in_clear_end_the_handshake() {
 
 /// Replaces the configuration of a TLS client.
 fn with_client(credentials: &Credentials, client: ClientConfig) -> Arc<Credentials> {
-    let Credentials { server, verifier, not_after, own, .. } = credentials;
+    let Credentials { server, verifier, not_before, not_after, own, .. } = credentials;
     let (server, verifier, own) = (server.clone(), verifier.clone(), own.clone());
-    Arc::new(Credentials { client: client.into(), server, verifier, not_after: *not_after, own })
+    let (not_before, not_after) = (*not_before, *not_after);
+    Arc::new(Credentials { client: client.into(), server, verifier, not_before, not_after, own })
 }
 
 #[test]

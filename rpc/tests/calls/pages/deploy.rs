@@ -1,0 +1,43 @@
+//! The examples of `docs/deploy.md`.
+
+use trunkline::{Context, Node, NodeBuilder, StartError, Status};
+
+#[trunkline::service]
+pub(super) trait Orders {
+    async fn place(&self, cx: &Context, item: String) -> Result<String, Status>;
+}
+
+fn shop(orders: impl Orders + Send + Sync + 'static) -> Result<Node, StartError> {
+    Node::builder()
+        .listen("127.0.0.1:7000")
+        .identity_files("shop.pem", "shop.key")
+        .trust_files("ca/root.pem")
+        .serve(OrdersServer::new(orders))
+        .start()
+}
+
+fn till() -> Result<(Node, OrdersClient), StartError> {
+    let node = Node::builder()
+        .listen("127.0.0.1:0")
+        .identity_files("till.pem", "till.key")
+        .trust_files("ca/root.pem")
+        .start()?;
+    let orders = OrdersClient::new(node.channel("127.0.0.1:7000"));
+    Ok((node, orders))
+}
+
+fn cert_manager() -> NodeBuilder {
+    Node::builder().identity_files("/tls/tls.crt", "/tls/tls.key").trust_files("/tls/ca.crt")
+}
+
+fn spiffe_helper() -> NodeBuilder {
+    Node::builder()
+        .identity_files("/run/svid/svid.pem", "/run/svid/svid_key.pem")
+        .trust_files("/run/svid/svid_bundle.pem")
+}
+
+fn vault_agent() -> NodeBuilder {
+    Node::builder()
+        .identity_files("/run/vault/node.pem", "/run/vault/node.key")
+        .trust_files("/run/vault/ca.pem")
+}
