@@ -62,10 +62,13 @@ impl Expectation {
             _ => "no name".to_owned(),
         };
         let remedy = match self {
-            Self::Named(_) => "correct the name that the channel expects, or the address",
-            Self::Address | Self::Host(..) => "name the server by Target::named, or correct the address",
+            Self::Named(_) => "correct the name that the channel expects",
+            Self::Address | Self::Host(..) => "name the server by Target::named",
         };
-        Some(format!("expected {expected}, the peer proved {proved}: {remedy}; or issue the peer a certificate with the expected name").into())
+        let text = format!(
+            "expected {expected}, the peer proved {proved}: {remedy}, or the address, or issue the peer another certificate"
+        );
+        Some(text.into())
     }
 }
 

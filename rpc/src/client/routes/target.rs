@@ -57,10 +57,18 @@ pub(super) const MOST_ADDRESSES: usize = 1024;
 const MOST_NAME_BYTES: usize = 256;
 
 impl Target {
+    fn of(source: Source) -> Self {
+        Self {
+            source,
+            #[cfg(feature = "identity")]
+            expectation: Expectation::default(),
+        }
+    }
+
     /// Creates a target from a resolver, which is called before each attempt to connect.
     pub fn resolver(resolver: impl Resolve) -> Self {
         let name = resolver.name();
-        Source::Resolver(Arc::new(resolver), cut(&name, MOST_NAME_BYTES).into()).into()
+        Self::of(Source::Resolver(Arc::new(resolver), cut(&name, MOST_NAME_BYTES).into()))
     }
 
     /// Sets the name that every server of the target must have proved: a DNS name, a SPIFFE URI or an IP address. Without it,
@@ -80,7 +88,7 @@ impl Target {
     pub fn named(self, name: &str) -> Self {
         match name.parse() {
             Ok(name) => Self { expectation: Expectation::Named(name), ..self },
-            Err(error) => Source::Nonsense(InvalidName::to_string(&error)).into(),
+            Err(error) => Self::of(Source::Nonsense(InvalidName::to_string(&error))),
         }
     }
 
@@ -163,20 +171,10 @@ pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Usable {
     usable
 }
 
-impl From<Source> for Target {
-    fn from(source: Source) -> Self {
-        Self {
-            source,
-            #[cfg(feature = "identity")]
-            expectation: Expectation::default(),
-        }
-    }
-}
-
 impl From<SocketAddr> for Target {
     fn from(address: SocketAddr) -> Self {
         let address = canonical(address);
-        misuse(address).map_or(Source::Address(address), Source::Nonsense).into()
+        Self::of(misuse(address).map_or(Source::Address(address), Source::Nonsense))
     }
 }
 
@@ -188,9 +186,9 @@ impl From<Vec<SocketAddr>> for Target {
         let first = addresses.first().copied().and_then(misuse);
         let usable = usable(addresses);
         match usable.addresses[..] {
-            [] => Source::Nonsense(first.unwrap_or_else(|| "there is no address".to_owned())).into(),
+            [] => Self::of(Source::Nonsense(first.unwrap_or_else(|| "there is no address".to_owned()))),
             [one] => one.into(),
-            _ => Source::Addresses(usable).into(),
+            _ => Self::of(Source::Addresses(usable)),
         }
     }
 }
@@ -224,7 +222,7 @@ impl From<&str> for Target {
         match parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
             Some((host, port)) => Self::of_name(host, port),
             None => {
-                Source::Nonsense(format!("invalid target {text:?}: expected IP:PORT or HOST:PORT")).into()
+                Self::of(Source::Nonsense(format!("invalid target {text:?}: expected IP:PORT or HOST:PORT")))
             }
         }
     }
