@@ -40,6 +40,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A channel expects a name of its servers, and calls only those that have proved it. A target with a host name expects that
+//! name, and an address or a resolver the IP address of each server. [`Target::named`](crate::Target::named) sets another name:
+//!
+//! ```
+//! use trunkline::{Channel, Node, Target};
+//!
+//! fn shop(node: &Node) -> Channel {
+//!     node.channel(Target::from("10.0.0.1:7000").named("spiffe://prod/shop"))
+//! }
+//! ```
+//!
+//! Calls to a server with another name fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated), and have not run. With
+//! [`Connect::Wait`](crate::Connect::Wait) they wait until a server has the name. [`Channel::connect`](crate::Channel::connect)
+//! resolves names itself, so its channels expect an IP address, and so do those of [`Dns`](crate::Dns) as a resolver.
+//!
 //! If a handshake fails, calls fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated) with the cause, and have not
 //! run. After too many handshakes or a time-out they fail as `Unavailable`, because a repetition can succeed.
 

@@ -115,7 +115,13 @@ impl RpcPoller {
         drop(entered);
         inbox.set_memory(budgets.most_decoded, Arc::clone(&budgets.memory));
         let memory = Rc::clone(dispatch.memory());
-        let calls = Calls::new(budgets.calls(index), budgets.most_decoded, most, memory, &inbox);
+        #[cfg_attr(not(feature = "identity"), expect(unused_mut, reason = "names are not compared"))]
+        let mut calls = Calls::new(budgets.calls(index), budgets.most_decoded, most, memory, &inbox);
+        #[cfg(feature = "identity")]
+        if has_identity {
+            routes.compare_names();
+            calls.compare_names(&routes);
+        }
         dispatch.authorize_by(authorizers);
         if dispatch.has_authorizers() {
             transport.screen_announced();
@@ -344,10 +350,12 @@ impl Rpc {
         if calls.refuses(&mut call, transport.now()) {
             return;
         }
-        let serves = |peer| transport.is_up(peer) && !calls.is_refused_by(peer);
+        let is_up = |peer, expected| transport.is_up(peer) && calls.is_named(peer, expected);
+        let serves = |peer, expected| is_up(peer, expected) && !calls.is_refused_by(peer);
         // A balanced channel makes a call again that does not wait and has no stream.
         let is_repeated = call.connect == Connect::FailFast && !call.method.streams.any();
-        let stays = |peer| if is_repeated { transport.is_up(peer) } else { serves(peer) };
+        let expected = call.expected;
+        let stays = |peer| if is_repeated { is_up(peer, expected) } else { serves(peer, expected) };
         let placed = if call.is_chosen() && stays(call.server) {
             Some(call)
         } else {
@@ -371,7 +379,8 @@ impl Rpc {
             connector.look(transport, id);
         }
         let (calls, here) = (&self.calls, &*transport);
-        let serves = |peer| here.is_up(peer) && !calls.is_refused_by(peer);
+        let serves =
+            |peer, expected| here.is_up(peer) && calls.is_named(peer, expected) && !calls.is_refused_by(peer);
         let calls = self.parked.look(&serves, id);
         self.start_all(transport, calls);
     }
@@ -640,15 +649,17 @@ impl Rpc {
         match event {
             PeerEvent::Up { session, epoch, pollers, ref identity } => {
                 self.context.call().up(peer, identity.clone());
-                self.calls.up(peer, session, epoch, pollers);
+                self.calls.up(peer, session, epoch, pollers, identity);
                 let (calls, here) = (&self.calls, &*transport);
-                let serves = |peer| here.is_up(peer) && !calls.is_refused_by(peer);
+                let serves = |peer, expected| {
+                    here.is_up(peer) && calls.is_named(peer, expected) && !calls.is_refused_by(peer)
+                };
                 let calls = self.parked.up(&serves, peer);
                 self.start_all(transport, calls);
             }
-            PeerEvent::Renewed { identity } => {
-                self.context.call().up(peer, identity);
-                return;
+            PeerEvent::Renewed { ref identity } => {
+                self.context.call().up(peer, identity.clone());
+                self.calls.renewed(peer, identity);
             }
             PeerEvent::Down { cause } => {
                 self.calls.down(transport, peer, cause);

@@ -5,7 +5,7 @@
 //! Handlers' calls therefore never wait, and a share of each budget is reserved for them.
 
 use super::Completion;
-use crate::client::routes::id::RouteId;
+use crate::client::routes::id::{ExpectedId, RouteId};
 use crate::executor::on_poller;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -24,6 +24,8 @@ pub(crate) struct Submission<C = Completion> {
     pub(crate) server: PeerKey,
     /// The route of the call; `None` for a call to an address, and for one that may not move from its server any more.
     pub(crate) route: Option<RouteId>,
+    /// Name that its channel expects of the server.
+    pub(crate) expected: ExpectedId,
     pub(crate) method: &'static MethodName,
     pub(crate) one_way: bool,
     /// The arguments that the codec encoded, after the metadata.
@@ -49,8 +51,8 @@ pub(crate) struct Submission<C = Completion> {
 /// The server of a call whose route has not led to one.
 pub(crate) const NOWHERE: PeerKey = PeerKey::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 
-/// The compiler moves values of up to this size without a call of `memcpy`.
-const _: () = assert!(size_of::<Submission>() <= 128);
+/// The compiler moves values of up to 128 bytes without a call of `memcpy`. Only feature `identity` needs more.
+const _: () = assert!(size_of::<Submission>() <= if cfg!(feature = "identity") { 136 } else { 128 });
 
 impl<C: Into<Completion>> Submission<C> {
     /// Converts the completion to [`Completion`].
@@ -100,6 +102,7 @@ impl<C> Submission<C> {
         Submission {
             server: self.server,
             route: self.route,
+            expected: self.expected,
             method: self.method,
             one_way: self.one_way,
             encoded: self.encoded,
@@ -126,6 +129,7 @@ impl<C> Submission<C> {
         Submission {
             server: self.server,
             route: self.route,
+            expected: self.expected,
             method: self.method,
             one_way: self.one_way,
             encoded,

@@ -1,6 +1,9 @@
 //! A reply must find the call that it belongs to, and a late reply must find none. Each call in flight has a slot
 //! here, and its number on the wire is the slot and a generation. The poller's RPC half owns the calls.
 
+#[cfg(feature = "identity")]
+mod names;
+
 use super::cancels::{Cancel, Cancels, send_control};
 use super::held::{DrainedPollers, Held, MOST};
 use super::methods::{Counters, Numbers};
@@ -12,6 +15,8 @@ use super::statuses::{
 };
 use super::waiting::Waiting;
 use crate::call::{AdmissionClass, Outcome, Response, Submission, shutting_down, too_many};
+#[cfg(not(feature = "identity"))]
+use crate::client::routes::id::ExpectedId;
 use crate::executor::inbox::Inbox;
 use crate::node::budgets::check_metadata;
 use crate::observe::counted::MethodCounters;
@@ -37,8 +42,8 @@ use trunkline_machine::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Accepted, Awaited, Connect, Destination, Leaves, Message, Origin, PeerDown, PeerKey, PeerMap,
-    PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Transport,
+    Accepted, Awaited, Connect, Destination, Leaves, Message, Origin, PeerDown, PeerIdentity, PeerKey,
+    PeerMap, PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Transport,
 };
 use trunkline_verbs::Time;
 
@@ -81,6 +86,9 @@ pub(crate) struct Calls {
     accept_mode: AcceptMode,
     /// Cancellations of streams that found no room.
     cancels: Cancels,
+    /// Names that peers have proved; `None` if this node has no identity.
+    #[cfg(feature = "identity")]
+    names: Option<Box<names::Names>>,
 }
 
 impl Calls {
@@ -109,6 +117,8 @@ impl Calls {
             scratch: Vec::new(),
             accept_mode: AcceptMode::All,
             cancels: Cancels::default(),
+            #[cfg(feature = "identity")]
+            names: None,
         }
     }
 
@@ -142,6 +152,9 @@ impl Calls {
         let peer = transport.peer(call.server);
         call.server = peer;
         if self.drained.refuses(peer) && self.is_stopped(peer, call) {
+            return;
+        }
+        if self.compares_names() && self.is_barred(transport, peer, call) {
             return;
         }
         let has_line = !self.waiting.is_empty();
@@ -258,6 +271,14 @@ impl Calls {
         error: SendError,
         leaves: Leaves,
     ) -> Result<bool, Backpressure> {
+        if error == SendError::SessionOver && self.compares_names() && submission.order.is_none() {
+            // The name of the next session is compared first.
+            self.budget.put_back_one(peer, submission.entry.leaves_calls());
+            self.waiting.there_is_room();
+            self.forget_numbers(peer);
+            self.held.make_again(submission.take());
+            return Ok(false);
+        }
         let may_follow = submission.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
             // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
@@ -428,7 +449,7 @@ impl Calls {
         match self.numbers.of(peer, method) {
             Some((number, _)) if mutant!(numbers_outlive_their_session) => (MethodRef::Number(number), None),
             Some((number, session)) => (MethodRef::Number(number), Some(session)),
-            None => (MethodRef::from(method), None),
+            None => (MethodRef::from(method), self.compared_session(peer)),
         }
     }
 
@@ -456,6 +477,10 @@ impl Calls {
                 self.held.make_again(call);
                 continue;
             }
+            if self.compares_names() && self.is_barred(transport, seat.peer, &mut call) {
+                self.waiting.leave(seat, None);
+                continue;
+            }
             match self.attempt(transport, seat.peer, &mut call, leaves) {
                 Ok(is_queued) => {
                     let waited = self.waiting.since(&seat).map_or(0, |since| transport.now().since(since));
@@ -479,7 +504,8 @@ impl Calls {
             SendOutcome::Delivered => {
                 pending.progress = Progress::Delivered;
                 if pending.completion.stream().is_some() {
-                    self.opened(now, token.0, None);
+                    let peer = pending.peer;
+                    self.opened(now, token.0, self.compared_session(peer));
                 }
                 // It may have waited in the queue.
                 self.waiting.there_is_room();
@@ -608,10 +634,27 @@ impl Calls {
     }
 
     /// Records that a session with a peer is up.
-    pub(crate) fn up(&mut self, peer: PeerKey, number: SessionNumber, epoch: u64, pollers: u16) {
+    pub(crate) fn up(
+        &mut self,
+        peer: PeerKey,
+        number: SessionNumber,
+        epoch: u64,
+        pollers: u16,
+        identity: &PeerIdentity,
+    ) {
         self.forget_numbers(peer);
         self.drained.forget(peer);
-        self.sessions.insert(peer, Session { number, epoch, pollers });
+        self.sessions.insert(
+            peer,
+            Session {
+                number,
+                epoch,
+                pollers,
+                #[cfg(feature = "identity")]
+                matched: None,
+            },
+        );
+        self.name_up(peer, identity);
     }
 
     /// Records that a peer's poller has answered all calls that it has run for this one, and runs no more.
@@ -710,6 +753,7 @@ impl Calls {
         }
         self.sessions.remove(peer);
         self.drained.forget(peer);
+        self.name_down(peer, cause);
         self.held.release(peer);
         if cause.ends_a_session() {
             for call in self.waiting.take(|to, call| to == peer && call.order.is_some()) {
@@ -765,7 +809,8 @@ impl Calls {
         }
         for (peer, call) in self.held.late(now) {
             any = true;
-            self.end(call, no_session(peer));
+            let why = self.why_held(transport, peer, &call);
+            self.end(call, no_session(peer, why));
         }
         any | (self.search_due() <= now && self.expire_calls(transport))
     }
@@ -1018,6 +1063,39 @@ fn send_alone(
     let mut out = to.outgoing(connect, body, leaves);
     let sent = send(transport, &Header::Request(header), &mut submission.encoded, scratch, &mut out);
     sent.inspect_err(|_| submission.body = mem::take(&mut out.body))
+}
+
+/// Nothing is compared.
+#[cfg(not(feature = "identity"))]
+#[expect(clippy::unused_self, reason = "the same methods as with feature identity")]
+impl Calls {
+    #[inline]
+    fn compares_names(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn compared_session(&self, _: PeerKey) -> Option<SessionNumber> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn is_named(&self, _: PeerKey, _: ExpectedId) -> bool {
+        true
+    }
+
+    #[inline]
+    fn is_barred(&self, _: &Transport, _: PeerKey, _: &Submission) -> bool {
+        false
+    }
+
+    fn name_up(&self, _: PeerKey, _: &PeerIdentity) {}
+
+    fn name_down(&self, _: PeerKey, _: PeerDown) {}
+
+    fn why_held(&self, _: &Transport, _: PeerKey, _: &Submission) -> Option<String> {
+        None
+    }
 }
 
 impl fmt::Debug for Calls {

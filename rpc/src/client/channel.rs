@@ -352,6 +352,7 @@ impl Channel {
         Ok(Submission {
             server: self.core.server,
             route: self.core.route,
+            expected: self.core.expected,
             method: call.method,
             one_way: call.kind == CallKind::OneWay,
             encoded,

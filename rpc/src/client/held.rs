@@ -7,6 +7,8 @@ use crate::call::{AdmissionClass, Submission};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use trunkline_machine::mutant;
+#[cfg(feature = "identity")]
+use trunkline_transport::Connect;
 use trunkline_transport::{PeerKey, PollerIndex};
 use trunkline_verbs::Time;
 
@@ -68,7 +70,14 @@ impl Held {
         }
     }
 
-    /// Makes the calls to a server again, whose session is over.
+    /// Takes the calls to a server that fail if it is not reached.
+    #[cfg(feature = "identity")]
+    pub(super) fn take_fail_fast(&mut self, peer: PeerKey) -> Vec<Submission> {
+        let calls = self.remove(|(of, call)| *of == peer && call.connect == Connect::FailFast);
+        calls.into_iter().map(|(_, call)| call).collect()
+    }
+
+    /// Makes the calls to a server again, whose session has begun or is over.
     pub(super) fn release(&mut self, peer: PeerKey) {
         let calls = self.remove(|(of, _)| *of == peer);
         self.ready.extend(calls.into_iter().map(|(_, call)| call));

@@ -177,6 +177,7 @@ impl LocalChannel {
         self.queue.push(Submission {
             server: self.queue.key_of(self.core.server),
             route: self.core.route,
+            expected: self.core.expected,
             method: call.method,
             one_way: call.kind == CallKind::OneWay,
             encoded,

@@ -5,7 +5,7 @@ use super::interceptor::{ClientInterceptor, ClientInterceptors};
 use crate::call::context::{Inherited, inherited};
 use crate::call::{Call, EndHooks, shutting_down};
 use crate::client::routes::Link;
-use crate::client::routes::id::RouteId;
+use crate::client::routes::id::{ExpectedId, RouteId};
 use crate::codec::EncodeArguments;
 use crate::executor::inbox::Inbox;
 use crate::executor::on_poller;
@@ -25,6 +25,8 @@ pub(super) struct ChannelCore {
     pub(super) server: PeerKey,
     /// Route of the calls; `None` if they go to an address.
     pub(super) route: Option<RouteId>,
+    /// Name that the server must have proved.
+    pub(super) expected: ExpectedId,
     pub(super) link: Arc<Link>,
     /// Time limit of calls; `None` if it is inherited or the default.
     pub(super) timeout: Option<Duration>,
@@ -33,8 +35,8 @@ pub(super) struct ChannelCore {
 
 impl ChannelCore {
     pub(super) fn new(link: Arc<Link>) -> Self {
-        let (server, route) = link.server();
-        Self { server, route, link, timeout: None, interceptors: ClientInterceptors::NONE }
+        let ((server, route), expected) = (link.server(), link.expected());
+        Self { server, route, expected, link, timeout: None, interceptors: ClientInterceptors::NONE }
     }
 
     /// Returns the same with another interceptor behind the present ones.

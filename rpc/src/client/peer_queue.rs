@@ -214,6 +214,7 @@ pub(super) mod tests {
     use super::super::waiting::Waiting;
     use super::*;
     use crate::call::{Completion, LocalCell};
+    use crate::client::routes::id::ExpectedId;
     use crate::poller::tests::service::ECHO;
     use crate::wire::frame::Encoded;
     use bytes::Bytes;
@@ -233,6 +234,7 @@ pub(super) mod tests {
         Submission {
             server: PEER,
             route: None,
+            expected: ExpectedId::ADDRESS,
             method: ECHO,
             one_way: false,
             encoded,

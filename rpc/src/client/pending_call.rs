@@ -1,6 +1,8 @@
 //! A call in flight and its number on the wire.
 
 use crate::call::{Completion, Submission};
+#[cfg(feature = "identity")]
+use crate::client::routes::id::ExpectedId;
 use crate::wire::frame::{Header, Unparsed};
 use crate::wire::name::MethodName;
 use trunkline_transport::{Leaves, Message, PeerKey, PollerChoice, SessionNumber};
@@ -62,6 +64,9 @@ pub(super) struct Session {
     pub(super) epoch: u64,
     /// Number of its pollers.
     pub(super) pollers: u16,
+    /// Expectation that was last found to match, on a node that compares names.
+    #[cfg(feature = "identity")]
+    pub(super) matched: Option<ExpectedId>,
 }
 
 /// The calls that a poller accepts.

@@ -155,9 +155,16 @@ pub(super) fn gave_up() -> Status {
     Status::not_run(Code::Cancelled, GAVE_UP).because(Reason::Cancelled)
 }
 
-/// Returns the status of a call whose deadline passed before its server, which shuts down, had another session.
-pub(super) fn no_session(server: PeerKey) -> Status {
-    let text = format!("no connection yet: {server} is shutting down");
+/// Returns the status of a call to a server that has proved another name than the channel expects. `why` names both.
+#[cfg(feature = "identity")]
+pub(super) fn other_name(why: &str) -> Status {
+    Status::not_run(Code::Unauthenticated, why).because(Reason::Unreachable)
+}
+
+/// Returns the status of a call whose deadline passed before its server had another session. Without `why` the server shuts
+/// down.
+pub(super) fn no_session(server: PeerKey, why: Option<String>) -> Status {
+    let text = why.unwrap_or_else(|| format!("no connection yet: {server} is shutting down"));
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
 }
 

@@ -933,10 +933,15 @@ impl Node {
     /// Returns a channel to the node that makes a call ([`Context::peer`](crate::Context::peer)), so that a server
     /// can call its client.
     ///
-    /// The channel uses the session that the client has made. If that session has ended, this node makes another one.
+    /// The channel uses the session that the client has made. If that session has ended, this node makes another one. If the
+    /// client has proved a name, the channel expects that name.
     #[must_use]
     pub fn channel_to(&self, peer: &Peer) -> Channel {
-        self.channel(peer.address())
+        #[cfg(feature = "identity")]
+        let target = Target::of_peer(peer.address(), peer.name());
+        #[cfg(not(feature = "identity"))]
+        let target = peer.address();
+        self.channel(target)
     }
 
     /// Runs a task on a poller, where it may use local clients and need not be `Send`. The returned future resolves

@@ -100,6 +100,19 @@ impl Expected {
     }
 }
 
+/// A wildcard stands for itself.
+impl From<Name> for Expected {
+    fn from(name: Name) -> Self {
+        Self(name)
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl From<IpAddr> for Expected {
     fn from(address: IpAddr) -> Self {
         Self(Name::Ip(address))

@@ -9,8 +9,8 @@
 //! fail at once wait for a server that is being connected.
 
 use super::route::{Phase, Reached, Usage};
-use super::target::{Source, Target};
-use super::{Link, Routes, Session};
+use super::target::Source;
+use super::{Link, Session};
 use crate::client::routes::id::RouteId;
 use crate::node::fork_lock::Lock;
 use crate::status::reason::{Origin, Reason};
@@ -234,7 +234,7 @@ impl Balanced {
             rounds: AtomicU64::new(0),
         });
         balanced.servers();
-        if let Source::Addresses(usable) = &balanced.target.target().0 {
+        if let Source::Addresses(usable) = &balanced.target.target().source {
             balanced.target.route().tell_omitted(usable.omitted);
         }
         balanced.target.routes().add_balanced(&balanced);
@@ -477,7 +477,7 @@ impl Balanced {
                 (Some(_), None) => false,
             };
             if !is_same {
-                servers.replace(self.target.routes(), found);
+                servers.replace(&self.target, found);
             }
         }
         Arc::clone(&servers.list)
@@ -486,10 +486,10 @@ impl Balanced {
 
 impl Servers {
     /// Replaces the list. Servers that stay keep their state.
-    fn replace(&mut self, routes: &Arc<Routes>, found: Option<Arc<[SocketAddr]>>) {
+    fn replace(&mut self, target: &Link, found: Option<Arc<[SocketAddr]>>) {
         let server = |address: &SocketAddr| {
             let known = self.list.iter().find(|server| server.address == *address);
-            known.map_or_else(|| Arc::new(Server::new(routes, *address)), Arc::clone)
+            known.map_or_else(|| Arc::new(Server::new(target, *address)), Arc::clone)
         };
         self.list = found.iter().flat_map(|found| found.iter()).map(server).collect();
         self.found = found;
@@ -497,8 +497,8 @@ impl Servers {
 }
 
 impl Server {
-    fn new(routes: &Arc<Routes>, address: SocketAddr) -> Self {
-        let link = Link::new(routes, Target::from(address));
+    fn new(target: &Link, address: SocketAddr) -> Self {
+        let link = Link::new(target.routes(), target.target().at(address));
         let (calls, refusals, pause) = (AtomicUsize::new(0), Lock::default(), Lock::default());
         Self { address, link, calls, refusals, pause }
     }
@@ -679,10 +679,12 @@ mod tests {
     use super::super::ready::Ready;
     use super::*;
     use crate::client::routes::opened;
+    use crate::client::routes::{Routes, Target};
     use std::collections::VecDeque;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
     use trunkline_testkit::{in_forked_child, runs_alone};
+    use trunkline_transport::PeerIdentity;
 
     const SERVERS: [u16; 2] = [1, 2];
 
@@ -694,7 +696,7 @@ mod tests {
     fn connected(policy: Policy) -> (Arc<Routes>, Arc<Balanced>) {
         let routes = opened();
         for port in SERVERS {
-            routes.up(PeerKey::new(address(port)), 1);
+            routes.up(PeerKey::new(address(port)), 1, PeerIdentity::Unproven);
         }
         let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, policy.into()).unwrap();
@@ -754,7 +756,7 @@ mod tests {
                     assert_eq!(choose(&balanced, now).0, Some(2), "{policy:?}");
                 }
                 routes.down(peer);
-                routes.up(peer, epoch + 1);
+                routes.up(peer, epoch + 1, PeerIdentity::Unproven);
                 // From a poller that has not been told of the new session.
                 routes.drains(peer, epoch);
             }
@@ -776,7 +778,7 @@ mod tests {
             now += PAUSE;
             assert_eq!([choose(&balanced, now).0, choose(&balanced, now).0], [Some(1), Some(2)]);
             routes.down(peer);
-            routes.up(peer, epoch + 1);
+            routes.up(peer, epoch + 1, PeerIdentity::Unproven);
             // The end of a call of the session before says nothing about this one.
             balanced.servers()[0].leave_out(chosen.session, now);
         }
@@ -897,7 +899,7 @@ mod tests {
         }
         // One that has a session gets the call nevertheless.
         let mut tried = Tried { unconnected: MOST_UNCONNECTED, target: true, ..Tried::default() };
-        routes.up(PeerKey::new(address(900)), 1);
+        routes.up(PeerKey::new(address(900)), 1, PeerIdentity::Unproven);
         let chosen = balanced.choose(&mut tried, now).and_then(|chosen| chosen.server);
         assert_eq!(chosen.map(|server| server.address), Some(address(900)));
     }
@@ -926,7 +928,7 @@ mod tests {
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
         let failure = Arc::new(Failure::new(&[], &[], true));
         balanced.target.route().publish(Phase::Failed(failure, Time(u64::MAX)));
-        routes.up(PeerKey::new(address(2)), 1);
+        routes.up(PeerKey::new(address(2)), 1, PeerIdentity::Unproven);
         let mut ready = pin!(Ready::of_any(&balanced));
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));

@@ -5,13 +5,13 @@
 //! pause ends at 750 ms, and each address whose attempt fails is reached again at once, so that the transport dials it
 //! again within a second.
 
-use super::Routes;
 use super::failure::Failure;
 use super::lookups::Lookup;
 use super::round::{Round, Step};
 use super::route::{Phase, Route, Usage};
 use super::target::Source;
-use crate::client::routes::id::{Resolved, RouteId};
+use super::{Judgement, Routes};
+use crate::client::routes::id::{ExpectedId, Resolved, RouteId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::SocketAddr;
@@ -31,9 +31,14 @@ const IN_TURN: usize = 16;
 /// Time between lookups outside of rounds: calls that fail, and a source that changes all the time, ask again at once.
 const REFRESH: Duration = Duration::from_millis(100);
 
-/// Returns the rule that tells whether a node has a session and takes calls. The transport knows of its death first.
-fn serves<'a>(transport: &'a Transport, routes: &'a Routes) -> impl Fn(PeerKey) -> bool + 'a {
-    |peer| transport.is_up(peer) && routes.serves(peer)
+/// Returns the rule that tells whether a node has a session, takes calls and has proved the expected name. The transport
+/// knows of its death first.
+fn serves<'a>(
+    transport: &'a Transport,
+    routes: &'a Routes,
+    expected: ExpectedId,
+) -> impl Fn(PeerKey) -> bool + 'a {
+    move |peer| transport.is_up(peer) && routes.serves(peer, expected)
 }
 
 /// The search for the servers of a node's routes.
@@ -76,7 +81,7 @@ struct Sought {
 impl Sought {
     /// Returns true if the calls of a balanced channel may go to this server, and no other has been found.
     fn may_lead_to(&self, peer: PeerKey) -> bool {
-        let addresses = match &self.route.target.0 {
+        let addresses = match &self.route.target.source {
             Source::Addresses(all) => &all.addresses,
             _ => &self.last,
         };
@@ -98,7 +103,7 @@ impl Sought {
     fn is_waited_at(&self, peer: PeerKey) -> bool {
         let is_it = |address: &SocketAddr| PeerKey::new(*address) == peer;
         self.route.connect() == Connect::Wait
-            && match (&self.round, &self.route.target.0) {
+            && match (&self.round, &self.route.target.source) {
                 (Some(round), _) => round.has_tried(peer) && !round.tries(peer),
                 (None, Source::Address(address)) => is_it(address),
                 (None, Source::Addresses(all)) => all.addresses.iter().any(is_it),
@@ -232,7 +237,7 @@ impl Connector {
     /// resolver is slow.
     fn refresh(&mut self, transport: &Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
-        let is_name = matches!(sought.route.target.0, Source::Resolver(..));
+        let is_name = matches!(sought.route.target.source, Source::Resolver(..));
         if !is_name || sought.refresh.is_some() || sought.round.is_some() || !sought.route.is_stale() {
             return;
         }
@@ -255,7 +260,7 @@ impl Connector {
         sought.is_waited_for = connect == Connect::Wait;
         // A spread channel connects to all servers, so that those after the first cost nothing.
         let in_turn = if sought.route.usage == Usage::Spread { 1 } else { IN_TURN };
-        let step = match &sought.route.target.0 {
+        let step = match &sought.route.target.source {
             Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
                 self.last_lookup += 1;
                 // This round replaces a lookup that was requested before.
@@ -281,7 +286,7 @@ impl Connector {
             Source::Addresses(all) => {
                 sought.route.tell_omitted(all.omitted);
                 let all = Self::in_order(
-                    &serves(transport, &self.routes),
+                    &serves(transport, &self.routes, sought.route.expected),
                     &self.routes,
                     &sought.route,
                     sought.first,
@@ -323,7 +328,7 @@ impl Connector {
             Err(error) => error,
         };
         let order = Self::in_order(
-            &serves(transport, &self.routes),
+            &serves(transport, &self.routes, sought.route.expected),
             &self.routes,
             &sought.route,
             sought.first,
@@ -352,9 +357,9 @@ impl Connector {
     /// Handles a peer that is up or down.
     pub(crate) fn peer(&mut self, transport: &mut Transport, peer: PeerKey, event: PeerEvent) {
         let has_drained = self.routes.is_draining(peer);
-        match event {
-            PeerEvent::Up { epoch, .. } => self.routes.up(peer, epoch),
-            PeerEvent::Renewed { .. } => return,
+        match &event {
+            PeerEvent::Up { epoch, identity, .. } => self.routes.up(peer, *epoch, identity.clone()),
+            PeerEvent::Renewed { identity } => return self.routes.renewed(peer, identity.clone()),
             PeerEvent::Down { .. } => self.routes.down(peer),
         }
         let mut concerned = Vec::new();
@@ -427,7 +432,7 @@ impl Connector {
             };
             if round.is_lookup_late(now) {
                 let addresses = Self::in_order(
-                    &serves(transport, &self.routes),
+                    &serves(transport, &self.routes, sought.route.expected),
                     &self.routes,
                     &sought.route,
                     sought.first,
@@ -441,7 +446,22 @@ impl Connector {
         any
     }
 
-    fn follow(&mut self, transport: &mut Transport, id: RouteId, step: Step) {
+    /// Takes a step. A session counts only if its peer has proved the expected name.
+    fn follow(&mut self, transport: &mut Transport, id: RouteId, mut step: Step) {
+        while let Step::Won(peer) = step {
+            let Some(sought) = self.sought.get_mut(&id) else { return };
+            let why = match self.routes.judge(peer, sought.route.expected) {
+                Judgement::Matches => break,
+                Judgement::NoSession => None,
+                Judgement::Differs(why) => Some(why),
+            };
+            let connect = sought.route.connect();
+            step = match (&mut sought.round, why) {
+                (Some(round), Some(why)) => round.refuse(transport, &self.routes, peer, why, connect),
+                (Some(round), None) => round.await_report(peer, transport.now()),
+                (None, _) => return self.leave_other_name(transport, id, peer),
+            };
+        }
         match step {
             Step::Waits(until) => self.set_timer(id, Some(until)),
             Step::Won(peer) => {
@@ -455,7 +475,7 @@ impl Connector {
             Step::Lost => {
                 let Some(sought) = self.sought.get(&id) else { return };
                 let Some(round) = &sought.round else { return };
-                let is_fixed = match &sought.route.target.0 {
+                let is_fixed = match &sought.route.target.source {
                     Source::Resolver(..) => false,
                     Source::Addresses(all) => {
                         sought.route.usage != Usage::Sticky || all.addresses.len() <= IN_TURN
@@ -468,6 +488,16 @@ impl Connector {
                 self.lose(transport, id, failure);
             }
         }
+    }
+
+    /// Stops using a node that has come back under another name than the expected one.
+    fn leave_other_name(&mut self, transport: &mut Transport, id: RouteId, peer: PeerKey) {
+        let Some(sought) = self.sought.get(&id) else { return };
+        if matches!(sought.route.phase().0, Phase::Up(to) if to == peer) {
+            sought.route.publish(Phase::Idle);
+            self.routes.tell_all(id);
+        }
+        self.consider(transport, id);
     }
 
     /// Handles a failed round.
@@ -529,7 +559,7 @@ mod tests {
         let addresses = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let firsts = |usage| {
             let (routes, id) = (opened(), RouteId(NonZeroU32::MIN));
-            let route = Route::new(id, Target::from(addresses), usage);
+            let route = Route::new(id, Target::from(addresses), usage, ExpectedId::ADDRESS);
             let first = |_| Connector::in_order(&|_| false, &routes, &route, 0, &addresses)[0];
             (0..64).map(first).collect::<BTreeSet<_>>().len()
         };

@@ -4,6 +4,7 @@ use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_transport::PeerDown;
 
@@ -24,12 +25,14 @@ pub(super) struct Failure {
 }
 
 /// The cause for which an address was not reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unreached {
     /// The attempt ended with this cause.
     Down(PeerDown),
     /// A session is up, and the server takes no more calls in it.
     Draining,
+    /// A session is up, and the server has proved another name than the channel expects. The text names both.
+    OtherName(Arc<str>),
     /// The attempt has not ended in time.
     NoOutcome,
 }
@@ -57,6 +60,7 @@ impl Failure {
             let _written = match why {
                 Unreached::Down(cause) => write!(text, "{separator}{address}: {cause}"),
                 Unreached::Draining => write!(text, "{separator}{address}: the server is shutting down"),
+                Unreached::OtherName(why) => write!(text, "{separator}{address}: {why}"),
                 Unreached::NoOutcome => write!(text, "{separator}{address}: no session in time"),
             };
         }
@@ -72,6 +76,7 @@ impl Failure {
         let kind = |why: &Unreached| match why {
             Unreached::Down(cause) => Status::of(*cause),
             Unreached::Draining => (Code::Unavailable, Reason::Draining),
+            Unreached::OtherName(_) => (Code::Unauthenticated, Reason::Unreachable),
             Unreached::NoOutcome => (Code::Unavailable, Reason::Unreachable),
         };
         // A failure common to all addresses is one of the server.
@@ -157,7 +162,7 @@ mod tests {
         let failure = Failure::new(&tried, &[], true);
         assert!(failure.is_final && failure.status().code() == Code::Unavailable);
         assert!(!Failure::new(&tried, &[], false).is_final, "the name may have others later");
-        let mixed = [tried[0], (listens_on, Unreached::Down(PeerDown::NotListening))];
+        let mixed = [tried[0].clone(), (listens_on, Unreached::Down(PeerDown::NotListening))];
         let failure = Failure::new(&mixed, &[], true);
         assert!(!failure.is_final && failure.status().code() == Code::Unavailable);
     }

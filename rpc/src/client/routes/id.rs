@@ -7,6 +7,23 @@ use std::num::NonZeroU32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RouteId(pub(crate) NonZeroU32);
 
+/// Number of the name that a channel expects of its servers. Calls carry it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct ExpectedId(#[cfg(feature = "identity")] u32);
+
+impl ExpectedId {
+    /// The IP address of each server.
+    pub(crate) const ADDRESS: Self = Self(
+        #[cfg(feature = "identity")]
+        0,
+    );
+
+    #[cfg(feature = "identity")]
+    pub(super) fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
 /// The result of a lookup.
 #[derive(Debug)]
 pub(crate) struct Resolved {

@@ -39,7 +39,7 @@ impl Lookup {
 
     /// Runs the lookup.
     pub(crate) async fn run(self) -> Resolved {
-        let outcome = match &self.route.target.0 {
+        let outcome = match &self.route.target.source {
             Source::Resolver(resolver, _) => match resolver.resolve().await {
                 Ok(addresses) => found(addresses).map(|usable| {
                     self.route.tell_omitted(usable.omitted);
@@ -190,6 +190,7 @@ impl fmt::Debug for Lookups {
 mod tests {
     use super::*;
     use crate::block_on;
+    use crate::client::routes::id::ExpectedId;
     use crate::client::routes::route::Usage;
     use crate::client::routes::{Resolve, Resolving, Target};
     use std::num::NonZeroU32;
@@ -208,7 +209,8 @@ mod tests {
         let outcome = |texts: &[&str]| {
             let addresses = texts.iter().map(|text| text.parse().unwrap()).collect();
             let id = RouteId(NonZeroU32::MIN);
-            let route = Route::new(id, Target::resolver(Listed(addresses)), Usage::Sticky);
+            let route =
+                Route::new(id, Target::resolver(Listed(addresses)), Usage::Sticky, ExpectedId::ADDRESS);
             block_on(Lookup::new(Arc::new(route), 1).run()).outcome
         };
         let (good, bad) = ("10.0.0.1:7", "0.0.0.0:7");

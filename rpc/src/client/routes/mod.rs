@@ -17,6 +17,8 @@ mod connector;
 mod failure;
 pub(crate) mod id;
 mod lookups;
+#[cfg(feature = "identity")]
+mod names;
 mod parked;
 mod ready;
 mod resolve;
@@ -29,6 +31,8 @@ pub(crate) use balance::{Balanced, Chosen, Tried};
 pub(crate) use connector::Connector;
 pub(crate) use id::Pollers;
 pub(crate) use lookups::Lookups;
+#[cfg(feature = "identity")]
+pub(crate) use names::ProvenNames;
 pub(crate) use parked::Parked;
 pub use ready::Ready;
 pub use resolve::{AddressWatcher, Dns, Resolve, ResolveError, Resolving, ServerList};
@@ -38,7 +42,7 @@ pub(crate) use target::misuse;
 use crate::call::NOWHERE;
 use crate::node::fork_lock::Lock;
 use balance::AllBalanced;
-use id::RouteId;
+use id::{ExpectedId, RouteId};
 use route::{Phase, Route, Usage};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,7 +52,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use target::Source;
 use trunkline_machine::Runtime;
-use trunkline_transport::{PeerKey, ServerReport};
+use trunkline_transport::{PeerIdentity, PeerKey, ServerReport};
 use trunkline_verbs::Clock;
 use trunkline_verbs::fork::Process;
 
@@ -80,6 +84,11 @@ struct Known {
     /// Number of sessions so far.
     sessions: u64,
     is_closed: bool,
+    #[cfg(feature = "identity")]
+    expectations: names::Expectations,
+    /// Names of the nodes with a session; `None` if this node has no identity.
+    #[cfg(feature = "identity")]
+    names: Option<ProvenNames>,
 }
 
 /// A session with a node.
@@ -168,10 +177,10 @@ impl Routes {
     }
 
     /// Adds a route.
-    fn add(&self, target: Target, usage: Usage) -> Arc<Route> {
+    fn add(&self, target: Target, usage: Usage, expected: ExpectedId) -> Arc<Route> {
         if self.is_forked() {
             // No poller looks for it.
-            let route = Route::new(RouteId(NonZeroU32::MIN), target, usage);
+            let route = Route::new(RouteId(NonZeroU32::MIN), target, usage, expected);
             route.publish(Phase::Closed);
             return Arc::new(route);
         }
@@ -185,7 +194,7 @@ impl Routes {
                 break RouteId(number);
             }
         };
-        let route = Arc::new(Route::new(id, target, usage));
+        let route = Arc::new(Route::new(id, target, usage, expected));
         if known.is_closed {
             route.publish(Phase::Closed);
         }
@@ -224,16 +233,24 @@ impl Routes {
     }
 
     /// Records that a session with this incarnation of a node is up.
-    fn up(&self, peer: PeerKey, epoch: u64) {
+    fn up(&self, peer: PeerKey, epoch: u64, identity: PeerIdentity) {
         let mut known = self.known.lock();
+        known.set_identity(peer, Some(identity));
         known.sessions += 1;
         let session = Session { serial: known.sessions, epoch, drains: false };
         known.up.insert(peer, session);
     }
 
+    /// Records that the peer of a session has proved its names again.
+    fn renewed(&self, peer: PeerKey, identity: PeerIdentity) {
+        self.known.lock().set_identity(peer, Some(identity));
+    }
+
     /// Records that the session with this node is over.
     fn down(&self, peer: PeerKey) {
-        self.known.lock().up.remove(&peer);
+        let mut known = self.known.lock();
+        known.up.remove(&peer);
+        known.set_identity(peer, None);
     }
 
     /// Records that this incarnation of a node drains. Another poller may say so after a new session is up.
@@ -254,9 +271,9 @@ impl Routes {
         }
     }
 
-    /// Returns true if a node has a session and takes calls.
-    fn serves(&self, peer: PeerKey) -> bool {
-        self.session(peer).is_some_and(|session| !session.drains)
+    /// Returns true if a node has a session, takes calls and has proved this name.
+    fn serves(&self, peer: PeerKey, expected: ExpectedId) -> bool {
+        self.session_as(peer, expected).is_some_and(|session| !session.drains)
     }
 
     /// Returns true if a node with a session drains.
@@ -269,14 +286,99 @@ impl Routes {
         self.known.lock().up.get(&peer).copied()
     }
 
+    /// Returns the session with a node, if the node has proved this name.
+    fn session_as(&self, peer: PeerKey, expected: ExpectedId) -> Option<Session> {
+        let mut known = self.known.lock();
+        let session = known.up.get(&peer).copied()?;
+        known.mismatch(peer, expected).is_none().then_some(session)
+    }
+
+    /// Judges the name of a node by an expectation.
+    fn judge(&self, peer: PeerKey, expected: ExpectedId) -> Judgement {
+        let mut known = self.known.lock();
+        match known.mismatch(peer, expected) {
+            None => Judgement::Matches,
+            Some(_) if !known.up.contains_key(&peer) => Judgement::NoSession,
+            Some(why) => Judgement::Differs(why),
+        }
+    }
+
+    /// Compares names from now on, because the node has an identity.
+    #[cfg(feature = "identity")]
+    pub(crate) fn compare_names(&self) {
+        self.known.lock().names.get_or_insert_default();
+    }
+
+    /// Returns the expectation of this number.
+    #[cfg(feature = "identity")]
+    pub(crate) fn expectation(&self, id: ExpectedId) -> Option<Arc<names::Expectation>> {
+        self.known.lock().expectations.get(id)
+    }
+
+    /// Returns the number of the name that a new channel to a target expects.
+    fn expect(&self, target: &Target) -> ExpectedId {
+        #[cfg(feature = "identity")]
+        if target.expectation != names::Expectation::Address && !self.is_forked() {
+            return self.known.lock().expectations.add(&target.expectation);
+        }
+        let _ = target;
+        ExpectedId::ADDRESS
+    }
+
+    /// Records that a channel with this expectation is gone.
+    fn expect_no_longer(&self, expected: ExpectedId) {
+        #[cfg(feature = "identity")]
+        if expected != ExpectedId::ADDRESS && !self.is_forked() {
+            self.known.lock().expectations.remove(expected);
+        }
+        let _ = expected;
+    }
+
     /// Closes all routes, because the node shuts down or has failed to start.
     pub(crate) fn close(&self) {
         let mut known = self.known.lock();
         known.is_closed = true;
         known.up.clear();
+        #[cfg(feature = "identity")]
+        known.names.iter_mut().for_each(ProvenNames::clear);
         let routes = known.routes.values().map(Arc::clone).collect::<Vec<_>>();
         drop(known);
         routes.into_iter().for_each(|route| route.publish(Phase::Closed));
+    }
+}
+
+/// The judgement of a node's name by an expectation.
+#[derive(Debug)]
+enum Judgement {
+    Matches,
+    /// No session is known.
+    NoSession,
+    /// The node has proved another name. The text names both.
+    Differs(Arc<str>),
+}
+
+impl Known {
+    /// Sets the identity of a node, if names are compared.
+    fn set_identity(&mut self, peer: PeerKey, identity: Option<PeerIdentity>) {
+        #[cfg(feature = "identity")]
+        if let Some(names) = &mut self.names {
+            match identity {
+                Some(identity) => names.up(peer, identity),
+                None => names.down(peer),
+            }
+        }
+        #[cfg(not(feature = "identity"))]
+        let _ = (peer, identity);
+    }
+
+    /// Returns the reason why a node has not proved the expected name, if names are compared.
+    fn mismatch(&mut self, peer: PeerKey, expected: ExpectedId) -> Option<Arc<str>> {
+        #[cfg(feature = "identity")]
+        if let Some(names) = &mut self.names {
+            return names.mismatch(peer, expected, |id| self.expectations.get(id));
+        }
+        let _ = (peer, expected);
+        None
     }
 }
 
@@ -291,6 +393,7 @@ pub(crate) struct Link {
     routes: Arc<Routes>,
     target: Target,
     usage: Usage,
+    expected: ExpectedId,
     /// Route of the channel. For a single address it is created when a future waits for it; calls need none.
     route: OnceLock<Arc<Route>>,
 }
@@ -303,13 +406,14 @@ impl Link {
 
     /// Creates a link to a target whose addresses are used in this way.
     fn with_usage(routes: &Arc<Routes>, target: Target, usage: Usage) -> Arc<Self> {
-        let link = Arc::new(Self { routes: Arc::clone(routes), target, usage, route: OnceLock::new() });
+        let (routes, expected) = (Arc::clone(routes), routes.expect(&target));
+        let link = Arc::new(Self { routes, target, usage, expected, route: OnceLock::new() });
         if link.target.address().is_none() {
             link.route();
         }
         // In a forked child there are no lookups, and the resolver may have a lock that a thread of the parent has taken.
-        if let Source::Resolver(resolver, _) = &link.target.0
-            && !routes.is_forked()
+        if let Source::Resolver(resolver, _) = &link.target.source
+            && !link.routes.is_forked()
         {
             resolver.watch(AddressWatcher::new(Arc::downgrade(&link)));
         }
@@ -325,7 +429,12 @@ impl Link {
     }
 
     fn route(&self) -> &Arc<Route> {
-        self.route.get_or_init(|| self.routes.add(self.target.clone(), self.usage))
+        self.route.get_or_init(|| self.routes.add(self.target.clone(), self.usage, self.expected))
+    }
+
+    /// Returns the number of the name that the server must have proved.
+    pub(crate) fn expected(&self) -> ExpectedId {
+        self.expected
     }
 
     /// Returns the address or the route of calls.
@@ -338,7 +447,7 @@ impl Link {
 
     /// Returns the addresses of a target that has several, if they are known.
     fn found(&self) -> Option<Arc<[SocketAddr]>> {
-        match &self.target.0 {
+        match &self.target.source {
             Source::Addresses(all) => Some(all.addresses.as_slice().into()),
             Source::Resolver(..) => self.route().found(),
             Source::Address(_) | Source::Nonsense(_) => None,
@@ -347,7 +456,7 @@ impl Link {
 
     /// Returns true if its addresses are looked up.
     fn is_name(&self) -> bool {
-        matches!(self.target.0, Source::Resolver(..))
+        matches!(self.target.source, Source::Resolver(..))
     }
 
     /// Requests another lookup of a name's addresses.
@@ -372,10 +481,10 @@ impl Link {
         }
     }
 
-    /// Returns the session with the server, if the target is a single address.
+    /// Returns the session with the server, if the target is a single address and the server has proved the expected name.
     fn session(&self) -> Option<Session> {
         let address = self.target.address().filter(|_| !self.routes.is_forked())?;
-        self.routes.session(PeerKey::new(address))
+        self.routes.session_as(PeerKey::new(address), self.expected)
     }
 
     /// Returns true if there is a session with the server.
@@ -407,5 +516,6 @@ impl Drop for Link {
         if let Some(route) = self.route.get() {
             self.routes.remove(route);
         }
+        self.routes.expect_no_longer(self.expected);
     }
 }

@@ -7,7 +7,7 @@
 use super::Routes;
 use super::route::{Phase, Route};
 use crate::call::{AdmissionClass, Submission, shutting_down, too_many};
-use crate::client::routes::id::RouteId;
+use crate::client::routes::id::{ExpectedId, RouteId};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,11 +69,11 @@ impl Parked {
     }
 
     /// Sets the server of a call by this route, and returns the call. Keeps or ends the call if the route leads
-    /// nowhere. `serves` tells whether a node has a session and takes calls.
+    /// nowhere. `serves` tells whether a node has a session, takes calls and has proved a name.
     pub(crate) fn place(
         &mut self,
         transport: &Transport,
-        serves: &dyn Fn(PeerKey) -> bool,
+        serves: &dyn Fn(PeerKey, ExpectedId) -> bool,
         id: RouteId,
         call: Submission,
     ) -> Option<Submission> {
@@ -83,7 +83,9 @@ impl Parked {
             return None;
         }
         let here = self.here.get(&id)?;
-        if let Some(peer) = here.leads_to.filter(|peer| here.calls.is_empty() && serves(*peer)) {
+        if let Some(peer) =
+            here.leads_to.filter(|peer| here.calls.is_empty() && serves(*peer, here.route.expected))
+        {
             return Some(here.route.lead(call, peer));
         }
         let target = &here.route.target;
@@ -121,7 +123,11 @@ impl Parked {
     }
 
     /// Returns the calls that can be sent, in order, after a route has changed.
-    pub(crate) fn look(&mut self, serves: &dyn Fn(PeerKey) -> bool, id: RouteId) -> Vec<Submission> {
+    pub(crate) fn look(
+        &mut self,
+        serves: &dyn Fn(PeerKey, ExpectedId) -> bool,
+        id: RouteId,
+    ) -> Vec<Submission> {
         if !self.here.contains_key(&id) {
             return Vec::new();
         }
@@ -160,7 +166,11 @@ impl Parked {
     }
 
     /// Returns the calls that can be sent, in order, after a session with a node is up.
-    pub(crate) fn up(&mut self, serves: &dyn Fn(PeerKey) -> bool, peer: PeerKey) -> Vec<Submission> {
+    pub(crate) fn up(
+        &mut self,
+        serves: &dyn Fn(PeerKey, ExpectedId) -> bool,
+        peer: PeerKey,
+    ) -> Vec<Submission> {
         if self.calls.is_empty() {
             return Vec::new();
         }
@@ -171,11 +181,11 @@ impl Parked {
     }
 
     /// Takes the calls of a route, if it leads to a session.
-    fn released(&mut self, serves: &dyn Fn(PeerKey) -> bool, id: RouteId) -> Vec<Submission> {
-        let Some(peer) = self.here.get(&id).and_then(|here| here.leads_to) else { return Vec::new() };
-        if !serves(peer) {
+    fn released(&mut self, serves: &dyn Fn(PeerKey, ExpectedId) -> bool, id: RouteId) -> Vec<Submission> {
+        let Some(here) = self.here.get(&id) else { return Vec::new() };
+        let Some(peer) = here.leads_to.filter(|peer| serves(*peer, here.route.expected)) else {
             return Vec::new();
-        }
+        };
         let taken = self.take(id, |_| true);
         taken.into_iter().map(|(call, route)| route.lead(call, peer)).collect()
     }

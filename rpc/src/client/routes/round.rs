@@ -14,6 +14,7 @@ use super::Routes;
 use super::failure::Unreached;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_transport::{Connect, PeerDown, PeerKey, Reach, Transport};
@@ -55,7 +56,7 @@ pub(super) struct Round {
 pub(super) enum Step {
     /// The round waits until this time.
     Waits(Time),
-    /// A session with this node is up.
+    /// A session with this node is up. Its name is not compared yet.
     Won(PeerKey),
     /// No address is left.
     Lost,
@@ -202,6 +203,37 @@ impl Round {
         self.failed(address, Unreached::Down(cause));
         self.due = transport.now();
         self.advance_now(transport, routes, connect)
+    }
+
+    /// Handles a node with a session that has proved another name than expected.
+    pub(super) fn refuse(
+        &mut self,
+        transport: &mut Transport,
+        routes: &Routes,
+        peer: PeerKey,
+        why: Arc<str>,
+        connect: Connect,
+    ) -> Step {
+        let is_it = |address: &SocketAddr| PeerKey::new(*address) == peer;
+        let has_failed = self.tried.iter().any(|(address, _)| is_it(address));
+        if self.is_looking_up || has_failed || self.left.iter().any(is_it) {
+            // The session of a node whose turn is over, or comes later.
+            return Step::Waits(self.due);
+        }
+        self.open.retain(|address| !is_it(address));
+        self.failed(peer.address(), Unreached::OtherName(why));
+        self.due = transport.now();
+        self.advance_now(transport, routes, connect)
+    }
+
+    /// Waits for the report of a session that is up.
+    pub(super) fn await_report(&mut self, peer: PeerKey, now: Time) -> Step {
+        if !self.tries(peer) {
+            self.open.push(peer.address());
+        }
+        self.ends = now + ATTEMPT;
+        self.due = self.ends;
+        Step::Waits(self.due)
     }
 
     /// Begins the next attempt without waiting for others.

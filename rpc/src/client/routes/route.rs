@@ -6,7 +6,7 @@
 use super::failure::Failure;
 use super::target::{MOST_ADDRESSES, Target};
 use crate::call::{Submission, shutting_down};
-use crate::client::routes::id::RouteId;
+use crate::client::routes::id::{ExpectedId, RouteId};
 use crate::node::fork_lock::Lock;
 use crate::status::Status;
 use slab::Slab;
@@ -29,6 +29,8 @@ pub(super) struct Route {
     pub(super) id: RouteId,
     pub(super) target: Target,
     pub(super) usage: Usage,
+    /// Name that its servers must have proved.
+    pub(super) expected: ExpectedId,
     /// True if a poller may have it in its tables.
     is_known: AtomicBool,
     /// Number of the target's servers beyond the maximum, as the log tells it.
@@ -104,7 +106,7 @@ pub(super) enum Phase {
 }
 
 impl Route {
-    pub(super) fn new(id: RouteId, target: Target, usage: Usage) -> Self {
+    pub(super) fn new(id: RouteId, target: Target, usage: Usage, expected: ExpectedId) -> Self {
         let state = RouteState {
             phase: Phase::Idle,
             round: 0,
@@ -120,6 +122,7 @@ impl Route {
             id,
             target,
             usage,
+            expected,
             is_known: AtomicBool::new(false),
             omitted: AtomicUsize::new(0),
             state: Lock::new(state),

@@ -1,11 +1,15 @@
 //! The target of a channel.
 
+#[cfg(feature = "identity")]
+use super::names::Expectation;
 use super::resolve::{Dns, Resolve};
 use crate::status::cut;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+#[cfg(feature = "identity")]
+use trunkline_transport::identity::{InvalidName, Name};
 use trunkline_verbs::{VerbsError, canonical};
 
 /// The target of a [`Channel`](crate::Channel): an address, several addresses, a name or a resolver.
@@ -20,7 +24,11 @@ use trunkline_verbs::{VerbsError, canonical};
 /// println!("{one}, {first_that_answers}, {name}");
 /// ```
 #[derive(Debug, Clone)]
-pub struct Target(pub(super) Source);
+pub struct Target {
+    pub(super) source: Source,
+    #[cfg(feature = "identity")]
+    pub(super) expectation: Expectation,
+}
 
 /// The source of a target's addresses.
 #[derive(Debug, Clone)]
@@ -49,15 +57,55 @@ pub(super) const MOST_ADDRESSES: usize = 1024;
 const MOST_NAME_BYTES: usize = 256;
 
 impl Target {
+    fn of(source: Source) -> Self {
+        Self {
+            source,
+            #[cfg(feature = "identity")]
+            expectation: Expectation::default(),
+        }
+    }
+
     /// Creates a target from a resolver, which is called before each attempt to connect.
     pub fn resolver(resolver: impl Resolve) -> Self {
         let name = resolver.name();
-        Self(Source::Resolver(Arc::new(resolver), cut(&name, MOST_NAME_BYTES).into()))
+        Self::of(Source::Resolver(Arc::new(resolver), cut(&name, MOST_NAME_BYTES).into()))
+    }
+
+    /// Sets the name that every server of the target must have proved: a DNS name, a SPIFFE URI or an IP address. Without it,
+    /// a host name expects itself, and an address or a resolver the IP address of each server.
+    ///
+    /// A node without an identity compares no names. Calls to a target with an invalid name fail with `InvalidArgument`.
+    ///
+    /// ```
+    /// use trunkline::Target;
+    ///
+    /// let by_dns_name = Target::from("10.0.0.1:7000").named("shop.example");
+    /// let by_uri = Target::from("shop.example:7000").named("spiffe://prod/shop");
+    /// # let _ = (by_dns_name, by_uri);
+    /// ```
+    #[cfg(feature = "identity")]
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        match name.parse() {
+            Ok(name) => Self { expectation: Expectation::Named(name), ..self },
+            Err(error) => Self::of(Source::Nonsense(InvalidName::to_string(&error))),
+        }
+    }
+
+    /// Returns the target at this address with the name that a peer has proved.
+    #[cfg(feature = "identity")]
+    pub(crate) fn of_peer(address: SocketAddr, name: Option<&Name>) -> Self {
+        Self { expectation: Expectation::of_peer(name), ..Self::from(address) }
+    }
+
+    /// Returns the target with one of its addresses only.
+    pub(super) fn at(&self, address: SocketAddr) -> Self {
+        Self { source: Self::from(address).source, ..self.clone() }
     }
 
     /// Returns the address, if the target is a single one.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        match &self.0 {
+        match &self.source {
             Source::Address(address) => Some(*address),
             _ => None,
         }
@@ -65,13 +113,17 @@ impl Target {
 
     /// Returns true if the target may have several addresses.
     pub(super) fn has_several(&self) -> bool {
-        matches!(self.0, Source::Addresses(_) | Source::Resolver(..))
+        matches!(self.source, Source::Addresses(_) | Source::Resolver(..))
     }
 
     fn of_name(host: &str, port: u16) -> Self {
         match host.parse::<IpAddr>() {
             Ok(ip) => SocketAddr::new(ip, port).into(),
-            Err(_) => Self::resolver(Dns::new(host, port)),
+            Err(_) => Self {
+                #[cfg(feature = "identity")]
+                expectation: Expectation::of_host(host),
+                ..Self::resolver(Dns::new(host, port))
+            },
         }
     }
 }
@@ -122,7 +174,7 @@ pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Usable {
 impl From<SocketAddr> for Target {
     fn from(address: SocketAddr) -> Self {
         let address = canonical(address);
-        Self(misuse(address).map_or(Source::Address(address), Source::Nonsense))
+        Self::of(misuse(address).map_or(Source::Address(address), Source::Nonsense))
     }
 }
 
@@ -134,9 +186,9 @@ impl From<Vec<SocketAddr>> for Target {
         let first = addresses.first().copied().and_then(misuse);
         let usable = usable(addresses);
         match usable.addresses[..] {
-            [] => Self(Source::Nonsense(first.unwrap_or_else(|| "there is no address".to_owned()))),
+            [] => Self::of(Source::Nonsense(first.unwrap_or_else(|| "there is no address".to_owned()))),
             [one] => one.into(),
-            _ => Self(Source::Addresses(usable)),
+            _ => Self::of(Source::Addresses(usable)),
         }
     }
 }
@@ -169,7 +221,9 @@ impl From<&str> for Target {
         let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(':'));
         match parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
             Some((host, port)) => Self::of_name(host, port),
-            None => Self(Source::Nonsense(format!("invalid target {text:?}: expected IP:PORT or HOST:PORT"))),
+            None => {
+                Self::of(Source::Nonsense(format!("invalid target {text:?}: expected IP:PORT or HOST:PORT")))
+            }
         }
     }
 }
@@ -188,7 +242,7 @@ impl From<&String> for Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.source {
             Source::Address(address) => address.fmt(f),
             Source::Addresses(usable) => match &usable.addresses[..] {
                 [first, rest @ ..] => write!(f, "{first} or {} more", rest.len()),
@@ -211,9 +265,9 @@ mod tests {
         assert!(Target::from(("10.0.0.1", 7)).address().is_some());
         assert!(Target::from(("::1", 7)).address().is_some());
         assert_eq!(Target::from("shop.example:7").to_string(), "shop.example:7");
-        assert!(matches!(Target::from("shop.example:7").0, Source::Resolver(..)));
+        assert!(matches!(Target::from("shop.example:7").source, Source::Resolver(..)));
         for text in ["", "shop", "shop:", ":7", "shop:70000", "::1:7"] {
-            assert!(matches!(Target::from(text).0, Source::Nonsense(_)), "{text}");
+            assert!(matches!(Target::from(text).source, Source::Nonsense(_)), "{text}");
         }
     }
 
@@ -225,12 +279,12 @@ mod tests {
         assert_eq!((addresses.len(), omitted), (MOST_ADDRESSES, 1999 - MOST_ADDRESSES));
         assert_eq!((addresses[0], addresses[1]), (address(1), address(2)));
         assert_eq!(Target::from(vec![address(3), address(3), address(0)]).address(), Some(address(3)));
-        assert!(matches!(Target::from(Vec::new()).0, Source::Nonsense(_)));
+        assert!(matches!(Target::from(Vec::new()).source, Source::Nonsense(_)));
         let mapped: SocketAddr = "[::ffff:10.0.0.1]:3".parse().unwrap();
         assert_eq!(Target::from(vec![address(3), mapped]).address(), Some(address(3)));
         assert_eq!(Target::from(mapped).address(), Some(address(3)));
         let nowhere = vec!["0.0.0.0:7".parse().unwrap(), "224.0.0.1:7".parse().unwrap()];
-        assert!(matches!(Target::from(nowhere).0, Source::Nonsense(why) if why.contains("0.0.0.0:7")));
+        assert!(matches!(Target::from(nowhere).source, Source::Nonsense(why) if why.contains("0.0.0.0:7")));
         assert_eq!(Target::from(vec![address(3), address(4)]).to_string(), "10.0.0.1:3 or 1 more");
     }
 }

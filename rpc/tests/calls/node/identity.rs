@@ -1,17 +1,19 @@
 //! Nodes with identities: names of callers in handlers and authorization, and refusals as callers see them.
 
-use crate::common::{Events, Reporter, events, node, until};
+use crate::common::{Events, Reporter, events, fresh_address, node, until};
 use crate::gate::Gate;
 use crate::logged::Logged;
+use crate::streams::items::Iterate;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    PKCS_ED25519, date_time_ymd,
+    PKCS_ED25519, SanType, date_time_ymd,
 };
 use std::time::Duration;
 use trunkline::identity::{Identity, Level, Name, Trust};
+use trunkline::stream::Stream;
 use trunkline::{
-    CallOptions, Code, Context, IncomingCall, Metadata, Node, NodeBuilder, Reason, StartError, Status,
-    block_on,
+    CallOptions, Code, Connect, Context, IncomingCall, Metadata, Node, NodeBuilder, Peer, Policy, Reason,
+    ServerList, StartError, Status, Target, block_on,
 };
 
 pub(super) type Authority = CertifiedIssuer<'static, KeyPair>;
@@ -24,9 +26,12 @@ pub(super) fn authority(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate_for(&PKCS_ED25519).unwrap()).unwrap()
 }
 
-/// Issues a certificate that is valid in these years. Returns it and its key, as PEM.
-pub(super) fn issue_pem(issuer: &Authority, name: &str, years: [i32; 2]) -> [String; 2] {
-    let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+/// Issues a certificate that is valid in these years, with names separated by spaces. Returns it and its key, as PEM.
+pub(super) fn issue_pem(issuer: &Authority, names: &str, years: [i32; 2]) -> [String; 2] {
+    let (uris, names) = names.split(' ').partition::<Vec<_>, _>(|name| name.starts_with("spiffe:"));
+    let names = names.into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.subject_alt_names.extend(uris.into_iter().map(|uri| SanType::URI(uri.try_into().unwrap())));
     [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));
     let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     [params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem()]
@@ -53,11 +58,34 @@ pub(super) trait Named {
     /// Reports the caller's name as soon as the gate is open.
     #[oneway]
     async fn later(&self);
+    async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
 }
 
 struct Handler {
     gate: Gate,
     names: Reporter<Option<String>>,
+}
+
+/// Reports its callers.
+struct Caller {
+    peers: Reporter<Peer>,
+}
+
+impl Named for Caller {
+    async fn caller(&self) -> Option<String> {
+        self.peers.tell(Context::current()?.peer()?.clone());
+        None
+    }
+
+    async fn guarded(&self) -> u8 {
+        1
+    }
+
+    async fn later(&self) {}
+
+    async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
+        Ok(Iterate((0..to).map(Ok)))
+    }
 }
 
 fn caller() -> Option<String> {
@@ -77,6 +105,10 @@ impl Named for Handler {
         self.gate.pass().await;
         self.names.tell(caller());
     }
+
+    async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
+        Ok(Iterate((0..to).map(Ok)))
+    }
 }
 
 pub(super) fn service() -> (NamedServer, Gate, Events<Option<String>>) {
@@ -84,8 +116,13 @@ pub(super) fn service() -> (NamedServer, Gate, Events<Option<String>>) {
     (NamedServer::new(Handler { gate: gate.clone(), names }), gate, told)
 }
 
+/// Returns a client that expects the name of the tests' server.
 pub(super) fn client(node: &Node, server: &Node) -> NamedClient {
-    NamedClient::new(node.channel(server.local_address()))
+    client_of(node, Target::from(server.local_address()).named("server.example"))
+}
+
+fn client_of(node: &Node, target: impl Into<Target>) -> NamedClient {
+    NamedClient::new(node.channel(target))
 }
 
 #[test]
@@ -223,4 +260,207 @@ fn an_unusable_identity_is_named_at_the_start() {
     let unknown = node().exempt_local_user(false).identity(own()).trust(trust(&other));
     let _node = tracing::subscriber::with_default(log.clone(), || unknown.start()).unwrap();
     assert_eq!(log.count("peers with the trust of this node would refuse its certificate"), 1);
+}
+
+/// Starts a server at an address of its own. `IP` among its names stands for that address.
+fn server_with(service: NamedServer, root: &Authority, names: &str) -> Node {
+    let at = fresh_address();
+    let names = names.replace("IP", &at.ip().to_string());
+    named(Node::builder().listen(at), root, &names).serve(service).start().unwrap()
+}
+
+fn server(root: &Authority, names: &str) -> Node {
+    server_with(service().0, root, names)
+}
+
+/// Fails unless a call to this target is refused, because the server has not proved the expected name.
+fn refused(node: &Node, target: impl Into<Target>, expected: &str, proved: &str) {
+    let status = block_on(client_of(node, target).caller()).unwrap_err();
+    assert_eq!((status.code(), status.may_have_run()), (Code::Unauthenticated, false), "{status}");
+    let text = format!("expected {expected}, the peer proved {proved}: ");
+    assert!(status.message().contains(&text), "{status}");
+}
+
+fn runs(node: &Node, target: impl Into<Target>) {
+    assert_eq!(block_on(client_of(node, target).caller()).unwrap().as_deref(), Some("a.example"));
+}
+
+#[test]
+fn an_address_expects_its_ip_address() {
+    let root = authority("root");
+    let right = server(&root, "server.example IP");
+    let wrong = server(&root, "server.example 127.0.0.2");
+    let client = named(node(), &root, "a.example").start().unwrap();
+    let [right, wrong] = [right.local_address(), wrong.local_address()];
+    runs(&client, right);
+    let expected = wrong.ip().to_string();
+    refused(&client, wrong, &expected, "server.example");
+    // A channel with several addresses uses one that matches, and a resolver expects the same.
+    runs(&client, [wrong, right]);
+    runs(&client, Target::resolver(ServerList::new("servers", [wrong, right])));
+    refused(&client, Target::resolver(ServerList::new("servers", [wrong])), &expected, "server.example");
+    // A node without an identity compares nothing.
+    let open = named(node(), &root, "server.example 127.0.0.2").serve(service().0).accept(Level::None);
+    let open = open.start().unwrap();
+    let plain = node().start().unwrap();
+    assert_eq!(block_on(client_of(&plain, open.local_address()).caller()).unwrap(), None);
+}
+
+#[test]
+fn a_host_name_expects_itself() {
+    let root = authority("root");
+    let start = |names| {
+        let server = named(Node::builder().listen("127.0.0.1:0"), &root, names);
+        server.serve(service().0).start().unwrap()
+    };
+    let (right, wrong) = (start("localhost 127.0.0.2"), start("server.example 127.0.0.1"));
+    let client = named(node(), &root, "a.example").start().unwrap();
+    runs(&client, ("localhost", right.local_address().port()));
+    let wrong = wrong.local_address();
+    refused(&client, ("localhost", wrong.port()), "localhost", "server.example");
+    // The session serves a channel that expects its name.
+    runs(&client, wrong);
+    runs(&client, Target::from(("localhost", wrong.port())).named("server.example"));
+}
+
+#[test]
+fn a_given_name_holds_for_all_addresses() {
+    let root = authority("root");
+    let server = server(&root, "spiffe://prod/shop server.example IP");
+    let client = named(node(), &root, "a.example").start().unwrap();
+    let at = server.local_address();
+    for name in ["spiffe://prod/shop", "server.example", &at.ip().to_string()] {
+        runs(&client, Target::from(at).named(name));
+        runs(&client, Target::resolver(ServerList::new("servers", [at])).named(name));
+    }
+    for name in ["spiffe://prod/till", "other.example", "127.0.0.2"] {
+        refused(&client, Target::from(at).named(name), name, "spiffe://prod/shop");
+        refused(
+            &client,
+            Target::resolver(ServerList::new("servers", [at])).named(name),
+            name,
+            "spiffe://prod/shop",
+        );
+    }
+    let status = block_on(client_of(&client, Target::from(at).named("*.example")).caller()).unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(status.message().contains("invalid name \"*.example\": expected a DNS name"), "{status}");
+}
+
+#[test]
+fn peers_without_a_name_match_the_defaults_only() {
+    let root = authority("root");
+    let server = Node::builder().listen("127.0.0.1:0").serve(service().0).start().unwrap();
+    let open = named(node(), &root, "a.example").accept(Level::None).start().unwrap();
+    let at = server.local_address();
+    assert_eq!(block_on(client_of(&open, at).caller()).unwrap(), None);
+    assert_eq!(block_on(client_of(&open, ("localhost", at.port())).caller()).unwrap(), None);
+    refused(&open, Target::from(at).named("127.0.0.1"), "127.0.0.1", "no name");
+}
+
+#[test]
+fn every_kind_of_call_is_refused_before_it_leaves() {
+    let root = authority("root");
+    let (service, gate, _names) = service();
+    let server = server_with(service, &root, "server.example IP");
+    let node = named(node(), &root, "a.example").start().unwrap();
+    let at = server.local_address();
+    for is_up in [false, true] {
+        for target in [Target::from(at), Target::resolver(ServerList::new("servers", [at]))] {
+            let channel = node.channel(target.named("other.example"));
+            for client in [channel.clone(), channel.ordered(), channel.balanced(Policy::RoundRobin)] {
+                let client = NamedClient::new(client);
+                for status in [
+                    block_on(client.caller()).map(|_| ()).unwrap_err(),
+                    block_on(client.later()).unwrap_err(),
+                    block_on(client.count(1)).map(|_| ()).unwrap_err(),
+                ] {
+                    assert_eq!(
+                        (status.code(), status.may_have_run()),
+                        (Code::Unauthenticated, false),
+                        "{status}"
+                    );
+                }
+            }
+            assert!(!channel.is_connected());
+            let status = block_on(channel.ready()).unwrap_err();
+            assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+        }
+        if !is_up {
+            // The session of another channel helps none of these.
+            runs(&node, at);
+        }
+    }
+    assert_eq!(gate.arrived(), 0);
+    let served = server.report().served;
+    assert_eq!(served.iter().map(|method| method.calls).sum::<u64>(), 1);
+}
+
+#[test]
+fn a_balanced_channel_passes_over_a_server_with_another_name() {
+    let root = authority("root");
+    let (right, wrong) = (server(&root, "server.example"), server(&root, "other.example IP"));
+    let client = named(node(), &root, "a.example").start().unwrap();
+    // A session with the wrong server is up.
+    runs(&client, wrong.local_address());
+    let target = Target::from([wrong.local_address(), right.local_address()]).named("server.example");
+    for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
+        let channel = client.channel(target.clone()).balanced(policy);
+        let client = NamedClient::new(channel);
+        for _ in 0..20 {
+            block_on(client.caller()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_call_that_waits_goes_to_the_server_that_replaces_another() {
+    let root = authority("root");
+    let client = named(node(), &root, "a.example").start().unwrap();
+    let wrong = server(&root, "other.example IP");
+    let at = wrong.local_address();
+    runs(&client, at);
+    let options = CallOptions::new().connect(Connect::Wait).timeout(Duration::from_secs(60));
+    let targets = [Target::from(at), Target::resolver(ServerList::new("servers", [at]))];
+    let waiting = targets.map(|target| client_of(&client, target.named("server.example")));
+    let mut calls = waiting.each_ref().map(|client| Box::pin(async { client.with(&options).caller().await }));
+    let soon = CallOptions::new().connect(Connect::Wait).timeout(Duration::from_millis(50));
+    let late = block_on(waiting[0].with(&soon).caller()).unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
+    assert!(late.message().contains("expected server.example, the peer proved other.example"), "{late}");
+    wrong.shutdown();
+    let (service, _gate, _names) = service();
+    let _right = named(Node::builder().listen(at), &root, "server.example").serve(service).start().unwrap();
+    for call in &mut calls {
+        assert_eq!(block_on(call).unwrap().as_deref(), Some("a.example"));
+    }
+    // The channels of the first server have lost it.
+    refused(&client, at, &at.ip().to_string(), "server.example");
+}
+
+#[test]
+fn a_channel_to_a_caller_expects_its_name() {
+    let root = authority("root");
+    let (peers, told) = events();
+    let server =
+        named(node(), &root, "server.example").serve(NamedServer::new(Caller { peers })).start().unwrap();
+    let first = named(node(), &root, "first.example").serve(service().0).start().unwrap();
+    let at = first.local_address();
+    block_on(client(&first, &server).caller()).unwrap();
+    let back = NamedClient::new(server.channel_to(&told.next()));
+    assert_eq!(block_on(back.caller()).unwrap().as_deref(), Some("server.example"));
+    first.shutdown();
+    let second = named(Node::builder().listen(at), &root, "second.example").serve(service().0);
+    let _second = second.start().unwrap();
+    let status = block_on(async {
+        loop {
+            // The end of the first session may be found by a call.
+            let status = back.caller().await.unwrap_err();
+            if status.code() != Code::Unavailable {
+                break status;
+            }
+        }
+    });
+    assert_eq!((status.code(), status.may_have_run()), (Code::Unauthenticated, false), "{status}");
+    assert!(status.message().contains("expected first.example, the peer proved second.example"), "{status}");
 }

@@ -1,0 +1,154 @@
+//! Calls leave only in sessions whose peer has proved the name that their channel expects.
+//!
+//! A node with an identity binds each request to a session that its poller has judged. Until there is one, calls wait in
+//! `Held`, and not in the transport, which would send them in any session. A node without an identity compares nothing.
+
+use super::super::held::MOST;
+use super::super::statuses::{not_sent, other_name, refused};
+use super::Calls;
+use crate::call::Submission;
+use crate::call::too_many;
+use crate::client::routes::id::ExpectedId;
+use crate::client::routes::{ProvenNames, Routes};
+use crate::status::Status;
+use std::cell::RefCell;
+use std::sync::Arc;
+use trunkline_transport::{
+    Connect, PeerDown, PeerIdentity, PeerKey, Reach, SendError, SessionNumber, Transport,
+};
+
+/// The names of peers, on a node that compares them.
+pub(super) struct Names {
+    routes: Arc<Routes>,
+    proven: RefCell<ProvenNames>,
+}
+
+impl Calls {
+    /// Compares names from now on, because the node has an identity.
+    pub(crate) fn compare_names(&mut self, routes: &Arc<Routes>) {
+        self.names = Some(Box::new(Names { routes: Arc::clone(routes), proven: RefCell::default() }));
+    }
+
+    /// Returns true if this node compares the names of its peers.
+    #[inline]
+    pub(super) fn compares_names(&self) -> bool {
+        self.names.is_some()
+    }
+
+    /// Returns the session with a peer, if calls are bound to it because its name was compared.
+    pub(super) fn compared_session(&self, peer: PeerKey) -> Option<SessionNumber> {
+        let sessions = self.compares_names().then_some(&self.sessions)?;
+        sessions.get(peer).map(|session| session.number)
+    }
+
+    /// Returns true if calls with this expectation may leave in the session with a peer.
+    pub(crate) fn is_named(&self, peer: PeerKey, expected: ExpectedId) -> bool {
+        if !self.compares_names() {
+            return true;
+        }
+        let Some(session) = self.sessions.get(peer) else { return false };
+        session.matched == Some(expected) || self.mismatch(peer, expected).is_none()
+    }
+
+    /// Returns the reason why the session with a peer does not match an expectation.
+    fn mismatch(&self, peer: PeerKey, expected: ExpectedId) -> Option<Arc<str>> {
+        let names = self.names.as_ref()?;
+        names.proven.borrow_mut().mismatch(peer, expected, |id| names.routes.expectation(id))
+    }
+
+    /// Takes a call that may not leave in the session with its server: it fails, waits, or is made again. Returns false if it
+    /// may leave.
+    pub(super) fn is_barred(
+        &mut self,
+        transport: &mut Transport,
+        peer: PeerKey,
+        call: &mut Submission,
+    ) -> bool {
+        let Some(session) = self.sessions.get(peer) else {
+            self.await_session(transport, peer, call);
+            return true;
+        };
+        if session.matched == Some(call.expected) {
+            return false;
+        }
+        let Some(why) = self.mismatch(peer, call.expected) else {
+            if let Some(session) = self.sessions.get_mut(peer) {
+                session.matched = Some(call.expected);
+            }
+            return false;
+        };
+        if call.route.is_some() {
+            self.held.make_again(call.take());
+        } else if call.connect == Connect::Wait {
+            // The peer may be replaced.
+            self.hold(peer, call);
+        } else {
+            self.end_with(call, other_name(&why));
+        }
+        true
+    }
+
+    /// Keeps a call until its server has a session, or fails it if the server cannot be reached.
+    #[cold]
+    fn await_session(&mut self, transport: &mut Transport, peer: PeerKey, call: &mut Submission) {
+        if call.route.is_some() {
+            // Its route waits.
+            return self.held.make_again(call.take());
+        }
+        match transport.reach(peer, call.connect) {
+            Reach::Away { cause, due_in } if call.connect == Connect::FailFast || cause.is_final() => {
+                self.end_with(call, refused(SendError::BackingOff { cause, due_in }));
+            }
+            _ => self.hold(peer, call),
+        }
+    }
+
+    fn hold(&mut self, peer: PeerKey, call: &mut Submission) {
+        if self.held.has_room(call.entry) {
+            self.held.push(peer, call.take());
+        } else {
+            self.end_with(call, too_many(MOST));
+        }
+    }
+
+    /// Records the identity of a peer whose session is up, and makes the calls that wait for it.
+    pub(super) fn name_up(&mut self, peer: PeerKey, identity: &PeerIdentity) {
+        let Some(names) = &self.names else { return };
+        names.proven.borrow_mut().up(peer, identity.clone());
+        self.held.release(peer);
+    }
+
+    /// Records that the peer of a session has proved its names again. Later calls compare them.
+    pub(crate) fn renewed(&mut self, peer: PeerKey, identity: &PeerIdentity) {
+        if let Some(session) = self.sessions.get_mut(peer) {
+            session.matched = None;
+        }
+        self.name_up(peer, identity);
+    }
+
+    /// Records that a session has ended, or that its peer was not reached. Calls that wait for no other attempt fail.
+    pub(super) fn name_down(&mut self, peer: PeerKey, cause: PeerDown) {
+        let Some(names) = &self.names else { return };
+        names.proven.borrow_mut().down(peer);
+        if cause.ends_a_session() {
+            return;
+        }
+        for mut call in self.held.take_fail_fast(peer) {
+            let (code, reason) = Status::of(cause);
+            self.end_with(&mut call, Status::not_run(code, cause.to_string()).because(reason));
+        }
+    }
+
+    /// Describes why a held call has not left, unless its server drains.
+    pub(super) fn why_held(&self, transport: &Transport, peer: PeerKey, call: &Submission) -> Option<String> {
+        if !self.compares_names() || self.drained.refuses(peer) {
+            return None;
+        }
+        let is_up = self.sessions.get(peer).is_some();
+        let other_name = self.mismatch(peer, call.expected).filter(|_| is_up);
+        Some(match other_name {
+            Some(why) => format!("no connection yet: {why}"),
+            None => not_sent(is_up, transport.away(peer)),
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! Comparison of the names that peers have proved with those that channels expect.
+//!
+//! A channel's expectation has a number, which its calls carry. A poller compares names once per session and expectation.
+//! Afterwards a call costs a comparison of two numbers. A node without an identity compares nothing.
+
+use crate::client::routes::id::ExpectedId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use trunkline_transport::identity::{Expected, Name};
+use trunkline_transport::{PeerIdentity, PeerKey};
+
+/// Maximum number of judgements that are kept for a session.
+const MOST_JUDGED: usize = 64;
+
+/// The name that a channel expects of its servers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Expectation {
+    /// The IP address of each server.
+    #[default]
+    Address,
+    /// The host name of the target, and the same as a DNS name. No peer can prove a host name that is no DNS name.
+    Host(Arc<str>, Option<Expected>),
+    /// A name that the program has given.
+    Named(Expected),
+}
+
+impl Expectation {
+    /// Returns the expectation of a target with this host name.
+    pub(super) fn of_host(host: &str) -> Self {
+        Self::Host(host.into(), host.parse().ok())
+    }
+
+    /// Returns the expectation of a channel to a peer that has proved this name.
+    pub(super) fn of_peer(name: Option<&Name>) -> Self {
+        name.map_or(Self::Address, |name| Self::Named(name.clone().into()))
+    }
+
+    /// Returns the reason why the identity of a peer does not match.
+    fn mismatch(&self, peer: PeerKey, identity: &PeerIdentity) -> Option<Arc<str>> {
+        let of_address = || Expected::from(peer.address().ip().to_canonical());
+        let matches = match (identity, self) {
+            // Without `accept(Level::None)` there is no such session.
+            (PeerIdentity::Unproven, expectation) => !matches!(expectation, Self::Named(_)),
+            (PeerIdentity::Proven(proven), Self::Address) => of_address().matches(proven),
+            (PeerIdentity::Proven(proven), Self::Host(_, name)) => {
+                name.as_ref().is_some_and(|name| name.matches(proven))
+            }
+            (PeerIdentity::Proven(proven), Self::Named(name)) => name.matches(proven),
+            (PeerIdentity::LocalUser(_), _) => true,
+            // A later version's identity.
+            _ => false,
+        };
+        if matches {
+            return None;
+        }
+        let expected = match self {
+            Self::Address => of_address().to_string(),
+            Self::Host(host, _) => host.to_string(),
+            Self::Named(name) => name.to_string(),
+        };
+        let proved = match identity {
+            PeerIdentity::Proven(proven) => proven.principal().to_string(),
+            _ => "no name".to_owned(),
+        };
+        let remedy = match self {
+            Self::Named(_) => "correct the name that the channel expects",
+            Self::Address | Self::Host(..) => "name the server by Target::named",
+        };
+        let text = format!(
+            "expected {expected}, the peer proved {proved}: {remedy}, or the address, or issue the peer another certificate"
+        );
+        Some(text.into())
+    }
+}
+
+/// The expectations of a node's channels, with the numbers of channels that have them.
+#[derive(Debug, Default)]
+pub(super) struct Expectations {
+    known: BTreeMap<ExpectedId, (Arc<Expectation>, usize)>,
+    last: ExpectedId,
+}
+
+impl Expectations {
+    /// Returns the number of an expectation, and counts a channel that has it.
+    pub(super) fn add(&mut self, expectation: &Expectation) -> ExpectedId {
+        if *expectation == Expectation::Address {
+            return ExpectedId::ADDRESS;
+        }
+        let same = self.known.iter_mut().find(|(_, (known, _))| **known == *expectation);
+        if let Some((id, (_, channels))) = same {
+            *channels += 1;
+            return *id;
+        }
+        // Numbers repeat after four billion expectations.
+        loop {
+            self.last = self.last.next();
+            if self.last != ExpectedId::ADDRESS && !self.known.contains_key(&self.last) {
+                break;
+            }
+        }
+        self.known.insert(self.last, (Arc::new(expectation.clone()), 1));
+        self.last
+    }
+
+    /// Removes a channel with this expectation.
+    pub(super) fn remove(&mut self, id: ExpectedId) {
+        if let Some((_, channels)) = self.known.get_mut(&id) {
+            *channels -= 1;
+            if *channels == 0 {
+                self.known.remove(&id);
+            }
+        }
+    }
+
+    pub(super) fn get(&self, id: ExpectedId) -> Option<Arc<Expectation>> {
+        match id {
+            ExpectedId::ADDRESS => Some(Arc::default()),
+            id => self.known.get(&id).map(|(expectation, _)| Arc::clone(expectation)),
+        }
+    }
+}
+
+/// The identities of the peers in their present sessions, with judgements of them.
+#[derive(Debug, Default)]
+pub(crate) struct ProvenNames(BTreeMap<PeerKey, Judged>);
+
+#[derive(Debug)]
+struct Judged {
+    identity: PeerIdentity,
+    /// Reasons why it does not match, by expectation; `None` if it matches.
+    by_expectation: BTreeMap<ExpectedId, Option<Arc<str>>>,
+}
+
+impl ProvenNames {
+    /// Records the identity of a peer whose session is up.
+    pub(crate) fn up(&mut self, peer: PeerKey, identity: PeerIdentity) {
+        self.0.insert(peer, Judged { identity, by_expectation: BTreeMap::new() });
+    }
+
+    /// Records that a peer's session has ended.
+    pub(crate) fn down(&mut self, peer: PeerKey) {
+        self.0.remove(&peer);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Returns the reason why a peer's session does not match an expectation, which `find` returns.
+    pub(crate) fn mismatch(
+        &mut self,
+        peer: PeerKey,
+        id: ExpectedId,
+        find: impl FnOnce(ExpectedId) -> Option<Arc<Expectation>>,
+    ) -> Option<Arc<str>> {
+        let Some(Judged { identity, by_expectation }) = self.0.get_mut(&peer) else {
+            return Some("the peer has no session".into());
+        };
+        if let Some(judged) = by_expectation.get(&id) {
+            return judged.clone();
+        }
+        let Some(expectation) = find(id) else { return Some("the channel is gone".into()) };
+        let judged = expectation.mismatch(peer, identity);
+        if by_expectation.len() == MOST_JUDGED {
+            by_expectation.clear();
+        }
+        by_expectation.insert(id, judged.clone());
+        judged
+    }
+}
