@@ -166,7 +166,7 @@ fn names_are_proved_again_in_a_live_session_while_messages_flow() {
         let mut renewed = 0;
         let mut token = 0;
         while renewed < 6 {
-            client.send(0, peer, &[ECHO], pattern(20_000 * (token as usize % 2), 3), token);
+            client.send(0, peer, &[ECHO], pattern(if token % 2 == 0 { 0 } else { 20_000 }, 3), token);
             client.message();
             token += 1;
             client.take_passed(|event| match event {
