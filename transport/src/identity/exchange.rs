@@ -114,6 +114,8 @@ impl Exchange {
         number: u32,
         deadline: Time,
     ) -> Result<Self, HandshakeFailure> {
+        #[cfg(debug_assertions)]
+        super::off_poller::assert();
         let list = binding.emit();
         let (tls, first) = match role {
             Role::Client => {
@@ -156,6 +158,8 @@ impl Exchange {
     /// # Errors
     /// The cause that ends the exchange: the frame is malformed or a FAILURE.
     pub(crate) fn handle(&mut self, frame: Box<[u8]>) -> Result<bool, HandshakeFailure> {
+        #[cfg(debug_assertions)]
+        super::off_poller::assert();
         if self.state == State::Ended {
             return Ok(false);
         }
@@ -167,6 +171,8 @@ impl Exchange {
     /// # Errors
     /// The cause that ends the exchange.
     pub(crate) fn advance(&mut self) -> Result<bool, HandshakeFailure> {
+        #[cfg(debug_assertions)]
+        super::off_poller::assert();
         let Some(flight) = self.whole.take() else { return Ok(false) };
         self.read(flight).map_err(|failure| self.end(failure))?;
         Ok(self.whole.is_some())

@@ -27,6 +27,8 @@ pub(crate) mod flight;
 #[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
 pub(crate) mod keys;
 mod names;
+#[cfg(debug_assertions)]
+pub(crate) mod off_poller;
 mod verifier;
 
 pub use credentials::{Credentials, Identity, IdentityError, Trust};

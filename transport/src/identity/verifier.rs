@@ -176,6 +176,8 @@ impl Verifier {
     ///
     /// One of the causes 1 to 7, [`Refused::Malformed`] or [`Refused::OtherUse`].
     pub fn check(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<Proven, Refused> {
+        #[cfg(debug_assertions)]
+        super::off_poller::assert();
         let (end_entity, intermediates) = chain.split_first().ok_or(Refused::NoCertificate)?;
         self.check_split(end_entity, intermediates, now)
     }

@@ -20,6 +20,8 @@ use super::idle::{Idle, Rest};
 use super::services::LastSent;
 use super::{Transport, commands::CommandQueue};
 use crate::command::{CmCommand, Command, PollerHandle};
+#[cfg(all(feature = "identity", debug_assertions))]
+use crate::identity::off_poller;
 use crate::node::incarnation::PollerDevice;
 use crate::node::shared::{Alive, NodeShared};
 use crate::peer::hash::PeerHash;
@@ -150,6 +152,8 @@ impl Transport {
             Stage::Asleep => self.wake_up(),
             Stage::Receive | Stage::Command | Stage::Work | Stage::Finish => {}
         }
+        #[cfg(all(feature = "identity", debug_assertions))]
+        off_poller::begin_turn();
         self.res.tick();
         let clock = self.res.shared.runtime.clock();
         self.idle.round(self.res.time.now(), || clock.thread_cpu_time());
@@ -233,6 +237,8 @@ impl Transport {
     /// probe may be due.
     pub fn end_turn(&mut self, awaited: impl FnOnce() -> BTreeMap<PeerKey, Awaited>) -> Turn {
         self.timers(awaited);
+        #[cfg(all(feature = "identity", debug_assertions))]
+        off_poller::end_turn();
         if self.is_finished() {
             return Turn::Done;
         }
