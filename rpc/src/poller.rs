@@ -659,6 +659,7 @@ impl Rpc {
             }
             PeerEvent::Renewed { ref identity } => {
                 self.context.call().up(peer, identity.clone());
+                #[cfg(feature = "identity")]
                 self.calls.renewed(peer, identity);
             }
             PeerEvent::Down { cause } => {

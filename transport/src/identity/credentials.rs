@@ -1,6 +1,6 @@
 //! Identity and trust of a node from PEM, and the configurations of TLS made from them.
 
-use super::names::Proven;
+use super::names::{Name, Proven};
 use super::verifier::{MOST_CERTIFICATES, Refused, Verifier, validity};
 use crate::wire::handshake::SEALED_TOTAL;
 use rustls::client::Resumption;
@@ -179,6 +179,12 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// Returns the principal of the node's own certificate.
+    pub(crate) fn principal(&self) -> Option<Name> {
+        let own = EndEntityCert::try_from(&self.own.cert[0]).ok()?;
+        Some(Proven::new(&own, self.not_after)?.principal().clone())
+    }
+
     /// Makes configurations with the cryptography of ring and the clock of this host.
     ///
     /// # Errors

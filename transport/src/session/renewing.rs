@@ -92,9 +92,11 @@ impl CmMachine {
         self.proving.set_timer(session, Some(timer));
     }
 
-    /// Takes new credentials. Live sessions are renewed, and end if their certificates are revoked.
+    /// Takes new credentials. Live sessions are renewed, and end if their certificates are revoked. Under another principal
+    /// they would end, so they go on with the last proof, up to their next regular renewal.
     pub(super) fn take_credentials(&mut self, credentials: &Arc<Credentials>) {
-        self.proving.credentials = Some(Arc::clone(credentials));
+        let earlier = self.proving.credentials.replace(Arc::clone(credentials));
+        let is_same = earlier.and_then(|earlier| earlier.principal()) == credentials.principal();
         let now = self.now();
         let date = credentials.client.time_provider.current_time();
         for session in self.proving.live_sessions() {
@@ -109,7 +111,9 @@ impl CmMachine {
                     (live.ends_at, live.ending) = (live.ends_at.min(now + GRACE), cause.into());
                 }
             }
-            self.ask_for_renewal(session);
+            if is_same {
+                self.ask_for_renewal(session);
+            }
             self.set_live_timer(session);
         }
     }

@@ -1,6 +1,6 @@
 //! Nodes whose certificates, roots, revocation lists and policies are replaced while they run.
 
-use super::identity::{authority, client, issue, issue_pem, named, service, trust};
+use super::identity::{self, Authority, authority, client, issue, service, trust};
 use crate::common::{LIMIT, node, until};
 use crate::logged::Logged;
 use rcgen::{
@@ -92,6 +92,16 @@ impl Files {
             self.after(|| self.allow("*.example"), "policy", POLICY_IN_FORCE);
         }
     }
+}
+
+/// Issues a certificate with a principal and the name that clients expect.
+fn issue_pem(issuer: &Authority, name: &str, years: [i32; 2]) -> [String; 2] {
+    identity::issue_pem(issuer, &format!("{name} server.example"), years)
+}
+
+/// Adds an identity of such a certificate.
+fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeBuilder {
+    identity::named(builder, root, &format!("{name} server.example"))
 }
 
 /// Returns the name that a node proves to a new peer, as the peer's handler sees it.
