@@ -52,6 +52,9 @@ pub(crate) enum Command {
     /// Send a handshake frame, after those before it.
     #[cfg(feature = "identity")]
     SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
+    /// Find out if the peer of a session still answers.
+    #[cfg(feature = "identity")]
+    Probe { peer: PeerKey, number: u32 },
     /// The peer of a session has proved its names again.
     #[cfg(feature = "identity")]
     Renewed { peer: PeerKey, number: u32, identity: PeerIdentity },

@@ -87,6 +87,13 @@ impl Transport {
                 self.session_closed(peer, number, cause);
             }
             #[cfg(feature = "identity")]
+            Command::Probe { peer, number } => {
+                if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot))
+                {
+                    trunk.probe_at_once(&mut self.res);
+                }
+            }
+            #[cfg(feature = "identity")]
             Command::Renewed { peer, number, identity } => {
                 if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot))
                 {

@@ -45,6 +45,9 @@ pub(super) struct PeerSession {
     pub(super) source: Option<IpAddr>,
     /// Cookie that the peer wants in our requests.
     pub(super) cookie: Option<Cookie>,
+    /// Time of the last probe of the live session for a newcomer of another name.
+    #[cfg_attr(not(feature = "identity"), expect(dead_code, reason = "no peer proves a name"))]
+    pub(super) probed_at: Option<Time>,
     forget_at: Option<Time>,
     /// Timer as recorded in the index.
     timer: Option<Time>,
@@ -132,6 +135,7 @@ impl Peers {
                 named: false,
                 source: None,
                 cookie: None,
+                probed_at: None,
                 forget_at: None,
                 timer: None,
                 held: Held::default(),

@@ -113,6 +113,13 @@ impl Trunk {
         }
     }
 
+    /// Sends a keepalive at the next pass.
+    #[cfg(feature = "identity")]
+    pub(crate) fn probe_at_once(&mut self, res: &mut Resources) {
+        self.silence.check_ms = 0;
+        res.probe_ms = 0;
+    }
+
     /// Stages a keepalive if posted work has waited long enough for a signal. Returns the time to look again, or `None`
     /// if the trunk has left the poller's list of trunks with such work.
     pub(crate) fn complete_tail(&mut self, res: &mut Resources) -> Option<Time> {
