@@ -336,6 +336,9 @@ fn count_events(scheduler: &Scheduler, running: &Running) {
         ("port_taken_over", EventKind::PortTakenOver),
         ("shm_packets_received", EventKind::PacketInMemory),
         ("shm_peers_ended", EventKind::PathEnded),
+        ("sessions_proven", EventKind::NameProved),
+        ("handshakes_renewed", EventKind::NameRenewed),
+        ("sessions_local", EventKind::LocalUserExempt),
     ] {
         let counted = counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value);
         scheduler.coverage.add(kind, counted.sum());
