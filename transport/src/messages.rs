@@ -17,6 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::{Time, VerbsError};
 
+/// Cause and remedy of a refusal by a node that requires an identity.
+pub(crate) const NO_IDENTITY: &str = "it requires an identity, and this node has none: give this node one, or let the peer accept nodes without";
+
 /// Index of a poller within its node, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerIndex(pub u16);
@@ -327,6 +330,9 @@ pub enum PeerDown {
     /// The peer refused the session, because of authentication or limits.
     #[error("the peer refused the session: {0}")]
     Refused(&'static str),
+    /// The peer requires an identity, and this node has none.
+    #[error("the peer refused the session: {NO_IDENTITY}")]
+    IdentityRequired,
     /// The handshake failed, in which both nodes prove their names.
     #[cfg(feature = "identity")]
     #[error(transparent)]

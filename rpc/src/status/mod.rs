@@ -368,6 +368,7 @@ impl Status {
             }
             #[cfg(feature = "identity")]
             PeerDown::Handshake(_) => (Code::Unauthenticated, Reason::Unreachable),
+            PeerDown::IdentityRequired => (Code::Unauthenticated, Reason::Unreachable),
             _ => (Code::Unavailable, Reason::Unreachable),
         }
     }

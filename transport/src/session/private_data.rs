@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PeerDown;
+use crate::messages::NO_IDENTITY;
 use crate::provider::connections::ConnectionKind;
 use std::num::NonZeroU16;
 use trunkline_verbs::SrqNumber;
@@ -228,6 +229,7 @@ impl Refusal {
                 PeerDown::Version { ours: (SPOKEN.lowest, SPOKEN.highest), theirs: (lowest, highest) }
             }
             Self::Setting(setting) => PeerDown::SettingRefused(setting),
+            Self::IdentityRequired => PeerDown::IdentityRequired,
             other => PeerDown::Refused(other.explain()),
         }
     }
@@ -249,9 +251,7 @@ impl Refusal {
             Self::Crowded => {
                 "this host has too many sessions with it, or too many sessions of strangers are half-open"
             }
-            Self::IdentityRequired => {
-                "it requires an identity, and this node has none: give this node one, or let the peer accept nodes without"
-            }
+            Self::IdentityRequired => NO_IDENTITY,
             Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {

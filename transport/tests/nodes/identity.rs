@@ -86,7 +86,10 @@ fn crossing_dials_make_one_session() {
 fn refusal(client: &mut TestNode, server: &TestNode) -> String {
     let peer = client.name(0, server.address);
     let cause = client.down(peer);
-    assert!(matches!(cause, PeerDown::Handshake(_) | PeerDown::Refused(_)), "{cause:?}");
+    assert!(
+        matches!(cause, PeerDown::Handshake(_) | PeerDown::Refused(_) | PeerDown::IdentityRequired),
+        "{cause:?}"
+    );
     cause.to_string()
 }
 

@@ -203,6 +203,7 @@ fn failed_handshakes_are_named_at_the_caller() {
     until("the server counts the failure", || (counts(&server)[1] > 0).then_some(()));
     assert_eq!(counts(&server)[2..], [0, 0]);
     let status = refusal(&node().start().unwrap(), &server);
+    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
     assert!(status.message().contains("requires an identity, and this node has none"), "{status}");
 }
 
