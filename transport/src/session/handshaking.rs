@@ -97,7 +97,7 @@ impl CmMachine {
         if peer.machine.features(number) != Features::HANDSHAKE {
             return self.fail_handshake(key, number, Refused::Malformed.into());
         }
-        let session = (key, number);
+        let (session, is_up) = ((key, number), peer.machine.is_up_as(number));
         match &mut self.proving.get(session).stage {
             Stage::Begins { early, .. } if early.len() < EARLY_FRAMES => early.push(frame),
             Stage::Runs(exchange) => match exchange.handle(frame) {
@@ -106,7 +106,15 @@ impl CmMachine {
                 Err(failure) => return self.handshake_failed(session, failure),
             },
             Stage::Begins { .. } => return self.fail_handshake(key, number, Refused::Malformed.into()),
-            Stage::Proved(_) => return self.renewal_frame(session, frame),
+            // Before, frames go out through slots that the session gives back when it comes up.
+            Stage::Proved(_) if is_up => return self.renewal_frame(session, frame),
+            Stage::Proved(_) => {
+                // The peer may be up already, and have new credentials.
+                if Fragment::parse(&frame).is_ok_and(|fragment| fragment.part == Part::Renew) {
+                    return;
+                }
+                return self.fail_handshake(key, number, Refused::Malformed.into());
+            }
             Stage::Failed(failure) => {
                 // Both nodes have ended it.
                 let failure = *failure;

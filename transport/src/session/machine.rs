@@ -342,6 +342,12 @@ impl Machine {
         matches!(&self.state, SessionState::Open(session) if session.up_since.is_some())
     }
 
+    /// Returns true if the session of that number is up.
+    #[cfg(feature = "identity")]
+    pub(crate) fn is_up_as(&self, number: u32) -> bool {
+        self.is_up() && self.current() == Some(number)
+    }
+
     /// Returns true if the peer has dialled the current session.
     pub(crate) fn is_accepted(&self) -> bool {
         matches!(&self.state, SessionState::Open(session) if session.is_accepted)

@@ -68,8 +68,10 @@ pub(super) struct Live {
     pub(super) begins: bool,
     /// Frames of an exchange that the peer has begun.
     pub(super) early: Vec<Box<[u8]>>,
-    pub(super) begun_at: Option<Time>,
-    /// Time at which the TLS client begins the next exchange, and at which the server takes up that of the peer.
+    /// Time at which the last exchange began, or the first one ended.
+    pub(super) begun_at: Time,
+    /// Time at which the TLS client begins the next exchange, or the server asks for it; and at which the server takes up
+    /// that of the peer.
     pub(super) renew_at: Option<Time>,
     pub(super) serve_at: Option<Time>,
     /// Time at which the session ends, and the cause.
@@ -265,7 +267,7 @@ pub(super) fn advance(
             let (role, binding, deadline) = (live.role, live.binding.clone(), now + RENEWAL);
             let early = std::mem::take(&mut live.early);
             let exchange = Exchange::new(role, credentials, binding, live.number, deadline)?;
-            live.begun_at = Some(now);
+            live.begun_at = now;
             feed(live.exchange.insert(Box::new(exchange)), early)
         }
         Stage::Proved(live) => live.exchange.as_mut().map_or(Ok(false), |exchange| exchange.advance()),

@@ -39,7 +39,7 @@ const EARLY_FRAMES: usize = 4;
 impl CmMachine {
     /// Notes the outcome of a session's first handshake.
     pub(super) fn live(&mut self, session: SessionOfPeer, role: Role, binding: Binding, proof: Proof) {
-        let Proof { proven, chain, exported, settings } = proof;
+        let (Proof { proven, chain, exported, settings }, now) = (proof, self.now());
         let binding = Binding { previous: Some(exported.into_session([]).previous), ..binding };
         let (principal, ends) = (principal(&proven), proven.not_after());
         let identity = PeerIdentity::Proven(Arc::new(proven));
@@ -53,7 +53,7 @@ impl CmMachine {
             exchange: None,
             begins: false,
             early: Vec::new(),
-            begun_at: None,
+            begun_at: now,
             renew_at: None,
             serve_at: None,
             ends_at: Time::MAX,
@@ -118,18 +118,22 @@ impl CmMachine {
         }
     }
 
-    /// Begins a renewal, or asks the TLS client to.
-    fn ask_for_renewal(&mut self, (key, number): SessionOfPeer) {
+    /// Schedules a renewal. The TLS server will ask the client for it.
+    fn ask_for_renewal(&mut self, session: SessionOfPeer) {
         let (now, interval) = (self.now(), INTERVAL.min(self.renew_after));
-        let Some(live) = self.proving.live((key, number)).filter(|live| live.exchange.is_none()) else {
-            return;
-        };
-        if live.role == Role::Client {
-            let earliest = live.begun_at.map_or(now, |begun| begun + interval);
-            live.renew_at = Some(earliest.max(now));
-            return;
-        }
+        let Some(live) = self.proving.live(session).filter(|live| live.exchange.is_none()) else { return };
+        live.renew_at = Some(now.max(live.begun_at + interval));
+    }
+
+    /// Begins a renewal, or asks the TLS client to.
+    fn begin_renewal(&mut self, session: SessionOfPeer) {
+        let (key, number) = session;
+        let Some(live) = self.proving.live(session).filter(|live| live.exchange.is_none()) else { return };
         let next = live.number.wrapping_add(1);
+        if live.role == Role::Client {
+            (live.begins, live.number) = (true, next);
+            return self.queue_handshake(session);
+        }
         for fragment in Fragment::all(next, false, Part::Renew, &[]) {
             let frame = fragment.emit().into();
             self.shared.pollers[0].command(Command::SendHandshake { peer: key, number, frame });
@@ -158,7 +162,7 @@ impl CmMachine {
                     // The next exchange. The client has ended the one before.
                     (live.number, live.exchange) = (number, None);
                     live.early.clear();
-                    live.serve_at = Some(live.begun_at.map_or(now, |begun| now.max(begun + interval)));
+                    live.serve_at = Some(now.max(live.begun_at + interval));
                 }
                 if live.early.len() < EARLY_FRAMES && live.serve_at.is_some() {
                     live.early.push(frame);
@@ -172,7 +176,8 @@ impl CmMachine {
 
     /// Handles the timer of a session that has a proof.
     pub(super) fn tick_live(&mut self, session: SessionOfPeer, now: Time) {
-        let can_begin = self.has_room_for_renewal(session);
+        let is_up = self.peers.get(session.0).is_some_and(|peer| peer.machine.is_up_as(session.1));
+        let can_begin = is_up && self.has_room_for_renewal(session);
         let Some(live) = self.proving.live(session) else { return };
         if live.ends_at <= now {
             let ending = live.ending;
@@ -188,9 +193,8 @@ impl CmMachine {
             }
             is_due && can_begin
         };
-        if is_due(&mut live.renew_at) && live.exchange.is_none() {
-            (live.begins, live.number) = (true, live.number.wrapping_add(1));
-            self.queue_handshake(session);
+        if is_due(&mut live.renew_at) {
+            self.begin_renewal(session);
         } else if is_due(&mut live.serve_at) {
             live.begins = true;
             self.queue_handshake(session);
