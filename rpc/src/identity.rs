@@ -63,7 +63,8 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 pub use trunkline_transport::PeerIdentity;
 pub use trunkline_transport::identity::{
-    Expected, HandshakeFailure, Identity, IdentityError, InvalidName, Level, Name, Proven, Refused, Trust,
+    CertificateDer, Expected, HandshakeFailure, Identity, IdentityError, InvalidName, Level, Name, Proven,
+    Refused, Trust,
 };
 
 /// Cause why a node with an identity did not start.

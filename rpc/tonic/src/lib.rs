@@ -37,6 +37,28 @@ mod timeout;
 pub use client::Channel;
 pub use server::Server;
 
+/// Returns the certificates of a request's caller, its own first, as tonic's `Request::peer_certs` does over TLS. `None` if the
+/// caller has proved no name by a certificate.
+///
+/// The name is that of the [`Peer`](trunkline::Peer) among the request's extensions, which layers of tower see too:
+///
+/// ```
+/// use trunkline::identity::Name;
+///
+/// fn caller<T>(request: &tonic::Request<T>) -> Option<&Name> {
+///     request.extensions().get::<trunkline::Peer>()?.name()
+/// }
+/// ```
+#[cfg(feature = "identity")]
+pub fn peer_certs<T>(
+    request: &tonic::Request<T>,
+) -> Option<std::sync::Arc<Vec<trunkline::identity::CertificateDer<'static>>>> {
+    match request.extensions().get::<trunkline::Peer>()?.identity() {
+        trunkline::identity::PeerIdentity::Proven(proven) => Some(proven.certificates().clone()),
+        _ => None,
+    }
+}
+
 /// Returns a status of Trunkline as one of gRPC, with its causes in the message, and with its details and metadata. The codes have
 /// the same numbers. `status` is the source of the result.
 fn grpc_status(status: &trunkline::Status) -> tonic::Status {

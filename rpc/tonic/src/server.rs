@@ -342,6 +342,7 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     if let Some(peer) = cx.peer() {
         let connection = TcpConnectInfo { local_addr: None, remote_addr: Some(peer.address()) };
         request.extensions_mut().insert(connection);
+        request.extensions_mut().insert(peer.clone());
     }
     Ok(request)
 }

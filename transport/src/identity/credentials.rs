@@ -1,6 +1,6 @@
 //! Identity and trust of a node from PEM, and the configurations of TLS made from them.
 
-use super::names::{Name, Proven};
+use super::names::{Name, Proven, names};
 use super::verifier::{MOST_CERTIFICATES, Refused, Verifier, validity};
 use crate::wire::handshake::SEALED_TOTAL;
 use rustls::client::Resumption;
@@ -109,7 +109,7 @@ impl Identity {
         let key = CertifiedKey::new(chain, key);
         key.keys_match().map_err(|_| IdentityError::KeyMismatch)?;
         let own = EndEntityCert::try_from(&key.cert[0]).map_err(unusable)?;
-        Proven::new(&own, not_after).ok_or(Refused::NoUsableName)?;
+        names(&own).ok_or(Refused::NoUsableName)?;
         Ok(Self { key: Arc::new(key), validity: [validities[0][0], not_after] })
     }
 }
@@ -182,7 +182,7 @@ impl Credentials {
     /// Returns the principal of the node's own certificate.
     pub(crate) fn principal(&self) -> Option<Name> {
         let own = EndEntityCert::try_from(&self.own.cert[0]).ok()?;
-        Some(Proven::new(&own, self.not_after)?.principal().clone())
+        names(&own)?.into_iter().next()
     }
 
     /// Makes configurations with the cryptography of ring and the clock of this host.

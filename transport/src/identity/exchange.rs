@@ -14,7 +14,7 @@ use super::names::Proven;
 use super::verifier::Refused;
 use crate::wire::frame::FrameError;
 use crate::wire::handshake::{FRAGMENT, Fragment, Part, associated};
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::quic::{ClientConnection, Connection, KeyChange, Keys, ServerConnection, Version};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -51,8 +51,6 @@ impl Role {
 #[derive(Debug)]
 pub(crate) struct Proof {
     pub(crate) proven: Proven,
-    /// The peer's certificates, its own first.
-    pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) exported: Exported,
     /// The peer's settings, which its SETTINGS must equal.
     pub(crate) settings: Box<[u8]>,
@@ -345,8 +343,7 @@ impl Exchange {
             Role::Server => context([theirs, ours], [&chain[0], own]),
         };
         let exported = Exported::new(|out| tls.export_keying_material(out, LABEL, Some(&context)).map(drop))?;
-        let chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-        Ok(Proof { proven, chain, exported, settings: settings.into() })
+        Ok(Proof { proven, exported, settings: settings.into() })
     }
 
     /// Queues what TLS has to send, and takes the handshake keys when it has them.

@@ -35,6 +35,7 @@ pub use credentials::{Credentials, Identity, IdentityError, Trust};
 pub(crate) use failure::EndedBy;
 pub use failure::HandshakeFailure;
 pub use names::{Expected, InvalidName, Name, Proven};
+pub use rustls::pki_types::CertificateDer;
 pub use verifier::{MOST_CERTIFICATES, Refused, Verifier};
 
 /// Protection of a session.

@@ -4,10 +4,11 @@
 //! of a verified certificate are copied once, by a walk over its DER, and compared as values. The walk refuses the
 //! encodings that webpki refuses. Errors leave a certificate without names.
 
-use rustls::pki_types::{DnsName, UnixTime};
+use rustls::pki_types::{CertificateDer, DnsName, UnixTime};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 use webpki::EndEntityCert;
 
 /// Longest SPIFFE URI, in bytes (SPIFFE-ID §2.3).
@@ -55,13 +56,14 @@ pub struct Proven {
     /// SPIFFE URI, DNS names, IP addresses, in this order; at least one.
     names: Box<[Name]>,
     not_after: UnixTime,
+    certificates: Arc<Vec<CertificateDer<'static>>>,
 }
 
 impl Proven {
-    /// Returns `None` if the certificate has no usable name. The certificate must have been verified.
-    pub(super) fn new(certificate: &EndEntityCert<'_>, not_after: UnixTime) -> Option<Self> {
-        let names = names(certificate)?;
-        (!names.is_empty()).then(|| Self { names: names.into(), not_after })
+    /// Copies the chain that has these names.
+    pub(super) fn new(names: Vec<Name>, not_after: UnixTime, chain: &[CertificateDer<'_>]) -> Self {
+        let certificates = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        Self { names: names.into(), not_after, certificates: Arc::new(certificates) }
     }
 
     /// Returns the name by which sessions and policies know the peer: the SPIFFE URI, else the first DNS name,
@@ -78,6 +80,12 @@ impl Proven {
     /// Returns the first end of validity in the chain, without the root.
     pub fn not_after(&self) -> UnixTime {
         self.not_after
+    }
+
+    /// Returns the certificates that the peer has sent, its own first. They are verified, except for those that are on no
+    /// path from the first one to a root.
+    pub fn certificates(&self) -> &Arc<Vec<CertificateDer<'static>>> {
+        &self.certificates
     }
 }
 
@@ -154,8 +162,9 @@ fn is_spiffe(uri: &[u8]) -> bool {
 /// Maximum number of names of a certificate: a live session keeps them.
 const MOST_NAMES: usize = 256;
 
-/// Returns the names in the order of [`Proven::names`], or `None` for too many, or an ambiguous or malformed extension.
-fn names(certificate: &EndEntityCert<'_>) -> Option<Vec<Name>> {
+/// Returns the names in the order of [`Proven::names`], or `None` for none or too many, or an ambiguous or malformed
+/// extension. The certificate must have been verified.
+pub(super) fn names(certificate: &EndEntityCert<'_>) -> Option<Vec<Name>> {
     let der = certificate.der();
     let mut general_names = alternative_names(&der)?;
     let (mut names, mut addresses, mut uris) = (Vec::new(), Vec::new(), 0);
@@ -184,7 +193,7 @@ fn names(certificate: &EndEntityCert<'_>) -> Option<Vec<Name>> {
     }
     names.extend(certificate.valid_dns_names().map(|name| Name::Dns(name.to_ascii_lowercase().into())));
     names.append(&mut addresses);
-    (names.len() <= MOST_NAMES).then_some(names)
+    (1..=MOST_NAMES).contains(&names.len()).then_some(names)
 }
 
 // Tags of X.690 §8 and of RFC 5280 §4.1 and §4.2.1.6.

@@ -267,6 +267,7 @@ fn first_end_in_the_chain_counts() {
     let chain = [issue(&issuer, &params(&[NAME])), unused.der().clone(), issuer.der().clone()];
     let proven = verifier(&trust(&root)).check(&chain, NOW).unwrap();
     assert_eq!(i64::try_from(proven.not_after().as_secs()), Ok(date_time_ymd(2028, 1, 1).unix_timestamp()));
+    assert_eq!(proven.certificates()[..], chain);
 }
 
 #[test]
@@ -362,8 +363,8 @@ fn damaged_certificates_have_no_names_that_webpki_denies() {
             let damaged = CertificateDer::from(damaged);
             let Ok(parsed) = EndEntityCert::try_from(&damaged) else { continue };
             read += 1;
-            let Some(proven) = Proven::new(&parsed, NOW) else { continue };
-            for name in proven.names() {
+            let Some(names) = names::names(&parsed) else { continue };
+            for name in &names {
                 if let Name::Ip(address) = name {
                     let address = ServerName::IpAddress(IpAddr::from(*address));
                     parsed.verify_is_valid_for_subject_name(&address).unwrap();

@@ -1,6 +1,6 @@
 //! Judgement of a peer's chain of certificates, the same for both roles of TLS.
 
-use super::names::Proven;
+use super::names::{Name, Proven, names};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
@@ -170,7 +170,7 @@ impl Verifier {
         Self { roots, lists, algorithms }
     }
 
-    /// Verifies a chain, whose first certificate is that of the peer, and returns the names in it.
+    /// Verifies a chain, whose first certificate is that of the peer, and returns the names in it with a copy of the chain.
     ///
     /// # Errors
     ///
@@ -179,15 +179,17 @@ impl Verifier {
         #[cfg(debug_assertions)]
         super::off_poller::assert();
         let (end_entity, intermediates) = chain.split_first().ok_or(Refused::NoCertificate)?;
-        self.check_split(end_entity, intermediates, now)
+        let (names, not_after) = self.check_split(end_entity, intermediates, now)?;
+        Ok(Proven::new(names, not_after, chain))
     }
 
+    /// Returns the names, and the first end of validity.
     fn check_split(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<Proven, Refused> {
+    ) -> Result<(Vec<Name>, UnixTime), Refused> {
         if intermediates.len() >= MOST_CERTIFICATES {
             return Err(Refused::Malformed);
         }
@@ -215,7 +217,7 @@ impl Verifier {
         for intermediate in path.intermediate_certificates() {
             not_after = not_after.min(validity(&intermediate.der())?[1]);
         }
-        Proven::new(&certificate, not_after).ok_or(Refused::NoUsableName)
+        Ok((names(&certificate).ok_or(Refused::NoUsableName)?, not_after))
     }
 }
 

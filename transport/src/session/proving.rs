@@ -9,7 +9,6 @@ use crate::identity::binding::Binding;
 use crate::identity::exchange::{Exchange, Role};
 use crate::identity::{Credentials, HandshakeFailure, Name, Proven};
 use crate::{PeerIdentity, PeerKey};
-use rustls::pki_types::CertificateDer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +58,6 @@ pub(super) struct Live {
     pub(super) binding: Binding,
     /// Name that each proof must have.
     pub(super) principal: Arc<str>,
-    /// Certificates of the peer, verified again when roots or revocation lists change.
-    pub(super) chain: Vec<CertificateDer<'static>>,
     /// Number of the last exchange.
     pub(super) number: u32,
     pub(super) exchange: Option<Box<Exchange>>,

@@ -39,7 +39,7 @@ const EARLY_FRAMES: usize = 4;
 impl CmMachine {
     /// Notes the outcome of a session's first handshake.
     pub(super) fn live(&mut self, session: SessionOfPeer, role: Role, binding: Binding, proof: Proof) {
-        let (Proof { proven, chain, exported, settings }, now) = (proof, self.now());
+        let (Proof { proven, exported, settings }, now) = (proof, self.now());
         let binding = Binding { previous: Some(exported.into_session([]).previous), ..binding };
         let (principal, ends) = (principal(&proven), proven.not_after());
         let identity = PeerIdentity::Proven(Arc::new(proven));
@@ -48,7 +48,6 @@ impl CmMachine {
             role,
             binding,
             principal,
-            chain,
             number: 0,
             exchange: None,
             begins: false,
@@ -101,7 +100,13 @@ impl CmMachine {
         let date = credentials.client.time_provider.current_time();
         for session in self.proving.live_sessions() {
             let Some(live) = self.proving.live(session) else { continue };
-            match date.map_or(Err(Refused::Malformed), |date| credentials.verifier.check(&live.chain, date)) {
+            let checked = match (&live.proof.identity, date) {
+                (PeerIdentity::Proven(proven), Some(date)) => {
+                    credentials.verifier.check(proven.certificates(), date)
+                }
+                _ => Err(Refused::Malformed),
+            };
+            match checked {
                 Ok(_) => {}
                 Err(cause @ Refused::Revoked) => {
                     self.end_live(session, cause.into());
@@ -227,12 +232,12 @@ impl CmMachine {
         while let Some(frame) = exchange.poll_frame() {
             self.shared.pollers[0].command(Command::SendHandshake { peer: key, number, frame });
         }
-        let Some(Proof { proven, chain, exported, .. }) = exchange.take_proof() else {
+        let Some(Proof { proven, exported, .. }) = exchange.take_proof() else {
             return self.set_live_timer(session);
         };
         let ends = proven.not_after();
         let identity = PeerIdentity::Proven(Arc::new(proven));
-        (live.exchange, live.chain) = (None, chain);
+        live.exchange = None;
         live.binding.previous = Some(exported.into_session([]).previous);
         live.proof.identity = identity.clone();
         live.ending = Refused::Expired.into();

@@ -1,8 +1,9 @@
 //! The Rust examples of docs/grpc.md, word for word.
 
+use tonic::Request;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
-use trunkline::{Node, PollerIndex, StartError};
+use trunkline::{Node, PollerIndex, StartError, Target};
 use trunkline_tonic_interop::{Interop, TestServiceClient as GreeterClient, routes};
 
 fn client(node: &Node) -> GreeterClient<trunkline_tonic::Channel> {
@@ -44,11 +45,26 @@ fn health_of(node: &Node) -> Routes {
     Routes::new(health)
 }
 
+#[rustfmt::skip]
+fn callers<T>(request: Request<T>) -> (Option<String>, bool) {
+    let caller = request.extensions().get::<trunkline::Peer>().and_then(|peer| peer.name());
+    let certificates = trunkline_tonic::peer_certs(&request); // instead of `request.peer_certs()`
+    (caller.map(ToString::to_string), certificates.is_some())
+}
+
+fn named(node: &Node) -> trunkline_tonic::Channel {
+    #[allow(clippy::let_and_return, clippy::needless_borrow, reason = "it is the text of the document")]
+    let channel = trunkline_tonic::Channel::new(&node, Target::from("10.0.0.1:7100").named("shop.example"));
+    channel
+}
+
 #[tokio::test]
 async fn examples_are_made() {
     let network = trunkline::InProcessNetwork::new();
     let node = Node::builder().in_process(&network).start_async().await.unwrap();
     let _client = client(&node);
+    let _named = named(&node);
+    assert_eq!(callers(Request::new(())), (None, false));
     let _health = health_of(&node);
     let _not_started = (server(routes(Interop::default())), on_pollers(routes(Interop::default())));
     let _service = limited(routes(Interop::default()));
