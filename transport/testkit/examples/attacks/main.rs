@@ -85,12 +85,12 @@ struct Plan {
     /// Gives the nodes identities.
     #[arg(long)]
     identities: bool,
-    /// Network namespace of the servers, with the addresses 10.99.0.0/24. The others and this process are in another one, with
+    /// Network namespace of the servers, with the addresses 10.99.0.1 to 10.99.0.8. The others and this process are in another one, with
     /// 10.98.0.0/24. Without it, all are at loopback addresses.
     #[arg(long)]
     far: Option<PathBuf>,
-    /// Nodes that reconnect to a restarted server.
-    #[arg(long, default_value_t = 1000)]
+    /// Nodes that reconnect to a restarted server. Two cores take 500.
+    #[arg(long, default_value_t = 500)]
     clients: usize,
     /// One JSON object instead of lines.
     #[arg(long)]
@@ -105,8 +105,11 @@ impl Plan {
     /// Returns an unused address of this process's namespace, or of the servers'.
     fn address(&self, is_far: bool) -> IpAddr {
         let [a, b, c, d] = fresh_ip().octets();
-        let octets = if self.far.is_some() { [10, 98 + u8::from(is_far), 0, d] } else { [a, b, c, d] };
-        octets.into()
+        match (&self.far, is_far) {
+            (None, _) => [a, b, c, d].into(),
+            (Some(_), false) => [10, 98, 0, d].into(),
+            (Some(_), true) => [10, 99, 0, 1 + d % 8].into(),
+        }
     }
 
     /// Returns true if the nodes use XRC connections.

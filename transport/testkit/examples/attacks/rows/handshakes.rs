@@ -34,7 +34,7 @@ const RETURN: Duration = Duration::from_secs(10);
 const RATE: u64 = 100;
 const FACTOR: f64 = 1.5;
 
-/// What goes on beside calls.
+/// Load beside the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arm {
     Quiet,
@@ -48,6 +48,7 @@ enum Arm {
 struct Measured {
     calls_per_s: f64,
     p50_us: f64,
+    p99_us: u64,
 }
 
 /// Measures the calls beside each arm, in rounds that begin with another arm each. `beside` returns at the arm's end.
@@ -65,12 +66,15 @@ fn rounds(
             beside(pair, arm)?;
             let last = pair.client.tally()?;
             let calls_per_s = (last["small"] - first["small"]) as f64 / start.elapsed().as_secs_f64();
-            measured[arm as usize] = Measured { calls_per_s, p50_us: last["p50_us"] as f64 };
+            measured[arm as usize] =
+                Measured { calls_per_s, p50_us: last["p50_us"] as f64, p99_us: last["p99_us"] };
             std::thread::sleep(Duration::from_secs(1));
         }
-        let text = |Measured { calls_per_s, p50_us }: &Measured| format!("{calls_per_s:.0}/s {p50_us} us");
+        let text = |Measured { calls_per_s, p50_us, p99_us }: &Measured| {
+            format!("{calls_per_s:.0}/s, p50 {p50_us} us, p99 {p99_us} us")
+        };
         let [quiet, elsewhere, here] = measured.each_ref().map(text);
-        findings.note("calls", &format!("quiet {quiet}, elsewhere {elsewhere}, here {here}"));
+        findings.note("calls", &format!("quiet {quiet}; elsewhere {elsewhere}; here {here}"));
     }
     nothing_lost(findings, &before, &pair.client.tally()?);
     Ok(all)
@@ -208,7 +212,10 @@ pub(crate) fn unproven(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let left = pair.server.process.numbers("qps")?;
     findings.claim(left == settled.0, "nothing-left", &format!("QPs {left:?}, before {:?}", settled.0));
     let now = pair.server.process.numbers("counters")?;
-    let more = |name: &str| now[name] - counters[name];
+    let more = |name: &str| now[name].saturating_sub(counters[name]);
+    let grown: Vec<String> =
+        now.keys().filter(|name| more(name) > 0).map(|name| format!("{name} {}", more(name))).collect();
+    findings.note("counters", &grown.join(", "));
     findings.claim(
         more("sessions_proven") == ROUNDS as u64,
         "none-proven",
