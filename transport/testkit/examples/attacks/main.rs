@@ -1,5 +1,5 @@
-//! Attacks on running nodes, and claims that must hold meanwhile. `deploy/checks/40-garbage.sh` and
-//! `deploy/checks/45-attacks.sh` run this program.
+//! Attacks on running nodes, and claims that must hold meanwhile. `deploy/checks/40-garbage.sh`,
+//! `deploy/checks/45-attacks.sh` and `deploy/checks/50-identity.sh` run this program.
 //!
 //! Each attack starts honest nodes in separate processes, and attacks them from outside within the threat
 //! model of `docs/security.md`. It prints a line for each claim: `pass ATTACK-CLAIM (measured)` or `fail
@@ -14,11 +14,12 @@ mod rows;
 
 use clap::{Args, Parser, Subcommand};
 use std::error::Error;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use trunkline::Connections;
-use trunkline_testkit::Claims;
+use trunkline_testkit::{Claims, fresh_ip};
 
 /// The result of an operation whose errors end the program.
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -44,7 +45,13 @@ enum Command {
     },
     /// An honest node, driven by lines on its input; started by `run`.
     #[command(hide = true)]
-    Node(honest::NodeArguments),
+    Node {
+        #[command(flatten)]
+        node: honest::NodeArguments,
+        /// Folder with a certificate for the node, which then has an identity.
+        #[arg(long)]
+        certificates: Option<PathBuf>,
+    },
     /// One side of an exchange, driven by lines on its input; started by `run`.
     #[command(hide = true)]
     Exchange(garbage::Side),
@@ -75,6 +82,16 @@ struct Plan {
     /// Program that runs the nodes instead of this one, and obeys the lines of the attack.
     #[arg(long)]
     nodes: Option<PathBuf>,
+    /// Gives the nodes identities.
+    #[arg(long)]
+    identities: bool,
+    /// Network namespace of the servers, with the addresses 10.99.0.1 to 10.99.0.8. The others and this process are in another one, with
+    /// 10.98.0.0/24. Without it, all are at loopback addresses.
+    #[arg(long)]
+    far: Option<PathBuf>,
+    /// Nodes that reconnect to a restarted server. Two cores take 500.
+    #[arg(long, default_value_t = 500)]
+    clients: usize,
     /// One JSON object instead of lines.
     #[arg(long)]
     json: bool,
@@ -83,6 +100,16 @@ struct Plan {
 impl Plan {
     const fn over(&self) -> Duration {
         Duration::from_secs(self.seconds)
+    }
+
+    /// Returns an unused address of this process's namespace, or of the servers'.
+    fn address(&self, is_far: bool) -> IpAddr {
+        let [a, b, c, d] = fresh_ip().octets();
+        match (&self.far, is_far) {
+            (None, _) => [a, b, c, d].into(),
+            (Some(_), false) => [10, 98, 0, d].into(),
+            (Some(_), true) => [10, 99, 0, 1 + d % 8].into(),
+        }
     }
 
     /// Returns true if the nodes use XRC connections.
@@ -116,7 +143,8 @@ fn dispatch(command: Command) -> Outcome<()> {
             (row.run)(&plan, &mut findings)?;
             Ok(findings.end()?)
         }
-        Command::Node(arguments) => honest::serve(&arguments),
+        Command::Node { node, certificates } => honest::serve(&node, certificates.as_deref()),
+
         Command::Exchange(side) => garbage::serve(side),
     }
 }

@@ -4,7 +4,7 @@ mod request;
 mod socket;
 mod tap;
 
-pub(crate) use request::{Dialer, version_of};
+pub(crate) use request::{Dialer, message_in, version_of};
 pub(crate) use socket::{Caught, Forger, RawForger, Sink};
 pub(crate) use tap::{Seen, Tap};
 

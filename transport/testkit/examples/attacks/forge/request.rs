@@ -32,16 +32,27 @@ impl Dialer {
     /// Builds the request of a new incarnation of the claimed node: a packet without its ICRC.
     pub(crate) fn request(&mut self, random: &mut Random) -> Vec<u8> {
         self.hello.epoch = random.next() | 1;
-        let (_, mad) = self.hello.request(self.claimed, self.victim, random);
+        self.repeat(random).1
+    }
+
+    /// Builds another request of the same incarnation. Returns its comm id too.
+    pub(crate) fn repeat(&self, random: &mut Random) -> (u32, Vec<u8>) {
+        let (id, mad) = self.hello.request(self.claimed, self.victim, random);
         let mut packet = Vec::new();
         mad_packet(Psn::new(self.hello.port.into()), &mad.to_bytes()).emit(&mut packet);
-        packet
+        (id, packet)
     }
 
     /// Returns the destination of requests: UDP port 4791 of the victim.
     pub(crate) fn port_of_victim(&self) -> SocketAddr {
         SocketAddr::new(self.victim.ip(), ROCE_PORT)
     }
+}
+
+/// Returns the message of the connection manager in a packet without its ICRC.
+pub(crate) fn message_in(body: &[u8]) -> Option<CmMessage> {
+    let packet = Packet::parse(body).ok()?;
+    Mad::from_packet(&packet).as_ref().map(CmMessage::parse)
 }
 
 /// Returns the version of the session protocol that a node speaks. A node that speaks another version than
@@ -55,8 +66,7 @@ pub(crate) fn version_of(own: IpAddr, victim: SocketAddr, is_xrc: bool, random: 
         let caught = [forger.caught(), sink.caught()];
         caught.into_iter().find(|caught| caught.packets > 0).map(|caught| caught.last)
     });
-    let packet = Packet::parse(&reply[..reply.len().saturating_sub(ICRC_LENGTH)])?;
-    match Mad::from_packet(&packet).as_ref().map(CmMessage::parse) {
+    match message_in(&reply[..reply.len().saturating_sub(ICRC_LENGTH)]) {
         Some(CmMessage::Rej(rej)) if rej.private.starts_with(b"TRNK") && rej.private[5] == OTHER_VERSION => {
             Ok(rej.private[4])
         }

@@ -36,7 +36,12 @@ pub(crate) struct Forger {
 impl Forger {
     /// Binds a free port of another's address.
     pub(crate) fn at(ip: IpAddr) -> Outcome<Self> {
-        let socket = UdpSocket::bind((ip, 0))?;
+        Self::bind(SocketAddr::new(ip, 0))
+    }
+
+    /// Binds an address and port.
+    pub(crate) fn bind(own: SocketAddr) -> Outcome<Self> {
+        let socket = UdpSocket::bind(own)?;
         socket.set_nonblocking(true)?;
         let own = socket.local_addr()?;
         Ok(Self { socket, own, packet: Vec::new(), sent: 0, sent_bytes: 0 })
@@ -64,6 +69,11 @@ impl Forger {
     /// Returns the packets received since the last call.
     pub(crate) fn caught(&self) -> Caught {
         drain(&self.socket)
+    }
+
+    /// Calls `each` with the packets received since the last call.
+    pub(crate) fn receive(&self, each: impl FnMut(&[u8])) {
+        receive(&self.socket, each);
     }
 }
 
@@ -141,16 +151,21 @@ impl Sink {
 
 fn drain(socket: &UdpSocket) -> Caught {
     let mut caught = Caught::default();
+    receive(socket, |bytes| {
+        caught.packets += 1;
+        caught.bytes += bytes.len() as u64 + HEADERS;
+        caught.last = bytes.to_vec();
+    });
+    caught
+}
+
+fn receive(socket: &UdpSocket, mut each: impl FnMut(&[u8])) {
     let mut bytes = [0; 8192];
     loop {
         match socket.recv(&mut bytes) {
-            Ok(length) => {
-                caught.packets += 1;
-                caught.bytes += length as u64 + HEADERS;
-                caught.last = bytes[..length].to_vec();
-            }
+            Ok(length) => each(&bytes[..length]),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-            Err(_) => return caught,
+            Err(_) => return,
         }
     }
 }

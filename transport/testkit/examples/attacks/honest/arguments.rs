@@ -9,10 +9,10 @@ use trunkline_testkit::Hostility;
 use trunkline_transport::NodeOptions;
 
 /// Arguments of `attacks node`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct NodeArguments {
     /// Address that it listens on.
-    listen: SocketAddr,
+    pub(super) listen: SocketAddr,
     /// Kind of connections.
     #[arg(long, default_value = "xrc")]
     connections: Connections,

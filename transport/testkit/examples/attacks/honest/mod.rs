@@ -1,6 +1,7 @@
 //! Honest nodes in separate processes, and how an attack drives them.
 
 mod arguments;
+mod certificates;
 mod load;
 mod namespace;
 mod node;

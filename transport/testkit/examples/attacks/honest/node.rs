@@ -8,6 +8,10 @@
 //! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: further calls, each with these bytes both ways |
 //! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls`, `long` calls or opens `streams` until `calm` |
 //! | `calm` | `CALM` |
+//! | `crowd SERVER COUNT` | `CROWD nodes= most_us=`: this number of further nodes has each called a server |
+//! | `again` | `AGAIN p50_us= most_us=`: all of them have called again |
+//! | `churn SERVER RATE` | `CHURN`: begins this number of sessions a second, each of a new node |
+//! | `churned` | `CHURNED sessions= failed=`: has ended that |
 //! | `open SERVER COUNT` | `OPEN under_way=`: opens streams without a deadline |
 //! | `load SERVER` | `LOAD`: calls are made from now on |
 //! | `tally` | `TALLY` with the numbers of the load |
@@ -15,18 +19,21 @@
 //! | `qps` | `QPS ini= tgt=` |
 
 use super::arguments::NodeArguments;
+use super::certificates::{NAME, identify};
 use super::load::{self, Tally};
 use super::service::{Handler, HonestClient, HonestLocal, HonestServer};
 use crate::Outcome;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing_subscriber::filter::LevelFilter;
-use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Streaming, block_on};
-use trunkline_testkit::{Input, bytes_of, print_line};
+use trunkline::{Bytes, Node, NodeBuilder, PollerContext, PollerIndex, Status, Streaming, Target, block_on};
+use trunkline_testkit::{Input, bytes_of, fresh_address, print_line};
 
 /// Texts of a call whose arguments take long to decode.
 const LONG_TEXTS: usize = 2_000;
@@ -35,6 +42,8 @@ const HELD: Duration = Duration::from_secs(600);
 /// Time limit of a first call.
 const FIRST: Duration = Duration::from_secs(60);
 
+/// Pause before a failed call is repeated.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Time without sending after which a poller has no use for its credit.
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -42,17 +51,20 @@ const IDLE: Duration = Duration::from_millis(200);
 type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
 /// Runs the node until its input ends.
-pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
+pub(crate) fn serve(arguments: &NodeArguments, certificates: Option<&Path>) -> Outcome<()> {
     tracing_subscriber::fmt()
         .with_ansi(false)
         .with_max_level(LevelFilter::INFO)
         .with_writer(std::io::stderr)
         .init();
-    let node = arguments.builder().serve(HonestServer::new(Handler)).start()?;
+    let node = builder(arguments, certificates).serve(HonestServer::new(Handler)).start()?;
     print_line(&format!("READY {}", node.local_address()));
     let mut driven = Driven {
         node,
-        pollers: arguments.pollers,
+        arguments: arguments.clone(),
+        certificates: certificates.map(Path::to_owned),
+        crowd: Vec::new(),
+        churn: Churn::default(),
         tally: Arc::default(),
         rushes: Arc::default(),
         held: Vec::new(),
@@ -67,28 +79,50 @@ pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
 /// A node and the calls that it was told to make.
 struct Driven {
     node: Node,
-    pollers: u16,
+    arguments: NodeArguments,
+    certificates: Option<PathBuf>,
+    /// Further nodes, and their clients of a server.
+    crowd: Vec<(Node, HonestClient)>,
+    churn: Churn,
     tally: Arc<Tally>,
     rushes: Arc<AtomicBool>,
     held: Vec<Held>,
 }
 
 impl Driven {
+    /// Repeats one call from each node of the crowd until it is answered. Returns the times in microseconds, ascending.
+    fn call_until_answered(&self) -> Vec<u128> {
+        let start = Instant::now();
+        let call = |client: &HonestClient| {
+            while block_on(client.echo(7)).is_err() {
+                std::thread::sleep(PAUSE);
+            }
+            start.elapsed().as_micros()
+        };
+        let mut took: Vec<u128> = std::thread::scope(|scope| {
+            let calls: Vec<_> =
+                self.crowd.iter().map(|(_, client)| scope.spawn(move || call(client))).collect();
+            calls.into_iter().filter_map(|call| call.join().ok()).collect()
+        });
+        took.sort_unstable();
+        took
+    }
+
     fn obey(&mut self, line: &str) -> Outcome<()> {
         match line.split(' ').collect::<Vec<_>>().as_slice() {
             ["first", server] => {
                 let start = Instant::now();
-                let client = HonestClient::connect(&self.node, *server)?;
+                let client = client(&self.node, server)?;
                 let outcome = block_on(client.with_timeout(FIRST).echo(7));
                 let took_us = start.elapsed().as_micros();
                 print_line(&format!("FIRST us={took_us} failed={}", u8::from(outcome.is_err())));
             }
             ["turns", server, count] => {
-                let failed = turns(&self.node, self.pollers, server.parse()?, count.parse()?);
+                let failed = turns(&self.node, self.arguments.pollers, server.parse()?, count.parse()?);
                 print_line(&format!("TURNS failed={failed}"));
             }
             ["hold", server, count] => {
-                let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);
+                let client = client(&self.node, server)?.with_timeout(HELD);
                 for _ in 0..count.parse::<usize>()? {
                     let client = client.clone();
                     keep(&mut self.held, Box::pin(async move { client.hold().await }));
@@ -96,7 +130,7 @@ impl Driven {
                 print_line(&format!("HOLD under_way={}", self.held.len()));
             }
             ["flood", server, count, bytes] => {
-                let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);
+                let client = client(&self.node, server)?.with_timeout(HELD);
                 let bytes = Bytes::from(bytes_of(1, bytes.parse()?));
                 for _ in 0..count.parse::<usize>()? {
                     let (client, bytes) = (client.clone(), bytes.clone());
@@ -121,7 +155,7 @@ impl Driven {
                 print_line("CALM");
             }
             ["open", server, count] => {
-                let client = HonestClient::connect(&self.node, *server)?;
+                let client = client(&self.node, server)?;
                 for _ in 0..count.parse::<usize>()? {
                     let client = client.clone();
                     keep(&mut self.held, Box::pin(async move { client.one().await.map(drop) }));
@@ -129,7 +163,7 @@ impl Driven {
                 print_line(&format!("OPEN under_way={}", self.held.len()));
             }
             ["load", server] => {
-                let client = HonestClient::connect(&self.node, *server)?.with_timeout(load::LIMIT);
+                let client = client(&self.node, server)?.with_timeout(load::LIMIT);
                 let (small, large) = (client.clone(), client);
                 load::start(
                     &self.tally,
@@ -149,9 +183,95 @@ impl Driven {
                     counters.iter().map(|counter| format!("{}={}", counter.name, counter.value)).collect();
                 print_line(&format!("COUNTERS {}", pairs.join(" ")));
             }
+            ["crowd", server, count] => {
+                for _ in 0..count.parse::<usize>()? {
+                    let node = another(&self.arguments, self.certificates.as_deref())?;
+                    let client = client(&node, server)?.with_timeout(FIRST);
+                    self.crowd.push((node, client));
+                }
+                let took = self.call_until_answered();
+                print_line(&format!("CROWD nodes={} most_us={}", took.len(), took[took.len() - 1]));
+            }
+            ["again"] => {
+                let took = self.call_until_answered();
+                print_line(&format!(
+                    "AGAIN p50_us={} most_us={}",
+                    took[took.len() / 2],
+                    took[took.len() - 1]
+                ));
+            }
+            ["churn", server, rate] => {
+                let period = Duration::from_secs(1) / rate.parse::<u32>()?;
+                let (arguments, certificates) = (self.arguments.clone(), self.certificates.clone());
+                self.churn.start(period, server, move || another(&arguments, certificates.as_deref()));
+                print_line("CHURN");
+            }
+            ["churned"] => print_line(&format!("CHURNED {}", self.churn.end())),
             other => return Err(format!("unknown line {other:?}").into()),
         }
         Ok(())
+    }
+}
+
+/// Returns the node of these arguments, with the certificate of the folder.
+fn builder(arguments: &NodeArguments, certificates: Option<&Path>) -> NodeBuilder {
+    certificates.into_iter().fold(arguments.builder(), identify)
+}
+
+/// Starts another such node at an unused loopback address.
+fn another(arguments: &NodeArguments, certificates: Option<&Path>) -> Outcome<Node> {
+    let mut arguments = arguments.clone();
+    arguments.listen = fresh_address();
+    Ok(builder(&arguments, certificates).start()?)
+}
+
+/// Returns a client that expects the name in the certificate, if the node has one.
+fn client(node: &Node, server: &str) -> Outcome<HonestClient> {
+    let server: SocketAddr = server.parse()?;
+    Ok(HonestClient::new(node.channel(Target::from(server).named(NAME))))
+}
+
+/// Sessions of new nodes, begun at a constant rate.
+#[derive(Debug, Default)]
+struct Churn {
+    goes_on: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<(u64, u64)>>,
+}
+
+impl Churn {
+    /// Number of threads that make nodes in turn.
+    const THREADS: u32 = 16;
+
+    fn start(
+        &mut self,
+        period: Duration,
+        server: &str,
+        new: impl Fn() -> Outcome<Node> + Clone + Send + 'static,
+    ) {
+        self.goes_on.store(true, Ordering::Relaxed);
+        for number in 0..Self::THREADS {
+            let (goes_on, server, new) = (Arc::clone(&self.goes_on), server.to_owned(), new.clone());
+            self.threads.push(std::thread::spawn(move || {
+                let (mut due, mut sessions, mut failed) = (Instant::now() + period * number, 0, 0);
+                while goes_on.load(Ordering::Relaxed) {
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    due += period * Self::THREADS;
+                    let call =
+                        |node: &Node| Ok(block_on(client(node, &server)?.with_timeout(FIRST).echo(1))?);
+                    let outcome: Outcome<u64> = new().and_then(|node| call(&node));
+                    sessions += 1;
+                    failed += u64::from(outcome.inspect_err(|error| eprintln!("churn: {error}")).is_err());
+                }
+                (sessions, failed)
+            }));
+        }
+    }
+
+    fn end(&mut self) -> String {
+        self.goes_on.store(false, Ordering::Relaxed);
+        let counts = self.threads.drain(..).map(|thread| thread.join().unwrap_or_default());
+        let (sessions, failed) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        format!("sessions={sessions} failed={failed}")
     }
 }
 

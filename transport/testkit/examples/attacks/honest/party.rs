@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
-use trunkline_testkit::{Claims, Folder, Numbers, Process, fresh_ip, same_program};
+use trunkline_testkit::{Claims, Folder, Numbers, Process, same_program};
 
 /// Port on which honest nodes listen. An attacker knows it.
 pub(crate) const PORT: u16 = 7471;
@@ -27,6 +27,7 @@ pub(crate) struct Setup {
     arguments: Vec<String>,
     capture: Option<PathBuf>,
     prefix: Vec<String>,
+    certificates: Option<PathBuf>,
     program: PathBuf,
 }
 
@@ -34,16 +35,17 @@ impl Setup {
     /// Returns settings for a node at a new address. Nodes of one folder share a runtime directory, closed to
     /// the attacker.
     pub(crate) fn new(folder: &Folder, plan: &Plan) -> Self {
-        let ip = fresh_ip();
+        let ip = plan.address(false);
         Self {
             kind: plan.kind(),
-            ip: ip.into(),
+            ip,
             port: PORT,
             runtime: folder.join("runtime"),
             log: folder.join(format!("{ip}.log")),
             arguments: Vec::new(),
             capture: None,
             prefix: Vec::new(),
+            certificates: plan.identities.then(|| folder.path().to_owned()),
             program: plan.nodes.clone().unwrap_or_else(|| same_program().get_program().into()),
         }
     }
@@ -54,6 +56,16 @@ impl Setup {
         sibling.port += 1;
         sibling.log.set_extension("sibling.log");
         sibling
+    }
+
+    /// Moves the node to the servers' namespace, if there is one.
+    pub(crate) fn far(mut self, plan: &Plan) -> Self {
+        if let Some(far) = &plan.far {
+            self.ip = plan.address(true);
+            self.runtime.set_extension("far");
+            self.prefix = vec!["nsenter".to_owned(), format!("--net={}", far.display())];
+        }
+        self
     }
 
     pub(crate) fn pollers(mut self, pollers: u16) -> Self {
@@ -98,6 +110,10 @@ impl Setup {
         };
         command.args(["node", &self.address().to_string(), "--connections", self.kind]);
         command.args(&self.arguments);
+        if let Some(folder) = &self.certificates {
+            super::certificates::issue(folder)?;
+            command.arg("--certificates").arg(folder);
+        }
         command.env("TRUNKLINE_RUNTIME_DIR", &self.runtime).stderr(File::create(&self.log)?);
         if let Some(capture) = &self.capture {
             command.env("TRUNKLINE_PCAP", capture);
@@ -216,7 +232,7 @@ impl PartyPair {
     pub(crate) fn start(plan: &Plan, with_capture: bool) -> Outcome<Self> {
         let folder = Folder::new()?;
         let capture = folder.join("client.pcap");
-        let server = Setup::new(&folder, plan).pollers(plan.pollers).start()?;
+        let server = Setup::new(&folder, plan).far(plan).pollers(plan.pollers).start()?;
         let setup = Setup::new(&folder, plan);
         let mut client = if with_capture { setup.capture(&capture) } else { setup }.start()?;
         client.first(server.address)?;

@@ -5,6 +5,7 @@ mod crowd;
 mod files;
 mod flooded;
 mod forged;
+mod handshakes;
 mod hoarding;
 mod limits;
 mod requests;
@@ -43,6 +44,13 @@ pub(crate) const ALL: &[Row] = &[
         "forged connection requests that claim a restart of the peer of a live session",
         requests::restart,
     ),
+    row(
+        "unproven",
+        "strangers at 64 addresses begin handshakes as fast as they can, and prove no name",
+        handshakes::unproven,
+    ),
+    row("return", "the clients of a killed server prove their names to its successor", handshakes::back),
+    row("newcomers", "100 new nodes a second prove their names to a server", handshakes::newcomers),
     row("lockout", "21,000 forged connection requests, then a new honest peer", requests::lockout),
     row(
         "amplify",

@@ -1,12 +1,14 @@
 //! Forged connection requests.
 
 use super::flooded::{ROUNDS, compare, nothing_lost, unbound};
-use crate::forge::{Caught, Dialer, Forger, Sink, paced, version_of};
+use crate::forge::{Caught, Dialer, Forger, Sink, Tap, message_in, paced, version_of};
 use crate::honest::{PartyPair, Setup};
 use crate::{Outcome, Plan};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::{Duration, Instant};
-use trunkline_testkit::{Claims, Folder, Random, fresh_ip};
+use trunkline_roce::wire::cm::CmMessage;
+use trunkline_testkit::{Claims, Folder, Hello, Random, fresh_ip};
 
 /// Number of addresses that requests claim to come from.
 const ADDRESSES: usize = 16;
@@ -128,26 +130,56 @@ fn gained(findings: &mut Claims, name: &str, sent: (u64, u64), got: &Caught) {
 /// Forges requests in the name of the peer of a live session, which claim that the peer was restarted.
 pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
-    let mut pair = PartyPair::start(plan, false)?;
+    let mut pair = PartyPair::start(plan, plan.identities)?;
     let (server, client) = (pair.server.address, pair.client.address);
-    let version = version_of(fresh_ip().into(), server, plan.is_xrc(), &mut random)?;
+    let version = version_of(plan.address(false), server, plan.is_xrc(), &mut random)?;
     let sessions = pair.sessions()?;
     let before = pair.client.tally()?;
-    // Either side's listener may be attacked.
-    for (claimed, victim, pollers) in [(client, server, 1), (server, client, plan.pollers)] {
+    // Either side's listener may be attacked, if the attacker is at the other's address.
+    let sides = [(client, server, 1), (server, client, plan.pollers)];
+    let mut cookies = 0;
+    for (claimed, victim, pollers) in sides.into_iter().take(if plan.far.is_some() { 1 } else { 2 }) {
         let mut forger = Forger::at(claimed.ip())?;
-        for _ in 0..20 {
+        for number in 0..20 {
             let mut dialer = Dialer::new(claimed.ip(), victim, plan.is_xrc(), version);
             dialer.hello.pollers = pollers;
+            dialer.hello.has_handshake = plan.identities && number % 2 == 0;
             forger.send(&dialer.request(&mut random), dialer.port_of_victim())?;
             std::thread::sleep(PAUSE);
+            let cookie =
+                if plan.identities { cookie_in(&pair.capture, victim.ip(), claimed.ip())? } else { None };
+            if let Some(cookie) = cookie {
+                dialer.hello.cookie = cookie;
+                forger.send(&dialer.repeat(&mut random).1, dialer.port_of_victim())?;
+                std::thread::sleep(PAUSE);
+                cookies += 1;
+            }
         }
+    }
+    // Within one host the nodes drop what comes from the attacker's port.
+    if plan.far.is_some() {
+        findings.claim(cookies == 20, "address-proved", &format!("20 requests drew {cookies} cookies"));
     }
     std::thread::sleep(ECHO);
     nothing_lost(findings, &before, &pair.client.tally()?);
     let now = pair.sessions()?;
     findings.claim(now == sessions, "session-lives", &format!("{} more sessions came up", now - sessions));
     Ok(())
+}
+
+/// Returns the last cookie that one address was sent by another, from the capture of a node.
+fn cookie_in(capture: &Path, from: IpAddr, to: IpAddr) -> Outcome<Option<[u8; 16]>> {
+    let mut cookie = None;
+    Tap::open(capture, from, to)?.follow(|seen| {
+        let is_between = seen.headers.source.ip() == from && seen.headers.destination.ip() == to;
+        if is_between
+            && seen.is_management()
+            && let Some(CmMessage::Rej(rej)) = message_in(seen.body())
+        {
+            cookie = Hello::cookie_in(&rej.private).or(cookie);
+        }
+    })?;
+    Ok(cookie)
 }
 
 /// Floods a node with requests, and then joins a new peer.
