@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Handshakes that prove names, beside calls: of strangers in another network namespace, of 500 clients whose server
 # is killed, and of 100 new nodes a second; and requests in the name of a live peer. Prints figures with thresholds. The
-# ratios compare times of one run.
+# ratios compare times of one run; with --strict they are judged.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -10,13 +10,15 @@ if ! cargo build --release --locked --quiet --package trunkline-testkit --featur
     fail identity-build "the example does not build"
     exit 1
 fi
+export STRICT=
+if [[ ${1-} == --strict ]]; then STRICT=$1; fi
 export PROGRAM=${CARGO_TARGET_DIR:-target}/release/examples/attacks TMPDIR=$scratch TRUNKLINE_LINK=udp
 
 # row ATTACK [OPTION...]: runs an attack on nodes with identities.
 row() {
     local attack=$1
     shift
-    timeout 300 "$PROGRAM" run "$attack" --identities "$@" 2>"$TMPDIR/errors"
+    timeout 300 "$PROGRAM" run "$attack" --identities ${STRICT:+"$STRICT"} "$@" 2>"$TMPDIR/errors"
     local status=$?
     if ((status != 0)); then tail -n 5 "$TMPDIR/errors"; fi
     return "$status"

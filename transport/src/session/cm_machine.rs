@@ -443,8 +443,11 @@ impl CmMachine {
         if self.levels == Levels::None || !self.exempts_local_user {
             return;
         }
+        if self.peers.get(key).is_none_or(|peer| peer.machine.current().is_some()) {
+            return;
+        }
         let may_be_local = self.endpoints.is_of_this_user(key.host());
-        if let Some(peer) = self.peers.get_mut(key).filter(|peer| peer.machine.current().is_none()) {
+        if let Some(peer) = self.peers.get_mut(key) {
             peer.machine.set_local(may_be_local);
         }
     }
