@@ -27,7 +27,7 @@ use trunkline_verbs::Time;
 /// Most sealed frames that a client keeps while its ServerHello is unread: the server's flight, and a FAILURE.
 const MOST_WAITING: usize = 8;
 /// Time for each half of a renewal.
-const RENEWAL: Duration = Duration::from_secs(60);
+pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
 /// Role of a node in TLS, whichever node dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

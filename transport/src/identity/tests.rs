@@ -87,7 +87,7 @@ pub(super) fn credentials(identity: &Identity, trust: &Trust) -> Credentials {
     Credentials::new(identity, trust, default_provider(), Arc::new(Stopped)).unwrap()
 }
 
-/// Returns the credentials of a node of this name, with a root of its own.
+/// Returns the credentials of a node of this name, and a root that nobody else has.
 pub(crate) fn node_credentials(name: &str) -> Credentials {
     let root = authority();
     credentials(&identity(&root, &params(&[name])), &trust(&root))

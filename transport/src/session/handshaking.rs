@@ -17,7 +17,7 @@ use super::endpoints::{FirstConnection, FirstPair};
 use super::machine::{Action, FAILURE_LIMIT};
 use super::peers::PeerSession;
 use super::private_data::{Carried, Features, Hello, SPOKEN, Welcome};
-use super::proving::{SessionOfPeer, Stage, Start, advance, principal};
+use super::proving::{EARLY_FRAMES, SessionOfPeer, Stage, Start, advance, principal};
 use crate::command::Command;
 use crate::identity::binding::{Binding, Side};
 use crate::identity::exchange::{Proof, Role};
@@ -30,8 +30,6 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Gid, SrqNumber, Time};
 
-/// Maximum number of frames of a peer that begins before this node: a ClientHello, and a FAILURE.
-const EARLY_FRAMES: usize = 4;
 /// Minimum time between two probes of a live session whose address another name asks for.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -6,13 +6,15 @@
 #![forbid(unsafe_code)]
 
 use crate::identity::binding::Binding;
-use crate::identity::exchange::{Exchange, Role};
+use crate::identity::exchange::{Exchange, RENEWAL, Role};
 use crate::identity::{Credentials, HandshakeFailure, Name, Proven};
 use crate::{PeerIdentity, PeerKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 use trunkline_verbs::{PeerHost, Time};
+
+/// Maximum number of frames of a peer that wait for the turn that begins an exchange: a ClientHello, and a FAILURE.
+pub(super) const EARLY_FRAMES: usize = 4;
 
 /// A session: the peer and our session number.
 pub(super) type SessionOfPeer = (PeerKey, u32);
@@ -68,7 +70,7 @@ pub(super) struct Live {
     /// Time at which the last exchange began, or the first one ended.
     pub(super) begun_at: Time,
     /// Time at which the TLS client begins the next exchange, or the server asks for it; and at which the server takes up
-    /// that of the peer.
+    /// the peer's.
     pub(super) renew_at: Option<Time>,
     pub(super) serve_at: Option<Time>,
     /// Time at which the session ends, and the cause.
@@ -125,7 +127,7 @@ pub(crate) struct Proving {
     pub(super) credentials: Option<Arc<Credentials>>,
     pub(super) handshakes: BTreeMap<SessionOfPeer, Handshake>,
     pub(super) timers: BTreeSet<(Time, SessionOfPeer)>,
-    /// Sessions by class; the class with the next turn is the first.
+    /// Sessions that wait for a turn, by class.
     pub(super) queues: [FairQueue; 3],
     /// Class that has the next turn.
     next: usize,
@@ -239,9 +241,6 @@ pub(super) fn principal(proven: &Proven) -> Arc<str> {
     };
     format!("{kind}{}", proven.principal()).into()
 }
-
-/// Time limit of the first flight of a renewal.
-const RENEWAL: Duration = Duration::from_secs(60);
 
 /// Begins an exchange, or reads the flight that is whole. Returns true if another one is.
 pub(super) fn advance(

@@ -6,7 +6,8 @@
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
-use super::proving::{Live, PeerProof, SessionOfPeer, Stage, principal};
+use super::machine::FAILURE_LIMIT;
+use super::proving::{EARLY_FRAMES, Live, PeerProof, SessionOfPeer, Stage, principal};
 use crate::command::Command;
 use crate::identity::binding::Binding;
 use crate::identity::exchange::{Proof, Role};
@@ -28,13 +29,9 @@ const BUSY: Duration = Duration::from_secs(1);
 const REPETITIONS: u8 = 2;
 /// Time in which a peer must renew a certificate that no longer leads to a root.
 const GRACE: Duration = Duration::from_secs(60);
-/// Time after a FAILURE that ends the session, in which the peer learns the cause.
-const FAILURE: Duration = Duration::from_secs(1);
 /// Maximum number of renewals that run at once, of all sessions and of one principal.
 const RENEWALS: usize = 64;
 const RENEWALS_OF_ONE: usize = 4;
-/// Maximum number of frames that wait for a turn: a ClientHello, and a FAILURE.
-const EARLY_FRAMES: usize = 4;
 
 impl CmMachine {
     /// Notes the outcome of a session's first handshake.
@@ -263,7 +260,7 @@ impl CmMachine {
         live.early.clear();
         tracing::warn!(peer = %key, cause = %failure, "the names of a session were not proved again");
         if matches!(failure.cause(), Refused::Binding | Refused::Malformed | Refused::RenewedName) {
-            (live.ends_at, live.ending) = (now + FAILURE, failure);
+            (live.ends_at, live.ending) = (now + FAILURE_LIMIT, failure);
         } else if live.role == Role::Client {
             live.failed = live.failed.saturating_add(1);
             let pause = if live.failed <= REPETITIONS { AGAIN } else { hour.max(AGAIN) };

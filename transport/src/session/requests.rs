@@ -47,7 +47,6 @@ impl CmMachine {
             return Err(Refusal::ShuttingDown);
         }
         let mut hello = Hello::parse(private_data, self.levels.features())?;
-        hello.is_local = hello.features == Features::NONE && self.is_local(id);
         match (self.endpoints.connections(), hello.connections) {
             (ours, theirs) if ours == theirs => {}
             (ConnectionKind::Xrc, _) => return Err(Refusal::UsesXrc),
@@ -67,6 +66,8 @@ impl CmMachine {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::Unproven(self.cookies.make(peer.host(), &hello)));
         }
+        // The device reads files for the answer, so it is asked only about senders that have proved their address.
+        hello.is_local = hello.features == Features::NONE && self.is_local(id);
         // A restart replaces a session, perhaps by one with more pollers.
         let begins = !is_echo && known.is_none_or(|peer| !peer.named && !peer.machine.is_with(hello.session));
         if begins {

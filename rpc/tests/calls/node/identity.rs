@@ -263,7 +263,7 @@ fn an_unusable_identity_is_named_at_the_start() {
     assert_eq!(log.count("peers with the trust of this node would refuse its certificate"), 1);
 }
 
-/// Starts a server at an address of its own. `IP` among its names stands for that address.
+/// Starts a server at a fresh address. `IP` among its names stands for that address.
 fn server_with(service: NamedServer, root: &Authority, names: &str) -> Node {
     let at = fresh_address();
     let names = names.replace("IP", &at.ip().to_string());
