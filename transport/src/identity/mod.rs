@@ -24,7 +24,7 @@ mod credentials;
 pub(crate) mod exchange;
 mod failure;
 pub(crate) mod flight;
-#[cfg_attr(not(test), expect(dead_code, reason = "sessions do not use it yet"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "frames are not sealed yet"))]
 pub(crate) mod keys;
 mod names;
 #[cfg(debug_assertions)]
