@@ -6,6 +6,8 @@
 
 #[cfg(feature = "identity")]
 use crate::identity::Credentials;
+#[cfg(feature = "identity")]
+use crate::identity::keys::PollerKeys;
 use crate::node::incarnation::PollerDevice;
 use crate::poller::crossings::Crossing;
 use crate::{Connect, PeerDown, PeerIdentity, PeerKey, PollerIndex};
@@ -34,6 +36,9 @@ pub(crate) struct SessionUp {
     pub(crate) identity: PeerIdentity,
     /// Settings to which the peer has bound itself.
     pub(crate) settings: Option<Arc<[u8]>>,
+    /// Keys of the poller's lanes; `None` if their frames are not sealed.
+    #[cfg(feature = "identity")]
+    pub(crate) keys: Option<PollerKeys>,
 }
 
 /// A command to a poller.
@@ -55,9 +60,9 @@ pub(crate) enum Command {
     /// Find out if the peer of a session still answers.
     #[cfg(feature = "identity")]
     Probe { peer: PeerKey, number: u32 },
-    /// The peer of a session has proved its names again.
+    /// The peer of a session has proved its names again, in the exchange of this number. Each lane switches to its keys.
     #[cfg(feature = "identity")]
-    Renewed { peer: PeerKey, number: u32, identity: PeerIdentity },
+    Renewed { peer: PeerKey, number: u32, identity: PeerIdentity, exchange: u32 },
     /// The TGTs of a session are destroyed, so nothing more is received from the peer or READ by it. The
     /// `PeerDown` that follows has the same cause.
     SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
@@ -102,6 +107,9 @@ pub(crate) enum CmCommand {
     /// The peer has acknowledged this many handshake frames of a session, and no other one waits at poller 0.
     #[cfg(feature = "identity")]
     HandshakeSent { peer: PeerKey, number: u32, acknowledged: u32 },
+    /// All lanes of a session at one poller have switched to the keys of the last renewal, in both directions.
+    #[cfg(feature = "identity")]
+    Switched { peer: PeerKey, number: u32 },
     /// New handshakes use these credentials.
     #[cfg(feature = "identity")]
     Credentials(Arc<Credentials>),

@@ -6,7 +6,7 @@
 use super::short::{BLOCK_BYTES, SHORT_BYTES, ShortFrames};
 use super::slots::SlotRegion;
 use arrayvec::ArrayVec;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use crossbeam_queue::ArrayQueue;
 use std::fmt;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ impl ReceiveSlots {
     pub(crate) fn shared(&mut self, frame: Received) -> Bytes {
         match frame.into_short() {
             Ok(bytes) => bytes,
-            Err(frame) if frame.as_ref().len() <= BLOCK_BYTES => self.short.copy(frame.as_ref()),
+            Err(frame) if frame.as_ref().len() <= BLOCK_BYTES => self.short.copy(frame.as_ref()).freeze(),
             Err(frame) => Bytes::copy_from_slice(frame.as_ref()),
         }
     }
@@ -242,7 +242,7 @@ pub(crate) struct Received {
 enum Content {
     Lent(Lent),
     /// A frame copied into a block that other frames share.
-    Short(Bytes),
+    Short(BytesMut),
     Copied(Box<[u8]>),
 }
 
@@ -275,8 +275,30 @@ impl Received {
     /// The frame itself, if it is not short.
     pub(crate) fn into_short(self) -> Result<Bytes, Self> {
         match self.content {
-            Content::Short(bytes) => Ok(bytes),
+            Content::Short(bytes) => Ok(bytes.freeze()),
             content => Err(Self { content, end: self.end }),
+        }
+    }
+
+    /// Returns the frame, to open it in place.
+    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
+        match &mut self.content {
+            Content::Lent(lent) => {
+                let region = &lent.shared.region;
+                // SAFETY: as in `as_ref`; and nothing else reads the slot, because what lends it consumes this value.
+                let slice = unsafe { region.memory.slice_mut(region.offset(lent.slot), self.end) };
+                slice.unwrap_or_default()
+            }
+            Content::Short(bytes) => bytes,
+            Content::Copied(bytes) => bytes.get_mut(..self.end).unwrap_or_default(),
+        }
+    }
+
+    /// Shortens the frame.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.end = self.end.min(length);
+        if let Content::Short(bytes) = &mut self.content {
+            bytes.truncate(length);
         }
     }
 

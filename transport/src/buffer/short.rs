@@ -5,7 +5,7 @@
 //! keeps a whole block.
 #![forbid(unsafe_code)]
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 /// Maximum size of a frame that is copied, which costs less than lending and returning a slot.
 pub(super) const SHORT_BYTES: usize = 1024;
@@ -22,15 +22,15 @@ pub(super) struct ShortFrames {
 }
 
 impl ShortFrames {
-    /// Copies a frame of at most [`BLOCK_BYTES`], and returns its bytes.
+    /// Copies a frame of at most [`BLOCK_BYTES`], and returns its bytes, which are nobody else's.
     #[inline]
-    pub(super) fn copy(&mut self, frame: &[u8]) -> Bytes {
+    pub(super) fn copy(&mut self, frame: &[u8]) -> BytesMut {
         if self.blocks[self.current].capacity() < frame.len() {
             self.turn();
         }
         let block = &mut self.blocks[self.current];
         block.extend_from_slice(frame);
-        block.split().freeze()
+        block.split()
     }
 
     /// Advances to the next block. Replaces it if frames are still in it.

@@ -69,6 +69,8 @@ impl SlotRegion {
 pub(crate) struct SendSlots {
     region: SlotRegion,
     free: Vec<u32>,
+    /// Empty; kept to reuse its memory.
+    changed: Vec<u8>,
 }
 
 impl SendSlots {
@@ -80,7 +82,7 @@ impl SendSlots {
     ) -> Result<Self, VerbsError> {
         let region = SlotRegion::new(pd, slots, slot_bytes, start, Access::empty())?;
         let free = (0..region.slots()).rev().collect();
-        Ok(Self { region, free })
+        Ok(Self { region, free, changed: Vec::new() })
     }
 
     /// Releases the device. No slot is free any more.
@@ -130,6 +132,17 @@ impl SendSlots {
             let written = self.region.memory.write_all(self.region.offset(slot) + at, parts);
             debug_assert!(written.is_ok());
         }
+    }
+
+    /// Changes a part of a slot.
+    pub(crate) fn change(&mut self, slot: u32, at: usize, length: usize, change: impl FnOnce(&mut [u8])) {
+        let Self { region, changed, .. } = self;
+        let start = region.offset(slot) + at;
+        let read = region.memory.append_to(start, length, changed);
+        change(changed);
+        let written = read.and_then(|()| region.memory.write(start, changed));
+        debug_assert!(written.is_ok() && at + length <= region.slot_bytes());
+        changed.clear();
     }
 
     /// Returns the filled part, for a work request.

@@ -9,11 +9,12 @@ use super::binding::Binding;
 use super::credentials::{Credentials, PROTOCOL};
 use super::failure::{EndedBy, HandshakeFailure};
 use super::flight::{Flight, Incoming};
-use super::keys::{Exported, LABEL, context};
+use super::keys::{Aead, Exported, LABEL, LaneSecrets, Pollers, context};
 use super::names::Proven;
 use super::verifier::Refused;
 use crate::wire::frame::FrameError;
 use crate::wire::handshake::{FRAGMENT, Fragment, Part, associated};
+use rustls::CipherSuite;
 use rustls::pki_types::ServerName;
 use rustls::quic::{ClientConnection, Connection, KeyChange, Keys, ServerConnection, Version};
 use std::cmp::Ordering;
@@ -51,9 +52,23 @@ impl Role {
 #[derive(Debug)]
 pub(crate) struct Proof {
     pub(crate) proven: Proven,
-    pub(crate) exported: Exported,
+    exported: Exported,
+    aead: Aead,
+    pollers: Pollers,
     /// The peer's settings, which its SETTINGS must equal.
     pub(crate) settings: Box<[u8]>,
+}
+
+impl Proof {
+    /// Derives the entry *previous* of the next exchange.
+    pub(crate) fn previous(&self) -> [u8; 32] {
+        self.exported.previous()
+    }
+
+    /// Derives the secrets of lanes, for each poller of this node.
+    pub(crate) fn lanes(&self) -> Vec<Vec<LaneSecrets>> {
+        self.exported.lanes(self.aead, self.pollers)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,6 +235,12 @@ impl Exchange {
         self.tls = None;
     }
 
+    /// Returns the secrets of lanes, for each poller of this node, after `confirm` and before `take_proof`. The peer may use
+    /// them as soon as it has the frames of `confirm`.
+    pub(crate) fn lanes(&self) -> Vec<Vec<LaneSecrets>> {
+        self.proof.as_ref().map(|proof| proof.lanes()).unwrap_or_default()
+    }
+
     /// Returns the outcome once, after both sides have proved their names.
     pub(crate) fn take_proof(&mut self) -> Option<Proof> {
         if self.state == State::Proved { self.proof.take().map(|proof| *proof) } else { None }
@@ -343,7 +364,23 @@ impl Exchange {
             Role::Server => context([theirs, ours], [&chain[0], own]),
         };
         let exported = Exported::new(|out| tls.export_keying_material(out, LABEL, Some(&context)).map(drop))?;
-        Ok(Proof { proven, exported, settings: settings.into() })
+        let suite = tls.negotiated_cipher_suite().map(|suite| suite.suite());
+        let aead = match suite {
+            Some(CipherSuite::TLS13_AES_256_GCM_SHA384) => Aead::Aes256Gcm,
+            Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => Aead::ChaCha20Poly1305,
+            _ => return Err(Refused::NoCommonSuite.into()),
+        };
+        Ok(Proof { proven, exported, aead, pollers: self.pollers(), settings: settings.into() })
+    }
+
+    /// Returns the pollers of both sides.
+    fn pollers(&self) -> Pollers {
+        let [client, server] =
+            self.binding.sides.each_ref().map(|side| side.pollers.try_into().unwrap_or(u8::MAX));
+        match self.role {
+            Role::Client => Pollers { own: client, peers: server, is_client: true },
+            Role::Server => Pollers { own: server, peers: client, is_client: false },
+        }
     }
 
     /// Queues what TLS has to send, and takes the handshake keys when it has them.

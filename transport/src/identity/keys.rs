@@ -5,9 +5,11 @@
 //! are on the heap, since a move would leave a copy on the stack. Stack frames of ring and rustls are not overwritten.
 #![forbid(unsafe_code)]
 
+use ring::aead::{AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use ring::digest;
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroize;
 
 /// Label of the TLS exporter.
@@ -70,21 +72,31 @@ pub(crate) fn context(bindings: [&[u8]; 2], certificates: [&[u8]; 2]) -> [u8; 32
     context
 }
 
-/// Direction of a lane.
+/// AEAD of a session: that of its TLS suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// From the TLS client to the TLS server.
-    ToServer,
-    /// From the TLS server to the TLS client.
-    ToClient,
+pub(crate) enum Aead {
+    Aes256Gcm,
+    ChaCha20Poly1305,
 }
 
-/// A lane, by the indices of its pollers.
+impl Aead {
+    /// Prepares a key.
+    pub(crate) fn key(self, key: &[u8; SECRET]) -> LessSafeKey {
+        let algorithm = match self {
+            Self::Aes256Gcm => &AES_256_GCM,
+            Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        };
+        LessSafeKey::new(UnboundKey::new(algorithm, key).expect("both have keys of this size"))
+    }
+}
+
+/// Pollers of a session. A lane's sender and receiver are indices of pollers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lane {
-    pub(crate) direction: Direction,
-    pub(crate) sender: u8,
-    pub(crate) receiver: u8,
+pub(crate) struct Pollers {
+    pub(crate) own: u8,
+    pub(crate) peers: u8,
+    /// True if this node is the TLS client.
+    pub(crate) is_client: bool,
 }
 
 /// Output of the TLS exporter. Anyone who has it has all keys of the exchange.
@@ -109,57 +121,106 @@ impl Exported {
         done
     }
 
-    /// Derives what a session needs, and overwrites the exporter's output.
-    pub(crate) fn into_session(self, lanes: impl IntoIterator<Item = Lane>) -> SessionKeys {
-        let Self(secret) = self;
-        let lane = |lane: Lane| {
-            let Lane { direction, sender, receiver } = lane;
-            (lane, LaneSecret(secret.derive(&[b"trunkline lane\0", &[direction as u8, sender, receiver]])))
-        };
+    /// Derives the entry *previous* of the next exchange, which travels in clear.
+    pub(crate) fn previous(&self) -> [u8; SECRET] {
         let mut previous = [0; SECRET];
-        secret.expand(&[b"trunkline renewal\0"], &mut previous);
-        SessionKeys { lanes: lanes.into_iter().map(lane).collect(), previous }
+        self.0.expand(&[b"trunkline renewal\0"], &mut previous);
+        previous
+    }
+
+    /// Derives the secrets of phase 0: for each poller of this node, those of its lanes, by the peer's poller.
+    pub(crate) fn lanes(&self, aead: Aead, pollers: Pollers) -> Vec<Vec<LaneSecrets>> {
+        let lane = |to_client: bool, sender: u8, receiver: u8| LaneSecret {
+            secret: self.0.derive(&[b"trunkline lane\0", &[u8::from(to_client), sender, receiver]]),
+            aead,
+        };
+        let Pollers { own, peers, is_client } = pollers;
+        let both =
+            |own, peer| LaneSecrets { seals: lane(!is_client, own, peer), opens: lane(is_client, peer, own) };
+        (0..own).map(|own| (0..peers).map(|peer| both(own, peer)).collect()).collect()
     }
 }
 
-/// Values of an exchange that succeeded.
+/// Secrets of the two lanes between a poller and one of the peer's.
 #[derive(Debug)]
-pub(crate) struct SessionKeys {
-    /// Secrets of phase 0.
-    pub(crate) lanes: Vec<(Lane, LaneSecret)>,
-    /// Entry *previous* of the next exchange, which travels in clear.
-    pub(crate) previous: [u8; SECRET],
+pub(crate) struct LaneSecrets {
+    /// Secret of the frames to the peer.
+    pub(crate) seals: LaneSecret,
+    /// Secret of the frames from the peer.
+    pub(crate) opens: LaneSecret,
+}
+
+/// Secrets of a poller's lanes after a renewal. Whoever switches a lane takes them from here: the peer may switch before the
+/// poller has taken a command.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RenewedKeys(Arc<Mutex<Vec<[Option<LaneSecret>; 2]>>>);
+
+impl RenewedKeys {
+    /// Puts the secrets of an exchange, in place of those that were not taken.
+    pub(crate) fn put(&self, lanes: Vec<LaneSecrets>) {
+        *self.lock() =
+            lanes.into_iter().map(|LaneSecrets { seals, opens }| [Some(seals), Some(opens)]).collect();
+    }
+
+    /// Takes the secret for frames to a poller of the peer.
+    pub(crate) fn take_seals(&self, peer: usize) -> Option<LaneSecret> {
+        self.lock().get_mut(peer)?[0].take()
+    }
+
+    /// Takes the secret for frames from a poller of the peer.
+    pub(crate) fn take_opens(&self, peer: usize) -> Option<LaneSecret> {
+        self.lock().get_mut(peer)?[1].take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<[Option<LaneSecret>; 2]>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keys of a poller's part of a session.
+#[derive(Debug)]
+pub(crate) struct PollerKeys {
+    /// Secrets of its lanes, by the peer's poller.
+    pub(crate) lanes: Vec<LaneSecrets>,
+    pub(crate) renewed: RenewedKeys,
 }
 
 /// Secret of a lane in one phase.
 #[derive(Debug)]
-pub(crate) struct LaneSecret(Secret);
+pub(crate) struct LaneSecret {
+    secret: Secret,
+    aead: Aead,
+}
 
 impl LaneSecret {
-    /// Returns the secret of the next phase, and overwrites this one.
-    pub(crate) fn next(self) -> Self {
-        Self(self.0.derive(&[b"trunkline next\0"]))
+    /// Returns the secret of the next phase.
+    pub(crate) fn next(&self) -> Self {
+        Self { secret: self.secret.derive(&[b"trunkline next\0"]), aead: self.aead }
     }
 
     /// Returns the keys of this phase.
     pub(crate) fn keys(&self) -> LaneKeys {
         let mut iv = [0; NONCE];
-        self.0.expand(&[b"trunkline iv\0"], &mut iv);
-        LaneKeys { key: self.0.derive(&[b"trunkline key\0"]), iv }
+        self.secret.expand(&[b"trunkline iv\0"], &mut iv);
+        LaneKeys { aead: self.aead.key(&self.key().0), iv }
+    }
+
+    fn key(&self) -> Secret {
+        self.secret.derive(&[b"trunkline key\0"])
     }
 }
 
 /// Key and initialisation vector of a lane in one phase.
 #[derive(Debug)]
 pub(crate) struct LaneKeys {
-    key: Secret,
+    aead: LessSafeKey,
     iv: [u8; NONCE],
 }
 
 impl LaneKeys {
-    /// Returns the key of the AEAD.
-    pub(crate) fn key(&self) -> &[u8; SECRET] {
-        &self.key.0
+    /// Returns the key for ring.
+    pub(crate) fn aead(&self) -> &LessSafeKey {
+        &self.aead
     }
 
     /// Returns the nonce of a frame. `count` is the number of frames before it in the lane, in all phases.
@@ -205,38 +266,42 @@ mod tests {
 
         let export = |out: &mut [u8; SECRET]| value("exported").try_into().map(|exported| *out = exported);
         let exported = Exported::new(export).unwrap();
-        let lane = Lane { direction: Direction::ToClient, sender: 2, receiver: 5 };
         assert_eq!(exported.done()[..], *value("DONE"));
-        let SessionKeys { lanes, previous } = exported.into_session([lane]);
-        assert_eq!(previous[..], *value("previous"));
-        let Ok([(_, first)]) = <[_; 1]>::try_from(lanes) else { panic!("one lane") };
+        let pollers = Pollers { own: 3, peers: 6, is_client: false };
+        let pollers = exported.lanes(Aead::Aes256Gcm, pollers);
+        assert_eq!(exported.previous()[..], *value("previous"));
+        let first = &pollers[2][5].seals;
         let check = |secret: &LaneSecret, phase: &str| {
             let keys = secret.keys();
-            assert_eq!(secret.0.0[..], *value(&format!("lane from 2 to 5{phase}")));
-            assert_eq!(keys.key()[..], *value(&format!("key{phase}")));
+            assert_eq!(secret.secret.0[..], *value(&format!("lane from 2 to 5{phase}")));
+            assert_eq!(secret.key().0[..], *value(&format!("key{phase}")));
             assert_eq!(keys.iv[..], *value(&format!("iv{phase}")));
             assert_eq!(keys.nonce(259)[..], *value(&format!("nonce of frame 259{phase}")));
         };
-        check(&first, "");
+        check(first, "");
         check(&first.next(), ", next phase");
     }
 
     #[test]
-    fn lanes_share_no_key() {
-        let exported = Exported::new(|_| Ok::<_, ()>(())).unwrap();
-        let mut lanes = Vec::new();
-        for direction in [Direction::ToServer, Direction::ToClient] {
-            for (sender, receiver) in [(0, 0), (0, 1), (1, 0)] {
-                lanes.push(Lane { direction, sender, receiver });
+    fn both_nodes_have_the_keys_of_each_lane_and_lanes_share_none() {
+        let session = |own, peers, is_client| {
+            let exported = Exported::new(|_| Ok::<_, ()>(())).unwrap();
+            exported.lanes(Aead::ChaCha20Poly1305, Pollers { own, peers, is_client })
+        };
+        let (client, server) = (session(2, 3, true), session(3, 2, false));
+        let key = |secret: &LaneSecret| *secret.key().0;
+        let mut keys = Vec::new();
+        for (own, lanes) in client.iter().enumerate() {
+            for (peer, LaneSecrets { seals, opens }) in lanes.iter().enumerate() {
+                let theirs = &server[peer][own];
+                assert_eq!((key(seals), key(opens)), (key(&theirs.opens), key(&theirs.seals)));
+                keys.extend([key(seals), key(opens)]);
             }
         }
-        let session = exported.into_session(lanes.clone());
-        assert!(session.lanes.iter().map(|(lane, _)| lane).eq(&lanes), "in the order of the request");
-        let mut keys = session.lanes.iter().map(|(_, secret)| *secret.keys().key()).collect::<Vec<_>>();
         keys.sort_unstable();
         keys.dedup();
-        assert_eq!(keys.len(), lanes.len());
-        assert_eq!(format!("{:?}", session.lanes[0].1), "LaneSecret(Secret)", "a log shows no secret");
+        assert_eq!(keys.len(), 12);
+        assert_eq!(format!("{:?}", client[0][0].seals.secret), "Secret", "a log shows none");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! peer's chain, and answers with the [`Proven`] names or with the number of the cause. Channels compare [`Expected`] names
 //! with the proven ones.
 //!
-//! Nothing here does I/O. Only `names` may run on a poller: the rest calls webpki, ring and rustls.
+//! Nothing here does I/O. Only `names` and `seal` may run on a poller: the rest calls webpki and rustls.
 //!
 //! | module | contents |
 //! |---|---|
@@ -15,6 +15,7 @@
 //! | `flight` | flights of TLS: reassembly, and the types of their messages |
 //! | `binding` | the list of what both sides saw, and its comparison |
 //! | `keys` | secrets of lanes, derived from the exporter of TLS |
+//! | `seal` | sealing and opening of a lane's frames |
 //! | `exchange` | state machine of a handshake |
 //! | `failure` | causes of failed handshakes |
 #![forbid(unsafe_code)]
@@ -24,11 +25,11 @@ mod credentials;
 pub(crate) mod exchange;
 mod failure;
 pub(crate) mod flight;
-#[cfg_attr(not(test), expect(dead_code, reason = "frames are not sealed yet"))]
 pub(crate) mod keys;
 mod names;
 #[cfg(debug_assertions)]
 pub(crate) mod off_poller;
+pub(crate) mod seal;
 mod verifier;
 
 pub use credentials::{Credentials, Identity, IdentityError, Trust};

@@ -94,10 +94,10 @@ impl Transport {
                 }
             }
             #[cfg(feature = "identity")]
-            Command::Renewed { peer, number, identity } => {
+            Command::Renewed { peer, number, identity, exchange } => {
                 if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot))
                 {
-                    trunk.renewed(&mut self.res, identity);
+                    trunk.renewed(&mut self.res, identity, exchange);
                 }
             }
             Command::TargetDropped { target } => {

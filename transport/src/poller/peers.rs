@@ -434,6 +434,8 @@ mod tests {
             is_accepted: false,
             identity: PeerIdentity::Unproven,
             settings: None,
+            #[cfg(feature = "identity")]
+            keys: None,
         })
     }
 

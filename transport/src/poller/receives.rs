@@ -11,7 +11,7 @@ use super::{Transport, run};
 use crate::buffer::{ReceiveSlots, Received};
 use crate::trunk::Trunk;
 use crate::wire::BATCH;
-use crate::wire::frame::{Bundle, Bundled, FrameError, FrameKind};
+use crate::wire::frame::{Bundle, Bundled, FrameError, FrameKind, Header};
 use crate::{Event, Message, Origin, PeerKey};
 use bytes::Bytes;
 use std::mem;
@@ -480,7 +480,7 @@ impl Transport {
         if target.pair().is_none() {
             return self.take_frame(qp, frame);
         }
-        let uses_credit = Target::parse(&self.res, &frame).map_or(true, |header| header.released().is_none());
+        let uses_credit = Header::peek_uses_credit(frame.as_ref());
         let (peer, number) = target.session();
         if let Err(error) = target.wait(&mut self.res.grants, uses_credit) {
             target.ignore();
@@ -535,7 +535,7 @@ impl Transport {
     }
 
     /// Takes a frame for us. Returns its messages if it has any.
-    fn frame_received(&mut self, qp: QpNumber, frame: Received) -> Option<Opened> {
+    fn frame_received(&mut self, qp: QpNumber, mut frame: Received) -> Option<Opened> {
         let Some(place) = self.target_place(qp) else {
             self.keep_unannounced(qp, frame);
             return None;
@@ -546,9 +546,11 @@ impl Transport {
         let slot = self.trunks.find(likely, peer, number);
         target.found_trunk(slot);
         let lane = usize::from(target.poller());
-        let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
+        let mut trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
         let mut is_settings = false;
-        let result = match (Target::parse(&self.res, &frame), target.pair(), trunk) {
+        let opened = trunk.as_mut().map_or(Ok(()), |trunk| trunk.open_frame(lane, &mut frame));
+        let header = opened.and_then(|()| Target::parse(&self.res, &frame));
+        let result = match (header, target.pair(), trunk) {
             (Ok(header), Some(pair), Some(trunk)) => {
                 let applied = target.apply_header(pair, &mut self.res, &header);
                 let applied = applied.and_then(|()| trunk.apply_header(&mut self.res, lane, &header));

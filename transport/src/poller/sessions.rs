@@ -97,14 +97,16 @@ impl Transport {
     /// Takes the frames that came before the session was up here, and counts the credit they used.
     fn take_early(&mut self, peer: PeerKey, number: u32, slot: usize, targets: &[(u16, QpNumber)]) {
         for &(poller, qp) in targets {
-            let Some(frame) = self.targets.take_early(qp) else { continue };
+            let Some(mut frame) = self.targets.take_early(qp) else { continue };
             let Some(target) = self.targets.get(qp) else { continue };
             let Some(trunk) = self.trunks.get_mut(slot) else { return };
-            let result = Target::parse(&self.res, &frame).and_then(|header| {
+            let lane = usize::from(poller);
+            let opened = trunk.open_frame(lane, &mut frame);
+            let result = opened.and_then(|()| Target::parse(&self.res, &frame)).and_then(|header| {
                 if let Some(pair) = target.pair() {
                     target.apply_header(pair, &mut self.res, &header)?;
                 }
-                trunk.frame(&mut self.res, usize::from(poller), &header, frame)
+                trunk.frame(&mut self.res, lane, &header, frame)
             });
             if let Err(error) = result {
                 self.targets.ignore(qp);

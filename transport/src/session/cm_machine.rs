@@ -277,6 +277,8 @@ impl CmMachine {
             #[cfg(feature = "identity")]
             CmCommand::Handshake { peer, number, frame } => self.handshake_frame(peer, number, frame),
             #[cfg(feature = "identity")]
+            CmCommand::Switched { peer, number } => self.switched((peer, number)),
+            #[cfg(feature = "identity")]
             CmCommand::HandshakeSent { peer, number, acknowledged } => {
                 self.handshake_sent(peer, number, acknowledged);
             }

@@ -131,6 +131,8 @@ impl CmMachine {
             own.count_session(&identity);
         }
         tracing::info!(peer = %key, %identity, pollers = welcome.srqs.len(), "session up");
+        #[cfg(feature = "identity")]
+        let mut keys = self.proving.take_keys((key, number));
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
             poller.command(Command::SessionUp(Box::new(SessionUp {
                 peer: key,
@@ -142,6 +144,8 @@ impl CmMachine {
                 is_accepted,
                 identity: identity.clone(),
                 settings: settings.clone(),
+                #[cfg(feature = "identity")]
+                keys: keys.next(),
             })));
         }
     }

@@ -7,6 +7,7 @@
 
 use crate::identity::binding::Binding;
 use crate::identity::exchange::{Exchange, RENEWAL, Role};
+use crate::identity::keys::{LaneSecrets, PollerKeys, RenewedKeys};
 use crate::identity::{Credentials, HandshakeFailure, Name, Proven};
 use crate::{PeerIdentity, PeerKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -78,6 +79,11 @@ pub(super) struct Live {
     pub(super) ending: HandshakeFailure,
     /// Number of renewals that failed since the last proof.
     pub(super) failed: u8,
+    /// Secrets of lanes, for each poller, until the session is up; and the places of those of renewals.
+    pub(super) lanes: Vec<Vec<LaneSecrets>>,
+    pub(super) renewed: Vec<RenewedKeys>,
+    /// Number of pollers whose lanes have not all switched since the last proof.
+    pub(super) switching: usize,
 }
 
 /// Parameters of an exchange.
@@ -179,6 +185,14 @@ impl Proving {
         let class = turns.find(|class| !self.queues[*class].is_empty())?;
         self.next = (class + 1) % classes;
         self.queues[class].pop()
+    }
+
+    /// Returns the keys for each poller of a session that comes up; none if its frames are not sealed.
+    pub(super) fn take_keys(&mut self, session: SessionOfPeer) -> impl Iterator<Item = PollerKeys> {
+        let live = self.live(session);
+        let (lanes, renewed) =
+            live.map(|live| (std::mem::take(&mut live.lanes), live.renewed.clone())).unwrap_or_default();
+        lanes.into_iter().zip(renewed).map(|(lanes, renewed)| PollerKeys { lanes, renewed })
     }
 
     /// Returns a session with a proof.

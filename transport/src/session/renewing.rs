@@ -11,6 +11,7 @@ use super::proving::{EARLY_FRAMES, Live, PeerProof, SessionOfPeer, Stage, princi
 use crate::command::Command;
 use crate::identity::binding::Binding;
 use crate::identity::exchange::{Proof, Role};
+use crate::identity::keys::RenewedKeys;
 use crate::identity::{Credentials, HandshakeFailure, Refused};
 use crate::wire::handshake::{Fragment, Part};
 use crate::{PeerDown, PeerIdentity};
@@ -36,8 +37,9 @@ const RENEWALS_OF_ONE: usize = 4;
 impl CmMachine {
     /// Notes the outcome of a session's first handshake.
     pub(super) fn live(&mut self, session: SessionOfPeer, role: Role, binding: Binding, proof: Proof) {
-        let (Proof { proven, exported, settings }, now) = (proof, self.now());
-        let binding = Binding { previous: Some(exported.into_session([]).previous), ..binding };
+        let (previous, lanes, now) = (proof.previous(), proof.lanes(), self.now());
+        let Proof { proven, settings, .. } = proof;
+        let binding = Binding { previous: Some(previous), ..binding };
         let (principal, ends) = (principal(&proven), proven.not_after());
         let identity = PeerIdentity::Proven(Arc::new(proven));
         let live = Live {
@@ -55,6 +57,9 @@ impl CmMachine {
             ends_at: Time::MAX,
             ending: Refused::Expired.into(),
             failed: 0,
+            renewed: lanes.iter().map(|_| RenewedKeys::default()).collect(),
+            lanes,
+            switching: 0,
         };
         self.proving.get(session).stage = Stage::Proved(Box::new(live));
         self.schedule(session, ends);
@@ -179,7 +184,7 @@ impl CmMachine {
     /// Handles the timer of a session that has a proof.
     pub(super) fn tick_live(&mut self, session: SessionOfPeer, now: Time) {
         let is_up = self.peers.get(session.0).is_some_and(|peer| peer.machine.is_up_as(session.1));
-        let can_begin = is_up && self.has_room_for_renewal(session);
+        let can_begin = is_up && self.has_room_for_renewal(session) && !self.is_switching(session);
         let Some(live) = self.proving.live(session) else { return };
         if live.ends_at <= now {
             let ending = live.ending;
@@ -204,6 +209,18 @@ impl CmMachine {
         self.set_live_timer(session);
     }
 
+    /// Returns true if a lane still uses the keys before the last renewal.
+    fn is_switching(&self, session: SessionOfPeer) -> bool {
+        self.proving.renewing(session).is_some_and(|live| live.switching > 0)
+    }
+
+    /// Notes that all lanes of a session at one poller have switched.
+    pub(super) fn switched(&mut self, session: SessionOfPeer) {
+        if let Some(live) = self.proving.live(session) {
+            live.switching = live.switching.saturating_sub(1);
+        }
+    }
+
     fn has_room_for_renewal(&self, session: SessionOfPeer) -> bool {
         let Some(own) = self.proving.renewing(session) else { return false };
         let (mut all, mut of_one) = (0, 0);
@@ -225,24 +242,31 @@ impl CmMachine {
                 return self.renewal_failed(session, failure);
             }
             exchange.confirm(now);
+            // The peer may switch once it has one of the frames below.
+            for (renewed, lanes) in live.renewed.iter().zip(exchange.lanes()) {
+                renewed.put(lanes);
+            }
         }
         while let Some(frame) = exchange.poll_frame() {
             self.shared.pollers[0].command(Command::SendHandshake { peer: key, number, frame });
         }
-        let Some(Proof { proven, exported, .. }) = exchange.take_proof() else {
+        let Some(proof) = exchange.take_proof() else {
             return self.set_live_timer(session);
         };
+        live.binding.previous = Some(proof.previous());
+        let Proof { proven, .. } = proof;
         let ends = proven.not_after();
         let identity = PeerIdentity::Proven(Arc::new(proven));
         live.exchange = None;
-        live.binding.previous = Some(exported.into_session([]).previous);
+        live.switching = live.renewed.len();
+        let exchange = live.number;
         live.proof.identity = identity.clone();
         live.ending = Refused::Expired.into();
-        tracing::debug!(peer = %key, exchange = live.number, "the names of a session are proved again");
+        tracing::debug!(peer = %key, exchange, "the names of a session are proved again");
         if let Some(own) = &self.shared.identity {
             own.renewals.fetch_add(1, Ordering::Relaxed);
         }
-        self.tell(|| Command::Renewed { peer: key, number, identity: identity.clone() });
+        self.tell(|| Command::Renewed { peer: key, number, identity: identity.clone(), exchange });
         self.schedule(session, ends);
     }
 

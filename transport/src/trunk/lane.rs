@@ -4,7 +4,11 @@
 use super::outbound::Outbound;
 use super::queue::MessageQueue;
 use crate::credit::{GrantId, Grants, Spender, on_wire};
+#[cfg(feature = "identity")]
+use crate::identity::seal::LaneSeal;
 use crate::report::LaneCounters;
+#[cfg(not(feature = "identity"))]
+use crate::wire::frame::FrameError;
 use crate::wire::frame::{Fin, Settled};
 use crate::wire::settings::Settings;
 use std::collections::VecDeque;
@@ -24,6 +28,22 @@ pub(super) const COPYING: usize = 3;
 /// Number of queues that messages leave from, in turns.
 const LEAVING: usize = 3;
 
+/// Without identities no frame is sealed.
+#[cfg(not(feature = "identity"))]
+#[derive(Debug)]
+pub(super) enum LaneSeal {}
+
+#[cfg(not(feature = "identity"))]
+impl LaneSeal {
+    pub(super) fn seal(&mut self, _: &mut [u8], _: Time) {
+        match *self {}
+    }
+
+    pub(super) fn open(&mut self, _: &mut [u8]) -> Result<usize, FrameError> {
+        match *self {}
+    }
+}
+
 /// State for one of the peer's pollers.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -40,9 +60,14 @@ pub(super) struct Lane {
     /// Index of the queue that sends next.
     turn: usize,
     pub(super) fins: VecDeque<Fin>,
-    /// Handshake frames, between pollers 0.
+    /// Handshake frames: those of renewals between pollers 0, and SWITCH.
     #[cfg(feature = "identity")]
     pub(super) handshake: VecDeque<Box<[u8]>>,
+    /// Number of the renewal to whose keys the lane switches next.
+    #[cfg(feature = "identity")]
+    pub(super) switch: Option<u32>,
+    /// Seal of its frames; `None` if they are not sealed.
+    pub(super) seal: Option<Box<LaneSeal>>,
     /// Number of unacknowledged credit frames.
     pub(super) credits_out: u8,
     /// Number of requests without a FIN, and how many of them are ordered.
@@ -58,7 +83,13 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(srq: SrqNumber, pair: GrantId, counters: Arc<LaneCounters>, now_ms: u64) -> Self {
+    pub(super) fn new(
+        srq: SrqNumber,
+        pair: GrantId,
+        counters: Arc<LaneCounters>,
+        now_ms: u64,
+        seal: Option<Box<LaneSeal>>,
+    ) -> Self {
         Self {
             srq,
             has_begun: false,
@@ -70,6 +101,9 @@ impl Lane {
             fins: VecDeque::new(),
             #[cfg(feature = "identity")]
             handshake: VecDeque::new(),
+            #[cfg(feature = "identity")]
+            switch: None,
+            seal,
             credits_out: 0,
             requests_out: 0,
             ordered_out: 0,
@@ -200,7 +234,7 @@ impl Lane {
     /// Returns true if nothing waits to leave.
     pub(super) fn is_empty(&self) -> bool {
         #[cfg(feature = "identity")]
-        if !self.handshake.is_empty() {
+        if !self.handshake.is_empty() || self.switch.is_some() {
             return false;
         }
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()

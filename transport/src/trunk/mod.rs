@@ -52,15 +52,25 @@ use crate::PeerIdentity;
 use crate::PeerKey;
 use crate::PollerIndex;
 use crate::budget::Counted;
+use crate::buffer::Received;
+#[cfg(feature = "identity")]
+use crate::command::CmCommand;
 use crate::command::SessionUp;
 use crate::credit::GrantId;
+#[cfg(feature = "identity")]
+use crate::identity::keys::RenewedKeys;
+#[cfg(feature = "identity")]
+use crate::identity::seal::{LaneSeal, OVERHEAD, PhaseLimit};
 use crate::report::ledger::Spending;
+use crate::wire::frame::FrameError;
 use crate::wire::settings::Settings;
 use ending::Health;
 use lane::Lane;
 use pipeline::Pipeline;
 use rendezvous::{READS_OUT, Sinks, Sources};
 use std::sync::Arc;
+#[cfg(feature = "identity")]
+use std::time::Duration;
 use timers::Silence;
 
 /// Maximum number of handshake frames that wait for credit: those of two exchanges.
@@ -82,6 +92,12 @@ pub(crate) struct Trunk {
     /// Seconds of the last ten in which handshake frames came, and the number of those frames.
     #[cfg(feature = "identity")]
     handshakes: (u64, u8),
+    /// Keys of a renewal, until the lanes switch; and the number of times that they have switched since the last one, in both
+    /// directions.
+    #[cfg(feature = "identity")]
+    renewed: RenewedKeys,
+    #[cfg(feature = "identity")]
+    switches: usize,
     /// Settings to which the peer has bound itself.
     bound_settings: Option<Arc<[u8]>>,
     /// Limits of the peer, known once its settings have come: message and frame size in bytes, and announced
@@ -106,6 +122,15 @@ pub(crate) struct Trunk {
     marked: bool,
 }
 
+/// Returns the limit of a key phase. In a simulation it is short, since runs are.
+#[cfg(feature = "identity")]
+fn phase_limit(res: &Resources) -> PhaseLimit {
+    if res.shared.runtime.is_simulated() {
+        return PhaseLimit { frames: 1000, time: Duration::from_secs(1) };
+    }
+    PhaseLimit { frames: 1 << 23, time: Duration::from_secs(600) }
+}
+
 impl Trunk {
     /// Returns the credits of each lane, for a count.
     pub(crate) fn spending(&self) -> Vec<Spending> {
@@ -126,29 +151,46 @@ impl Trunk {
         slot: usize,
         pairs: impl Iterator<Item = (PollerIndex, GrantId)>,
     ) -> Self {
+        #[cfg(feature = "identity")]
+        let (overhead, renewed, mut seals) = match session.keys {
+            None => (0, RenewedKeys::default(), Vec::new().into_iter()),
+            Some(keys) => (OVERHEAD, keys.renewed, keys.lanes.into_iter()),
+        };
+        #[cfg(not(feature = "identity"))]
+        let overhead = 0;
         let SessionUp { peer, number, srqs, .. } = session;
         res.probe_ms = 0;
-        let lane = |(srq, (poller, pair))| {
+        let mut lane = |(srq, (poller, pair))| {
             let counters = res.shared.traffic.lane(peer, res.index, poller);
-            Lane::new(srq, pair, counters, res.time.now_ms())
+            #[cfg(not(feature = "identity"))]
+            let seal = None;
+            #[cfg(feature = "identity")]
+            let seal = seals
+                .next()
+                .map(|secrets| Box::new(LaneSeal::new(secrets, phase_limit(res), res.time.now())));
+            Lane::new(srq, pair, counters, res.time.now_ms(), seal)
         };
         Self {
             peer,
             number,
             health: Health::Live,
-            lanes: srqs.into_iter().zip(pairs).map(lane).collect(),
+            lanes: srqs.into_iter().zip(pairs).map(&mut lane).collect(),
             epoch: session.epoch,
             identity: session.identity,
             #[cfg(feature = "identity")]
             handshakes: (0, 0),
             bound_settings: session.settings,
+            #[cfg(feature = "identity")]
+            renewed,
+            #[cfg(feature = "identity")]
+            switches: 0,
             max_message: 0,
             max_frame: 0,
             large_messages: 0,
             max_bundle: 0,
             max_bundled: 0,
             is_open: false,
-            pipeline: Pipeline::new(session.qp, slot),
+            pipeline: Pipeline::new(session.qp, slot, overhead),
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth).clamp(1, READS_OUT)),
             next_copy: 0,
@@ -158,10 +200,18 @@ impl Trunk {
         }
     }
 
-    /// Notes that the peer has proved its names again.
+    /// Notes that the peer has proved its names again. Each lane switches to the keys of this exchange.
     #[cfg(feature = "identity")]
-    pub(crate) fn renewed(&mut self, res: &mut Resources, identity: PeerIdentity) {
+    pub(crate) fn renewed(&mut self, res: &mut Resources, identity: PeerIdentity, exchange: u32) {
         self.identity = identity.clone();
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            let Some((seal, secret)) = lane.seal.as_mut().zip(self.renewed.take_seals(at)) else { continue };
+            seal.renew(secret);
+            lane.switch = Some(exchange);
+            lane.last = None;
+            lane.begin_to_wait(res.time.now_ms());
+        }
+        self.mark(res);
         if self.is_live() && self.settings().is_some() {
             res.events.peer(self.peer, PeerEvent::Renewed { identity });
         }
@@ -176,6 +226,29 @@ impl Trunk {
             lane.handshake.push_back(frame);
             self.mark(res);
         }
+    }
+
+    /// Counts a lane that has switched to the keys of a renewal in one direction.
+    #[cfg(feature = "identity")]
+    fn switched(&mut self, res: &Resources) {
+        self.switches += 1;
+        if self.switches == 2 * self.lanes.len() {
+            self.switches = 0;
+            res.shared.cm.command(CmCommand::Switched { peer: self.peer, number: self.number });
+        }
+    }
+
+    /// Opens a frame from the peer's poller `lane` in place, if the session is sealed.
+    ///
+    /// # Errors
+    /// When the frame is not the one that the peer has sealed next.
+    #[inline]
+    pub(crate) fn open_frame(&mut self, lane: usize, frame: &mut Received) -> Result<(), FrameError> {
+        if let Some(seal) = self.lanes.get_mut(lane).and_then(|lane| lane.seal.as_mut()) {
+            let length = seal.open(frame.as_mut())?;
+            frame.truncate(length);
+        }
+        Ok(())
     }
 
     /// Returns the peer node.

@@ -54,6 +54,9 @@ pub(super) enum Record {
         bytes: u32,
     },
     Keepalive,
+    /// The last frame of its lane under the keys before a renewal.
+    #[cfg(feature = "identity")]
+    Switch,
     /// A message of a bundle that was given up, or a keepalive that only completes earlier work.
     Nothing,
 }
@@ -171,6 +174,8 @@ pub(super) struct Pipeline {
     earliest: Time,
     /// Short frames that are staged.
     inline: Vec<u8>,
+    /// Bytes by which sealing lengthens a frame.
+    overhead: usize,
     /// Empty lists of bundled messages, reused for later bundles.
     pooled: Vec<Vec<BundledMessage>>,
     /// Size of the largest completed work, in bytes.
@@ -189,6 +194,8 @@ impl Work {
             || match &self.record {
                 Record::Message(delivery) => delivery.report == Report::Always,
                 Record::Credit { .. } | Record::Read { .. } | Record::Keepalive => true,
+                #[cfg(feature = "identity")]
+                Record::Switch => false,
                 Record::Announcement(_) | Record::Fin | Record::Settings | Record::Nothing => false,
             }
     }
@@ -214,7 +221,7 @@ pub(crate) fn parse_wr_id(wr_id: u64) -> (usize, u64) {
 }
 
 impl Pipeline {
-    pub(super) fn new(qp: Arc<dyn QueuePair>, slot: usize) -> Self {
+    pub(super) fn new(qp: Arc<dyn QueuePair>, slot: usize, overhead: usize) -> Self {
         let inline = qp.capacities().max_inline_data.min(INLINE_BYTES);
         Self {
             qp,
@@ -225,6 +232,7 @@ impl Pipeline {
             first: 0,
             earliest: Time::MAX,
             inline: Vec::new(),
+            overhead,
             pooled: Vec::new(),
             carried: 0,
             signals: Signals::default(),
@@ -234,6 +242,11 @@ impl Pipeline {
 
     pub(super) fn qp(&self) -> &dyn QueuePair {
         self.qp.as_ref()
+    }
+
+    /// Returns the number of bytes by which sealing lengthens a frame.
+    pub(super) fn overhead(&self) -> usize {
+        self.overhead
     }
 
     pub(super) fn slot(&self) -> usize {
@@ -267,7 +280,7 @@ impl Pipeline {
 
     /// Returns true if [`Pipeline::stage`] would find room for a frame without payload.
     pub(super) fn can_place_header(&self, sends: &SendRoom) -> bool {
-        self.has_room() && sends.has_room() && (self.max_inline >= HEADER || sends.has_slot())
+        self.has_room() && sends.has_room() && (self.max_inline >= HEADER + self.overhead || sends.has_slot())
     }
 
     /// Adds a frame, with room for other messages to join if `may_be_joined`. A time left in its header is as of `now`.
@@ -285,10 +298,11 @@ impl Pipeline {
             return None;
         }
         let (bytes, begin) = (message.len(), if may_be_joined { HEADER } else { 0 });
-        let place = if bytes <= self.max_inline {
+        let place = if bytes + self.overhead <= self.max_inline {
             let start = self.inline.len();
             self.inline.extend_from_slice(&[0; HEADER][..begin]);
             message.parts.iter().for_each(|part| self.inline.extend_from_slice(part));
+            self.inline.resize(self.inline.len() + self.overhead, 0);
             FrameBytes::Inline(start)
         } else {
             let slot = sends.take_slot()?;
@@ -445,7 +459,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// When the device refuses work that fits its queue: the trunk cannot be used any more.
-    pub(super) fn flush(&mut self, res: &mut Resources, lanes: &[Lane]) -> Result<(), PostError> {
+    pub(super) fn flush(&mut self, res: &mut Resources, lanes: &mut [Lane]) -> Result<(), PostError> {
         let mut result = Ok(());
         // Settle all frames first: a message may have joined a frame of an earlier doorbell, whose memory
         // belongs to the device once that is rung.
@@ -483,14 +497,14 @@ impl Pipeline {
         self.work.len().min(self.posted + DOORBELL)
     }
 
-    /// Writes the header fields of staged frames that are settled last.
-    fn settle(&mut self, res: &mut Resources, lanes: &[Lane]) {
+    /// Writes the header fields of staged frames that are settled last, and seals the frames.
+    fn settle(&mut self, res: &mut Resources, lanes: &mut [Lane]) {
         // Frames to one poller that are posted together have the same positions.
         let mut settled = None;
         let now = res.time.now();
-        for Work { kind, record } in self.work.range(self.posted..) {
+        for Work { kind, record } in self.work.range_mut(self.posted..) {
             let WorkKind::Frame(frame) = kind else { continue };
-            let lane = &lanes[frame.lane];
+            let lane = &mut lanes[frame.lane];
             let mut write = |at: usize, field: &[u8]| match frame.place {
                 FrameBytes::Slot(slot) => _ = res.sends.write(slot, at, field),
                 FrameBytes::Inline(start) => {
@@ -519,6 +533,22 @@ impl Pipeline {
             };
             settled = Some((frame.lane, positions));
             write(begin + SETTLED, &positions);
+            if let Some(seal) = &mut lane.seal {
+                let length = frame.begin + frame.bytes - begin + self.overhead;
+                match frame.place {
+                    FrameBytes::Slot(slot) => {
+                        res.sends.change(slot, begin, length, |frame| seal.seal(frame, now));
+                    }
+                    FrameBytes::Inline(start) => {
+                        seal.seal(&mut self.inline[start + begin..][..length], now);
+                    }
+                }
+                frame.bytes += self.overhead;
+                #[cfg(feature = "identity")]
+                if matches!(record, Record::Switch) {
+                    seal.switch(now);
+                }
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::buffer::Received;
 use crate::command::CmCommand;
 use crate::wire::frame::{FrameError, FrameKind, HANDSHAKE, Header};
 #[cfg(feature = "identity")]
-use crate::wire::handshake::{FRAGMENT, HANDSHAKE_FRAME};
+use crate::wire::handshake::{FRAGMENT, Fragment, HANDSHAKE_FRAME, Part};
 use crate::wire::settings::Settings;
 use crate::wire::{BUNDLE_BYTES, BUNDLED_BYTES};
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
@@ -114,6 +114,15 @@ impl Trunk {
         if !matches!(self.identity, PeerIdentity::Proven(_)) {
             return Err(FrameError::Kind(HANDSHAKE));
         }
+        if Fragment::parse(frame.as_ref())?.part == Part::Switch {
+            let renewed =
+                self.renewed.take_opens(lane).ok_or(FrameError::Broken("SWITCH without a renewal"))?;
+            if let Some(seal) = self.lanes.get_mut(lane).and_then(|lane| lane.seal.as_mut()) {
+                seal.peer_switched(renewed);
+            }
+            self.switched(res);
+            return Ok(());
+        }
         if lane != 0 || res.index.0 != 0 {
             return Err(FrameError::Broken("handshake frame from or to another poller than 0"));
         }
@@ -155,6 +164,7 @@ impl Trunk {
                 self.large_messages = settings.large_messages;
                 let most = BUNDLE_BYTES.min(self.max_frame);
                 self.max_bundle = usize::try_from(settings.max_bundle).unwrap_or(usize::MAX).min(most);
+                self.max_bundle = self.max_bundle.saturating_sub(self.pipeline.overhead());
                 let most = if self.max_bundle > 0 { BUNDLED_BYTES } else { 0 };
                 self.max_bundled = most.min(self.max_message).min(res.shared.limits.max_message_bytes);
                 let pollers = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);

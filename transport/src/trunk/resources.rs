@@ -225,6 +225,11 @@ impl SendRoom {
         self.slots.write(slot, at, part)
     }
 
+    /// Changes a part of a frame.
+    pub(super) fn change(&mut self, slot: u32, at: usize, length: usize, change: impl FnOnce(&mut [u8])) {
+        self.slots.change(slot, at, length, change);
+    }
+
     pub(super) fn sge(&self, slot: u32, at: usize, length: usize) -> Sge {
         self.slots.sge(slot, at, length)
     }

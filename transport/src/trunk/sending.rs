@@ -11,6 +11,8 @@ use crate::budget::Shares;
 use crate::node::shared::Limits;
 use crate::trunk::rendezvous::REQUESTS_PER_LANE;
 use crate::wire::frame::{self, FIN_ENTRIES, Fin, TIMED_HEADER};
+#[cfg(feature = "identity")]
+use crate::wire::handshake::{Fragment, Part};
 use crate::wire::settings::Settings;
 use crate::wire::{BUNDLE_BYTES, MOST_ANNOUNCED, SLOT_BYTES};
 use crate::{Destination, Outgoing, PeerDown, PollerChoice, SendError, SendOutcome, Small};
@@ -107,7 +109,7 @@ impl Trunk {
         self.drop_late(res);
         // Work marked while staging is posted right here.
         self.marked = false;
-        self.pipeline.flush(res, &self.lanes)
+        self.pipeline.flush(res, &mut self.lanes)
     }
 
     /// Stages a frame that carries only positions. It uses no credit. Returns true if there was room.
@@ -170,6 +172,8 @@ impl Trunk {
                 self.lanes[lane].credits_out = self.lanes[lane].credits_out.saturating_sub(1);
             }
             Record::Read { sink, bytes } => self.piece_read(res, sink, bytes, success),
+            #[cfg(feature = "identity")]
+            Record::Switch => {}
             Record::Keepalive
             | Record::Announcement(_)
             | Record::Fin
@@ -192,7 +196,7 @@ impl Trunk {
 
     /// Returns true if a message with contents of this size goes by SEND.
     pub(super) fn is_eager(&self, bytes: usize) -> bool {
-        bytes.saturating_add(TIMED_HEADER) <= self.max_frame.min(SLOT_BYTES)
+        bytes.saturating_add(TIMED_HEADER + self.pipeline.overhead()) <= self.max_frame.min(SLOT_BYTES)
     }
 
     /// Stages everything in the queues that can leave.
@@ -314,6 +318,22 @@ impl Trunk {
                 return self.lanes[lane].handshake.push_front(frame);
             }
         }
+        if let Some(exchange) = self.lanes[lane].switch {
+            self.stage_switch(res, lane, exchange);
+        }
+    }
+
+    /// Stages the last frame of a lane under the keys before a renewal.
+    #[cfg(feature = "identity")]
+    #[cold]
+    fn stage_switch(&mut self, res: &mut Resources, lane: usize, exchange: u32) {
+        for fragment in Fragment::all(exchange, false, Part::Switch, &[]) {
+            let frame = fragment.emit();
+            if self.stage(res, lane, false, &Parts::own(&[&frame]), Record::Switch).is_some() {
+                self.lanes[lane].switch = None;
+                self.switched(res);
+            }
+        }
     }
 
     /// Gives up staged messages whose deadline has passed. They have not left, so their credit can be used
@@ -340,6 +360,8 @@ impl Trunk {
                     source.delivery
                 }
                 // Control frames have no deadline.
+                #[cfg(feature = "identity")]
+                Record::Switch => continue,
                 Record::Fin
                 | Record::Settings
                 | Record::Credit { .. }

@@ -57,8 +57,8 @@ pub(crate) mod flags {
     pub(crate) const ANNOUNCES: u8 = 0x02;
     /// The header has a time left, which is written when the frame is posted.
     pub(crate) const TIME_LEFT: u8 = 0x04;
-    /// Reserved for the key phase of a sealed frame, and zero.
-    pub(super) const PHASE: u8 = 0x08;
+    /// Key phase of a sealed frame.
+    pub(crate) const PHASE: u8 = 0x08;
     /// The flags that the driver sets.
     pub(crate) const OF_DRIVER: u8 = 0xf0 | CRITICAL;
 }
@@ -330,6 +330,11 @@ impl Header {
         received.get(..HEADER).map(|header| header[7])
     }
 
+    /// Returns true if a received frame, which may be sealed, uses credit. Nothing else of it was checked.
+    pub(crate) fn peek_uses_credit(received: &[u8]) -> bool {
+        !matches!(received.first(), Some(&(CREDIT | SETTINGS)))
+    }
+
     /// Parses the header of a received frame. `received` is the whole frame as the device delivered it.
     ///
     /// # Errors
@@ -341,7 +346,7 @@ impl Header {
             return Err(FrameError::Broken("frame shorter than its header"));
         };
         if set & flags::PHASE != 0 {
-            return Err(FrameError::Broken("reserved flag of a frame is set"));
+            return Err(FrameError::Broken("key phase of a frame that is not sealed"));
         }
         let reserved = if matches!(number, CREDIT | FIN | SETTINGS | BUNDLE | HANDSHAKE) {
             !flags::CRITICAL

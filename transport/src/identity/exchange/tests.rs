@@ -1,6 +1,6 @@
 use super::*;
 use crate::identity::binding::{example, tests::different};
-use crate::identity::keys::{Direction, Lane};
+use crate::identity::seal::{LaneSeal, OVERHEAD, PhaseLimit};
 use crate::identity::tests::{
     Authority, NAME, authority, credentials, identity, intermediate, issue, key, params, revocation_list,
     trust,
@@ -123,19 +123,17 @@ fn both_sides_prove_their_names_and_have_the_same_keys() {
         assert_eq!(*proof.proven.principal(), Name::Dns(name.into()));
         assert_eq!((&proof.settings[..], proof.proven.certificates().len()), (&[settings][..], 1));
     }
-    let directions = [Direction::ToServer, Direction::ToClient];
-    let lanes = directions.map(|direction| Lane { direction, sender: 0, receiver: 1 });
-    let keys = |proof: Proof| {
-        let lanes = proof.exported.into_session(lanes).lanes;
-        lanes.iter().map(|(_, secret)| *secret.keys().key()).collect::<Vec<_>>()
-    };
-    let (ours, theirs, other) = (
-        keys(client),
-        keys(server),
-        keys(proofs(run(begun(&credentials), |_, _, _| {})).into_iter().next().unwrap()),
-    );
-    assert_eq!(ours, theirs);
-    assert!(ours[0] != ours[1] && ours[0] != other[0], "two lanes or two handshakes share keys");
+    let limit = PhaseLimit { frames: 9, time: Duration::MAX };
+    let lane =
+        |proof: Proof| LaneSeal::new(proof.lanes().into_iter().flatten().next().unwrap(), limit, Time(0));
+    let [mut ours, mut theirs] = [lane(client), lane(server)];
+    let mut frame = vec![0; 9 + OVERHEAD];
+    ours.seal(&mut frame, Time(0));
+    let [mut other, mut back] = [frame.clone(), frame.clone()];
+    assert_eq!(theirs.open(&mut frame), Ok(9));
+    let [_, mut of_other] = proofs(run(begun(&credentials), |_, _, _| {})).map(lane);
+    assert!(of_other.open(&mut other).is_err(), "two handshakes share keys");
+    assert!(ours.open(&mut back).is_err(), "two directions share keys");
     assert_eq!(
         [(1, 2), (2, 1), (1, 1)].map(|(ours, theirs)| Role::of(ours, theirs)),
         [Some(Role::Client), Some(Role::Server), None]

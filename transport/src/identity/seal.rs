@@ -1,0 +1,260 @@
+//! Sealing of frames: confidentiality and integrity of what a lane carries.
+//!
+//! ```text
+//!  0 kind (1)  1 flags (1), with PHASE  2 zero (2)  4 positions (4)     associated data
+//!  8 contents  then the header's word (2)                               sealed
+//!  then a tag (16)
+//! ```
+//!
+//! A frame is sealed when it is posted: nothing of it changes afterwards, and a frame that was sealed and not posted ends
+//! its trunk. So the device sends one ciphertext for each nonce, however often it retransmits. The nonce is the count of the
+//! lane's frames. RC delivers them in order and once, so both sides count alike, and a frame that was repeated, left out or
+//! moved does not open. `docs/security.md`, *Sealed frames*, has the rules.
+#![forbid(unsafe_code)]
+
+use super::keys::{LaneKeys, LaneSecret, LaneSecrets};
+use crate::wire::frame::{FrameError, HEADER, WORD, flags};
+use ring::aead::{Aad, Nonce};
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// Size of a tag, in bytes.
+pub(crate) const TAG: usize = 16;
+/// Size of the header's word, in bytes.
+const WORD_BYTES: usize = 2;
+/// Bytes by which sealing lengthens a frame.
+pub(crate) const OVERHEAD: usize = WORD_BYTES + TAG;
+
+/// Frames and time after which a lane's sender changes to the next phase. AES-GCM keeps its margin up to 2^23 frames of the
+/// largest size (RFC 9001, section 6.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PhaseLimit {
+    pub(crate) frames: u32,
+    pub(crate) time: Duration,
+}
+
+/// Keys of one direction of a lane.
+#[derive(Debug)]
+struct Direction {
+    secret: LaneSecret,
+    keys: LaneKeys,
+    /// Key phase: true if PHASE is set.
+    phase: bool,
+    /// Number of frames, in all phases.
+    count: u64,
+}
+
+impl Direction {
+    fn new(secret: LaneSecret) -> Self {
+        Self { keys: secret.keys(), secret, phase: false, count: 0 }
+    }
+
+    /// Continues under this secret.
+    fn replace(&mut self, secret: LaneSecret, phase: bool) {
+        (self.keys, self.phase) = (secret.keys(), phase);
+        self.secret = secret;
+    }
+}
+
+/// Seals the frames to one of the peer's pollers, and opens those from it.
+#[derive(Debug)]
+pub(crate) struct LaneSeal {
+    seals: Direction,
+    opens: Direction,
+    /// Secret of a renewal, until SWITCH is sealed.
+    renewed: Option<LaneSecret>,
+    limit: PhaseLimit,
+    /// Number of frames sealed in this phase, and the time of its first one.
+    in_phase: u32,
+    since: Time,
+}
+
+impl LaneSeal {
+    pub(crate) fn new(secrets: LaneSecrets, limit: PhaseLimit, now: Time) -> Self {
+        let LaneSecrets { seals, opens } = secrets;
+        let (seals, opens) = (Direction::new(seals), Direction::new(opens));
+        Self { seals, opens, renewed: None, limit, in_phase: 0, since: now }
+    }
+
+    /// Takes the secret of a renewal for [`Self::switch`].
+    pub(crate) fn renew(&mut self, renewed: LaneSecret) {
+        self.renewed = Some(renewed);
+    }
+
+    /// Seals a frame, whose last [`OVERHEAD`] bytes are free. Its header is final, without PHASE.
+    pub(crate) fn seal(&mut self, frame: &mut [u8], now: Time) {
+        if self.in_phase >= self.limit.frames || now.saturating_duration_since(self.since) >= self.limit.time
+        {
+            self.next_phase(now);
+        }
+        let Direction { keys, phase, count, .. } = &mut self.seals;
+        let Some((header, rest)) = frame.split_first_chunk_mut::<HEADER>() else { return };
+        let Some((sealed, tag)) = rest.split_last_chunk_mut::<TAG>() else { return };
+        let Some(word) = sealed.last_chunk_mut::<WORD_BYTES>() else { return };
+        word.copy_from_slice(&header[WORD..WORD + WORD_BYTES]);
+        header[WORD..WORD + WORD_BYTES].fill(0);
+        if *phase {
+            header[1] |= flags::PHASE;
+        }
+        let nonce = Nonce::assume_unique_for_key(keys.nonce(*count));
+        let sealed = keys.aead().seal_in_place_separate_tag(nonce, Aad::from(&*header), sealed);
+        *tag = *sealed.expect("a frame is short enough for the AEAD").as_ref().first_chunk().expect("a tag");
+        *count += 1;
+        self.in_phase += 1;
+    }
+
+    /// Seals the frames that follow with the next key.
+    fn next_phase(&mut self, now: Time) {
+        (self.in_phase, self.since) = (0, now);
+        let (secret, phase) = (self.seals.secret.next(), !self.seals.phase);
+        self.seals.replace(secret, phase);
+    }
+
+    /// Opens the lane's next frame. Returns its length without what sealing added.
+    ///
+    /// # Errors
+    /// When the frame is not the one that the peer has sealed next.
+    pub(crate) fn open(&mut self, frame: &mut [u8]) -> Result<usize, FrameError> {
+        const ALTERED: FrameError = FrameError::Broken(
+            "sealed frame that does not open: it was changed, repeated, moved or left out on its way",
+        );
+        let length = frame.len();
+        let Some((header, sealed)) = frame.split_first_chunk_mut::<HEADER>() else { return Err(ALTERED) };
+        let Direction { secret, keys, phase, count, .. } = &mut self.opens;
+        let is_next = (header[1] & flags::PHASE != 0) != *phase;
+        let next = is_next.then(|| secret.next()).map(|secret| (secret.keys(), secret));
+        let with = next.as_ref().map_or(&*keys, |(keys, _)| keys);
+        let nonce = Nonce::assume_unique_for_key(with.nonce(*count));
+        let opened = with.aead().open_in_place(nonce, Aad::from(&*header), sealed).map_err(|_| ALTERED)?;
+        let word = opened.last_chunk::<WORD_BYTES>().ok_or(ALTERED)?;
+        header[WORD..WORD + WORD_BYTES].copy_from_slice(word);
+        header[1] &= !flags::PHASE;
+        *count += 1;
+        if let Some((of_next, next)) = next {
+            (*keys, *secret, *phase) = (of_next, next, !*phase);
+        }
+        Ok(length - OVERHEAD)
+    }
+
+    /// Seals the frames that follow with the keys of a renewal.
+    pub(crate) fn switch(&mut self, now: Time) {
+        let Some(renewed) = self.renewed.take() else { return };
+        (self.in_phase, self.since) = (0, now);
+        self.seals.replace(renewed, false);
+    }
+
+    /// Opens the frames that follow with the keys of a renewal.
+    pub(crate) fn peer_switched(&mut self, renewed: LaneSecret) {
+        self.opens.replace(renewed, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::keys::{Aead, Exported, Pollers};
+
+    /// Returns the two ends of the lanes of a session with two pollers on each side, by own and peer's poller.
+    fn session(seed: u8, aead: Aead, limit: PhaseLimit) -> [Vec<LaneSeal>; 2] {
+        [true, false].map(|is_client| {
+            let exported = Exported::new(|out| Ok::<_, ()>(out.fill(seed))).unwrap();
+            let keys = exported.lanes(aead, Pollers { own: 2, peers: 2, is_client });
+            keys.into_iter().flatten().map(|lane| LaneSeal::new(lane, limit, Time(0))).collect()
+        })
+    }
+
+    const NO_LIMIT: PhaseLimit = PhaseLimit { frames: u32::MAX, time: Duration::MAX };
+
+    fn frame(number: u8, contents: usize) -> Vec<u8> {
+        let mut frame = vec![0x40, 0x10, number, 2, 3, 4, 5, 0];
+        frame.resize(HEADER + contents, number);
+        frame
+    }
+
+    fn sealed(lane: &mut LaneSeal, frame: &[u8], now: Time) -> Vec<u8> {
+        let mut sealed = frame.to_vec();
+        sealed.resize(frame.len() + OVERHEAD, 0xff);
+        lane.seal(&mut sealed, now);
+        sealed
+    }
+
+    fn opened(lane: &mut LaneSeal, sealed: &[u8]) -> Result<Vec<u8>, FrameError> {
+        let mut frame = sealed.to_vec();
+        let length = lane.open(&mut frame)?;
+        frame.truncate(length);
+        Ok(frame)
+    }
+
+    #[test]
+    fn the_peer_opens_each_frame_once_in_order_and_unchanged() {
+        for aead in [Aead::Aes256Gcm, Aead::ChaCha20Poly1305] {
+            let [mut ours, mut theirs] = session(1, aead, NO_LIMIT);
+            let [first, second] = [frame(1, 40), frame(2, 0)].map(|frame| {
+                let sealed = sealed(&mut ours[1], &frame, Time(0));
+                assert!(
+                    sealed[2..4] == [0; 2] && !sealed[8..].windows(4).any(|four| four == [1; 4]),
+                    "{sealed:?}"
+                );
+                (frame, sealed)
+            });
+            // Poller 0 to poller 1 is the peer's poller 1 from poller 0.
+            let (at, others) = (2, [0, 1, 3]);
+            for at_byte in 0..first.1.len() {
+                let mut changed = first.1.clone();
+                changed[at_byte] ^= 1 << (at_byte % 8);
+                assert!(opened(&mut theirs[at], &changed).is_err(), "byte {at_byte} was changed");
+            }
+            for length in 0..first.1.len() {
+                assert!(opened(&mut theirs[at], &first.1[..length]).is_err(), "{length} bytes are left");
+            }
+            assert!(opened(&mut theirs[at], &second.1).is_err(), "one was left out");
+            assert!(
+                others.iter().all(|other| opened(&mut theirs[*other], &first.1).is_err()),
+                "in another lane"
+            );
+            assert!(ours.iter_mut().all(|own| opened(own, &first.1).is_err()), "reflected");
+            let [_, mut other] = session(2, aead, NO_LIMIT);
+            assert!(opened(&mut other[at], &first.1).is_err(), "in another session");
+            assert_eq!(opened(&mut theirs[at], &first.1), Ok(first.0));
+            assert!(opened(&mut theirs[at], &first.1).is_err(), "repeated");
+            assert_eq!(opened(&mut theirs[at], &second.1), Ok(second.0), "nothing refused has an effect");
+        }
+    }
+
+    #[test]
+    fn keys_change_after_a_number_of_frames_and_after_a_time() {
+        let limit = PhaseLimit { frames: 3, time: Duration::from_secs(60) };
+        let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
+        let phases = [0, 0, 0, 0, 59, 60, 61].map(|seconds| {
+            let sealed = sealed(&mut ours[0], &frame(7, 9), Time(0) + Duration::from_secs(seconds));
+            assert_eq!(opened(&mut theirs[0], &sealed), Ok(frame(7, 9)));
+            u8::from(sealed[1] & flags::PHASE != 0)
+        });
+        assert_eq!(phases, [0, 0, 0, 1, 1, 0, 0]);
+        let mut stale = sealed(&mut ours[0], &frame(7, 9), Time(0));
+        stale[1] ^= flags::PHASE;
+        assert!(opened(&mut theirs[0], &stale).is_err(), "the phase is authenticated");
+    }
+
+    #[test]
+    fn lanes_switch_to_the_keys_of_a_renewal_and_count_on() {
+        let limit = PhaseLimit { frames: 2, time: Duration::MAX };
+        let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
+        let renewed = |is_client| {
+            let exported = Exported::new(|out| Ok::<_, ()>(out.fill(9))).unwrap();
+            let keys = exported.lanes(Aead::ChaCha20Poly1305, Pollers { own: 1, peers: 1, is_client });
+            keys.into_iter().flatten().next().unwrap()
+        };
+        ours[0].renew(renewed(true).seals);
+        for at in 0..7 {
+            let sealed = sealed(&mut ours[0], &frame(at, 9), Time(0));
+            assert_eq!(opened(&mut theirs[0], &sealed), Ok(frame(at, 9)));
+            assert_eq!(sealed[1] & flags::PHASE != 0, [0, 0, 1, 0, 0, 1, 1][usize::from(at)] == 1);
+            if at == 2 {
+                // This one was SWITCH.
+                ours[0].switch(Time(0));
+                theirs[0].peer_switched(renewed(false).opens);
+            }
+        }
+    }
+}
