@@ -12,6 +12,7 @@
 use crate::budget::{Budget, Share};
 use crate::report::ledger::MemoryLedger;
 use crate::{BudgetReport, Limit, PeerKey};
+use arrayvec::ArrayVec;
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -30,6 +31,9 @@ use trunkline_verbs::{
 const SMALLEST: usize = 32 * 1024;
 /// Maximum number of freed bytes that a pool keeps.
 const KEPT_BYTES: usize = 128 << 20;
+
+/// Maximum number of READs into a block at a time.
+const MOST_WRITING: usize = 2;
 
 /// The reason why there is no block, or no registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,7 +206,7 @@ impl BlockPool {
             self.make(class, length)
         });
         let chunk = chunk.inspect_err(|_| self.lock().discharge(length, peer))?;
-        Ok(Block { chunk: Some(chunk), pool: Arc::clone(self), length, peer, writers: 0 })
+        Ok(Block { chunk: Some(chunk), pool: Arc::clone(self), length, peer, writing: ArrayVec::new() })
     }
 
     /// Returns the memory in use, and the registered memory.
@@ -352,8 +356,8 @@ pub(crate) struct Block {
     length: usize,
     /// Peer of the message.
     peer: Option<PeerKey>,
-    /// Number of READs of the device into it that have not completed.
-    writers: u32,
+    /// Ranges that READs of the device write to and that have not completed, in order.
+    writing: ArrayVec<Range<usize>, MOST_WRITING>,
 }
 
 impl Block {
@@ -401,20 +405,38 @@ impl Block {
     /// block can be read.
     pub(crate) fn writable(&mut self, offset: usize, length: u32) -> Option<Sge> {
         let chunk = self.chunk.as_ref()?;
-        chunk.memory.offset_of(chunk.memory.address(offset), usize::try_from(length).ok()?).ok()?;
-        self.writers += 1;
+        let bytes = usize::try_from(length).ok()?;
+        chunk.memory.offset_of(chunk.memory.address(offset), bytes).ok()?;
+        self.writing.try_push(offset..offset + bytes).ok()?;
         let address = IoAddress(chunk.registration.start.0.wrapping_add(offset as u64));
         Some(Sge { address, length, lkey: chunk.registration.lkey })
     }
 
-    /// Notes that the device has completed one write to the block.
+    /// Notes that the device has completed the oldest write to the block.
     pub(crate) fn written(&mut self) {
-        self.writers = self.writers.saturating_sub(1);
+        self.writing.pop_at(0);
+    }
+
+    /// Changes bytes in place. Returns `None` if the device may still write to them, or peers may READ them.
+    pub(crate) fn change<T>(
+        &mut self,
+        range: Range<usize>,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> Option<T> {
+        let is_written = self.writing.iter().any(|other| other.start < range.end && range.start < other.end);
+        if is_written || self.pool.access.contains(Access::REMOTE_READ) {
+            return None;
+        }
+        let chunk = self.chunk.as_mut()?;
+        // SAFETY: the device writes to the ranges in `writing` only, and peers have no key. In this process the block is
+        // borrowed exclusively: `freeze`, which lends it, consumes it.
+        let bytes = unsafe { chunk.memory.slice_mut(range.start, range.len()) }.ok()?;
+        Some(change(bytes))
     }
 
     /// Returns the whole block as shared bytes; `None` while the device may still write to it.
     pub(crate) fn freeze(self) -> Option<Bytes> {
-        (self.writers == 0).then(|| Bytes::from_owner(Frozen(self)))
+        self.writing.is_empty().then(|| Bytes::from_owner(Frozen(self)))
     }
 
     /// Returns the bytes.
@@ -444,14 +466,14 @@ impl Drop for Block {
     fn drop(&mut self) {
         if let Some(chunk) = self.chunk.take().filter(|_| !self.is_forked()) {
             // Memory that a READ may still be writing to is not reused: dropping its region ends the READ.
-            self.pool.release(chunk, self.length, self.peer, self.writers == 0);
+            self.pool.release(chunk, self.length, self.peer, self.writing.is_empty());
         }
     }
 }
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Block").field("bytes", &self.length).field("writers", &self.writers).finish()
+        f.debug_struct("Block").field("bytes", &self.length).field("writing", &self.writing).finish()
     }
 }
 

@@ -198,6 +198,18 @@ impl LaneSecret {
         Self { secret: self.secret.derive(&[b"trunkline next\0"]), aead: self.aead }
     }
 
+    /// Returns the AEAD of its keys.
+    pub(crate) fn aead(&self) -> Aead {
+        self.aead
+    }
+
+    /// Derives the key of the lane's large message of this number.
+    pub(crate) fn content_key(&self, number: u64) -> [u8; SECRET] {
+        let mut key = [0; SECRET];
+        self.secret.expand(&[b"trunkline content\0", &number.to_le_bytes()], &mut key);
+        key
+    }
+
     /// Returns the keys of this phase.
     pub(crate) fn keys(&self) -> LaneKeys {
         let mut iv = [0; NONCE];

@@ -12,9 +12,9 @@
 //! moved does not open. `docs/security.md`, *Sealed frames*, has the rules.
 #![forbid(unsafe_code)]
 
-use super::keys::{LaneKeys, LaneSecret, LaneSecrets};
+use super::keys::{Aead, LaneKeys, LaneSecret, LaneSecrets};
 use crate::wire::frame::{FrameError, HEADER, WORD, flags};
-use ring::aead::{Aad, Nonce};
+use ring::aead::{Aad, LessSafeKey, Nonce};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
@@ -24,6 +24,65 @@ pub(crate) const TAG: usize = 16;
 const WORD_BYTES: usize = 2;
 /// Bytes by which sealing lengthens a frame.
 pub(crate) const OVERHEAD: usize = WORD_BYTES + TAG;
+
+/// Size of a piece of a large message, in bytes. A tag follows each.
+const PIECE: usize = 64 << 10;
+/// The same in a simulation, whose messages are smaller.
+const SIMULATED_PIECE: usize = 4 << 10;
+/// Size of the key of a large message, in bytes.
+pub(crate) const CONTENT_KEY: usize = 32;
+
+/// Seals a large message in pieces, and opens it. The announcement, which is sealed, carries the key and the length, so a
+/// message that was cut, or has pieces of another one, does not open.
+#[derive(Debug)]
+pub(crate) struct ContentSeal {
+    aead: LessSafeKey,
+    piece: usize,
+    /// Number of pieces that were sealed or opened.
+    pieces: u64,
+}
+
+impl ContentSeal {
+    fn new(aead: Aead, key: &[u8; CONTENT_KEY], is_simulated: bool) -> Self {
+        Self { aead: aead.key(key), piece: if is_simulated { SIMULATED_PIECE } else { PIECE }, pieces: 0 }
+    }
+
+    /// Returns the size of a piece without its tag, in bytes.
+    pub(crate) fn piece(&self) -> usize {
+        self.piece
+    }
+
+    /// Returns the size of a message of `length` bytes with its tags.
+    pub(crate) fn sealed(&self, length: usize) -> usize {
+        length.saturating_add(length.div_ceil(self.piece).saturating_mul(TAG))
+    }
+
+    /// Seals the next piece, and appends its tag.
+    pub(crate) fn seal(&mut self, piece: &mut Vec<u8>) {
+        let nonce = self.next();
+        let sealed = self.aead.seal_in_place_append_tag(nonce, Aad::empty(), piece);
+        sealed.expect("a piece is short enough for the AEAD");
+    }
+
+    /// Opens the next piece, which ends `bytes` with its tag and begins at `from`, and moves it to the start of `bytes`.
+    ///
+    /// # Errors
+    /// When it is not the piece that the peer has sealed.
+    pub(crate) fn open(&mut self, bytes: &mut [u8], from: usize) -> Result<(), FrameError> {
+        let nonce = self.next();
+        let opened = self.aead.open_within(nonce, Aad::empty(), bytes, from..);
+        opened.map(drop).map_err(|_| {
+            FrameError::Broken("piece of a large message that does not open: it was changed on its way")
+        })
+    }
+
+    fn next(&mut self) -> Nonce {
+        let mut nonce = [0; 12];
+        nonce[4..].copy_from_slice(&self.pieces.to_be_bytes());
+        self.pieces += 1;
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
 
 /// Frames and time after which a lane's sender changes to the next phase. AES-GCM keeps its margin up to 2^23 frames of the
 /// largest size (RFC 9001, section 6.6).
@@ -67,18 +126,34 @@ pub(crate) struct LaneSeal {
     /// Number of frames sealed in this phase, and the time of its first one.
     in_phase: u32,
     since: Time,
+    /// Number of large messages.
+    contents: u64,
 }
 
 impl LaneSeal {
     pub(crate) fn new(secrets: LaneSecrets, limit: PhaseLimit, now: Time) -> Self {
         let LaneSecrets { seals, opens } = secrets;
         let (seals, opens) = (Direction::new(seals), Direction::new(opens));
-        Self { seals, opens, renewed: None, limit, in_phase: 0, since: now }
+        Self { seals, opens, renewed: None, limit, in_phase: 0, since: now, contents: 0 }
     }
 
     /// Takes the secret of a renewal for [`Self::switch`].
     pub(crate) fn renew(&mut self, renewed: LaneSecret) {
         self.renewed = Some(renewed);
+    }
+
+    /// Makes a key for a large message to the peer, and its seal.
+    pub(crate) fn new_content(&mut self, is_simulated: bool) -> ([u8; CONTENT_KEY], ContentSeal) {
+        self.contents += 1;
+        let secret = &self.seals.secret;
+        let key = secret.content_key(self.contents);
+        let seal = ContentSeal::new(secret.aead(), &key, is_simulated);
+        (key, seal)
+    }
+
+    /// Returns the seal of a large message from the peer.
+    pub(crate) fn content(&self, key: &[u8; CONTENT_KEY], is_simulated: bool) -> Box<ContentSeal> {
+        Box::new(ContentSeal::new(self.opens.secret.aead(), key, is_simulated))
     }
 
     /// Seals a frame, whose last [`OVERHEAD`] bytes are free. Its header is final, without PHASE.
@@ -234,6 +309,43 @@ mod tests {
         let mut stale = sealed(&mut ours[0], &frame(7, 9), Time(0));
         stale[1] ^= flags::PHASE;
         assert!(opened(&mut theirs[0], &stale).is_err(), "the phase is authenticated");
+    }
+
+    #[test]
+    fn pieces_of_a_large_message_open_in_their_order_and_no_others_do() {
+        let [mut ours, theirs] = session(1, Aead::ChaCha20Poly1305, NO_LIMIT);
+        let message = |ours: &mut LaneSeal| {
+            let (key, mut seal) = ours.new_content(true);
+            let pieces = [(1, SIMULATED_PIECE), (2, SIMULATED_PIECE), (3, 5)].map(|(fill, length)| {
+                let mut piece = vec![fill; length];
+                seal.seal(&mut piece);
+                piece
+            });
+            assert_eq!(pieces.iter().map(Vec::len).sum::<usize>(), seal.sealed(2 * SIMULATED_PIECE + 5));
+            (key, pieces)
+        };
+        let (key, [first, second, last]) = message(&mut ours[0]);
+        let (other_key, [of_other, ..]) = message(&mut ours[0]);
+        assert_ne!(key, other_key);
+        let open = |seal: &mut ContentSeal, piece: &[u8]| {
+            let mut bytes = vec![0; 7];
+            bytes.extend_from_slice(piece);
+            seal.open(&mut bytes, 7).map(|()| bytes[..piece.len() - TAG].to_vec())
+        };
+        let seal = || theirs[0].content(&key, true);
+        for at in [0, 100, SIMULATED_PIECE - 1, SIMULATED_PIECE, SIMULATED_PIECE + TAG - 1] {
+            let mut changed = first.clone();
+            changed[at] ^= 0x80;
+            assert!(open(&mut seal(), &changed).is_err(), "byte {at} was changed");
+        }
+        for wrong in [&second, &of_other, &last] {
+            assert!(open(&mut seal(), wrong).is_err());
+        }
+        assert!(open(&mut seal(), &first[..first.len() - 1]).is_err());
+        let mut seal = seal();
+        for (piece, fill) in [(&first, 1), (&second, 2), (&last, 3)] {
+            assert_eq!(open(&mut seal, piece), Ok(vec![fill; piece.len() - TAG]));
+        }
     }
 
     #[test]

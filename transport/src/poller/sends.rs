@@ -5,7 +5,7 @@
 use super::Transport;
 use crate::PeerDown;
 use crate::trunk::parse_wr_id;
-use trunkline_verbs::{Completion, CompletionStatus, VerbsError};
+use trunkline_verbs::{Completion, CompletionStatus};
 
 impl Transport {
     /// Handles a completion of an INI.
@@ -69,9 +69,7 @@ impl Transport {
 
     fn push_trunk(&mut self, slot: usize) {
         let Some(trunk) = self.trunks.get_mut(slot) else { return };
-        if let Err(error) = trunk.push_out(&mut self.res) {
-            let removed = error.cause == VerbsError::Gone;
-            let cause = if removed { PeerDown::DeviceRemoved } else { PeerDown::DeviceFailed };
+        if let Err(cause) = trunk.push_out(&mut self.res) {
             self.break_trunk(slot, cause);
         }
     }

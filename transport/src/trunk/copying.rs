@@ -70,15 +70,19 @@ impl Trunk {
         while let Some(mut message) = self.lanes[lane].queues[queue].pop() {
             let taken = if self.needs_copy(res, &message) {
                 let bytes = message.bytes() - self.announced_of(&message);
-                res.shared.sources.take(bytes, Some(self.peer), Some(&res.waker)).map(Some)
+                let is_simulated = res.shared.runtime.is_simulated();
+                let seal = self.lanes[lane].seal.as_mut().map(|seal| seal.new_content(is_simulated));
+                let sealed = seal.as_ref().map_or(bytes, |(_, seal)| seal.sealed(bytes));
+                let block = res.shared.sources.take(sealed, Some(self.peer), Some(&res.waker));
+                block.map(|block| Some(Copying::new(block, bytes, seal)))
             } else {
                 Ok(None)
             };
             match taken {
-                Ok(block) => {
-                    let has_begun = block.is_some();
-                    if let Some(block) = block {
-                        message.copying = Some(Box::new(Copying::new(block)));
+                Ok(copying) => {
+                    let has_begun = copying.is_some();
+                    if has_begun {
+                        message.copying = copying.map(Box::new);
                     }
                     self.lanes[lane].queues[queue].put_back(message);
                     return has_begun;
@@ -124,7 +128,8 @@ impl Trunk {
         if bytes == 0 {
             return Copied::NotNow;
         }
-        copying.copy([head.get(announced..).unwrap_or_default(), body], bytes);
+        let parts = [head.get(announced..).unwrap_or_default(), body];
+        copying.copy(parts, bytes, &mut res.copies.sealing);
         if copying.is_whole() { Copied::Whole } else { Copied::Part }
     }
 

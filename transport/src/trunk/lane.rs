@@ -3,12 +3,9 @@
 
 use super::outbound::Outbound;
 use super::queue::MessageQueue;
+use super::seal::LaneSeal;
 use crate::credit::{GrantId, Grants, Spender, on_wire};
-#[cfg(feature = "identity")]
-use crate::identity::seal::LaneSeal;
 use crate::report::LaneCounters;
-#[cfg(not(feature = "identity"))]
-use crate::wire::frame::FrameError;
 use crate::wire::frame::{Fin, Settled};
 use crate::wire::settings::Settings;
 use std::collections::VecDeque;
@@ -27,22 +24,6 @@ pub(super) const LARGE: usize = 2;
 pub(super) const COPYING: usize = 3;
 /// Number of queues that messages leave from, in turns.
 const LEAVING: usize = 3;
-
-/// Without identities no frame is sealed.
-#[cfg(not(feature = "identity"))]
-#[derive(Debug)]
-pub(super) enum LaneSeal {}
-
-#[cfg(not(feature = "identity"))]
-impl LaneSeal {
-    pub(super) fn seal(&mut self, _: &mut [u8], _: Time) {
-        match *self {}
-    }
-
-    pub(super) fn open(&mut self, _: &mut [u8]) -> Result<usize, FrameError> {
-        match *self {}
-    }
-}
 
 /// State for one of the peer's pollers.
 #[derive(Debug)]

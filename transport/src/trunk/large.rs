@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::pipeline::{Parts, Read, Record};
+use super::seal::CONTENT_KEY;
 use super::{Outbound, Resources, Trunk};
 use crate::buffer::{Block, NotNow, Received};
 use crate::trunk::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Source};
@@ -63,7 +64,8 @@ impl Trunk {
         };
         let left = message.deadline.map(|deadline| frame::time_left(deadline, res.time.now()));
         let (header, size) = frame::message(message.header, flags::ANNOUNCES, 0, left);
-        let parts: [&[u8]; 3] = [&header[..size], &announcement.emit(), head];
+        let key = message.copying.as_ref().map_or(&[][..], |copying| copying.key());
+        let parts: [&[u8]; 4] = [&header[..size], &announcement.emit(), key, head];
         let frame = Parts { parts: &parts, deadline: message.deadline.unwrap_or(Time::MAX) };
         self.stage(res, lane, false, &frame, Record::Announcement(id)).ok_or(NotNow::Wait)?;
         let copied = message.copying.take().map(|copying| Hold::Copied(copying.into_block()));
@@ -82,9 +84,11 @@ impl Trunk {
         Ok(Hold::Lent { at: announced?, _bytes: message.body.clone() })
     }
 
-    /// Returns true if the peer can READ everything beyond the announcing frame from the message's body.
+    /// Returns true if the peer can READ everything beyond the announcing frame from the message's body, as it is.
     pub(super) fn is_lendable(&self, message: &Outbound) -> bool {
-        self.announced_of(message) == message.head.len() && message.body.len() > EAGER_BYTES / 2
+        let is_sealed = self.pipeline.overhead() > 0;
+        let is_alone = self.announced_of(message) == message.head.len();
+        is_alone && message.body.len() > EAGER_BYTES / 2 && !is_sealed
     }
 
     /// Returns the bytes of a message's head that go in the announcing frame.
@@ -102,16 +106,26 @@ impl Trunk {
         header: &Header,
         frame: Received,
     ) -> Result<(), FrameError> {
-        let request = Announcement::parse(frame.as_ref().get(header.bytes..).unwrap_or_default());
+        let after = frame.as_ref().get(header.bytes..).unwrap_or_default();
+        let request = Announcement::parse(after);
+        let seal = match &self.lanes[lane].seal {
+            None => None,
+            Some(seal) => {
+                let key = after.get(ANNOUNCEMENT..).and_then(<[u8]>::first_chunk);
+                let key = key.ok_or(FrameError::Broken("rendezvous without the key of its message"))?;
+                Some(seal.content(key, res.shared.runtime.is_simulated()))
+            }
+        };
         // The rest of the frame is the first part of the contents.
-        let header = Header { bytes: header.bytes + ANNOUNCEMENT, ..*header };
+        let announced = ANNOUNCEMENT + if seal.is_some() { CONTENT_KEY } else { 0 };
+        let header = Header { bytes: header.bytes + announced, ..*header };
         let head_bytes = frame.as_ref().len().saturating_sub(header.bytes);
         let body_bytes = usize::try_from(request.body).unwrap_or(usize::MAX);
         let total = head_bytes.saturating_add(body_bytes);
         if body_bytes == 0 || total > res.shared.limits.max_message_bytes {
             return Err(FrameError::Broken("rendezvous of nothing, or beyond the agreed size"));
         }
-        if frame.as_ref().len() > MOST_ANNOUNCED + ANNOUNCEMENT {
+        if frame.as_ref().len() > MOST_ANNOUNCED + announced {
             return Err(FrameError::Broken("rendezvous whose head is longer than agreed"));
         }
         // Messages that only wait for credit to send their FIN count, too. Otherwise a peer that never grants
@@ -144,6 +158,8 @@ impl Trunk {
             block: None,
             asked: 0,
             read: 0,
+            seal,
+            opened: 0,
         });
         if res.screens {
             res.events.announced(self.origin(lane));
@@ -182,9 +198,35 @@ impl Trunk {
 
     /// Handles a completed READ.
     pub(super) fn piece_read(&mut self, res: &mut Resources, key: usize, bytes: u32, success: bool) {
-        let Some(sink) = self.sinks.piece_read(key, bytes, success) else { return };
+        if let Some(sink) = self.sinks.piece_read(key, bytes, success) {
+            self.message_read(res, sink);
+        }
+    }
+
+    /// Opens pieces of sealed messages that were READ, as far as this turn of the poller allows.
+    ///
+    /// # Errors
+    /// When a piece is not the one that the peer has sealed.
+    pub(super) fn open_pieces(&mut self, res: &mut Resources) -> Result<(), FrameError> {
+        while let Some(sink) = self.sinks.opening() {
+            let allowed = res.copies.allow(self.pipeline.slot(), sink.unopened());
+            if allowed == 0 {
+                break;
+            }
+            sink.open(allowed)?;
+            if let Some(sink) = self.sinks.opened() {
+                self.message_read(res, sink);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on a message that was READ whole.
+    fn message_read(&mut self, res: &mut Resources, sink: Sink) {
         res.shares.unannounce(self.peer, 1);
+        let length = sink.bytes();
         let Some(bytes) = sink.block.and_then(Block::freeze) else { return };
+        let bytes = bytes.slice(..length);
         if !mutant!(fin_is_not_sent) {
             let fin = Fin { id: sink.id, status: FinStatus::Read };
             self.lanes[sink.lane].push_fin(fin, res.time.now_ms());

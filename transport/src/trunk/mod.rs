@@ -12,7 +12,7 @@
 //! | `signals.rs` | work requests that are signalled |
 //! | `receiving.rs` | checked frames from the peer |
 //! | `large.rs`, `rendezvous.rs` | large messages that the receiver READs, both sides; their records |
-//! | `copying.rs` | copies of large messages that the peer may READ |
+//! | `copying.rs` | copies of large messages that the peer may READ; pieces of sealed ones, opened |
 //! | `timers.rs` | deadlines, keepalive, releasing credit |
 //! | `ending.rs` | taking a trunk down, in two phases |
 //! | `lane.rs`, `queue.rs`, `outbound.rs` | one of the peer's pollers; messages that wait, in order and one by one |
@@ -33,6 +33,8 @@ mod resources;
 mod sending;
 mod signals;
 mod timers;
+#[cfg(not(feature = "identity"))]
+mod unsealed;
 
 pub(crate) use ending::destroy_ini;
 #[cfg(feature = "identity")]
@@ -60,7 +62,7 @@ use crate::credit::GrantId;
 #[cfg(feature = "identity")]
 use crate::identity::keys::RenewedKeys;
 #[cfg(feature = "identity")]
-use crate::identity::seal::{LaneSeal, OVERHEAD, PhaseLimit};
+use crate::identity::seal::{self, LaneSeal, OVERHEAD, PhaseLimit};
 use crate::report::ledger::Spending;
 use crate::wire::frame::FrameError;
 use crate::wire::settings::Settings;
@@ -72,6 +74,8 @@ use std::sync::Arc;
 #[cfg(feature = "identity")]
 use std::time::Duration;
 use timers::Silence;
+#[cfg(not(feature = "identity"))]
+use unsealed as seal;
 
 /// Maximum number of handshake frames that wait for credit: those of two exchanges.
 #[cfg(feature = "identity")]

@@ -1,10 +1,12 @@
 //! Messages that wait to leave, one by one: what they consist of, and the turns in which large ones are copied.
 #![forbid(unsafe_code)]
 
+use super::seal::{CONTENT_KEY, ContentSeal};
 use crate::buffer::Block;
 use crate::messages::DeliveryReport;
 use crate::{Body, Connect, Destination, MessageHeader, Outgoing, PollerChoice, Small};
 use std::collections::VecDeque;
+use std::ops::Range;
 use trunkline_verbs::Time;
 
 /// Number of empty heads that are kept for reuse.
@@ -83,20 +85,32 @@ impl Heads {
     }
 }
 
+/// Key of a large message, and its seal.
+pub(super) type SealedContent = ([u8; CONTENT_KEY], ContentSeal);
+
 /// Copy of a large message.
 #[derive(Debug)]
 pub(super) struct Copying {
     block: Block,
+    /// Size of the message, in bytes.
+    length: usize,
     done: usize,
+    /// `None` if it is not sealed.
+    seal: Option<SealedContent>,
 }
 
 impl Copying {
-    pub(super) fn new(block: Block) -> Self {
-        Self { block, done: 0 }
+    pub(super) fn new(block: Block, length: usize, seal: Option<SealedContent>) -> Self {
+        Self { block, length, done: 0, seal }
     }
 
     pub(super) fn left(&self) -> usize {
-        self.block.len() - self.done
+        self.length - self.done
+    }
+
+    /// Returns the key of the message, if it is sealed.
+    pub(super) fn key(&self) -> &[u8] {
+        self.seal.as_ref().map_or(&[], |(key, _)| &key[..])
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -111,18 +125,36 @@ impl Copying {
         self.block
     }
 
-    /// Copies the next bytes of a message with these parts.
-    pub(super) fn copy(&mut self, parts: [&[u8]; 2], bytes: usize) {
-        let (mut start, end) = (0, self.done + bytes);
-        for part in parts {
-            let (from, to) = (self.done.max(start), end.min(start + part.len()));
-            if from < to {
-                self.block.write(from, &part[from - start..to - start]);
-                self.done = to;
+    /// Copies the next bytes of a message with these parts. Of a sealed one it copies whole pieces, through `piece`: nothing
+    /// that peers could READ is in clear.
+    pub(super) fn copy(&mut self, parts: [&[u8]; 2], bytes: usize, piece: &mut Vec<u8>) {
+        let end = self.done + bytes;
+        let Some((_, seal)) = &mut self.seal else {
+            for part in within(parts, self.done..end) {
+                self.block.write(self.done, part);
+                self.done += part.len();
             }
-            start += part.len();
+            return;
+        };
+        while self.done < end {
+            let next = self.length.min(self.done + seal.piece());
+            within(parts, self.done..next).for_each(|part| piece.extend_from_slice(part));
+            let at = seal.sealed(self.done);
+            seal.seal(piece);
+            self.block.write(at, piece);
+            piece.clear();
+            self.done = next;
         }
     }
+}
+
+/// Returns what a range of consecutive parts has of each.
+fn within(parts: [&[u8]; 2], range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+    let [first, second] = parts;
+    let split = first.len();
+    let of_first = &first[range.start.min(split)..range.end.min(split)];
+    let of_second = &second[range.start.saturating_sub(split)..range.end.saturating_sub(split)];
+    [of_first, of_second].into_iter()
 }
 
 /// The bytes that the poller may still copy in this turn, and the trunks with more to copy, in order.
@@ -130,6 +162,8 @@ impl Copying {
 pub(crate) struct CopyTurns {
     piece: usize,
     left: usize,
+    /// Room for a piece of a sealed message. Empty between uses.
+    pub(super) sealing: Vec<u8>,
     waiting: VecDeque<usize>,
     /// Current trunk, by place in the poller's table.
     current: Option<usize>,
@@ -138,7 +172,7 @@ pub(crate) struct CopyTurns {
 impl CopyTurns {
     pub(super) fn new(is_simulated: bool) -> Self {
         let piece = if is_simulated { SIMULATED_PIECE } else { PIECE };
-        Self { piece, left: piece, waiting: VecDeque::new(), current: None }
+        Self { piece, left: piece, sealing: Vec::new(), waiting: VecDeque::new(), current: None }
     }
 
     /// Begins a turn of the poller.

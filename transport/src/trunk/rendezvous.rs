@@ -13,6 +13,8 @@
 
 use crate::buffer::{Announced, Block};
 use crate::messages::DeliveryReport;
+use crate::trunk::seal::ContentSeal;
+use crate::wire::frame::FrameError;
 use crate::{Body, Message, MessageHeader, Screening};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
@@ -53,12 +55,56 @@ pub(crate) struct Sink {
     pub(crate) block: Option<Block>,
     pub(crate) asked: usize,
     pub(crate) read: usize,
+    /// Seal of the body; `None` if it is not sealed.
+    pub(crate) seal: Option<Box<ContentSeal>>,
+    /// Number of bytes of the body that were opened.
+    pub(crate) opened: usize,
 }
 
 impl Sink {
     /// Returns the size of the whole message, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.head_bytes + self.body_bytes
+    }
+
+    /// Returns the number of bytes to READ.
+    fn body_to_read(&self) -> usize {
+        self.seal.as_ref().map_or(self.body_bytes, |seal| seal.sealed(self.body_bytes))
+    }
+
+    /// Returns the memory that it takes, in bytes.
+    fn memory(&self) -> usize {
+        self.head_bytes + self.body_to_read()
+    }
+
+    /// Returns the number of bytes in whole pieces that were READ and not opened.
+    pub(crate) fn unopened(&self) -> usize {
+        let Some(seal) = &self.seal else { return 0 };
+        let whole = if self.read == self.body_to_read() {
+            self.body_bytes
+        } else {
+            self.read / seal.sealed(seal.piece()) * seal.piece()
+        };
+        whole - self.opened
+    }
+
+    /// Opens pieces of `bytes` or a little more. Each moves to its place in the message.
+    ///
+    /// # Errors
+    /// When one is not the piece that the peer has sealed.
+    pub(crate) fn open(&mut self, bytes: usize) -> Result<(), FrameError> {
+        let end = self.opened + bytes.min(self.unopened());
+        let (Some(seal), Some(block)) = (&mut self.seal, &mut self.block) else { return Ok(()) };
+        while self.opened < end {
+            let length = seal.piece().min(self.body_bytes - self.opened);
+            let to = self.head_bytes + self.opened;
+            let from = self.head_bytes + seal.sealed(self.opened);
+            let piece = to..self.head_bytes + seal.sealed(self.opened + length);
+            let opened = block.change(piece, |piece| seal.open(piece, from - to));
+            opened.unwrap_or(Err(FrameError::Broken("piece of a large message that is still being READ")))?;
+            self.opened += length;
+        }
+        Ok(())
     }
 
     /// Takes memory for the whole message, and copies the head there.
@@ -71,7 +117,8 @@ impl Sink {
 
     /// Returns the next piece to READ: its destination and source.
     fn next_piece(&mut self) -> Option<(Sge, RemoteAddress)> {
-        let length = u32::try_from((self.body_bytes - self.asked).min(PIECE)).ok().filter(|&n| n > 0)?;
+        let most = self.seal.as_ref().map_or(PIECE, |seal| seal.sealed(PIECE));
+        let length = u32::try_from((self.body_to_read() - self.asked).min(most)).ok().filter(|&n| n > 0)?;
         let sge = self.block.as_mut()?.writable(self.head_bytes + self.asked, length)?;
         let address = IoAddress(self.from.address.0.wrapping_add(self.asked as u64));
         self.asked += length as usize;
@@ -80,7 +127,7 @@ impl Sink {
 
     /// Returns true if READs for all pieces were handed out.
     fn is_asked(&self) -> bool {
-        self.asked == self.body_bytes
+        self.asked == self.body_to_read()
     }
 
     /// Counts a completed READ of `bytes`. Returns true if it was the last.
@@ -89,7 +136,7 @@ impl Sink {
             block.written();
         }
         self.read += bytes as usize;
-        self.read == self.body_bytes
+        self.read == self.body_to_read()
     }
 }
 
@@ -111,6 +158,8 @@ pub(crate) struct Sinks {
     unfed: VecDeque<usize>,
     /// Sinks with pieces left to READ, in order.
     reading: VecDeque<usize>,
+    /// Sinks with pieces that were READ and not opened, in order.
+    unopened: VecDeque<usize>,
     /// Number of READs that the device has not completed.
     reads_out: u32,
     /// Maximum number of READs at once.
@@ -120,7 +169,8 @@ pub(crate) struct Sinks {
 impl Sinks {
     /// Creates the sinks of a trunk that may have the given number of READs outstanding.
     pub(crate) fn new(read_depth: u32) -> Self {
-        Self { open: Slab::new(), unfed: VecDeque::new(), reading: VecDeque::new(), reads_out: 0, read_depth }
+        let (unfed, reading, unopened) = Default::default();
+        Self { open: Slab::new(), unfed, reading, unopened, reads_out: 0, read_depth }
     }
 
     /// Adds a sink, which waits for memory.
@@ -174,7 +224,7 @@ impl Sinks {
                 if sink.screening.is_none() {
                     break;
                 }
-                let Some(block) = take(sink.bytes()) else { break };
+                let Some(block) = take(sink.memory()) else { break };
                 sink.feed(block);
                 self.reading.push_back(key);
             }
@@ -202,11 +252,36 @@ impl Sinks {
         None
     }
 
-    /// Handles a completed READ. Returns the sink if that was the last piece of its message.
+    /// Handles a completed READ. Returns the sink if that was the last piece of its message, and the message is not sealed.
     pub(crate) fn piece_read(&mut self, sink: usize, bytes: u32, success: bool) -> Option<Sink> {
         self.reads_out = self.reads_out.saturating_sub(1);
-        let whole = self.open.get_mut(sink)?.piece_read(if success { bytes } else { 0 });
-        (success && whole).then(|| self.open.remove(sink))
+        let (key, sink) = (sink, self.open.get_mut(sink)?);
+        let whole = sink.piece_read(if success { bytes } else { 0 });
+        if sink.seal.is_some() {
+            if success && !self.unopened.contains(&key) {
+                self.unopened.push_back(key);
+            }
+            return None;
+        }
+        (success && whole).then(|| self.open.remove(key))
+    }
+
+    /// Returns the oldest sink with pieces that can be opened.
+    pub(crate) fn opening(&mut self) -> Option<&mut Sink> {
+        while let Some(&key) = self.unopened.front() {
+            if self.open.get(key).is_some_and(|sink| sink.unopened() > 0) {
+                return self.open.get_mut(key);
+            }
+            self.unopened.pop_front();
+        }
+        None
+    }
+
+    /// Returns the sink of [`Self::opening`] if all of its pieces were opened.
+    pub(crate) fn opened(&mut self) -> Option<Sink> {
+        let &key = self.unopened.front()?;
+        let is_whole = self.open.get(key).is_some_and(|sink| sink.opened == sink.body_bytes);
+        is_whole.then(|| self.unopened.pop_front()).flatten().map(|key| self.open.remove(key))
     }
 
     /// Removes the sinks that have waited for memory until their deadline.
@@ -226,9 +301,9 @@ impl Sinks {
         self.open.is_empty()
     }
 
-    /// Returns true if READs are outstanding.
+    /// Returns true if READs are outstanding, or pieces are to be opened.
     pub(crate) fn is_reading(&self) -> bool {
-        self.reads_out > 0
+        self.reads_out > 0 || !self.unopened.is_empty()
     }
 
     /// Returns true if a sink waits for memory, or for room to post its READs.

@@ -18,7 +18,7 @@ use crate::wire::{BUNDLE_BYTES, MOST_ANNOUNCED, SLOT_BYTES};
 use crate::{Destination, Outgoing, PeerDown, PollerChoice, SendError, SendOutcome, Small};
 use std::mem;
 use trunkline_machine::mutant;
-use trunkline_verbs::{PostError, Time};
+use trunkline_verbs::{Time, VerbsError};
 
 impl Trunk {
     /// Takes a message for this peer: stages it at once if it can leave, else queues it. Returns true if it
@@ -98,18 +98,22 @@ impl Trunk {
     /// Stages and posts everything that can leave, then copies large messages whose turn has come.
     ///
     /// # Errors
-    /// When the device refuses work that fits its queue: the trunk cannot be used any more.
-    pub(crate) fn push_out(&mut self, res: &mut Resources) -> Result<(), PostError> {
+    /// When the device refuses work that fits its queue, or a sealed message does not open: the trunk cannot be used any more.
+    pub(crate) fn push_out(&mut self, res: &mut Resources) -> Result<(), PeerDown> {
+        self.open_pieces(res)?;
         self.post(res)?;
         if self.copy_some(res) { self.post(res) } else { Ok(()) }
     }
 
-    fn post(&mut self, res: &mut Resources) -> Result<(), PostError> {
+    fn post(&mut self, res: &mut Resources) -> Result<(), PeerDown> {
         self.pump(res);
         self.drop_late(res);
         // Work marked while staging is posted right here.
         self.marked = false;
-        self.pipeline.flush(res, &mut self.lanes)
+        self.pipeline.flush(res, &mut self.lanes).map_err(|error| match error.cause {
+            VerbsError::Gone => PeerDown::DeviceRemoved,
+            _ => PeerDown::DeviceFailed,
+        })
     }
 
     /// Stages a frame that carries only positions. It uses no credit. Returns true if there was room.
