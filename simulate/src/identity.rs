@@ -128,6 +128,8 @@ pub(crate) fn provider(runtime: &Runtime) -> CryptoProvider {
 /// PEM files of a node, which outlive its processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PemFiles {
+    /// Names in the certificate.
+    pub(crate) names: Vec<String>,
     /// Trusted root.
     pub(crate) root: String,
     pub(crate) chain: String,
@@ -144,6 +146,11 @@ impl PemFiles {
         let credentials = Credentials::new(&identity, &trust, provider(runtime), time);
         Arc::new(credentials.expect("suitable provider"))
     }
+}
+
+/// Returns the DNS name of the node at an address.
+pub(crate) fn dns_name(address: SocketAddr) -> String {
+    format!("n{}.example", address.port())
 }
 
 /// A certificate authority. Equal seeds and calls give equal files.
@@ -169,9 +176,12 @@ impl Authority {
 
     /// Issues a certificate for a node at an address, valid in all runs.
     pub(crate) fn node(&mut self, address: SocketAddr) -> PemFiles {
-        let names = [format!("n{}.example", address.port()), address.ip().to_string()];
-        let names = names.each_ref().map(String::as_str);
-        self.issue(&names, calendar(Time(0)), calendar(Time(0) + VALID))
+        self.named(&[&dns_name(address), &address.ip().to_string()])
+    }
+
+    /// Issues a certificate for names, as [`Self::issue`] does, valid in all runs.
+    pub(crate) fn named(&mut self, names: &[&str]) -> PemFiles {
+        self.issue(names, calendar(Time(0)), calendar(Time(0) + VALID))
     }
 
     /// Issues a certificate for names, each an IP address, a URI or a DNS name. Its validity includes both ends, rounded
@@ -190,7 +200,8 @@ impl Authority {
         params.serial_number = Some(self.serial.into());
         let key = key(&mut self.random);
         let certificate = params.signed_by(&key, &self.root).expect("valid parameters");
-        PemFiles { root: self.root.pem(), chain: certificate.pem(), key: key.serialize_pem() }
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        PemFiles { names, root: self.root.pem(), chain: certificate.pem(), key: key.serialize_pem() }
     }
 }
 

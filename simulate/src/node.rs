@@ -2,6 +2,7 @@
 
 use crate::coverage::EventKind;
 use crate::identity::{Authority, PemFiles};
+use crate::oracle::Certified;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
 use crate::workload::service::{
@@ -85,6 +86,11 @@ impl SimNode {
         }
     }
 
+    /// Replaces the certificate that later processes of the node present.
+    pub(crate) fn present(&mut self, files: PemFiles) {
+        self.files = Some(files);
+    }
+
     /// Creates clients of these servers for its handlers to share.
     pub(crate) fn share_clients(&self, servers: &[SocketAddr]) {
         let Some((_, node)) = self.running() else { return };
@@ -134,7 +140,15 @@ impl SimNode {
             max_regions: Some(REGIONS + REGIONS_OF_POLLER * u32::from(self.plan.pollers)),
             ..SoftOptions::default()
         };
-        let credentials = self.files.as_ref().map(|files| files.credentials(&runtime));
+        let credentials = self.files.as_ref().map(|files| {
+            let identity = Certified {
+                address: self.address,
+                names: files.names.clone(),
+                exempts_local_user: self.plan.exempts_local_user,
+            };
+            scheduler.oracle.presents(process, identity);
+            files.credentials(&runtime)
+        });
         let options = NodeOptions::new()
             .runtime(runtime)
             .device(device)
