@@ -71,9 +71,9 @@ struct Running {
 impl SimNode {
     /// Creates a node that does not run yet.
     pub(crate) fn new(index: usize, plan: NodePlan, rc: bool, authority: Option<&mut Authority>) -> Self {
-        let last = u8::try_from(plan.host + 1).unwrap_or(u8::MAX);
+        let [upper, last] = u16::try_from(plan.host + 1).unwrap_or(u16::MAX).to_be_bytes();
         let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
-        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7, last)), port);
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7 + upper, last)), port);
         Self {
             plan,
             rc,
@@ -147,7 +147,7 @@ impl SimNode {
                 exempts_local_user: self.plan.exempts_local_user,
             };
             scheduler.oracle.presents(process, identity);
-            files.credentials(&runtime)
+            files.credentials(&runtime, self.plan.handshake)
         });
         let options = NodeOptions::new()
             .runtime(runtime)
