@@ -72,6 +72,7 @@ kinds! {
     SeveralPollers "run with several pollers" false,
     SharedHost "run with processes that share an address" false,
     NameProved "session after proof of both names" false,
+    NameRefused "call refused for the name of its server" false,
     NameRenewed "proof of names repeated in a live session" false,
     LocalUserExempt "session without proof between processes of a host" false,
     PacketRelayed "packet relayed between processes of a host" false,

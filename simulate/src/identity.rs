@@ -49,11 +49,21 @@ impl TimeProvider for VirtualTime {
 
 /// Seeded randomness of a process, and the key exchange that uses it.
 #[derive(Debug)]
-struct Seeded(Mutex<fastrand::Rng>);
+struct Seeded {
+    random: Mutex<fastrand::Rng>,
+    time: HandshakeTime,
+}
+
+/// Time for which a key exchange keeps its machine busy, in place of all cryptography of a handshake.
+#[derive(Debug, Clone)]
+struct HandshakeTime {
+    clock: Clock,
+    time: Duration,
+}
 
 impl Seeded {
     fn fill(&self, bytes: &mut [u8]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
+        self.random.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
     }
 }
 
@@ -69,7 +79,7 @@ impl SupportedKxGroup for Seeded {
         let mut secret = [0; 32];
         self.fill(&mut secret);
         let secret = StaticSecret::from(secret);
-        Ok(Box::new(KeyExchange { public: PublicKey::from(&secret), secret }))
+        Ok(Box::new(KeyExchange { public: PublicKey::from(&secret), secret, time: self.time.clone() }))
     }
 
     fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
@@ -85,11 +95,15 @@ impl SupportedKxGroup for Seeded {
 struct KeyExchange {
     secret: StaticSecret,
     public: PublicKey,
+    time: HandshakeTime,
 }
 
 impl ActiveKeyExchange for KeyExchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         let peer = <[u8; 32]>::try_from(peer).map_err(|_| PeerMisbehaved::InvalidKeyShare)?;
+        if let Some(clock) = self.time.clock.as_virtual() {
+            clock.charge(self.time.time);
+        }
         let shared = self.secret.diffie_hellman(&PublicKey::from(peer));
         // RFC 8446 §7.4.2: an all-zero secret ends the handshake.
         if !shared.was_contributory() {
@@ -111,12 +125,14 @@ impl ActiveKeyExchange for KeyExchange {
     }
 }
 
-/// Returns ring's cryptography with the randomness of a simulated process.
+/// Returns ring's cryptography with the randomness of a simulated process, whose handshakes take a time.
 ///
 /// It has one cipher suite, because the preferred one of two depends on the processor. rustls takes `'static`
-/// references, so each call leaks 16 bytes: call it once per process.
-pub(crate) fn provider(runtime: &Runtime) -> CryptoProvider {
-    let seeded: &Seeded = Box::leak(Box::new(Seeded(Mutex::new(fastrand::Rng::with_seed(runtime.random())))));
+/// references, so each call leaks some bytes: call it once per process.
+pub(crate) fn provider(runtime: &Runtime, time: Duration) -> CryptoProvider {
+    let random = Mutex::new(fastrand::Rng::with_seed(runtime.random()));
+    let time = HandshakeTime { clock: runtime.clock().clone(), time };
+    let seeded: &Seeded = Box::leak(Box::new(Seeded { random, time }));
     CryptoProvider {
         cipher_suites: vec![TLS13_AES_256_GCM_SHA384],
         kx_groups: vec![seeded],
@@ -128,6 +144,8 @@ pub(crate) fn provider(runtime: &Runtime) -> CryptoProvider {
 /// PEM files of a node, which outlive its processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PemFiles {
+    /// Names in the certificate.
+    pub(crate) names: Vec<String>,
     /// Trusted root.
     pub(crate) root: String,
     pub(crate) chain: String,
@@ -136,14 +154,19 @@ pub(crate) struct PemFiles {
 
 impl PemFiles {
     /// Returns the credentials of a process of the node, from [`provider`].
-    pub(crate) fn credentials(&self, runtime: &Runtime) -> Arc<Credentials> {
+    pub(crate) fn credentials(&self, runtime: &Runtime, handshake: Duration) -> Arc<Credentials> {
         let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes());
         let trust = Trust::from_pem(self.root.as_bytes());
         let (identity, trust) = (identity.expect("usable identity"), trust.expect("usable root"));
         let time = Arc::new(VirtualTime(runtime.clock().clone()));
-        let credentials = Credentials::new(&identity, &trust, provider(runtime), time);
+        let credentials = Credentials::new(&identity, &trust, provider(runtime, handshake), time);
         Arc::new(credentials.expect("suitable provider"))
     }
+}
+
+/// Returns the DNS name of the node at an address.
+pub(crate) fn dns_name(address: SocketAddr) -> String {
+    format!("n{}.example", address.port())
 }
 
 /// A certificate authority. Equal seeds and calls give equal files.
@@ -169,9 +192,12 @@ impl Authority {
 
     /// Issues a certificate for a node at an address, valid in all runs.
     pub(crate) fn node(&mut self, address: SocketAddr) -> PemFiles {
-        let names = [format!("n{}.example", address.port()), address.ip().to_string()];
-        let names = names.each_ref().map(String::as_str);
-        self.issue(&names, calendar(Time(0)), calendar(Time(0) + VALID))
+        self.named(&[&dns_name(address), &address.ip().to_string()])
+    }
+
+    /// Issues a certificate for names, as [`Self::issue`] does, valid in all runs.
+    pub(crate) fn named(&mut self, names: &[&str]) -> PemFiles {
+        self.issue(names, calendar(Time(0)), calendar(Time(0) + VALID))
     }
 
     /// Issues a certificate for names, each an IP address, a URI or a DNS name. Its validity includes both ends, rounded
@@ -190,7 +216,8 @@ impl Authority {
         params.serial_number = Some(self.serial.into());
         let key = key(&mut self.random);
         let certificate = params.signed_by(&key, &self.root).expect("valid parameters");
-        PemFiles { root: self.root.pem(), chain: certificate.pem(), key: key.serialize_pem() }
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        PemFiles { names, root: self.root.pem(), chain: certificate.pem(), key: key.serialize_pem() }
     }
 }
 
@@ -234,7 +261,9 @@ mod tests {
             let now = scheduler.now();
             let sides = [("a.example", HOUR), ("b.example", 2 * HOUR)].map(|(name, validity)| {
                 let (_, runtime) = scheduler.process();
-                authority.issue(&[name], calendar(now), calendar(now + validity)).credentials(&runtime)
+                authority
+                    .issue(&[name], calendar(now), calendar(now + validity))
+                    .credentials(&runtime, Duration::ZERO)
             });
             let (_, runtime) = scheduler.process();
             Self { clock: runtime.clock().clone(), sides }
@@ -313,7 +342,7 @@ mod tests {
     #[test]
     fn the_key_exchange_is_x25519() {
         let (_, runtime) = Scheduler::new(7, Trace::checksum_only(), Arc::new(Coverage::default())).process();
-        let group = provider(&runtime).kx_groups[0];
+        let group = provider(&runtime, Duration::ZERO).kx_groups[0];
         let ring = default_provider().kx_groups;
         let ring = ring.iter().find(|group| group.name() == NamedGroup::X25519).unwrap();
         let ours = group.start().unwrap();

@@ -2,6 +2,7 @@
 
 use crate::coverage::EventKind;
 use crate::identity::{Authority, PemFiles};
+use crate::oracle::Certified;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
 use crate::workload::service::{
@@ -70,9 +71,9 @@ struct Running {
 impl SimNode {
     /// Creates a node that does not run yet.
     pub(crate) fn new(index: usize, plan: NodePlan, rc: bool, authority: Option<&mut Authority>) -> Self {
-        let last = u8::try_from(plan.host + 1).unwrap_or(u8::MAX);
+        let [upper, last] = u16::try_from(plan.host + 1).unwrap_or(u16::MAX).to_be_bytes();
         let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
-        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7, last)), port);
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7 + upper, last)), port);
         Self {
             plan,
             rc,
@@ -83,6 +84,11 @@ impl SimNode {
             running: None,
             ending: None,
         }
+    }
+
+    /// Replaces the certificate that later processes of the node present.
+    pub(crate) fn present(&mut self, files: PemFiles) {
+        self.files = Some(files);
     }
 
     /// Creates clients of these servers for its handlers to share.
@@ -134,7 +140,15 @@ impl SimNode {
             max_regions: Some(REGIONS + REGIONS_OF_POLLER * u32::from(self.plan.pollers)),
             ..SoftOptions::default()
         };
-        let credentials = self.files.as_ref().map(|files| files.credentials(&runtime));
+        let credentials = self.files.as_ref().map(|files| {
+            let identity = Certified {
+                address: self.address,
+                names: files.names.clone(),
+                exempts_local_user: self.plan.exempts_local_user,
+            };
+            scheduler.oracle.presents(process, identity);
+            files.credentials(&runtime, self.plan.handshake)
+        });
         let options = NodeOptions::new()
             .runtime(runtime)
             .device(device)

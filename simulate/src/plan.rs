@@ -102,6 +102,8 @@ pub(crate) struct NodePlan {
     pub(crate) srq_depth_limit: Option<u32>,
     /// True if a node with an identity makes sessions without a handshake with processes of its host.
     pub(crate) exempts_local_user: bool,
+    /// Time for which a handshake keeps its CM machine busy.
+    pub(crate) handshake: Duration,
 }
 
 impl NodePlan {
@@ -120,6 +122,7 @@ impl NodePlan {
             queued_bytes: None,
             srq_depth_limit: None,
             exempts_local_user: false,
+            handshake: Duration::ZERO,
         }
     }
 }

@@ -51,6 +51,7 @@ mutants! {
     epoch_is_always_the_same "session epoch: a restarted node looks like the one before",
     unproven_sessions_have_no_bound "identity: a host may begin any number of handshakes",
     restart_needs_no_name "identity: a request with a proved address ends the session of a peer that has proved its name",
+    names_are_not_compared "identity: calls go to a server that has proved another name than their channel expects",
     both_sides_are_clients "identity: both nodes begin the handshake as TLS clients",
     second_session_is_dialed "duplicate dial: a session is dialed while another is being made",
     removal_is_ignored "removal: a node goes on with a device that is gone",

@@ -17,6 +17,7 @@
 //! | replies match their calls | a call gets the reply of another call |
 //! | errors are equal | a code that only handlers return, its text or its details differ from what the handler returned |
 //! | equal shapes match | a call is refused for the shape of its types, though all nodes run one program |
+//! | a call runs at a server of its name | a handler is entered in a process whose certificate lacks the name that the call's channel expects, unless no proof is needed between the two; or a call fails with `Unauthenticated` though every process at its address has the name (also `run/renamed.rs`) |
 //! | ordered calls start in order | a call on an ordered channel starts after a call that was made later on that channel |
 //! | time only passes | the handler of a nested call has more time left than the calling handler had when it made the call |
 //! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`network/sent_frames.rs`, `workload/client.rs`) |
@@ -140,6 +141,8 @@ struct Call {
     what: &'static str,
     process: u64,
     server: SocketAddr,
+    /// Name that the call's channel expects; `None` for the IP address of the server.
+    expected: Option<String>,
     /// Ordered channel on which the call was made.
     channel: Option<u64>,
     /// Process whose handler was entered last.
@@ -155,6 +158,15 @@ struct Call {
     /// True if the call may run twice.
     idempotent: bool,
     ended: Option<Ended>,
+}
+
+/// Identity of a process.
+#[derive(Debug)]
+pub(crate) struct Certified {
+    pub(crate) address: SocketAddr,
+    /// Names in its certificate.
+    pub(crate) names: Vec<String>,
+    pub(crate) exempts_local_user: bool,
 }
 
 /// One direction of a stream.
@@ -201,6 +213,8 @@ struct OracleState {
     last: u64,
     /// Last-made call among those that have started, by ordered channel.
     started: BTreeMap<u64, u64>,
+    /// Identities of processes, also of those that have ended.
+    certified: BTreeMap<u64, Certified>,
     /// Process that serves at an address.
     serving: BTreeMap<SocketAddr, u64>,
     /// Process that a client's process has a session with, by address.
@@ -216,6 +230,24 @@ struct OracleState {
     /// Total time for which machines were stopped. It extends the time limits of the rules.
     allowance: Duration,
     broken: Option<Broken>,
+}
+
+impl OracleState {
+    /// Returns the name that a call's channel expects, if the certificate of a process lacks it.
+    fn missing_name(&self, call: &Call, process: u64) -> Option<String> {
+        let (caller, server) = (self.certified.get(&call.process)?, self.certified.get(&process)?);
+        let is_exempt = caller.address.ip() == server.address.ip()
+            && caller.exempts_local_user
+            && server.exempts_local_user;
+        let expected = call.expected.clone().unwrap_or_else(|| server.address.ip().to_string());
+        (!is_exempt && !server.names.contains(&expected)).then_some(expected)
+    }
+
+    /// Returns true if any process that has been at a call's address lacks the name that its channel expects.
+    fn may_be_misnamed(&self, call: &Call) -> bool {
+        let at_address = self.certified.iter().filter(|(_, identity)| identity.address == call.server);
+        at_address.map(|(process, _)| *process).any(|process| self.missing_name(call, process).is_some())
+    }
 }
 
 /// The judge of a run. Clones share their state.
@@ -263,6 +295,7 @@ impl Oracle {
             what,
             process,
             server,
+            expected: None,
             channel: None,
             ran_in: None,
             made: self.clock.now(),
@@ -315,7 +348,13 @@ impl Oracle {
         let (most, idempotent) = (call.time_left, call.idempotent);
         let before = channel.and_then(|channel| state.started.insert(channel, id));
         let drains = state.draining.contains(&process);
+        let missing = state.calls.get(&id).and_then(|call| state.missing_name(call, process));
         drop(state);
+        if let Some(name) = missing {
+            self.fail(format!(
+                "call {id} ({what}) runs in process {process}, which has not proved the expected name {name}"
+            ));
+        }
         // A call's description begins with its method.
         if what.split([' ', ',']).next() != Some(method) {
             self.fail(format!("call {id} ({what}) runs as the method {method}"));
@@ -449,6 +488,16 @@ impl Oracle {
         self.disturbed(address);
     }
 
+    /// Records the identity of a process.
+    pub(crate) fn presents(&self, process: u64, identity: Certified) {
+        self.lock().certified.insert(process, identity);
+    }
+
+    /// Returns true if processes have identities.
+    pub(crate) fn has_names(&self) -> bool {
+        !self.lock().certified.is_empty()
+    }
+
     /// Records that a process drains or shuts down from now on: it starts no more handlers.
     pub(crate) fn drains(&self, process: u64) {
         self.lock().draining.insert(process);
@@ -557,8 +606,12 @@ impl Oracle {
         // The hostile peer's frames may by chance look like another protocol.
         let is_strange = state.hostile == Some(call.server) && status.reason() == Some(Reason::OtherProtocol);
         let refusal = call.refusal.clone();
+        let is_misnamed = state.may_be_misnamed(call);
         drop(state);
         match status.code() {
+            Code::Unauthenticated if is_misnamed && !status.may_have_run() => {
+                return self.coverage.count(EventKind::NameRefused);
+            }
             Code::Aborted if may_not_follow => return,
             Code::FailedPrecondition if is_strange => return,
             _ => {}
@@ -671,6 +724,11 @@ impl Open<'_> {
     /// Marks a call that may run twice.
     pub(crate) fn idempotent(self) -> Self {
         self.set(|call| call.idempotent = true)
+    }
+
+    /// Marks a call on a channel that expects a name.
+    pub(crate) fn expects(self, name: &str) -> Self {
+        self.set(|call| call.expected = Some(name.to_owned()))
     }
 
     /// Marks a call on an ordered channel.

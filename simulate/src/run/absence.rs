@@ -17,7 +17,7 @@ const VICTIM: usize = 0;
 const WITNESS: usize = 1;
 
 /// Maximum time until the death of a node is reported to its callers.
-const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
+pub(super) const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
 /// Maximum time until a successor reaches the others, which have not noticed the death.
 const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
 /// Maximum time from the first call that fails with a session until all pollers of its node know that the

@@ -31,6 +31,7 @@ mod greed;
 mod hostility;
 mod newcomers;
 mod paths;
+mod renamed;
 mod replicas;
 mod rings;
 mod room;
@@ -89,6 +90,7 @@ const PHASES: &[Phase] = &[
         |plan| plan.has_identities,
         Run::a_neighbour_claims_a_restart,
     ),
+    Phase::of_some("a server is renamed", |plan| plan.has_identities, Run::a_server_is_renamed),
     Phase::of_all("requests to a stopped node", Run::some_never_leave),
     Phase::of_all("one node dies", Run::one_dies),
     Phase::of_all("one node is away", Run::one_is_away),

@@ -1,8 +1,9 @@
-//! Whole runs, repeatable and readable, and two scenarios of their own without faults: a crowd of pollers joins
-//! one node, and a peer returns that left work behind.
+//! Whole runs, repeatable and readable, and three scenarios of their own without other faults: a crowd of pollers joins
+//! one node, a peer returns that left work behind, and a server with identities and many clients restarts.
 //!
 //! `cargo test -p trunkline-simulate crowd` makes 224 pollers. With `TRUNKLINE_CROWD_NODES=63` it makes 2,000,
-//! which take a minute.
+//! which take a minute. With `--release` and `TRUNKLINE_CLIENTS=300` the restarted server has 300 clients in 20 s; the time
+//! grows faster than the square of their number.
 
 use super::*;
 use crate::plan::HANDLERS;
@@ -133,6 +134,49 @@ fn handlers_that_outlive_a_session_count_when_their_caller_returns() {
         run.settle();
         let known = run.scheduler.sessions().iter().map(|ledger| ledger.sessions.len()).sum::<usize>();
         assert_eq!(known, 0, "the session has ended");
+    }
+    run.clear();
+}
+
+/// Clients of a server that restarts, unless `TRUNKLINE_CLIENTS` names another number.
+const CLIENTS: usize = 40;
+/// Time that a handshake takes at the server, so it makes 200 per second.
+const HANDSHAKE: Duration = Duration::from_millis(5);
+/// Maximum time until all are back: for the death of the server, and for each client more than its handshake.
+const NOTICED: Duration = Duration::from_secs(3);
+const OF_CLIENT: Duration = Duration::from_millis(7);
+
+/// A server is killed and started again: each of its clients has proved its name again and made a call in time.
+#[test]
+fn clients_with_identities_return_to_a_restarted_server() {
+    let clients = std::env::var("TRUNKLINE_CLIENTS");
+    let clients = clients.map_or(CLIENTS, |clients| clients.parse().expect("a number of clients"));
+    let server = NodePlan { handshake: HANDSHAKE, ..small_node(0, 1) };
+    let client = |host| NodePlan { shards: Some(1), ..small_node(host, 1) };
+    let mut run = run_of(std::iter::once(server).chain((1..=clients).map(client)).collect());
+    assert!(run.plan.has_identities);
+    for node in &mut run.nodes {
+        node.start(&mut run.scheduler, None);
+    }
+    let server = run.nodes[0].address;
+    let callers = run.nodes[1..].iter().map(|node| run.client_of(node, vec![server]).unwrap());
+    let callers = callers.collect::<Vec<_>>();
+    let limit = NOTICED + OF_CLIENT * u32::try_from(clients).unwrap();
+    for round in 0..2 {
+        if round > 0 {
+            run.replace(0);
+        }
+        let back = Tally::default();
+        for client in &callers {
+            let client = client.clone();
+            // A call in the session with the process before fails.
+            run.add(&back, client.process, async move {
+                while client.number_waiting(server, limit).await.is_some() {}
+            });
+        }
+        run.within(limit, "a client is not back in time", |_| back.get() == clients).unwrap();
+        assert!(run.nodes[0].counter("sessions_proven") >= clients as u64);
+        run.pass(QUIET);
     }
     run.clear();
 }

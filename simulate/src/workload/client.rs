@@ -1,6 +1,7 @@
 //! Clients: the programs of a run.
 
 use crate::coverage::{Coverage, EventKind};
+use crate::identity::dns_name;
 use crate::oracle::{Open, Oracle, pattern};
 use crate::scheduler::timers::{Sleep, Timers};
 use crate::workload::service::{FEW, PooledClient, WorkClient, WorkLocal};
@@ -11,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use trunkline::{Bytes, CallOptions, Code, Connect, Node, Origin, PollerIndex, Status};
+use trunkline::{Bytes, CallOptions, Code, Connect, Node, Origin, PollerIndex, Status, Target};
 
 /// Empty texts that a server keeps for one call. Three such calls exceed the budget of one peer.
 pub(crate) const TEXTS: usize = 12_000;
@@ -20,6 +21,8 @@ const LENT: usize = 16 << 10;
 const BESIDE: usize = 512;
 /// Time limit of a call that may share a frame with a late one.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Name that no server has.
+const NOBODY: &str = "nobody.example";
 /// Time limit of a call whose handler outlasts every program.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -131,6 +134,7 @@ impl Client {
                 9..=11 => self.in_order(server).await,
                 12 => self.late(server).await,
                 13..=14 => self.local(server).await,
+                15 if self.oracle.has_names() => self.named(server).await,
                 15..=19 => {
                     let timeout = self.timeout();
                     let _outcome = self.number_waiting(server, timeout).await;
@@ -267,6 +271,30 @@ impl Client {
         let options = CallOptions::new().timeout(timeout).connect(connect);
         let call = |id| async move { client.with(&options).number(id).await };
         self.judge(server, what, timeout, call).await
+    }
+
+    /// Makes a small call through a channel that expects a name. Returns the error, if it failed.
+    pub(crate) async fn number_named(
+        &self,
+        server: SocketAddr,
+        name: &str,
+        timeout: Duration,
+        connect: Connect,
+    ) -> Option<Status> {
+        let client = WorkClient::new(self.node.channel(Target::from(server).named(name)));
+        let options = CallOptions::new().timeout(timeout).connect(connect);
+        let open =
+            self.oracle.made(self.process, server, "number, by a name to prove", timeout).expects(name);
+        let outcome = client.with(&options).number(open.id()).await;
+        open.end(outcome)
+    }
+
+    /// Makes a call through a channel that expects the name of the server, or a name that no server has.
+    async fn named(&mut self, server: SocketAddr) {
+        let name = if self.random.bool() { dns_name(server) } else { NOBODY.to_owned() };
+        let connect = if self.random.bool() { Connect::Wait } else { Connect::FailFast };
+        let timeout = self.timeout();
+        let _outcome = self.number_named(server, &name, timeout, connect).await;
     }
 
     /// Makes a small call that waits for its server. Returns the error, if it failed.

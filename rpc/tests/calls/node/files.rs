@@ -1,12 +1,9 @@
 //! Nodes whose certificates, roots, revocation lists and policies are replaced while they run.
 
-use super::identity::{self, Authority, authority, client, issue, service, trust};
+use super::identity::{self, Authority, authority, client, issue, revocation_list, service, trust};
 use crate::common::{LIMIT, node, until};
 use crate::logged::Logged;
-use rcgen::{
-    CertificateParams, CertificateRevocationListParams, KeyIdMethod, KeyPair, RevokedCertParams,
-    SerialNumber, date_time_ymd,
-};
+use rcgen::{CertificateParams, KeyPair, SerialNumber, date_time_ymd};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -231,25 +228,8 @@ fn a_changed_link_to_files_is_followed() {
 #[test]
 fn a_revocation_list_takes_effect() {
     let root = authority("root");
-    let list = |serial: u64| {
-        let revoked = RevokedCertParams {
-            serial_number: SerialNumber::from(serial),
-            revocation_time: date_time_ymd(2021, 1, 1),
-            reason_code: None,
-            invalidity_date: None,
-        };
-        let params = CertificateRevocationListParams {
-            this_update: date_time_ymd(2021, 1, 1),
-            next_update: date_time_ymd(4000, 1, 1),
-            crl_number: SerialNumber::from(1),
-            issuing_distribution_point: None,
-            revoked_certs: vec![revoked],
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        params.signed_by(&root).unwrap().pem().unwrap()
-    };
     let files = Files::new(&issue_pem(&root, "server.example", VALID), &root.pem());
-    files.replace("list", &list(1));
+    files.replace("list", &revocation_list(&root, 1));
     let server = files.node().revocation_files([files.path("list")]).serve(service().0).start().unwrap();
     let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();
     params.serial_number = Some(SerialNumber::from(77));
@@ -262,7 +242,11 @@ fn a_revocation_list_takes_effect() {
         block_on(client(&node, &server).caller())
     };
     assert_eq!(caller().unwrap().as_deref(), Some("a.example"));
-    files.after(|| files.replace("list", &list(77)), "list", "are in force for new sessions");
+    files.after(
+        || files.replace("list", &revocation_list(&root, 77)),
+        "list",
+        "are in force for new sessions",
+    );
     let status = caller().unwrap_err();
     assert!(status.message().contains("a certificate of the chain is revoked"), "{status}");
 }

@@ -5,9 +5,15 @@ use crate::gate::Gate;
 use crate::logged::Logged;
 use crate::streams::items::Iterate;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    PKCS_ED25519, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ED25519, RevokedCertParams, SanType, SerialNumber,
+    date_time_ymd,
 };
+use rustls::crypto::ring::{default_provider, sign::any_supported_type};
+use rustls::pki_types::{PrivateKeyDer, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::TimeProvider;
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline::identity::{Identity, Level, Name, Trust};
 use trunkline::stream::Stream;
@@ -15,6 +21,8 @@ use trunkline::{
     CallOptions, Code, Connect, Context, IncomingCall, Metadata, Node, NodeBuilder, Peer, Policy, Reason,
     ServerList, StartError, Status, Target, block_on,
 };
+use trunkline_transport::NodeOptions;
+use trunkline_transport::identity::Credentials;
 
 pub(super) type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -26,15 +34,44 @@ pub(super) fn authority(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate_for(&PKCS_ED25519).unwrap()).unwrap()
 }
 
-/// Issues a certificate that is valid in these years, with names separated by spaces. Returns it and its key, as PEM.
-pub(super) fn issue_pem(issuer: &Authority, names: &str, years: [i32; 2]) -> [String; 2] {
+/// Issues a list with one revoked certificate.
+pub(super) fn revocation_list(issuer: &Authority, serial: u64) -> String {
+    let revoked = RevokedCertParams {
+        serial_number: SerialNumber::from(serial),
+        revocation_time: date_time_ymd(2021, 1, 1),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let params = CertificateRevocationListParams {
+        this_update: date_time_ymd(2021, 1, 1),
+        next_update: date_time_ymd(4000, 1, 1),
+        crl_number: SerialNumber::from(1),
+        issuing_distribution_point: None,
+        revoked_certs: vec![revoked],
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    params.signed_by(issuer).unwrap().pem().unwrap()
+}
+
+/// Returns a certificate that is valid in these years, with names separated by spaces.
+fn params(names: &str, years: [i32; 2]) -> CertificateParams {
     let (uris, names) = names.split(' ').partition::<Vec<_>, _>(|name| name.starts_with("spiffe:"));
     let names = names.into_iter().map(str::to_owned).collect::<Vec<_>>();
     let mut params = CertificateParams::new(names).unwrap();
     params.subject_alt_names.extend(uris.into_iter().map(|uri| SanType::URI(uri.try_into().unwrap())));
     [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));
+    params
+}
+
+/// Issues a certificate. Returns it and its key, as PEM.
+fn issue_params(issuer: &Authority, params: &CertificateParams) -> [String; 2] {
     let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     [params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem()]
+}
+
+/// Issues a certificate that is valid in these years, with names separated by spaces. Returns it and its key, as PEM.
+pub(super) fn issue_pem(issuer: &Authority, names: &str, years: [i32; 2]) -> [String; 2] {
+    issue_params(issuer, &params(names, years))
 }
 
 pub(super) fn issue(issuer: &Authority, name: &str, years: [i32; 2]) -> Identity {
@@ -183,28 +220,93 @@ fn counts(node: &Node) -> [u64; 4] {
 /// Returns the status of a call that does not reach a handler.
 fn refusal(node: &Node, server: &Node) -> Status {
     let status = block_on(client(node, server).caller()).unwrap_err();
-    assert!(!status.may_have_run(), "{status}");
-    assert_eq!(status.reason(), Some(Reason::Unreachable), "{status}");
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Unreachable), false), "{status}");
     status
 }
 
+/// Clock that stands still in the middle of a year.
+#[derive(Debug)]
+struct Year(i32);
+
+impl TimeProvider for Year {
+    fn current_time(&self) -> Option<UnixTime> {
+        let at = u64::try_from(date_time_ymd(self.0, 7, 1).unix_timestamp()).ok()?;
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(at)))
+    }
+}
+
+/// Returns a node with these credentials, which a node may not give itself.
+fn with(credentials: Credentials) -> NodeBuilder {
+    let options = NodeOptions::new().credentials(Arc::new(credentials)).exempt_local_user(false);
+    Node::builder().transport(options).listen(fresh_address())
+}
+
+/// Returns a node whose certificate has passed or will come, and whose clock says that it is valid.
+fn in_year(root: &Authority, year: i32) -> NodeBuilder {
+    let identity = issue(root, "a.example", [year, year + 1]);
+    with(Credentials::new(&identity, &trust(root), default_provider(), Arc::new(Year(year))).unwrap())
+}
+
+/// Returns a node that presents the certificate of another one and signs with another key.
+fn impostor(root: &Authority) -> NodeBuilder {
+    let [own, stolen] = [(); 2].map(|()| params("a.example", [2020, 4000]));
+    let (key, other) = (KeyPair::generate_for(&PKCS_ED25519).unwrap(), KeyPair::generate().unwrap());
+    let stolen = stolen.signed_by(&other, root).unwrap();
+    let own = own.signed_by(&key, root).unwrap();
+    let [chain, key_pem] = [own.pem(), key.serialize_pem()];
+    let identity = Identity::from_pem(chain.as_bytes(), key_pem.as_bytes()).unwrap();
+    let mut credentials = Credentials::of_system(&identity, &trust(root)).unwrap();
+    let key = any_supported_type(&PrivateKeyDer::Pkcs8(key.serialize_der().into())).unwrap();
+    let presented = SingleCertAndKey::from(CertifiedKey::new(vec![stolen.der().clone()], key));
+    let presented = Arc::new(presented);
+    Arc::make_mut(&mut credentials.client).client_auth_cert_resolver = presented.clone();
+    Arc::make_mut(&mut credentials.server).cert_resolver = presented;
+    with(credentials)
+}
+
 #[test]
-fn failed_handshakes_are_named_at_the_caller() {
+fn failed_handshakes_are_named_at_both_nodes() {
     let [root, other] = ["root", "other"].map(authority);
-    let server = named(node(), &root, "server.example").serve(service().0).start().unwrap();
-    let stranger = node()
-        .exempt_local_user(false)
-        .identity(issue(&other, "a.example", [2020, 4000]))
-        .trust(trust(&root));
-    let stranger = stranger.start().unwrap();
-    let status = refusal(&stranger, &server);
-    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
-    assert!(status.message().contains("no path from the certificate to a root"), "{status}");
-    until("the server counts the failure", || (counts(&server)[1] > 0).then_some(()));
-    assert_eq!(counts(&server)[2..], [0, 0]);
-    let status = refusal(&node().start().unwrap(), &server);
-    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
-    assert!(status.message().contains("requires an identity, and this node has none"), "{status}");
+    let lists = trust(&root).with_revocation_lists(revocation_list(&root, 77).as_bytes()).unwrap();
+    let judge = node().exempt_local_user(false).identity(issue(&root, "server.example", [2020, 4000]));
+    let judge = judge.trust(lists).serve(service().0).start().unwrap();
+    let of = |[chain, key]: [String; 2]| {
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        node().exempt_local_user(false).identity(identity).trust(trust(&root))
+    };
+    let mut revoked = params("a.example", [2020, 4000]);
+    revoked.serial_number = Some(SerialNumber::from(77));
+    let handshakes = [
+        (of(issue_pem(&other, "a.example", [2020, 4000])), "no path from the certificate to a root: add the"),
+        (of(issue_params(&root, &revoked)), "a certificate of the chain is revoked: issue another one"),
+        (in_year(&root, 2020), "a certificate of the chain has expired: renew it"),
+        (in_year(&root, 3500), "a certificate of the chain is not valid yet: correct the clock"),
+        (impostor(&root), "bad signature of a certificate, a revocation list or the handshake: "),
+    ];
+    let handshakes = handshakes.map(|(node, cause)| {
+        let texts = ["this node", "the peer"].map(|by| format!("{by} ended the handshake: {cause}"));
+        (node, [Code::Unauthenticated; 2], texts)
+    });
+    let plain = (
+        node(),
+        [Code::Unavailable, Code::Unauthenticated],
+        [
+            "it lacks an identity, or another feature that this node requires: give it an identity",
+            "it requires an identity, and this node has none: give this node one",
+        ]
+        .map(str::to_owned),
+    );
+    for (peer, codes, texts) in handshakes.into_iter().chain([plain]) {
+        let peer = peer.serve(service().0).start().unwrap();
+        // First the peer calls.
+        let statuses = [refusal(&peer, &judge), refusal(&judge, &peer)];
+        for (status, (code, text)) in statuses.iter().rev().zip(codes.iter().zip(&texts)) {
+            assert_eq!(status.code(), *code, "{status}");
+            assert!(status.message().contains(text), "{text}: {status}");
+        }
+    }
+    until("the judge counts the failures", || (counts(&judge)[1] >= 5).then_some(()));
+    assert_eq!(counts(&judge)[2..], [0, 0]);
 }
 
 #[test]
@@ -290,10 +392,12 @@ fn runs(node: &Node, target: impl Into<Target>) {
 fn an_address_expects_its_ip_address() {
     let root = authority("root");
     let right = server(&root, "server.example IP");
-    let wrong = server(&root, "server.example 127.0.0.2");
+    let [wrong, unnumbered] =
+        ["server.example 127.0.0.2", "server.example"].map(|names| server(&root, names));
     let client = named(node(), &root, "a.example").start().unwrap();
-    let [right, wrong] = [right.local_address(), wrong.local_address()];
+    let [right, wrong, unnumbered] = [&right, &wrong, &unnumbered].map(Node::local_address);
     runs(&client, right);
+    refused(&client, unnumbered, &unnumbered.ip().to_string(), "server.example");
     let expected = wrong.ip().to_string();
     refused(&client, wrong, &expected, "server.example");
     // A channel with several addresses uses one that matches, and a resolver expects the same.
