@@ -30,7 +30,7 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
-    /// Make, renew and show certificates of nodes; unfinished: frames are not sealed
+    /// Make, renew and show certificates of nodes; unfinished
     #[cfg(feature = "identity")]
     #[command(subcommand)]
     Keys(keys::KeysCommand),

@@ -394,8 +394,8 @@ impl NodeBuilder {
     /// Gives the node an identity. It then has sessions only with peers that prove a name to it, and proves its own name to
     /// them. It needs [`NodeBuilder::trust`]. See [`identity`](crate::identity) for an example.
     ///
-    /// Unfinished: frames are not sealed after the proof, so a node with an identity also needs
-    /// [`NodeBuilder::allow_unauthenticated`] to listen on addresses other than loopback.
+    /// Unfinished, so a node with an identity also needs [`NodeBuilder::allow_unauthenticated`] to listen on addresses other
+    /// than loopback.
     #[cfg(feature = "identity")]
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity.identity = Some(Source::Given(identity));
