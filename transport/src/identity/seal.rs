@@ -229,11 +229,18 @@ mod tests {
     use super::*;
     use crate::identity::keys::{Aead, Exported, Pollers};
 
+    fn exported(seed: u8) -> Exported {
+        let export = |out: &mut [u8; 32]| {
+            out.fill(seed);
+            Ok::<_, ()>(())
+        };
+        Exported::new(export).unwrap()
+    }
+
     /// Returns the two ends of the lanes of a session with two pollers on each side, by own and peer's poller.
     fn session(seed: u8, aead: Aead, limit: PhaseLimit) -> [Vec<LaneSeal>; 2] {
         [true, false].map(|is_client| {
-            let exported = Exported::new(|out| Ok::<_, ()>(out.fill(seed))).unwrap();
-            let keys = exported.lanes(aead, Pollers { own: 2, peers: 2, is_client });
+            let keys = exported(seed).lanes(aead, Pollers { own: 2, peers: 2, is_client });
             keys.into_iter().flatten().map(|lane| LaneSeal::new(lane, limit, Time(0))).collect()
         })
     }
@@ -353,8 +360,7 @@ mod tests {
         let limit = PhaseLimit { frames: 2, time: Duration::MAX };
         let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
         let renewed = |is_client| {
-            let exported = Exported::new(|out| Ok::<_, ()>(out.fill(9))).unwrap();
-            let keys = exported.lanes(Aead::ChaCha20Poly1305, Pollers { own: 1, peers: 1, is_client });
+            let keys = exported(9).lanes(Aead::ChaCha20Poly1305, Pollers { own: 1, peers: 1, is_client });
             keys.into_iter().flatten().next().unwrap()
         };
         ours[0].renew(renewed(true).seals);
