@@ -3,7 +3,7 @@
 //! Owns the checks of the parameters that objects are created with; the objects do the rest.
 #![forbid(unsafe_code)]
 
-use super::control::{Control, owner_of};
+use super::control::{Control, is_of_this_host, owner_of};
 use super::core::Core;
 use super::objects::cm_id::{SoftCmChannel, SoftCmId, own_channel};
 use super::objects::cq::{SoftCompletionChannel, SoftCq};
@@ -251,7 +251,9 @@ impl Device for SoftDevice {
 
     fn address_owner(&self, address: IpAddr) -> AddressOwner {
         let asks_host = !self.core.runtime().is_simulated();
-        self.host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, asks_host, address))
+        self.host
+            .as_ref()
+            .map_or(AddressOwner::OtherHost, |host| owner_of(host, asks_host, address, is_of_this_host))
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {

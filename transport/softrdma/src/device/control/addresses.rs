@@ -9,10 +9,11 @@ use crate::device::tables::gid_table::GidTable;
 use crate::device::tables::random::Random;
 use crate::host::{Host, PortHolder, ServiceClaim};
 use crate::link::{PortOwner, UdpSockets};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::descriptors::above_stdio;
@@ -20,6 +21,31 @@ use trunkline_verbs::{AddressOwner, PortSpace, QpAttributes, QpNumber, Time, Ver
 
 /// Number of loopback addresses tried for a client whose natural one is used by another process.
 const OTHER_LOOPBACKS: usize = 16;
+/// Time for which an answer of the host about an address is used again, and the maximum number of such answers.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+const KEPT: usize = 1024;
+
+/// Addresses for which the host was asked whether its users may send from them. The answer takes system calls, and
+/// strangers' requests and their repetitions need it.
+#[derive(Debug, Default)]
+struct HostAddresses(BTreeMap<IpAddr, (Time, bool)>);
+
+impl HostAddresses {
+    /// Returns true if any user of this host may send from the address.
+    fn has(&mut self, address: IpAddr, now: Time) -> bool {
+        if let Some((until, is_here)) = self.0.get(&address)
+            && now < *until
+        {
+            return *is_here;
+        }
+        if self.0.len() >= KEPT {
+            self.0.clear();
+        }
+        let is_here = is_of_this_host(address);
+        self.0.insert(address, (now + KEPT_FOR, is_here));
+        is_here
+    }
+}
 
 /// Addresses of a device.
 #[derive(Debug)]
@@ -37,6 +63,7 @@ pub(super) struct Addresses {
     /// Loopback address used in place of those whose port 4791 belongs to another program.
     other_loopback: Option<IpAddr>,
     sockets: UdpSockets,
+    of_this_host: HostAddresses,
 }
 
 /// Result of opening the addresses of a wildcard.
@@ -51,7 +78,17 @@ pub(super) struct Opened {
 impl Addresses {
     pub(super) fn new(gids: GidTable, host: Option<Arc<Host>>, asks_host: bool, random: Random) -> Self {
         let (unopened, named_by_listeners, sockets) = Default::default();
-        Self { gids, host, asks_host, random, unopened, named_by_listeners, other_loopback: None, sockets }
+        Self {
+            gids,
+            host,
+            asks_host,
+            random,
+            unopened,
+            named_by_listeners,
+            other_loopback: None,
+            sockets,
+            of_this_host: HostAddresses::default(),
+        }
     }
 
     /// Returns the GID table.
@@ -237,8 +274,10 @@ impl Addresses {
     }
 
     /// Returns the owner of an address.
-    pub(super) fn owner_of(&self, address: IpAddr) -> AddressOwner {
-        self.host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, self.asks_host, address))
+    pub(super) fn owner_of(&mut self, address: IpAddr, now: Time) -> AddressOwner {
+        let Self { host, asks_host, of_this_host, .. } = self;
+        let is_here = |address| of_this_host.has(address, now);
+        host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, *asks_host, address, is_here))
     }
 
     /// Returns true if nothing receives at an address of this host: no living member has a port there, and no
@@ -253,7 +292,7 @@ impl Addresses {
             return holder == PortHolder::Dead;
         }
         // A program of another user or runtime directory may have the port.
-        is_of_this_host(address) && self.sockets.is_free(address, own, now)
+        self.of_this_host.has(address, now) && self.sockets.is_free(address, own, now)
     }
 
     /// Returns the source address of the host's routing, if it chooses one. Fails for a link-local peer, and
@@ -363,7 +402,12 @@ fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> 
 }
 
 /// Returns the owner of an address. A simulation has no host to ask.
-pub(in crate::device) fn owner_of(host: &Host, asks_host: bool, address: IpAddr) -> AddressOwner {
+pub(in crate::device) fn owner_of(
+    host: &Host,
+    asks_host: bool,
+    address: IpAddr,
+    is_of_this_host: impl FnOnce(IpAddr) -> bool,
+) -> AddressOwner {
     if host.is_address_of_the_living(address) {
         AddressOwner::ThisUser
     // Each host of a simulation has one user.
@@ -376,7 +420,7 @@ pub(in crate::device) fn owner_of(host: &Host, asks_host: bool, address: IpAddr)
 
 /// Returns true if any user of this host may send from the address. The host delivers to itself what is sent to
 /// such an address, and the source is the same; a loopback address is not always listed.
-fn is_of_this_host(address: IpAddr) -> bool {
+pub(in crate::device) fn is_of_this_host(address: IpAddr) -> bool {
     let routed = || route_source(SocketAddr::new(address, ROCE_PORT), None);
     address.is_loopback() || routed().is_ok_and(|source| source == address)
 }

@@ -11,6 +11,7 @@
 //! | `addresses` | the GID table, the addresses of endpoints, claims on services |
 //! | `following` | the schedule by which the host's addresses are read again |
 //! | `resolve`, `listen`, `connect` | the operations of programs on endpoints |
+//! | `requests` | requests of peers that wait for the machine |
 //! | `cm_events` | events of the machine, and management datagrams |
 //! | `attach` | the QP of an endpoint |
 //! | `peer_processes` | connections whose peers are processes of this host, and their end when these die |
@@ -29,9 +30,10 @@ mod listen;
 mod peer_processes;
 mod qps;
 mod removal;
+mod requests;
 mod resolve;
 
-pub(super) use addresses::owner_of;
+pub(super) use addresses::{is_of_this_host, owner_of};
 pub(super) use connections::Connections;
 pub(super) use endpoint::{PendingCmEvent, PendingCmEventKind};
 pub(super) use qps::Qps;
@@ -47,9 +49,10 @@ use crate::host::{AwayFiles, Host, MemberMessage, Members, Targets};
 use addresses::Addresses;
 use following::Following;
 use removal::Removal;
+use requests::{Received, Requests};
 use std::sync::Arc;
 use trunkline_roce::cm::{MadSource, is_request};
-use trunkline_verbs::{Counter, Time};
+use trunkline_verbs::{AddressOwner, Counter, Time};
 
 /// Parts from which control is created.
 #[derive(Debug)]
@@ -76,6 +79,7 @@ pub(super) struct ControlInit {
 #[derive(Debug)]
 pub(super) struct Control {
     connections: Connections,
+    requests: Requests,
     qps: Qps,
     /// Messages from the other members of the host.
     members: Option<Arc<Members>>,
@@ -102,6 +106,7 @@ impl Control {
         let sharing = targets.map(|targets| Sharing::new(targets, members.clone()));
         Self {
             connections: Connections::new(guid, random.branch(), comm_ids),
+            requests: Requests::default(),
             qps: Qps::new(Addresses::new(gids, host, asks_host, random), sharing, is_in_process),
             members,
             removal: Removal::new(away),
@@ -149,7 +154,7 @@ impl Control {
 
     /// Returns the time of the next [`Control::work`].
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let own = [self.removal.next_look(), self.following.next_look()];
+        let own = [self.removal.next_look(), self.following.next_look(), self.requests.next_timeout()];
         let of_connections = [self.connections.next_timeout(), self.connections.next_look_at_processes()];
         of_connections.into_iter().chain([self.qps.next_timeout()]).chain(own).flatten().min()
     }
@@ -159,13 +164,12 @@ impl Control {
         for event in shards.take_control_events() {
             match event {
                 ControlEvent::Mad { from, is_member, to, mad } => {
-                    let mut source = MadSource::from(from.ip());
-                    source.local_port = is_member.then(|| from.port());
-                    // Only a request asks the host, which takes system calls.
-                    if is_request(&mad) {
-                        source.owner = self.qps.addresses().owner_of(from.ip().to_canonical());
+                    let received = Received { from, is_member, to, mad };
+                    if is_request(&received.mad) {
+                        self.requests.add(received);
+                    } else {
+                        self.handle_mad(&received, AddressOwner::OtherHost, now);
                     }
-                    self.connections.machine().handle_mad(now.0, source, to, &mad);
                 }
                 ControlEvent::FirstPacket(qp) => self.connections.machine().communication_established(qp),
                 ControlEvent::OwnMessage { me, kind, bytes, area } => {
@@ -177,6 +181,17 @@ impl Control {
                 }
             }
         }
+        while let Some(request) = self.requests.next(now) {
+            // Only a request asks the host, which takes system calls.
+            let owner = self.qps.addresses().owner_of(request.from.ip().to_canonical(), now);
+            self.handle_mad(&request, owner, now);
+        }
+    }
+
+    fn handle_mad(&mut self, received: &Received, owner: AddressOwner, now: Time) {
+        let Received { from, is_member, to, mad } = received;
+        let source = MadSource { address: from.ip(), owner, local_port: is_member.then(|| from.port()) };
+        self.connections.machine().handle_mad(now.0, source, *to, mad);
     }
 
     /// Returns the messages to and from other members; `None` on a network in process and after the removal.
@@ -208,6 +223,7 @@ impl Control {
         let (counted, qps, link) = shards.counters();
         let mut list = counters::list(&counted, &qps, self.qps.counters(), self.events.lost());
         self.connections.counters(counted.bad_mads, &mut list);
+        list.push(Counter { name: "cm_requests_crowded", value: self.requests.dropped() });
         list.push(Counter { name: "addresses_left_out", value: self.qps.gids().left_out_count() });
         list.extend(link);
         list

@@ -74,7 +74,7 @@ impl<T> Signal<T> {
     /// Removes and returns the events for which `wanted` returns true, in order.
     pub(in crate::device) fn extract(&self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut events = lock(&self.events);
-        if events.is_empty() {
+        if !events.iter().any(&wanted) {
             return Vec::new();
         }
         let (out, rest): (Vec<T>, VecDeque<T>) = {

@@ -9,9 +9,12 @@ use crate::link::interface::Interface;
 use crate::link::sockets::{DatagramSocket, Received, Sockets};
 use crate::link::{LinkError, ReceiveBatch, SendBatch, udp_ffi};
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::above_stdio;
 
@@ -19,24 +22,29 @@ use trunkline_verbs::descriptors::above_stdio;
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Requested size of the receive buffer in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
 const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
+/// Time for which the interface of an own address is known without listing all interfaces. A stranger's request needs
+/// its MTU.
+const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// Creates sockets of the operating system.
 #[derive(Debug)]
 pub(super) struct SystemSockets {
     /// Size of the receive buffer to request, in bytes.
     receive_buffer: i32,
+    /// Interfaces of own addresses, and the times until which they are kept.
+    interfaces: Mutex<BTreeMap<IpAddr, (Instant, Interface)>>,
 }
 
 impl Default for SystemSockets {
     fn default() -> Self {
-        Self { receive_buffer: RECEIVE_BUFFER_BYTES }
+        Self::with_receive_buffer(RECEIVE_BUFFER_BYTES)
     }
 }
 
 impl SystemSockets {
     /// Creates sockets with receive buffers of at most this many bytes.
     pub(super) fn with_receive_buffer(bytes: i32) -> Self {
-        Self { receive_buffer: bytes }
+        Self { receive_buffer: bytes, interfaces: Mutex::default() }
     }
 }
 
@@ -67,7 +75,17 @@ impl Sockets for SystemSockets {
     }
 
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
-        Interface::of(address)?.mtu(address)
+        #[expect(clippy::disallowed_methods, reason = "a simulation has no sockets of the system")]
+        let now = Instant::now();
+        let mut interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
+        interfaces.retain(|_, (until, _)| now < *until);
+        if let Some(mtu) = interfaces.get(&address).and_then(|(_, kept)| kept.mtu(address).ok()) {
+            return Ok(mtu);
+        }
+        let interface = Interface::of(address)?;
+        let mtu = interface.mtu(address)?;
+        interfaces.insert(address, (now + INTERFACE_KEPT_FOR, interface));
+        Ok(mtu)
     }
 }
 

@@ -19,6 +19,8 @@ const STRANGERS: usize = 64;
 /// Requests of a stranger that await an answer, at most, and the time after which it gives them up.
 const AWAITED: usize = 4;
 const GIVE_UP: Duration = Duration::from_millis(100);
+/// Pause of the strangers when all of them await answers. Spinning, they would take a processor from the calls.
+const PAUSE: Duration = Duration::from_micros(200);
 /// Part of its calls a second that an honest pair keeps beside strangers.
 const KEPT: f64 = 0.5;
 /// Time within which a newcomer with a certificate joins meanwhile.
@@ -173,11 +175,14 @@ pub(crate) fn unproven(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             let flood = scope.spawn(|| {
                 let mut random = Random::from_entropy();
                 while !ends.load(Ordering::Relaxed) {
+                    let sent = strangers.iter().map(|one| one.forger.sent).sum::<u64>();
                     strangers
                         .iter_mut()
                         .try_for_each(|one| one.turn(&mut random))
                         .map_err(|e| e.to_string())?;
-                    std::thread::yield_now();
+                    if sent == strangers.iter().map(|one| one.forger.sent).sum::<u64>() {
+                        std::thread::sleep(PAUSE);
+                    }
                 }
                 Ok::<_, String>(())
             });

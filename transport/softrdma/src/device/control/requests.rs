@@ -1,0 +1,187 @@
+//! Requests of peers that wait for the connection machine.
+//!
+//! Anyone can send a request, and the program has to judge it: that costs more than receiving a packet, and holds up the
+//! first shard. So only [`PER_TICK`] of them a tick go on. Hosts take turns, and no host can fill the queue: it may use
+//! an eighth of the places that are free, so hosts with one request find room beside those with many. A request
+//! without a place is dropped as by a full queue, and its sender repeats it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use trunkline_roce::wire::Mad;
+use trunkline_verbs::{AddressOwner, PeerHost, Time};
+
+/// Interval at which requests go on, their number in each, and their number after a quiet time.
+const TICK: Duration = Duration::from_millis(1);
+const PER_TICK: u32 = 4;
+const BURST: u32 = 256;
+/// Maximum number of waiting requests, of some 300 bytes each, and the part of the free places that a host may use.
+const PLACES: usize = 1024;
+const HOST_SHARE: usize = 8;
+
+/// A management datagram as it was received.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) from: SocketAddr,
+    pub(super) is_member: bool,
+    pub(super) to: IpAddr,
+    pub(super) mad: Box<Mad>,
+}
+
+impl Received {
+    /// Returns the host that takes its turn with a request. Other programs of this host can use any loopback address.
+    fn host(&self) -> PeerHost {
+        let address = self.from.ip().to_canonical();
+        let is_unknown = address.is_loopback() && !self.is_member;
+        PeerHost::new(address, if is_unknown { AddressOwner::ThisHost } else { AddressOwner::OtherHost })
+    }
+
+    fn repeats(&self, other: &Self) -> bool {
+        (self.from, self.to, self.mad.header.transaction)
+            == (other.from, other.to, other.mad.header.transaction)
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(super) struct Requests {
+    by_host: BTreeMap<PeerHost, VecDeque<Received>>,
+    /// Hosts with waiting requests, the next one first.
+    turns: VecDeque<PeerHost>,
+    count: usize,
+    /// Number of requests that may go on at once, as of a tick.
+    allowance: u32,
+    tick: Time,
+    dropped: u64,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        let (by_host, turns) = Default::default();
+        Self { by_host, turns, count: 0, allowance: BURST, tick: Time(0), dropped: 0 }
+    }
+}
+
+impl Requests {
+    /// Adds a request, or drops it.
+    pub(super) fn add(&mut self, request: Received) {
+        let host = request.host();
+        let of_host = self.by_host.get(&host);
+        let held = of_host.map_or(0, VecDeque::len);
+        let is_repeated = of_host.into_iter().flatten().any(|other| other.repeats(&request));
+        if is_repeated || held >= (PLACES - self.count) / HOST_SHARE {
+            self.dropped += 1;
+            return;
+        }
+        if held == 0 {
+            self.turns.push_back(host);
+        }
+        self.by_host.entry(host).or_default().push_back(request);
+        self.count += 1;
+    }
+
+    /// Takes the next request that may go on.
+    pub(super) fn next(&mut self, now: Time) -> Option<Received> {
+        let ticks = now.saturating_duration_since(self.tick).as_nanos() / TICK.as_nanos();
+        let ticks = u32::try_from(ticks).unwrap_or(u32::MAX).min(BURST);
+        self.allowance = (self.allowance + PER_TICK * ticks).min(BURST);
+        self.tick = if ticks < BURST { self.tick + TICK * ticks } else { now };
+        self.allowance.checked_sub(1)?;
+        let host = self.turns.pop_front()?;
+        let of_host = self.by_host.get_mut(&host)?;
+        let request = of_host.pop_front()?;
+        if of_host.is_empty() {
+            self.by_host.remove(&host);
+        } else {
+            self.turns.push_back(host);
+        }
+        (self.count, self.allowance) = (self.count - 1, self.allowance - 1);
+        Some(request)
+    }
+
+    /// Returns the time of the next request, if any waits.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        (self.count > 0).then(|| if self.allowance > 0 { self.tick } else { self.tick + TICK })
+    }
+
+    /// Returns the number of requests dropped for lack of a place, or as repetitions of waiting ones.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_roce::wire::MAD_BYTES;
+
+    fn request(host: u8, transaction: u64) -> Received {
+        let mut mad = Mad::parse(&[0; MAD_BYTES]);
+        mad.header.transaction = transaction;
+        let from = SocketAddr::from(([10, 0, 0, host], 4791));
+        Received { from, is_member: false, to: [10, 1, 0, 1].into(), mad: Box::new(mad) }
+    }
+
+    /// Takes all requests that may go on. Returns the last bytes of their addresses.
+    fn take(requests: &mut Requests, now: Time) -> Vec<u8> {
+        let all = std::iter::from_fn(|| requests.next(now));
+        all.map(|request| match request.from.ip() {
+            IpAddr::V4(v4) => v4.octets()[3],
+            IpAddr::V6(_) => 0,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn hosts_take_turns_at_a_bounded_pace() {
+        let (mut requests, now) = (Requests::default(), Time(5_000_000_000));
+        let burst = usize::try_from(BURST).unwrap();
+        for transaction in 0..80 {
+            (1..=4).for_each(|host| requests.add(request(host, transaction)));
+        }
+        requests.add(request(9, 0));
+        assert_eq!(requests.next_timeout(), Some(Time(0)), "at once");
+        let first = take(&mut requests, now);
+        assert_eq!((&first[..6], first.len()), (&[1, 2, 3, 4, 9, 1][..], burst));
+        assert_eq!(requests.next_timeout(), Some(now + TICK));
+        assert!(take(&mut requests, now + TICK / 2).is_empty());
+        assert_eq!(take(&mut requests, now + TICK).len(), usize::try_from(PER_TICK).unwrap());
+        assert_eq!(take(&mut requests, now + 1000 * TICK).len(), 4 * 80 + 1 - burst - 4);
+        assert_eq!((requests.next_timeout(), requests.dropped()), (None, 0));
+        assert!(requests.by_host.is_empty() && requests.turns.is_empty());
+    }
+
+    #[test]
+    fn hosts_with_many_requests_leave_places_to_others() {
+        let mut requests = Requests::default();
+        for transaction in 0..300 {
+            (1..=254).for_each(|host| requests.add(request(host, transaction)));
+        }
+        assert!(requests.count < PLACES - 2 * HOST_SHARE, "{}", requests.count);
+        let dropped = requests.dropped();
+        requests.add(request(255, 0));
+        assert_eq!(requests.dropped(), dropped, "a newcomer has a place");
+        let mut alone = Requests::default();
+        (0..300).for_each(|transaction| alone.add(request(1, transaction)));
+        assert_eq!(alone.count, 113, "an eighth of the places that are free");
+    }
+
+    #[test]
+    fn a_waiting_request_is_not_queued_twice() {
+        let mut requests = Requests::default();
+        (0..3).for_each(|_| requests.add(request(1, 7)));
+        requests.add(request(2, 7));
+        assert_eq!((requests.count, requests.dropped()), (2, 2));
+    }
+
+    #[test]
+    fn loopback_addresses_of_other_programs_are_one_host() {
+        let from = |last, is_member| Received {
+            from: SocketAddr::from(([127, 0, 0, last], 4791)),
+            is_member,
+            ..request(1, last.into())
+        };
+        assert_eq!(from(1, false).host(), from(2, false).host());
+        assert_ne!(from(1, true).host(), from(2, true).host());
+    }
+}
