@@ -394,8 +394,8 @@ impl NodeBuilder {
     /// Gives the node an identity. It then has sessions only with peers that prove a name to it, and proves its own name to
     /// them. It needs [`NodeBuilder::trust`]. See [`identity`](crate::identity) for an example.
     ///
-    /// Unfinished, so a node with an identity also needs [`NodeBuilder::allow_unauthenticated`] to listen on addresses other
-    /// than loopback.
+    /// Such a node may listen on any address. If it accepts [`Level::None`](crate::identity::Level::None), it needs
+    /// [`NodeBuilder::allow_unauthenticated`] for addresses other than loopback.
     #[cfg(feature = "identity")]
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity.identity = Some(Source::Given(identity));
@@ -486,7 +486,7 @@ impl NodeBuilder {
     }
 
     /// Allows listening on addresses other than loopback, although peers are not authenticated. The default is
-    /// `false`.
+    /// `false`. A node with an identity needs it only if it accepts sessions without one.
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
         self.options = self.options.allow_unauthenticated(allow);
         self

@@ -36,8 +36,8 @@ pub enum StartError {
     #[error("cannot use the policy of the node: {0}; `trunkctl policy check` lists its rules")]
     BadPolicy(PolicyFileError),
     /// Other hosts can reach this address, peers are not authenticated, and
-    /// [`crate::NodeBuilder::allow_unauthenticated`] was not called. An identity does not replace that call
-    /// yet.
+    /// [`crate::NodeBuilder::allow_unauthenticated`] was not called. A node with an identity needs it only if it accepts
+    /// sessions without one.
     #[error("{}", Transport::NotLoopback(*.0))]
     NotLoopback(SocketAddr),
     /// [`crate::ProviderChoice::Require`] was requested, and no NIC is usable.

@@ -86,7 +86,7 @@ impl NodeOptions {
         }
         let open = self.listens_on().into_iter().find(|address| !address.ip().to_canonical().is_loopback());
         match open {
-            Some(address) if !self.allow_unauthenticated => Err(StartError::NotLoopback(address)),
+            Some(address) if !self.may_leave_host() => Err(StartError::NotLoopback(address)),
             _ => Ok(()),
         }
     }

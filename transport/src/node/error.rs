@@ -79,9 +79,9 @@ pub enum StartError {
     /// An address can be reached by other hosts, and peers are not authenticated. The node must allow that
     /// explicitly.
     #[error(
-        "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; listen on \
-         a loopback address, or allow it: `allow_unauthenticated(true)` where the program builds its node, or \
-         --allow-unauthenticated if the program has that flag"
+        "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; give the node an \
+         identity, listen on a loopback address, or allow it: `allow_unauthenticated(true)` where the program builds its \
+         node, or --allow-unauthenticated if the program has that flag"
     )]
     NotLoopback(SocketAddr),
     /// Provider `require` was requested, and there is no NIC.

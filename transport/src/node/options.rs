@@ -214,6 +214,11 @@ impl NodeOptions {
         Levels::None
     }
 
+    /// Returns true if other hosts may reach the node: all of its sessions are encrypted, or the program allows others.
+    pub(crate) fn may_leave_host(&self) -> bool {
+        self.allow_unauthenticated || self.levels() == Levels::Encrypted
+    }
+
     /// Adds an address to listen on; port 0 takes a free port. A node without any listening address is a
     /// client. It listens for the dial-back on a free port, at its NIC's address or, on the software device,
     /// at a separate loopback address.
@@ -524,7 +529,8 @@ impl NodeOptions {
         self
     }
 
-    /// Allows listening on other than loopback addresses although peers are not authenticated.
+    /// Allows listening on other than loopback addresses although peers are not authenticated. A node whose sessions are all
+    /// encrypted does not need it.
     #[must_use]
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
         self.allow_unauthenticated = allow;

@@ -32,7 +32,7 @@ pub(super) struct Wish<'a> {
     pub(super) listen: &'a [SocketAddr],
     /// Address on which a client listens for the dial-back, if a device has that address.
     pub(super) client: ClientAddress,
-    pub(super) allow_unauthenticated: bool,
+    pub(super) may_leave_host: bool,
     /// Requested feature that only the software device has.
     pub(super) software_only: Option<&'static str>,
 }
@@ -211,7 +211,7 @@ fn client(
     let loopback = ips.iter().copied().find(IpAddr::is_loopback);
     let routable = ips.iter().copied().find(|ip| !ip.is_loopback());
     match (routable, loopback) {
-        (Some(ip), _) if wish.allow_unauthenticated => Ok((ip, "has for a client the address")),
+        (Some(ip), _) if wish.may_leave_host => Ok((ip, "has for a client the address")),
         _ if wish.gid_index.is_none() && state.holds.contains(&drawn) => {
             Ok((drawn, "serves loopback addresses, for a client"))
         }

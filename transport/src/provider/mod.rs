@@ -61,7 +61,7 @@ fn open_from(
         gid_index: options.nic.gid_index,
         listen,
         client,
-        allow_unauthenticated: options.allow_unauthenticated,
+        may_leave_host: options.may_leave_host(),
         software_only: software_only(options),
     };
     let mut opened = Vec::new();
@@ -175,7 +175,7 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
 /// 127.0.0.1. A host without IPv4 has ::1 only.
 fn client_address(options: &NodeOptions) -> ClientAddress {
     if let Some(&first) = options.software().addresses.first()
-        && (first.is_loopback() || options.allow_unauthenticated)
+        && (first.is_loopback() || options.may_leave_host())
     {
         return ClientAddress::Named(first);
     }

@@ -99,8 +99,8 @@ pub enum NoNic {
     /// The device's address is reachable from other hosts, and peers are not authenticated.
     #[error(
         "the address {address} of the RDMA device {device} can be reached by other hosts, and peers are not \
-         authenticated: call `allow_unauthenticated(true)` where the program builds its node, or pass \
-         --allow-unauthenticated if it has that flag"
+         authenticated: give the node an identity, call `allow_unauthenticated(true)` where the program builds it, \
+         or pass --allow-unauthenticated if it has that flag"
     )]
     NotLoopback {
         /// Name of the device.

@@ -59,7 +59,7 @@ fn decide(ask: &Ask<'_>, nics: Result<Vec<Nic>, NoNic>) -> Choice {
         gid_index: ask.gid_index,
         listen: &listen,
         client: ask.named.map_or(ClientAddress::Drawn(ip(DRAWN)), |text| ClientAddress::Named(ip(text))),
-        allow_unauthenticated: ask.allow,
+        may_leave_host: ask.allow,
         software_only: ask.software_only,
     };
     choose(&wish, || nics)
@@ -213,7 +213,7 @@ fn without_support_or_with_wishes_of_software_only_nobody_is_asked() {
             gid_index: None,
             listen: &listen,
             client: ClientAddress::Drawn(ip(DRAWN)),
-            allow_unauthenticated: true,
+            may_leave_host: true,
             software_only: ask.software_only,
         };
         let choice = choose(&wish, || panic!("NICs were looked for"));

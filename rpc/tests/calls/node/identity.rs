@@ -163,6 +163,16 @@ fn client_of(node: &Node, target: impl Into<Target>) -> NamedClient {
 }
 
 #[test]
+fn only_a_node_that_encrypts_everything_may_be_reached_by_other_hosts_unasked() {
+    let root = authority("root");
+    let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
+    let error = builder().accept(Level::None).start().unwrap_err();
+    assert!(matches!(error, StartError::NotLoopback(_)), "{error}");
+    // Other programs may have the port at some address of this host.
+    assert!(!matches!(builder().start(), Err(StartError::NotLoopback(_))));
+}
+
+#[test]
 fn handlers_and_authorizers_see_the_proven_name() {
     let root = authority("root");
     let by_name = |call: &IncomingCall<'_>| match (call.method(), call.peer().name()) {
