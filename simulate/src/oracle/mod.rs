@@ -87,6 +87,7 @@
 //! | rule | violated when |
 //! |---|---|
 //! | a nonce is used once | a key seals two frames, two pieces of large messages, or one of each, with one nonce; checked in programs with deliberate faults |
+//! | what was changed is refused | a changed, swapped or repeated packet of a session does not end it, the two nodes give other causes than expected, or no call succeeds afterwards (`run/tampering.rs`) |
 //!
 //! # Calm
 //! | rule | violated when |
