@@ -125,6 +125,7 @@ kinds! {
     PeerHoardedCredit "peer kept all credit that it got" true,
     PeerReadBeside "peer READ beside what was announced to it" true,
     RestartClaimed "restart claimed at the address of a live session" true,
+    PathTampered "sealed packet changed on its path" true,
     StrangersCrowded "many sessions begun by one stranger" true,
     HostCrowded "session refused to a host that has its share" true,
     DeviceRemoved "device removed" true,

@@ -1,5 +1,7 @@
 //! The deliberate faults built into the code, each of which a campaign must catch.
 
+use trunkline_machine::mutants::Sealed;
+
 /// Maximum number of runs until a fault is caught.
 pub(crate) const MOST_RUNS: u64 = 500;
 
@@ -52,6 +54,8 @@ mutants! {
     unproven_sessions_have_no_bound "identity: a host may begin any number of handshakes",
     restart_needs_no_name "identity: a request with a proved address ends the session of a peer that has proved its name",
     names_are_not_compared "identity: calls go to a server that has proved another name than their channel expects",
+    seal_counter_restarts "sealing: the count in a lane's nonces has one byte, so it restarts after 256 frames",
+    phase_is_skipped "sealing: a lane's sender flips PHASE and keeps its key",
     both_sides_are_clients "identity: both nodes begin the handshake as TLS clients",
     second_session_is_dialed "duplicate dial: a session is dialed while another is being made",
     removal_is_ignored "removal: a node goes on with a device that is gone",
@@ -146,6 +150,14 @@ pub(crate) fn choose(name: Option<&str>) {
     trunkline_machine::mutants::choose(name);
     #[cfg(not(feature = "mutants"))]
     let _ = name;
+}
+
+/// Returns the uses of keys in this thread since the last call, in a program with deliberate faults.
+pub(crate) fn take_sealed() -> Vec<Sealed> {
+    #[cfg(feature = "mutants")]
+    return trunkline_machine::mutants::take_sealed();
+    #[cfg(not(feature = "mutants"))]
+    Vec::new()
 }
 
 /// Returns true if this program was built with deliberate faults.

@@ -8,6 +8,7 @@ mod attacker;
 mod forged;
 mod sent_frames;
 pub(crate) mod strangers;
+pub(crate) mod tampering;
 
 use crate::coverage::{Coverage, EventKind};
 use crate::trace::{Pen, Since};
@@ -20,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use strangers::{Request, Strangers};
+use tampering::Tamperer;
 use trunkline_machine::Runtime;
 use trunkline_roce::wire::Bth;
 use trunkline_softrdma::link::Datagram;
@@ -61,6 +63,8 @@ struct NetworkState {
     strangers: Strangers,
     /// Changes to frames of nodes that break the rules, by node address.
     hostile: BTreeMap<IpAddr, HostilePeer>,
+    /// Host on the path between two nodes.
+    tamperer: Option<Tamperer>,
     /// Rules for the frames that nodes have sent.
     frames: SentFrames,
     sent: u64,
@@ -100,6 +104,7 @@ impl Network {
             attacker: Attacker::new(seed ^ 0x666f_7267),
             strangers: Strangers::default(),
             hostile: BTreeMap::new(),
+            tamperer: None,
             frames: SentFrames::default(),
             sent: 0,
             coverage: Arc::clone(coverage),
@@ -141,6 +146,16 @@ impl Network {
     /// Makes the node at this address break the rules from now on.
     pub(crate) fn corrupt(&self, address: IpAddr, hostility: Hostility, seed: u64) {
         self.wire.lock().hostile.insert(address, HostilePeer::new(hostility, Random(seed)));
+    }
+
+    /// Puts a host on the path between two nodes, or removes it.
+    pub(crate) fn set_tamperer(&self, tamperer: Option<Tamperer>) {
+        self.wire.lock().tamperer = tamperer;
+    }
+
+    /// Lets `act` use the host on the path; `None` if there is none.
+    pub(crate) fn with_tamperer<T>(&self, act: impl FnOnce(&mut Tamperer) -> T) -> Option<T> {
+        self.wire.lock().tamperer.as_mut().map(act)
     }
 
     /// Forges a packet of a session, which the attacker sends at that time. Does nothing if it has observed
@@ -239,10 +254,21 @@ impl NetworkState {
             self.coverage.count(EventKind::CookieReturned);
             self.launch(now, now, &answer);
         }
-        self.sent += 1;
         self.attacker.observe(&datagram);
         let hash = u64::from(crc32fast::hash(datagram.bytes));
         self.checksum = self.checksum.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash ^ now.0;
+        let replaced = self.tamperer.as_mut().and_then(|host| host.pass(&datagram));
+        let Some(replaced) = replaced else { return self.carry(now, datagram) };
+        self.tell(now, &datagram, format_args!("held or changed on its path"));
+        for bytes in &replaced {
+            self.carry(now, Datagram { bytes, ..datagram });
+        }
+    }
+
+    /// Puts a datagram in transit, unless it is lost.
+    fn carry(&mut self, now: Time, datagram: Datagram<'_>) {
+        let (from, to) = (datagram.source.ip(), datagram.destination.ip());
+        self.sent += 1;
         if self.cut.contains(&(from.min(to), from.max(to))) {
             self.coverage.count(EventKind::PacketCut);
             return self.tell(now, &datagram, format_args!("cut off by a partition"));

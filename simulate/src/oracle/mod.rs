@@ -83,6 +83,12 @@
 //! | hostility harms only the hostile | next to a peer that breaks the session protocol an honest call fails or is late, the peer's session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
 //! | no packet is diverted or amplified | a packet goes to a forger's port (`network/attacker.rs`), or an address gets more bytes than were sent in its name (`network/strangers.rs`) |
 //!
+//! # Sealing
+//! | rule | violated when |
+//! |---|---|
+//! | a nonce is used once | a key seals two frames, two pieces of large messages, or one of each, with one nonce; checked in programs with deliberate faults |
+//! | what was changed is refused | a changed, swapped or repeated packet of a session does not end it, the two nodes give other causes than expected, or no call succeeds afterwards (`run/tampering.rs`) |
+//!
 //! # Calm
 //! | rule | violated when |
 //! |---|---|
@@ -93,10 +99,12 @@ pub(crate) mod credits;
 use crate::coverage::{Coverage, EventKind};
 use crate::trace::{Pen, Since};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline::{Bytes, Code, Context, Origin, Reason, Status};
+use trunkline_machine::mutants::Sealed;
 use trunkline_verbs::{Time, VirtualClock};
 
 /// Gaps in the workload or the oracle, with reasons.
@@ -205,6 +213,21 @@ enum Ended {
     GivenUp,
 }
 
+/// Use of a key and a nonce.
+#[derive(Debug, Clone, Copy)]
+struct SealUse {
+    sealed: Sealed,
+    process: u64,
+    at: Time,
+}
+
+impl fmt::Display for SealUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sealed: Sealed { what, number, .. }, process, at } = *self;
+        write!(f, "{what}, number {number}, sealed by process {process} at {}", Since(at))
+    }
+}
+
 #[derive(Debug, Default)]
 struct OracleState {
     calls: BTreeMap<u64, Call>,
@@ -227,6 +250,8 @@ struct OracleState {
     draining: BTreeSet<u64>,
     /// Servers at which a client's last call met a session with an ended process.
     stale: BTreeSet<(u64, SocketAddr)>,
+    /// Uses of keys, by fingerprint and nonce.
+    sealed: BTreeMap<([u8; 16], [u8; 12]), SealUse>,
     /// Total time for which machines were stopped. It extends the time limits of the rules.
     allowance: Duration,
     broken: Option<Broken>,
@@ -661,6 +686,17 @@ impl Oracle {
     /// Returns the number of calls that have not ended.
     pub(crate) fn open(&self) -> usize {
         self.lock().open.len()
+    }
+
+    /// Records uses of keys by a process.
+    pub(crate) fn sealed(&self, process: u64, all: Vec<Sealed>) {
+        for sealed in all {
+            let this = SealUse { sealed, process, at: self.clock.now() };
+            let earlier = self.lock().sealed.insert((sealed.key, sealed.nonce), this);
+            if let Some(earlier) = earlier {
+                self.fail(format!("a key and a nonce are used twice: {earlier}; and {this}"));
+            }
+        }
     }
 
     /// Records a violation. Only the first one is kept.

@@ -35,6 +35,7 @@ mod renamed;
 mod replicas;
 mod rings;
 mod room;
+mod tampering;
 
 /// Time limit of each attempt to reach a node.
 const TRY: Duration = Duration::from_millis(500);
@@ -90,6 +91,7 @@ const PHASES: &[Phase] = &[
         |plan| plan.has_identities,
         Run::a_neighbour_claims_a_restart,
     ),
+    Phase::of_some("a host on the path tampers", |plan| plan.has_identities, Run::one_tampers),
     Phase::of_some("a server is renamed", |plan| plan.has_identities, Run::a_server_is_renamed),
     Phase::of_all("requests to a stopped node", Run::some_never_leave),
     Phase::of_all("one node dies", Run::one_dies),

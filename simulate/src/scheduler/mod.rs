@@ -8,6 +8,7 @@
 pub(crate) mod tasks;
 pub(crate) mod timers;
 
+use crate::campaign::mutants;
 use crate::coverage::{Coverage, EventKind};
 use crate::network::Network;
 use crate::oracle::Oracle;
@@ -462,6 +463,7 @@ impl Scheduler {
         self.trace.enter(self.now, &slot.name);
         let lines = self.trace.lines();
         let turn = slot.machine.turn();
+        self.oracle.sealed(slot.process, mutants::take_sealed());
         let took =
             self.random.u64(100..TURN_NS) + u64::try_from(self.clock.charged().as_nanos()).unwrap_or(0);
         slot.busy_until = self.now.plus_ns(took);

@@ -5,6 +5,8 @@
 //! is left in the program. With the feature, one fault at a time can be switched on for the thread that runs
 //! the simulation, so that a single build serves all of them.
 //!
+//! The feature has a record of nonces, too, since the wire does not show whether a key seals twice with one.
+//!
 //! ```
 //! # use trunkline_machine::mutant;
 //! # let mut queue = vec![1];
@@ -18,12 +20,42 @@
 std::thread_local! {
     /// The fault that is on in this thread.
     static CHOSEN: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
+    /// Uses of keys in this thread, until [`take_sealed`].
+    static SEALED: std::cell::RefCell<Vec<Sealed>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Use of a key and a nonce to seal something.
+#[derive(Debug, Clone, Copy)]
+pub struct Sealed {
+    /// Fingerprint of the key.
+    pub key: [u8; 16],
+    /// Nonce.
+    pub nonce: [u8; 12],
+    /// Kind of thing that was sealed.
+    pub what: &'static str,
+    /// Its number.
+    pub number: u64,
 }
 
 /// Switches a fault on for this thread, and all others off; `None` switches all off.
 #[cfg(feature = "mutants")]
 pub fn choose(name: Option<&str>) {
     CHOSEN.set(name.map(str::to_owned));
+}
+
+/// Records a use of a key. Without the feature `mutants` of this crate, nothing is computed or recorded.
+#[inline(always)]
+pub fn record_sealed(sealed: impl FnOnce() -> Sealed) {
+    #[cfg(feature = "mutants")]
+    SEALED.with_borrow_mut(|all| all.push(sealed()));
+    #[cfg(not(feature = "mutants"))]
+    let _ = sealed;
+}
+
+/// Returns the uses of keys in this thread since the last call.
+#[cfg(feature = "mutants")]
+pub fn take_sealed() -> Vec<Sealed> {
+    SEALED.take()
 }
 
 /// Returns true if the fault of this name is switched on: `mutant!(name)`. Constant `false` without the

@@ -10,6 +10,7 @@ use ring::digest;
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_machine::mutant;
 use zeroize::Zeroize;
 
 /// Label of the TLS exporter.
@@ -238,6 +239,7 @@ impl LaneKeys {
     /// Returns the nonce of a frame. `count` is the number of frames before it in the lane, in all phases.
     pub(crate) fn nonce(&self, count: u64) -> [u8; NONCE] {
         let mut nonce = self.iv;
+        let count = if mutant!(seal_counter_restarts) { count & 0xff } else { count };
         for (byte, count) in nonce[NONCE - 8..].iter_mut().zip(count.to_be_bytes()) {
             *byte ^= count;
         }

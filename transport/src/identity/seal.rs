@@ -14,8 +14,10 @@
 
 use super::keys::{Aead, LaneKeys, LaneSecret, LaneSecrets};
 use crate::wire::frame::{FrameError, HEADER, WORD, flags};
-use ring::aead::{Aad, LessSafeKey, Nonce};
+use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 use std::time::Duration;
+use trunkline_machine::mutant;
+use trunkline_machine::mutants::{Sealed, record_sealed};
 use trunkline_verbs::Time;
 
 /// Size of a tag, in bytes.
@@ -59,7 +61,10 @@ impl ContentSeal {
 
     /// Seals the next piece, and appends its tag.
     pub(crate) fn seal(&mut self, piece: &mut Vec<u8>) {
+        let number = self.pieces;
         let nonce = self.next();
+        record(&self.aead, nonce, "piece of a large message", number);
+        let nonce = Nonce::assume_unique_for_key(nonce);
         let sealed = self.aead.seal_in_place_append_tag(nonce, Aad::empty(), piece);
         sealed.expect("a piece is short enough for the AEAD");
     }
@@ -69,19 +74,29 @@ impl ContentSeal {
     /// # Errors
     /// When it is not the piece that the peer has sealed.
     pub(crate) fn open(&mut self, bytes: &mut [u8], from: usize) -> Result<(), FrameError> {
-        let nonce = self.next();
+        let nonce = Nonce::assume_unique_for_key(self.next());
         let opened = self.aead.open_within(nonce, Aad::empty(), bytes, from..);
         opened.map(drop).map_err(|_| {
             FrameError::Broken("piece of a large message that does not open: it was changed on its way")
         })
     }
 
-    fn next(&mut self) -> Nonce {
-        let mut nonce = [0; 12];
+    fn next(&mut self) -> [u8; NONCE_LEN] {
+        let mut nonce = [0; NONCE_LEN];
         nonce[4..].copy_from_slice(&self.pieces.to_be_bytes());
         self.pieces += 1;
-        Nonce::assume_unique_for_key(nonce)
+        nonce
     }
+}
+
+/// Tells the simulation that a key seals with a nonce. The fingerprint of a key is the tag of an empty message.
+#[inline(always)]
+fn record(key: &LessSafeKey, nonce: [u8; NONCE_LEN], what: &'static str, number: u64) {
+    record_sealed(|| {
+        let zero = Nonce::assume_unique_for_key([0; NONCE_LEN]);
+        let tag = key.seal_in_place_separate_tag(zero, Aad::empty(), &mut []).expect("it is short enough");
+        Sealed { key: *tag.as_ref().first_chunk().expect("a tag"), nonce, what, number }
+    });
 }
 
 /// Frames and time after which a lane's sender changes to the next phase. AES-GCM keeps its margin up to 2^23 frames of the
@@ -171,7 +186,9 @@ impl LaneSeal {
         if *phase {
             header[1] |= flags::PHASE;
         }
-        let nonce = Nonce::assume_unique_for_key(keys.nonce(*count));
+        let nonce = keys.nonce(*count);
+        record(keys.aead(), nonce, "frame of a lane", *count);
+        let nonce = Nonce::assume_unique_for_key(nonce);
         let sealed = keys.aead().seal_in_place_separate_tag(nonce, Aad::from(&*header), sealed);
         *tag = *sealed.expect("a frame is short enough for the AEAD").as_ref().first_chunk().expect("a tag");
         *count += 1;
@@ -181,6 +198,10 @@ impl LaneSeal {
     /// Seals the frames that follow with the next key.
     fn next_phase(&mut self, now: Time) {
         (self.in_phase, self.since) = (0, now);
+        if mutant!(phase_is_skipped) {
+            self.seals.phase = !self.seals.phase;
+            return;
+        }
         let (secret, phase) = (self.seals.secret.next(), !self.seals.phase);
         self.seals.replace(secret, phase);
     }

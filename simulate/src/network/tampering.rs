@@ -1,0 +1,223 @@
+//! A host on the path between two nodes, which changes what one sends to the other.
+//!
+//! The host makes correct packets: their positions are those of the packets that they replace, and their ICRCs are
+//! recomputed. It keeps earlier payloads of each lane to put them in the place of others.
+
+use super::forged::packet_of;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use trunkline_roce::wire::{Bth, IpUdp, Operation, Packet, icrc, pad_for};
+use trunkline_softrdma::link::Datagram;
+
+/// Kind of a frame that is not sealed.
+const HANDSHAKE: u8 = 0x05;
+/// Size of a frame's header, which is sent in clear, in bytes.
+const HEADER: usize = 8;
+
+/// A change that the host makes once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tampering {
+    /// Flips a bit of a frame.
+    FlipBit,
+    /// Cuts the end of a frame.
+    Cut,
+    /// Swaps two frames of a lane.
+    Swap,
+    /// Puts an earlier frame of the lane in the place of another.
+    Repeat,
+    /// Puts a frame of another lane in the place of one.
+    OtherLane,
+    /// Puts a frame of the lane in the other direction in the place of one.
+    Reflect,
+    /// Puts a frame of an ended session in the place of one.
+    OtherSession,
+    /// Flips a bit of a large message.
+    FlipBitOfLarge,
+    /// Swaps two packets of a large message.
+    SwapInLarge,
+    /// Puts the same packet of an earlier large message in the place of one.
+    OtherLarge,
+}
+
+impl Tampering {
+    /// All changes.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::FlipBit,
+        Self::Cut,
+        Self::Swap,
+        Self::Repeat,
+        Self::OtherLane,
+        Self::Reflect,
+        Self::OtherSession,
+        Self::FlipBitOfLarge,
+        Self::SwapInLarge,
+        Self::OtherLarge,
+    ];
+
+    /// Returns true if it changes READ responses instead of frames.
+    pub(crate) fn is_of_large(self) -> bool {
+        matches!(self, Self::FlipBitOfLarge | Self::SwapInLarge | Self::OtherLarge)
+    }
+}
+
+/// Sender, receiver, destination QP and SRQ. An SRQ of 0 stands for none.
+type Flow = (IpAddr, IpAddr, u32, u32);
+
+/// Host on the path from one node to another.
+#[derive(Debug)]
+pub(crate) struct Tamperer {
+    sender: IpAddr,
+    receiver: IpAddr,
+    random: fastrand::Rng,
+    /// Last frame of each lane.
+    frames: BTreeMap<Flow, Vec<u8>>,
+    /// A frame of a session that has ended.
+    of_ended: Option<Vec<u8>>,
+    /// First READ response.
+    response: Option<Vec<u8>>,
+    /// Change to make, until it is made.
+    next: Option<Tampering>,
+    /// First packet of two to swap: its flow and its datagram.
+    held: Option<(Flow, Vec<u8>)>,
+}
+
+impl Tamperer {
+    /// Creates a host that changes nothing yet.
+    pub(crate) fn new(sender: IpAddr, receiver: IpAddr, seed: u64) -> Self {
+        Self {
+            sender,
+            receiver,
+            random: fastrand::Rng::with_seed(seed),
+            frames: BTreeMap::new(),
+            of_ended: None,
+            response: None,
+            next: None,
+            held: None,
+        }
+    }
+
+    /// Keeps a frame as one of an ended session, and forgets the others.
+    pub(crate) fn session_ended(&mut self) {
+        let last = self.frames.iter().find(|(flow, _)| (flow.0, flow.1) == (self.sender, self.receiver));
+        self.of_ended = last.map(|(_, frame)| frame.clone());
+        self.frames.clear();
+    }
+
+    /// Makes this change to the next packet for which it is possible.
+    pub(crate) fn change(&mut self, tampering: Tampering) {
+        self.next = Some(tampering);
+    }
+
+    /// Returns true if all changes were made.
+    pub(crate) fn is_done(&self) -> bool {
+        self.next.is_none() && self.held.is_none()
+    }
+
+    /// Returns the datagrams that go on in place of this one; `None` for the same.
+    pub(crate) fn pass(&mut self, datagram: &Datagram<'_>) -> Option<Vec<Vec<u8>>> {
+        let packet = Packet::parse(packet_of(datagram.bytes)?).ok()?;
+        let ends = (datagram.source.ip(), datagram.destination.ip());
+        let is_forth = ends == (self.sender, self.receiver);
+        if !is_forth && ends != (self.receiver, self.sender) || packet.deth.is_some() {
+            return None;
+        }
+        let srq = packet.xrceth.map_or(0, |(_, srq)| srq.get());
+        let flow = (ends.0, ends.1, packet.bth.destination.get(), srq);
+        let operation = packet.bth.opcode.operation();
+        let is_frame = operation == Operation::SEND_ONLY
+            && packet.payload.len() > HEADER
+            && packet.payload[0] != HANDSHAKE;
+        let is_response = [
+            Operation::READ_RESPONSE_FIRST,
+            Operation::READ_RESPONSE_MIDDLE,
+            Operation::READ_RESPONSE_LAST,
+            Operation::READ_RESPONSE_ONLY,
+        ]
+        .contains(&operation)
+            && packet.payload.len() > HEADER;
+        let changed =
+            self.next.filter(|next| is_forth && if next.is_of_large() { is_response } else { is_frame });
+        let changed = changed.and_then(|tampering| self.changed(tampering, flow, &packet, datagram));
+        if is_frame {
+            self.frames.insert(flow, packet.payload.to_vec());
+        }
+        if is_response && is_forth && self.response.is_none() {
+            self.response = Some(packet.payload.to_vec());
+        }
+        changed
+    }
+
+    fn changed(
+        &mut self,
+        tampering: Tampering,
+        flow: Flow,
+        packet: &Packet<'_>,
+        datagram: &Datagram<'_>,
+    ) -> Option<Vec<Vec<u8>>> {
+        let same_size = |payload: &Vec<u8>| payload.len() == packet.payload.len();
+        let payload = match tampering {
+            Tampering::FlipBit | Tampering::FlipBitOfLarge => {
+                let mut payload = packet.payload.to_vec();
+                // With another kind in its header, the frame may be one that is never sealed.
+                let from = if tampering == Tampering::FlipBit { HEADER } else { 0 };
+                payload[self.random.usize(from..packet.payload.len())] ^= 1 << self.random.u8(..8);
+                Some(payload)
+            }
+            Tampering::Cut => {
+                let length = self.random.usize(HEADER..packet.payload.len());
+                Some(packet.payload[..length].to_vec())
+            }
+            Tampering::Repeat => self.frames.get(&flow).cloned(),
+            Tampering::OtherLane => {
+                let mut others = self.frames.iter().filter(|(other, _)| **other != flow);
+                let other = others.find(|(other, _)| (other.0, other.1) == (flow.0, flow.1));
+                other.map(|(_, frame)| frame.clone())
+            }
+            Tampering::Reflect => {
+                let mut others = self.frames.iter();
+                others.find(|(other, _)| other.0 == flow.1).map(|(_, frame)| frame.clone())
+            }
+            Tampering::OtherSession => self.of_ended.take(),
+            Tampering::OtherLarge => self.response.clone().filter(same_size),
+            Tampering::Swap | Tampering::SwapInLarge => return self.swapped(flow, packet, datagram),
+        };
+        let payload = payload.filter(|payload| payload != packet.payload)?;
+        self.next = None;
+        Some(vec![with_payload(packet, &payload, datagram)])
+    }
+
+    /// Holds the first of two packets of a flow, and swaps their payloads.
+    fn swapped(&mut self, flow: Flow, packet: &Packet<'_>, datagram: &Datagram<'_>) -> Option<Vec<Vec<u8>>> {
+        let Some((held_flow, held)) = self.held.take() else {
+            self.held = Some((flow, datagram.bytes.to_vec()));
+            return Some(Vec::new());
+        };
+        if held_flow != flow {
+            self.held = Some((held_flow, held));
+            return None;
+        }
+        let first = packet_of(&held).and_then(|body| Packet::parse(body).ok())?;
+        let is_next = |first: &Bth, second: &Bth| {
+            first.opcode == second.opcode && second.psn.get() == (first.psn.get() + 1) & 0xff_ffff
+        };
+        if !is_next(&first.bth, &packet.bth) {
+            // The packet was sent again, or another kind of packet follows.
+            return Some(vec![held, datagram.bytes.to_vec()]);
+        }
+        self.next = None;
+        Some(vec![
+            with_payload(&first, packet.payload, datagram),
+            with_payload(packet, first.payload, datagram),
+        ])
+    }
+}
+
+/// Returns a datagram with another payload and a correct ICRC.
+fn with_payload(packet: &Packet<'_>, payload: &[u8], datagram: &Datagram<'_>) -> Vec<u8> {
+    let mut changed = Packet { payload, ..*packet };
+    changed.bth.pad = pad_for(payload.len());
+    let mut out = Vec::new();
+    changed.emit(&mut out);
+    icrc::append(&IpUdp::new(datagram.source, datagram.destination), &mut out);
+    out
+}
