@@ -41,6 +41,7 @@ mod node {
     mod paths;
     mod ports;
     mod runtimes;
+    mod sealed;
     mod signals;
     mod stopped;
     mod stuck;
