@@ -13,6 +13,7 @@ use crate::scenario::fair;
 use crate::scenario::mixed::Mixed;
 use crate::scenario::rest::{IdleNodes, Rest};
 use crate::scenario::scale::Scale;
+use crate::scenario::sealed::Sealed;
 use crate::scenario::shared::Shared;
 use crate::scenario::streams::Streams;
 use crate::scenario::{Output, Sweep, rate};
@@ -48,6 +49,7 @@ use std::path::PathBuf;
 ///   trunkline-bench burst --calls 200000            200,000 calls at once: successes, time and memory
 ///   trunkline-bench streams                         items of streams next to calls; open streams, a large upload
 ///   trunkline-bench shared --pin off --neighbours 2 beside two busy loops; --quota 0.5 is half a core for each side
+///   trunkline-bench sealed                          encrypted sessions next to sessions without encryption
 ///   trunkline-bench rest                            CPU time of idle and nearly idle clients and servers
 ///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
 ///   trunkline-bench latency --size 0..1M --html out.html   the results as a page with plots
@@ -101,6 +103,8 @@ pub(crate) enum Command {
     /// Measures between the nodes of several hosts.
     Run(Orders),
     Report(Files),
+    /// Calls in encrypted sessions next to the same calls without encryption.
+    Sealed(Sealed),
     /// Calls beside busy loops or within a CPU quota, next to tonic and tarpc.
     Shared(Shared),
     /// CPU time, context switches and memory at low rates of calls and with idle sessions, next to tonic and tarpc.
@@ -213,7 +217,7 @@ impl SideBySide {
             peers_program: self.peers_program.clone(),
             output: Output::default(),
             html: None,
-            nodes: Nodes { pollers: 1, peer_address: None, address: None },
+            nodes: Nodes::PLAIN,
         }
     }
 }

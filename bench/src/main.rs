@@ -26,7 +26,7 @@ use clap::Parser;
 use cli::{Cli, Command};
 use results::{compare, html};
 use scenario::point::Measure;
-use scenario::{across, burst, fair, mixed, rest, run, scale, shared, side_by_side, streams};
+use scenario::{across, burst, fair, mixed, rest, run, scale, sealed, shared, side_by_side, streams};
 use std::process::ExitCode;
 use trunkline_testkit::output;
 
@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         Some(Command::Streams(streams)) => streams::measure(streams),
         Some(Command::Compare(files)) => compare::compare(files),
         Some(Command::Report(files)) => html::report(files),
+        Some(Command::Sealed(sealed)) => sealed::measure(sealed),
         Some(Command::Shared(shared)) => shared::measure(shared),
         Some(Command::Rest(rest)) => rest::measure(rest),
         Some(Command::IdleNodes(nodes)) => nodes.run(),

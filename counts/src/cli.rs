@@ -11,7 +11,8 @@ use std::path::PathBuf;
 /// attributes them to layers by source file. Allocations, system calls and datagrams are counted in the same turns.
 /// Each number is per call: for the in-process link, for UDP sockets on the loopback interface and for shared memory,
 /// with 1 and with 32 calls under way, made by tasks on the client's poller. In process, it also counts handlers that await
-/// once, callers outside pollers that share a channel, two pollers per side, and the items of one stream in each direction.
+/// once, callers outside pollers that share a channel, two pollers per side, encrypted sessions, and the items of one stream in
+/// each direction.
 /// A run takes about two minutes. docs/performance.md explains what is counted and what is not.
 ///
 /// Examples:

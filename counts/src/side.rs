@@ -31,6 +31,12 @@ pub(crate) enum Shape {
     TwoPollers,
     /// Arguments and replies have 64 KiB.
     Large,
+    /// The nodes have identities, and their sessions are encrypted.
+    Encrypted,
+    /// The same with one call at a time.
+    EncryptedOne,
+    /// The same with arguments and replies of 64 KiB.
+    EncryptedLarge,
     /// A task of a poller reads a stream; counts are per item.
     ServerStream,
     /// A handler reads a stream; counts are per item.
@@ -58,11 +64,14 @@ impl Linked {
 }
 
 /// Further shapes, measured in process.
-pub(crate) const SHAPES: [Shape; 6] = [
+pub(crate) const SHAPES: [Shape; 9] = [
     Shape::Yielding,
     Shape::Channel,
     Shape::TwoPollers,
     Shape::Large,
+    Shape::Encrypted,
+    Shape::EncryptedOne,
+    Shape::EncryptedLarge,
     Shape::ServerStream,
     Shape::ClientStream,
 ];
@@ -76,6 +85,9 @@ impl Shape {
             Self::Channel => "channel",
             Self::TwoPollers => "two-pollers",
             Self::Large => "large",
+            Self::Encrypted => "encrypted",
+            Self::EncryptedOne => "encrypted-one",
+            Self::EncryptedLarge => "encrypted-large",
             Self::ServerStream => "server-stream",
             Self::ClientStream => "client-stream",
         }
@@ -86,12 +98,22 @@ impl Shape {
         matches!(self, Self::ServerStream | Self::ClientStream)
     }
 
+    /// Returns true if payloads have 64 KiB.
+    pub(crate) const fn is_large(self) -> bool {
+        matches!(self, Self::Large | Self::EncryptedLarge)
+    }
+
+    /// Returns true if the sessions are encrypted.
+    pub(crate) const fn is_encrypted(self) -> bool {
+        matches!(self, Self::Encrypted | Self::EncryptedOne | Self::EncryptedLarge)
+    }
+
     /// Returns the number of calls or streams under way when this shape is measured.
     pub(crate) const fn outstanding(self) -> u32 {
         match self {
-            Self::ServerStream | Self::ClientStream => 1,
-            Self::Large => 8,
-            Self::Plain | Self::Yielding | Self::Channel | Self::TwoPollers => 32,
+            Self::ServerStream | Self::ClientStream | Self::EncryptedOne => 1,
+            Self::Large | Self::EncryptedLarge => 8,
+            Self::Plain | Self::Yielding | Self::Channel | Self::TwoPollers | Self::Encrypted => 32,
         }
     }
 
@@ -99,15 +121,15 @@ impl Shape {
     /// thousands of items, and the count covers several windows. Large calls take valgrind long.
     pub(crate) const fn counted(self, calls: u64) -> u64 {
         match self {
-            Self::ServerStream | Self::ClientStream => calls * 8,
-            Self::Large => calls / 16,
-            Self::Plain | Self::Yielding | Self::Channel | Self::TwoPollers => calls,
+            _ if self.streams() => calls * 8,
+            _ if self.is_large() => calls / 16,
+            _ => calls,
         }
     }
 
     /// Returns the payload of an argument, a reply or an item, all bytes of which have the value [`FILL`].
     pub(crate) const fn payload(self) -> &'static [u8] {
-        if matches!(self, Self::Large) { &[FILL; 64 << 10] } else { &[FILL; PAYLOAD_BYTES] }
+        if self.is_large() { &[FILL; 64 << 10] } else { &[FILL; PAYLOAD_BYTES] }
     }
 
     /// Returns the number of pollers of each node.

@@ -37,7 +37,7 @@ import json, sys
 path, name = sys.argv[1:]
 point = json.load(open(path))
 peers = point.get("peers", {})
-in_rust = ["iceoryx2", "tarpc, TCP", "tarpc, Unix socket", "tonic, TCP", "tonic, Unix socket"]
+in_rust = ["iceoryx2", "tarpc, TCP", "tarpc, Unix socket", "tonic, TCP", "tonic, TLS", "tonic, Unix socket"]
 absent = [system for system in in_rust if not peers.get(system, {}).get("p50_ns", {}).get("median", 0) > 0]
 wrong = [system for system, figures in peers.items() if not all(spread["median"] > 0 for spread in figures.values())]
 for system, why in point.get("peers_skipped", {}).items():

@@ -11,6 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../../../transport/testkit/src/certificates.rs"]
+mod certificates;
 mod iceoryx_echo;
 #[path = "../../src/meter/mod.rs"]
 #[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
@@ -96,6 +98,8 @@ struct Exchange {
 enum System {
     /// gRPC by tonic over TCP.
     TonicTcp,
+    /// gRPC by tonic over TLS 1.3 with certificates on both sides.
+    TonicTls,
     /// gRPC by tonic over a Unix socket.
     TonicUnix,
     /// tarpc with bincode over TCP.
@@ -176,7 +180,7 @@ fn measure(mut exchange: Exchange) -> Result<(), String> {
     cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
     let address = &server.address;
     let sample = match exchange.system {
-        System::TonicTcp | System::TonicUnix => {
+        System::TonicTcp | System::TonicTls | System::TonicUnix => {
             tokio_side::measure(&exchange, tonic_echo::connect(&exchange, address))
         }
         System::TarpcTcp | System::TarpcUnix => {
@@ -194,7 +198,7 @@ fn rest(mut exchange: Exchange, rate: f64, sessions: u16) -> Result<(), String> 
     let (_folder, server) = start(&exchange)?;
     let address = &server.address;
     let usage = match exchange.system {
-        System::TonicTcp | System::TonicUnix => {
+        System::TonicTcp | System::TonicTls | System::TonicUnix => {
             tokio_side::rest(&exchange, server.process(), rate, sessions, || {
                 tonic_echo::connect(&exchange, address)
             })
@@ -225,7 +229,7 @@ fn print(result: &impl Serialize) -> Result<(), String> {
 
 fn serve(exchange: &Exchange) -> Result<(), String> {
     match exchange.system {
-        System::TonicTcp | System::TonicUnix => tonic_echo::serve(exchange),
+        System::TonicTcp | System::TonicTls | System::TonicUnix => tonic_echo::serve(exchange),
         System::TarpcTcp | System::TarpcUnix => tarpc_echo::serve(exchange),
         System::Iceoryx2 => iceoryx_echo::serve(exchange),
     }

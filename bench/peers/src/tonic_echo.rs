@@ -1,13 +1,17 @@
 //! gRPC by tonic: unary calls, with windows that hold the calls under way.
 
+use crate::certificates::certificate;
 use crate::tokio_side::{self, Caller};
 use crate::{Exchange, System, server};
 use bytes::Bytes;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Endpoint, Server, Uri};
+use tonic::transport::{
+    Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig, Uri,
+};
 use tonic::{Request, Response, Status};
 
 #[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub, reason = "generated")]
@@ -34,6 +38,15 @@ pub(crate) struct Message {
 
 struct Mirror;
 
+/// Address of the server, unless it has a Unix socket.
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Returns the identity of either side, and the root that both trust.
+fn identity() -> (Identity, Certificate) {
+    let [chain, key, root] = certificate(SERVER);
+    (Identity::from_pem(chain, key), Certificate::from_pem(root))
+}
+
 #[tonic::async_trait]
 impl Echo for Mirror {
     async fn call(&self, request: Request<Message>) -> Result<Response<Message>, Status> {
@@ -56,14 +69,18 @@ impl Caller for EchoClient<Channel> {
 /// Fails with the error of the operating system.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     let echo = EchoServer::new(Mirror).max_decoding_message_size(usize::MAX);
-    let router = Server::builder()
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOWS)
-        .add_service(echo);
+    let mut server = Server::builder();
+    if exchange.system == System::TonicTls {
+        let (identity, root) = identity();
+        let tls = ServerTlsConfig::new().identity(identity).client_ca_root(root);
+        server = server.tls_config(tls).map_err(|error| error.to_string())?;
+    }
+    let router =
+        server.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOWS).add_service(echo);
     tokio_side::serve(exchange, async {
         let named = |error: std::io::Error| error.to_string();
-        let served = if exchange.system == System::TonicTcp {
-            let listener = TcpListener::bind("127.0.0.1:0").await.map_err(named)?;
+        let served = if exchange.system != System::TonicUnix {
+            let listener = TcpListener::bind((SERVER, 0)).await.map_err(named)?;
             server::announce(&listener.local_addr().map_err(named)?.to_string())?;
             // `Server::tcp_nodelay` has no effect on incoming connections passed in.
             router.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await
@@ -82,13 +99,22 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// # Errors
 /// Fails with the reason if it cannot be reached.
 pub(crate) async fn connect(exchange: &Exchange, address: &str) -> Result<EchoClient<Channel>, String> {
-    let to = if exchange.system == System::TonicTcp { address } else { "localhost" };
-    let endpoint = Endpoint::from_shared(format!("http://{to}"))
+    let to = match exchange.system {
+        System::TonicUnix => "http://localhost".to_owned(),
+        System::TonicTls => format!("https://{address}"),
+        _ => format!("http://{address}"),
+    };
+    let mut endpoint = Endpoint::from_shared(to)
         .map_err(|error| error.to_string())?
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOWS);
-    let connected = if exchange.system == System::TonicTcp {
+    if exchange.system == System::TonicTls {
+        let (identity, root) = identity();
+        let tls = ClientTlsConfig::new().identity(identity).ca_certificate(root);
+        endpoint = endpoint.tls_config(tls).map_err(|error| error.to_string())?;
+    }
+    let connected = if exchange.system != System::TonicUnix {
         endpoint.connect().await
     } else {
         let path = PathBuf::from(address);

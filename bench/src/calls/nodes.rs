@@ -4,8 +4,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::net::IpAddr;
 use trunkline::device::PathChoice;
+use trunkline::identity::{Identity, Trust};
 use trunkline::{Node, NodeBuilder, ProviderChoice};
 use trunkline_softrdma::device::SoftOptions;
+use trunkline_testkit::certificate;
 
 // The two nodes. A doc comment would replace the description of the subcommand.
 #[derive(Debug, Clone, Args, Serialize)]
@@ -21,6 +23,31 @@ pub(crate) struct Nodes {
     #[arg(long, value_name = "IP")]
     #[serde(skip)]
     pub(crate) address: Option<IpAddr>,
+    /// Give both nodes identities, so that their sessions are encrypted.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) encrypted: bool,
+}
+
+impl Nodes {
+    /// Nodes of one poller each, at unused addresses, without identities.
+    pub(crate) const PLAIN: Self = Self { pollers: 1, peer_address: None, address: None, encrypted: false };
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// Gives a node at this address an identity. All its sessions are then encrypted.
+///
+/// # Errors
+/// Fails with the reason if the identity cannot be used.
+pub(crate) fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
+    let [chain, key, root] = certificate(address);
+    let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).map_err(|error| error.to_string())?;
+    let trust = Trust::from_pem(root.as_bytes()).map_err(|error| error.to_string())?;
+    Ok(node.exempt_local_user(false).identity(identity).trust(trust))
 }
 
 impl LinkFlag {

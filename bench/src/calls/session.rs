@@ -42,6 +42,7 @@ impl Session {
             pollers: nodes.pollers,
             services: 0,
             core: cores.map(|cores| cores.server),
+            encrypted: nodes.encrypted,
         };
         let servers = fleet.start()?;
         let (node, address) = (Arc::new(servers.client(nodes.address)?), servers.addresses[0]);

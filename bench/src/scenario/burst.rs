@@ -122,7 +122,7 @@ fn both(burst: &Burst) -> Result<(), Failure> {
 /// Runs this program again for one part.
 fn run(burst: &Burst, part: &str) -> Result<Outcome, Failure> {
     let mut arguments = ["burst", "--part", part, "--link", burst.link.name()].map(str::to_owned).to_vec();
-    let Nodes { pollers, address, peer_address } = burst.nodes;
+    let Nodes { pollers, address, peer_address, encrypted } = burst.nodes;
     for (option, value) in [
         ("--calls", Some(burst.calls.to_string())),
         ("--limit", Some(burst.limit.to_string())),
@@ -132,6 +132,7 @@ fn run(burst: &Burst, part: &str) -> Result<Outcome, Failure> {
     ] {
         arguments.extend(value.into_iter().flat_map(|value| [option.to_owned(), value]));
     }
+    arguments.extend(encrypted.then(|| "--encrypted".to_owned()));
     // The child has printed the reason if it fails.
     let line = Child::start(arguments)?.read_line().map_err(|why| format!("the part {part}: {why}"))?;
     Ok(serde_json::from_str(&line).map_err(|error| format!("the part {part} has no result: {error}"))?)

@@ -12,6 +12,7 @@ pub(crate) mod point;
 pub(crate) mod rest;
 pub(crate) mod run;
 pub(crate) mod scale;
+pub(crate) mod sealed;
 pub(crate) mod shared;
 pub(crate) mod side_by_side;
 pub(crate) mod streams;

@@ -69,6 +69,7 @@ struct Line {
 fn name(word: &str) -> String {
     match word.split_once('-') {
         Some((system, "tcp")) => format!("{system}, TCP"),
+        Some((system, "tls")) => format!("{system}, TLS"),
         Some((system, "unix")) => format!("{system}, Unix socket"),
         _ => word.to_owned(),
     }

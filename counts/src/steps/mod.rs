@@ -82,7 +82,7 @@ pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let (after, longest) = (world.tallies(), world.longest());
     // With shared memory, no packets pass the link; headers are the same on any link. A reader of a stream sends no payload.
     let header = |at: usize| match steps.linked {
-        _ if steps.shape.streams() || steps.shape == Shape::Large => Ok(0),
+        _ if steps.shape.streams() || steps.shape.is_large() => Ok(0),
         Linked::Shm => Ok(0),
         Linked::InProcess | Linked::Udp => {
             header_bytes(&longest[at]).ok_or("the longest datagram carries no payload")
@@ -154,6 +154,20 @@ mod tests {
             let turns = |of: Totals| (of.client.turns, of.server.turns);
             // A handler that yields ends in the same turn.
             assert_eq!(turns(one) == turns(plain), shape == Shape::Yielding, "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn frames_of_encrypted_sessions_are_longer_and_take_as_many_turns() {
+        for (shape, outstanding) in [(Shape::Encrypted, 32), (Shape::EncryptedOne, 1)] {
+            let plain = totals(Linked::InProcess, outstanding);
+            let sealed = shaped(shape, Linked::InProcess, outstanding);
+            assert_eq!((sealed.calls, sealed.stalls), (plain.calls, 0));
+            for (sealed, plain) in [(sealed.client, plain.client), (sealed.server, plain.server)] {
+                assert_eq!(sealed.turns, plain.turns);
+                // The header's word, and a tag.
+                assert!(sealed.bytes >= plain.bytes + 18 * sealed.turns, "{sealed:?} {plain:?}");
+            }
         }
     }
 

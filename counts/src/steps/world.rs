@@ -19,11 +19,12 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use trunkline::{Connections, Node, ProviderChoice};
+use trunkline::identity::{Identity, Trust};
+use trunkline::{Connections, Node, NodeBuilder, ProviderChoice};
 use trunkline_machine::{Machine, Runtime, Turn};
 use trunkline_softrdma::device::{LinkChoice, PathChoice, SoftOptions};
 use trunkline_softrdma::link::{Hub, LinkObserver};
-use trunkline_testkit::{CountingAllocator, Stepped, Task, fresh_ip};
+use trunkline_testkit::{CountingAllocator, Stepped, Task, certificate, fresh_ip};
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
@@ -108,6 +109,14 @@ impl SideNode {
     }
 }
 
+/// Gives a node an identity. All its sessions are then encrypted.
+fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
+    let [chain, key, root] = certificate(address);
+    let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).map_err(|error| error.to_string())?;
+    let trust = Trust::from_pem(root.as_bytes()).map_err(|error| error.to_string())?;
+    Ok(node.exempt_local_user(false).identity(identity).trust(trust))
+}
+
 /// The two nodes and everything that runs in them.
 pub(crate) struct World {
     clock: Arc<VirtualClock>,
@@ -147,6 +156,7 @@ impl World {
         for (side, place) in [Side::Client, Side::Server].into_iter().zip(&mut places) {
             let options = place.options(&clock, link(), runtime_directory);
             let node = Node::builder().transport(options).listen(place.address).pollers(shape.pollers());
+            let node = if shape.is_encrypted() { encrypted(node, place.address.ip())? } else { node };
             let node = match side {
                 Side::Client => node,
                 Side::Server if shape.streams() => {

@@ -167,8 +167,8 @@ impl LaneSeal {
     }
 
     /// Returns the seal of a large message from the peer.
-    pub(crate) fn content(&self, key: &[u8; CONTENT_KEY], is_simulated: bool) -> Box<ContentSeal> {
-        Box::new(ContentSeal::new(self.opens.secret.aead(), key, is_simulated))
+    pub(crate) fn content(&self, key: &[u8; CONTENT_KEY], is_simulated: bool) -> ContentSeal {
+        ContentSeal::new(self.opens.secret.aead(), key, is_simulated)
     }
 
     /// Seals a frame, whose last [`OVERHEAD`] bytes are free. Its header is final, without PHASE.

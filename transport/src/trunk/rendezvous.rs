@@ -56,7 +56,7 @@ pub(crate) struct Sink {
     pub(crate) asked: usize,
     pub(crate) read: usize,
     /// Seal of the body; `None` if it is not sealed.
-    pub(crate) seal: Option<Box<ContentSeal>>,
+    pub(crate) seal: Option<ContentSeal>,
     /// Number of bytes of the body that were opened.
     pub(crate) opened: usize,
 }

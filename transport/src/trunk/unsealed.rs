@@ -22,7 +22,7 @@ impl LaneSeal {
         match *self {}
     }
 
-    pub(crate) fn content(&self, _: &[u8; CONTENT_KEY], _: bool) -> Box<ContentSeal> {
+    pub(crate) fn content(&self, _: &[u8; CONTENT_KEY], _: bool) -> ContentSeal {
         match *self {}
     }
 }

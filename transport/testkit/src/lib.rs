@@ -9,6 +9,8 @@
 //! that ships may depend on it.
 
 mod address;
+#[cfg(feature = "certificates")]
+mod certificates;
 mod claims;
 mod counting;
 mod folder;
@@ -25,6 +27,8 @@ mod wait;
 mod wire_examples;
 
 pub use address::{fresh_address, fresh_ip};
+#[cfg(feature = "certificates")]
+pub use certificates::certificate;
 pub use claims::{Claims, exit_code};
 pub use counting::CountingAllocator;
 pub use folder::Folder;

@@ -8,7 +8,7 @@ pub(crate) use services::Local;
 
 use crate::calls::echo::{EchoServer, Mirror};
 use crate::calls::feed::{FeedServer, Source};
-use crate::calls::nodes::LinkFlag;
+use crate::calls::nodes::{self, LinkFlag};
 use crate::meter::child::{self, Child};
 use crate::meter::failure::Failure;
 use crate::meter::pin;
@@ -46,6 +46,9 @@ pub(crate) struct Fleet {
     pub(crate) services: u16,
     #[arg(long)]
     pub(crate) core: Option<usize>,
+    /// True if nodes have identities.
+    #[arg(long)]
+    pub(crate) encrypted: bool,
 }
 
 /// Running servers, which end when this value is dropped.
@@ -100,6 +103,7 @@ impl Fleet {
         }
         arguments.extend(self.address.iter().flat_map(|ip| ["--address".to_owned(), ip.to_string()]));
         arguments.extend(self.core.iter().flat_map(|core| ["--core".to_owned(), core.to_string()]));
+        arguments.extend(self.encrypted.then(|| "--encrypted".to_owned()));
         let mut child = Child::start(arguments)?;
         let line =
             child.read_line().map_err(|why| Failure::ServerDied(format!("it did not start: {why}")))?;
@@ -129,7 +133,9 @@ impl Fleet {
     fn nodes(self, builder: impl Fn(IpAddr) -> NodeBuilder) -> Result<Vec<Node>, String> {
         self.core.map_or(Ok(()), pin::to)?;
         let start = |_| {
-            let builder = builder(self.address.unwrap_or_else(|| fresh_ip().into()))
+            let address = self.address.unwrap_or_else(|| fresh_ip().into());
+            let builder = self
+                .level(builder(address), address)?
                 .pollers(self.pollers)
                 .decoded_bytes(Limit { per_peer: DECODED, in_all: DECODED })
                 .serve(EchoServer::new(Mirror))
@@ -137,6 +143,11 @@ impl Fleet {
             services::serve(builder, self.services).start().map_err(|error| error.to_string())
         };
         (0..self.servers).map(start).collect()
+    }
+
+    /// Gives a node at this address an identity, if nodes have one.
+    fn level(self, node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
+        if self.encrypted { nodes::encrypted(node, address) } else { Ok(node) }
     }
 }
 
@@ -151,6 +162,7 @@ impl Servers {
             ServerPlace::Process(_) => self.fleet.link.builder().listen(SocketAddr::new(address, 0)),
             ServerPlace::Here { host, .. } => host.builder(address),
         };
+        let builder = self.fleet.level(builder, address)?;
         builder.pollers(self.fleet.pollers).start().map_err(|error| error.to_string())
     }
 

@@ -91,8 +91,7 @@ struct OfPoint {
 pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
     let scenario = Scenario::begin("scale", &scale.output, None)?;
     let Sweep { seconds, repetitions, pin } = scale.sweep;
-    let one = Nodes { pollers: 1, peer_address: None, address: None };
-    let (link, _) = Session::link(scale.link, &one, scale.output.quiet)?;
+    let (link, _) = Session::link(scale.link, &Nodes::PLAIN, scale.output.quiet)?;
     let (scale, cores) = (&Scale { link, ..scale.clone() }, Pin::cores(pin)?);
     let mut points = scale.points();
     let name = |point: &Point| format!("{} {}", point.count, point.dimension.name());
@@ -143,6 +142,7 @@ impl Scale {
             address: None,
             link: self.link,
             core: cores.map(|cores| cores.server),
+            encrypted: false,
             servers: if matches!(point.dimension, Dimension::Pollers | Dimension::Services) {
                 1
             } else {

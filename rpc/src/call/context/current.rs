@@ -2,7 +2,7 @@
 //!
 //! The dispatcher brackets each poll of a handler by [`CurrentCall::begin`] and [`CurrentCall::end`], which store a few words. A
 //! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends. A node with an identity
-//! creates it before the handler begins: later, a peer with another name may have the address.
+//! also creates it after the first poll of a handler that has not ended: later, a peer with another name may have the address.
 
 use super::{Context, Peer};
 use crate::node::lifecycle::Drain;
@@ -78,28 +78,22 @@ impl CurrentCall {
     /// Records that a handler of this peer is about to be polled for the first time.
     #[inline]
     pub(crate) fn begin(&self, peer: PeerKey, deadline: Option<Time>) {
-        self.set(peer, deadline);
-        if cfg!(feature = "identity") && self.identities.is_some() {
-            self.bind();
-        }
-    }
-
-    #[inline]
-    fn set(&self, peer: PeerKey, deadline: Option<Time>) {
         self.peer.set(Some(peer));
         self.deadline.set(deadline);
     }
 
-    /// Creates the context of the handler that begins, unless it has one.
-    #[cold]
-    fn bind(&self) {
-        let _created = self.context();
+    /// Creates the context of a handler that has not ended in its first poll, if this node has an identity.
+    #[inline]
+    pub(crate) fn bind(&self) {
+        if cfg!(feature = "identity") && self.identities.is_some() {
+            let _created = self.context();
+        }
     }
 
     /// Records that a handler is about to be polled again. `context` is the result of the last
     /// [`CurrentCall::end`].
     pub(crate) fn resume(&self, peer: PeerKey, deadline: Option<Time>, context: Option<Context>) {
-        self.set(peer, deadline);
+        self.begin(peer, deadline);
         if let Some(context) = context {
             self.is_traced.set(context.is_traced());
             self.context.set(Some(context));
@@ -161,7 +155,7 @@ impl CurrentCall {
 
     /// Does what [`CurrentCall::begin`] does, for a request with metadata, which the context of its handler keeps.
     pub(crate) fn begin_with(&self, peer: PeerKey, deadline: Option<Time>, metadata: Metadata) {
-        self.set(peer, deadline);
+        self.begin(peer, deadline);
         let context = self.make(peer, metadata);
         self.is_traced.set(context.is_traced());
         self.context.set(Some(context));

@@ -167,6 +167,9 @@ impl Dispatch {
         let inside = self.runtime_guard.enter();
         let started = served.calls.start(table, request, ready);
         drop(inside);
+        if matches!(started, Started::Running(_)) {
+            self.current.bind();
+        }
         let (decoded, context) = (self.arguments.end(), self.current.end());
         match started {
             Started::Running(slot) => {

@@ -1,0 +1,30 @@
+//! Certificates of nodes whose encrypted sessions are measured.
+#![forbid(unsafe_code)]
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
+use std::net::IpAddr;
+
+/// PKCS #8 header of an Ed25519 key, RFC 8410 §7. The 32 bytes of its seed follow.
+const ED25519: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
+
+/// Issues a certificate for an address. Returns the certificate, its key and the root, as PEM. The keys are the same in every
+/// process, so processes trust each other, and anyone can make such certificates.
+///
+/// # Panics
+/// If the certificate cannot be made, which is a bug.
+#[must_use]
+pub fn certificate(address: IpAddr) -> [String; 3] {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let root = CertifiedIssuer::self_signed(params, key(0)).expect("valid parameters");
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![SanType::IpAddress(address)];
+    let key = key(1);
+    let certificate = params.signed_by(&key, &root).expect("valid parameters");
+    [certificate.pem(), key.serialize_pem(), root.pem()]
+}
+
+fn key(seed: u8) -> KeyPair {
+    KeyPair::try_from([ED25519, &[seed; 32]].concat()).expect("PKCS #8 of Ed25519")
+}
