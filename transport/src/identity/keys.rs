@@ -21,9 +21,14 @@ const SECRET: usize = 32;
 const NONCE: usize = 12;
 
 /// Secret bytes, overwritten on drop.
-struct Secret(Box<[u8; SECRET]>);
+pub(super) struct Secret(Box<[u8; SECRET]>);
 
 impl Secret {
+    /// Returns the bytes, for a sealed frame or ring.
+    pub(super) fn bytes(&self) -> &[u8; SECRET] {
+        &self.0
+    }
+
     fn zero() -> Self {
         Self(Box::new([0; SECRET]))
     }
@@ -205,10 +210,8 @@ impl LaneSecret {
     }
 
     /// Derives the key of the lane's large message of this number.
-    pub(crate) fn content_key(&self, number: u64) -> [u8; SECRET] {
-        let mut key = [0; SECRET];
-        self.secret.expand(&[b"trunkline content\0", &number.to_le_bytes()], &mut key);
-        key
+    pub(super) fn content_key(&self, number: u64) -> Secret {
+        self.secret.derive(&[b"trunkline content\0", &number.to_le_bytes()])
     }
 
     /// Returns the keys of this phase.

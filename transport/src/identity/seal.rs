@@ -12,7 +12,7 @@
 //! moved does not open. `docs/security.md`, *Sealed frames*, has the rules.
 #![forbid(unsafe_code)]
 
-use super::keys::{Aead, LaneKeys, LaneSecret, LaneSecrets};
+use super::keys::{Aead, LaneKeys, LaneSecret, LaneSecrets, Secret};
 use crate::wire::frame::{FrameError, HEADER, WORD, flags};
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub(crate) const CONTENT_KEY: usize = 32;
 #[derive(Debug)]
 pub(crate) struct ContentSeal {
     aead: LessSafeKey,
+    /// Key of an own message, for its announcement.
+    key: Option<Secret>,
     piece: usize,
     /// Number of pieces that were sealed or opened.
     pieces: u64,
@@ -46,7 +48,13 @@ pub(crate) struct ContentSeal {
 
 impl ContentSeal {
     fn new(aead: Aead, key: &[u8; CONTENT_KEY], is_simulated: bool) -> Self {
-        Self { aead: aead.key(key), piece: if is_simulated { SIMULATED_PIECE } else { PIECE }, pieces: 0 }
+        let piece = if is_simulated { SIMULATED_PIECE } else { PIECE };
+        Self { aead: aead.key(key), key: None, piece, pieces: 0 }
+    }
+
+    /// Returns the key of an own message.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.key.as_ref().map_or(&[], |key| key.bytes())
     }
 
     /// Returns the size of a piece without its tag, in bytes.
@@ -157,13 +165,13 @@ impl LaneSeal {
         self.renewed = Some(renewed);
     }
 
-    /// Makes a key for a large message to the peer, and its seal.
-    pub(crate) fn new_content(&mut self, is_simulated: bool) -> ([u8; CONTENT_KEY], ContentSeal) {
+    /// Makes a key for a large message to the peer. Returns the message's seal.
+    pub(crate) fn new_content(&mut self, is_simulated: bool) -> ContentSeal {
         self.contents += 1;
         let secret = &self.seals.secret;
         let key = secret.content_key(self.contents);
-        let seal = ContentSeal::new(secret.aead(), &key, is_simulated);
-        (key, seal)
+        let seal = ContentSeal::new(secret.aead(), key.bytes(), is_simulated);
+        ContentSeal { key: Some(key), ..seal }
     }
 
     /// Returns the seal of a large message from the peer.
@@ -343,7 +351,8 @@ mod tests {
     fn pieces_of_a_large_message_open_in_their_order_and_no_others_do() {
         let [mut ours, theirs] = session(1, Aead::ChaCha20Poly1305, NO_LIMIT);
         let message = |ours: &mut LaneSeal| {
-            let (key, mut seal) = ours.new_content(true);
+            let mut seal = ours.new_content(true);
+            let key = *seal.key().first_chunk().unwrap();
             let pieces = [(1, SIMULATED_PIECE), (2, SIMULATED_PIECE), (3, 5)].map(|(fill, length)| {
                 let mut piece = vec![fill; length];
                 seal.seal(&mut piece);

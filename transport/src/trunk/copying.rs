@@ -72,7 +72,7 @@ impl Trunk {
                 let bytes = message.bytes() - self.announced_of(&message);
                 let is_simulated = res.shared.runtime.is_simulated();
                 let seal = self.lanes[lane].seal.as_mut().map(|seal| seal.new_content(is_simulated));
-                let sealed = seal.as_ref().map_or(bytes, |(_, seal)| seal.sealed(bytes));
+                let sealed = seal.as_ref().map_or(bytes, |seal| seal.sealed(bytes));
                 let block = res.shared.sources.take(sealed, Some(self.peer), Some(&res.waker));
                 block.map(|block| Some(Copying::new(block, bytes, seal)))
             } else {

@@ -108,14 +108,13 @@ impl Trunk {
     ) -> Result<(), FrameError> {
         let after = frame.as_ref().get(header.bytes..).unwrap_or_default();
         let request = Announcement::parse(after);
-        let seal = match &self.lanes[lane].seal {
-            None => None,
-            Some(seal) => {
-                let key = after.get(ANNOUNCEMENT..).and_then(<[u8]>::first_chunk);
-                let key = key.ok_or(FrameError::Broken("rendezvous without the key of its message"))?;
-                Some(seal.content(key, res.shared.runtime.is_simulated()))
-            }
-        };
+        let seal = self.lanes[lane].seal.as_ref();
+        let key = after.get(ANNOUNCEMENT..).and_then(<[u8]>::first_chunk);
+        if seal.is_some() && key.is_none() {
+            return Err(FrameError::Broken("rendezvous without the key of its message"));
+        }
+        let is_simulated = res.shared.runtime.is_simulated();
+        let seal = seal.zip(key).map(|(seal, key)| seal.content(key, is_simulated));
         // The rest of the frame is the first part of the contents.
         let announced = ANNOUNCEMENT + if seal.is_some() { CONTENT_KEY } else { 0 };
         let header = Header { bytes: header.bytes + announced, ..*header };

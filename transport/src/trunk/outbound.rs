@@ -1,7 +1,7 @@
 //! Messages that wait to leave, one by one: what they consist of, and the turns in which large ones are copied.
 #![forbid(unsafe_code)]
 
-use super::seal::{CONTENT_KEY, ContentSeal};
+use super::seal::ContentSeal;
 use crate::buffer::Block;
 use crate::messages::DeliveryReport;
 use crate::{Body, Connect, Destination, MessageHeader, Outgoing, PollerChoice, Small};
@@ -85,9 +85,6 @@ impl Heads {
     }
 }
 
-/// Key of a large message, and its seal.
-pub(super) type SealedContent = ([u8; CONTENT_KEY], ContentSeal);
-
 /// Copy of a large message.
 #[derive(Debug)]
 pub(super) struct Copying {
@@ -96,11 +93,11 @@ pub(super) struct Copying {
     length: usize,
     done: usize,
     /// `None` if it is not sealed.
-    seal: Option<SealedContent>,
+    seal: Option<ContentSeal>,
 }
 
 impl Copying {
-    pub(super) fn new(block: Block, length: usize, seal: Option<SealedContent>) -> Self {
+    pub(super) fn new(block: Block, length: usize, seal: Option<ContentSeal>) -> Self {
         Self { block, length, done: 0, seal }
     }
 
@@ -110,7 +107,7 @@ impl Copying {
 
     /// Returns the key of the message, if it is sealed.
     pub(super) fn key(&self) -> &[u8] {
-        self.seal.as_ref().map_or(&[], |(key, _)| &key[..])
+        self.seal.as_ref().map_or(&[], ContentSeal::key)
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -129,7 +126,7 @@ impl Copying {
     /// that peers could READ is in clear.
     pub(super) fn copy(&mut self, parts: [&[u8]; 2], bytes: usize, piece: &mut Vec<u8>) {
         let end = self.done + bytes;
-        let Some((_, seal)) = &mut self.seal else {
+        let Some(seal) = &mut self.seal else {
             for part in within(parts, self.done..end) {
                 self.block.write(self.done, part);
                 self.done += part.len();

@@ -18,7 +18,7 @@ impl LaneSeal {
         match *self {}
     }
 
-    pub(crate) fn new_content(&mut self, _: bool) -> ([u8; CONTENT_KEY], ContentSeal) {
+    pub(crate) fn new_content(&mut self, _: bool) -> ContentSeal {
         match *self {}
     }
 
@@ -31,6 +31,10 @@ impl LaneSeal {
 pub(crate) enum ContentSeal {}
 
 impl ContentSeal {
+    pub(crate) fn key(&self) -> &[u8] {
+        match *self {}
+    }
+
     pub(crate) fn piece(&self) -> usize {
         match *self {}
     }
