@@ -190,8 +190,14 @@ impl CmMachine {
             let ending = live.ending;
             return self.end_live(session, ending);
         }
-        if let Some(Err(failure)) = live.exchange.as_mut().map(|exchange| exchange.handle_timer(now)) {
-            return self.renewal_failed(session, failure);
+        if let Some(exchange) = &mut live.exchange {
+            // A server that has this client's proof may have switched.
+            let may_have_switched = exchange.has_peer_proved();
+            match exchange.handle_timer(now) {
+                Ok(()) => {}
+                Err(failure) if may_have_switched => return self.end_live(session, failure),
+                Err(failure) => return self.renewal_failed(session, failure),
+            }
         }
         let is_due = |at: &mut Option<Time>| {
             let is_due = at.is_some_and(|at| at <= now);
