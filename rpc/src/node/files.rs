@@ -71,7 +71,10 @@ impl Settings {
         let (files, credentials) = CredentialFiles::open(sources)?;
         let lowest = self.accept.unwrap_or(Level::Encrypted);
         if lowest == Level::None {
-            tracing::warn!("this node accepts peers that have proved no name: accept(Level::None)");
+            tracing::warn!(
+                "this node accepts peers that have proved no name, in clear: accept(Level::None); set Level::Encrypted once \
+                 all peers have an identity"
+            );
         }
         Ok((options.credentials(Arc::new(credentials)).accept(lowest), files))
     }

@@ -80,7 +80,7 @@ pub enum StartError {
     /// explicitly.
     #[error(
         "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; give the node an \
-         identity, listen on a loopback address, or allow it: `allow_unauthenticated(true)` where the program builds its \
+         identity, without accept(Level::None), listen on a loopback address, or allow it: `allow_unauthenticated(true)` where the program builds its \
          node, or --allow-unauthenticated if the program has that flag"
     )]
     NotLoopback(SocketAddr),

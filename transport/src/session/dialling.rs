@@ -130,7 +130,8 @@ impl CmMachine {
         if let Some(own) = &self.shared.identity {
             own.count_session(&identity);
         }
-        tracing::info!(peer = %key, %identity, pollers = welcome.srqs.len(), "session up");
+        let encrypted = !matches!(identity, PeerIdentity::Unproven | PeerIdentity::LocalUser(_));
+        tracing::info!(peer = %key, %identity, encrypted, pollers = welcome.srqs.len(), "session up");
         #[cfg(feature = "identity")]
         let mut keys = self.proving.take_keys((key, number));
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {

@@ -1,7 +1,8 @@
 //! Calls leave only in sessions whose peer has proved the name that their channel expects.
 //!
 //! A node with an identity binds each request to a session that its poller has judged. Until there is one, calls wait in
-//! `Held`, and not in the transport, which would send them in any session. A node without an identity compares nothing.
+//! `Held`, and not in the transport, which would send them in any session. A node without an identity compares nothing:
+//! calls that expect a name given by the program fail there.
 
 use super::super::held::MOST;
 use super::super::statuses::{not_sent, other_name, refused};
@@ -16,6 +17,10 @@ use std::sync::Arc;
 use trunkline_transport::{
     Connect, PeerDown, PeerIdentity, PeerKey, Reach, SendError, SessionNumber, Transport,
 };
+
+/// Cause of the failure of calls whose program has given a name, on a node without an identity.
+const NO_IDENTITY: &str = "Target::named expects a proved name, and no peer proves one to a node without an identity: give this \
+                           node one by NodeBuilder::identity and trust, or their files";
 
 /// The names of peers, on a node that compares them.
 pub(super) struct Names {
@@ -33,6 +38,12 @@ impl Calls {
     #[inline]
     pub(super) fn compares_names(&self) -> bool {
         self.names.is_some()
+    }
+
+    /// Returns true if calls with this expectation may be held back or fail for the name of their server.
+    #[inline]
+    pub(super) fn may_bar(&self, expected: ExpectedId) -> bool {
+        self.compares_names() || expected.is_given()
     }
 
     /// Returns the session with a peer, if calls are bound to it because its name was compared.
@@ -64,6 +75,10 @@ impl Calls {
         peer: PeerKey,
         call: &mut Submission,
     ) -> bool {
+        if !self.compares_names() {
+            self.end_with(call, other_name(NO_IDENTITY));
+            return true;
+        }
         let Some(session) = self.sessions.get(peer) else {
             self.await_session(transport, peer, call);
             return true;

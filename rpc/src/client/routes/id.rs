@@ -18,9 +18,22 @@ impl ExpectedId {
         0,
     );
 
+    /// Marks names that the program has given.
     #[cfg(feature = "identity")]
-    pub(super) fn next(self) -> Self {
-        Self(self.0.wrapping_add(1))
+    const GIVEN: u32 = 1 << 31;
+
+    /// Returns the number after this one, for a name that the program has given or not.
+    #[cfg(feature = "identity")]
+    pub(super) fn next(self, is_given: bool) -> Self {
+        let number = self.0.wrapping_add(1) & !Self::GIVEN;
+        Self(if is_given { number | Self::GIVEN } else { number })
+    }
+
+    /// Returns true if the program has given the name.
+    #[cfg(feature = "identity")]
+    #[inline]
+    pub(crate) fn is_given(self) -> bool {
+        self.0 & Self::GIVEN != 0
     }
 }
 

@@ -92,9 +92,10 @@ impl Expectations {
             *channels += 1;
             return *id;
         }
-        // Numbers repeat after four billion expectations.
+        let is_given = matches!(expectation, Expectation::Named(_));
+        // Numbers repeat after two billion expectations.
         loop {
-            self.last = self.last.next();
+            self.last = self.last.next(is_given);
             if self.last != ExpectedId::ADDRESS && !self.known.contains_key(&self.last) {
                 break;
             }

@@ -74,7 +74,8 @@ impl Target {
     /// Sets the name that every server of the target must have proved: a DNS name, a SPIFFE URI or an IP address. Without it,
     /// a host name expects itself, and an address or a resolver the IP address of each server.
     ///
-    /// A node without an identity compares no names. Calls to a target with an invalid name fail with `InvalidArgument`.
+    /// A node without an identity proves and compares no names: its calls to such a target fail with `Unauthenticated`. Calls to a
+    /// target with an invalid name fail with `InvalidArgument`.
     ///
     /// ```
     /// use trunkline::Target;

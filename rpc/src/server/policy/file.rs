@@ -139,7 +139,9 @@ impl Authorize for PolicyFile {
         let path = path.escape_debug();
         let name = names(peer).next().unwrap_or(PolicyPeer::Unproven);
         call.set_cause(format!("policy: {name} called {path}: {cause}"));
-        Err(Status::permission_denied(format!("this node's policy does not allow the caller {path}")))
+        Err(Status::permission_denied(format!(
+            "the policy of the server does not allow {name} to call {path}"
+        )))
     }
 }
 

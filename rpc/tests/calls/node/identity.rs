@@ -163,6 +163,16 @@ fn client_of(node: &Node, target: impl Into<Target>) -> NamedClient {
 }
 
 #[test]
+fn a_node_without_identity_does_not_call_a_server_by_a_name_to_prove() {
+    let (server, node) = (node().start().unwrap(), Node::builder().start().unwrap());
+    let target = Target::from(server.local_address());
+    let client = NamedClient::new(node.channel(target.named("a.example")));
+    let status = block_on(client.caller()).unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+    assert!(status.message().contains("no peer proves one to a node without an identity"), "{status}");
+}
+
+#[test]
 fn only_a_node_that_encrypts_everything_may_be_reached_by_other_hosts_unasked() {
     let root = authority("root");
     let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
@@ -229,7 +239,7 @@ fn counts(node: &Node) -> [u64; 4] {
 
 /// Returns the status of a call that does not reach a handler.
 fn refusal(node: &Node, server: &Node) -> Status {
-    let status = block_on(client(node, server).caller()).unwrap_err();
+    let status = block_on(client_of(node, server.local_address()).caller()).unwrap_err();
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Unreachable), false), "{status}");
     status
 }
@@ -326,7 +336,7 @@ fn peers_without_a_name_are_accepted_on_request() {
     let server = tracing::subscriber::with_default(log.clone(), || open.start()).unwrap();
     assert_eq!(log.count("accepts peers that have proved no name"), 1);
     let plain = node().start().unwrap();
-    assert_eq!(block_on(client(&plain, &server).caller()).unwrap(), None);
+    assert_eq!(block_on(client_of(&plain, server.local_address()).caller()).unwrap(), None);
     assert_eq!(counts(&server), [0, 0, 0, 1]);
     let other = named(node(), &root, "a.example").start().unwrap();
     assert_eq!(block_on(client(&other, &server).caller()).unwrap().as_deref(), Some("a.example"));

@@ -257,7 +257,7 @@ fn a_policy_decides_and_is_read_again_after_a_change() {
     assert_eq!(raw(), Ok(1));
     let status = store().unwrap_err();
     refused(&status, Code::PermissionDenied);
-    let told = ": this node's policy does not allow the caller /tests.Guarded/store";
+    let told = ": the policy of the server does not allow unproven to call /tests.Guarded/store";
     assert!(status.message().ends_with(told), "{status}");
     let cause = "policy: unproven called /tests.Guarded/store: no rule allows it";
     until("the cause is logged", || (log.count(cause) == 1).then_some(()));
