@@ -2,11 +2,15 @@
 
 use crate::common::{ECHO, Happened, Job, SIZES, TestNode, over_udp, pattern};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    PKCS_ED25519, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ED25519, RevokedCertParams, SerialNumber, date_time_ymd,
 };
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use trunkline_transport::identity::{Credentials, Identity, Level, Trust};
 use trunkline_transport::{Connections, NodeOptions, PeerDown, PeerEvent, PeerIdentity};
@@ -187,5 +191,94 @@ fn names_are_proved_again_in_a_live_session_while_messages_flow() {
         };
         assert!(counted(&server) >= 2, "{}", counted(&server));
         assert_eq!(server.identity().to_string(), "a.example");
+    }
+}
+
+/// Clock of a hostile node. It stands still at one reading, in the middle of that node's handshake.
+#[derive(Debug)]
+struct Pausing {
+    is_armed: AtomicBool,
+    paused: mpsc::Sender<()>,
+    goes_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl TimeProvider for Pausing {
+    fn current_time(&self) -> Option<UnixTime> {
+        if self.is_armed.swap(false, Ordering::SeqCst) {
+            self.paused.send(()).unwrap();
+            let _ = self.goes_on.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        }
+        Some(UnixTime::now())
+    }
+}
+
+/// A peer holds a handshake half-done while its certificate is revoked (or its root is removed), and completes it then. The
+/// exchange judges it by the lists of its beginning, and nothing judges it again before the certificate ends.
+#[test]
+fn a_certificate_that_is_revoked_during_a_handshake_makes_no_session() {
+    for round in 0..4 {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "root");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        let root: Authority = CertifiedIssuer::self_signed(params, key).unwrap();
+        let trust = Trust::from_pem(root.pem().as_bytes()).unwrap();
+        let issue = |name: &str, serial: u64| {
+            let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+            (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(4000, 1, 1));
+            params.serial_number = Some(SerialNumber::from(serial));
+            let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+            let chain = params.signed_by(&key, &root).unwrap().pem();
+            Identity::from_pem(chain.as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+        };
+        let own = issue("honest.example", 1);
+        let before = Arc::new(Credentials::of_system(&own, &trust).unwrap());
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2021, 1, 1),
+            next_update: date_time_ymd(4000, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: vec![RevokedCertParams {
+                serial_number: SerialNumber::from(77),
+                revocation_time: date_time_ymd(2021, 1, 1),
+                reason_code: None,
+                invalidity_date: None,
+            }],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&root).unwrap().pem().unwrap();
+        let with_list = trust.clone().with_revocation_lists(list.as_bytes()).unwrap();
+        let after = Arc::new(Credentials::of_system(&own, &with_list).unwrap());
+
+        let (paused, is_paused) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel();
+        let clock =
+            Arc::new(Pausing { is_armed: AtomicBool::new(false), paused, goes_on: Mutex::new(goes_on) });
+        let stolen = issue("revoked.example", 77);
+        let stolen = Credentials::new(&stolen, &trust, default_provider(), Arc::clone(&clock) as _).unwrap();
+        let mut honest = TestNode::start(node(&before), 1);
+        let mut hostile = TestNode::start(node(&Arc::new(stolen)), 1);
+        clock.is_armed.store(true, Ordering::SeqCst);
+        let peer = hostile.name(0, honest.address);
+        is_paused.recv_timeout(Duration::from_secs(5)).unwrap();
+        honest.node.as_ref().unwrap().set_credentials(after);
+        std::thread::sleep(Duration::from_millis(300));
+        go_on.send(()).unwrap();
+        let cause = hostile.wait("an outcome", |_, event| match event {
+            Happened::Peer(_, PeerEvent::Up { .. }) => Some(None),
+            Happened::Peer(_, PeerEvent::Down { cause }) => Some(Some(*cause)),
+            _ => None,
+        });
+        if cause.is_none() {
+            std::thread::sleep(Duration::from_secs(2));
+            hostile.send(0, peer, &[ECHO], pattern(10, 7), 1);
+            let answer = hostile.message().1;
+            panic!(
+                "round {round}: the revoked {} has a session, and {} bytes were echoed 2 s later",
+                proven(&mut honest),
+                answer.len()
+            );
+        }
     }
 }
