@@ -1,5 +1,6 @@
 //! Nodes with identities: sessions after a handshake, and refusals as both sides see them.
 
+use bytes::Bytes;
 use crate::common::{ECHO, Happened, Job, SIZES, TestNode, over_udp, pattern};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use trunkline_transport::identity::{Credentials, Identity, Level, Trust};
-use trunkline_transport::{Connections, NodeOptions, PeerDown, PeerEvent, PeerIdentity};
+use trunkline_transport::{Connections, Limit, NodeOptions, PeerDown, PeerEvent, PeerIdentity};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -281,4 +282,69 @@ fn a_certificate_that_is_revoked_during_a_handshake_makes_no_session() {
             );
         }
     }
+}
+
+/// Peers whose root is removed have 60 s. A peer that holds a renewal half-done then, and completes it later, stays until its
+/// certificate ends: the exchange judges it by the roots of its beginning, and its success puts the end off.
+#[test]
+fn a_renewal_under_way_does_not_outlive_the_removal_of_its_root() {
+    let [root, other] = ["root", "other"].map(authority);
+    let [[own_chain, own_key], [chain, key]] = ["honest.example", "hostile.example"].map(|name| {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(4000, 1, 1));
+        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        [params.signed_by(&key, &root).unwrap().pem(), key.serialize_pem()]
+    });
+    let identity = |chain: &str, key: &str| Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+    let trust = |root: &Authority| Trust::from_pem(root.pem().as_bytes()).unwrap();
+    let own = identity(&own_chain, &own_key);
+    let [before, after] =
+        [&root, &other].map(|root| Arc::new(Credentials::of_system(&own, &trust(root)).unwrap()));
+    let (paused, is_paused) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    let clock = Arc::new(Pausing { is_armed: AtomicBool::new(false), paused, goes_on: Mutex::new(goes_on) });
+    let hostile = identity(&chain, &key);
+    let hostile =
+        Credentials::new(&hostile, &trust(&root), default_provider(), Arc::clone(&clock) as _).unwrap();
+    let often = |own| node(own).renew_after(Duration::from_secs(2));
+    let mut honest = TestNode::start(often(&before), 1);
+    let mut hostile = TestNode::start(often(&Arc::new(hostile)), 1);
+    let peer = hostile.connect(0, honest.address);
+    assert_eq!(proven(&mut honest), "hostile.example");
+    std::thread::sleep(Duration::from_millis(500));
+    clock.is_armed.store(true, Ordering::SeqCst);
+    is_paused.recv_timeout(Duration::from_secs(9)).unwrap();
+    honest.node.as_ref().unwrap().set_credentials(after);
+    std::thread::sleep(Duration::from_millis(300));
+    go_on.send(()).unwrap();
+    std::thread::sleep(Duration::from_secs(66));
+    hostile.send(0, peer, &[ECHO], pattern(10, 7), 1);
+    let happened = hostile.wait("an outcome", |_, event| match event {
+        Happened::Message(..) => Some("its message was echoed".to_owned()),
+        Happened::Peer(_, PeerEvent::Down { cause }) => Some(cause.to_string()),
+        _ => None,
+    });
+    assert_ne!(happened, "its message was echoed", "66 s after the removal of its root");
+}
+
+/// The tags of a message of more than 256 MiB take more than the 64 KiB that the options leave beyond the largest message.
+#[test]
+fn the_largest_message_of_the_least_memory_leaves_sealed() {
+    let root = authority("root");
+    let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
+    let most = 300 << 20;
+    let queued = Limit { per_peer: most, in_all: most };
+    let least =
+        |own| node(own).max_message_bytes(most).rendezvous_bytes(most + (64 << 10)).queued_bytes(queued);
+    let mut server = TestNode::start(least(&b), 1);
+    let mut client = TestNode::start(least(&a), 1);
+    let peer = client.connect(0, server.address);
+    client.send(0, peer, &[0], Bytes::from(vec![0; most - 1]), 1);
+    // It takes seconds to seal; when it is announced, the peer knows of it.
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while server.announced() == 0 {
+        assert!(std::time::Instant::now() < deadline, "no memory of the sender suffices for it, ever");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    server.stop();
 }
