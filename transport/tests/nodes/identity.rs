@@ -408,3 +408,34 @@ fn a_client_without_an_answer_to_its_flight_ends_the_session() {
     let later = [counted(&a), counted(&b)];
     assert!(is_down, "the session goes on; renewals of A and B: {before:?}, {during:?}, {later:?}");
 }
+
+/// The files of two nodes change at once, as those of all nodes do when a root is added. The TLS client begins an exchange while
+/// the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun that exchange."
+#[test]
+fn a_renewal_that_both_sides_begin_at_once_leaves_the_session_alive() {
+    const CLIENTS: usize = 12;
+    let root = authority("root");
+    let own = |name: &str| issue(&root, &root, name, 4000);
+    let often = |own| node(own).renew_after(Duration::from_secs(5));
+    let server_own = own("server.example");
+    let mut server = TestNode::start(often(&server_own), 1);
+    let owns = (0..CLIENTS).map(|_| own("client.example")).collect::<Vec<_>>();
+    let mut clients = owns.iter().map(|own| TestNode::start(often(own), 1)).collect::<Vec<_>>();
+    for client in &mut clients {
+        client.connect(0, server.address);
+    }
+    for (client, own) in clients.iter().zip(&owns) {
+        client.node.as_ref().unwrap().set_credentials(Arc::clone(own));
+    }
+    server.node.as_ref().unwrap().set_credentials(server_own);
+    std::thread::sleep(Duration::from_secs(9));
+    let mut downs = Vec::new();
+    for node in std::iter::once(&mut server).chain(&mut clients) {
+        while let Ok((_, event)) = node.try_event() {
+            if let Happened::Peer(peer, PeerEvent::Down { cause }) = event {
+                downs.push(format!("{peer}: {cause}"));
+            }
+        }
+    }
+    assert!(downs.is_empty(), "{} of {CLIENTS} sessions and their other ends: {downs:#?}", downs.len());
+}
