@@ -99,9 +99,9 @@ impl NodeOptions {
             let remedy = "the largest message must have 65536 bytes to 128 TiB";
             return bad("max_message_bytes", self.max_message_bytes, remedy);
         }
-        let least = self.max_message_bytes.saturating_add(HEAD_ROOM);
+        let least = self.least_rendezvous();
         if self.rendezvous_bytes < least {
-            let remedy = "it must hold the largest message (max_message_bytes) and 65536 bytes";
+            let remedy = "it must hold the largest message (max_message_bytes), 65536 bytes, and with an identity a 4096th of the message";
             return bad("rendezvous_bytes", self.rendezvous_bytes, remedy);
         }
         if self.rendezvous_bytes > MAX_BYTES {

@@ -458,9 +458,15 @@ impl NodeOptions {
         self
     }
 
+    /// Returns the memory that the largest message takes, with the tags of a sealed one.
+    pub(crate) fn least_rendezvous(&self) -> usize {
+        let tags = if self.has_handshakes() { self.max_message_bytes / 4096 + 16 } else { 0 };
+        self.max_message_bytes.saturating_add(HEAD_ROOM + tags)
+    }
+
     /// Returns the memory for large messages of one peer, and of all together.
     pub(crate) fn rendezvous(&self) -> Limit {
-        let least = self.max_message_bytes.saturating_add(HEAD_ROOM);
+        let least = self.least_rendezvous();
         let per_peer = self.rendezvous_bytes_per_peer.unwrap_or((self.rendezvous_bytes / 2).max(least));
         Limit { per_peer, in_all: self.rendezvous_bytes }
     }

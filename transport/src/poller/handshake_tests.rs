@@ -423,3 +423,122 @@ fn node_without_handshakes_knows_no_such_frames() {
     let cause = until("it ends", &mut near, &mut far, broken);
     assert_eq!(cause, (1, PeerDown::UnknownFrame(HANDSHAKE)));
 }
+
+/// A trunk that is being taken down still takes messages, because their sender has been told that they were delivered. The
+/// sender may have switched to the keys of a renewal before them.
+#[test]
+fn dying_trunk_takes_messages_behind_a_switch() {
+    use crate::command::SessionUp;
+    use crate::identity::keys::{Aead, Exported, PollerKeys, Pollers as Numbers, RenewedKeys};
+    use crate::identity::seal::{LaneSeal, OVERHEAD, PhaseLimit};
+    use crate::trunk::own_settings;
+    use crate::{Event, MessageHeader, PeerIdentity};
+    use trunkline_verbs::Time;
+
+    for switches in [false, true] {
+        let (mut near, mut far) = Pollers::pair(Connections::Xrc);
+        let exported = |seed| {
+            Exported::new(|out| {
+                out.fill(seed);
+                Ok::<_, ()>(())
+            })
+            .unwrap()
+        };
+        let lanes =
+            |seed, is_client| exported(seed).lanes(Aead::Aes256Gcm, Numbers { own: 2, peers: 2, is_client });
+        let limit = PhaseLimit { frames: u32::MAX, time: Duration::MAX };
+        let mut seals = lanes(1, true).into_iter().map(|mut own| {
+            let secrets = own.remove(0);
+            LaneSeal::new(secrets, limit, Time(0))
+        });
+        let [mut first, mut second] = [seals.next().unwrap(), seals.next().unwrap()];
+        first.renew(lanes(2, true).remove(0).remove(0).seals);
+
+        let proven = {
+            let credentials = node_credentials("near.example");
+            PeerIdentity::Proven(Arc::new(credentials.check_own().unwrap()))
+        };
+        let inis = [0, 1].map(|poller| near.dial(&far, 1, poller));
+        let (qp, renewed) = (far.dial(&near, 1, 0), RenewedKeys::default());
+        renewed.put(lanes(2, false).remove(0));
+        far.shared.pollers[0].command(Command::SessionUp(Box::new(SessionUp {
+            peer: near.key(),
+            number: 1,
+            epoch: 7,
+            qp,
+            srqs: near.device.srqs.clone(),
+            read_depth: 2,
+            is_accepted: false,
+            identity: proven,
+            settings: None,
+            keys: Some(PollerKeys { lanes: lanes(1, false).remove(0), renewed }),
+        })));
+        let seal = |lane: &mut LaneSeal, frame: &[u8]| {
+            let mut frame = frame.to_vec();
+            // Position that grants nothing beyond the base credit, and many messages that wait.
+            frame[4..8].copy_from_slice(&[0x19, 0xfc, 0xff, 0]);
+            frame.resize(frame.len() + OVERHEAD, 0);
+            lane.seal(&mut frame, Time(0));
+            frame
+        };
+        let settings = [&frame::settings()[..], &own_settings(&far.shared.limits).emit()].concat();
+        let srq = far.device.srqs[0];
+        let mut regions = vec![near.post(&*inis[0], srq, &seal(&mut first, &settings))];
+        regions.push(near.post(&*inis[1], srq, &seal(&mut second, &settings)));
+
+        // Takes turns, and collects the messages of poller 0 of `far`.
+        let turn = |near: &mut Pollers, far: &mut Pollers, messages: &mut usize, ups: &mut usize| {
+            near.turn();
+            let transport = &mut far.transports[0];
+            let mut take = |event: Event| match event {
+                Event::Message(..) => *messages += 1,
+                Event::Peer(..) => *ups += 1,
+                _ => {}
+            };
+            match transport.begin_turn() {
+                Begun::Round => {
+                    while let Some(event) = transport.poll_event() {
+                        take(event);
+                    }
+                    transport.begin_work();
+                    while let Some(event) = transport.poll_event() {
+                        take(event);
+                    }
+                    transport.flush_round();
+                    transport.end_turn(BTreeMap::new);
+                }
+                Begun::LookAgain => drop(transport.sleep_unless(false, None)),
+                Begun::Over(_) => {}
+            }
+            far.turn()
+        };
+        let (mut messages, mut ups) = (0, 0);
+        wait_until("the session is up", LIMIT, || {
+            turn(&mut near, &mut far, &mut messages, &mut ups);
+            (ups > 0).then_some(())
+        });
+        for _ in 0..50 {
+            turn(&mut near, &mut far, &mut messages, &mut ups);
+        }
+        // The lane of the peer's poller 1 breaks, so the trunk dies.
+        regions.push(near.post(&*inis[1], srq, &[0x40; 64]));
+        wait_until("the trunk dies", LIMIT, || {
+            let reports = turn(&mut near, &mut far, &mut messages, &mut ups);
+            reports.into_iter().find_map(broken)
+        });
+        if switches {
+            let switch =
+                Fragment::all(1, false, Part::Switch, &[]).map(|switch| switch.emit()).next().unwrap();
+            regions.push(near.post(&*inis[0], srq, &seal(&mut first, &switch)));
+            first.switch(Time(0));
+        }
+        let header = MessageHeader { kind: 0x40, flags: 0, word: 0 };
+        let (header, size) = frame::message(header, 0, 0, None);
+        let message = [&header[..size], &[1, 2, 3]].concat();
+        regions.push(near.post(&*inis[0], srq, &seal(&mut first, &message)));
+        wait_until("the message is taken", LIMIT, || {
+            turn(&mut near, &mut far, &mut messages, &mut ups);
+            (messages > 0).then_some(())
+        });
+    }
+}

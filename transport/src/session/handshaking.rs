@@ -270,6 +270,9 @@ impl CmMachine {
 
     fn handshake_proved(&mut self, session: SessionOfPeer, role: Role, binding: Binding, proof: Proof) {
         let ((key, number), now) = (session, self.now());
+        if let Err(cause) = self.judged(&proof.proven) {
+            return self.fail_handshake(key, number, cause.into());
+        }
         self.peer_proved(key, number);
         tracing::debug!(peer = %key, name = %proof.proven.principal(), "the peer has proved its name");
         let name = principal(&proof.proven);

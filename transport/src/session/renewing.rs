@@ -12,7 +12,7 @@ use crate::command::Command;
 use crate::identity::binding::Binding;
 use crate::identity::exchange::{Proof, Role};
 use crate::identity::keys::RenewedKeys;
-use crate::identity::{Credentials, HandshakeFailure, Refused};
+use crate::identity::{Credentials, HandshakeFailure, Proven, Refused};
 use crate::wire::handshake::{Fragment, Part};
 use crate::{PeerDown, PeerIdentity};
 use rustls::pki_types::UnixTime;
@@ -98,31 +98,38 @@ impl CmMachine {
     pub(super) fn take_credentials(&mut self, credentials: &Arc<Credentials>) {
         let earlier = self.proving.credentials.replace(Arc::clone(credentials));
         let is_same = earlier.and_then(|earlier| earlier.principal()) == credentials.principal();
-        let now = self.now();
-        let date = credentials.client.time_provider.current_time();
         for session in self.proving.live_sessions() {
-            let Some(live) = self.proving.live(session) else { continue };
-            let checked = match (&live.proof.identity, date) {
-                (PeerIdentity::Proven(proven), Some(date)) => {
-                    credentials.verifier.check(proven.certificates(), date)
-                }
-                _ => Err(Refused::Malformed),
-            };
-            match checked {
-                Ok(_) => {}
-                Err(cause @ Refused::Revoked) => {
-                    self.end_live(session, cause.into());
-                    continue;
-                }
-                Err(cause) => {
-                    (live.ends_at, live.ending) = (live.ends_at.min(now + GRACE), cause.into());
-                }
-            }
+            self.judge(session);
             if is_same {
                 self.ask_for_renewal(session);
             }
             self.set_live_timer(session);
         }
+    }
+
+    /// Ends a session whose certificates are revoked, and soon one whose certificates no longer lead to a root.
+    fn judge(&mut self, session: SessionOfPeer) {
+        let now = self.now();
+        let Some(live) = self.proving.renewing(session) else { return };
+        let PeerIdentity::Proven(proven) = &live.proof.identity else { return };
+        match self.judged(proven) {
+            Ok(()) => {}
+            Err(cause @ Refused::Revoked) => self.end_live(session, cause.into()),
+            Err(cause) => {
+                let Some(live) = self.proving.live(session) else { return };
+                (live.ends_at, live.ending) = (live.ends_at.min(now + GRACE), cause.into());
+            }
+        }
+    }
+
+    /// Judges certificates by the present roots and lists, which may be newer than the exchange that verified them.
+    ///
+    /// # Errors
+    /// The cause for which they are refused now.
+    pub(super) fn judged(&self, proven: &Proven) -> Result<(), Refused> {
+        let credentials = self.proving.credentials.as_ref().ok_or(Refused::Malformed)?;
+        let date = credentials.client.time_provider.current_time().ok_or(Refused::Malformed)?;
+        credentials.verifier.check(proven.certificates(), date).map(drop)
     }
 
     /// Schedules a renewal. The TLS server will ask the client for it.
@@ -155,6 +162,8 @@ impl CmMachine {
             return self.end_live(session, Refused::Malformed.into());
         };
         match &mut live.exchange {
+            // The server has asked for what this client had begun.
+            Some(_) if part == Part::Renew && live.role == Role::Client => {}
             Some(exchange) if live.number == number => match exchange.handle(frame) {
                 Ok(true) => self.queue_handshake(session),
                 Ok(false) => self.after_renewal(session),
@@ -274,6 +283,8 @@ impl CmMachine {
         }
         self.tell(|| Command::Renewed { peer: key, number, identity: identity.clone(), exchange });
         self.schedule(session, ends);
+        self.judge(session);
+        self.set_live_timer(session);
     }
 
     /// Ends a renewal. It is repeated, unless its cause ends the session.

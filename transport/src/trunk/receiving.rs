@@ -81,6 +81,11 @@ impl Trunk {
             if let (FrameKind::Settings, Some(known)) = (header.kind, self.lanes.get_mut(lane)) {
                 known.heard = known.heard.or_else(|| Settings::parse(body).ok());
             }
+            #[cfg(feature = "identity")]
+            if header.kind == FrameKind::Handshake {
+                // Messages may follow a SWITCH.
+                return self.take_switch(res, lane, &frame).map(drop);
+            }
             return Ok(());
         }
         match header.kind {
@@ -114,13 +119,7 @@ impl Trunk {
         if !matches!(self.identity, PeerIdentity::Proven(_)) {
             return Err(FrameError::Kind(HANDSHAKE));
         }
-        if Fragment::parse(frame.as_ref())?.part == Part::Switch {
-            let renewed =
-                self.renewed.take_opens(lane).ok_or(FrameError::Broken("SWITCH without a renewal"))?;
-            if let Some(seal) = self.lanes.get_mut(lane).and_then(|lane| lane.seal.as_mut()) {
-                seal.peer_switched(renewed);
-            }
-            self.switched(res);
+        if self.take_switch(res, lane, frame)? {
             return Ok(());
         }
         if lane != 0 || res.index.0 != 0 {
@@ -140,6 +139,20 @@ impl Trunk {
         let (peer, number, frame) = (self.peer, self.number, frame.into());
         res.shared.cm.command(CmCommand::Handshake { peer, number, frame });
         Ok(())
+    }
+
+    /// Opens the frames that follow a SWITCH with the keys of the renewal. Returns false if the frame is another one.
+    #[cfg(feature = "identity")]
+    fn take_switch(&mut self, res: &Resources, lane: usize, frame: &Received) -> Result<bool, FrameError> {
+        if Fragment::parse(frame.as_ref())?.part != Part::Switch {
+            return Ok(false);
+        }
+        let renewed = self.renewed.take_opens(lane).ok_or(FrameError::Broken("SWITCH without a renewal"))?;
+        if let Some(seal) = self.lanes.get_mut(lane).and_then(|lane| lane.seal.as_mut()) {
+            seal.peer_switched(renewed);
+        }
+        self.switched(res);
+        Ok(true)
     }
 
     /// Takes the settings of the peer's poller `lane`. The first one to send them brings the session up for

@@ -344,6 +344,11 @@ impl TestNode {
         Self { node: Some(node), address, jobs, handles, events, passed: VecDeque::new() }
     }
 
+    /// Returns the next event, if there is one.
+    pub fn try_event(&mut self) -> Result<(PollerIndex, Happened), mpsc::TryRecvError> {
+        self.events.try_recv()
+    }
+
     pub fn job(&self, poller: usize, job: Job) {
         self.jobs[poller].lock().unwrap().push_back(job);
         self.handles[poller].wake();

@@ -2,11 +2,15 @@
 
 use crate::common::{ECHO, Happened, Job, SIZES, TestNode, over_udp, pattern};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    PKCS_ED25519, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ED25519, RevokedCertParams, SerialNumber, date_time_ymd,
 };
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use trunkline_transport::identity::{Credentials, Identity, Level, Trust};
 use trunkline_transport::{Connections, NodeOptions, PeerDown, PeerEvent, PeerIdentity};
@@ -34,6 +38,12 @@ fn issue(issuer: &Authority, root: &Authority, name: &str, until: i32) -> Arc<Cr
 
 fn node(credentials: &Arc<Credentials>) -> NodeOptions {
     over_udp().credentials(Arc::clone(credentials)).exempt_local_user(false)
+}
+
+/// Returns options with an identity.
+pub(crate) fn any_node() -> NodeOptions {
+    let root = authority("root");
+    node(&issue(&root, &root, "a.example", 4000))
 }
 
 /// Returns the name that the next session's peer has proved.
@@ -188,4 +198,118 @@ fn names_are_proved_again_in_a_live_session_while_messages_flow() {
         assert!(counted(&server) >= 2, "{}", counted(&server));
         assert_eq!(server.identity().to_string(), "a.example");
     }
+}
+
+/// Clock of a hostile node. It stands still at one reading, in the middle of that node's handshake.
+#[derive(Debug)]
+struct Pausing {
+    is_armed: AtomicBool,
+    paused: mpsc::Sender<()>,
+    goes_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl TimeProvider for Pausing {
+    fn current_time(&self) -> Option<UnixTime> {
+        if self.is_armed.swap(false, Ordering::SeqCst) {
+            self.paused.send(()).unwrap();
+            let _ = self.goes_on.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        }
+        Some(UnixTime::now())
+    }
+}
+
+/// A peer holds a handshake half-done while its certificate is revoked, and completes it then. The exchange judges it by the
+/// lists of its beginning.
+#[test]
+fn a_certificate_that_is_revoked_during_a_handshake_keeps_no_session() {
+    for round in 0..4 {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "root");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        let root: Authority = CertifiedIssuer::self_signed(params, key).unwrap();
+        let trust = Trust::from_pem(root.pem().as_bytes()).unwrap();
+        let issue = |name: &str, serial: u64| {
+            let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+            (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(4000, 1, 1));
+            params.serial_number = Some(SerialNumber::from(serial));
+            let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+            let chain = params.signed_by(&key, &root).unwrap().pem();
+            Identity::from_pem(chain.as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+        };
+        let own = issue("honest.example", 1);
+        let before = Arc::new(Credentials::of_system(&own, &trust).unwrap());
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2021, 1, 1),
+            next_update: date_time_ymd(4000, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: vec![RevokedCertParams {
+                serial_number: SerialNumber::from(77),
+                revocation_time: date_time_ymd(2021, 1, 1),
+                reason_code: None,
+                invalidity_date: None,
+            }],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&root).unwrap().pem().unwrap();
+        let with_list = trust.clone().with_revocation_lists(list.as_bytes()).unwrap();
+        let after = Arc::new(Credentials::of_system(&own, &with_list).unwrap());
+
+        let (paused, is_paused) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel();
+        let clock =
+            Arc::new(Pausing { is_armed: AtomicBool::new(false), paused, goes_on: Mutex::new(goes_on) });
+        let stolen = issue("revoked.example", 77);
+        let stolen = Credentials::new(&stolen, &trust, default_provider(), Arc::clone(&clock) as _).unwrap();
+        let honest = TestNode::start(node(&before), 1);
+        let mut hostile = TestNode::start(node(&Arc::new(stolen)), 1);
+        clock.is_armed.store(true, Ordering::SeqCst);
+        let peer = hostile.name(0, honest.address);
+        is_paused.recv_timeout(Duration::from_secs(5)).unwrap();
+        honest.node.as_ref().unwrap().set_credentials(after);
+        std::thread::sleep(Duration::from_millis(300));
+        go_on.send(()).unwrap();
+        // If the list came last, the session ends soon after it is up.
+        let cause = hostile.down(peer);
+        assert!(!matches!(cause, PeerDown::Unreachable | PeerDown::Restarted), "round {round}: {cause}");
+    }
+}
+
+/// The files of two nodes change at once, as those of all nodes do when a root is added. The TLS client begins an exchange while
+/// the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun that exchange."
+#[test]
+fn a_renewal_that_both_sides_begin_at_once_leaves_the_session_alive() {
+    const CLIENTS: usize = 12;
+    let root = authority("root");
+    let own = |name: &str| issue(&root, &root, name, 4000);
+    let often = |own| node(own).renew_after(Duration::from_secs(5));
+    let server_own = own("server.example");
+    let mut server = TestNode::start(often(&server_own), 1);
+    let owns = (0..CLIENTS).map(|_| own("client.example")).collect::<Vec<_>>();
+    let mut clients = owns.iter().map(|own| TestNode::start(often(own), 1)).collect::<Vec<_>>();
+    for client in &mut clients {
+        client.connect(0, server.address);
+    }
+    for (client, own) in clients.iter().zip(&owns) {
+        client.node.as_ref().unwrap().set_credentials(Arc::clone(own));
+    }
+    server.node.as_ref().unwrap().set_credentials(server_own);
+    let renewed = |node: &TestNode| {
+        let counters = node.report().counters;
+        counters.iter().find(|counter| counter.name == "handshakes_renewed").unwrap().value
+    };
+    trunkline_testkit::wait_until("the clients have renewed", Duration::from_secs(60), || {
+        clients.iter().all(|client| renewed(client) > 0).then_some(())
+    });
+    let mut downs = Vec::new();
+    for node in std::iter::once(&mut server).chain(&mut clients) {
+        while let Ok((_, event)) = node.try_event() {
+            if let Happened::Peer(peer, PeerEvent::Down { cause }) = event {
+                downs.push(format!("{peer}: {cause}"));
+            }
+        }
+    }
+    assert!(downs.is_empty(), "{} of {CLIENTS} sessions and their other ends: {downs:#?}", downs.len());
 }

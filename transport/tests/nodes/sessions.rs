@@ -239,6 +239,10 @@ fn what_cannot_be_is_refused_at_the_start() {
         |options| Node::start(options, |_| -> Result<Never, DriverFailure> { unreachable!() }).map(drop);
     let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);
     assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));
+    // The tags of a sealed message need memory, too.
+    let tight =
+        crate::identity::any_node().max_message_bytes(1 << 20).rendezvous_bytes((1 << 20) + (64 << 10));
+    assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));
     // No NIC of the machine has this name.
     let nic = NicOptions { device: Some("no-such-nic".to_owned()), gid_index: None };
     let hardware = NodeOptions::new().provider("require".parse().unwrap()).nic(nic);
