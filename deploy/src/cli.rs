@@ -30,7 +30,7 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
-    /// Make, renew and show certificates of nodes; unfinished
+    /// Make, renew and show certificates of nodes
     #[cfg(feature = "identity")]
     #[command(subcommand)]
     Keys(keys::KeysCommand),

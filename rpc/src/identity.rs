@@ -1,7 +1,7 @@
 //! Names of nodes, proved by certificates, with feature `identity`.
 //!
-//! **Unfinished.** The two nodes of a session prove their names before it begins. The frames after the proof are neither
-//! encrypted nor authenticated, so a host on the path can still read and change calls. Do not rely on names yet.
+//! The two nodes of a session prove their names before it begins, and encrypt its frames. Processes of one user on one host
+//! are exempt by default, see [`NodeBuilder::exempt_local_user`](crate::NodeBuilder::exempt_local_user).
 //!
 //! A node has an [`Identity`], which is a chain of certificates with the private key, and [`Trust`], the roots that peers'
 //! certificates must lead to. `trunkctl keys` makes both. A handler learns the name of its caller by

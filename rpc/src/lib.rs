@@ -80,7 +80,7 @@ pub mod policy {
     //! | `a.example` | the DNS name |
     //! | `*.example` | all names with one label before `example` |
     //! | `10.1.0.7` | the proven IP address |
-    //! | `local`, `local:1000` | users of this host, or one by its UID; no peer proves one yet |
+    //! | `local`, `local:1000` | users of this host, or one by its UID; by default all processes of the node's own user |
     //! | `unproven` | peers without a proven name |
     //!
     //! A call is `/service/method`, `/service/*`, or `*` for all. Each of a peer's proven names counts.

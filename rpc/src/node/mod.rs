@@ -392,7 +392,7 @@ impl NodeBuilder {
     }
 
     /// Gives the node an identity. It then has sessions only with peers that prove a name to it, and proves its own name to
-    /// them. It needs [`NodeBuilder::trust`]. See [`identity`](crate::identity) for an example.
+    /// them. [`NodeBuilder::exempt_local_user`] has the exception. It needs [`NodeBuilder::trust`]. See [`identity`](crate::identity) for an example.
     ///
     /// Such a node may listen on any address. If it accepts [`Level::None`](crate::identity::Level::None), it needs
     /// [`NodeBuilder::allow_unauthenticated`] for addresses other than loopback.
@@ -412,7 +412,7 @@ impl NodeBuilder {
     /// Gives the node an identity as [`Self::identity`] does, from a file of certificates, the node's own first, and a file
     /// with its private key, both PEM. Replaces an earlier identity.
     ///
-    /// The node looks at its files every 5 s. New sessions use changed ones; live sessions go on. Replace files by `rename`,
+    /// The node looks at its files every 5 s. New sessions use changed ones; live sessions renew with them. Replace files by `rename`,
     /// or by a symbolic link that leads to them. A pair that does not match, and files that are malformed or expired, leave
     /// the earlier ones in force. The log has the cause, once per change, and the node tries again at the next look.
     /// At the start they are a [`StartError`]. Files of more than 1 MiB are refused.
@@ -478,7 +478,8 @@ impl NodeBuilder {
 
     /// Sets whether a node with an identity has sessions without a handshake with processes of this user on this host.
     /// Handlers see such a peer as [`PeerIdentity::LocalUser`](crate::identity::PeerIdentity::LocalUser). The default is
-    /// `true`. The software device proves who they are; on a NIC no peer is exempt.
+    /// `true`, since processes of one user can read each other's memory and keys. Set `false` to try certificates on one host.
+    /// The software device proves who they are; on a NIC no peer is exempt.
     #[cfg(feature = "identity")]
     pub fn exempt_local_user(mut self, exempt: bool) -> Self {
         self.options = self.options.exempt_local_user(exempt);

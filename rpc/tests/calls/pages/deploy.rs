@@ -1,6 +1,6 @@
 //! The examples of `docs/deploy.md`.
 
-use trunkline::{Context, Node, NodeBuilder, StartError, Status};
+use trunkline::{Context, Node, NodeBuilder, StartError, Status, Target};
 
 #[trunkline::service]
 pub(super) trait Orders {
@@ -12,6 +12,8 @@ fn shop(orders: impl Orders + Send + Sync + 'static) -> Result<Node, StartError>
         .listen("127.0.0.1:7000")
         .identity_files("shop.pem", "shop.key")
         .trust_files("ca/root.pem")
+        // For a try on one host: by default processes of one user do without certificates.
+        .exempt_local_user(false)
         .serve(OrdersServer::new(orders))
         .start()
 }
@@ -21,8 +23,9 @@ fn till() -> Result<(Node, OrdersClient), StartError> {
         .listen("127.0.0.1:0")
         .identity_files("till.pem", "till.key")
         .trust_files("ca/root.pem")
+        .exempt_local_user(false)
         .start()?;
-    let orders = OrdersClient::new(node.channel("127.0.0.1:7000"));
+    let orders = OrdersClient::new(node.channel(Target::from("127.0.0.1:7000").named("shop.example")));
     Ok((node, orders))
 }
 
