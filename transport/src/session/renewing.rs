@@ -107,19 +107,23 @@ impl CmMachine {
         }
     }
 
-    /// Ends a session whose certificates are revoked, and soon one whose certificates no longer lead to a root.
-    fn judge(&mut self, session: SessionOfPeer) {
+    /// Ends a session whose certificates are revoked, and soon one whose certificates no longer lead to a root. Returns true
+    /// in the second case.
+    fn judge(&mut self, session: SessionOfPeer) -> bool {
         let now = self.now();
-        let Some(live) = self.proving.renewing(session) else { return };
-        let PeerIdentity::Proven(proven) = &live.proof.identity else { return };
-        match self.judged(proven) {
-            Ok(()) => {}
-            Err(cause @ Refused::Revoked) => self.end_live(session, cause.into()),
-            Err(cause) => {
-                let Some(live) = self.proving.live(session) else { return };
-                (live.ends_at, live.ending) = (live.ends_at.min(now + GRACE), cause.into());
-            }
+        let Some(live) = self.proving.renewing(session) else { return false };
+        let PeerIdentity::Proven(proven) = &live.proof.identity else { return false };
+        let cause = match self.judged(proven) {
+            Ok(()) => return false,
+            Err(cause) => cause,
+        };
+        if cause == Refused::Revoked {
+            self.end_live(session, cause.into());
+            return false;
         }
+        let Some(live) = self.proving.live(session) else { return false };
+        (live.ends_at, live.ending) = (live.ends_at.min(now + GRACE), cause.into());
+        true
     }
 
     /// Judges certificates by the present roots and lists, which may be newer than the exchange that verified them.
@@ -274,6 +278,7 @@ impl CmMachine {
         let identity = PeerIdentity::Proven(Arc::new(proven));
         live.exchange = None;
         live.switching = live.renewed.len();
+        let had_until = live.ends_at;
         let exchange = live.number;
         live.proof.identity = identity.clone();
         live.ending = Refused::Expired.into();
@@ -283,7 +288,13 @@ impl CmMachine {
         }
         self.tell(|| Command::Renewed { peer: key, number, identity: identity.clone(), exchange });
         self.schedule(session, ends);
-        self.judge(session);
+        if self.judge(session) {
+            // Roots have changed meanwhile. The time to renew goes on from then.
+            if let Some(live) = self.proving.live(session) {
+                live.ends_at = live.ends_at.min(had_until);
+            }
+            self.ask_for_renewal(session);
+        }
         self.set_live_timer(session);
     }
 
