@@ -177,6 +177,14 @@ pub(crate) struct Certified {
     pub(crate) exempts_local_user: bool,
 }
 
+impl Certified {
+    /// Returns the name that a call's channel expects, if the certificate lacks it.
+    fn lacks_name_of(&self, call: &Call) -> Option<String> {
+        let expected = call.expected.clone().unwrap_or_else(|| self.address.ip().to_string());
+        (!self.names.contains(&expected)).then_some(expected)
+    }
+}
+
 /// One direction of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Flow {
@@ -258,20 +266,20 @@ struct OracleState {
 }
 
 impl OracleState {
-    /// Returns the name that a call's channel expects, if the certificate of a process lacks it.
+    /// Returns the name that a call's channel expects, if the certificate of a process lacks it, and a proof is needed.
     fn missing_name(&self, call: &Call, process: u64) -> Option<String> {
         let (caller, server) = (self.certified.get(&call.process)?, self.certified.get(&process)?);
         let is_exempt = caller.address.ip() == server.address.ip()
             && caller.exempts_local_user
             && server.exempts_local_user;
-        let expected = call.expected.clone().unwrap_or_else(|| server.address.ip().to_string());
-        (!is_exempt && !server.names.contains(&expected)).then_some(expected)
+        server.lacks_name_of(call).filter(|_| !is_exempt)
     }
 
-    /// Returns true if any process that has been at a call's address lacks the name that its channel expects.
+    /// Returns true if any process that has been at a call's address lacks the name that its channel expects. Processes that
+    /// need no proof may have one, if the device could not tell their user in time.
     fn may_be_misnamed(&self, call: &Call) -> bool {
-        let at_address = self.certified.iter().filter(|(_, identity)| identity.address == call.server);
-        at_address.map(|(process, _)| *process).any(|process| self.missing_name(call, process).is_some())
+        let mut at_address = self.certified.values().filter(|identity| identity.address == call.server);
+        at_address.any(|identity| identity.lacks_name_of(call).is_some())
     }
 }
 
