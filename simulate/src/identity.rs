@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline_machine::Runtime;
+use trunkline_testkit::ed25519;
 use trunkline_transport::identity::{Credentials, Identity, Trust};
 use trunkline_verbs::{Clock, Time};
 use x25519_dalek::{PublicKey, StaticSecret};
@@ -29,8 +30,6 @@ use x25519_dalek::{PublicKey, StaticSecret};
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 /// Validity of nodes' certificates.
 const VALID: Duration = Duration::from_secs(365 * 24 * 3600);
-/// PKCS #8 header of an Ed25519 key, RFC 8410 §7. The 32 bytes of its seed follow.
-const ED25519: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
 
 /// Returns the calendar time at a time of the virtual clock.
 pub(crate) fn calendar(time: Time) -> UnixTime {
@@ -225,7 +224,7 @@ impl Authority {
 fn key(random: &mut fastrand::Rng) -> KeyPair {
     let mut seed = [0; 32];
     random.fill(&mut seed);
-    KeyPair::try_from([ED25519, &seed].concat()).expect("PKCS #8 of Ed25519")
+    ed25519(seed)
 }
 
 #[cfg(test)]

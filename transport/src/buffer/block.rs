@@ -33,7 +33,7 @@ const SMALLEST: usize = 32 * 1024;
 const KEPT_BYTES: usize = 128 << 20;
 
 /// Maximum number of READs into a block at a time.
-const MOST_WRITING: usize = 2;
+pub(crate) const MOST_WRITING: usize = 2;
 
 /// The reason why there is no block, or no registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

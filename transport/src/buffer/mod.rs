@@ -11,7 +11,7 @@ mod registered;
 mod short;
 mod slots;
 
-pub(crate) use block::{Block, BlockPool, NotNow};
+pub(crate) use block::{Block, BlockPool, MOST_WRITING, NotNow};
 pub use body::Body;
 pub(crate) use received::{ReceiveSlots, Received};
 pub use registered::RegisteredBuffer;

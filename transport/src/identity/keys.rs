@@ -78,7 +78,7 @@ pub(crate) fn context(bindings: [&[u8]; 2], certificates: [&[u8]; 2]) -> [u8; 32
     context
 }
 
-/// AEAD of a session: that of its TLS suite.
+/// AEAD of a session, from its TLS suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aead {
     Aes256Gcm,
@@ -156,8 +156,8 @@ pub(crate) struct LaneSecrets {
     pub(crate) opens: LaneSecret,
 }
 
-/// Secrets of a poller's lanes after a renewal. Whoever switches a lane takes them from here: the peer may switch before the
-/// poller has taken a command.
+/// Secrets of a poller's lanes after a renewal. The poller takes each one when its lane switches. A command would not do:
+/// the peer may switch before the poller has taken it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RenewedKeys(Arc<Mutex<Vec<[Option<LaneSecret>; 2]>>>);
 

@@ -180,15 +180,20 @@ impl LaneSeal {
     }
 
     /// Seals a frame, whose last [`OVERHEAD`] bytes are free. Its header is final, without PHASE.
+    ///
+    /// # Panics
+    /// If the frame has no room, which is a bug of the caller.
     pub(crate) fn seal(&mut self, frame: &mut [u8], now: Time) {
         if self.in_phase >= self.limit.frames || now.saturating_duration_since(self.since) >= self.limit.time
         {
             self.next_phase(now);
         }
         let Direction { keys, phase, count, .. } = &mut self.seals;
-        let Some((header, rest)) = frame.split_first_chunk_mut::<HEADER>() else { return };
-        let Some((sealed, tag)) = rest.split_last_chunk_mut::<TAG>() else { return };
-        let Some(word) = sealed.last_chunk_mut::<WORD_BYTES>() else { return };
+        // Otherwise the frame would leave in clear.
+        const ROOM: &str = "a frame has a header, and room for the seal";
+        let (header, rest) = frame.split_first_chunk_mut::<HEADER>().expect(ROOM);
+        let (sealed, tag) = rest.split_last_chunk_mut::<TAG>().expect(ROOM);
+        let word = sealed.last_chunk_mut::<WORD_BYTES>().expect(ROOM);
         word.copy_from_slice(&header[WORD..WORD + WORD_BYTES]);
         header[WORD..WORD + WORD_BYTES].fill(0);
         if *phase {

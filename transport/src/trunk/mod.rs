@@ -157,9 +157,14 @@ impl Trunk {
     ) -> Self {
         #[cfg(feature = "identity")]
         let (overhead, renewed, mut seals) = match session.keys {
-            None => (0, RenewedKeys::default(), Vec::new().into_iter()),
-            Some(keys) => (OVERHEAD, keys.renewed, keys.lanes.into_iter()),
+            None => (0, RenewedKeys::default(), None),
+            Some(keys) => (OVERHEAD, keys.renewed, Some(keys.lanes.into_iter())),
         };
+        #[cfg(feature = "identity")]
+        assert!(
+            seals.is_some() || !matches!(session.identity, PeerIdentity::Proven(_)),
+            "a session with a proved name has keys"
+        );
         #[cfg(not(feature = "identity"))]
         let overhead = 0;
         let SessionUp { peer, number, srqs, .. } = session;
@@ -169,9 +174,10 @@ impl Trunk {
             #[cfg(not(feature = "identity"))]
             let seal = None;
             #[cfg(feature = "identity")]
-            let seal = seals
-                .next()
-                .map(|secrets| Box::new(LaneSeal::new(secrets, phase_limit(res), res.time.now())));
+            let seal = seals.as_mut().map(|seals| {
+                let secrets = seals.next().expect("each lane has secrets");
+                Box::new(LaneSeal::new(secrets, phase_limit(res), res.time.now()))
+            });
             Lane::new(srq, pair, counters, res.time.now_ms(), seal)
         };
         Self {

@@ -11,7 +11,7 @@
 //! This module keeps the records of both sides of one trunk; the trunk moves bytes and frames.
 #![forbid(unsafe_code)]
 
-use crate::buffer::{Announced, Block};
+use crate::buffer::{Announced, Block, MOST_WRITING};
 use crate::messages::DeliveryReport;
 use crate::trunk::seal::ContentSeal;
 use crate::wire::frame::FrameError;
@@ -28,6 +28,7 @@ pub(crate) const PIECE: usize = 256 << 10;
 pub(crate) const READS_OUT: u32 = 2;
 const _: () =
     assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
+const _: () = assert!(READS_OUT as usize <= MOST_WRITING, "a block takes all READs of its trunk");
 /// Maximum number of requests without a FIN per lane. Further ones wait in its queue. A receiver refuses
 /// more.
 pub(crate) const REQUESTS_PER_LANE: u32 = 64;

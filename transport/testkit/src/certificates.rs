@@ -1,4 +1,4 @@
-//! Certificates of nodes whose encrypted sessions are measured.
+//! Certificates and keys of nodes in measurements and simulations.
 #![forbid(unsafe_code)]
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
@@ -17,14 +17,19 @@ pub fn certificate(address: IpAddr) -> [String; 3] {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    let root = CertifiedIssuer::self_signed(params, key(0)).expect("valid parameters");
+    let root = CertifiedIssuer::self_signed(params, ed25519([0; 32])).expect("valid parameters");
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::IpAddress(address)];
-    let key = key(1);
+    let key = ed25519([1; 32]);
     let certificate = params.signed_by(&key, &root).expect("valid parameters");
     [certificate.pem(), key.serialize_pem(), root.pem()]
 }
 
-fn key(seed: u8) -> KeyPair {
-    KeyPair::try_from([ED25519, &[seed; 32]].concat()).expect("PKCS #8 of Ed25519")
+/// Returns the Ed25519 key with this seed.
+///
+/// # Panics
+/// If the key cannot be made, which is a bug.
+#[must_use]
+pub fn ed25519(seed: [u8; 32]) -> KeyPair {
+    KeyPair::try_from([ED25519, &seed].concat()).expect("PKCS #8 of Ed25519")
 }

@@ -28,7 +28,7 @@ mod wire_examples;
 
 pub use address::{fresh_address, fresh_ip};
 #[cfg(feature = "certificates")]
-pub use certificates::certificate;
+pub use certificates::{certificate, ed25519};
 pub use claims::{Claims, exit_code};
 pub use counting::CountingAllocator;
 pub use folder::Folder;
