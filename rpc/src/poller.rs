@@ -8,7 +8,7 @@ use crate::call::context::{Entered, PollerContext};
 use crate::call::{Opening, Submission};
 use crate::client::routes::id::RouteId;
 use crate::client::routes::{Connector, Lookups, Parked, Routes};
-use crate::client::{Calls, is_one_way};
+use crate::client::{Calls, follow_health, is_one_way};
 use crate::executor::inbox::{Inbox, Work};
 use crate::executor::on_poller::OnPoller;
 use crate::executor::pool::{Pool, SharedPool};
@@ -259,6 +259,9 @@ impl Rpc {
                     }
                 }
                 Work::Spawn(spawn) => self.tasks.add(spawn(&self.context), &self.ready),
+                Work::Watch(watched) => {
+                    self.tasks.add(Box::pin(follow_health(self.context.clone(), watched)), &self.ready);
+                }
             }
         }
         any |= self.take_spawned() | self.take_local(transport);

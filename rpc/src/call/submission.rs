@@ -175,23 +175,30 @@ pub(crate) enum AdmissionClass {
     Tries,
     /// Made by a handler of this node: it has a reserved share, and fails beyond that.
     Reserved,
+    /// Made by the node itself: the call limit does not apply, and it fails if too much waits to be sent.
+    Exempt,
 }
 
 impl AdmissionClass {
     /// Returns the class of a call made by this thread. `is_nested` is true on a poller of the call's node.
     #[inline]
-    pub(crate) fn here(admission: Admission, is_nested: bool) -> Self {
+    pub(crate) fn here(admission: Option<Admission>, is_nested: bool) -> Self {
         match admission {
+            None => Self::Exempt,
             _ if is_nested && on_poller::is_in_handler() => Self::Reserved,
-            Admission::Wait => Self::Waits,
-            Admission::Try => Self::Tries,
+            Some(Admission::Wait) => Self::Waits,
+            Some(Admission::Try) => Self::Tries,
         }
     }
 
-    /// Returns the share of the call limit that is reserved for other classes.
+    /// Returns the share of the call limit that is reserved for other classes, or `None` if the limit does not apply.
     #[inline]
-    pub(crate) fn leaves_calls(self) -> Leaves {
-        if self == Self::Reserved { Leaves::Nothing } else { Leaves::Eighth }
+    pub(crate) fn leaves_calls(self) -> Option<Leaves> {
+        match self {
+            Self::Exempt => None,
+            Self::Reserved => Some(Leaves::Nothing),
+            Self::Waits | Self::Tries => Some(Leaves::Eighth),
+        }
     }
 
     /// Returns the share of the message queue that is reserved for other classes: an eighth for replies, one for handlers, and
@@ -200,8 +207,8 @@ impl AdmissionClass {
     pub(crate) fn leaves_queue(self, is_large: bool) -> Leaves {
         match (self, is_large) {
             (Self::Reserved, false) => Leaves::Eighth,
-            (Self::Reserved, true) | (Self::Waits | Self::Tries, false) => Leaves::Quarter,
-            (Self::Waits | Self::Tries, true) => Leaves::ThreeEighths,
+            (Self::Reserved, true) | (Self::Waits | Self::Tries | Self::Exempt, false) => Leaves::Quarter,
+            (Self::Waits | Self::Tries | Self::Exempt, true) => Leaves::ThreeEighths,
         }
     }
 }

@@ -47,7 +47,8 @@ impl Attempts {
         call: Submission<()>,
         inbox: &Inbox,
     ) -> Result<Self, Status> {
-        let (balance, clock, tried) = (Arc::clone(balance), clock.clone(), Tried::new(call.connect));
+        let (balance, clock, tried) =
+            (Arc::clone(balance), clock.clone(), Tried::new(call.connect, call.method.service.name));
         let mut attempts =
             Self { balance, clock, call, tried, current: None, may_have_run: false, refusal: None };
         match attempts.make(inbox, attempts.clock.now()) {

@@ -249,7 +249,9 @@ impl Calls {
         submission: &mut Submission,
         leaves: Leaves,
     ) -> Result<bool, Backpressure> {
-        self.budget.take_one(peer, submission.entry.leaves_calls()).map_err(Backpressure::Calls)?;
+        if let Some(leaves) = submission.entry.leaves_calls() {
+            self.budget.take_one(peer, leaves).map_err(Backpressure::Calls)?;
+        }
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
         }
@@ -273,7 +275,7 @@ impl Calls {
     ) -> Result<bool, Backpressure> {
         if error == SendError::SessionOver && self.compares_names() && submission.order.is_none() {
             // The name of the next session is compared first.
-            self.budget.put_back_one(peer, submission.entry.leaves_calls());
+            self.put_back(peer, submission.entry.leaves_calls());
             self.waiting.there_is_room();
             self.forget_numbers(peer);
             self.held.make_again(submission.take());
@@ -287,7 +289,7 @@ impl Calls {
             Err(error)
         };
         sent.or_else(|error| {
-            self.budget.put_back_one(peer, submission.entry.leaves_calls());
+            self.put_back(peer, submission.entry.leaves_calls());
             if let SendError::QueueFull(exhausted) = error {
                 return Err(Backpressure::Queue(exhausted));
             }
@@ -778,7 +780,7 @@ impl Calls {
     /// Returns the charged calls and those in flight.
     pub(crate) fn budget(&self) -> BudgetLedger {
         let mut counted = BTreeMap::new();
-        for (_, pending) in &self.pending {
+        for (_, pending) in self.pending.iter().filter(|(_, pending)| pending.leaves.is_some()) {
             *counted.entry(pending.peer).or_default() += 1;
         }
         self.budget.ledger(counted)
@@ -943,12 +945,20 @@ impl Calls {
         completion.complete(outcome);
     }
 
+    /// Returns a call's unit of the budget, if it has taken one.
+    #[inline]
+    fn put_back(&mut self, peer: PeerKey, leaves: Option<Leaves>) {
+        if let Some(leaves) = leaves {
+            self.budget.put_back_one(peer, leaves);
+        }
+    }
+
     /// Takes a call out of flight.
     #[inline]
     fn remove(&mut self, call: u64) -> Option<PendingCall> {
         let (slot, _) = parts(call)?;
         let pending = self.pending.try_remove(slot)?;
-        self.budget.put_back_one(pending.peer, pending.leaves);
+        self.put_back(pending.peer, pending.leaves);
         if let Some(stream) = pending.completion.stream() {
             self.memory.recharge(pending.peer, stream.release(), 0);
         }

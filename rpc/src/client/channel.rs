@@ -32,7 +32,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
-use trunkline_transport::{Connect, PeerKey, PollerChoice};
+use trunkline_transport::{PeerKey, PollerChoice};
 
 /// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
 /// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
@@ -136,6 +136,9 @@ impl Channel {
     /// A server that drains gets no calls until it has a new session. A server that cannot be reached gets none for 400 ms,
     /// or until it has a new session. Each further failure doubles the time, up to 6.4 s. In both cases names are looked up
     /// again. A server that a resolver adds gets calls once it has a session. A server that it removes gets no further ones.
+    ///
+    /// A server with a [health service](crate::health) gets no calls of a service that it reports as `NotServing`, unless all
+    /// connected servers do. See [`Balance::watch_health`].
     ///
     /// [`Channel::ready`] waits for one server. Calls that stream items choose a server and do not move on. The channels of
     /// [`Channel::ordered`] and [`Channel::on`] use one server at a time, as without a balance. A channel to a single address
@@ -260,7 +263,8 @@ impl Channel {
         let call = NewCall::new(CallKind::Stream, options, method, arguments, body);
         let call = self.core.make(call, |call, hooks| {
             let (started, inbox) = next?;
-            let (server, route) = self.choose_for_stream(started, inbox, call.options.connects(), hooks)?;
+            let tried = Tried::new(call.options.connects(), method.service.name);
+            let (server, route) = self.choose_for_stream(started, inbox, tried, hooks)?;
             let submission = self.submission(started, inbox, call, Some(completion))?;
             let opening = Opening { submission: Submission { server, route, ..submission }, sending };
             inbox.push(Work::Open(Box::new(opening))).map_err(|_| too_many(Inbox::DEPTH))?;
@@ -274,16 +278,14 @@ impl Channel {
         &self,
         started: &Started,
         inbox: &Inbox,
-        connect: Connect,
+        mut tried: Tried,
         hooks: &mut EndHooks,
     ) -> Result<(PeerKey, Option<RouteId>), Status> {
         let of_channel = (self.core.server, self.core.route);
         let Some(balance) = &self.balance else { return Ok(of_channel) };
         check_inbox(inbox)?;
         let clock = started.clock.clone();
-        let Some(chosen) = balance.choose(&mut Tried::new(connect), clock.now()) else {
-            return Ok(of_channel);
-        };
+        let Some(chosen) = balance.choose(&mut tried, clock.now()) else { return Ok(of_channel) };
         let (to, balance) = (chosen.to, Arc::clone(balance));
         hooks.add(move |outcome| balance.ended(&chosen, outcome, clock.now()));
         Ok(to)

@@ -4,6 +4,7 @@ mod attempts;
 mod calls;
 mod cancels;
 mod channel;
+mod health_watch;
 mod held;
 mod interceptor;
 mod local;
@@ -18,6 +19,7 @@ mod waiting;
 
 pub(crate) use calls::Calls;
 pub use channel::{Channel, SharedWait};
+pub(crate) use health_watch::follow_health;
 pub use interceptor::{ClientCall, ClientInterceptor};
 pub use local::{LocalChannel, LocalWait};
 pub use options::CallOptions;

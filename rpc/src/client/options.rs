@@ -32,14 +32,21 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// Calling the client's method starts the call. The time limit counts from then, and the handler may run even if
 /// the future is never polled. Dropping the future cancels the call, polled or not.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallOptions {
     timeout: Option<Duration>,
     idle_timeout: Option<Duration>,
     connect: Connect,
-    admission: Admission,
+    /// `None` for calls that the node makes by itself.
+    admission: Option<Admission>,
     metadata: Metadata,
     response: Option<ResponseMetadata>,
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl CallOptions {
@@ -49,9 +56,14 @@ impl CallOptions {
     /// ([`Context`](crate::Context)), or 10 s elsewhere.
     #[must_use]
     pub const fn new() -> Self {
-        let (connect, admission) = (Connect::FailFast, Admission::Wait);
+        let (connect, admission) = (Connect::FailFast, Some(Admission::Wait));
         let metadata = Metadata::new();
         Self { timeout: None, idle_timeout: None, connect, admission, metadata, response: None }
+    }
+
+    /// Returns the options of a call that the node makes by itself, which uses no room of the program's calls.
+    pub(super) fn beyond_limits() -> Self {
+        Self { admission: None, ..Self::new() }
     }
 
     /// Sets the time limit of a call, in place of the client's. It counts from the call of the client's method.
@@ -134,7 +146,7 @@ impl CallOptions {
     /// [`Reason::Overloaded`]: crate::Reason::Overloaded
     #[must_use]
     pub fn admission(mut self, admission: Admission) -> Self {
-        self.admission = admission;
+        self.admission = Some(admission);
         self
     }
 
@@ -251,7 +263,7 @@ impl CallOptions {
         self.connect
     }
 
-    pub(super) fn admits(&self) -> Admission {
+    pub(super) fn admits(&self) -> Option<Admission> {
         self.admission
     }
 }

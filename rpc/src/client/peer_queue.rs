@@ -88,7 +88,7 @@ impl PeerQueue {
             let part = if of_channel[Part::Large as usize] > 0 { Part::Large } else { Part::Small };
             return Err(self.parts[part as usize].why);
         }
-        if call.entry == AdmissionClass::Reserved {
+        if matches!(call.entry, AdmissionClass::Reserved | AdmissionClass::Exempt) {
             return Ok(call.leaves());
         }
         for part in PARTS {

@@ -25,8 +25,8 @@ pub(super) struct PendingCall {
     pub(super) nested: bool,
     /// True if another server can take it.
     pub(super) is_chosen: bool,
-    /// Part of the call budget that it leaves to others.
-    pub(super) leaves: Leaves,
+    /// Part of the call budget that it leaves to others; `None` if it uses none.
+    pub(super) leaves: Option<Leaves>,
     /// Deadline, or the time at which the limits of its stream are looked at; [`Time::MAX`] without one.
     pub(super) due: Time,
     /// The remote poller that owns the call.

@@ -218,7 +218,7 @@ impl Backpressure {
     fn told(self, entry: AdmissionClass) -> String {
         let part = match entry {
             AdmissionClass::Reserved => "",
-            AdmissionClass::Waits | AdmissionClass::Tries => {
+            AdmissionClass::Waits | AdmissionClass::Tries | AdmissionClass::Exempt => {
                 ", but for the part that is reserved for calls of handlers and for replies"
             }
         };

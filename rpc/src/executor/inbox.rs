@@ -6,8 +6,8 @@
 
 use crate::call::context::Spawn;
 use crate::call::{AdmissionClass, Opening, Outcome, Submission};
-use crate::client::routes::Pollers;
 use crate::client::routes::id::{Resolved, RouteId};
+use crate::client::routes::{Pollers, Watched};
 use crate::executor::running_handler::RunningHandler;
 use crate::executor::wakes::{Collecting, Wakes};
 use crate::node::budgets::SharedMemory;
@@ -20,7 +20,7 @@ use crossbeam_queue::ArrayQueue;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use trunkline_machine::rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::PollerHandle;
 
@@ -43,6 +43,8 @@ pub(crate) enum Work {
     Route(RouteId),
     /// A lookup for a route has ended.
     Resolved(Box<Resolved>),
+    /// Follow the health of a service at a server.
+    Watch(Weak<Watched>),
 }
 
 impl Work {
@@ -53,7 +55,7 @@ impl Work {
             Self::Call(call) => call.entry != AdmissionClass::Tries,
             Self::Open(opening) => opening.submission.entry != AdmissionClass::Tries,
             Self::Spawn(_) => false,
-            Self::Route(_) | Self::Resolved(_) => true,
+            Self::Route(_) | Self::Resolved(_) | Self::Watch(_) => true,
         }
     }
 }
@@ -380,6 +382,12 @@ impl Pollers for Inboxes {
     fn resolved(&self, resolved: Resolved) {
         if let Some(first) = self.first() {
             let _closed = first.push(Work::Resolved(Box::new(resolved)));
+        }
+    }
+
+    fn watch(&self, watched: Weak<Watched>) {
+        if let Some(first) = self.first() {
+            let _closed = first.push(Work::Watch(watched));
         }
     }
 }

@@ -207,7 +207,8 @@ pub struct ServerReport {
     pub target: String,
     /// Address of the server.
     pub address: SocketAddr,
-    /// `up`, `connecting`, `unreachable`, or `left out` while it is up and gets no calls.
+    /// `up`, `connecting`, `unreachable`, `left out` while it is up and gets no calls, or `not serving` while it reports that
+    /// for a service that the channel calls.
     pub state: &'static str,
     /// Calls of the channel in progress at this server.
     pub calls: usize,

@@ -2,7 +2,8 @@
 //!
 //! Each server has a route, which knows whether a session is up. A server that drains is left out until it has a new
 //! session. A server that cannot be reached although its session is up is left out for 400 ms. Then one call tries it; each
-//! further failure doubles the time.
+//! further failure doubles the time. A server that reports by its health service that it does not serve the service of a
+//! call is left out while another one is ready.
 //!
 //! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, like calls of a
 //! channel without a balance: the route looks the name up and tries the addresses in order. In its pause, calls that would
@@ -10,7 +11,7 @@
 
 use super::route::{Phase, Reached, Usage};
 use super::target::Source;
-use super::{Link, Session};
+use super::{Link, Session, Watched};
 use crate::client::routes::id::RouteId;
 use crate::node::fork_lock::Lock;
 use crate::status::reason::{Origin, Reason};
@@ -18,7 +19,7 @@ use crate::status::{Code, Status};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 use trunkline_transport::{Connect, PeerKey, ServerReport};
 use trunkline_verbs::Time;
@@ -59,6 +60,7 @@ pub struct Balance {
     policy: Policy,
     most: u32,
     percent: u32,
+    watches_health: bool,
 }
 
 impl Balance {
@@ -73,6 +75,27 @@ impl Balance {
         (self.most, self.percent) = (calls, percent);
         self
     }
+
+    /// Sets whether the channel watches the health of the services that it calls, which is the default.
+    ///
+    /// A server that reports `NotServing` for a service gets no calls of that service while another connected server can
+    /// take them. If all connected servers report it, they get the calls as if none did. Servers without a health service,
+    /// and those that refuse this node the watch, count as serving.
+    ///
+    /// The watch begins with the first call of a service. It is a stream to each server for each service, shared by all
+    /// channels of the node, and counts as one call of the node among the server's running handlers.
+    ///
+    /// ```
+    /// use trunkline::{Balance, Policy};
+    ///
+    /// let balance = Balance::from(Policy::RoundRobin).watch_health(false);
+    /// println!("{balance:?}");
+    /// ```
+    #[must_use]
+    pub fn watch_health(mut self, watches: bool) -> Self {
+        self.watches_health = watches;
+        self
+    }
 }
 
 /// The default policy with the default budget.
@@ -85,7 +108,7 @@ impl Default for Balance {
 impl From<Policy> for Balance {
     fn from(policy: Policy) -> Self {
         // Finagle's ratio. Its reserve of 10 a second needs a clock; a full budget at the start takes its place.
-        Self { policy, most: 1000, percent: 20 }
+        Self { policy, most: 1000, percent: 20, watches_health: true }
     }
 }
 
@@ -93,6 +116,7 @@ impl From<Policy> for Balance {
 #[derive(Debug)]
 pub(crate) struct Balanced {
     policy: Policy,
+    watches_health: bool,
     budget: RetryBudget,
     /// Its own link to the target. A plain channel stays with one server, whether or not a lookup finds it.
     target: Arc<Link>,
@@ -112,6 +136,8 @@ struct Servers {
     /// Addresses that the list was made of; `None` until they are known.
     found: Option<Arc<[SocketAddr]>>,
     list: Arc<[Arc<Server>]>,
+    /// Services whose health is watched: those that were called.
+    services: Vec<&'static str>,
 }
 
 /// A server of a balanced channel.
@@ -123,6 +149,8 @@ struct Server {
     calls: AtomicUsize,
     refusals: Lock<Refusals>,
     pause: Lock<Option<Pause>>,
+    /// One for each service that was called.
+    watches: Lock<Vec<Arc<Watched>>>,
 }
 
 /// A time for which a server is left out.
@@ -173,6 +201,8 @@ const MOST_UNCONNECTED: usize = 16;
 /// Servers that a call has been sent to.
 #[derive(Debug, Default)]
 pub(crate) struct Tried {
+    /// Name of the call's service.
+    service: &'static str,
     servers: Vec<SocketAddr>,
     /// Number of them that had no session.
     unconnected: usize,
@@ -196,8 +226,8 @@ enum Refused {
 
 impl Tried {
     /// Creates the record of a call that has been sent to no server.
-    pub(crate) fn new(connect: Connect) -> Self {
-        Self { connect, ..Self::default() }
+    pub(crate) fn new(connect: Connect, service: &'static str) -> Self {
+        Self { connect, service, ..Self::default() }
     }
 
     /// Records the answer of a server that has refused the call.
@@ -225,6 +255,7 @@ impl Balanced {
         let target = Link::with_usage(target.routes(), target.target().clone(), usage);
         let balanced = Arc::new(Self {
             policy: balance.policy,
+            watches_health: balance.watches_health,
             budget: RetryBudget::new(balance.most, balance.percent),
             target,
             servers: Lock::default(),
@@ -263,7 +294,7 @@ impl Balanced {
 
     /// Chooses the server of the next attempt. Returns `None` if all have been tried.
     pub(crate) fn choose(&self, tried: &mut Tried, now: Time) -> Option<Chosen> {
-        let servers = self.servers();
+        let servers = self.watched_servers(tried.service);
         self.keep_each(&servers);
         if self.target.is_name() {
             // A server that must be connected again may have moved.
@@ -307,7 +338,10 @@ impl Balanced {
         let has_left = tried.unconnected < MOST_UNCONNECTED;
         let ready = standing(Standing::Ready);
         if !ready.is_empty() {
-            return Some(Some(Arc::clone(self.pick(&ready, now))));
+            if self.target.routes().watches.all_serve() {
+                return Some(Some(Arc::clone(self.pick(&ready, now))));
+            }
+            return Some(Some(Arc::clone(self.pick(&self.serving(servers, ready, tried), now))));
         }
         if tried.refused == Refused::Overloaded {
             // A later call may find another server connected.
@@ -352,6 +386,27 @@ impl Balanced {
         // All are left out: the first attempt probes one of them.
         let is_first = tried.servers.is_empty() && !tried.target;
         is_first.then_some(None)
+    }
+
+    /// Returns the ready servers that serve the call's service, or all if none does.
+    #[cold]
+    fn serving<'a>(
+        &self,
+        servers: &[Arc<Server>],
+        ready: Vec<&'a Arc<Server>>,
+        tried: &Tried,
+    ) -> Vec<&'a Arc<Server>> {
+        if !self.watches_health {
+            return ready;
+        }
+        let serving = ready.iter().copied().filter(|server| server.serves(tried.service)).collect::<Vec<_>>();
+        if !serving.is_empty() {
+            return serving;
+        }
+        // A later call may find another server connected.
+        let others = servers.iter().filter(|server| !tried.servers.contains(&server.address));
+        others.for_each(|server| server.link.keep());
+        ready
     }
 
     fn pick<'a>(&self, ready: &[&'a Arc<Server>], now: Time) -> &'a Arc<Server> {
@@ -447,6 +502,9 @@ impl Balanced {
             target: self.target.to_string(),
             address: server.address,
             state: match server.standing(now) {
+                Standing::Ready if server.watches.lock().iter().any(|watched| !watched.is_serving()) => {
+                    "not serving"
+                }
                 Standing::Ready => "up",
                 Standing::Connecting => "connecting",
                 Standing::Failed => "unreachable",
@@ -467,6 +525,20 @@ impl Balanced {
 
     /// Returns the servers, after the list has been brought up to date.
     fn servers(&self) -> Arc<[Arc<Server>]> {
+        Arc::clone(&self.locked_servers().list)
+    }
+
+    /// Returns the same, whose health is watched for this service from now on.
+    fn watched_servers(&self, service: &'static str) -> Arc<[Arc<Server>]> {
+        let mut servers = self.locked_servers();
+        if self.watches_health && !servers.services.contains(&service) {
+            servers.services.push(service);
+            servers.list.iter().for_each(|server| server.watch(service));
+        }
+        Arc::clone(&servers.list)
+    }
+
+    fn locked_servers(&self) -> MutexGuard<'_, Servers> {
         let mut servers = self.servers.lock();
         let is_name = self.target.is_name();
         if is_name || servers.found.is_none() {
@@ -480,7 +552,7 @@ impl Balanced {
                 servers.replace(&self.target, found);
             }
         }
-        Arc::clone(&servers.list)
+        servers
     }
 }
 
@@ -489,7 +561,7 @@ impl Servers {
     fn replace(&mut self, target: &Link, found: Option<Arc<[SocketAddr]>>) {
         let server = |address: &SocketAddr| {
             let known = self.list.iter().find(|server| server.address == *address);
-            known.map_or_else(|| Arc::new(Server::new(target, *address)), Arc::clone)
+            known.map_or_else(|| Arc::new(Server::new(target, *address, &self.services)), Arc::clone)
         };
         self.list = found.iter().flat_map(|found| found.iter()).map(server).collect();
         self.found = found;
@@ -497,10 +569,23 @@ impl Servers {
 }
 
 impl Server {
-    fn new(target: &Link, address: SocketAddr) -> Self {
+    fn new(target: &Link, address: SocketAddr, services: &[&'static str]) -> Self {
         let link = Link::new(target.routes(), target.target().at(address));
         let (calls, refusals, pause) = (AtomicUsize::new(0), Lock::default(), Lock::default());
-        Self { address, link, calls, refusals, pause }
+        let server = Self { address, link, calls, refusals, pause, watches: Lock::default() };
+        services.iter().for_each(|service| server.watch(service));
+        server
+    }
+
+    /// Watches the health of a service.
+    fn watch(&self, service: &'static str) {
+        let watched = self.link.routes().watch(&self.link, service);
+        self.watches.lock().push(watched);
+    }
+
+    /// Returns false if the server reports that it does not serve this service.
+    fn serves(&self, service: &str) -> bool {
+        self.watches.lock().iter().all(|watched| watched.service() != service || watched.is_serving())
     }
 
     /// Returns the state of the server. Its session counts, because only some policies look after its route.
@@ -810,7 +895,7 @@ mod tests {
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
         let now = Time(1_000_000_000);
         let first = |connect, now| {
-            let chosen = balanced.choose(&mut Tried::new(connect), now).unwrap();
+            let chosen = balanced.choose(&mut Tried::new(connect, ""), now).unwrap();
             chosen.server.map(|server| server.address.port())
         };
         balanced.target.route().publish(Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE));
@@ -829,7 +914,7 @@ mod tests {
             routes.drains(PeerKey::new(address(port)), 1);
         }
         let now = Time(1_000_000_000);
-        let mut tried = Tried::new(Connect::Wait);
+        let mut tried = Tried::new(Connect::Wait, "");
         let mut next = || balanced.choose(&mut tried, now).map(|chosen| chosen.server.is_some());
         assert_eq!([next(), next(), next()], [Some(false); 3]);
         let (failure, until) = (Arc::new(Failure::misuse("no port")), now + PAUSE);

@@ -1,4 +1,4 @@
-//! Identifier of a route, and the messages about routes to the pollers of a node.
+//! Identifier of a route, and the result of its lookup.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -46,18 +46,4 @@ pub(crate) struct Resolved {
     pub(crate) number: u64,
     /// The usable addresses, or an error and its sources.
     pub(crate) outcome: Result<Vec<SocketAddr>, Vec<String>>,
-}
-
-/// The pollers of a node, as their routes see them: a trait, because pollers belong to the layer above.
-///
-/// Nothing here waits. A message to a poller that has ended is dropped.
-pub(crate) trait Pollers: Send + Sync {
-    /// Tells all pollers to look at a route.
-    fn look(&self, id: RouteId);
-
-    /// Tells the first poller, which seeks, to look at a route.
-    fn seek(&self, id: RouteId);
-
-    /// Tells the first poller the result of its lookup.
-    fn resolved(&self, resolved: Resolved);
 }

@@ -25,11 +25,11 @@ mod resolve;
 mod round;
 mod route;
 mod target;
+mod watches;
 
 pub use balance::{Balance, Policy};
 pub(crate) use balance::{Balanced, Chosen, Tried};
 pub(crate) use connector::Connector;
-pub(crate) use id::Pollers;
 pub(crate) use lookups::Lookups;
 #[cfg(feature = "identity")]
 pub(crate) use names::ProvenNames;
@@ -38,23 +38,25 @@ pub use ready::Ready;
 pub use resolve::{AddressWatcher, Dns, Resolve, ResolveError, Resolving, ServerList};
 pub use target::Target;
 pub(crate) use target::misuse;
+pub(crate) use watches::{Following, Watched};
 
 use crate::call::NOWHERE;
 use crate::node::fork_lock::Lock;
 use balance::AllBalanced;
-use id::{ExpectedId, RouteId};
+use id::{ExpectedId, Resolved, RouteId};
 use route::{Phase, Route, Usage};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use target::Source;
 use trunkline_machine::Runtime;
 use trunkline_transport::{PeerIdentity, PeerKey, ServerReport};
 use trunkline_verbs::Clock;
 use trunkline_verbs::fork::Process;
+use watches::Watches;
 
 /// The routes of a node, and its sessions. Channels add and remove routes, also before the node starts. Pollers look them up
 /// by the numbers that calls carry.
@@ -63,6 +65,24 @@ pub(crate) struct Routes {
     started: OnceLock<Started>,
     known: Lock<Known>,
     balanced: AllBalanced,
+    watches: Watches,
+}
+
+/// The pollers of a node, as their routes see them: a trait, because pollers belong to the layer above.
+///
+/// Nothing here waits. A message to a poller that has ended is dropped.
+pub(crate) trait Pollers: Send + Sync {
+    /// Tells all pollers to look at a route.
+    fn look(&self, id: RouteId);
+
+    /// Tells the first poller, which seeks, to look at a route.
+    fn seek(&self, id: RouteId);
+
+    /// Tells the first poller the result of its lookup.
+    fn resolved(&self, resolved: Resolved);
+
+    /// Tells the first poller to follow the health of a service at a server that has a session.
+    fn watch(&self, watched: Weak<Watched>);
 }
 
 /// Properties of a node that has started.
@@ -121,6 +141,7 @@ impl Routes {
             started: OnceLock::new(),
             known: Lock::default(),
             balanced: AllBalanced::default(),
+            watches: Watches::default(),
         })
     }
 
@@ -160,7 +181,7 @@ impl Routes {
     }
 
     /// Returns a random number, or 0 before the node starts.
-    fn random(&self) -> usize {
+    pub(crate) fn random(&self) -> usize {
         let number = self.started().map_or(0, |started| started.runtime.random());
         // 31 bits fit everywhere.
         usize::try_from(number >> 33).unwrap_or(0)
@@ -239,11 +260,14 @@ impl Routes {
         known.sessions += 1;
         let session = Session { serial: known.sessions, epoch, drains: false };
         known.up.insert(peer, session);
+        drop(known);
+        self.watches.begin(peer);
     }
 
     /// Records that the peer of a session has proved its names again.
     fn renewed(&self, peer: PeerKey, identity: PeerIdentity) {
         self.known.lock().set_identity(peer, Some(identity));
+        self.watches.begin(peer);
     }
 
     /// Records that the session with this node is over.

@@ -5,7 +5,7 @@ use super::service::ECHO;
 use super::{World, poll};
 use crate::wire::frame::{Header, RepliedBy, RequestHeader};
 use crate::wire::metadata::MetadataBytes;
-use crate::{AddressWatcher, Policy, Resolve, Resolving, Target};
+use crate::{AddressWatcher, Balance, Policy, Resolve, Resolving, Target};
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -179,7 +179,8 @@ fn calls_of_a_balanced_channel_follow_a_name_whose_changes_nothing_reports() {
         let mut rig = Rig::new();
         let (other, changing) = (rig.world.peer(), Arc::new(Changing::default()));
         changing.set(&[rig.peer.address()]);
-        let channel = rig.node.channel(Target::resolver(Arc::clone(&changing))).balanced(policy);
+        let balance = Balance::from(policy).watch_health(false);
+        let channel = rig.node.channel(Target::resolver(Arc::clone(&changing))).balanced(balance);
         let options = options(Connect::FailFast);
         let call = || channel.call(&options, ECHO, &(), Bytes::new());
         let first = call();

@@ -371,3 +371,4 @@ mod random;
 mod replies;
 mod server;
 mod servers;
+mod watches;

@@ -6,7 +6,7 @@ use super::{World, poll};
 use crate::call::no_items;
 use crate::status::Status;
 use crate::status::reason::Reason;
-use crate::{Policy, ServerList, Target};
+use crate::{Balance, Policy, ServerList, Target};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -71,7 +71,8 @@ fn streams_that_have_not_left_for_a_dead_server_do_not_fail() {
         let (node, other) = (world.node(|builder| builder), world.peer());
         let before = world.tasks.len();
         let first = world.peer_with(|options| options.srq_depth(16).srq_depth_limit(16));
-        let channel = node.channel([first.address(), other.address()]).balanced(Policy::PickFirst);
+        let balance = Balance::from(Policy::PickFirst).watch_health(false);
+        let channel = node.channel([first.address(), other.address()]).balanced(balance);
         for peer in [&first, &other] {
             world.block_on(node.channel(peer.address()).ready()).unwrap();
         }

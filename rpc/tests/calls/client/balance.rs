@@ -13,6 +13,7 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::Level;
+use trunkline::health::{HealthReporter, ServingStatus};
 use trunkline::{
     AddressWatcher, Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, Resolve, Resolving,
     ServerList, Status, Target, block_on,
@@ -87,8 +88,19 @@ impl Replicas {
         Self::limited(count, 1000)
     }
 
+    /// Starts replicas with a health service.
+    fn with_health<const N: usize>() -> (Self, [HealthReporter; N]) {
+        let health = [(); N].map(|()| HealthReporter::new());
+        (Self::started(N as u64, 1000, &health), health)
+    }
+
     /// Starts replicas that run this many calls at once.
     fn limited(count: u64, limit: u32) -> Self {
+        Self::started(count, limit, &[])
+    }
+
+    /// Starts replicas, the first ones with a health service.
+    fn started(count: u64, limit: u32, health: &[HealthReporter]) -> Self {
         let runs = Arc::default();
         let workers: Vec<_> = (0..count)
             .map(|number| Worker {
@@ -100,6 +112,11 @@ impl Replicas {
             .collect();
         let start = |worker: &Worker| {
             let server = node().grace(LIMIT);
+            let health = usize::try_from(worker.number).ok().and_then(|at| health.get(at));
+            let server = match health {
+                Some(health) => server.health(health),
+                None => server,
+            };
             server.serve(WorkServer::new(worker.clone()).limit(limit)).start().unwrap()
         };
         let servers = workers.iter().map(start).collect::<Vec<_>>();
@@ -130,6 +147,12 @@ impl Replicas {
             block_on(client.add(u64::MAX)).unwrap();
             self.states().iter().all(|state| *state == "up").then_some(())
         });
+    }
+
+    /// Returns the number of handlers that run at a server.
+    fn running(&self, at: usize) -> u64 {
+        let report = self.servers[at].as_ref().unwrap().report();
+        report.budgets.iter().find(|budget| budget.name == "running handlers").unwrap().used
     }
 
     fn refused(&self, at: usize) -> u64 {
@@ -385,4 +408,71 @@ fn lookups_that_fail_keep_the_servers_and_are_logged_at_a_limited_rate() {
     assert!((1..=most).contains(&lines), "{lines} of at most {most}");
     let used = (0..10).map(|job| block_on(client.add(job)).unwrap()).collect::<BTreeSet<_>>();
     assert_eq!(used.len(), 2, "calls go to the servers of the first lookup");
+}
+
+#[test]
+fn server_that_does_not_serve_gets_no_calls_until_it_does_unless_all_do_not() {
+    let (replicas, health) = Replicas::with_health::<2>();
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    let is = |states: [&str; 2]| {
+        until("the health is known", || (replicas.states() == states).then_some(()));
+    };
+    let called = || (0..20).map(|_| block_on(client.add(0)).unwrap()).collect::<BTreeSet<_>>();
+    health[0].set("Work", ServingStatus::NotServing);
+    is(["not serving", "up"]);
+    assert_eq!(called(), BTreeSet::from([1]));
+    health[1].set("Work", ServingStatus::NotServing);
+    is(["not serving"; 2]);
+    assert_eq!(called(), BTreeSet::from([0, 1]));
+    health[0].set("Work", ServingStatus::Serving);
+    is(["up", "not serving"]);
+    assert_eq!(called(), BTreeSet::from([0]));
+    health[1].set("Work", ServingStatus::ServiceUnknown);
+    is(["up"; 2]);
+    assert_eq!(called(), BTreeSet::from([0, 1]));
+}
+
+#[test]
+fn channels_share_the_watch_of_a_server_which_ends_with_the_last() {
+    let (replicas, _health) = Replicas::with_health::<2>();
+    let is = |running: u64| {
+        until("the streams are open", || {
+            [0, 1].iter().all(|at| replicas.running(*at) == running).then_some(())
+        });
+    };
+    let unwatched = replicas.client(Balance::from(Policy::RoundRobin).watch_health(false));
+    replicas.connect(&unwatched);
+    let first = replicas.client(Policy::RoundRobin);
+    assert!(block_on(first.add(0)).is_ok());
+    is(1);
+    let second = replicas.client(Policy::PowerOfTwo);
+    assert!((0..20).all(|_| block_on(second.add(0)).is_ok() && block_on(unwatched.add(0)).is_ok()));
+    is(1);
+    drop(first);
+    assert!((0..20).all(|_| block_on(second.add(0)).is_ok()));
+    is(1);
+    drop(second);
+    is(0);
+    assert!(block_on(unwatched.add(0)).is_ok());
+    is(0);
+}
+
+#[test]
+fn watch_does_not_hold_the_drain_of_its_server_and_begins_again_with_its_next_session() {
+    let (mut replicas, health) = Replicas::with_health::<2>();
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    until("the watch runs", || (replicas.running(0) == 1).then_some(()));
+    assert!(replicas.servers[0].as_ref().unwrap().drain());
+    replicas.stop(0);
+    health[0].set("Work", ServingStatus::NotServing);
+    let again = Node::builder().listen(replicas.addresses[0]).health(&health[0]);
+    let again = again.serve(WorkServer::new(replicas.workers[0].clone())).start().unwrap();
+    until("the health is known", || {
+        assert!(block_on(client.add(0)).is_ok());
+        (replicas.states() == ["not serving", "up"]).then_some(())
+    });
+    assert!((0..20).all(|_| block_on(client.add(0)) == Ok(1)));
+    drop(again);
 }
