@@ -81,7 +81,9 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
         }
         _ if facts.has_failed && !matches!(kind, CmEventKind::TimewaitExit) => None,
         CmEventKind::ConnectError => Some(EventContent::failed(RDMA_CM_EVENT_CONNECT_ERROR, libc::EIO)),
-        CmEventKind::Unreachable => Some(EventContent::failed(RDMA_CM_EVENT_UNREACHABLE, libc::ETIMEDOUT)),
+        CmEventKind::Unreachable(cause) => {
+            Some(EventContent::failed(RDMA_CM_EVENT_UNREACHABLE, cause.errno()))
+        }
         CmEventKind::Rejected(RejectReason(reason)) => {
             drop(facts);
             let _no_qp = qp::to_error(id);

@@ -280,6 +280,11 @@ impl Addresses {
         host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, *asks_host, address, is_here))
     }
 
+    /// Returns true if a living member has a port at the address. It takes port 4791 there over when its holder dies.
+    pub(super) fn has_member(&self, address: IpAddr) -> bool {
+        self.host.as_ref().is_some_and(|host| host.is_address_of_the_living(address))
+    }
+
     /// Returns true if nothing receives at an address of this host: no living member has a port there, and no
     /// program of the host has port 4791. `own` is the socket that packets to the address leave from.
     pub(super) fn is_abandoned(&mut self, address: IpAddr, own: SocketAddr, now: Time) -> bool {

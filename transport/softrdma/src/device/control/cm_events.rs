@@ -9,8 +9,10 @@ use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
 use crate::device::shards::reach::Reach;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transmit, Transport, is_request};
-use trunkline_verbs::{CmEventKind, CmIdNumber, ConnectParameters, RejectReason, Time};
+use trunkline_roce::cm::{
+    ConnectionId, Event, ListenerId, OtherKind, Peer, Transmit, Transport, UnreachableReport, is_request,
+};
+use trunkline_verbs::{CmEventKind, CmIdNumber, ConnectParameters, RejectReason, Time, UnreachableCause};
 
 /// A peer's request to a listener.
 #[derive(Debug)]
@@ -56,9 +58,9 @@ impl Control {
         while let Some(transmit) = self.connections.machine().poll_transmit() {
             if is_request(&transmit.mad)
                 && self.is_abandoned(shards, &transmit, now)
-                && self.connections.machine().refuse(&transmit)
+                && self.connections.machine().handle_unreachable(now.0, &not_sent(&transmit))
             {
-                tracing::debug!(peer = %transmit.to, "a request is refused: no process of this host receives at the address");
+                tracing::debug!(peer = %transmit.to, "a request is not sent: no process of this host receives at the address");
                 refused = true;
                 continue;
             }
@@ -119,9 +121,9 @@ impl Control {
                 self.connections.end(id, connection);
                 self.connections.push_event(id, CmEventKind::ServiceRefused(status), private);
             }
-            Event::Unreachable(_) if self.connections.is_service(id) => {
+            Event::Unreachable(_, cause) if self.connections.is_service(id) => {
                 self.connections.end(id, connection);
-                self.connections.push_event(id, CmEventKind::Unreachable, Vec::new());
+                self.connections.push_event(id, CmEventKind::Unreachable(cause), Vec::new());
             }
             Event::Reply(_, peer) => self.connect_reply(shards, id, connection, peer, now),
             Event::Established(_, private) => {
@@ -138,9 +140,9 @@ impl Control {
                 self.end_connection(shards, id, connection);
                 self.connections.push_event(id, CmEventKind::Rejected(reason), private);
             }
-            Event::Unreachable(_) => {
+            Event::Unreachable(_, cause) => {
                 self.end_connection(shards, id, connection);
-                self.connections.push_event(id, CmEventKind::Unreachable, Vec::new());
+                self.connections.push_event(id, CmEventKind::Unreachable(cause), Vec::new());
             }
             Event::Disconnected { is_answered, .. } => {
                 self.fail_attached(shards, id);
@@ -226,6 +228,12 @@ impl Connections {
         }
         self.insert(endpoint);
     }
+}
+
+/// Returns the report that nothing receives a request of this host.
+fn not_sent(request: &Transmit) -> UnreachableReport {
+    let transaction = Some(request.mad.header.transaction);
+    UnreachableReport { from: request.from, to: request.to, transaction, cause: UnreachableCause::Port }
 }
 
 /// Returns a peer's request or answer as the program sees it.

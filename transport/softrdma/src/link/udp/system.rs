@@ -5,8 +5,9 @@
 //! would change the identification. One system call moves up to 32 datagrams.
 #![forbid(unsafe_code)]
 
+use super::icmp;
 use crate::link::interface::Interface;
-use crate::link::sockets::{DatagramSocket, Received, Sockets};
+use crate::link::sockets::{DatagramSocket, IcmpError, Received, Sockets};
 use crate::link::{LinkError, ReceiveBatch, SendBatch, udp_ffi};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
@@ -106,6 +107,10 @@ impl DatagramSocket for SystemSocket {
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
         udp_ffi::receive(self.socket.as_fd(), self.local, batch)
+    }
+
+    fn read_icmp_errors(&mut self, into: &mut Vec<IcmpError>) -> usize {
+        icmp::read(self.socket.as_fd(), self.local, into)
     }
 
     fn is_readable(&self) -> bool {
