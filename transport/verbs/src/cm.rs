@@ -191,19 +191,6 @@ pub enum UnreachableCause {
     Prohibited,
 }
 
-impl UnreachableCause {
-    /// Returns the system's error number for the cause.
-    #[must_use]
-    pub const fn errno(self) -> i32 {
-        match self {
-            Self::NoAnswer => nix::libc::ETIMEDOUT,
-            Self::Port => nix::libc::ECONNREFUSED,
-            Self::Host => nix::libc::EHOSTUNREACH,
-            Self::Prohibited => nix::libc::EACCES,
-        }
-    }
-}
-
 /// The result of resolving a service in [`PortSpace::Udp`] (`ib_cm_sidr_status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SidrStatus(pub u8);
