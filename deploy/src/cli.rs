@@ -4,11 +4,11 @@
 
 #[cfg(feature = "identity")]
 use crate::keys;
-use crate::{device, nodes, pcap_check, policy};
+use crate::{device, doctor, nodes, pcap_check, policy};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices; makes
+/// Inspects captures of RoCEv2 packets; lists running nodes; tells why nodes would not run well on this host; lists, removes and restores software devices; makes
 /// certificates; checks policies.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
@@ -30,6 +30,7 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
+    Doctor(doctor::DoctorArguments),
     /// Make, renew and show certificates of nodes
     #[cfg(feature = "identity")]
     #[command(subcommand)]
@@ -58,6 +59,7 @@ impl Cli {
             Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
             Command::Device(command) => device::run(&command),
             Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Doctor(arguments) => doctor::run(&arguments),
             #[cfg(feature = "identity")]
             Command::Keys(command) => keys::run(&command),
             Command::Policy(PolicyCommand::Check(arguments)) => policy::run(&arguments),

@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod device;
+pub mod doctor;
 #[cfg(feature = "identity")]
 pub mod keys;
 pub mod nodes;
