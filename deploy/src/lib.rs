@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod client;
 pub mod device;
+pub mod doctor;
 pub mod health;
 #[cfg(feature = "identity")]
 pub mod keys;
