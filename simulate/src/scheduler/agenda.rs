@@ -1,7 +1,7 @@
 //! Events that will be possible, ordered by time.
 //!
-//! An event has at most one time. It is possible from then on, until it is taken or gets another time. Setting and taking
-//! an event cost the logarithm of the number of events.
+//! Owns the time of each event; an event has at most one. It is possible from then on, until it is taken or gets
+//! another time. The cost of an event grows with the logarithm of their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_verbs::Time;
