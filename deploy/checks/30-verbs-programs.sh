@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Unmodified third-party programs on the drop-in libraries: Debian's ibverbs-utils, rdmacm-utils and perftest, each
-# between processes of one address and across two network namespaces. Processes of one address use shared memory in runs
-# without loss, unless TRUNKLINE_LINK=udp is set. Processes of two namespaces use UDP.
+# between processes of one address and across two network namespaces, and a program compiled here. Processes of one address
+# use shared memory in runs without loss, unless TRUNKLINE_LINK=udp is set. Processes of two namespaces use UDP.
 #
 # deploy/checks/30-verbs-programs.sh [--list] [PATTERN]: the runs whose name matches; --list only prints them.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
@@ -9,12 +9,20 @@
 . deploy/checks/programs.bash
 choose "$@"
 time_up=$((SECONDS + 660))
+has_compiler=1
 
 if ((!listing)); then
     need verbs-programs ibv_xsrq_pingpong ibverbs-utils && need verbs-programs rdma_xserver rdmacm-utils || exit 0
     need perftest ib_send_bw perftest
     places_possible verbs-programs || exit 0
+    need last-message cc gcc && need_file last-message /usr/include/rdma/rdma_verbs.h librdmacm-dev || has_compiler=""
     enter_places verbs-programs "$@"
+    if [[ $has_compiler ]] && ! why=$(cc -std=gnu11 -Wall -Wextra -Werror -O1 -o "$scratch/last_message" \
+        transport/dropin/tests/c/last_message.c -lrdmacm -libverbs 2>&1); then
+        fail last-message-compile "$(tail -n 3 <<<"$why")"
+        exit 1
+    fi
+    if [[ $has_compiler ]]; then tar -C "$scratch" -c last_message | (in_place near tar -x -C /tmp); fi
 fi
 
 # A program exits as soon as it has its last message. Its device then repeats the last acknowledgement. If all copies are
@@ -169,6 +177,8 @@ for where in one two; do
     rping_runs $where
     ucmatose_runs $where
 done
+# The sender's messages to receivers that return from main as soon as they have polled their last message.
+if [[ $has_compiler ]]; then single last-message 60 /tmp/last_message "$near_address" "$((next_port++))" 30; fi
 if ((listing)) || command -v ib_send_bw >/dev/null; then
     for where in one two; do perftest_runs $where; done
 fi

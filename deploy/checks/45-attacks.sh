@@ -63,12 +63,12 @@ if [[ ${#chosen[@]} == 0 || " ${chosen[*]}" == *" grpc-"* ]] &&
 fi
 
 # attack NAME ATTACK [OPTION...]: runs an attack, and prints the verdict unless the program has printed a skip.
-# The nodes share memory unless TRUNKLINE_LINK is set. Forged packets can reach them only over UDP.
+# The nodes share memory unless TRUNKLINE_LINK is set or the name ends in -udp. Forged packets can reach them only over UDP.
 attack() {
     local name=$1 status link=${TRUNKLINE_LINK-}
     shift
     if ! wanted "$name"; then return; fi
-    if [[ $1 == forged ]]; then link=udp; fi
+    if [[ $1 == forged || $name == *-udp ]]; then link=udp; fi
     TRUNKLINE_LINK=$link timeout "$limit_s" "$program" run "$@" "${size[@]}" 2>"$scratch/errors" | tee "$scratch/claims"
     status=${PIPESTATUS[0]}
     if ((status != 0)); then tail -n 5 "$scratch/errors"; fi
@@ -106,6 +106,8 @@ attack full-disk full-disk
 attack descriptors descriptors
 attack limits limits
 attack namespaces namespaces
+attack failover failover
+attack failover-udp failover
 tests shared-copies --package trunkline-verbs --lib copy
 tests panicking-waker --package trunkline-machine --lib rings::models::cell
 tests panicking-values --package trunkline --test calls panicking

@@ -4,12 +4,12 @@
 
 #[cfg(feature = "identity")]
 use crate::keys;
-use crate::{device, nodes, pcap_check, policy};
+use crate::{device, doctor, health, nodes, pcap_check, ping, policy};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices; makes
-/// certificates; checks policies.
+/// Checks hosts; pings nodes and asks for their health; lists running nodes; inspects captures of RoCEv2 packets; lists,
+/// removes and restores software devices; makes certificates; checks policies.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
 pub struct Cli {
@@ -30,6 +30,9 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
+    Ping(ping::PingArguments),
+    Health(health::HealthArguments),
+    Doctor(doctor::DoctorArguments),
     /// Make, renew and show certificates of nodes
     #[cfg(feature = "identity")]
     #[command(subcommand)]
@@ -58,10 +61,27 @@ impl Cli {
             Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
             Command::Device(command) => device::run(&command),
             Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Ping(arguments) => ping::run(&arguments),
+            Command::Health(arguments) => health::run(&arguments),
+            Command::Doctor(arguments) => doctor::run(&arguments),
             #[cfg(feature = "identity")]
             Command::Keys(command) => keys::run(&command),
             Command::Policy(PolicyCommand::Check(arguments)) => policy::run(&arguments),
         }
+    }
+}
+
+/// Prints the help or the version that was asked for, or the error of an invalid command line.
+#[must_use]
+pub fn refuse(error: &clap::Error) -> ExitCode {
+    // Nobody can be told.
+    let _closed = error.print();
+    let is_probe = std::env::args_os().nth(1).is_some_and(|command| command == "health");
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        // 2 says to those who probe that there is no session.
+        _ if is_probe => ExitCode::FAILURE,
+        _ => ExitCode::from(2),
     }
 }
 

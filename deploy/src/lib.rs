@@ -6,9 +6,13 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod client;
 pub mod device;
+pub mod doctor;
+pub mod health;
 #[cfg(feature = "identity")]
 pub mod keys;
 pub mod nodes;
 pub mod pcap_check;
+pub mod ping;
 pub mod policy;

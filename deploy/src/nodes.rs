@@ -127,6 +127,7 @@ fn json(listing: &Listing) -> String {
             "address": peer.address.to_string(),
             "is_up": peer.is_up,
             "name": peer.name,
+            "level": peer.level,
             "paths": peer.paths.iter().map(path).collect::<Vec<_>>(),
             "sent": peer.sent,
             "received": peer.received,
@@ -218,8 +219,9 @@ fn peer_line(peer: &PeerStatus, rates: &[Option<f64>; 2]) -> String {
         format!("{count} {name}{per_s}")
     };
     let (sent, received) = (rate("sent", peer.sent, rates[0]), rate("received", peer.received, rates[1]));
-    let name = peer.name.as_ref().map_or_else(String::new, |name| format!("{name}; "));
-    format!("{:<43} {name}{sent}, {received}; {paths}", peer.address.to_string())
+    let facts = [&peer.name, &peer.level].into_iter().flatten().map(|fact| format!("{fact}; "));
+    let facts: String = facts.collect();
+    format!("{:<43} {facts}{sent}, {received}; {paths}", peer.address.to_string())
 }
 
 #[cfg(test)]
@@ -239,6 +241,7 @@ mod tests {
                 address: "127.0.0.1:4001".parse().expect("an address"),
                 is_up: true,
                 name: Some("shop.example".into()),
+                level: Some("encrypted".into()),
                 sent,
                 received: 5,
                 paths: vec![path("shm", ""), path("udp", "the peer has TRUNKLINE_LINK=udp")],
@@ -261,7 +264,7 @@ mod tests {
         for part in [
             "127.0.0.1:4000",
             "17",
-            "shop.example; 700 sent (300/s), 5 received (0/s); shm (2 QPs), udp (2 QPs: the peer has TRUNKLINE_LINK=udp)",
+            "shop.example; encrypted; 700 sent (300/s), 5 received (0/s); shm (2 QPs), udp (2 QPs: the peer has TRUNKLINE_LINK=udp)",
             "and 3 more peers",
             "process 18 does not answer: it is stopped, too busy, ending, or of another version",
             "not visible: nodes on NICs, in-process nodes",
@@ -271,6 +274,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json(&listing)).expect("JSON");
         assert_eq!(json["nodes"][0]["peers"][0]["paths"][1]["why"], "the peer has TRUNKLINE_LINK=udp");
         assert_eq!(json["nodes"][0]["peers"][0]["name"], "shop.example");
+        assert_eq!(json["nodes"][0]["peers"][0]["level"], "encrypted");
         assert_eq!((&json["nodes"][0]["pid"], &json["silent_pids"][0]), (&17.into(), &18.into()));
     }
 

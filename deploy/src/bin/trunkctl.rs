@@ -2,8 +2,11 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use trunkline_deploy::cli::Cli;
+use trunkline_deploy::cli::{self, Cli};
 
 fn main() -> ExitCode {
-    Cli::parse().run()
+    match Cli::try_parse() {
+        Ok(cli) => cli.run(),
+        Err(error) => cli::refuse(&error),
+    }
 }

@@ -283,7 +283,11 @@ fn text(file: &ShownFile) -> String {
         line("subject", &or(one.subject.clone(), "none"));
         line("issuer", &one.issuer);
         line("serial", &one.serial);
-        line("valid", &format!("{} to {}, {} days left", one.not_before, one.not_after, one.days_left));
+        let left = match one.days_left {
+            days if days < 0 => "expired".to_owned(),
+            days => format!("{days} days left"),
+        };
+        line("valid", &format!("{} to {}, {left}", one.not_before, one.not_after));
         line("use", &or(one.uses.join(", "), "any"));
         line("authority", if one.is_ca { "yes" } else { "no" });
         line("key type", &one.key_type);

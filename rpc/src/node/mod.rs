@@ -901,7 +901,8 @@ impl Node {
     /// An argument or reply of type [`Bytes`](crate::Bytes) that is a whole buffer or a slice of one is sent
     /// without a copy, if it has more than 8 KiB and the other arguments are small. The peer can read only the
     /// bytes that it is sent. Each message with a slice registers that slice, which can be slow on a NIC; send whole
-    /// buffers where that matters.
+    /// buffers where that matters. On a node with an identity each message registers whole buffers, too, and messages of
+    /// encrypted sessions are copied.
     ///
     /// The buffer holds zeros, or the content of earlier buffers of this node.
     #[must_use]

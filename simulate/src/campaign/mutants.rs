@@ -56,6 +56,7 @@ mutants! {
     names_are_not_compared "identity: calls go to a server that has proved another name than their channel expects",
     seal_counter_restarts "sealing: the count in a lane's nonces has one byte, so it restarts after 256 frames",
     phase_is_skipped "sealing: a lane's sender flips PHASE and keeps its key",
+    phases_never_end "sealing: a key seals any number of frames, for any time",
     both_sides_are_clients "identity: both nodes begin the handshake as TLS clients",
     second_session_is_dialed "duplicate dial: a session is dialed while another is being made",
     removal_is_ignored "removal: a node goes on with a device that is gone",

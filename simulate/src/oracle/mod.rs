@@ -86,6 +86,7 @@
 //! # Sealing
 //! | rule | violated when |
 //! |---|---|
+//! | a phase ends | a key seals more than 1,000 frames of a lane, or seals some for more than a second; checked as the next one |
 //! | a nonce is used once | a key seals two frames, two pieces of large messages, or one of each, with one nonce; checked in programs with deliberate faults |
 //! | what was changed is refused | a changed, swapped or repeated packet of a session does not end it, the two nodes give other causes than expected, or no call succeeds afterwards (`run/tampering.rs`) |
 //!
@@ -130,6 +131,10 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
 /// Maximum time from the deadline of a call to its end. Pollers check deadlines every few milliseconds, and
 /// keepalives or handshake retries may delay the check.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Maximum number of frames and maximum time of a phase, a tenth of it for the turn in which it ends.
+const PHASE_FRAMES: u32 = 1000;
+const PHASE_TIME: Duration = Duration::from_millis(1100);
 
 /// Maximum time of a call between connected nodes without faults.
 pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
@@ -260,6 +265,8 @@ struct OracleState {
     stale: BTreeSet<(u64, SocketAddr)>,
     /// Uses of keys, by fingerprint and nonce.
     sealed: BTreeMap<([u8; 16], [u8; 12]), SealUse>,
+    /// First use and number of uses of keys, by fingerprint.
+    phases: BTreeMap<[u8; 16], (SealUse, u32)>,
     /// Total time for which machines were stopped. It extends the time limits of the rules.
     allowance: Duration,
     broken: Option<Broken>,
@@ -700,9 +707,20 @@ impl Oracle {
     pub(crate) fn sealed(&self, process: u64, all: Vec<Sealed>) {
         for sealed in all {
             let this = SealUse { sealed, process, at: self.clock.now() };
-            let earlier = self.lock().sealed.insert((sealed.key, sealed.nonce), this);
+            let (earlier, first, uses) = {
+                let mut state = self.lock();
+                let (first, uses) = state.phases.entry(sealed.key).or_insert((this, 0));
+                *uses += 1;
+                let (first, uses) = (*first, *uses);
+                (state.sealed.insert((sealed.key, sealed.nonce), this), first, uses)
+            };
             if let Some(earlier) = earlier {
                 self.fail(format!("a key and a nonce are used twice: {earlier}; and {this}"));
+            }
+            if sealed.what == Sealed::FRAME
+                && (uses > PHASE_FRAMES || this.at.saturating_duration_since(first.at) > PHASE_TIME)
+            {
+                self.fail(format!("a key outlasts its phase, with {uses} uses: {first}; and {this}"));
             }
         }
     }

@@ -37,6 +37,11 @@ pub struct Sealed {
     pub number: u64,
 }
 
+impl Sealed {
+    /// Kind of a frame, whose key changes by phases.
+    pub const FRAME: &'static str = "frame of a lane";
+}
+
 /// Switches a fault on for this thread, and all others off; `None` switches all off.
 #[cfg(feature = "mutants")]
 pub fn choose(name: Option<&str>) {

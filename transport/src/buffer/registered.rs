@@ -6,7 +6,8 @@
 //!
 //! A peer that is sent a whole buffer gets the key that the buffer has had from the start. A part is
 //! registered for the message, and its key works until the message is READ. The key gives no access to other
-//! parts.
+//! parts. A node with an identity registers whole buffers for the message as well: no peer can READ a buffer that no
+//! session in clear announces.
 
 use super::block::Registration;
 use super::{Block, BlockPool, NotNow};
@@ -20,8 +21,8 @@ use trunkline_verbs::{Memory, RemoteAddress};
 #[derive(Debug)]
 struct Frozen {
     length: usize,
-    /// Address at which peers see the whole buffer.
-    at: RemoteAddress,
+    /// Address at which peers see the whole buffer; `None` if it is registered for each message.
+    at: Option<RemoteAddress>,
     memory: Arc<Memory>,
     pool: Arc<BlockPool>,
 }
@@ -31,9 +32,16 @@ struct Frozen {
 pub(crate) struct Registry {
     /// Buffers, by their start in this process.
     buffers: RwLock<BTreeMap<u64, Frozen>>,
+    /// Pool that registers whole buffers for each message; `None` if peers may READ them from the start.
+    per_message: Option<Arc<BlockPool>>,
 }
 
 impl Registry {
+    /// Creates a registry of buffers that this pool registers for each message.
+    pub(crate) fn per_message(pool: Arc<BlockPool>) -> Self {
+        Self { per_message: Some(pool), ..Self::default() }
+    }
+
     /// Forgets all buffers when the device has gone, after the pool was closed. From now on they are sent by
     /// a copy, like any other memory.
     pub(crate) fn clear(&self) {
@@ -51,8 +59,8 @@ impl Registry {
     pub(crate) fn announce(&self, bytes: &[u8]) -> Option<Result<Announced, NotNow>> {
         let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
         let (buffer, Range { start, end }) = find(&buffers, bytes)?;
-        if bytes.len() == buffer.length {
-            return Some(Ok(Announced { at: buffer.at, own: None }));
+        if let Some(at) = buffer.at.filter(|_| bytes.len() == buffer.length) {
+            return Some(Ok(Announced { at, own: None }));
         }
         let (memory, pool) = (Arc::clone(&buffer.memory), Arc::clone(&buffer.pool));
         // The kernel may take its time.
@@ -121,6 +129,10 @@ impl RegisteredBuffer {
         if self.block.is_registered()
             && let Some((memory, pool)) = self.block.parts()
         {
+            let (at, pool) = match &self.registry.per_message {
+                None => (Some(at), pool),
+                Some(pool) => (None, Arc::clone(pool)),
+            };
             buffers.insert(self.block.local_address(), Frozen { length, at, memory, pool });
         }
         drop(buffers);
@@ -172,8 +184,28 @@ impl Drop for FrozenBuffer {
 mod tests {
     use super::super::block::pool;
     use super::*;
+    use crate::Limit;
     use std::cell::RefCell;
     use trunkline_testkit::{in_forked_child, runs_alone};
+    use trunkline_verbs::{Access, Device as _};
+
+    #[test]
+    fn buffers_of_a_node_with_an_identity_have_a_key_only_while_they_are_announced() {
+        let (sources, device) = pool();
+        let limit = Limit { per_peer: 1 << 20, in_all: 1 << 20 };
+        let buffers = sources.sibling(Access::LOCAL_WRITE, "buffers", limit);
+        buffers.open(device.alloc_pd().unwrap());
+        let registry = Arc::new(Registry::per_message(Arc::clone(&sources)));
+        let buffer = RegisteredBuffer::new(buffers.take(100, None, None).unwrap(), Arc::clone(&registry));
+        let (own, bytes) = (buffer.block.remote_address(), buffer.freeze());
+        let readable = || sources.ledger().regions.0;
+        assert_eq!(readable(), 0);
+        let announced = [&bytes[..], &bytes[1..]].map(|bytes| registry.announce(bytes).unwrap().unwrap());
+        assert_eq!(readable(), 2);
+        assert!(announced.iter().all(|announced| announced.remote_address().rkey != own.rkey));
+        drop(announced);
+        assert_eq!(readable(), 0);
+    }
 
     #[test]
     fn buffers_of_a_forked_child_take_no_lock_of_their_registry() {

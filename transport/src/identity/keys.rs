@@ -227,10 +227,15 @@ impl LaneSecret {
 }
 
 /// Key and initialisation vector of a lane in one phase.
-#[derive(Debug)]
 pub(crate) struct LaneKeys {
     aead: LessSafeKey,
     iv: [u8; NONCE],
+}
+
+impl fmt::Debug for LaneKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaneKeys").finish_non_exhaustive()
+    }
 }
 
 impl LaneKeys {

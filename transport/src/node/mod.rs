@@ -343,6 +343,7 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
     let hosts = options.peer_hosts.clone().unwrap_or_default();
     let copied = Budget::new("bytes of large messages copied to be READ", options.rendezvous(), 1, &hosts);
     let sources = BlockPool::new(Access::REMOTE_READ, copied, runtime.clone());
+    let seals = options.has_handshakes();
     Arc::new(NodeShared {
         epochs: if mutant!(epoch_is_always_the_same) { Epochs::constant() } else { Epochs::new(&runtime) },
         unproven: AtomicU64::new(0),
@@ -363,11 +364,19 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
         pollers,
         cm,
         sinks: sources.sibling(Access::LOCAL_WRITE, "bytes of large messages received", options.rendezvous()),
-        buffers: sources.sibling(Access::REMOTE_READ, "bytes of the program's buffers", UNLIMITED),
+        buffers: sources.sibling(
+            if seals { Access::LOCAL_WRITE } else { Access::REMOTE_READ },
+            "bytes of the program's buffers",
+            UNLIMITED,
+        ),
+        registry: Arc::new(if seals {
+            Registry::per_message(Arc::clone(&sources))
+        } else {
+            Registry::default()
+        }),
         sources,
         budgets: NodeBudgets::new(options.budgets, options.pollers, &hosts),
         hosts,
-        registry: Arc::new(Registry::default()),
         traffic: Traffic::default(),
         session_qps: SessionQps::default(),
         gauges: Gauges::default(),

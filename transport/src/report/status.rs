@@ -48,6 +48,9 @@ pub struct PeerStatus {
     pub is_up: bool,
     /// Principal that it has proved in the session; `None` if it has proved none.
     pub name: Option<String>,
+    /// Level of the session: `encrypted`; `local` in clear with a process of the same user on this host; `none` in clear.
+    /// `None` without a session, and from earlier versions.
+    pub level: Option<String>,
     /// Messages sent to it, on all pollers, since the peer became known.
     pub sent: u64,
     /// Messages received from it.
@@ -136,11 +139,13 @@ impl NodeStatus {
                     address: address.parse().ok()?,
                     is_up: is_up == "1",
                     name: None,
+                    level: None,
                     sent: sent.parse().ok()?,
                     received: received.parse().ok()?,
                     paths: Vec::new(),
                 }),
                 ["name", name] => status.peers.last_mut()?.name = Some(clean(name)),
+                ["level", level] => status.peers.last_mut()?.level = Some(clean(level)),
                 ["path", path, qps, why] => status.peers.last_mut()?.paths.push(PathStatus {
                     path: clean(path),
                     why: clean(why),
@@ -156,10 +161,13 @@ impl NodeStatus {
 
 impl PeerStatus {
     fn to_text(&self) -> String {
-        let Self { address, is_up, name, sent, received, paths } = self;
+        let Self { address, is_up, name, level, sent, received, paths } = self;
         let mut text = format!("peer\t{address}\t{}\t{sent}\t{received}\n", u8::from(*is_up));
         if let Some(name) = name {
             let _written = writeln!(text, "name\t{}", clean(name));
+        }
+        if let Some(level) = level {
+            let _written = writeln!(text, "level\t{}", clean(level));
         }
         for PathStatus { path, why, qps } in paths {
             // Writing to a string does not fail.
@@ -186,6 +194,7 @@ mod tests {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             is_up: true,
             name: Some("spiffe://prod/shop".into()),
+            level: Some("encrypted".into()),
             sent: 12,
             received: u64::MAX,
             paths: vec![path("shm", ""), path("udp", "the peer has TRUNKLINE_LINK=udp (or setting link)")],

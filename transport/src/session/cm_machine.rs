@@ -205,8 +205,15 @@ impl CmMachine {
             #[cfg(feature = "identity")]
             let name = proof.map(|proof| proof.identity.to_string());
             #[cfg(not(feature = "identity"))]
-            let name = None;
-            PeerStatus { address: key.address(), is_up: peer.machine.is_up(), name, sent, received, paths }
+            let name = None::<String>;
+            let is_up = peer.machine.is_up();
+            let level = match name {
+                Some(_) => "encrypted",
+                None if peer.machine.is_with_local_user() => "local",
+                None => "none",
+            };
+            let level = is_up.then(|| level.to_owned());
+            PeerStatus { address: key.address(), is_up, name, level, sent, received, paths }
         });
         let all = self.shared.session_qps.report();
         NodeStatus {

@@ -17,6 +17,7 @@ use super::private_data::{Cookie, Hello, SessionName, Welcome};
 use crate::command::{CmCommand, Command, DialOutcome, SessionUp};
 use crate::{PeerDown, PeerIdentity, PeerKey};
 use nix::unistd::geteuid;
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 #[cfg(not(feature = "identity"))]
@@ -76,8 +77,9 @@ impl CmMachine {
             if let Some(left_out) = self.log.line(now) {
                 tracing::warn!(peer = %key, %error, left_out, "cannot dial");
             }
-            self.drive(key, |machine, into| machine.fail(now, number, cause_of(error), false, into));
+            return self.drive(key, |machine, into| machine.fail(now, number, cause_of(error), false, into));
         }
+        log_set_up(key, number, "request sent", &format_args!("poller {poller}"));
     }
 
     /// Answers a peer that asked for proof of our address. It gets its cookie back with a new request for
@@ -86,6 +88,7 @@ impl CmMachine {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };
         peer.cookie = Some(cookie);
+        log_set_up(key, number, "cookie received", &format_args!("poller {poller}"));
         self.endpoints.discard(key, number, Role::Ini(poller));
         self.drive(key, |machine, actions| machine.unproven(now, number, poller, actions));
     }
@@ -132,6 +135,7 @@ impl CmMachine {
         }
         let encrypted = !matches!(identity, PeerIdentity::Unproven | PeerIdentity::LocalUser(_));
         tracing::info!(peer = %key, %identity, encrypted, pollers = welcome.srqs.len(), "session up");
+        log_set_up(key, number, "session up", &identity);
         #[cfg(feature = "identity")]
         let mut keys = self.proving.take_keys((key, number));
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
@@ -150,6 +154,11 @@ impl CmMachine {
             })));
         }
     }
+}
+
+/// Logs a step of a session's set-up, at level debug with target `trunkline::setup`. `trunkctl ping` shows these events.
+pub(super) fn log_set_up(key: PeerKey, number: u32, step: &'static str, detail: &dyn fmt::Display) {
+    tracing::debug!(target: "trunkline::setup", peer = %key, session = number, step, %detail, "session set-up");
 }
 
 /// Returns the cause reported to waiters for an error while connecting.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
+use super::dialling::log_set_up;
 use super::endpoints::Role;
 use super::peers::PeerSession;
 use super::private_data::{Features, Refusal, Welcome};
@@ -59,6 +60,7 @@ impl CmMachine {
                             .filter(|_| welcome.features == Features::NONE);
                         welcome.is_local = id.is_some_and(|id| self.is_local(id.as_ref()));
                         self.endpoints.connected(peer, number, role);
+                        log_set_up(peer, number, "answered", &format_args!("poller {poller}"));
                         #[cfg(feature = "identity")]
                         self.endpoints.carried(peer, number, role, 1, &event.private_data);
                         self.drive(peer, |machine, actions| {
@@ -72,6 +74,7 @@ impl CmMachine {
                 },
                 Role::Tgt(poller) => {
                     self.endpoints.connected(peer, number, role);
+                    log_set_up(peer, number, "dialled back", &format_args!("poller {poller}"));
                     self.drive(peer, |machine, actions| machine.arrived(now, number, poller, actions));
                 }
             },

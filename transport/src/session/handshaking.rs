@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
+use super::dialling::log_set_up;
 use super::endpoints::{FirstConnection, FirstPair};
 use super::machine::{Action, FAILURE_LIMIT};
 use super::peers::PeerSession;
@@ -77,6 +78,7 @@ impl CmMachine {
         let role = if mutant!(both_sides_are_clients) { Role::Client } else { role };
         let srq = *theirs.srqs.first().ok_or(misbehaved)?;
         let version = SPOKEN.common(theirs.versions).ok_or(misbehaved)?;
+        log_set_up(key, ours.session.number, "handshake begun", &format_args!("as TLS {role:?}"));
         let is_client = Role::of(ours.session.epoch, theirs.session.epoch) == Some(Role::Client);
         let binding = Binding {
             version,
@@ -85,7 +87,6 @@ impl CmMachine {
             sides: if is_client { [ours, theirs] } else { [theirs, ours] },
             settings: own_settings(&self.shared.limits).emit(),
         };
-        tracing::debug!(peer = %key, ?role, "handshake begins");
         Ok((role, binding, srq))
     }
 
@@ -274,7 +275,7 @@ impl CmMachine {
             return self.fail_handshake(key, number, cause.into());
         }
         self.peer_proved(key, number);
-        tracing::debug!(peer = %key, name = %proof.proven.principal(), "the peer has proved its name");
+        log_set_up(key, number, "name proved", &proof.proven.principal());
         let name = principal(&proof.proven);
         self.live(session, role, binding, proof);
         if !self.drive(key, |machine, actions| machine.proved(now, number, &name, actions)) {

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_transport::{Connect, PeerDown, PeerEvent, PeerKey, Transport};
+use trunkline_transport::{Connect, LogLimit, PeerDown, PeerEvent, PeerKey, Transport};
 use trunkline_verbs::Time;
 
 /// First pause after a failed round, and number of times that it doubles.
@@ -30,6 +30,8 @@ const WAITED: Duration = Duration::from_millis(750);
 const IN_TURN: usize = 16;
 /// Time between lookups outside of rounds: calls that fail, and a source that changes all the time, ask again at once.
 const REFRESH: Duration = Duration::from_millis(100);
+/// Time from one lookup for a balanced channel to the next, if nothing reports changes. Up to a quarter longer, at random.
+const PERIOD: Duration = Duration::from_secs(30);
 
 /// Returns the rule that tells whether a node has a session, takes calls and has proved the expected name. The transport
 /// knows of its death first.
@@ -50,6 +52,8 @@ pub(crate) struct Connector {
     /// Lookups to begin.
     lookups: Vec<Lookup>,
     last_lookup: u64,
+    /// Limit on the log lines of failed lookups.
+    failed_lookups: LogLimit,
     is_closed: bool,
 }
 
@@ -75,6 +79,8 @@ struct Sought {
     refresh: Option<u64>,
     /// Time before which no other one begins.
     refresh_after: Time,
+    /// Time of the next lookup if nothing else asks for one; `None` if the last one has not begun.
+    next_lookup: Option<Time>,
     timer: Option<Time>,
 }
 
@@ -123,6 +129,7 @@ impl Connector {
             timers: BTreeSet::new(),
             lookups: Vec::new(),
             last_lookup: 0,
+            failed_lookups: LogLimit::default(),
             is_closed: false,
         }
     }
@@ -157,6 +164,7 @@ impl Connector {
             last: Vec::new(),
             refresh: None,
             refresh_after: Time::default(),
+            next_lookup: None,
             timer: None,
         };
         self.sought.entry(id).or_insert_with(new);
@@ -246,10 +254,23 @@ impl Connector {
             let due = sought.timer.map_or(after, |timer| timer.min(after));
             return self.set_timer(id, Some(due));
         }
-        sought.route.take_stale();
+        sought.refresh_after = now + REFRESH;
+        sought.refresh = Some(self.last_lookup + 1);
+        self.begin_lookup(id, now);
+    }
+
+    /// Begins a lookup with the next number, and sets the time of the one after it.
+    fn begin_lookup(&mut self, id: RouteId, now: Time) {
         self.last_lookup += 1;
-        (sought.refresh, sought.refresh_after) = (Some(self.last_lookup), now + REFRESH);
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        sought.route.take_stale();
         self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
+        if sought.route.is_looked_up_periodically() {
+            let part = u32::try_from(self.routes.random() % 256).unwrap_or(0);
+            sought.next_lookup = Some(now + PERIOD + PERIOD * part / 1024);
+        }
+        let timer = sought.timer;
+        self.set_timer(id, timer);
     }
 
     fn begin(&mut self, transport: &mut Transport, id: RouteId) {
@@ -262,13 +283,11 @@ impl Connector {
         let in_turn = if sought.route.usage == Usage::Spread { 1 } else { IN_TURN };
         let step = match &sought.route.target.source {
             Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
-                self.last_lookup += 1;
                 // This round replaces a lookup that was requested before.
                 sought.refresh = None;
-                sought.route.take_stale();
-                self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
-                let (round, step) = Round::looking_up(self.last_lookup, in_turn, now);
+                let (round, step) = Round::looking_up(self.last_lookup + 1, in_turn, now);
                 sought.round = Some(round);
+                self.begin_lookup(id, now);
                 step
             }
             Source::Nonsense(why) => {
@@ -305,7 +324,18 @@ impl Connector {
         let Some(sought) = self.sought.get_mut(&id) else { return };
         if sought.refresh == Some(number) {
             sought.refresh = None;
-            let addresses = outcome.unwrap_or_default();
+            let addresses = outcome.unwrap_or_else(|error| {
+                // No call reports this failure.
+                if let Some(left_out) = self.failed_lookups.line(transport.now()) {
+                    tracing::warn!(
+                        server = %sought.route.target,
+                        error = error.join(": "),
+                        left_out,
+                        "the addresses of a server could not be looked up; the previous ones stay"
+                    );
+                }
+                Vec::new()
+            });
             if !addresses.is_empty() {
                 sought.route.set_found(&addresses);
                 sought.last = addresses;
@@ -423,6 +453,11 @@ impl Connector {
         let mut any = false;
         while let Some(&(_, id)) = self.timers.first().filter(|(due, _)| *due <= now) {
             any = true;
+            if let Some(sought) = self.sought.get_mut(&id)
+                && sought.next_lookup.take_if(|next| *next <= now).is_some()
+            {
+                sought.route.look_again();
+            }
             self.set_timer(id, None);
             let Some(sought) = self.sought.get_mut(&id) else { continue };
             let Some(round) = &mut sought.round else {
@@ -522,6 +557,7 @@ impl Connector {
         self.refresh(transport, id);
     }
 
+    /// Sets the time of the next step. The next lookup may come first; a step that is early does nothing.
     fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
         let Some(sought) = self.sought.get_mut(&id) else {
             self.timers.retain(|(_, of)| *of != id);
@@ -530,8 +566,8 @@ impl Connector {
         if let Some(old) = sought.timer.take() {
             self.timers.remove(&(old, id));
         }
-        sought.timer = due;
-        if let Some(due) = due {
+        sought.timer = due.into_iter().chain(sought.next_lookup).min();
+        if let Some(due) = sought.timer {
             self.timers.insert((due, id));
         }
     }

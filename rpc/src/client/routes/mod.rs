@@ -416,6 +416,10 @@ impl Link {
             && !link.routes.is_forked()
         {
             resolver.watch(AddressWatcher::new(Arc::downgrade(&link)));
+            // A resolver that has dropped the watcher reports nothing.
+            if Arc::weak_count(&link) > 0 {
+                link.route().set_watched();
+            }
         }
         link
     }

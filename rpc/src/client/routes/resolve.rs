@@ -54,7 +54,9 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
     fn resolve(&self) -> Resolving<'_>;
 
     /// Keeps `watcher`, to tell a channel that the addresses have changed. Called when a channel is created, on the thread
-    /// that creates it. The default drops `watcher`: addresses are then looked up again only when a server drains or is lost.
+    /// that creates it. The default drops `watcher`: a balanced channel then looks up the addresses every 30 s, up to a quarter
+    /// longer, and when a server drains or is lost. A resolver that keeps `watcher` is asked in the latter cases only, and
+    /// after each [`AddressWatcher::notify`].
     fn watch(&self, watcher: AddressWatcher) {
         drop(watcher);
     }

@@ -33,6 +33,8 @@ pub(super) struct Route {
     pub(super) expected: ExpectedId,
     /// True if a poller may have it in its tables.
     is_known: AtomicBool,
+    /// True if its resolver reports changes of the addresses.
+    is_watched: AtomicBool,
     /// Number of the target's servers beyond the maximum, as the log tells it.
     omitted: AtomicUsize,
     state: Lock<RouteState>,
@@ -124,6 +126,7 @@ impl Route {
             usage,
             expected,
             is_known: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
             omitted: AtomicUsize::new(0),
             state: Lock::new(state),
         }
@@ -142,6 +145,17 @@ impl Route {
     /// Returns true if a poller may have it in its tables.
     pub(super) fn is_known(&self) -> bool {
         self.is_known.load(Ordering::SeqCst)
+    }
+
+    /// Records that its resolver reports changes of the addresses.
+    pub(super) fn set_watched(&self) {
+        self.is_watched.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if its addresses are looked up again from time to time: it serves a balanced channel, and its resolver
+    /// reports no changes. Other channels use one address until its session ends, and then look up the addresses anyway.
+    pub(super) fn is_looked_up_periodically(&self) -> bool {
+        self.usage != Usage::Sticky && !self.is_watched.load(Ordering::Relaxed)
     }
 
     /// Records the number of the target's servers beyond the maximum, and logs it if it has changed.

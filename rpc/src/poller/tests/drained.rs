@@ -1,7 +1,7 @@
 //! DRAINED, and what a server does after it.
 
 use super::poll;
-use super::server::{Arrived, Server, error, success};
+use super::server::{Server, error, success};
 use super::service::{ECHO, FEED, METHODS};
 use crate::client::CallOptions;
 use crate::status::Code;
@@ -13,10 +13,10 @@ use std::pin::Pin;
 use std::time::Duration;
 use trunkline_transport::{Connect, EAGER_BYTES};
 
-/// Returns the refusal of a request by a server that drains.
-fn refusal(request: Arrived) -> Header {
+/// Returns the refusal of a call by a server that drains.
+pub(super) fn refusal(call: u64) -> Header {
     Header::Reply {
-        call: request.header.call,
+        call,
         code: Code::Unavailable.number(),
         by: RepliedBy::Node { reason: Some(Reason::Draining), ran: false },
         number: None,
@@ -80,7 +80,7 @@ fn a_stream_that_was_accepted_is_not_opened_again() {
         if is_accepted {
             server.stream(request, StreamPart::Accept, &[]);
         }
-        server.answer(request, &refusal(request), &[], &[]);
+        server.answer(request, &refusal(request.header.call), &[], &[]);
         server.world.run();
         assert_eq!(server.open_work().calls, usize::from(!is_accepted), "accepted: {is_accepted}");
         assert_eq!(poll(Pin::new(&mut wait)).is_some(), is_accepted);
@@ -98,7 +98,7 @@ fn a_server_that_drains_gets_calls_again_in_its_next_session() {
         let waits = CallOptions::new().connect(Connect::Wait).timeout(Duration::from_secs(60));
         let first = server.call(ECHO, waits.clone(), Bytes::new());
         let request = server.request();
-        let says_so = if is_drained { Header::Drained } else { refusal(request) };
+        let says_so = if is_drained { Header::Drained } else { refusal(request.header.call) };
         server.answer(request, &says_so, &[0; 5], &[]);
         server.world.run();
         let mut late = server.call(ECHO, waits, Bytes::new());

@@ -1,27 +1,36 @@
 //! Lists of servers, one of which drains while another is slow to answer.
 
+use super::drained::refusal;
 use super::service::ECHO;
 use super::{World, poll};
 use crate::client::CallOptions;
 use crate::wire::frame::{Header, RequestHeader};
+use crate::{ServerList, Target};
 use bytes::Bytes;
 use std::pin::pin;
 use std::time::Duration;
 use trunkline_transport::Connect;
 
 #[test]
-fn call_leaves_a_draining_server_of_a_list_for_one_that_is_being_connected() {
-    for connect in [Connect::FailFast, Connect::Wait] {
+fn call_leaves_a_draining_server_for_one_that_is_being_connected() {
+    let cases = [(false, false), (false, true), (true, false), (true, true)];
+    let connects = [Connect::FailFast, Connect::Wait];
+    let cases = cases.into_iter().flat_map(|case| connects.map(|connect| (case, connect)));
+    for ((is_name, refuses), connect) in cases {
         let mut world = World::new();
         let node = world.node(|builder| builder);
         let [draining, slow] = [world.peer(), world.peer()];
         slow.hold(true);
-        let channel = node.channel([draining.address(), slow.address()]);
+        let addresses = [draining.address(), slow.address()];
+        let name = || Target::resolver(ServerList::new("servers", addresses));
+        let channel = node.channel(if is_name { name() } else { Target::from(addresses) });
         let options = CallOptions::new().timeout(Duration::from_secs(60)).connect(connect);
         let make = || channel.call(&options, ECHO, &(), Bytes::from_static(b"body"));
         let _first = make();
-        let (from, ..) = world.until("the first request", || draining.frame());
-        draining.answer(0, from, &Header::Drained, &[], &[]);
+        let (from, header, _) = world.until("the first request", || draining.frame());
+        let Header::Request(RequestHeader { call, .. }) = header else { panic!("{header:?}") };
+        let says_so = if refuses { refusal(call) } else { Header::Drained };
+        draining.answer(0, from, &says_so, &[0; 5], &[]);
         world.run();
         let mut second = pin!(make());
         world.run();

@@ -3,7 +3,9 @@
 use super::addresses::{Rig, options, silent};
 use super::service::ECHO;
 use super::{World, poll};
-use crate::{AddressWatcher, Resolve, Resolving, Target};
+use crate::wire::frame::{Header, RepliedBy, RequestHeader};
+use crate::wire::metadata::MetadataBytes;
+use crate::{AddressWatcher, Policy, Resolve, Resolving, Target};
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -136,5 +138,94 @@ fn empty_list_leaves_the_servers_that_are_known() {
         assert!(status.message().contains(&dead.to_string()), "{status}");
         assert_eq!(rig.dials.take_addresses(), [dead]);
         rig.world.wait(100 * MS);
+    }
+}
+
+/// A resolver whose addresses the test changes. It reports changes only if it keeps the watcher.
+#[derive(Debug, Default)]
+struct Changing {
+    keeps_watcher: bool,
+    found: Mutex<Vec<SocketAddr>>,
+    state: Mutex<State>,
+}
+
+impl Changing {
+    fn begun(&self) -> usize {
+        self.state.lock().unwrap().begun
+    }
+
+    fn set(&self, found: &[SocketAddr]) {
+        *self.found.lock().unwrap() = found.to_vec();
+    }
+}
+
+impl Resolve for Changing {
+    fn resolve(&self) -> Resolving<'_> {
+        self.state.lock().unwrap().begun += 1;
+        let found = self.found.lock().unwrap().clone();
+        Box::pin(async { if found.is_empty() { Err("no answer".into()) } else { Ok(found) } })
+    }
+
+    fn watch(&self, watcher: AddressWatcher) {
+        if self.keeps_watcher {
+            self.state.lock().unwrap().watcher = Some(watcher);
+        }
+    }
+}
+
+#[test]
+fn calls_of_a_balanced_channel_follow_a_name_whose_changes_nothing_reports() {
+    for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
+        let mut rig = Rig::new();
+        let (other, changing) = (rig.world.peer(), Arc::new(Changing::default()));
+        changing.set(&[rig.peer.address()]);
+        let channel = rig.node.channel(Target::resolver(Arc::clone(&changing))).balanced(policy);
+        let options = options(Connect::FailFast);
+        let call = || channel.call(&options, ECHO, &(), Bytes::new());
+        let first = call();
+        let (origin, header, _) = rig.world.until("the request", || rig.peer.frame());
+        let Header::Request(RequestHeader { call: number, .. }) = header else { panic!("{header:?}") };
+        let second = call();
+        rig.world.until("the request", || rig.peer.frame());
+        rig.world.wait(1000 * MS);
+        changing.set(&[other.address()]);
+        let before = changing.begun();
+        rig.world.wait(38_000 * MS);
+        assert_eq!(changing.begun(), before + 1, "{policy:?}");
+        let later = [(); 10].map(|()| call());
+        rig.world.wait(100 * MS);
+        assert_eq!((rig.peer.frames().len(), other.frames().len()), (0, 10), "{policy:?}");
+        let metadata = MetadataBytes::default();
+        let reply = Header::Reply { call: number, code: 0, by: RepliedBy::Handler, number: None, metadata };
+        rig.peer.answer(0, origin, &reply, &[], &[]);
+        rig.world.block_on(first).expect("a call in flight ends at its server");
+        drop((second, later));
+
+        changing.set(&[]);
+        let before = changing.begun();
+        rig.world.wait(300_000 * MS);
+        let failed = changing.begun() - before;
+        assert!((7..=10).contains(&failed), "{failed}");
+        let last = call();
+        rig.world.until("the request", || other.frame());
+        let before = changing.begun();
+        drop(last);
+        drop(channel);
+        rig.world.wait(100_000 * MS);
+        assert_eq!(changing.begun(), before, "the channel is gone");
+    }
+}
+
+#[test]
+fn names_are_not_looked_up_from_time_to_time_without_a_use_for_it() {
+    for (is_balanced, keeps_watcher) in [(true, true), (false, false)] {
+        let mut rig = Rig::new();
+        let changing = Arc::new(Changing { keeps_watcher, ..Changing::default() });
+        changing.set(&[rig.peer.address()]);
+        let plain = rig.node.channel(Target::resolver(Arc::clone(&changing)));
+        let channel = if is_balanced { plain.balanced(Policy::RoundRobin) } else { plain.clone() };
+        rig.world.block_on(channel.ready()).unwrap();
+        rig.world.wait(300_000 * MS);
+        assert_eq!(changing.begun(), 1, "balanced: {is_balanced}");
     }
 }

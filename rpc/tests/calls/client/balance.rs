@@ -4,17 +4,18 @@
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
 use crate::logged::Logged;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::Level;
 use trunkline::{
-    Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, ServerList, Status, Target, block_on,
+    AddressWatcher, Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, Resolve, Resolving,
+    ServerList, Status, Target, block_on,
 };
 
 #[trunkline::service]
@@ -339,4 +340,49 @@ fn moves_before_anything_was_sent_need_no_budget() {
     }
     let servers = caller.report().servers;
     assert!(servers.iter().all(|server| server.unretried == 0), "{servers:?}");
+}
+
+/// A list of servers whose lookups fail from the second one on.
+#[derive(Debug)]
+struct Failing {
+    servers: Vec<SocketAddr>,
+    lookups: AtomicU64,
+    channel: Mutex<Option<AddressWatcher>>,
+}
+
+impl Resolve for Failing {
+    fn resolve(&self) -> Resolving<'_> {
+        let fails = self.lookups.fetch_add(1, Ordering::SeqCst) > 0;
+        Box::pin(
+            async move { if fails { Err("the directory is away".into()) } else { Ok(self.servers.clone()) } },
+        )
+    }
+
+    fn watch(&self, watcher: AddressWatcher) {
+        *self.channel.lock().unwrap() = Some(watcher);
+    }
+
+    fn name(&self) -> String {
+        "failing-lookups".to_owned()
+    }
+}
+
+#[test]
+fn lookups_that_fail_keep_the_servers_and_are_logged_at_a_limited_rate() {
+    let (logged, replicas) = (Logged::by_all(), Replicas::new(2));
+    let (servers, lookups) = (replicas.addresses.clone(), AtomicU64::new(0));
+    let failing = Arc::new(Failing { servers, lookups, channel: Mutex::default() });
+    let channel = replicas.caller.channel(Target::resolver(Arc::clone(&failing)));
+    let client = WorkClient::new(channel.balanced(Policy::RoundRobin)).with_timeout(LIMIT);
+    replicas.connect(&client);
+    let begun = Instant::now();
+    until("lookups fail", || {
+        failing.channel.lock().unwrap().as_ref().unwrap().notify();
+        (failing.lookups.load(Ordering::SeqCst) > 20).then_some(())
+    });
+    let most = 9 + usize::try_from(begun.elapsed().as_secs()).unwrap();
+    let lines = logged.count("failing-lookups");
+    assert!((1..=most).contains(&lines), "{lines} of at most {most}");
+    let used = (0..10).map(|job| block_on(client.add(job)).unwrap()).collect::<BTreeSet<_>>();
+    assert_eq!(used.len(), 2, "calls go to the servers of the first lookup");
 }

@@ -12,6 +12,7 @@ use tonic::metadata::MetadataValue;
 use tonic::service::{AxumBody, Routes};
 use tonic::{Code, Request, Status};
 use trunkline::{ClientCall, InProcessNetwork, Node, ServerCall};
+use trunkline_testkit::{Process, fresh_ip, same_test};
 use trunkline_tonic_interop::messages::{
     EchoStatus, Empty, InputRequest, OutputRequest, ResponseParameters, SimpleRequest, size_of, zeros,
 };
@@ -935,6 +936,40 @@ async fn task_that_reads_an_upload_gets_an_error_when_its_caller_dies() {
             fixture.until_running(0).await;
         }
         assert_eq!(fixture.service.uploads(), [Err(Code::Unknown), Err(Code::Unknown)]);
+        fixture.end().await;
+    }
+}
+
+/// Address of the server, in the process of the caller.
+const SERVER: &str = "TRUNKLINE_TEST_SERVER";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_that_reads_an_upload_gets_an_error_when_its_caller_is_killed() {
+    if let Ok(server) = std::env::var(SERVER) {
+        let node = Node::builder().listen((fresh_ip(), 0)).start_async().await.unwrap();
+        let channel = Transport::Trunkline(trunkline_tonic::Channel::new(&node, server));
+        let requests = std::iter::repeat_with(|| InputRequest { payload: zeros(100_000) });
+        // Goes on until this process is killed.
+        let outcome =
+            TestServiceClient::new(channel).streaming_input_call(tokio_stream::iter(requests)).await;
+        panic!("{outcome:?}");
+    }
+    for on_pollers in [false, true] {
+        let service = Interop::default();
+        let server = trunkline_tonic::Server::new(routes(service.clone()));
+        let server = if on_pollers { server.on_pollers() } else { server.runtime(Handle::current()) };
+        let server = Node::builder().listen((fresh_ip(), 0)).tokio(Handle::current()).serve(server);
+        let server = server.start_async().await.unwrap();
+        let address = server.local_address();
+        let transport = Transport::Trunkline(trunkline_tonic::Channel::new(&server, address));
+        let fixture = Fixture { service, transport, nodes: vec![server] };
+        let name = "task_that_reads_an_upload_gets_an_error_when_its_caller_is_killed";
+        let mut command = same_test(module_path!(), name);
+        let mut caller = Process::start("caller", command.env(SERVER, address.to_string())).unwrap();
+        fixture.until_running(1).await;
+        caller.kill().unwrap();
+        fixture.until_running(0).await;
+        assert_eq!(fixture.service.uploads(), [Err(Code::Unknown)]);
         fixture.end().await;
     }
 }

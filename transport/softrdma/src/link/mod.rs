@@ -47,6 +47,7 @@ pub(crate) use stopped_holders::StoppedHolders;
 pub use tap::LinkObserver;
 pub(crate) use tap::Tap;
 pub(crate) use udp::UdpLink;
+pub use udp::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 
 pub use trunkline_roce::wire::ROCE_PORT;
 

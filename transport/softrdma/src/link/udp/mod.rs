@@ -31,6 +31,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use system::SystemSockets;
+pub use system::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 use trunkline_verbs::{Counter, Time};
 
 /// Delay after which connections that lacked descriptors or memory are attempted again.

@@ -20,9 +20,9 @@ use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::above_stdio;
 
 /// Requested size of the send buffer in bytes; the kernel may silently grant less.
-const SEND_BUFFER_BYTES: usize = 4 << 20;
+pub const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Requested size of the receive buffer in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
-const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
+pub const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
 /// Time for which the interface of an own address is known without listing all interfaces. A stranger's request needs
 /// its MTU.
 const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);

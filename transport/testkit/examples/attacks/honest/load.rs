@@ -23,6 +23,8 @@ pub(super) struct Tally {
     failed: AtomicU64,
     /// Durations of the small calls in microseconds.
     took_us: Mutex<Vec<u32>>,
+    /// Longest duration of a large call in microseconds.
+    large_most_us: AtomicU64,
 }
 
 impl Tally {
@@ -55,7 +57,7 @@ impl Tally {
         let at = |percent: usize| took.get(took.len() * percent / 100).copied().unwrap_or(0);
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
         format!(
-            "small={} large={} wrong={} failed={} sampled={} p50_us={} p99_us={} most_us={}",
+            "small={} large={} wrong={} failed={} sampled={} p50_us={} p99_us={} most_us={} large_most_us={}",
             count(&self.small),
             count(&self.large),
             count(&self.wrong),
@@ -64,6 +66,7 @@ impl Tally {
             at(50),
             at(99),
             took.last().copied().unwrap_or(0),
+            self.large_most_us.swap(0, Ordering::Relaxed),
         )
     }
 }
@@ -86,7 +89,11 @@ pub(super) fn start<E: Display + 'static>(
     });
     std::thread::spawn(move || {
         for round in 0_u64.. {
-            of_large.count(&of_large.large, large(Bytes::from(bytes_of(round, LARGE))));
+            let (bytes, start) = (Bytes::from(bytes_of(round, LARGE)), Instant::now());
+            if of_large.count(&of_large.large, large(bytes)) {
+                let took = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+                of_large.large_most_us.fetch_max(took, Ordering::Relaxed);
+            }
             std::thread::sleep(PAUSE);
         }
     });

@@ -14,6 +14,7 @@
 //! | `churned` | `CHURNED sessions= failed=`: has ended that |
 //! | `open SERVER COUNT` | `OPEN under_way=`: opens streams without a deadline |
 //! | `load SERVER` | `LOAD`: calls are made from now on |
+//! | `balance CONNECT SERVER...` | `BALANCE`: the same calls, spread over these servers, with CONNECT `fast` or `wait` |
 //! | `tally` | `TALLY` with the numbers of the load |
 //! | `counters` | `COUNTERS` of the device |
 //! | `qps` | `QPS ini= tgt=` |
@@ -32,7 +33,10 @@ use std::task::{Context, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing_subscriber::filter::LevelFilter;
-use trunkline::{Bytes, Node, NodeBuilder, PollerContext, PollerIndex, Status, Streaming, Target, block_on};
+use trunkline::{
+    Bytes, CallOptions, Connect, Node, NodeBuilder, Policy, PollerContext, PollerIndex, Status, Streaming,
+    Target, block_on,
+};
 use trunkline_testkit::{Input, bytes_of, fresh_address, print_line};
 
 /// Texts of a call whose arguments take long to decode.
@@ -108,11 +112,26 @@ impl Driven {
         took
     }
 
+    fn client(&self, server: &str) -> Outcome<HonestClient> {
+        client(&self.node, server, self.certificates.as_deref())
+    }
+
+    /// Starts small and large calls.
+    fn load(&self, client: HonestClient, connect: Connect) {
+        let options = CallOptions::new().timeout(load::LIMIT).connect(connect);
+        let (small, of_small, large) = (client.clone(), options.clone(), client);
+        load::start(
+            &self.tally,
+            move |number| block_on(small.with(&of_small).echo(number)).map(|back| back == number),
+            move |bytes| block_on(large.with(&options).mirror(bytes.clone())).map(|back| back == bytes),
+        );
+    }
+
     fn obey(&mut self, line: &str) -> Outcome<()> {
         match line.split(' ').collect::<Vec<_>>().as_slice() {
             ["first", server] => {
                 let start = Instant::now();
-                let client = client(&self.node, server)?;
+                let client = self.client(server)?;
                 let outcome = block_on(client.with_timeout(FIRST).echo(7));
                 let took_us = start.elapsed().as_micros();
                 print_line(&format!("FIRST us={took_us} failed={}", u8::from(outcome.is_err())));
@@ -122,7 +141,7 @@ impl Driven {
                 print_line(&format!("TURNS failed={failed}"));
             }
             ["hold", server, count] => {
-                let client = client(&self.node, server)?.with_timeout(HELD);
+                let client = self.client(server)?.with_timeout(HELD);
                 for _ in 0..count.parse::<usize>()? {
                     let client = client.clone();
                     keep(&mut self.held, Box::pin(async move { client.hold().await }));
@@ -130,7 +149,7 @@ impl Driven {
                 print_line(&format!("HOLD under_way={}", self.held.len()));
             }
             ["flood", server, count, bytes] => {
-                let client = client(&self.node, server)?.with_timeout(HELD);
+                let client = self.client(server)?.with_timeout(HELD);
                 let bytes = Bytes::from(bytes_of(1, bytes.parse()?));
                 for _ in 0..count.parse::<usize>()? {
                     let (client, bytes) = (client.clone(), bytes.clone());
@@ -155,7 +174,7 @@ impl Driven {
                 print_line("CALM");
             }
             ["open", server, count] => {
-                let client = client(&self.node, server)?;
+                let client = self.client(server)?;
                 for _ in 0..count.parse::<usize>()? {
                     let client = client.clone();
                     keep(&mut self.held, Box::pin(async move { client.one().await.map(drop) }));
@@ -163,14 +182,15 @@ impl Driven {
                 print_line(&format!("OPEN under_way={}", self.held.len()));
             }
             ["load", server] => {
-                let client = client(&self.node, server)?.with_timeout(load::LIMIT);
-                let (small, large) = (client.clone(), client);
-                load::start(
-                    &self.tally,
-                    move |number| block_on(small.echo(number)).map(|back| back == number),
-                    move |bytes| block_on(large.mirror(bytes.clone())).map(|back| back == bytes),
-                );
+                self.load(self.client(server)?, Connect::FailFast);
                 print_line("LOAD");
+            }
+            ["balance", connect, servers @ ..] => {
+                let servers = servers.iter().map(|server| server.parse()).collect::<Result<Vec<_>, _>>()?;
+                let channel = self.node.channel(target(servers, self.certificates.as_deref()));
+                let connect = if *connect == "wait" { Connect::Wait } else { Connect::FailFast };
+                self.load(HonestClient::new(channel.balanced(Policy::RoundRobin)), connect);
+                print_line("BALANCE");
             }
             ["tally"] => print_line(&format!("TALLY {}", self.tally.line())),
             ["qps"] => {
@@ -185,9 +205,7 @@ impl Driven {
             }
             ["crowd", server, count] => {
                 for _ in 0..count.parse::<usize>()? {
-                    let node = another(&self.arguments, self.certificates.as_deref())?;
-                    let client = client(&node, server)?.with_timeout(FIRST);
-                    self.crowd.push((node, client));
+                    self.crowd.push(another(&self.arguments, self.certificates.as_deref(), server)?);
                 }
                 let took = self.call_until_answered();
                 print_line(&format!("CROWD nodes={} most_us={}", took.len(), took[took.len() - 1]));
@@ -203,7 +221,8 @@ impl Driven {
             ["churn", server, rate] => {
                 let period = Duration::from_secs(1) / rate.parse::<u32>()?;
                 let (arguments, certificates) = (self.arguments.clone(), self.certificates.clone());
-                self.churn.start(period, server, move || another(&arguments, certificates.as_deref()));
+                let server = (*server).to_owned();
+                self.churn.start(period, move || another(&arguments, certificates.as_deref(), &server));
                 print_line("CHURN");
             }
             ["churned"] => print_line(&format!("CHURNED {}", self.churn.end())),
@@ -218,17 +237,28 @@ fn builder(arguments: &NodeArguments, certificates: Option<&Path>) -> NodeBuilde
     certificates.into_iter().fold(arguments.builder(), identify)
 }
 
-/// Starts another such node at an unused loopback address.
-fn another(arguments: &NodeArguments, certificates: Option<&Path>) -> Outcome<Node> {
+/// Starts another such node at an unused loopback address, and returns it with a client of a server.
+fn another(
+    arguments: &NodeArguments,
+    certificates: Option<&Path>,
+    server: &str,
+) -> Outcome<(Node, HonestClient)> {
     let mut arguments = arguments.clone();
     arguments.listen = fresh_address();
-    Ok(builder(&arguments, certificates).start()?)
+    let node = builder(&arguments, certificates).start()?;
+    let client = client(&node, server, certificates)?.with_timeout(FIRST);
+    Ok((node, client))
 }
 
-/// Returns a client that expects the name in the certificate, if the node has one.
-fn client(node: &Node, server: &str) -> Outcome<HonestClient> {
+/// Returns a client of a server.
+fn client(node: &Node, server: &str, certificates: Option<&Path>) -> Outcome<HonestClient> {
     let server: SocketAddr = server.parse()?;
-    Ok(HonestClient::new(node.channel(Target::from(server).named(NAME))))
+    Ok(HonestClient::new(node.channel(target(server, certificates))))
+}
+
+/// Returns a target that expects the name in the certificates. A node without an identity may expect none.
+fn target(servers: impl Into<Target>, certificates: Option<&Path>) -> Target {
+    certificates.into_iter().fold(servers.into(), |target, _| target.named(NAME))
 }
 
 /// Sessions of new nodes, begun at a constant rate.
@@ -245,20 +275,18 @@ impl Churn {
     fn start(
         &mut self,
         period: Duration,
-        server: &str,
-        new: impl Fn() -> Outcome<Node> + Clone + Send + 'static,
+        new: impl Fn() -> Outcome<(Node, HonestClient)> + Clone + Send + 'static,
     ) {
         self.goes_on.store(true, Ordering::Relaxed);
         for number in 0..Self::THREADS {
-            let (goes_on, server, new) = (Arc::clone(&self.goes_on), server.to_owned(), new.clone());
+            let (goes_on, new) = (Arc::clone(&self.goes_on), new.clone());
             self.threads.push(std::thread::spawn(move || {
                 let (mut due, mut sessions, mut failed) = (Instant::now() + period * number, 0, 0);
                 while goes_on.load(Ordering::Relaxed) {
                     std::thread::sleep(due.saturating_duration_since(Instant::now()));
                     due += period * Self::THREADS;
-                    let call =
-                        |node: &Node| Ok(block_on(client(node, &server)?.with_timeout(FIRST).echo(1))?);
-                    let outcome: Outcome<u64> = new().and_then(|node| call(&node));
+                    let outcome: Outcome<u64> =
+                        new().and_then(|(_node, client)| Ok(block_on(client.echo(1))?));
                     sessions += 1;
                     failed += u64::from(outcome.inspect_err(|error| eprintln!("churn: {error}")).is_err());
                 }

@@ -7,9 +7,11 @@ use trunkline::{Bytes, Status, Stream};
 #[trunkline::service(name = "trunkline.attacks.Honest", version = 1)]
 pub(crate) trait Honest {
     /// Returns the number.
+    #[idempotent]
     async fn echo(&self, number: u64) -> Result<u64, Status>;
 
     /// Returns the bytes. Large ones are READ in both directions.
+    #[idempotent]
     async fn mirror(&self, bytes: Bytes) -> Result<Bytes, Status>;
 
     /// Returns the number of texts.

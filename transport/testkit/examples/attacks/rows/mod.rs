@@ -2,6 +2,7 @@
 
 mod address_space;
 mod crowd;
+mod failover;
 mod files;
 mod flooded;
 mod forged;
@@ -50,6 +51,7 @@ pub(crate) const ALL: &[Row] = &[
         handshakes::unproven,
     ),
     row("return", "the clients of a killed server prove their names to its successor", handshakes::back),
+    row("failover", "one of two servers of a balanced client is killed, 40 times", failover::run),
     row("newcomers", "100 new nodes a second prove their names to a server", handshakes::newcomers),
     row("lockout", "21,000 forged connection requests, then a new honest peer", requests::lockout),
     row(

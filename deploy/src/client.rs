@@ -1,0 +1,80 @@
+//! The client that `trunkctl ping` and `trunkctl health` are: its options, and its node.
+
+use clap::Args;
+#[cfg(feature = "identity")]
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use trunkline::device::PathChoice;
+use trunkline::{Channel, Node, StartError, Status, Target, block_on};
+
+/// The server, and what the client proves and expects.
+#[derive(Debug, Args)]
+pub struct ClientArguments {
+    /// Server: a host name or an IP address, and a port
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) address: String,
+    /// Certificates of this client, PEM; without them it has no identity
+    #[cfg(feature = "identity")]
+    #[arg(long, value_name = "FILE", requires_all = ["key", "trust"])]
+    identity: Option<PathBuf>,
+    /// Private key of this client, PEM
+    #[cfg(feature = "identity")]
+    #[arg(long, value_name = "FILE", requires = "identity")]
+    key: Option<PathBuf>,
+    /// Roots of the server's certificate, PEM
+    #[cfg(feature = "identity")]
+    #[arg(long, value_name = "FILE", requires = "identity")]
+    trust: Option<PathBuf>,
+    /// Name that the server must prove [default: the host of ADDRESS]
+    #[cfg(feature = "identity")]
+    #[arg(long, value_name = "NAME", requires = "identity")]
+    name: Option<String>,
+    /// Prove names to processes of this user as well, which otherwise need none
+    #[cfg(feature = "identity")]
+    #[arg(long, requires = "identity")]
+    no_exemption: bool,
+    /// Path to processes of this host: auto, udp or shm
+    #[arg(long, value_name = "PATH")]
+    link: Option<PathChoice>,
+}
+
+impl ClientArguments {
+    /// Starts the client's node.
+    ///
+    /// # Errors
+    /// As for every node.
+    pub(crate) fn start(&self) -> Result<Node, StartError> {
+        let mut builder = Node::builder().pollers(1);
+        if let Some(path) = self.link {
+            builder = builder.link(path);
+        }
+        #[cfg(feature = "identity")]
+        if let (Some(identity), Some(key), Some(trust)) = (&self.identity, &self.key, &self.trust) {
+            builder = builder.identity_files(identity, key).trust_files(trust);
+            builder = builder.exempt_local_user(!self.no_exemption);
+        }
+        builder.start()
+    }
+
+    /// Returns a channel to the server.
+    pub(crate) fn channel(&self, node: &Node) -> Channel {
+        let target = Target::from(self.address.as_str());
+        #[cfg(feature = "identity")]
+        let target = match &self.name {
+            Some(name) => target.named(name),
+            None => target,
+        };
+        node.channel(target)
+    }
+}
+
+/// Waits for a channel's session. Returns `None` after the time limit.
+pub(crate) fn connect(channel: &Channel, limit: Duration) -> Option<Result<(), Status>> {
+    let (sender, receiver) = mpsc::channel();
+    let ready = channel.ready();
+    // The thread ends with the process if the attempt outlasts the limit.
+    thread::spawn(move || sender.send(block_on(ready)));
+    receiver.recv_timeout(limit).ok()
+}

@@ -1,0 +1,72 @@
+//! `trunkctl health`: asks a node for the health of a service, for exec probes.
+
+use crate::client::{ClientArguments, connect};
+use clap::Args;
+use serde_json::json;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+use trunkline::block_on;
+use trunkline::health::{HealthClient, ServingStatus};
+
+/// Ask a node for the health of a service
+///
+/// The node needs a health service: NodeBuilder::health. Nodes with gRPC services need it as well, beside
+/// tonic-health's.
+///
+/// Exit status, as of grpc-health-probe: 0 the service takes calls; 1 the command line is invalid; 2 no session
+/// could be made; 3 the call failed; 4 the service takes no calls.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct HealthArguments {
+    #[command(flatten)]
+    client: ClientArguments,
+    /// Name of the service; empty for the node as a whole
+    #[arg(value_name = "SERVICE", default_value = "")]
+    service: String,
+    /// Time limit of the set-up, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    connect_timeout_ms: u64,
+    /// Time limit of the call, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    call_timeout_ms: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks for the health.
+#[must_use]
+pub fn run(arguments: &HealthArguments) -> ExitCode {
+    let (exit, status, cause) = match ask(arguments) {
+        Ok(ServingStatus::Serving) => (0, Some("serving"), None),
+        Ok(_) => (4, Some("not serving"), None),
+        Err((exit, cause)) => (exit, None, Some(cause)),
+    };
+    let text = if arguments.json {
+        json!({ "address": arguments.client.address, "service": arguments.service, "status": status, "cause": cause })
+            .to_string()
+    } else {
+        status.map_or_else(|| format!("status unknown: {}", cause.unwrap_or_default()), str::to_owned)
+    };
+    // A reader that has closed the pipe has the exit status.
+    let _closed = writeln!(io::stdout(), "{text}");
+    ExitCode::from(exit)
+}
+
+/// Returns the health.
+///
+/// # Errors
+/// The exit status and the cause.
+fn ask(arguments: &HealthArguments) -> Result<ServingStatus, (u8, String)> {
+    let node = arguments.client.start().map_err(|error| (2, error.to_string()))?;
+    let channel = arguments.client.channel(&node);
+    let limit = Duration::from_millis(arguments.connect_timeout_ms);
+    match connect(&channel, limit) {
+        Some(Ok(())) => {}
+        Some(Err(status)) => return Err((2, status.to_string())),
+        None => return Err((2, format!("no session after {limit:?}; --connect-timeout-ms sets the limit"))),
+    }
+    let client = HealthClient::new(channel).with_timeout(Duration::from_millis(arguments.call_timeout_ms));
+    block_on(client.check(arguments.service.clone())).map_err(|status| (3, status.to_string()))
+}

@@ -1,0 +1,255 @@
+//! `trunkctl ping`: makes a session with a node, step by step, and measures round trips.
+//!
+//! The steps are events that the node logs with the target `trunkline::setup`.
+
+use crate::client::{ClientArguments, connect};
+use clap::Args;
+use serde_json::{Value, json};
+use std::fmt;
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber, subscriber};
+use trunkline::health::HealthClient;
+use trunkline::{Channel, Origin, block_on};
+
+/// Make a session with a node, and measure round trips
+///
+/// Prints the steps of the set-up, each with the time since the step before. If a step is not reached, the last
+/// line has the cause. A round trip is a call of the health service; a node without that service answers as well.
+/// Events of the set-up are in the log of every node, at level debug with the target trunkline::setup.
+///
+/// Exit status: 0 a session was made and every call was answered; 1 not; 2 the command line is invalid.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment, after_help = STEPS)]
+pub struct PingArguments {
+    #[command(flatten)]
+    client: ClientArguments,
+    /// Number of calls
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 4)]
+    count: u32,
+    /// Time between two calls, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    interval_ms: u64,
+    /// Time limit of the set-up, and of each call, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    timeout_ms: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const STEPS: &str = "\
+Steps, and what it means if the next one is missing:
+  names looked up   the name has addresses
+  node started      this host has a device
+  request sent      a route exists. Nothing listens there, a firewall drops UDP port 4791, or the host is down
+  cookie received   packets go both ways: the server asks for proof of this address
+  answered          the server accepts. Its connection to UDP port 4791 of this host is blocked on the way
+  dialled back      the server's connection arrived
+  handshake begun   TLS messages are exchanged, if this node has an identity
+  name proved       the server's certificate is valid
+  session up        settings agree; calls can be made
+Each server that the name leads to is tried, so steps can be repeated.";
+
+/// A step of the set-up.
+#[derive(Debug)]
+struct Step {
+    /// Address of the server, unless the step comes before it is known.
+    peer: Option<String>,
+    name: String,
+    detail: String,
+    at: Instant,
+}
+
+/// Collects the steps that the node logs, and prints them as they come.
+#[derive(Debug)]
+struct SetUpLog {
+    steps: Mutex<Vec<Step>>,
+    began: Instant,
+    is_printed: bool,
+}
+
+impl SetUpLog {
+    /// Records a step, unless it repeats one with this server: every connection of the session makes it.
+    fn note(&self, peer: Option<String>, name: String, detail: String) {
+        let at = Instant::now();
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        if steps.iter().any(|step| step.peer == peer && step.name == name) {
+            return;
+        }
+        let ms = since(steps.last().map_or(self.began, |step| step.at), at);
+        if self.is_printed {
+            let peer = peer.as_deref().unwrap_or_default();
+            // A reader that has closed the pipe wants no more.
+            let _closed = writeln!(io::stdout(), "  {name:<16} {ms:>9.3} ms   {peer} {detail}");
+        }
+        steps.push(Step { peer, name, detail, at });
+    }
+
+    fn json(&self) -> Value {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = [self.began].into_iter().chain(steps.iter().map(|step| step.at));
+        let all = steps.iter().zip(before).map(|(step, before)| {
+            json!({ "step": step.name, "server": step.peer, "detail": step.detail, "ms": since(before, step.at) })
+        });
+        all.collect()
+    }
+}
+
+fn since(earlier: Instant, later: Instant) -> f64 {
+    (later - earlier).as_secs_f64() * 1e3
+}
+
+/// Fields of an event of the set-up.
+#[derive(Debug, Default)]
+struct StepFields {
+    peer: String,
+    step: String,
+    detail: String,
+}
+
+impl Visit for StepFields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "peer" => self.peer = format!("{value:?}"),
+            "detail" => self.detail = format!("{value:?}"),
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "step" {
+            value.clone_into(&mut self.step);
+        }
+    }
+}
+
+/// Subscriber of the events of the set-up.
+#[derive(Debug)]
+struct SetUpSubscriber(Arc<SetUpLog>);
+
+impl Subscriber for SetUpSubscriber {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "trunkline::setup"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = StepFields::default();
+        event.record(&mut fields);
+        self.0.note(Some(fields.peer), fields.step, fields.detail);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Pings a node.
+#[must_use]
+pub fn run(arguments: &PingArguments) -> ExitCode {
+    let is_printed = !arguments.json;
+    let log = Arc::new(SetUpLog { steps: Mutex::default(), began: Instant::now(), is_printed });
+    // Fails only if there is a subscriber, which only tests have.
+    let _is_set = subscriber::set_global_default(SetUpSubscriber(Arc::clone(&log)));
+    let mut trips = Vec::new();
+    let cause = ping(arguments, &log, &mut trips).err();
+    let last = log.steps.lock().unwrap_or_else(PoisonError::into_inner).last().map(|step| step.name.clone());
+    let text = match (&cause, arguments.json) {
+        (_, true) => json!({
+            "address": arguments.client.address,
+            "steps": log.json(),
+            "failed_after": cause.as_ref().and(last),
+            "cause": cause,
+            "round_trips_us": trips.iter().map(|trip| trip.as_secs_f64() * 1e6).collect::<Vec<_>>(),
+        })
+        .to_string(),
+        (None, false) => summary(&trips),
+        (Some(cause), false) => {
+            format!("failed after \"{}\": {cause}", last.as_deref().unwrap_or("start"))
+        }
+    };
+    // As above.
+    let _closed = writeln!(io::stdout(), "{text}");
+    ExitCode::from(u8::from(cause.is_some()))
+}
+
+/// Makes the session, and adds round trips.
+///
+/// # Errors
+/// The cause why there is no session, or why a call was not answered.
+fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) -> Result<(), String> {
+    let limit = Duration::from_millis(arguments.timeout_ms);
+    let address = &arguments.client.address;
+    if address.parse::<SocketAddr>().is_err() {
+        let found = address.to_socket_addrs().map_err(|error| {
+            format!(
+                "{address} has no address: {error}; expected a host and a port, such as shop.example:7000"
+            )
+        })?;
+        let found: Vec<_> = found.map(|address| address.to_string()).collect();
+        log.note(None, "names looked up".to_owned(), found.join(", "));
+    }
+    let node = arguments.client.start().map_err(|error| error.to_string())?;
+    log.note(None, "node started".to_owned(), {
+        let report = node.report();
+        format!("{} {}, {}", report.provider, report.device, report.address)
+    });
+    let channel = arguments.client.channel(&node);
+    match connect(&channel, limit) {
+        Some(Ok(())) => {}
+        Some(Err(status)) => return Err(status.to_string()),
+        None => return Err(format!("no session after {limit:?}; --timeout-ms sets the limit")),
+    }
+    for number in 0..arguments.count {
+        if number > 0 {
+            thread::sleep(Duration::from_millis(arguments.interval_ms));
+        }
+        trips.push(trip(&channel, limit)?);
+        if !arguments.json
+            && let Some(trip) = trips.last()
+        {
+            // As above.
+            let _closed = writeln!(io::stdout(), "  call {number:<11} {:>9.3} ms", trip.as_secs_f64() * 1e3);
+        }
+    }
+    drop(node);
+    Ok(())
+}
+
+/// Makes a call, which the server may refuse. Returns its time.
+///
+/// # Errors
+/// When no reply came.
+fn trip(channel: &Channel, limit: Duration) -> Result<Duration, String> {
+    let client = HealthClient::new(channel.clone()).with_timeout(limit);
+    let began = Instant::now();
+    match block_on(client.check(String::new())) {
+        Err(status) if status.origin() == Origin::Local => Err(status.to_string()),
+        _ => Ok(began.elapsed()),
+    }
+}
+
+fn summary(trips: &[Duration]) -> String {
+    let mut sorted: Vec<_> = trips.iter().map(|trip| trip.as_secs_f64() * 1e3).collect();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
+        (Some(least), Some(median), Some(most)) => {
+            format!("{} calls: least {least:.3} ms, median {median:.3} ms, most {most:.3} ms", sorted.len())
+        }
+        _ => "a session was made; no calls".to_owned(),
+    }
+}

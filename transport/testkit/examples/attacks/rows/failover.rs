@@ -1,0 +1,69 @@
+//! Servers of a balanced client that are killed. The calls are idempotent, so that the other server can serve each of them.
+
+use crate::honest::{Party, Setup};
+use crate::{Outcome, Plan};
+use std::time::Duration;
+use trunkline_testkit::{Claims, Folder, Numbers};
+
+/// Number of rounds, each with new processes.
+const ROUNDS: usize = 20;
+/// Duration of the calls before the first measurement, without a kill, and after a kill.
+const OVER: Duration = Duration::from_millis(300);
+/// Time that a kill may add to the longest call.
+const ADDED_US: u64 = 50_000;
+/// Names of the longest calls in a tally.
+const LONGEST: [&str; 2] = ["most_us", "large_most_us"];
+
+/// Kills one of two servers, for calls that fail at once without a server and for calls that wait.
+pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
+    for connect in ["fast", "wait"] {
+        let (mut quiet, mut killed) = ([0; 2], [0; 2]);
+        let [mut failed, mut wrong, mut idle] = [0; 3];
+        for number in 0..ROUNDS {
+            let folder = Folder::new()?;
+            let start = || Setup::new(&folder, plan).start();
+            let (mut servers, mut client) = ([start()?, start()?], start()?);
+            let [first, second] = servers.each_ref().map(|server| server.address);
+            client.process.ask(&format!("balance {connect} {first} {second}"))?;
+            calls(&mut client, &mut [0; 2])?;
+            calls(&mut client, &mut quiet)?;
+            let victim = &mut servers[number % 2].process;
+            idle += u64::from(victim.numbers("qps")?["tgt"] == 0);
+            victim.kill()?;
+            let tally = calls(&mut client, &mut killed)?;
+            failed += tally["failed"];
+            wrong += tally["wrong"];
+        }
+        let measured =
+            format!("{failed} calls failed, {wrong} were wrong, {idle} of {ROUNDS} servers had no session");
+        findings.claim(failed + wrong + idle == 0, connect, &measured);
+        for (at, size) in ["small", "large"].into_iter().enumerate() {
+            let (most, bound) = (killed[at], quiet[at] + ADDED_US);
+            let measured =
+                format!("longest call {most} us, without a kill {} us, at most {bound} us", quiet[at]);
+            findings.timed(plan.strict, most <= bound, &format!("{connect}-{size}"), &measured);
+        }
+    }
+    Ok(())
+}
+
+/// Lets calls go on, and raises the longest times to those of this part, with the calls under way at its end. Returns the last
+/// tally.
+fn calls(client: &mut Party, longest: &mut [u64; 2]) -> Outcome<Numbers> {
+    std::thread::sleep(OVER);
+    let (first, mut tally) = (client.tally()?, client.tally()?);
+    let mut include = |tally: &Numbers| {
+        for (most, name) in longest.iter_mut().zip(LONGEST) {
+            *most = tally[name].max(*most);
+        }
+    };
+    include(&first);
+    include(&tally);
+    let goes_on = |tally: &Numbers| ["small", "large"].iter().all(|size| tally[*size] > first[*size]);
+    while !goes_on(&tally) && tally["failed"] == first["failed"] {
+        std::thread::sleep(Duration::from_millis(1));
+        tally = client.tally()?;
+        include(&tally);
+    }
+    Ok(tally)
+}
