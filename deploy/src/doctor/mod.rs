@@ -1,7 +1,7 @@
 //! `trunkctl doctor`: tells why nodes would not run well on this host, with a remedy for each fault.
 //!
-//! A check returns findings. Checks of [`files`] read /proc and /sys below [`Host::root`], so that tests can plant
-//! faults. Checks of [`live`] use the host itself: its UDP ports, its runtime directory, and calls between nodes that
+//! A check returns findings. Checks of `files` read /proc and /sys below `Host::root`, so that tests can plant
+//! faults. Checks of `live` use the host itself: its UDP ports, its runtime directory, and calls between nodes that
 //! share no directory with others.
 
 mod files;
