@@ -4,7 +4,7 @@
 
 #[cfg(feature = "identity")]
 use crate::keys;
-use crate::{device, doctor, health, nodes, pcap_check, ping, policy};
+use crate::{device, doctor, health, nodes, pcap_check, ping, policy, top};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -30,6 +30,7 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
+    Top(top::TopArguments),
     Ping(ping::PingArguments),
     Health(health::HealthArguments),
     Doctor(doctor::DoctorArguments),
@@ -61,6 +62,7 @@ impl Cli {
             Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
             Command::Device(command) => device::run(&command),
             Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Top(arguments) => top::run(&arguments),
             Command::Ping(arguments) => ping::run(&arguments),
             Command::Health(arguments) => health::run(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),

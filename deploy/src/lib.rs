@@ -16,3 +16,4 @@ pub mod nodes;
 pub mod pcap_check;
 pub mod ping;
 pub mod policy;
+pub mod top;

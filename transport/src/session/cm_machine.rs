@@ -216,6 +216,8 @@ impl CmMachine {
             PeerStatus { address: key.address(), is_up, name, level, sent, received, paths }
         });
         let all = self.shared.session_qps.report();
+        let counters = self.shared.device.counters();
+        let retransmits = counters.iter().find(|counter| counter.name == "retransmits");
         NodeStatus {
             address: self.shared.local_address.get().copied().unwrap_or_else(unknown),
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
@@ -223,6 +225,9 @@ impl CmMachine {
             connections: facts.connections.to_owned(),
             is_away: facts.removed_since.is_some(),
             at_ns: self.now().0,
+            retransmits: retransmits.map_or(0, |counter| counter.value),
+            methods: self.watch.as_ref().map(|(watch, _)| watch.methods()).unwrap_or_default(),
+            methods_omitted: 0,
             peers: peers.take(MAX_PEERS).collect(),
             omitted: self.peers.len().saturating_sub(MAX_PEERS),
         }
