@@ -82,9 +82,9 @@ impl Watchdog {
             poller,
             occupied_by = %occupation,
             held_ms = held.as_millis(),
+            remedy = remedy(occupation),
             left_out,
-            "a poller does not go on, and all its other calls wait: {} (the limit is hold_limit)",
-            remedy(occupation)
+            "poller occupied for longer than hold_limit, its other calls wait"
         );
     }
 }

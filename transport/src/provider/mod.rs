@@ -140,10 +140,10 @@ fn warn_of_other_addresses(named: &[IpAddr], listen: &[SocketAddr]) {
     let is_other = |address: &&SocketAddr| !address.ip().is_unspecified() && !named.contains(&address.ip());
     if let (Some(other), false) = (listen.iter().find(is_other), named.is_empty()) {
         tracing::warn!(
-            listen = %other,
+            address = %other,
             addresses = ?named,
-            "the node listens on an address that is not one of the device's (TRUNKLINE_ADDRESS), and is not reached at those: listen on \
-             one of them or on 0.0.0.0, or leave the variable out"
+            remedy = "listen on one of the addresses or on 0.0.0.0, or leave out TRUNKLINE_ADDRESS",
+            "node listens on an address that its device does not have"
         );
     }
 }
@@ -174,16 +174,9 @@ fn tell(options: &NodeOptions, chosen: &Chosen) {
     let address = address.map(tracing::field::display);
     let named = options.nic.device.is_some() || options.nic.gid_index.is_some();
     if named && *provider == SOFTWARE && options.provider != Some(ProviderChoice::Soft) {
-        tracing::warn!(
-            provider,
-            device = name,
-            ?address,
-            ?gid_index,
-            why,
-            "the NIC that was named is not used"
-        );
+        tracing::warn!(provider, device = name, address, gid_index, cause = why, "named NIC not used");
     } else {
-        tracing::info!(provider, device = name, address, gid_index, why, "RDMA provider chosen");
+        tracing::info!(provider, device = name, address, gid_index, cause = why, "RDMA provider chosen");
     }
 }
 

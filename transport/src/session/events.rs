@@ -89,13 +89,13 @@ impl CmMachine {
                 // A peer that takes back its dial because its session failed may dial again.
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
-                tracing::debug!(%peer, ?role, ?kind, "connection event");
+                tracing::debug!(%peer, ?role, ?kind, "connection failed");
                 // A session that pollers wait for, or that was up, is logged where they are notified.
                 let unnoticed = |peer: &PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
                 if self.peers.get(peer).is_some_and(unnoticed)
                     && let Some(left_out) = self.log.line(now)
                 {
-                    tracing::warn!(%peer, %cause, left_out, "session not made");
+                    tracing::warn!(%peer, %cause, left_out, "incoming session not made");
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
             }

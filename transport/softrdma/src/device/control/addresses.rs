@@ -207,14 +207,16 @@ impl Addresses {
     fn warn_unopened(&self, own: IpAddr, error: VerbsError) {
         let is_taken = self.asks_host && matches!(error, VerbsError::AddressInUse(_));
         match is_taken.then(|| PortOwner::find(own)).flatten() {
-            Some(owner) => tracing::warn!(
-                %own,
-                %owner,
-                "nobody is reached at this address of a wildcard listener, because another program has UDP port \
-                 4791 there: {}",
-                owner.remedy(false)
-            ),
-            None => tracing::warn!(%own, %error, "a wildcard listener goes without an address"),
+            Some(owner) => {
+                tracing::warn!(
+                    address = %own,
+                    cause = "another program has UDP port 4791 there",
+                    %owner,
+                    remedy = owner.remedy(false),
+                    "listener address not served"
+                )
+            }
+            None => tracing::warn!(address = %own, %error, "listener goes without an address"),
         }
     }
 

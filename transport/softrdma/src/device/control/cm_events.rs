@@ -45,8 +45,8 @@ impl Control {
                 %peer,
                 ?asked,
                 ?listening,
-                "a peer is refused: it asks for another kind of connection than what listens here takes; both \
-                 sides need the same"
+                remedy = "use the same kind of connection on both sides",
+                "connection request of another kind refused"
             );
         }
     }
@@ -60,7 +60,11 @@ impl Control {
                 && self.is_abandoned(shards, &transmit, now)
                 && self.connections.machine().handle_unreachable(now.0, &not_sent(&transmit))
             {
-                tracing::debug!(peer = %transmit.to, "a request is not sent: no process of this host receives at the address");
+                tracing::debug!(
+                    peer = %transmit.to,
+                    cause = "no process of this host receives at the address",
+                    "connection request not sent"
+                );
                 refused = true;
                 continue;
             }
@@ -82,7 +86,12 @@ impl Control {
                 // Both ends of a connection use one path MTU: the smaller of what their interfaces carry.
                 let mtu = shards.first().link().mtu_of(request.local.ip());
                 if mtu < request.peer.mtu {
-                    tracing::debug!(peer = %request.remote, asked = ?request.peer.mtu, ?mtu, "a smaller path MTU is proposed");
+                    tracing::debug!(
+                        peer = %request.remote,
+                        asked = ?request.peer.mtu,
+                        ?mtu,
+                        "smaller path MTU proposed"
+                    );
                     // The event shows that the request waits for an answer.
                     let _refused = self.connections.machine().refuse_mtu(connection, mtu);
                     return;
@@ -176,7 +185,7 @@ impl Control {
         };
         let ready = self.bring_up(shards, id, qp, peer.responder_resources, peer.initiator_depth);
         if let Err(error) = ready {
-            tracing::warn!(?id, %error, "the QP of a connection cannot be brought up");
+            tracing::warn!(?id, %error, "QP of a connection not brought up");
             let _ended =
                 self.connections.machine().reject(now.0, connection, RejectReason::NO_RESOURCES, &[]);
             self.fail_attached(shards, id);

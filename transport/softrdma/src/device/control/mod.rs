@@ -122,7 +122,7 @@ impl Control {
             match message {
                 // The link itself handles the loss of a process that held port 4791.
                 MemberMessage::Lost(member) => {
-                    tracing::debug!(?member, "the connection with a member ended");
+                    tracing::debug!(?member, "connection with a member ended");
                     shards.each(|shard| shard.member_gone(member, now));
                     self.qps.member_gone(member, now);
                 }

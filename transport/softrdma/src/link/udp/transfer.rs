@@ -103,7 +103,7 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
                     }
                     _ => {
                         losses.refused += 1;
-                        tracing::debug!(%error, %source, "a datagram was refused by the system");
+                        tracing::debug!(%error, address = %source, "datagram refused by the system");
                         batch.remove_first(1);
                         (left, repeats) = (left - 1, 0);
                     }
