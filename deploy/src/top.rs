@@ -1,4 +1,4 @@
-//! `trunkctl top`: what the nodes of this user do, again and again: methods, peers, rates and latencies.
+//! `trunkctl top`: methods and peers of the running nodes, with rates and latencies, repeated at an interval.
 
 use crate::nodes::{NOT_VISIBLE, PATIENCE, line, peer_line, rates, status};
 use clap::Args;
@@ -36,7 +36,7 @@ pub struct TopArguments {
     interval_ms: u64,
 }
 
-/// What a method did in an interval.
+/// Rates and latencies of a method in an interval.
 #[derive(Debug)]
 struct MethodRates<'a> {
     method: &'a MethodStatus,

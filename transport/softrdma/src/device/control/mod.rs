@@ -194,7 +194,7 @@ impl Control {
             report.cause == UnreachableCause::Port && self.qps.addresses().has_member(report.to);
         if !is_being_taken_over && self.connections.machine().handle_unreachable(now.0, report) {
             let UnreachableReport { from, to, transaction, cause } = report;
-            tracing::debug!(%from, peer = %to, ?cause, is_proven = transaction.is_some(), "a request was not delivered");
+            tracing::debug!(%from, peer = %to, ?cause, is_proven = transaction.is_some(), "connection request not delivered");
         }
     }
 
