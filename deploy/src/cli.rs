@@ -4,12 +4,12 @@
 
 #[cfg(feature = "identity")]
 use crate::keys;
-use crate::{device, health, nodes, pcap_check, ping, policy};
+use crate::{device, doctor, health, nodes, pcap_check, ping, policy, top};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Pings nodes and asks for their health; lists running nodes; inspects captures of RoCEv2 packets; lists, removes and
-/// restores software devices; makes certificates; checks policies.
+/// Checks hosts; pings nodes and asks for their health; lists running nodes; inspects captures of RoCEv2 packets; lists,
+/// removes and restores software devices; makes certificates; checks policies.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
 pub struct Cli {
@@ -30,8 +30,10 @@ enum Command {
     #[command(subcommand)]
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
+    Top(top::TopArguments),
     Ping(ping::PingArguments),
     Health(health::HealthArguments),
+    Doctor(doctor::DoctorArguments),
     /// Make, renew and show certificates of nodes
     #[cfg(feature = "identity")]
     #[command(subcommand)]
@@ -60,8 +62,10 @@ impl Cli {
             Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
             Command::Device(command) => device::run(&command),
             Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Top(arguments) => top::run(&arguments),
             Command::Ping(arguments) => ping::run(&arguments),
             Command::Health(arguments) => health::run(&arguments),
+            Command::Doctor(arguments) => doctor::run(&arguments),
             #[cfg(feature = "identity")]
             Command::Keys(command) => keys::run(&command),
             Command::Policy(PolicyCommand::Check(arguments)) => policy::run(&arguments),

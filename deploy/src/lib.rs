@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod client;
 pub mod device;
+pub mod doctor;
 pub mod health;
 #[cfg(feature = "identity")]
 pub mod keys;
@@ -15,3 +16,4 @@ pub mod nodes;
 pub mod pcap_check;
 pub mod ping;
 pub mod policy;
+pub mod top;

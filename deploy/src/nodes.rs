@@ -15,9 +15,9 @@ use trunkline_softrdma::device::{FoundNode, HostError, MAX_NODES, ask_nodes};
 use trunkline_transport::{NodeStatus, PathStatus, PeerStatus};
 
 /// Maximum wait for the answers of 64 nodes.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// Note on the nodes that the list cannot contain.
-const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nodes, and those of another user, network namespace or runtime directory";
+pub(crate) const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nodes, and those of another user, network namespace or runtime directory";
 
 /// List the running nodes of this user and network namespace: address, process, pollers, and the path and the message
 /// rate of each peer
@@ -87,7 +87,7 @@ fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, Host
     Ok(list(&ask_nodes(directory, PATIENCE)?, &earlier))
 }
 
-fn status(node: &FoundNode) -> Option<NodeStatus> {
+pub(crate) fn status(node: &FoundNode) -> Option<NodeStatus> {
     NodeStatus::parse(node.answer.as_deref()?)
 }
 
@@ -109,7 +109,7 @@ fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing 
 }
 
 /// Returns the messages per second sent to and received from a peer since the earlier answer of its node.
-fn rates(now: &NodeStatus, peer: &PeerStatus, earlier: Option<&NodeStatus>) -> [Option<f64>; 2] {
+pub(crate) fn rates(now: &NodeStatus, peer: &PeerStatus, earlier: Option<&NodeStatus>) -> [Option<f64>; 2] {
     let since = |of: fn(&PeerStatus) -> u64| {
         let earlier = earlier?;
         let before = earlier.peers.iter().find(|before| before.address == peer.address)?;
@@ -198,12 +198,12 @@ fn table(listing: &Listing) -> String {
     text + NOT_VISIBLE
 }
 
-fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+pub(crate) fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a string does not fail.
     let _written = writeln!(text, "{line}");
 }
 
-fn peer_line(peer: &PeerStatus, rates: &[Option<f64>; 2]) -> String {
+pub(crate) fn peer_line(peer: &PeerStatus, rates: &[Option<f64>; 2]) -> String {
     let path = |PathStatus { path, why, qps }: &PathStatus| {
         let why = if why.is_empty() { String::new() } else { format!(": {why}") };
         format!("{path} ({qps} QPs{why})")
@@ -237,6 +237,9 @@ mod tests {
             connections: "xrc".into(),
             is_away: false,
             at_ns,
+            retransmits: 0,
+            methods: Vec::new(),
+            methods_omitted: 0,
             peers: vec![PeerStatus {
                 address: "127.0.0.1:4001".parse().expect("an address"),
                 is_up: true,

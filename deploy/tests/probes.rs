@@ -1,11 +1,14 @@
-//! Runs `trunkctl ping` and `trunkctl health` against nodes of this process.
+//! Runs `trunkctl ping`, `health` and `top` against nodes of this process.
 
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
+    use std::net::SocketAddr;
     use std::process::Command;
-    use trunkline::Node;
-    use trunkline::health::{HealthReporter, ServingStatus};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
+    use trunkline::{Node, block_on};
     #[cfg(feature = "identity")]
     use trunkline_testkit::Folder;
 
@@ -107,5 +110,40 @@ mod tests {
         drop(server);
         assert_eq!(probe(&[&address]).0, 2);
         assert_eq!(probe(&["--no-such-option"]).0, 1);
+    }
+
+    /// The nodes of other tests are in the list as well.
+    #[test]
+    fn top_has_the_rates_of_methods_and_peers() {
+        let health = HealthReporter::new();
+        let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
+        let address = server.local_address();
+        let node = Node::builder().start().unwrap();
+        let client = HealthClient::new(node.channel(address));
+        let is_over = AtomicBool::new(false);
+        let (exit, text) = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    block_on(client.check(String::new())).unwrap();
+                }
+            });
+            let result = trunkctl(&["top", "--json", "-n", "2", "--interval-ms", "300"]);
+            is_over.store(true, Ordering::Relaxed);
+            result
+        });
+        assert_eq!((exit, text.lines().count()), (0, 2), "{text}");
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).expect("JSON");
+        let of = |address: SocketAddr| {
+            let nodes = last["nodes"].as_array().unwrap();
+            nodes.iter().find(|node| node["address"] == address.to_string()).expect("the node")
+        };
+        for (node, side) in [(of(address), "server"), (of(node.local_address()), "client")] {
+            let methods = node["methods"].as_array().unwrap();
+            let method = methods.iter().find(|method| method["method"] == "check" && method["side"] == side);
+            let method = method.expect("the method");
+            assert!(method["calls_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{method}");
+            assert!(method["failed_per_s"] == 0.0 && method["p99_us"].is_f64(), "{method}");
+            assert!(node["peers"][0]["sent_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{node}");
+        }
     }
 }

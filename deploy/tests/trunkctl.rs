@@ -257,6 +257,42 @@ mod tests {
     }
 
     #[test]
+    fn the_doctor_calls_over_the_loopback() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        let doctor = |arguments: &[&str], directory: &Path| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+            let command = command.arg("doctor").args(arguments).env("TRUNKLINE_RUNTIME_DIR", directory);
+            let output = command.env("TMPDIR", folder.path()).output().expect("the program starts");
+            let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            (output.status.code(), json, stdout(&output))
+        };
+        let absent = folder.join("run");
+        let (status, json, text) = doctor(&["--json"], &absent);
+        assert_eq!(status, Some(i32::from(json["verdict"] == "failure")), "{text}");
+        let findings = json["findings"].as_array().expect("findings");
+        for call in ["loopback call by UDP", "loopback call by shared memory"] {
+            let found = findings.iter().find(|found| found["subject"] == call).expect(call);
+            assert_eq!(
+                (&found["severity"], &found["remedy"]),
+                (&"ok".into(), &serde_json::Value::Null),
+                "{found}"
+            );
+        }
+        let faulty = |found: &serde_json::Value| found["severity"] == "ok" || found["remedy"].is_string();
+        assert!(findings.iter().all(faulty), "{text}");
+        assert_eq!(fs::read_dir(folder.path()).expect("a directory").count(), 0, "nothing is left");
+        // A fault is the last finding, before the verdict.
+        let (status, _, text) = doctor(&["--no-calls"], &absent.join("child"));
+        let lines: Vec<_> = text.lines().rev().take(2).collect();
+        assert!(
+            lines[0].starts_with("verdict: nodes do not run well") && lines[1].starts_with("FAILURE"),
+            "{text}"
+        );
+        assert!(status == Some(1) && text.contains("FAILURE  runtime directory: "), "{text}");
+        assert!(!text.contains(" call "), "{text}");
+    }
+
+    #[test]
     fn a_policy_is_listed_checked_and_asked() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let file = folder.join("policy.toml");

@@ -471,7 +471,7 @@ impl Rpc {
             Some(Unparsed::Reply { call }) => self.calls.unparsed(transport.now(), from.peer, call, error),
             // Not a warning, because a peer could fill the log with them.
             None => {
-                tracing::debug!(peer = ?from.peer, %error, "a message that is not an RPC frame was dropped");
+                tracing::debug!(peer = %from.peer, %error, "malformed message dropped");
             }
         }
     }

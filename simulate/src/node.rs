@@ -30,8 +30,6 @@ const REGIONS_OF_POLLER: u32 = 12;
 
 /// Port of the first node. Each further node listens on the next one.
 const FIRST_PORT: u16 = 7471;
-/// Time after which names are proved again.
-const RENEW_AFTER: Duration = Duration::from_secs(2);
 /// Grace period of a shutdown.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
@@ -163,7 +161,7 @@ impl SimNode {
             Some(credentials) => options
                 .credentials(credentials)
                 .exempt_local_user(self.plan.exempts_local_user)
-                .renew_after(RENEW_AFTER),
+                .renew_after(self.plan.renew_after),
             None => options,
         };
         let options = match self.plan.srq_depth_limit {

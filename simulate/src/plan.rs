@@ -12,6 +12,8 @@ use trunkline_testkit::Hostility;
 /// Maximum number of running handlers: more than the calls of the phases without faults need, also if all
 /// come from one host, and fewer than clients make while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
+/// Time after which names are proved again.
+const RENEW_AFTER: Duration = Duration::from_secs(2);
 
 /// Packets that can be forged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +106,8 @@ pub(crate) struct NodePlan {
     pub(crate) exempts_local_user: bool,
     /// Time for which a handshake keeps its CM machine busy.
     pub(crate) handshake: Duration,
+    /// Time after which names are proved again.
+    pub(crate) renew_after: Duration,
 }
 
 impl NodePlan {
@@ -123,6 +127,7 @@ impl NodePlan {
             srq_depth_limit: None,
             exempts_local_user: false,
             handshake: Duration::ZERO,
+            renew_after: RENEW_AFTER,
         }
     }
 }

@@ -294,7 +294,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another thread is what is tested")]
     fn a_thread_without_a_trace_silences_no_line_of_the_log() {
-        let log = || tracing::warn!("a line of a node");
+        let log = || tracing::warn!("line of a node");
         let file = std::env::temp_dir().join(format!("trunkline-simulate-{}-log", std::process::id()));
         let trace = Trace::to_file(&file).unwrap();
         let captured = trace.capture_log();

@@ -60,10 +60,10 @@ pub use node::{
 pub use node::{check, footprint};
 pub use peer::{PeerHosts, PeerKey, PeerMap};
 pub use poller::{Begun, Transport};
-pub use provider::{Connections, NoNic, host_has};
+pub use provider::{Connections, NoNic, host_has, preview_device};
 pub use report::{
-    DeviceCounter, FailedCalls, Histogram, LaneReport, LimitReport, LogLimit, MethodReport, NodeReport,
-    NodeStatus, PathReport, PathStatus, PeerStatus, ServerReport,
+    DeviceCounter, FailedCalls, Histogram, LaneReport, LimitReport, LogLimit, MethodReport, MethodStatus,
+    NodeReport, NodeStatus, PathReport, PathStatus, PeerStatus, ServerReport,
 };
 #[doc(hidden)]
 pub use report::{histogram, ledger};

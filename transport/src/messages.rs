@@ -287,8 +287,20 @@ pub struct SendFailure {
 #[non_exhaustive]
 pub enum PeerDown {
     /// The peer's address does not answer requests to connect.
-    #[error("the peer does not answer requests to connect")]
+    #[error("the peer does not answer requests to connect at all: its host is down, stopped or not reached")]
     Unreachable,
+    /// No process receives at UDP port 4791 of the peer's address. Its host reports that, or a firewall that rejects
+    /// packets in this way.
+    #[error(
+        "nothing listens on UDP port 4791 of {0}: start the node there, or have its firewall accept the port"
+    )]
+    PortUnreachable(IpAddr),
+    /// A router, or this host, reports that it cannot reach the peer's address.
+    #[error("no route to {0}: a router, or this host, reports that it does not reach the address")]
+    HostUnreachable(IpAddr),
+    /// A firewall reports that it does not let packets through to the peer's address.
+    #[error("a firewall refuses packets to UDP port 4791 of {0}: have it accept the port")]
+    Prohibited(IpAddr),
     /// The peer has accepted all connections from this node, and its connections to this node did not arrive in time.
     #[error(
         "the peer accepts connections and does not connect back: see that its host can send to the address of this node"

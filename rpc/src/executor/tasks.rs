@@ -196,7 +196,7 @@ impl Tasks {
         let mut context = Context::from_waker(&entry.std_waker);
         let polled = catch(|| entry.task.as_mut().poll(&mut context));
         if polled.is_err() {
-            tracing::error!("a task of spawn or run_on panicked, which ends it");
+            tracing::error!("task of spawn or run_on panicked");
         }
         if !matches!(polled, Ok(Poll::Pending)) {
             self.end(key);

@@ -11,10 +11,11 @@
 use crate::executor::inbox::Inboxes;
 use crate::executor::running_handler::{Occupation, ThreadTime};
 use crate::node::fork_lock::Lock;
+use crate::observe::counted;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use trunkline_transport::{LogLimit, Watch};
+use trunkline_transport::{LogLimit, MethodStatus, Watch};
 use trunkline_verbs::Time;
 
 /// Default limit on the time for which code may keep a poller.
@@ -81,9 +82,9 @@ impl Watchdog {
             poller,
             occupied_by = %occupation,
             held_ms = held.as_millis(),
+            remedy = remedy(occupation),
             left_out,
-            "a poller does not go on, and all its other calls wait: {} (the limit is hold_limit)",
-            remedy(occupation)
+            "poller occupied for longer than hold_limit, its other calls wait"
         );
     }
 }
@@ -105,6 +106,13 @@ fn remedy(occupation: Occupation) -> &'static str {
 }
 
 impl Watch for Watchdog {
+    fn methods(&self) -> Vec<MethodStatus> {
+        let served = counted::report(self.inboxes.iter().map(|inbox| inbox.served()));
+        let called = counted::report(self.inboxes.iter().map(|inbox| inbox.called()));
+        let served = served.iter().map(|method| MethodStatus::of("server", method));
+        served.chain(called.iter().map(|method| MethodStatus::of("client", method))).collect()
+    }
+
     fn look(&self, now: Time) -> Time {
         let mut state = self.state.lock();
         let (seen, log) = &mut *state;

@@ -155,7 +155,11 @@ impl NodeInner {
     fn is_lost(&self) -> bool {
         let is_forked = self.lifecycle.is_forked();
         if is_forked {
-            tracing::error!(node = %self.local_address, "{FORKED}");
+            tracing::error!(
+                address = %self.local_address,
+                cause = FORKED,
+                "node not ended by a forked process"
+            );
         }
         is_forked
     }
@@ -185,8 +189,9 @@ impl NodeInner {
         let is_own_thread = on_poller::is_of(&self.lifecycle);
         if is_own_thread {
             tracing::warn!(
-                node = %self.local_address,
-                "a handler or task ends its own node: the shutdown begins, and is not waited for"
+                address = %self.local_address,
+                cause = "a handler or task of the node begins it",
+                "shutdown not waited for"
             );
         }
         if is_own_thread && on_poller::is_worker() {
@@ -219,8 +224,8 @@ impl NodeInner {
         tracing::error!(
             poller = poller.0,
             occupied_by = %inbox.running().occupation(),
-            "a poller has not ended after the grace period, because this does not return; its thread is abandoned, and \
-             keeps its QPs, its registered memory and the device until it returns or the process ends"
+            remedy = "have the handler or task return: until then its thread keeps QPs, memory and the device",
+            "poller not ended after the grace period, its thread is abandoned"
         );
         inbox.close();
         self.lifecycle.poller_cut();
@@ -246,7 +251,11 @@ impl Drop for Node {
         self.begin_shutdown(grace);
         let shared = Arc::clone(&self.0);
         if !elsewhere::run_for("trunkline-end", DROP_BLOCKS, move || shared.end(grace)) {
-            tracing::warn!(node = %self.0.local_address, "there is no thread on which a dropped node could end");
+            tracing::warn!(
+                address = %self.0.local_address,
+                cause = "no thread could be started",
+                "dropped node not ended"
+            );
         }
     }
 }

@@ -72,8 +72,9 @@ impl Settings {
         let lowest = self.accept.unwrap_or(Level::Encrypted);
         if lowest == Level::None {
             tracing::warn!(
-                "this node accepts peers that have proved no name, in clear: accept(Level::None); set Level::Encrypted once \
-                 all peers have an identity"
+                cause = "accept(Level::None)",
+                remedy = "set Level::Encrypted once all peers have an identity",
+                "peers without a proved name accepted, in clear"
             );
         }
         Ok((options.credentials(Arc::new(credentials)).accept(lowest), files))
@@ -120,7 +121,7 @@ impl Sources {
             }
             Err(Refused::NotYetValid) => return Err(refused(BadIdentity::NotYetValid)),
             Err(cause) => {
-                tracing::warn!(%cause, "peers with the trust of this node would refuse its certificate")
+                tracing::warn!(%cause, "certificate not valid for peers with the trust of this node")
             }
         }
         Ok(credentials)
@@ -162,7 +163,11 @@ impl Sources {
         let Source::Files([_, key]) = &self.identity else { return };
         if key.metadata().is_ok_and(|file| file.permissions().mode() & 0o004 != 0) {
             let path = key.display();
-            tracing::warn!(%path, "all users of this host can read the private key: chmod 600, and replace the key");
+            tracing::warn!(
+                %path,
+                remedy = "chmod 600, and replace the key",
+                "private key readable by all users of this host"
+            );
         }
     }
 }
@@ -238,10 +243,7 @@ impl CredentialFiles {
             }
             Err(error) => {
                 if is_new {
-                    tracing::warn!(
-                        %error,
-                        "changed files of the identity cannot be used: the earlier ones stay in force"
-                    );
+                    tracing::warn!(%error, "changed identity files not used, earlier ones stay in force");
                 }
                 None
             }
@@ -302,7 +304,7 @@ impl Watcher {
         let Some(node) = self.node.upgrade() else { return };
         let hours_left = credentials.expires_in().as_secs() / 3600;
         node.set_credentials(Arc::new(credentials));
-        tracing::info!(changed, hours_left, "changed files of the identity are in force for new sessions");
+        tracing::info!(changed, hours_left, "changed identity files in force for new sessions");
     }
 }
 
@@ -346,7 +348,7 @@ impl FilesThread {
         let deadline = self.clock.now() + ABANDON_AFTER;
         let left = || deadline.saturating_duration_since(self.clock.now());
         if let Err(cause) = running.join_within(left) {
-            tracing::error!(?cause, "the thread that reads changed files has not ended in order");
+            tracing::error!(?cause, "thread that reads changed files not ended in order");
         }
     }
 }

@@ -83,7 +83,7 @@ impl HealthReporter {
     pub fn set(&self, service: impl Into<String>, status: ServingStatus) {
         let service = service.into();
         let Some(mut statuses) = self.0.statuses.lock() else {
-            return tracing::error!(service, "the health of a service was not set: {FORKED}");
+            return tracing::error!(service, cause = FORKED, "health of a service not set");
         };
         match status {
             ServingStatus::ServiceUnknown => drop(statuses.remove(&service)),
@@ -104,7 +104,7 @@ impl HealthReporter {
     /// Adds the services of a node that starts. They take calls, unless the program has set them before.
     pub(crate) fn add<'a>(&self, services: impl Iterator<Item = &'a str>) {
         let Some(mut statuses) = self.0.statuses.lock() else {
-            return tracing::error!("the health of the node's services was not set: {FORKED}");
+            return tracing::error!(cause = FORKED, "health of the node's services not set");
         };
         for service in services.chain([""]) {
             statuses.entry(service.to_owned()).or_insert(ServingStatus::Serving);

@@ -87,7 +87,7 @@ fn abort(stream: &CallStream, method: &MethodName, status: Status) {
 #[cold]
 fn log_panic(stream: &CallStream, method: &MethodName) {
     let peer = stream.peer().map(|(_, peer)| tracing::field::display(peer));
-    tracing::error!(peer, %method, "the stream of items that a client sends panicked");
+    tracing::error!(peer, %method, "request stream panicked");
 }
 
 /// A future that sends the items of `source`.

@@ -193,20 +193,19 @@ impl Network {
         broken.or_else(|| state.frames.broken()).map(str::to_owned)
     }
 
-    /// Delivers the datagrams that have arrived by now. Returns true if there was any.
-    pub(crate) fn deliver(&self, now: Time) -> bool {
+    /// Delivers the datagrams that have arrived by now. Adds their hosts to `reached`.
+    pub(crate) fn deliver(&self, now: Time, reached: &mut BTreeSet<IpAddr>) {
         let mut state = self.wire.lock();
-        let mut any = false;
         while let Some(first) = state.under_way.first_entry().filter(|first| first.key().0 <= now) {
-            any = true;
             let UnderWay { source, destination, bytes } = first.remove();
             let datagram = Datagram { source, destination, bytes: &bytes };
             let is_taken = self.hosts.get(&destination.ip()).is_some_and(|host| host.deliver(datagram));
-            if !is_taken {
+            if is_taken {
+                reached.insert(destination.ip());
+            } else {
                 state.tell(now, &datagram, format_args!("arrives at nobody"));
             }
         }
-        any
     }
 
     /// Returns the time at which the next datagram arrives.

@@ -298,7 +298,7 @@ fn is_late(status: &Status) -> bool {
 /// Returns true if a call did not leave because an attempt to connect has failed. Requests of a broken
 /// session fail, too.
 fn is_attempt(status: &Status) -> bool {
-    let causes = ["the peer does not answer", "does not connect back", "nobody listens"];
+    let causes = ["the peer does not answer", "does not connect back", "nobody listens", "nothing listens"];
     !status.may_have_run() && causes.iter().any(|cause| status.message().contains(cause))
 }
 

@@ -330,7 +330,7 @@ impl Run {
         Ok(Client {
             process,
             oracle: self.scheduler.oracle.clone(),
-            timers: self.scheduler.timers.clone(),
+            timers: self.scheduler.timers.of(process),
             coverage: Arc::clone(&self.scheduler.coverage),
             node: Rc::clone(running),
             pollers: node.plan.pollers,

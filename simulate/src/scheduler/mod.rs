@@ -3,8 +3,10 @@
 //! Owns all machines of all processes, and the clock. In each step one event that is possible now happens: a
 //! machine's turn, a client's, a bell, a timer. The seed decides which. When none is possible, the clock
 //! moves to the next time at which one is. Machines run in parallel as threads do: a turn takes time, in
-//! which its machine does nothing else while others run.
+//! which its machine does nothing else while others run. An event changes machines of one host only, and a datagram
+//! is an event at its destination: only machines of the hosts in `changed` are asked whether they are woken.
 
+mod agenda;
 pub(crate) mod tasks;
 pub(crate) mod timers;
 
@@ -12,13 +14,14 @@ use crate::campaign::mutants;
 use crate::coverage::{Coverage, EventKind};
 use crate::network::Network;
 use crate::oracle::Oracle;
+use crate::scheduler::agenda::Agenda;
 use crate::scheduler::tasks::Tasks;
 use crate::scheduler::timers::{LateRings, Timers};
 use crate::trace::{START, Since, Trace};
 use crate::workload::service::Handling;
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +40,8 @@ const LATE_RING_NS: u64 = 300_000;
 #[derive(Default)]
 struct Requests {
     spawned: Vec<(u64, String, MakeMachine)>,
-    rung: Vec<Arc<Bell>>,
+    /// Rung bells with the processes that they wake.
+    rung: Vec<(u64, Arc<Bell>)>,
 }
 
 /// State that an operating system would keep for a process.
@@ -53,7 +57,7 @@ impl Simulator for Process {
     }
 
     fn ring(&self, bell: Arc<Bell>) {
-        lock(&self.requests).rung.push(bell);
+        lock(&self.requests).rung.push((self.number, bell));
     }
 
     fn random(&self) -> u64 {
@@ -88,68 +92,41 @@ struct Slot {
     turns: u64,
     /// Number of its last turns without a trace line.
     quiet: u64,
-    seen: Cell<Seen>,
-}
-
-/// Answers of a sleeping machine since the last event. Only an event can change them, not time that passes.
-/// Asking is most of the cost of a run, and all machines are asked several times for each event.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    /// Event after which the machine was asked.
-    event: u64,
-    is_woken: Option<bool>,
-    is_due: Option<bool>,
 }
 
 impl Slot {
-    fn is_runnable(&self, now: Time, event: u64) -> bool {
-        if self.busy_until > now || self.stopped_until > now {
-            return false;
-        }
-        match self.state {
-            MachineState::Ready => true,
-            MachineState::Asleep(until) => until.is_some_and(|until| until <= now) || self.is_woken(event),
-        }
-    }
-
-    /// Returns the time at which it becomes runnable by itself.
-    fn next(&self, event: u64) -> Option<Time> {
+    /// Returns the time from which it is runnable, unless an event changes it.
+    fn next(&self) -> Option<Time> {
         let free = self.busy_until.max(self.stopped_until);
         match self.state {
             MachineState::Ready => Some(free),
-            MachineState::Asleep(None) => self.is_woken(event).then_some(free),
-            MachineState::Asleep(Some(until)) => {
-                Some(if self.is_woken(event) { free } else { until.max(free) })
-            }
+            MachineState::Asleep(_) if self.machine.is_woken() => Some(free),
+            MachineState::Asleep(until) => until.map(|until| until.max(free)),
         }
     }
 
     /// Returns true if it sleeps with work to do, and nothing is about to wake it.
-    fn is_forgotten(&self, now: Time, event: u64) -> bool {
-        let sleeps = matches!(self.state, MachineState::Asleep(_)) && self.busy_until <= now;
-        sleeps && !self.is_runnable(now, event) && !self.is_woken(event) && self.is_due(event)
+    fn is_forgotten(&self, now: Time) -> bool {
+        let MachineState::Asleep(until) = self.state else { return false };
+        until.is_none_or(|until| until > now) && !self.machine.is_woken() && self.machine.is_due()
     }
+}
 
-    fn is_woken(&self, event: u64) -> bool {
-        let seen = self.seen(event);
-        let is_woken = seen.is_woken.unwrap_or_else(|| self.machine.is_woken());
-        debug_assert_eq!(is_woken, self.machine.is_woken(), "{} was woken by no event", self.name);
-        self.seen.set(Seen { is_woken: Some(is_woken), ..seen });
-        is_woken
-    }
+/// Key of a machine: its host, and its number among all machines of the run.
+type MachineKey = (IpAddr, u64);
 
-    fn is_due(&self, event: u64) -> bool {
-        let seen = self.seen(event);
-        let is_due = seen.is_due.unwrap_or_else(|| self.machine.is_due());
-        debug_assert_eq!(is_due, self.machine.is_due(), "work of {} became due by no event", self.name);
-        self.seen.set(Seen { is_due: Some(is_due), ..seen });
-        is_due
-    }
+/// An event with a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Machine(MachineKey),
+    Bell(u64),
+}
 
-    fn seen(&self, event: u64) -> Seen {
-        let seen = self.seen.get();
-        if seen.event == event { seen } else { Seen { event, ..Seen::default() } }
-    }
+/// A process that was introduced.
+struct Introduced {
+    /// Name in the trace.
+    name: String,
+    host: IpAddr,
 }
 
 /// The scheduler of a run.
@@ -157,17 +134,25 @@ pub(crate) struct Scheduler {
     clock: Arc<VirtualClock>,
     random: fastrand::Rng,
     requests: Arc<Mutex<Requests>>,
-    machines: Vec<Slot>,
-    bells: Vec<(Time, Arc<Bell>)>,
+    machines: BTreeMap<MachineKey, Slot>,
+    /// Bells that are about to ring, with the processes that they wake.
+    bells: BTreeMap<u64, (u64, Arc<Bell>)>,
+    /// Times of machines' turns and of bells.
+    agenda: Agenda<Event>,
+    /// Number of machines and bells so far.
+    numbers: u64,
+    /// Hosts whose machines may have changed since they were asked for their next time.
+    changed: BTreeSet<IpAddr>,
+    /// Hosts whose machines may have changed since [`Scheduler::find_sleepers`] examined them.
+    unexamined: BTreeSet<IpAddr>,
+    /// Last machine of [`Scheduler::examine_one`].
+    examined: Option<MachineKey>,
     pub(crate) late_rings: Rc<LateRings>,
     processes: u64,
-    /// Names of processes in the trace.
-    names: BTreeMap<u64, String>,
+    introduced: BTreeMap<u64, Introduced>,
     /// Processes that will die between two stores.
     doomed: Vec<(u64, Arc<SimulatedProcess>)>,
     now: Time,
-    /// Number of the last event that may change what a machine sees.
-    event: u64,
     /// Number of turns so far.
     pub(crate) turns: u64,
     pub(crate) timers: Timers,
@@ -187,15 +172,6 @@ pub(crate) enum Stopped {
     Process,
 }
 
-/// An event that is possible now.
-#[derive(Debug, Clone, Copy)]
-enum Choice {
-    Machine(usize),
-    Bell(usize),
-    Client(usize),
-    Timer,
-}
-
 impl Scheduler {
     /// Creates a scheduler with nothing to run.
     pub(crate) fn new(seed: u64, trace: Trace, coverage: Arc<Coverage>) -> Self {
@@ -204,14 +180,18 @@ impl Scheduler {
         Self {
             random: fastrand::Rng::with_seed(seed),
             requests: Arc::default(),
-            machines: Vec::new(),
-            bells: Vec::new(),
+            machines: BTreeMap::new(),
+            bells: BTreeMap::new(),
+            agenda: Agenda::new(),
+            numbers: 0,
+            changed: BTreeSet::new(),
+            unexamined: BTreeSet::new(),
+            examined: None,
             late_rings: Rc::default(),
             processes: 0,
-            names: BTreeMap::new(),
+            introduced: BTreeMap::new(),
             doomed: Vec::new(),
             now: clock.now(),
-            event: 1,
             turns: 0,
             timers: Timers::new(&clock),
             tasks: Tasks::default(),
@@ -230,7 +210,7 @@ impl Scheduler {
 
     /// Returns what the handlers of a process use.
     pub(crate) fn handling(&self, process: u64) -> Handling {
-        let (oracle, timers) = (self.oracle.clone(), self.timers.clone());
+        let (oracle, timers) = (self.oracle.clone(), self.timers.of(process));
         Handling { process, oracle, timers, coverage: Arc::clone(&self.coverage) }
     }
 
@@ -250,7 +230,7 @@ impl Scheduler {
         let name = format!("{process}@{address}");
         self.trace.line(self.now, "start", format_args!("process {process} starts: {name}"));
         self.trace.enter(self.now, &name);
-        self.names.insert(process, name);
+        self.introduced.insert(process, Introduced { name, host: address.ip() });
     }
 
     /// Returns the host with this address, which is created if it does not exist.
@@ -282,9 +262,11 @@ impl Scheduler {
         self.oracle.killed(process);
         self.tasks.kill(process);
         self.doomed.retain(|(doomed, _)| *doomed != process);
-        let all = std::mem::take(&mut self.machines);
-        let (dead, living) = all.into_iter().partition::<Vec<_>, _>(|slot| slot.process == process);
-        self.machines = living;
+        let mut dead = Vec::new();
+        for key in self.keys_of(process) {
+            self.agenda.set(Event::Machine(key), None, self.now);
+            dead.extend(self.machines.remove(&key));
+        }
         let spawned = std::mem::take(&mut lock(&self.requests).spawned);
         let (unmade, others) = spawned.into_iter().partition::<Vec<_>, _>(|(owner, ..)| *owner == process);
         lock(&self.requests).spawned = others;
@@ -295,15 +277,14 @@ impl Scheduler {
     /// Stops machines of a process for this time.
     pub(crate) fn stop(&mut self, process: u64, stopped: Stopped, pause: Duration) {
         let one = stopped == Stopped::OneMachine;
-        let mut own =
-            (0..self.machines.len()).filter(|at| self.machines[*at].process == process).collect::<Vec<_>>();
+        let mut own = self.keys_of(process);
         if one && !own.is_empty() {
             let chosen = own.swap_remove(self.random.usize(..own.len()));
             own = vec![chosen];
         }
         let until = self.now + pause;
-        for at in own {
-            let slot = &mut self.machines[at];
+        for key in own {
+            let Some(slot) = self.machines.get_mut(&key) else { continue };
             slot.stopped_until = slot.stopped_until.max(until);
             self.trace.line(self.now, &slot.name, format_args!("stopped until {}", Since(until)));
         }
@@ -313,15 +294,28 @@ impl Scheduler {
 
     /// Resumes all stopped machines.
     pub(crate) fn resume_all(&mut self) {
-        for slot in &mut self.machines {
+        for slot in self.machines.values_mut() {
             slot.stopped_until = Time(0);
         }
     }
 
     /// Returns the names of a process's machines that are not done.
     pub(crate) fn machines_of(&self, process: u64) -> Vec<&str> {
-        let own = self.machines.iter().filter(|slot| slot.process == process);
-        own.map(|slot| slot.name.as_str()).collect()
+        self.own(process).map(|(_, slot)| slot.name.as_str()).collect()
+    }
+
+    fn keys_of(&self, process: u64) -> Vec<MachineKey> {
+        self.own(process).map(|(key, _)| *key).collect()
+    }
+
+    fn own(&self, process: u64) -> impl Iterator<Item = (&MachineKey, &Slot)> {
+        let host = self.introduced.get(&process).map(|introduced| introduced.host);
+        let all = host.into_iter().flat_map(|host| self.machines_at(host));
+        all.filter(move |(_, slot)| slot.process == process)
+    }
+
+    fn machines_at(&self, host: IpAddr) -> impl Iterator<Item = (&MachineKey, &Slot)> {
+        self.machines.range((host, 0)..=(host, u64::MAX))
     }
 
     /// Returns the ledgers of all pollers of running nodes.
@@ -336,20 +330,20 @@ impl Scheduler {
 
     /// Returns the calls that a process has in flight to peers that had drained before.
     pub(crate) fn sent_to_drained(&self, process: u64) -> usize {
-        let own = self.machines.iter().filter(|slot| slot.process == process);
-        let ledgers = own.filter_map(|slot| slot.machine.inspect()?.downcast::<PollerLedger>().ok());
+        let ledgers =
+            self.own(process).filter_map(|(_, slot)| slot.machine.inspect()?.downcast::<PollerLedger>().ok());
         ledgers.map(|ledger| ledger.driver.sent_to_drained).sum()
     }
 
     fn inspected<T: 'static>(&self) -> Vec<T> {
-        let inspected = self.machines.iter().filter_map(|slot| slot.machine.inspect());
+        let inspected = self.machines.values().filter_map(|slot| slot.machine.inspect());
         inspected.filter_map(|ledger| ledger.downcast::<T>().ok()).map(|ledger| *ledger).collect()
     }
 
     /// Runs until `done` or that time. Returns true if `done` came true. Ends early on a violation.
     pub(crate) fn run_until(&mut self, limit: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
         // The caller may have changed anything since the last step.
-        self.event += 1;
+        self.changed.extend(self.machines.keys().map(|(host, _)| *host));
         loop {
             self.take_requests();
             if done(self) {
@@ -370,7 +364,6 @@ impl Scheduler {
             (std::mem::take(&mut requests.spawned), std::mem::take(&mut requests.rung))
         };
         for (process, name, make) in spawned {
-            self.event += 1;
             let machine = match make() {
                 Ok(machine) => machine,
                 Err(error) => {
@@ -379,10 +372,14 @@ impl Scheduler {
                 }
             };
             let job = name.strip_prefix("trunkline-").unwrap_or(&name);
-            let owner = self.names.get(&process).cloned().unwrap_or_else(|| process.to_string());
-            let name = format!("{owner} {job}");
+            let Some(Introduced { name: owner, host }) = self.introduced.get(&process) else {
+                self.oracle.fail(format!("process {process} starts {job} before it was introduced"));
+                continue;
+            };
+            let (name, host) = (format!("{owner} {job}"), *host);
             self.trace.line(self.now, &name, format_args!("begins"));
-            self.machines.push(Slot {
+            self.numbers += 1;
+            let slot = Slot {
                 process,
                 name,
                 machine,
@@ -391,10 +388,11 @@ impl Scheduler {
                 stopped_until: Time(0),
                 turns: 0,
                 quiet: 0,
-                seen: Cell::default(),
-            });
+            };
+            self.machines.insert((host, self.numbers), slot);
+            self.changed.insert(host);
         }
-        for bell in rung {
+        for (process, bell) in rung {
             let is_late = self.random.u8(..) == 0;
             let most = if is_late { LATE_RING_NS } else { RING_NS };
             let due = self.now.plus_ns(self.random.u64(..most));
@@ -402,64 +400,70 @@ impl Scheduler {
                 self.late_rings.add(self.now, due);
                 self.trace.line(self.now, "bell", format_args!("late: rings at {}", Since(due)));
             }
-            self.bells.push((due, bell));
+            self.numbers += 1;
+            self.bells.insert(self.numbers, (process, bell));
+            self.agenda.set(Event::Bell(self.numbers), Some(due), self.now);
+            // The ring announces work that is there already.
+            self.has_changed(process);
+        }
+    }
+
+    /// Records that machines of a process's host may have changed.
+    fn has_changed(&mut self, process: u64) {
+        self.changed.extend(self.introduced.get(&process).map(|introduced| introduced.host));
+    }
+
+    /// Asks the machines that may have changed for their next times.
+    fn ask_changed(&mut self) {
+        for host in std::mem::take(&mut self.changed) {
+            for (key, slot) in self.machines.range((host, 0)..=(host, u64::MAX)) {
+                self.agenda.set(Event::Machine(*key), slot.next(), self.now);
+            }
+            self.unexamined.insert(host);
         }
     }
 
     /// Executes one of the events that are possible now. Returns false if none is.
     fn step(&mut self) -> bool {
-        if self.network.deliver(self.now) {
-            self.event += 1;
+        self.network.deliver(self.now, &mut self.changed);
+        self.ask_changed();
+        let (timed, clients) = (self.agenda.possible(self.now), self.tasks.woken());
+        let has_timer = self.timers.next().is_some_and(|due| due <= self.now);
+        let choices = timed + clients + usize::from(has_timer);
+        if choices == 0 {
+            return false;
         }
-        let mut choices = 0;
-        let mut chosen = None;
-        // Uniform choice without a list of the events.
-        let mut offer = |random: &mut fastrand::Rng, choice| {
-            choices += 1;
-            if random.usize(..choices) == 0 {
-                chosen = Some(choice);
-            }
-        };
-        for (at, slot) in self.machines.iter().enumerate() {
-            if slot.is_runnable(self.now, self.event) {
-                offer(&mut self.random, Choice::Machine(at));
-            }
-        }
-        for (at, (due, _)) in self.bells.iter().enumerate() {
-            if *due <= self.now {
-                offer(&mut self.random, Choice::Bell(at));
-            }
-        }
-        for at in 0..self.tasks.woken() {
-            offer(&mut self.random, Choice::Client(at));
-        }
-        if self.timers.next().is_some_and(|due| due <= self.now) {
-            offer(&mut self.random, Choice::Timer);
-        }
-        let Some(choice) = chosen else { return false };
+        let chosen = self.random.usize(..choices);
         self.turns += 1;
-        self.event += 1;
         self.clock.set(self.now);
-        match choice {
-            Choice::Machine(at) => self.turn(at),
-            Choice::Bell(at) => {
-                self.trace.enter(self.now, "bell");
-                self.bells.swap_remove(at).1.ring();
+        if chosen < timed {
+            match self.agenda.take(chosen) {
+                Event::Machine(key) => self.turn(key),
+                Event::Bell(number) => {
+                    self.trace.enter(self.now, "bell");
+                    let Some((process, bell)) = self.bells.remove(&number) else { return true };
+                    bell.ring();
+                    self.has_changed(process);
+                }
             }
-            Choice::Client(at) => {
-                self.trace.enter(self.now, "client");
-                self.tasks.poll(at);
-            }
-            Choice::Timer => {
-                self.trace.enter(self.now, "timer");
-                let _one = self.timers.fire_one(self.now);
-            }
+            return true;
+        }
+        let process = if chosen < timed + clients {
+            self.trace.enter(self.now, "client");
+            self.tasks.poll(chosen - timed)
+        } else {
+            self.trace.enter(self.now, "timer");
+            self.timers.fire_one(self.now)
+        };
+        if let Some(process) = process {
+            self.has_changed(process);
         }
         true
     }
 
-    fn turn(&mut self, at: usize) {
-        let slot = &mut self.machines[at];
+    fn turn(&mut self, key: MachineKey) {
+        let Some(slot) = self.machines.get_mut(&key) else { return };
+        self.changed.insert(key.0);
         self.trace.enter(self.now, &slot.name);
         let lines = self.trace.lines();
         let turn = slot.machine.turn();
@@ -474,7 +478,7 @@ impl Scheduler {
         if matches!(turn, Turn::Spin | Turn::Yield) {
             slot.busy_until = slot.busy_until.plus_ns(self.random.u64(..10 * TURN_NS));
         }
-        self.trace.mix(self.now.0 ^ (at as u64) << 48);
+        self.trace.mix(self.now.0 ^ key.1 << 48);
         slot.turns += 1;
         if self.trace.lines() == lines && turn != Turn::Done {
             slot.quiet += 1;
@@ -484,14 +488,13 @@ impl Scheduler {
             self.trace.line(self.now, &slot.name, line);
         }
         if turn == Turn::Done {
-            let gone = self.machines.remove(at);
-            drop(gone);
+            drop(self.machines.remove(&key));
         }
     }
 
     /// Writes into the trace what each machine does now, for the end of a run that failed.
     pub(crate) fn show_machines(&self) {
-        for slot in &self.machines {
+        for slot in self.machines.values() {
             let (turns, quiet) = (slot.turns, slot.quiet);
             let state = match slot.state {
                 _ if slot.stopped_until > self.now => format!("stopped until {}", Since(slot.stopped_until)),
@@ -512,12 +515,9 @@ impl Scheduler {
     /// the limit.
     fn advance(&mut self, limit: Time) -> bool {
         self.find_sleepers();
-        let machines = self.machines.iter().filter_map(|slot| slot.next(self.event));
-        let bells = self.bells.iter().map(|(due, _)| *due);
+        self.examine_one();
         let others = [self.timers.next(), self.network.next_arrival()];
-        let next = machines.chain(bells).chain(others.into_iter().flatten()).min();
-        // The next step sees a machine that another machine's turn has made runnable.
-        let next = next.map(|next| next.max(self.now.plus_ns(1)));
+        let next = self.agenda.next().into_iter().chain(others.into_iter().flatten()).min();
         let reached = next.is_some_and(|next| next <= limit);
         self.now = if reached { next.unwrap_or(limit) } else { limit.max(self.now) };
         self.clock.set(self.now);
@@ -525,12 +525,26 @@ impl Scheduler {
     }
 
     /// Checks that no machine sleeps with work to do while nothing is about to wake it.
-    fn find_sleepers(&self) {
+    fn find_sleepers(&mut self) {
         if !self.bells.is_empty() {
             return;
         }
-        for slot in self.machines.iter().filter(|slot| slot.is_forgotten(self.now, self.event)) {
-            self.oracle.fail(format!("{} sleeps while work is due, and nobody wakes it", slot.name));
+        for host in std::mem::take(&mut self.unexamined) {
+            for (_, slot) in self.machines_at(host).filter(|(_, slot)| slot.is_forgotten(self.now)) {
+                self.oracle.fail(format!("{} sleeps while work is due, and nobody wakes it", slot.name));
+            }
+        }
+    }
+
+    /// Examines the machines in turn, to find changes by another host's events.
+    fn examine_one(&mut self) {
+        let after = self.examined.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.machines.range((after, Bound::Unbounded)).next();
+        self.examined = next.map(|(key, _)| *key);
+        let Some((key, slot)) = next else { return };
+        self.unexamined.insert(key.0);
+        if self.agenda.set(Event::Machine(*key), slot.next(), self.now) {
+            self.oracle.fail(format!("{} was woken by no event of its host", slot.name));
         }
     }
 }

@@ -64,14 +64,15 @@ impl Tasks {
         self.slots.borrow().len()
     }
 
-    /// Polls the woken client at this position of the queue.
-    pub(crate) fn poll(&self, position: usize) {
-        let Some(number) = self.lock().remove(position) else { return };
+    /// Polls the woken client at this position of the queue. Returns its process.
+    pub(crate) fn poll(&self, position: usize) -> Option<u64> {
+        let number = self.lock().remove(position)?;
         let taken = self.slots.borrow_mut().get_mut(&number).and_then(|slot| {
             slot.waker.queued.store(false, Ordering::Relaxed);
-            slot.client.take().map(|client| (client, Waker::from(Arc::clone(&slot.waker))))
+            let client = slot.client.take()?;
+            Some((slot.process, client, Waker::from(Arc::clone(&slot.waker))))
         });
-        let Some((mut client, waker)) = taken else { return };
+        let (process, mut client, waker) = taken?;
         let polled = client.as_mut().poll(&mut Context::from_waker(&waker));
         match polled {
             Poll::Ready(()) => drop(self.slots.borrow_mut().remove(&number)),
@@ -81,6 +82,7 @@ impl Tasks {
                 }
             }
         }
+        Some(process)
     }
 
     /// Drops the clients of a killed process.

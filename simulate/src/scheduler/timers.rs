@@ -12,13 +12,16 @@ use trunkline_verbs::{Time, VirtualClock};
 
 #[derive(Debug, Default)]
 struct Waiting {
-    wakers: BTreeMap<(Time, u64), Waker>,
+    /// Wakers with their processes, by time and by number among those of one time.
+    wakers: BTreeMap<(Time, u64), (Option<u64>, Waker)>,
     next: u64,
 }
 
 /// All timers of a run. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Timers {
+    /// Process whose handlers set timers here.
+    process: Option<u64>,
     clock: Arc<VirtualClock>,
     waiting: Arc<Mutex<Waiting>>,
 }
@@ -26,7 +29,12 @@ pub(crate) struct Timers {
 impl Timers {
     /// Creates a set without timers.
     pub(crate) fn new(clock: &Arc<VirtualClock>) -> Self {
-        Self { clock: Arc::clone(clock), waiting: Arc::default() }
+        Self { process: None, clock: Arc::clone(clock), waiting: Arc::default() }
+    }
+
+    /// Returns the same timers for the handlers of a process.
+    pub(crate) fn of(&self, process: u64) -> Self {
+        Self { process: Some(process), ..self.clone() }
     }
 
     /// Returns the current time.
@@ -53,17 +61,15 @@ impl Timers {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fires the oldest timer that is due, if one is.
-    pub(crate) fn fire_one(&self, now: Time) -> bool {
-        let waker = {
+    /// Fires the oldest timer that is due, if one is. Returns its process.
+    pub(crate) fn fire_one(&self, now: Time) -> Option<u64> {
+        let (process, waker) = {
             let mut waiting = self.lock();
-            match waiting.wakers.first_entry() {
-                Some(first) if first.key().0 <= now => first.remove(),
-                _ => return false,
-            }
+            let first = waiting.wakers.first_entry().filter(|first| first.key().0 <= now)?;
+            first.remove()
         };
         waker.wake();
-        true
+        process
     }
 }
 
@@ -91,7 +97,8 @@ impl Future for Sleep {
             }
         };
         self.key = Some(key);
-        self.timers.lock().wakers.insert(key, context.waker().clone());
+        let waker = (self.timers.process, context.waker().clone());
+        self.timers.lock().wakers.insert(key, waker);
         Poll::Pending
     }
 }

@@ -117,7 +117,7 @@ impl Context {
             // and the device is removed.
             if unsafe { libc::dup3(nothing.as_raw_fd(), file, libc::O_CLOEXEC) } < 0 {
                 let error = std::io::Error::last_os_error();
-                tracing::warn!(device = self.name, %error, "the removed device stays open");
+                tracing::warn!(device = self.name, %error, "removed device not closed");
             }
         }
     }

@@ -46,7 +46,7 @@ fn of_files(folder: &Path) -> Option<VerbsError> {
     }
     for name in verbs.iter().map(|name| folder.join(name)).chain([folder.join("rdma_cm")]) {
         let Err(error) = OpenOptions::new().read(true).write(true).open(&name) else { continue };
-        tracing::warn!(file = %name.display(), %error, "cannot open a file of the RDMA devices");
+        tracing::warn!(path = %name.display(), %error, "RDMA device file not opened");
         match error.kind() {
             ErrorKind::PermissionDenied => {
                 return Some(VerbsError::Denied(

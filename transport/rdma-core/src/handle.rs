@@ -133,7 +133,9 @@ impl<T> fmt::Debug for Handle<T> {
 pub(crate) fn dropped(what: &'static str, result: Result<(), VerbsError>) {
     match result {
         Ok(()) | Err(VerbsError::Gone) => {}
-        Err(error) => tracing::warn!(%error, "cannot free {what}; it stays until the process exits"),
+        Err(error) => {
+            tracing::warn!(object = what, %error, "object not freed, it stays until the process exits")
+        }
     }
 }
 

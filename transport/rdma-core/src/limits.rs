@@ -67,7 +67,7 @@ fn has_xrc(opened: &Arc<Opened>) -> bool {
         Ok(_) => true,
         Err(error) => {
             let device = opened.context.name();
-            tracing::info!(device, %error, "the device announces XRC, but opens no XRC domain");
+            tracing::info!(device, %error, "XRC domain not opened, although the device announces XRC");
             false
         }
     }

@@ -152,7 +152,7 @@ impl ReceiveSlots {
             }));
             if let Err(error) = srq.post_receive(&requests) {
                 if error.cause != VerbsError::Gone {
-                    tracing::error!(%error, "the SRQ refused a receive that fits it");
+                    tracing::error!(%error, "receive refused by the SRQ although it fits");
                 }
                 for (slot, _) in &slots[error.index.min(filled)..filled] {
                     drop(self.complete(*slot, 0));

@@ -128,7 +128,7 @@ impl From<Field> for HandshakeFailure {
 
 impl From<FrameError> for HandshakeFailure {
     fn from(error: FrameError) -> Self {
-        tracing::debug!(%error, "malformed handshake");
+        tracing::debug!(%error, "handshake malformed");
         Refused::Malformed.into()
     }
 }

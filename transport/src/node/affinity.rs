@@ -32,7 +32,7 @@ pub(crate) fn cpu_for(pinning: &Pinning, poller: u16, pollers: u16, cpus: &[usiz
 pub(crate) fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     if let Err(error) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
-        tracing::warn!(cpu, %error, "cannot pin a poller; it runs wherever the scheduler puts it");
+        tracing::warn!(cpu, %error, "poller not pinned to its CPU");
     }
 }
 

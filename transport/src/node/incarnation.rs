@@ -99,7 +99,12 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
     let pd = device.alloc_pd().map_err(verb("make a protection domain"))?;
     let (kind, connections_why) =
         connections::choose(options.connections.unwrap_or_default(), device.attributes())?;
-    tracing::info!(device = device.attributes().name, connections = %kind, why = connections_why, "device opened");
+    tracing::info!(
+        device = device.attributes().name,
+        connections = %kind,
+        cause = connections_why,
+        "device opened"
+    );
     let xrcd = match kind {
         ConnectionKind::Xrc => {
             Some(device.open_xrcd(None, XrcdFlags::CREATE).map_err(verb("open an XRC domain"))?)

@@ -303,12 +303,12 @@ impl Node {
             match machine.join_within(left) {
                 Ok(()) => {}
                 Err(NotJoined::Panicked) => {
-                    tracing::error!("a thread of the node has panicked");
+                    tracing::error!("thread of the node panicked");
                     self.shared.cm.command(CmCommand::Shutdown);
                 }
                 Err(NotJoined::Abandoned) => match poller {
                     Some(poller) => abandoned.push(poller),
-                    None => tracing::error!("the CM thread of the node has not ended; it is abandoned"),
+                    None => tracing::error!("CM thread not ended after the grace period, it is abandoned"),
                 },
             }
         }
@@ -394,8 +394,8 @@ impl Drop for Node {
         for poller in self.shutdown(DROP_GRACE) {
             tracing::error!(
                 poller = poller.0,
-                "a poller did not end because its driver does not return; its thread is abandoned, with its \
-                 QPs, its memory and the device"
+                cause = "its driver does not return",
+                "poller of a dropped node not ended, its thread is abandoned"
             );
         }
     }

@@ -6,7 +6,7 @@ use crate::budget::NodeLimits;
 use crate::identity::{Credentials, Level};
 use crate::session::machine::Levels;
 use crate::wire::HEAD_ROOM;
-use crate::{Connections, DeviceError, InProcessNetwork, Limit, PeerHosts, StartError};
+use crate::{Connections, DeviceError, InProcessNetwork, Limit, MethodStatus, PeerHosts, StartError};
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +33,9 @@ pub enum ProviderChoice {
 pub trait Watch: Send + Sync + fmt::Debug {
     /// Observes the node. Returns the time of the next call.
     fn look(&self, now: Time) -> Time;
+
+    /// Returns the methods that the node serves and calls, for `trunkctl top`.
+    fn methods(&self) -> Vec<MethodStatus>;
 }
 
 /// The NIC to use among several. The default is the first device that has the node's addresses, and its first RoCE

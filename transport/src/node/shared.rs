@@ -243,15 +243,17 @@ impl OwnIdentity {
             None => {}
             Some(0) => {
                 tracing::warn!(
-                    "the certificate of this node has expired, so peers refuse new sessions: renew it"
+                    remedy = "renew it",
+                    "certificate of this node has expired, peers refuse new sessions"
                 );
             }
             Some(tenths) => {
-                let hours = left.as_secs() / 3600;
+                let hours_left = left.as_secs() / 3600;
                 tracing::warn!(
-                    hours,
-                    percent = tenths * 10,
-                    "the certificate of this node expires soon: renew it"
+                    hours_left,
+                    percent_left = tenths * 10,
+                    remedy = "renew it",
+                    "certificate of this node expires soon"
                 );
             }
         }

@@ -363,7 +363,11 @@ impl Transport {
     /// Closes the sessions that have waited too long for other pollers.
     pub(super) fn expire_closing(&mut self) {
         for (peer, number) in self.closings.expire(self.res.time.now()) {
-            tracing::warn!(%peer, "a poller is too busy to hand on what came before a session ended");
+            tracing::warn!(
+                %peer,
+                cause = "a poller was too busy to hand them on",
+                "messages lost at the end of a session"
+            );
             self.finish_closing(peer, number);
         }
     }

@@ -97,7 +97,7 @@ impl Queues {
         }
         if let Some(Attached { channel, cq, srq }) = self.attached.take() {
             if let Err(error) = self.sleeper.unwatch(|| channel.as_fd()) {
-                tracing::debug!(%error, "ceasing to wait for a completion channel");
+                tracing::debug!(%error, "completion channel still watched");
             }
             drop((srq, cq, channel));
         }
@@ -252,7 +252,7 @@ impl Transport {
             self.handshakes = handshakes;
         }
         if let Err(error) = self.queues.attach(queues) {
-            tracing::error!(%error, "cannot wait for the completions of the new device");
+            tracing::error!(%error, "completions of the new device not watched");
         }
     }
 
@@ -313,7 +313,7 @@ impl Transport {
             Ok(()) => self.queues.post_more(self.res.receives.slots(), more),
             Err(error) => {
                 if let Some(left_out) = self.log.line(self.res.time.now()) {
-                    tracing::warn!(%error, more, left_out, "no memory for receives of more peers");
+                    tracing::warn!(%error, missing = more, left_out, "receives for more peers not added");
                 }
                 return;
             }

@@ -197,7 +197,7 @@ impl Transport {
         let Some(session) = sequence.and_then(|sequence| self.handshakes.completed(sequence)) else { return };
         let (peer, number) = session;
         if !completion.status.is_success() {
-            tracing::debug!(%peer, status = completion.status.explain(), "handshake broken");
+            tracing::debug!(%peer, cause = completion.status.explain(), "handshake message not sent");
             let qp = self.handshakes.senders.get(&session).map(|sender| &*sender.qp);
             let is_gone = |qp: &dyn QueuePair| qp.query().is_err_and(|error| error == VerbsError::Gone);
             let cause = match completion.status {

@@ -267,7 +267,7 @@ impl Transport {
         }
         self.stage = Stage::Announce;
         if let Err(error) = self.queues.arm() {
-            tracing::error!(%error, "arming the CQ");
+            tracing::error!(%error, "CQ not armed");
             self.stage = Stage::Receive;
             return Turn::Yield;
         }
@@ -324,7 +324,7 @@ impl Transport {
     /// Blocks the thread, as [`Machine::sleep`](trunkline_machine::Machine::sleep) must.
     pub fn sleep(&mut self, until: Option<Time>) {
         if let Err(error) = self.queues.sleep(until) {
-            tracing::error!(%error, "waiting for events");
+            tracing::error!(%error, "poller could not wait for events");
         }
     }
 
@@ -384,7 +384,7 @@ impl Drop for Transport {
     fn drop(&mut self) {
         let shared = &self.res.shared;
         if std::thread::panicking() {
-            tracing::error!("a poller has panicked; the node ends");
+            tracing::error!("poller panicked, its node ends");
             shared.cm.command(CmCommand::Shutdown);
             let deadline = shared.runtime.clock().now();
             for poller in &shared.pollers {

@@ -18,7 +18,7 @@ impl Transport {
         };
         let success = completion.status.is_success();
         if !success && trunk.is_live() {
-            tracing::debug!(peer = %trunk.peer(), status = completion.status.explain(), "trunk broken");
+            tracing::debug!(peer = %trunk.peer(), cause = completion.status.explain(), "trunk broken");
             let cause = match completion.status {
                 // Removing a device flushes its QPs before the device raises its event.
                 CompletionStatus::WorkRequestFlushed if trunk.is_without_device() => PeerDown::DeviceRemoved,

@@ -55,23 +55,8 @@ fn open_from(
     device_files: &Path,
 ) -> Result<Chosen, StartError> {
     let client = client_address(options);
-    let wish = Wish {
-        choice: options.provider.unwrap_or_default(),
-        device: options.nic.device.as_deref(),
-        gid_index: options.nic.gid_index,
-        listen,
-        client,
-        may_leave_host: options.may_leave_host(),
-        software_only: software_only(options),
-    };
     let mut opened = Vec::new();
-    let choice = choose::choose(&wish, || {
-        let nics = nics.ok_or(NoNic::NotBuilt)?;
-        let addresses = listen.iter().map(SocketAddr::ip);
-        let own = listen.is_empty().then_some(client.ip());
-        survey::survey(nics, addresses.chain(own), device_files, &mut opened)
-    });
-    let chosen = match choice {
+    let chosen = match decide(options, listen, client, nics, device_files, &mut opened) {
         Choice::Nothing(reason) => return Err(StartError::NoHardware(reason)),
         Choice::Software(why) => open_software(options, listen, client.ip(), why)?,
         Choice::Nic(NicChoice { device: name, listen, why }) => {
@@ -82,6 +67,46 @@ fn open_from(
     };
     tell(options, &chosen);
     Ok(chosen)
+}
+
+/// Decides from the NICs of the host, and adds those that it opened to `opened`.
+fn decide(
+    options: &NodeOptions,
+    listen: &[SocketAddr],
+    client: ClientAddress,
+    nics: Option<&dyn Nics>,
+    device_files: &Path,
+    opened: &mut Vec<(String, Arc<dyn Device>)>,
+) -> Choice {
+    let wish = Wish {
+        choice: options.provider.unwrap_or_default(),
+        device: options.nic.device.as_deref(),
+        gid_index: options.nic.gid_index,
+        listen,
+        client,
+        may_leave_host: options.may_leave_host(),
+        software_only: software_only(options),
+    };
+    choose::choose(&wish, || {
+        let nics = nics.ok_or(NoNic::NotBuilt)?;
+        let addresses = listen.iter().map(SocketAddr::ip);
+        let own = listen.is_empty().then_some(client.ip());
+        survey::survey(nics, addresses.chain(own), device_files, opened)
+    })
+}
+
+/// Returns the device that a node with these options would open, and why, such as
+/// `softrdma: no rdma-core support in this build`. Opens NICs, but not the software device.
+///
+/// # Errors
+/// The reason why no NIC serves, if the options require one.
+pub fn preview_device(options: &NodeOptions, listen: &[SocketAddr]) -> Result<String, NoNic> {
+    let device_files = Path::new(survey::DEVICE_FILES);
+    let client = client_address(options);
+    match decide(options, listen, client, survey::nics(), device_files, &mut Vec::new()) {
+        Choice::Nothing(reason) => Err(reason),
+        Choice::Software(why) | Choice::Nic(NicChoice { why, .. }) => Ok(why),
+    }
 }
 
 /// Opens the software device. Unless the options say otherwise, it has only the addresses that the node
@@ -115,10 +140,10 @@ fn warn_of_other_addresses(named: &[IpAddr], listen: &[SocketAddr]) {
     let is_other = |address: &&SocketAddr| !address.ip().is_unspecified() && !named.contains(&address.ip());
     if let (Some(other), false) = (listen.iter().find(is_other), named.is_empty()) {
         tracing::warn!(
-            listen = %other,
+            address = %other,
             addresses = ?named,
-            "the node listens on an address that is not one of the device's (TRUNKLINE_ADDRESS), and is not reached at those: listen on \
-             one of them or on 0.0.0.0, or leave the variable out"
+            remedy = "listen on one of the addresses or on 0.0.0.0, or leave out TRUNKLINE_ADDRESS",
+            "node listens on an address that its device does not have"
         );
     }
 }
@@ -149,16 +174,9 @@ fn tell(options: &NodeOptions, chosen: &Chosen) {
     let address = address.map(tracing::field::display);
     let named = options.nic.device.is_some() || options.nic.gid_index.is_some();
     if named && *provider == SOFTWARE && options.provider != Some(ProviderChoice::Soft) {
-        tracing::warn!(
-            provider,
-            device = name,
-            ?address,
-            ?gid_index,
-            why,
-            "the NIC that was named is not used"
-        );
+        tracing::warn!(provider, device = name, address, gid_index, cause = why, "named NIC not used");
     } else {
-        tracing::info!(provider, device = name, address, gid_index, why, "RDMA provider chosen");
+        tracing::info!(provider, device = name, address, gid_index, cause = why, "RDMA provider chosen");
     }
 }
 

@@ -5,6 +5,7 @@
 //! nothing is locked. The writer loads and stores relaxed, and a report may miss what is recorded in the
 //! meantime.
 
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -104,6 +105,38 @@ impl Histogram {
         self.counts.resize(BUCKETS, 0);
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+
+    /// Returns the times of this histogram without those of an earlier state of it.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let earlier_counts = earlier.counts.iter().copied().chain(std::iter::repeat(0));
+        let counts = self.counts.iter().zip(earlier_counts).map(|(now, earlier)| now.saturating_sub(earlier));
+        Self { counts: counts.collect(), sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns) }
+    }
+
+    /// Returns the histogram as a text: the sum, then the index and the number of times of each bucket that is not empty.
+    pub(super) fn to_text(&self) -> String {
+        let mut text = self.sum_ns.to_string();
+        for (index, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            // Writing to a string does not fail.
+            let _written = write!(text, ",{index}:{count}");
+        }
+        text
+    }
+
+    /// Parses a text. Returns `None` if it is no histogram.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(',');
+        let sum_ns = parts.next()?.parse().ok()?;
+        let mut counts = vec![0_u64; BUCKETS];
+        for part in parts {
+            let (index, count) = part.split_once(':')?;
+            // Of a hostile node, whose sum of counts must not overflow.
+            let count = count.parse::<u64>().ok()?.min(u64::MAX / BUCKETS as u64);
+            *counts.get_mut(index.parse::<usize>().ok()?)? = count;
+        }
+        Some(Self { counts, sum_ns })
     }
 
     /// Returns the number of times.

@@ -9,7 +9,7 @@ mod status;
 
 pub use histogram::Histogram;
 pub use log_limit::LogLimit;
-pub use status::{NodeStatus, PathStatus, PeerStatus};
+pub use status::{MethodStatus, NodeStatus, PathStatus, PeerStatus};
 
 use crate::{BudgetReport, PeerKey, PollerIndex};
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,6 +5,7 @@
 //! part.
 #![forbid(unsafe_code)]
 
+use super::{Histogram, MethodReport};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -31,12 +32,65 @@ pub struct NodeStatus {
     pub connections: String,
     /// True while its device is removed.
     pub is_away: bool,
+    /// Number of packets that its device has sent again.
+    pub retransmits: u64,
+    /// Methods that it serves and calls.
+    pub methods: Vec<MethodStatus>,
+    /// Number of methods that are left out.
+    pub methods_omitted: usize,
     /// Time of the description by the node's own clock, in nanoseconds.
     pub at_ns: u64,
     /// The node's peers, or the first ones if there are very many.
     pub peers: Vec<PeerStatus>,
     /// Number of peers that are left out.
     pub omitted: usize,
+}
+
+/// A method of a running node, on one side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MethodStatus {
+    /// `server` or `client`.
+    pub side: String,
+    /// Name of the service.
+    pub service: String,
+    /// Name of the method.
+    pub method: String,
+    /// Number of calls that have failed.
+    pub failed: u64,
+    /// Number of calls among them that ended before they began.
+    pub refused: u64,
+    /// Number of calls that are running.
+    pub running: u64,
+    /// Time of each call that was not refused.
+    pub latency: Histogram,
+}
+
+impl MethodStatus {
+    /// Returns the status of a method that a report describes.
+    #[must_use]
+    pub fn of(side: &str, report: &MethodReport) -> Self {
+        Self {
+            side: side.to_owned(),
+            service: report.service.to_owned(),
+            method: report.method.to_owned(),
+            failed: report.failed.iter().map(|failed| failed.calls).sum(),
+            refused: report.refused,
+            running: report.running,
+            latency: report.latency.clone(),
+        }
+    }
+
+    /// Returns the number of calls that have ended.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.refused.saturating_add(self.latency.count())
+    }
+
+    fn to_text(&self) -> String {
+        let Self { side, service, method, failed, refused, running, latency } = self;
+        let (service, method, latency) = (clean(service), clean(method), latency.to_text());
+        format!("method\t{side}\t{service}\t{method}\t{failed}\t{refused}\t{running}\t{latency}\n")
+    }
 }
 
 /// A peer of a running node.
@@ -87,14 +141,26 @@ impl NodeStatus {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{MAGIC}\naddress\t{}\npollers\t{}\nlink\t{}\nconnections\t{}\naway\t{}\nat\t{}\n",
+            "{MAGIC}\naddress\t{}\npollers\t{}\nlink\t{}\nconnections\t{}\naway\t{}\nat\t{}\nretransmits\t{}\n",
             self.address,
             self.pollers,
             clean(&self.link),
             clean(&self.connections),
             u8::from(self.is_away),
             self.at_ns,
+            self.retransmits,
         );
+        let mut methods_omitted = self.methods_omitted;
+        for method in &self.methods {
+            let line = method.to_text();
+            if text.len() + line.len() > MAX_NODE_BYTES / 2 {
+                methods_omitted += 1;
+            } else {
+                text += &line;
+            }
+        }
+        // Writing to a string does not fail.
+        let _written = writeln!(text, "methods omitted\t{methods_omitted}");
         let mut omitted = self.omitted;
         for (index, peer) in self.peers.iter().enumerate() {
             let lines = peer.to_text();
@@ -104,7 +170,6 @@ impl NodeStatus {
             }
             text += &lines;
         }
-        // Writing to a string does not fail.
         let _written = writeln!(text, "omitted\t{omitted}");
         text
     }
@@ -122,6 +187,9 @@ impl NodeStatus {
             connections: String::new(),
             is_away: false,
             at_ns: 0,
+            retransmits: 0,
+            methods: Vec::new(),
+            methods_omitted: 0,
             peers: Vec::new(),
             omitted: 0,
         };
@@ -134,6 +202,19 @@ impl NodeStatus {
                 ["connections", text] => status.connections = clean(text),
                 ["away", text] => status.is_away = text == "1",
                 ["at", text] => status.at_ns = text.parse().ok()?,
+                ["retransmits", text] => status.retransmits = text.parse().ok()?,
+                ["methods omitted", text] => status.methods_omitted = text.parse().ok()?,
+                ["method", side, service, method, failed, refused, running, latency] => {
+                    status.methods.push(MethodStatus {
+                        side: clean(side),
+                        service: clean(service),
+                        method: clean(method),
+                        failed: failed.parse().ok()?,
+                        refused: refused.parse().ok()?,
+                        running: running.parse().ok()?,
+                        latency: Histogram::parse(latency)?,
+                    });
+                }
                 ["omitted", text] => status.omitted = text.parse().ok()?,
                 ["peer", address, is_up, sent, received] => status.peers.push(PeerStatus {
                     address: address.parse().ok()?,
@@ -201,6 +282,15 @@ mod tests {
         }
     }
 
+    fn method(name: &str) -> MethodStatus {
+        let mut latency = Histogram::default();
+        for us in [0, 3, 3, 900] {
+            latency.record(std::time::Duration::from_micros(us));
+        }
+        let (side, service) = ("server".into(), "Kv".into());
+        MethodStatus { side, service, method: name.into(), failed: 2, refused: 1, running: 7, latency }
+    }
+
     fn node(peers: u16) -> NodeStatus {
         NodeStatus {
             address: "[::1]:4000".parse().unwrap(),
@@ -209,6 +299,9 @@ mod tests {
             connections: "xrc".into(),
             is_away: true,
             at_ns: 17,
+            retransmits: 4,
+            methods: vec![method("get"), method("put")],
+            methods_omitted: 0,
             peers: (1..=peers).map(peer).collect(),
             omitted: 0,
         }
@@ -231,6 +324,19 @@ mod tests {
             "{}",
             read.omitted
         );
+    }
+
+    #[test]
+    fn methods_that_have_no_room_are_counted_and_leave_room_for_peers() {
+        let methods = (0..2000).map(|number| method(&format!("method{number}"))).collect();
+        let status = NodeStatus { methods, ..node(1) };
+        let text = status.to_text();
+        assert!(text.len() <= MAX_NODE_BYTES, "{}", text.len());
+        let read = NodeStatus::parse(&text).unwrap();
+        assert_eq!((read.methods.len() + read.methods_omitted, read.peers), (2000, status.peers));
+        for latency in ["", "1,2", "1,9999:1", "1,0:-1", "x"] {
+            assert!(Histogram::parse(latency).is_none(), "{latency}");
+        }
     }
 
     #[test]

@@ -25,15 +25,25 @@ impl CmMachine {
         let admitted = self.admit(id.as_ref(), private_data);
         let accepted = admitted.and_then(|admitted| self.accept(id, parameters, &admitted, private_data));
         if let Err(refusal) = accepted {
-            // Anyone can send requests without proof; those are only counted.
-            if !matches!(refusal, Refusal::Unproven(_))
-                && let Some(left_out) = self.refused.line(self.now())
-            {
-                tracing::debug!(?refusal, from = ?id.peer_address(), left_out, "request refused");
-            }
+            self.log_refusal(id.as_ref(), refusal);
             if let Err(error) = id.reject(&refusal.emit()) {
-                tracing::debug!(%error, "rejecting");
+                tracing::debug!(%error, "refusal of a session not sent");
             }
+        }
+    }
+
+    /// Logs a refusal: as a warning if a person has to act. Anyone can send requests without proof; those are only
+    /// counted.
+    fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
+        let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
+        if let Some((cause, remedy)) = refusal.advice() {
+            if let Some(left_out) = self.refused.line(now) {
+                tracing::warn!(peer, ?refusal, cause, remedy, left_out, "session request refused");
+            }
+        } else if !matches!(refusal, Refusal::Unproven(_))
+            && let Some(left_out) = self.dismissed.line(now)
+        {
+            tracing::debug!(peer, ?refusal, left_out, "session request refused");
         }
     }
 
@@ -124,10 +134,10 @@ impl CmMachine {
     }
 
     /// Fails a session for which the device refused an operation.
-    fn failed_to(&mut self, doing: &'static str, error: &VerbsError, key: PeerKey, number: u32) {
+    fn failed_to(&mut self, step: &'static str, error: &VerbsError, key: PeerKey, number: u32) {
         let now = self.now();
         if let Some(left_out) = self.log.line(now) {
-            tracing::warn!(%error, left_out, "cannot {doing}");
+            tracing::warn!(peer = %key, %error, step, left_out, "session request not completed");
         }
         // The dialing side may have given up in the meantime, which ends the endpoint's connection.
         let transient = matches!(error, VerbsError::Invalid(_));

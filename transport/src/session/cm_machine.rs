@@ -82,6 +82,8 @@ pub(crate) struct CmMachine {
     failed: LogLimit,
     downs: LogLimit,
     pub(super) refused: LogLimit,
+    /// Limits the lines about refused requests that need no action, so that they do not suppress those of `refused`.
+    pub(super) dismissed: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
     pub(super) levels: Levels,
@@ -136,6 +138,7 @@ impl CmMachine {
             failed: LogLimit::default(),
             downs: LogLimit::default(),
             refused: LogLimit::default(),
+            dismissed: LogLimit::default(),
             cookies,
             numbers: Numbers::default(),
             levels: options.levels(),
@@ -164,7 +167,7 @@ impl CmMachine {
         let mut worked = false;
         while let Some(event) = self.endpoints.next_async_event() {
             worked = true;
-            tracing::debug!(?event, "asynchronous event");
+            tracing::debug!(?event, "asynchronous event of the device");
             match (event.kind, event.subject) {
                 (AsyncEventKind::DeviceFatal, _) => self.device_removed(),
                 (AsyncEventKind::CommunicationEstablished, AsyncSubject::Qp(qp)) => {
@@ -216,6 +219,8 @@ impl CmMachine {
             PeerStatus { address: key.address(), is_up, name, level, sent, received, paths }
         });
         let all = self.shared.session_qps.report();
+        let counters = self.shared.device.counters();
+        let retransmits = counters.iter().find(|counter| counter.name == "retransmits");
         NodeStatus {
             address: self.shared.local_address.get().copied().unwrap_or_else(unknown),
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
@@ -223,6 +228,9 @@ impl CmMachine {
             connections: facts.connections.to_owned(),
             is_away: facts.removed_since.is_some(),
             at_ns: self.now().0,
+            retransmits: retransmits.map_or(0, |counter| counter.value),
+            methods: self.watch.as_ref().map(|(watch, _)| watch.methods()).unwrap_or_default(),
+            methods_omitted: 0,
             peers: peers.take(MAX_PEERS).collect(),
             omitted: self.peers.len().saturating_sub(MAX_PEERS),
         }
@@ -322,7 +330,8 @@ impl CmMachine {
             tracing::warn!(
                 reported,
                 pollers,
-                "a handler, a task or another value of the program keeps a poller; sessions are closed"
+                cause = "a handler, a task or another value of the program keeps a poller",
+                "pollers not idle after the grace period, sessions are closed"
             );
             self.close();
         }
@@ -358,7 +367,7 @@ impl CmMachine {
         if self.closed || !self.presence.is_present() || mutant!(removal_is_ignored) {
             return;
         }
-        tracing::warn!(device = self.endpoints.device_name(), "the RDMA device was removed; sessions end");
+        tracing::warn!(device = self.endpoints.device_name(), "RDMA device removed, sessions end");
         self.shared.device.lost(self.now());
         self.presence.removed();
         self.tell(|| Command::DeviceLost);
@@ -382,7 +391,7 @@ impl CmMachine {
         if self.presence.released(poller, self.now()) {
             self.detach();
             self.shared.release();
-            tracing::info!("nothing of the RDMA device is held any more; looking for it");
+            tracing::info!("RDMA device released, it is looked for");
         }
     }
 
@@ -415,7 +424,7 @@ impl CmMachine {
         let device = Arc::new(device);
         self.attach(Arc::clone(&device), listening)
             .map_err(|cause| StartError::Os { doing: "wait for connection events", cause })?;
-        tracing::info!(device = device.device.attributes().name, "the RDMA device is back");
+        tracing::info!(device = device.device.attributes().name, "RDMA device back");
         self.shared.open(&device);
         for (poller, own) in self.shared.pollers.iter().zip(pollers) {
             poller.command(Command::TakeDevice(Box::new(own)));
@@ -442,7 +451,7 @@ impl CmMachine {
         let Some((device, channel)) = self.endpoints.detach() else { return };
         let unwatched = self.sleeper.unwatch(|| channel.as_fd());
         if let Err(error) = unwatched.and(self.sleeper.unwatch(|| device.device.async_event_fd())) {
-            tracing::debug!(%error, "ceasing to wait for the events of a device");
+            tracing::debug!(%error, "device events still watched");
         }
         while channel.next_event().is_some() {}
     }
@@ -665,7 +674,7 @@ impl trunkline_machine::Machine for CmMachine {
 
     fn sleep(&mut self, until: Option<Time>) {
         if let Err(error) = self.sleeper.sleep(until) {
-            tracing::error!(%error, "waiting for connection events");
+            tracing::error!(%error, "CM thread could not wait for events, the node ends");
             self.stage = Stage::Broken;
         }
     }
@@ -696,7 +705,7 @@ fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) 
     let watched = opened.map_err(|error| error.to_string()).and_then(|socket| {
         sleeper.watch(|| socket.as_fd()).map(|()| socket).map_err(|error| error.to_string())
     });
-    watched.inspect_err(|error| tracing::warn!(error, "`trunkctl nodes` does not show this node")).ok()
+    watched.inspect_err(|error| tracing::warn!(error, "node not shown by `trunkctl nodes`")).ok()
 }
 
 impl Drop for CmMachine {

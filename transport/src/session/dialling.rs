@@ -75,7 +75,7 @@ impl CmMachine {
         if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {
             let now = self.now();
             if let Some(left_out) = self.log.line(now) {
-                tracing::warn!(peer = %key, %error, left_out, "cannot dial");
+                tracing::warn!(peer = %key, %error, left_out, "connection not dialled");
             }
             return self.drive(key, |machine, into| machine.fail(now, number, cause_of(error), false, into));
         }
@@ -158,7 +158,14 @@ impl CmMachine {
 
 /// Logs a step of a session's set-up, at level debug with target `trunkline::setup`. `trunkctl ping` shows these events.
 pub(super) fn log_set_up(key: PeerKey, number: u32, step: &'static str, detail: &dyn fmt::Display) {
-    tracing::debug!(target: "trunkline::setup", peer = %key, session = number, step, %detail, "session set-up");
+    tracing::debug!(
+        target: "trunkline::setup",
+        peer = %key,
+        session = number,
+        step,
+        %detail,
+        "session set-up"
+    );
 }
 
 /// Returns the cause reported to waiters for an error while connecting.

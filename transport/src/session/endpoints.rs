@@ -376,7 +376,7 @@ impl Endpoints {
         if let Some(qp) = qp
             && let Err(error) = qp.modify(&timer)
         {
-            tracing::warn!(%error, "the RNR timer of a TGT stays at what CM chose");
+            tracing::warn!(%error, "RNR timer of a TGT not set");
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ impl Endpoints {
             && qp.qp_type() == QpType::Rc
             && let Err(error) = qp.modify(&nothing)
         {
-            tracing::warn!(%error, "a QP that sends keeps the rights that CM has given it");
+            tracing::warn!(%error, "rights of a sending QP not taken away");
         }
     }
 
@@ -451,10 +451,10 @@ impl Endpoints {
     fn destroy(&self, role: Role, qp: &dyn QueuePair) {
         let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
         if let Err(error) = qp.modify(&error) {
-            tracing::debug!(%error, ?role, "moving a QP to ERR");
+            tracing::debug!(%error, ?role, "QP not moved to ERR");
         }
         if let Err(error) = qp.destroy() {
-            tracing::debug!(%error, ?role, "destroying a QP");
+            tracing::debug!(%error, ?role, "QP not destroyed");
         }
         let gauges = &self.shared.gauges;
         let gauge = if matches!(role, Role::Ini(_)) { &gauges.ini } else { &gauges.tgt };

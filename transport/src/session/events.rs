@@ -11,7 +11,8 @@ use super::peers::PeerSession;
 use super::private_data::{Features, Refusal, Welcome};
 use crate::PeerDown;
 use crate::provider::connections::ConnectionKind;
-use trunkline_verbs::{CmEvent, CmEventKind, RejectReason};
+use std::net::IpAddr;
+use trunkline_verbs::{CmEvent, CmEventKind, RejectReason, UnreachableCause};
 
 impl CmMachine {
     /// Takes an event of an endpoint, or of a listener.
@@ -79,7 +80,7 @@ impl CmMachine {
             },
             kind => {
                 let Some((cause, transient)) =
-                    failure_of(&kind, &event.private_data, self.endpoints.connections())
+                    failure_of(&kind, &event.private_data, peer.address().ip(), self.endpoints.connections())
                 else {
                     return;
                 };
@@ -88,13 +89,13 @@ impl CmMachine {
                 // A peer that takes back its dial because its session failed may dial again.
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
-                tracing::debug!(%peer, ?role, ?kind, "connection event");
+                tracing::debug!(%peer, ?role, ?kind, "connection failed");
                 // A session that pollers wait for, or that was up, is logged where they are notified.
                 let unnoticed = |peer: &PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
                 if self.peers.get(peer).is_some_and(unnoticed)
                     && let Some(left_out) = self.log.line(now)
                 {
-                    tracing::warn!(%peer, %cause, left_out, "session not made");
+                    tracing::warn!(%peer, %cause, left_out, "incoming session not made");
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
             }
@@ -120,6 +121,7 @@ fn wrong_listener(connections: ConnectionKind) -> &'static str {
 fn failure_of(
     kind: &CmEventKind,
     private_data: &[u8],
+    address: IpAddr,
     connections: ConnectionKind,
 ) -> Option<(PeerDown, bool)> {
     Some(match kind {
@@ -140,7 +142,10 @@ fn failure_of(
         CmEventKind::Rejected(RejectReason::NO_RESOURCES) => {
             (PeerDown::Refused(Refusal::Resources.explain()), false)
         }
-        CmEventKind::Rejected(RejectReason::TIMEOUT) | CmEventKind::Unreachable => {
+        CmEventKind::Unreachable(UnreachableCause::Port) => (PeerDown::PortUnreachable(address), false),
+        CmEventKind::Unreachable(UnreachableCause::Host) => (PeerDown::HostUnreachable(address), false),
+        CmEventKind::Unreachable(UnreachableCause::Prohibited) => (PeerDown::Prohibited(address), false),
+        CmEventKind::Rejected(RejectReason::TIMEOUT) | CmEventKind::Unreachable(_) => {
             (PeerDown::Unreachable, false)
         }
         CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
@@ -158,7 +163,8 @@ mod tests {
 
     /// Returns the text for an event that ends an attempt.
     fn text(kind: &CmEventKind, private_data: &[u8]) -> String {
-        failure_of(kind, private_data, ConnectionKind::Xrc).expect("an end").0.to_string()
+        let address = IpAddr::from([10, 0, 0, 7]);
+        failure_of(kind, private_data, address, ConnectionKind::Xrc).expect("an end").0.to_string()
     }
 
     #[test]
@@ -173,8 +179,15 @@ mod tests {
         // The peer may have taken its answer back.
         let unfinished = text(&CmEventKind::ConnectError, &[]);
         assert!(unfinished.contains("the peer took it back"), "{unfinished}");
-        let silent = text(&CmEventKind::Unreachable, &[]);
-        assert!(silent.contains("requests to connect"), "{silent}");
+        let unreachable = |cause| text(&CmEventKind::Unreachable(cause), &[]);
+        for (cause, words) in [
+            (UnreachableCause::NoAnswer, "does not answer requests to connect at all"),
+            (UnreachableCause::Port, "nothing listens on UDP port 4791 of 10.0.0.7"),
+            (UnreachableCause::Host, "no route to 10.0.0.7"),
+            (UnreachableCause::Prohibited, "a firewall refuses packets to UDP port 4791 of 10.0.0.7"),
+        ] {
+            assert!(unreachable(cause).contains(words), "{cause:?}");
+        }
         assert!(PeerDown::Died.to_string().contains("open session"), "the two are told apart");
     }
 }

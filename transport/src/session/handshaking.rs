@@ -262,7 +262,7 @@ impl CmMachine {
             return;
         }
         if let Err(error) = self.endpoints.grant_rights(key, number) {
-            tracing::warn!(peer = %key, %error, "cannot grant rights to a proved peer");
+            tracing::warn!(peer = %key, %error, "rights of a proved peer not granted");
         }
         let (host, now) = (self.shared.hosts.of(key), self.now());
         self.peers.proved(host, now);
@@ -316,7 +316,7 @@ impl CmMachine {
         let is_reported =
             self.peers.get(key).is_some_and(|peer| is_current(peer) && peer.machine.is_wanted());
         if !is_reported && let Some(left_out) = self.log.line(now) {
-            tracing::warn!(peer = %key, %cause, left_out, "session not made");
+            tracing::warn!(peer = %key, %cause, left_out, "session not made, its handshake failed");
         }
         self.drive(key, |machine, actions| machine.fail(now, number, cause, is_transient, actions));
     }

@@ -234,6 +234,43 @@ impl Refusal {
         }
     }
 
+    /// Returns cause and remedy for the log of the node that sends this refusal. `None` if the peer needs nobody to try
+    /// again, if its request is malformed, or if the cause has a line in the log already.
+    pub(super) fn advice(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Version(_) => {
+                Some(("the peer speaks other protocol versions", "update the node with the older ones"))
+            }
+            Self::Setting(_) => Some((
+                "the peer has a setting that this node must not ignore and does not know",
+                "update this node",
+            )),
+            Self::IdentityRequired => Some((
+                "the peer proves no name, and this node requires one",
+                "give the peer an identity, or call accept(Level::None) for this node",
+            )),
+            Self::Crowded => Some((
+                "the peer's host has too many sessions, or too many sessions are half-open",
+                "run fewer nodes or pollers on that host",
+            )),
+            Self::UsesXrc => Some((
+                "the peer uses RC connections, this node XRC",
+                "start this node with --connections rc (NodeBuilder::connections)",
+            )),
+            Self::UsesRc => Some((
+                "the peer uses XRC connections, this node RC",
+                "start the peer with --connections rc (NodeBuilder::connections)",
+            )),
+            Self::NotTrunkline
+            | Self::Feature
+            | Self::Stale
+            | Self::Malformed
+            | Self::ShuttingDown
+            | Self::Resources
+            | Self::Unproven(_) => None,
+        }
+    }
+
     /// Returns a description for people. It ends up in `PeerDown::Refused`.
     pub(crate) fn explain(self) -> &'static str {
         match self {

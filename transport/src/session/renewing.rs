@@ -282,7 +282,7 @@ impl CmMachine {
         let exchange = live.number;
         live.proof.identity = identity.clone();
         live.ending = Refused::Expired.into();
-        tracing::debug!(peer = %key, exchange, "the names of a session are proved again");
+        tracing::debug!(peer = %key, exchange, "session names proved again");
         if let Some(own) = &self.shared.identity {
             own.renewals.fetch_add(1, Ordering::Relaxed);
         }
@@ -310,7 +310,7 @@ impl CmMachine {
         }
         (live.begins, live.serve_at) = (false, None);
         live.early.clear();
-        tracing::warn!(peer = %key, cause = %failure, "the names of a session were not proved again");
+        tracing::warn!(peer = %key, cause = %failure, "session names not proved again");
         if matches!(failure.cause(), Refused::Binding | Refused::Malformed | Refused::RenewedName) {
             (live.ends_at, live.ending) = (now + FAILURE_LIMIT, failure);
         } else if live.role == Role::Client {

@@ -88,7 +88,13 @@ impl CmMachine {
         if !is_known && self.peers.len() >= MAX_PEERS {
             let Some(idle) = self.peers.first_to_forget() else {
                 if let Some(left_out) = self.log.line(self.now()) {
-                    tracing::warn!(%peer, left_out, "a peer is refused: the node has sessions with {MAX_PEERS} others");
+                    tracing::warn!(
+                        %peer,
+                        cause = "the node has sessions with too many peers",
+                        limit = MAX_PEERS,
+                        left_out,
+                        "request of a new peer refused"
+                    );
                 }
                 return Err(Refusal::Resources);
             };

@@ -143,7 +143,7 @@ impl Trunk {
     ) {
         if let Some(left_out) = res.log.line(res.time.now()) {
             let bytes = message.bytes();
-            tracing::warn!(peer = %self.peer, bytes, %cause, left_out, "a message cannot be registered");
+            tracing::warn!(peer = %self.peer, bytes, error = %cause, left_out, "message not registered");
         }
         self.cannot_send(res, lane, message, PeerDown::NotRegistered(cause));
     }

@@ -70,7 +70,7 @@ impl Trunk {
         self.keep_busy(res);
         let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
         if let Err(error) = self.pipeline.qp().modify(&error) {
-            tracing::debug!(%error, "moving a QP to ERR");
+            tracing::debug!(peer = %self.peer, %error, "INI not moved to ERR");
         }
         self.pipeline.post_end(&mut res.sends, &self.lanes);
         true
@@ -106,7 +106,11 @@ impl Trunk {
         };
         let overdue = now.saturating_duration_since(since) > FLUSH_LIMIT;
         if !self.pipeline.is_idle() && overdue {
-            tracing::warn!(left = self.pipeline.in_flight(), "the device did not flush a QP in time");
+            tracing::warn!(
+                peer = %self.peer,
+                in_flight = self.pipeline.in_flight(),
+                "QP not flushed in time by the device"
+            );
         }
         (self.pipeline.is_idle() || overdue).then_some(cause)
     }
@@ -169,7 +173,7 @@ pub(crate) fn not_shared(qp: &dyn QueuePair) -> Option<PeerDown> {
 /// Destroys an INI that is in ERR or has never sent anything.
 pub(crate) fn destroy_ini(res: &Resources, qp: &dyn QueuePair) {
     if let Err(error) = qp.destroy() {
-        tracing::debug!(%error, "destroying an INI");
+        tracing::debug!(%error, "INI not destroyed");
     }
     res.shared.gauges.ini.fetch_sub(1, Ordering::Relaxed);
 }

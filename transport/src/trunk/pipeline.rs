@@ -420,7 +420,7 @@ impl Pipeline {
         match self.post(sends, lanes, end, true) {
             Ok(()) => self.posted = end,
             Err(error) => {
-                tracing::debug!(%error, "posting to a QP in ERR");
+                tracing::debug!(%error, "last work request of a trunk not posted");
                 self.work.pop_back();
                 sends.end();
             }

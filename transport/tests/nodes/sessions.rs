@@ -2,7 +2,7 @@
 
 use crate::common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, fresh_address, over_udp, pattern};
 use bytes::Bytes;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use trunkline_machine::{Machine, Turn};
@@ -74,9 +74,12 @@ fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
 
 #[test]
 fn nobody_listens() {
-    // A program that does not answer, and is there before the device lists the host's sockets.
-    let silent = fresh_address();
-    let _socket = UdpSocket::bind((silent.ip(), ROCE_PORT)).unwrap();
+    // Programs that are there before the device lists the host's sockets: one does not answer, and the kernel refuses
+    // what does not come from the address that the other one is connected to.
+    let [silent, refusing] = [(); 2].map(|()| fresh_address());
+    let bind = |address: SocketAddr| UdpSocket::bind((address.ip(), ROCE_PORT)).unwrap();
+    let (_silent, connected) = (bind(silent), bind(refusing));
+    connected.connect(silent).unwrap();
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);
     let mut elsewhere = server.address;
@@ -91,8 +94,11 @@ fn nobody_listens() {
         other => panic!("{other:?}"),
     };
     assert_eq!(cause, PeerDown::NotListening);
-    let peer = client.name(0, fresh_address());
-    assert_eq!(client.down(peer), PeerDown::NotListening);
+    // As the host's list of sockets shows, and as an ICMP error reports.
+    for address in [fresh_address(), refusing] {
+        let peer = client.name(0, address);
+        assert_eq!(client.down(peer), PeerDown::PortUnreachable(address.ip()));
+    }
     let peer = client.name(0, silent);
     client.send(0, peer, b"x", Bytes::new(), 2);
     assert_eq!(client.outcome(2), failed(false, PeerDown::Unreachable));

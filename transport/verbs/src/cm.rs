@@ -177,6 +177,20 @@ impl RejectReason {
     pub const VENDOR_OPTION: Self = Self(35);
 }
 
+/// Why a request got no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum UnreachableCause {
+    /// Nothing came back in time.
+    NoAnswer,
+    /// No socket receives at UDP port 4791 of the peer's address.
+    Port,
+    /// The peer's host or network has no route, or its host does not answer on its link.
+    Host,
+    /// A firewall refuses the packets.
+    Prohibited,
+}
+
 /// The result of resolving a service in [`PortSpace::Udp`] (`ib_cm_sidr_status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SidrStatus(pub u8);
@@ -238,7 +252,7 @@ pub enum CmEventKind {
     /// A local operation failed.
     ConnectError,
     /// The peer did not answer.
-    Unreachable,
+    Unreachable(UnreachableCause),
     /// The peer refused, with this reason.
     Rejected(RejectReason),
     /// Either side disconnected; the attached QP is in ERR.

@@ -46,26 +46,48 @@ pub fn read() -> HostMemory {
     read_below(Path::new("/"))
 }
 
-fn read_below(root: &Path) -> HostMemory {
+/// Like [`read`], with the files of /proc and /sys below another directory than `/`.
+#[must_use]
+pub fn read_below(root: &Path) -> HostMemory {
     let mut memory = HostMemory::default();
-    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
-    if let Some((free, whole)) = of_machine(&text("proc/meminfo")) {
+    let text = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    if let Some((free, whole)) = of_machine(&text) {
         memory.bound("the machine", free, whole);
     }
-    for line in text("proc/self/cgroup").lines() {
+    for group in control_groups(root, "memory") {
+        apply(&mut memory, &group);
+    }
+    memory
+}
+
+/// A control group of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlGroup {
+    /// Directory of its files, which may not exist: in a container the root of the mount is the container's group.
+    pub folder: PathBuf,
+    /// True for version 2, whose files have other names.
+    pub is_unified: bool,
+}
+
+/// Returns the control groups of this process with a controller, and those above them. `root` stands for `/`.
+#[must_use]
+pub fn control_groups(root: &Path, controller: &str) -> Vec<ControlGroup> {
+    let mut groups = Vec::new();
+    for line in fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default().lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(number), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
         else {
             continue;
         };
-        let group = |mount: &str| (root.join(mount), path.trim_start_matches('/'));
-        if number == "0" {
-            of_groups(&mut memory, group("sys/fs/cgroup"), "memory.max", "anon");
-        } else if controllers.split(',').any(|name| name == "memory") {
-            of_groups(&mut memory, group("sys/fs/cgroup/memory"), "memory.limit_in_bytes", "total_rss");
+        let is_unified = number == "0";
+        if !is_unified && !controllers.split(',').any(|name| name == controller) {
+            continue;
         }
+        let mount = root.join("sys/fs/cgroup").join(if is_unified { "" } else { controller });
+        let ancestors = Path::new(path.trim_start_matches('/')).ancestors().take(MAX_GROUPS);
+        groups.extend(ancestors.map(|group| ControlGroup { folder: mount.join(group), is_unified }));
     }
-    memory
+    groups
 }
 
 /// Returns the free and the whole memory in /proc/meminfo, in bytes.
@@ -80,20 +102,18 @@ fn of_machine(text: &str) -> Option<(u64, u64)> {
     Some((sum("MemAvailable", "SwapFree")?, sum("MemTotal", "SwapTotal")?))
 }
 
-/// Applies the bounds of a control group and of those above it. In a container the group's path may not exist
-/// below the mount, whose root is then the container's group.
-fn of_groups(memory: &mut HostMemory, (mount, path): (PathBuf, &str), limit: &str, used: &str) {
+/// Applies the bounds of a control group.
+fn apply(memory: &mut HostMemory, group: &ControlGroup) {
+    let (limit, used) =
+        if group.is_unified { ("memory.max", "anon") } else { ("memory.limit_in_bytes", "total_rss") };
     let number = |text: &str| text.trim().parse::<u64>().ok();
-    for group in Path::new(path).ancestors().take(MAX_GROUPS) {
-        let group = mount.join(group);
-        let text = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
-        // `max` means no limit.
-        let Some(most) = number(&text(limit)) else { continue };
-        // Memory that the kernel cannot take back.
-        let statistics = text("memory.stat");
-        let used = statistics.lines().find_map(|line| number(line.strip_prefix(used)?.strip_prefix(' ')?));
-        memory.bound("its control group", most.saturating_sub(used.unwrap_or(0)), most);
-    }
+    let text = |file: &str| fs::read_to_string(group.folder.join(file)).unwrap_or_default();
+    // `max` means no limit.
+    let Some(most) = number(&text(limit)) else { return };
+    // Memory that the kernel cannot take back.
+    let statistics = text("memory.stat");
+    let used = statistics.lines().find_map(|line| number(line.strip_prefix(used)?.strip_prefix(' ')?));
+    memory.bound("its control group", most.saturating_sub(used.unwrap_or(0)), most);
 }
 
 #[cfg(test)]

@@ -331,7 +331,7 @@ impl Connector {
                         server = %sought.route.target,
                         error = error.join(": "),
                         left_out,
-                        "the addresses of a server could not be looked up; the previous ones stay"
+                        "server addresses not looked up again, earlier ones stay in use"
                     );
                 }
                 Vec::new()
@@ -549,7 +549,7 @@ impl Connector {
         let due = with_jitter(pause);
         sought.early = with_jitter(pause.min(WAITED));
         let next = sought.next_round(due);
-        tracing::debug!(server = %sought.route.target, why = failure.text(), "a server was not reached");
+        tracing::debug!(server = %sought.route.target, cause = failure.text(), "server not reached");
         sought.route.publish(Phase::Failed(Arc::new(failure), due));
         // Calls that wait for longer than this round want another one.
         self.set_timer(id, Some(next));

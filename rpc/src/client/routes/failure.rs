@@ -134,9 +134,11 @@ mod tests {
             (status.code(), status.may_have_run(), failure.is_final),
             (Code::Unavailable, false, false)
         );
-        for words in
-            ["10.0.0.1:1: the peer does not answer requests to connect; 10.0.0.1:2: ", "looked up again"]
-        {
+        for words in [
+            "10.0.0.1:1: the peer does not answer requests to connect at all",
+            "; 10.0.0.1:2: ",
+            "looked up again",
+        ] {
             assert!(status.message().contains(words), "{status}");
         }
         assert_eq!(status.causes(), ["no such name"]);

@@ -199,7 +199,7 @@ impl ServerList {
     pub fn set(&self, servers: impl IntoIterator<Item = SocketAddr>) {
         let servers = servers.into_iter().collect::<Vec<_>>();
         let Some(mut list) = self.0.list.lock() else {
-            return tracing::error!(list = self.0.name, "a list of servers was not changed: {FORKED}");
+            return tracing::error!(list = self.0.name, cause = FORKED, "list of servers not changed");
         };
         if list.servers == servers {
             return;

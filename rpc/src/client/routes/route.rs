@@ -164,7 +164,8 @@ impl Route {
             tracing::warn!(
                 server = %self.target,
                 omitted,
-                "the target has more servers than a channel uses: the first {MOST_ADDRESSES} are used"
+                limit = MOST_ADDRESSES,
+                "target has more servers than a channel uses"
             );
         }
     }

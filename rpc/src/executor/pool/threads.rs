@@ -107,7 +107,7 @@ impl PoolThreads {
             match running.join_within(|| left().max(Duration::from_millis(1))) {
                 Ok(()) => {}
                 Err(NotJoined::Panicked) => {
-                    tracing::error!(worker = index, "a worker of the pool has panicked")
+                    tracing::error!(worker = index, "worker panicked")
                 }
                 Err(NotJoined::Abandoned) => {
                     let runs =
@@ -115,9 +115,8 @@ impl PoolThreads {
                     tracing::error!(
                         worker = index,
                         occupied_by = %runs,
-                        "a worker of the pool has not ended after the grace period, because this handler does not \
-                         return; its thread is abandoned, and keeps what the handler uses until it returns or the \
-                         process ends"
+                        remedy = "have the handler return: until then its thread keeps what it uses",
+                        "worker not ended after the grace period, its thread is abandoned"
                     );
                 }
             }

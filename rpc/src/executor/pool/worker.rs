@@ -140,7 +140,7 @@ impl Machine for Worker {
 
     fn sleep(&mut self, until: Option<Time>) {
         if let Err(error) = self.sleeper.sleep(until) {
-            tracing::error!(%error, "a worker waits for jobs");
+            tracing::error!(%error, "worker could not wait for jobs");
         }
     }
 

@@ -63,7 +63,7 @@ impl Dispatch {
         match failure {
             Failure::Node(status) if status.reason() == Some(Reason::Panicked) => {
                 if let Some(left_out) = self.log.panics.line(now) {
-                    tracing::error!(%peer, method = method(), %status, left_out, "a call failed by a panic");
+                    tracing::error!(%peer, method = method(), %status, left_out, "call ended by a panic");
                 }
             }
             Failure::Node(_) => {}
@@ -73,7 +73,7 @@ impl Dispatch {
                         Failure::Handler(status) => format!("{:?}", status.code()),
                         _ => "error of the method's own type".to_owned(),
                     };
-                    tracing::info!(%peer, method = method(), code, left_out, "a handler returned an error");
+                    tracing::info!(%peer, method = method(), code, left_out, "error returned by a handler");
                 }
             }
         }

@@ -174,7 +174,7 @@ impl Dispatch {
             _ => (Code::InvalidArgument, Reason::BadArguments),
         };
         // Not a warning, because a peer could fill the log with them.
-        tracing::debug!(peer = ?from.peer, one_way, %error, "a request was refused");
+        tracing::debug!(peer = %from.peer, one_way, %error, "malformed request refused");
         let caller = Caller { one_way, ..Caller::of_one_way(Key::new(from, call)) };
         let status = Status::not_run(code, error.to_string()).because(reason);
         self.refuse_call(transport, caller, status);
@@ -214,8 +214,12 @@ impl Dispatch {
         if lifecycle.count_not_served(hash) {
             let service = service.map_or("of another name", |service| service.name);
             tracing::warn!(
-                peer = %key.peer, service, hash = format_args!("{hash:016x}"), %status,
-                "one-way calls of what this node does not serve are dropped; one_way_requests_not_served counts them"
+                peer = %key.peer,
+                service,
+                hash = format_args!("{hash:016x}"),
+                %status,
+                counter = "one_way_requests_not_served",
+                "one-way call of a method that is not served dropped"
             );
         }
         if transport.has_reply_room(key.peer).is_err() {
@@ -257,8 +261,11 @@ impl Dispatch {
             && let Some(left_out) = self.log.one_way.line(now)
         {
             tracing::warn!(
-                %peer, %status, left_out,
-                "a one-way call failed, which its caller does not learn; one_way_requests_failed counts them"
+                %peer,
+                %status,
+                counter = "one_way_requests_failed",
+                left_out,
+                "one-way call failed, its caller is not told"
             );
         }
     }
@@ -284,7 +291,12 @@ impl Dispatch {
         let header = Header::Reply { call: key.call, code, by, number, metadata: MetadataBytes::default() };
         if self.send(transport, &caller, &header, &mut (encoded, body)).is_err() {
             self.unanswered.insert(key.peer);
-            tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
+            tracing::debug!(
+                peer = %key.peer,
+                call = ?key.call,
+                cause = "its caller accepts none",
+                "reply not sent"
+            );
         }
     }
 

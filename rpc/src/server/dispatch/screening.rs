@@ -68,8 +68,13 @@ impl Dispatch {
         let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, transport.now()));
         if let Some(left_out) = log {
             tracing::warn!(
-                peer = %from.peer, %method, %status, cause, left_out,
-                "a call was refused before its arguments were decoded; requests_unauthorised counts them"
+                peer = %from.peer,
+                %method,
+                %status,
+                cause,
+                counter = "requests_unauthorised",
+                left_out,
+                "call not authorised"
             );
         }
         if one_way {

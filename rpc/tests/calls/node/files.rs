@@ -14,7 +14,7 @@ use trunkline_testkit::{Folder, runs_alone};
 
 /// Years in which certificates are valid.
 const VALID: [i32; 2] = [2020, 4000];
-const POLICY_IN_FORCE: &str = "a changed policy is in force";
+const POLICY_IN_FORCE: &str = "changed policy in force";
 
 /// The files of a node.
 struct Files {
@@ -79,7 +79,7 @@ impl Files {
             self.replace("key", &identity[1]);
             self.replace("pem", &identity[0]);
         };
-        self.after(replace, "pem", "are in force for new sessions");
+        self.after(replace, "pem", "in force for new sessions");
     }
 
     /// Waits until the node has looked at all files again.
@@ -158,7 +158,7 @@ fn roots_change_while_nodes_run() {
     calls();
     assert_eq!(stranger(&fresh(&new)), Code::Unauthenticated);
     for (_, files) in &all {
-        files.after(|| files.replace("roots", &both), "roots", "are in force for new sessions");
+        files.after(|| files.replace("roots", &both), "roots", "in force for new sessions");
     }
     calls();
     for (name, files) in &all {
@@ -166,7 +166,7 @@ fn roots_change_while_nodes_run() {
     }
     calls();
     for (_, files) in &all {
-        files.after(|| files.replace("roots", &new.pem()), "roots", "are in force for new sessions");
+        files.after(|| files.replace("roots", &new.pem()), "roots", "in force for new sessions");
     }
     calls();
     assert_eq!(block_on(client(&fresh(&new), &b).caller()).unwrap().as_deref(), Some("c.example"));
@@ -190,14 +190,14 @@ fn unusable_files_leave_the_earlier_ones_in_force() {
     let second = issue_pem(&root, "second.example", VALID);
     files.after(|| files.replace("key", &second[1]), "key", "does not match the first certificate");
     assert_eq!(proves(&own, peer()).as_deref(), Some("first.example"));
-    files.after(|| files.replace("pem", &second[0]), "pem", "are in force for new sessions");
+    files.after(|| files.replace("pem", &second[0]), "pem", "in force for new sessions");
     assert_eq!(proves(&own, peer()).as_deref(), Some("second.example"));
 
     files.after(|| files.replace("roots", "none"), "roots", "no section CERTIFICATE");
     files.after(|| fs::remove_file(files.path("roots")).unwrap(), "roots", "No such file");
     files.after(|| files.replace("roots", &"a".repeat((1 << 20) + 1)), "roots", "more than 1048576 bytes");
     assert_eq!(proves(&own, peer()).as_deref(), Some("second.example"));
-    files.after(|| files.replace("roots", &root.pem()), "roots", "are in force for new sessions");
+    files.after(|| files.replace("roots", &root.pem()), "roots", "in force for new sessions");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_changed_link_to_files_is_followed() {
     assert_eq!(proves(&own, named(node(), &root, "peer.example")).as_deref(), Some("first.example"));
     symlink("..1", files.path("..new")).unwrap();
     let swap = || fs::rename(files.path("..new"), files.path("..data")).unwrap();
-    files.after(swap, "pem", "are in force for new sessions");
+    files.after(swap, "pem", "in force for new sessions");
     assert_eq!(proves(&own, named(node(), &root, "peer.example")).as_deref(), Some("second.example"));
 }
 
@@ -242,11 +242,7 @@ fn a_revocation_list_takes_effect() {
         block_on(client(&node, &server).caller())
     };
     assert_eq!(caller().unwrap().as_deref(), Some("a.example"));
-    files.after(
-        || files.replace("list", &revocation_list(&root, 77)),
-        "list",
-        "are in force for new sessions",
-    );
+    files.after(|| files.replace("list", &revocation_list(&root, 77)), "list", "in force for new sessions");
     let status = caller().unwrap_err();
     assert!(status.message().contains("a certificate of the chain is revoked"), "{status}");
 }
@@ -317,7 +313,7 @@ fn a_key_that_all_users_can_read_is_logged() {
     let start = |mode| {
         fs::set_permissions(files.path("key"), PermissionsExt::from_mode(mode)).unwrap();
         drop(files.node().start().unwrap());
-        files.logged("key", "all users of this host can read the private key: chmod 600")
+        files.logged("key", "chmod 600, and replace the key")
     };
     assert_eq!([0o600, 0o640, 0o644].map(start), [0, 0, 1]);
 }
@@ -333,7 +329,7 @@ fn the_end_of_a_certificate_is_logged() {
     let chain = params.signed_by(&key, &root).unwrap().pem();
     let own = trunkline::identity::Identity::from_pem(chain.as_bytes(), key.serialize_pem().as_bytes());
     let _node = node().exempt_local_user(false).identity(own.unwrap()).trust(trust(&root)).start().unwrap();
-    let text = "hours=72 percent=10";
+    let text = "hours_left=72 percent_left=10";
     until("the end is logged", || (log.count(text) == 1).then_some(()));
 }
 

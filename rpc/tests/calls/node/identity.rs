@@ -334,12 +334,24 @@ fn peers_without_a_name_are_accepted_on_request() {
     let (root, log) = (authority("root"), Logged::at(tracing::Level::WARN));
     let open = named(node(), &root, "server.example").serve(service().0).accept(Level::None);
     let server = tracing::subscriber::with_default(log.clone(), || open.start()).unwrap();
-    assert_eq!(log.count("accepts peers that have proved no name"), 1);
+    assert_eq!(log.count("peers without a proved name accepted"), 1);
     let plain = node().start().unwrap();
     assert_eq!(block_on(client_of(&plain, server.local_address()).caller()).unwrap(), None);
     assert_eq!(counts(&server), [0, 0, 0, 1]);
     let other = named(node(), &root, "a.example").start().unwrap();
     assert_eq!(block_on(client(&other, &server).caller()).unwrap().as_deref(), Some("a.example"));
+}
+
+#[test]
+fn refused_peer_is_named_in_the_log_of_the_server() {
+    let log = Logged::by_all();
+    let server = named(node(), &authority("root"), "server.example").serve(service().0).start().unwrap();
+    let plain = node().start().unwrap();
+    block_on(client_of(&plain, server.local_address()).caller()).unwrap_err();
+    let peer = format!("peer={}:", plain.local_address().ip());
+    let is_refusal = |line: &&String| line.contains(&peer) && line.contains("session request refused");
+    let line = until("it is logged", || log.lines().iter().find(is_refusal).cloned());
+    assert!(line.starts_with("WARN") && line.contains("give the peer an identity"), "{line}");
 }
 
 #[test]
@@ -382,7 +394,7 @@ fn an_unusable_identity_is_named_at_the_start() {
     let log = Logged::at(tracing::Level::WARN);
     let unknown = node().exempt_local_user(false).identity(own()).trust(trust(&other));
     let _node = tracing::subscriber::with_default(log.clone(), || unknown.start()).unwrap();
-    assert_eq!(log.count("peers with the trust of this node would refuse its certificate"), 1);
+    assert_eq!(log.count("certificate not valid for peers with the trust of this node"), 1);
 }
 
 /// Starts a server at a fresh address. `IP` among its names stands for that address.

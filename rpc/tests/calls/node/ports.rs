@@ -186,9 +186,12 @@ fn a_node_that_listens_elsewhere_than_at_the_addresses_of_its_device_warns_of_th
     };
     let _started = start(other);
     let text = warnings.lines().join("\n");
-    for words in
-        [named.to_string().as_str(), &other.to_string(), "TRUNKLINE_ADDRESS", "listen on one of them"]
-    {
+    for words in [
+        named.to_string().as_str(),
+        &other.to_string(),
+        "TRUNKLINE_ADDRESS",
+        "listen on one of the addresses",
+    ] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
     warnings.lines().clear();

@@ -268,7 +268,7 @@ fn a_clients_stream_that_panics_in_its_drop_is_logged_with_its_method() {
     let log = Logged::by_all();
     let pair = pair();
     assert_eq!(block_on(pair.client.upload(PanicsInDrop)), Ok(vec![]));
-    let is_logged = |line: &String| line.contains("a client sends panicked") && line.contains("Feed.upload");
+    let is_logged = |line: &String| line.contains("request stream panicked") && line.contains("Feed.upload");
     until("the log has the method", || log.lines().iter().any(is_logged).then_some(()));
 }
 

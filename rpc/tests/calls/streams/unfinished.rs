@@ -187,7 +187,7 @@ fn callers_stream_that_panics_is_an_error_at_both_ends_after_its_items() {
     assert!(status.message().starts_with("Rows.sum"), "{status}");
     assert!(status.message().ends_with(": the stream of items that the client sends panicked"), "{status}");
     assert_eq!(ends.next(), Err((ROWS, Code::Cancelled)));
-    let is_logged = |line: &String| line.contains("a client sends panicked") && line.contains("Rows.sum");
+    let is_logged = |line: &String| line.contains("request stream panicked") && line.contains("Rows.sum");
     until("the log has the method", || log.lines().iter().any(is_logged).then_some(()));
 }
 

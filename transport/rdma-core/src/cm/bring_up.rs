@@ -48,7 +48,7 @@ pub(super) fn through(id: RawId, qp: &Qp, states: &[QpState], limits: Limits) ->
 pub(super) fn to_error(qp: &Qp) {
     let change = QpModify { state: Some(QpState::Error), ..QpModify::default() };
     if let Err(error) = qp.modify(&change) {
-        tracing::debug!(%error, "moving the QP of an ended connection to ERR");
+        tracing::debug!(%error, "QP of an ended connection not moved to ERR");
     }
 }
 

@@ -161,7 +161,7 @@ impl Channel {
         let mut event = null_mut();
         // SAFETY: the channel is not destroyed, and the result is local. The descriptor does not block.
         if unsafe { rdma_get_cm_event(self.raw(), &raw mut event) } != 0 {
-            return self.nothing("an event channel");
+            return self.nothing("event channel");
         }
         let Some(event) = NonNull::new(event) else { return Taken::Nothing };
         // SAFETY: the event was returned above and is not acknowledged yet.
@@ -193,7 +193,7 @@ impl Channel {
             let other = unsafe { NonNull::new((*raw.pointer()).event).map(|event| event::copy(event)) };
             return match other {
                 Some(copied) => progress::event(table, Copied { number: listener, ..copied }),
-                None => self.nothing("a listener"),
+                None => self.nothing("listener"),
             };
         }
         let Some(new) = RawId::new(new) else { return Taken::Ignored };
@@ -215,7 +215,7 @@ impl Channel {
     fn nothing(&self, what: &str) -> Taken {
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::WouldBlock {
-            tracing::debug!(%error, "reading {what}");
+            tracing::debug!(%error, channel = what, "connection events not read");
         }
         Taken::Nothing
     }

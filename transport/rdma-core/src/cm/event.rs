@@ -8,7 +8,7 @@ use rdma_sys::rdma_cm_event_type as code;
 use rdma_sys::{rdma_ack_cm_event, rdma_cm_event, rdma_conn_param};
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use trunkline_verbs::{CmEventKind, ConnectParameters, QpNumber, RejectReason};
+use trunkline_verbs::{CmEventKind, ConnectParameters, QpNumber, RejectReason, UnreachableCause};
 
 /// Copied content of an event, which may be acknowledged since.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl Copied {
             code::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEventKind::RouteResolved,
             code::RDMA_CM_EVENT_ESTABLISHED => CmEventKind::Established,
             code::RDMA_CM_EVENT_CONNECT_ERROR => CmEventKind::ConnectError,
-            code::RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Unreachable,
+            code::RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Unreachable(UnreachableCause::NoAnswer),
             code::RDMA_CM_EVENT_REJECTED => {
                 CmEventKind::Rejected(RejectReason(u16::try_from(self.status).unwrap_or(0)))
             }

@@ -175,7 +175,7 @@ impl CmId for Id {
             if !entry.has_ack_timeout
                 && let Err(error) = set(entry, CmOption::AckTimeout(parameters.ack_timeout))
             {
-                tracing::debug!(%error, "the ACK timeout stays at the kernel's default");
+                tracing::debug!(%error, "ACK timeout not set, the kernel's default stays");
             }
             let mut conn = parameters_for_c(parameters, entry)?;
             // SAFETY: the lock is held, so the id is not destroyed; the parameters and their private data
@@ -214,7 +214,7 @@ impl CmId for Id {
         let notified =
             self.ask(Asked::Connect, |id| unsafe { rdma_notify(id, ibv_event_type::IBV_EVENT_COMM_EST) });
         if let Err(error) = notified {
-            tracing::debug!(%error, "an early packet does not establish the connection");
+            tracing::debug!(%error, "connection not established by an early packet");
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) fn request(
             Taken::Event(CmEvent { id, kind, private_data: copied.private_data })
         }
         Err(error) => {
-            tracing::debug!(%error, "rejecting a request");
+            tracing::debug!(%error, "connection request not adopted");
             // This makes the kernel reject the request.
             // SAFETY: nobody else has the new id, and its event is acknowledged, or kept by the id.
             unsafe { new.destroy() };
@@ -69,7 +69,7 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
             Some(qp) => Some(match finish(raw, &qp) {
                 Ok(()) => CmEventKind::Established,
                 Err(error) => {
-                    tracing::debug!(%error, "bringing a connection up");
+                    tracing::debug!(%error, "connection not brought up after the peer accepted");
                     bring_up::to_error(&qp);
                     entry.has_failed = true;
                     CmEventKind::ConnectError
@@ -99,7 +99,7 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
             Taken::Event(CmEvent { id: CmIdNumber(copied.number), kind, private_data: copied.private_data })
         }
         None => {
-            tracing::debug!(code = copied.code, "ignoring an event of an endpoint");
+            tracing::debug!(code = copied.code, "connection event ignored");
             Taken::Ignored
         }
     }

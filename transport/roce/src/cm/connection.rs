@@ -3,7 +3,7 @@
 use super::{ListenerId, Peer, Transport};
 use crate::wire::cm::CmMessage;
 use std::net::IpAddr;
-use trunkline_verbs::{PeerHost, QpNumber};
+use trunkline_verbs::{PeerHost, QpNumber, UnreachableCause};
 
 /// Identifies a connection; it is the comm id that the peer sees. Never 0, and not reused soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +57,9 @@ pub(super) struct Unanswered {
     /// Time until which a DREQ is repeated for a program that waits for its outcome. Otherwise the number of
     /// transmissions is limited.
     pub(super) until: Option<u64>,
+    /// Cause in a report that does not prove to be about this message. It ends the attempt when the message would be
+    /// repeated.
+    pub(super) unreachable: Option<UnreachableCause>,
 }
 
 #[derive(Debug)]

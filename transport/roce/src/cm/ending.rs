@@ -3,8 +3,7 @@
 use super::active::check_private;
 use super::config::{DOUBT_EVERY_NS, wire_time_ns};
 use super::connection::{Addresses, Connection, ConnectionState, RemoteKey};
-use super::machine::Transmit;
-use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, message};
+use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, UnreachableReport, message};
 use crate::wire::cm::{Answered, CmMessage, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
 use std::cmp::Ordering;
 use trunkline_verbs::{QpNumber, RejectReason};
@@ -144,24 +143,27 @@ impl CmMachine {
         }
     }
 
-    /// Ends a request to an address where nothing receives, as found by the device. The effect is the same as if a
-    /// CM had answered that nothing listens there. Returns false if the request has ended.
-    pub fn refuse(&mut self, request: &Transmit) -> bool {
-        match CmMessage::parse(&request.mad) {
-            CmMessage::Req(req) => {
-                let id = ConnectionId(req.local_id);
-                let is_asking =
-                    self.table.get(id).is_some_and(|connection| connection.state == ConnectionState::ReqSent);
-                if is_asking {
-                    let private = vec![0; REJ_PRIVATE_BYTES];
-                    self.report(Event::Rejected(id, RejectReason::INVALID_SERVICE_ID, private));
-                    self.remove(id);
-                }
-                is_asking
+    /// Ends our requests that a report says were not delivered: the one whose transaction it quotes at once. A report
+    /// without a transaction may be forged: requests to its address end only if they are still unanswered when they
+    /// would be repeated. Nothing but requests is affected. Returns true if there was such a request.
+    pub fn handle_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
+        let addresses = Addresses { local: report.from.to_canonical(), remote: report.to.to_canonical() };
+        let report = UnreachableReport { from: addresses.local, to: addresses.remote, ..*report };
+        let mut is_ours = self.question_unreachable(&report);
+        for id in self.table.asking(addresses) {
+            let Some(connection) = self.table.get_mut(id) else { continue };
+            if report.transaction.is_some_and(|quoted| quoted != connection.transaction) {
+                continue;
             }
-            CmMessage::SidrReq(req) => self.refuse_question(ConnectionId(req.request_id)),
-            _ => false,
+            if let Some(unanswered) = &mut connection.unanswered {
+                unanswered.unreachable = Some(report.cause);
+            }
+            if report.transaction.is_some() {
+                self.give_up(now, id);
+            }
+            is_ours = true;
         }
+        is_ours
     }
 
     pub(super) fn handle_rej(&mut self, now: u64, addresses: Addresses, rej: &Rej) {

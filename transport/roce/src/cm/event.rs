@@ -2,7 +2,7 @@
 
 use super::{ConnectionId, ListenerId, Peer};
 use std::net::SocketAddr;
-use trunkline_verbs::{QpNumber, RejectReason, SidrStatus};
+use trunkline_verbs::{QpNumber, RejectReason, SidrStatus, UnreachableCause};
 
 /// A request at a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum Event {
     /// The peer refused, or took its request back; 148 bytes of private data.
     Rejected(ConnectionId, RejectReason, Vec<u8>),
     /// No answer came: from the peer, or from our program to a request or reply.
-    Unreachable(ConnectionId),
+    Unreachable(ConnectionId, UnreachableCause),
     /// The connection ended: bring the QP to ERR.
     Disconnected {
         /// The connection.
@@ -82,7 +82,7 @@ impl Event {
             | Self::Reply(id, _)
             | Self::Established(id, _)
             | Self::Rejected(id, ..)
-            | Self::Unreachable(id)
+            | Self::Unreachable(id, _)
             | Self::ServiceRequest(id, _)
             | Self::Disconnected { id, .. }
             | Self::ServiceReply { id, .. }

@@ -10,7 +10,7 @@ use crate::wire::Mad;
 use crate::wire::cm::CmMessage;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use trunkline_verbs::{AddressOwner, PeerHost};
+use trunkline_verbs::{AddressOwner, PeerHost, UnreachableCause};
 
 /// A message to send, from QP 1 to QP 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,20 @@ pub struct Transmit {
 #[must_use]
 pub fn is_request(mad: &Mad) -> bool {
     matches!(CmMessage::parse(mad), CmMessage::Req(_) | CmMessage::SidrReq(_))
+}
+
+/// A report that a message could not be delivered, as by an ICMP error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnreachableReport {
+    /// Our address.
+    pub from: IpAddr,
+    /// The peer's address.
+    pub to: IpAddr,
+    /// Transaction id of the message, if the report quotes that much of it. Without it, anyone can have forged the
+    /// report.
+    pub transaction: Option<u64>,
+    /// The cause.
+    pub cause: UnreachableCause,
 }
 
 /// The sender of a message.
@@ -201,7 +215,8 @@ impl CmMachine {
         self.send(id, &message);
         let patience_until = now.saturating_add(self.config.patience_ns);
         if let Some(connection) = self.table.get_mut(id) {
-            connection.unanswered = Some(Unanswered { message, sent: 1, patience_until, until: None });
+            let unanswered = Unanswered { message, sent: 1, patience_until, until: None, unreachable: None };
+            connection.unanswered = Some(unanswered);
         }
         self.table.set_timer(id, Some(now.saturating_add(self.config.first_retry_ns)));
     }

@@ -58,7 +58,7 @@ pub use error::CmError;
 pub use event::{ConnectRequest, Event, ServiceRequest};
 pub use fuzz::fuzz;
 pub use listener::{Listen, ListenerId};
-pub use machine::{CmMachine, MadSource, Transmit, is_request};
+pub use machine::{CmMachine, MadSource, Transmit, UnreachableReport, is_request};
 pub use other_kinds::OtherKind;
 pub use parameters::{Accept, Answer, Ask, Connect, Peer, Transport};
 

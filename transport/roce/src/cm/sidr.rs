@@ -14,13 +14,15 @@ use super::connection::Addresses;
 use super::event::ServiceRequest;
 use super::parameters::{Answer, Ask};
 use super::questions::{Question, QuestionKey, Stage};
-use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, message};
+use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, UnreachableReport, message};
 use crate::wire::cm::{
     ADDRESS_HEADER_BYTES, AddressHeader, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_USER_BYTES, ServiceId, SidrRep,
     SidrReq,
 };
 use std::net::SocketAddr;
-use trunkline_verbs::{PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason, SidrStatus};
+use trunkline_verbs::{
+    PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason, SidrStatus, UnreachableCause,
+};
 
 /// The wait between repetitions doubles, up to this multiple of the first wait.
 const LONGEST_WAIT: u64 = 16;
@@ -114,14 +116,20 @@ impl CmMachine {
         true
     }
 
-    /// Ends a question of this side as refused. Returns false if it has ended.
-    pub(super) fn refuse_question(&mut self, id: ConnectionId) -> bool {
-        let question = self.questions.get(id);
-        let is_asking = question.is_some_and(|question| matches!(question.stage, Stage::Asked { .. }));
+    /// Ends the question of this side whose transaction a report quotes. Returns true if there is one.
+    pub(super) fn question_unreachable(&mut self, report: &UnreachableReport) -> bool {
+        // A transaction id ends with the request id.
+        let [.., a, b, c, d] = report.transaction.unwrap_or_default().to_be_bytes();
+        let id = ConnectionId(u32::from_be_bytes([a, b, c, d]));
+        let addresses = Addresses { local: report.from, remote: report.to };
+        let is_asking = self.questions.get(id).is_some_and(|question| {
+            let QuestionKey { addresses: of_question, transaction, .. } = question.key;
+            let is_asked = matches!(question.stage, Stage::Asked { .. });
+            is_asked && of_question == addresses && report.transaction == Some(transaction)
+        });
         if is_asking {
             self.questions.remove(&mut self.listeners, id);
-            let private = vec![0; SIDR_REP_PRIVATE_BYTES];
-            self.report_question(Event::ServiceRefused(id, SidrStatus::UNSUPPORTED, private));
+            self.report_question(Event::Unreachable(id, report.cause));
         }
         is_asking
     }
@@ -227,12 +235,12 @@ impl CmMachine {
             }
             Stage::Asked { .. } => {
                 self.questions.remove(&mut self.listeners, id);
-                self.report_question(Event::Unreachable(id));
+                self.report_question(Event::Unreachable(id, UnreachableCause::NoAnswer));
             }
             Stage::Undecided { .. } => {
                 // The match has just shown that the state fits.
                 let _ = self.decline(now, id, &[]);
-                self.report_question(Event::Unreachable(id));
+                self.report_question(Event::Unreachable(id, UnreachableCause::NoAnswer));
             }
             Stage::Answered(_) => self.questions.remove(&mut self.listeners, id),
         }

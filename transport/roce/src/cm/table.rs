@@ -3,7 +3,7 @@
 //! Every change of a state, of a timer or of the peer's ids goes through here, so that the
 //! indices and the counts of half-open connections always agree with the connections.
 
-use super::connection::{Connection, ConnectionId, ConnectionState, RemoteKey};
+use super::connection::{Addresses, Connection, ConnectionId, ConnectionState, RemoteKey};
 use super::listener::Listeners;
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_verbs::{PeerHost, QpNumber};
@@ -17,6 +17,8 @@ pub(super) struct Table {
     by_remote_qpn: BTreeMap<RemoteKey<QpNumber>, ConnectionId>,
     /// Connections that wait for an RTU, by QP. Data may arrive before the RTU.
     awaiting_rtu: BTreeMap<QpNumber, ConnectionId>,
+    /// Connections whose REQ is unanswered, by the addresses of both ends.
+    asking: BTreeSet<(Addresses, ConnectionId)>,
     timers: BTreeSet<(u64, ConnectionId)>,
     half_open: BTreeMap<PeerHost, usize>,
     half_open_total: usize,
@@ -68,6 +70,12 @@ impl Table {
                 )
         };
         self.connections.values().filter(is_its).map(|connection| connection.id).collect()
+    }
+
+    /// Returns the connections between two addresses whose REQ is unanswered.
+    pub(super) fn asking(&self, addresses: Addresses) -> Vec<ConnectionId> {
+        let all = (addresses, ConnectionId(0))..=(addresses, ConnectionId(u32::MAX));
+        self.asking.range(all).map(|(_, id)| *id).collect()
     }
 
     pub(super) fn awaiting_rtu(&self, qpn: QpNumber) -> Option<ConnectionId> {
@@ -151,6 +159,8 @@ impl Table {
     pub(super) fn check(&self) {
         let half_open = self.states().filter(|state| state.is_half_open()).count();
         assert_eq!((half_open, half_open), (self.half_open_total, self.half_open.values().sum()));
+        let asking = self.states().filter(|state| **state == ConnectionState::ReqSent).count();
+        assert_eq!(asking, self.asking.len());
         let timers = self.connections.values().filter(|connection| connection.timer.is_some()).count();
         assert_eq!(timers, self.timers.len());
         for connection in self.connections.values() {
@@ -191,6 +201,14 @@ impl Table {
         let Some(connection) = self.connections.get(&id) else { return };
         if let ConnectionState::ReqReceived(Some(listener)) = connection.state {
             listeners.count(listener, more);
+        }
+        if connection.state == ConnectionState::ReqSent {
+            let asking = (connection.addresses, id);
+            if more {
+                self.asking.insert(asking);
+            } else {
+                self.asking.remove(&asking);
+            }
         }
         if connection.state == ConnectionState::RepSent {
             if more {

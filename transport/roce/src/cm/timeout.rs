@@ -4,7 +4,7 @@ use super::config::{CLOSING_RETRY_NS, wire_time_ns};
 use super::connection::{Addresses, ConnectionState};
 use super::{CmDrop, CmMachine, ConnectionId, Event, message};
 use crate::wire::cm::{Answered, Mra};
-use trunkline_verbs::RejectReason;
+use trunkline_verbs::{RejectReason, UnreachableCause};
 
 impl CmMachine {
     /// Returns the time of the next call of [`Self::handle_timeout`].
@@ -25,7 +25,10 @@ impl CmMachine {
             let Some(connection) = self.table.get(id) else { continue };
             match connection.state {
                 ConnectionState::ReqSent | ConnectionState::RepSent | ConnectionState::DreqSent => {
-                    if !self.send_again(now, id) {
+                    let unanswered = connection.unanswered.as_ref();
+                    let is_unreachable =
+                        unanswered.is_some_and(|unanswered| unanswered.unreachable.is_some());
+                    if is_unreachable || !self.send_again(now, id) {
                         self.give_up(now, id);
                     }
                 }
@@ -62,23 +65,28 @@ impl CmMachine {
         true
     }
 
-    fn give_up(&mut self, now: u64, id: ConnectionId) {
-        match self.table.get(id).map(|connection| &connection.state) {
-            Some(ConnectionState::ReqSent) => {
-                // The peer may have the REQ and be about to accept it.
-                let rej = message::rej_timeout(&self.config, id);
-                self.send(id, &rej);
-                self.report(Event::Unreachable(id));
+    pub(super) fn give_up(&mut self, now: u64, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        match connection.state {
+            ConnectionState::ReqSent => {
+                let unreachable =
+                    connection.unanswered.as_ref().and_then(|unanswered| unanswered.unreachable);
+                // The peer may have the REQ and be about to accept it, unless nothing receives there.
+                if unreachable != Some(UnreachableCause::Port) {
+                    let rej = message::rej_timeout(&self.config, id);
+                    self.send(id, &rej);
+                }
+                self.report(Event::Unreachable(id, unreachable.unwrap_or(UnreachableCause::NoAnswer)));
                 self.remove(id);
             }
-            Some(ConnectionState::RepSent) => {
+            ConnectionState::RepSent => {
                 // The peer may be connected, with only its RTU lost, so it is sent a DREQ as for any
                 // other connection.
-                self.report(Event::Unreachable(id));
+                self.report(Event::Unreachable(id, UnreachableCause::NoAnswer));
                 self.mark_released(id);
                 self.start_dreq(now, id);
             }
-            Some(ConnectionState::DreqSent) => self.finish(now, id, false),
+            ConnectionState::DreqSent => self.finish(now, id, false),
             _ => {}
         }
     }
@@ -87,7 +95,7 @@ impl CmMachine {
     fn expire(&mut self, now: u64, id: ConnectionId) {
         let reason = RejectReason::TIMEOUT;
         if self.table.get(id).is_some_and(|connection| !connection.is_released) {
-            self.report(Event::Unreachable(id));
+            self.report(Event::Unreachable(id, UnreachableCause::NoAnswer));
             // The states that expire are those that `reject` is for.
             let _ = self.reject(now, id, reason, &[]);
         }
@@ -117,7 +125,7 @@ impl CmMachine {
             return;
         };
         // The peer is alive: it gets the time that it asks for, and then the full number of transmissions.
-        unanswered.sent = 0;
+        (unanswered.sent, unanswered.unreachable) = (0, None);
         let asked = wire_time_ns(mra.service_timeout).saturating_add(first_retry_ns);
         let until = now.saturating_add(asked).min(unanswered.patience_until);
         self.table.set_timer(id, Some(until));

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Bth, Deth, Opcode, Operation, Packet, Service};
+use super::{BTH_LENGTH, Bth, Deth, Opcode, Operation, Packet, Service};
 use trunkline_verbs::{PKEY_DEFAULT, Psn, QpNumber};
 
 /// Length of a MAD in bytes.
@@ -94,6 +94,35 @@ impl MadHeader {
             && self.class == Self::CLASS_CM
             && self.class_version == Self::CLASS_VERSION_CM
             && self.method == Self::METHOD_SEND
+    }
+}
+
+/// The packet that the beginning of a datagram belongs to, as an ICMP error quotes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotedPacket {
+    /// Not for QP 1.
+    Other,
+    /// A MAD, or too little is quoted to tell.
+    Mad {
+        /// Transaction id, if the quote reaches that far.
+        transaction: Option<u64>,
+    },
+}
+
+impl QuotedPacket {
+    /// Length of the quote that tells all, in bytes.
+    pub const BYTES: usize = Self::TRANSACTION + 8;
+    /// After BTH, DETH, and the first 8 bytes of the MAD.
+    const TRANSACTION: usize = BTH_LENGTH + 8 + 8;
+
+    /// Parses the beginning of a datagram.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        if Bth::parse(bytes).is_ok_and(|bth| bth.destination != QP1) {
+            return Self::Other;
+        }
+        let transaction = bytes.get(Self::TRANSACTION..).and_then(<[u8]>::first_chunk);
+        Self::Mad { transaction: transaction.copied().map(u64::from_be_bytes) }
     }
 }
 

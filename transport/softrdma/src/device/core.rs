@@ -137,7 +137,7 @@ impl Core {
         // A fork loses only threads, and they create the objects that they sleep on themselves.
         match Background::start(&self.parts, of, None) {
             Ok(started) => backgrounds.push(started),
-            Err(error) => tracing::error!(%error, "a shard's background thread cannot start again"),
+            Err(error) => tracing::error!(%error, "background thread of a shard not restarted"),
         }
     }
 

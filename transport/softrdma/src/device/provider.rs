@@ -42,8 +42,8 @@ impl Provider for SoftProvider {
             return Err(VerbsError::NoDevice);
         }
         let options = SoftOptions::from_env()?;
-        let device =
-            SoftDevice::open(options).inspect_err(|error| tracing::error!(%error, "cannot open {name}"))?;
+        let device = SoftDevice::open(options)
+            .inspect_err(|error| tracing::error!(device = name, %error, "software device not opened"))?;
         Ok(device)
     }
 }

@@ -97,7 +97,10 @@ impl Recorder {
             Err(error) => {
                 self.lost += 1;
                 if !self.has_ended.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, "the capture file could not be written; no more datagrams are recorded");
+                    tracing::warn!(
+                        %error,
+                        "capture file could not be written, no more datagrams are recorded"
+                    );
                 }
             }
         }

@@ -41,11 +41,13 @@ pub use faults::{FaultPlan, FaultPlanError};
 pub use in_process::{Hub, InProcessLink};
 pub(crate) use port_owner::UdpSockets;
 pub use port_owner::{Owner, PortOwner, RuntimeDirectory};
+pub use sockets::IcmpError;
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
 pub(crate) use stopped_holders::StoppedHolders;
 pub use tap::LinkObserver;
 pub(crate) use tap::Tap;
 pub(crate) use udp::UdpLink;
+pub use udp::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 
 pub use trunkline_roce::wire::ROCE_PORT;
 
@@ -129,6 +131,11 @@ pub trait Link: Send + Debug {
         self.receive(batch)
     }
 
+    /// Takes the next report on a datagram that was not delivered. At most a few wait, until the next `receive`.
+    fn next_icmp_error(&mut self) -> Option<IcmpError> {
+        None
+    }
+
     /// Prepares the link for its owner to sleep on [`Link::fds`]: a datagram that arrives from now on makes
     /// one of them readable. Returns true if datagrams are already waiting; the owner must not sleep then.
     /// The next `receive` disarms the link.
@@ -140,7 +147,7 @@ pub trait Link: Send + Debug {
         false
     }
 
-    /// Returns true if the link itself holds no datagram that was taken off a descriptor.
+    /// Returns true if the link itself holds no datagram or report that was taken off a descriptor.
     fn is_drained(&self) -> bool {
         true
     }

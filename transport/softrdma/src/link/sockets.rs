@@ -9,6 +9,8 @@ use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use trunkline_roce::wire::QuotedPacket;
+use trunkline_verbs::UnreachableCause;
 
 /// Result of one [`DatagramSocket::receive`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -17,6 +19,19 @@ pub(crate) struct Received {
     pub(crate) too_long: usize,
     /// True if the socket may hold more.
     pub(crate) may_have_more: bool,
+}
+
+/// A report by the network that a datagram was not delivered. Anyone can forge one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IcmpError {
+    /// Source of the datagram.
+    pub source: SocketAddr,
+    /// Destination of the datagram.
+    pub destination: SocketAddr,
+    /// The packet in the datagram, as far as the report quotes it.
+    pub packet: QuotedPacket,
+    /// The cause.
+    pub cause: UnreachableCause,
 }
 
 /// Creates sockets.
@@ -52,8 +67,16 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// [`io::ErrorKind::WouldBlock`] if no datagram is waiting, and other errors of the system.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received>;
 
+    /// Reads a bounded number of reports on datagrams that were not delivered, and appends those that name a cause.
+    /// Returns the number of reports. Call it after an error of `send` or `receive`, which may come from such a report
+    /// instead of the call, and before sleeping if [`DatagramSocket::is_readable`] returns true.
+    fn read_icmp_errors(&mut self, into: &mut Vec<IcmpError>) -> usize {
+        let _ = into;
+        0
+    }
+
     /// Returns true if [`DatagramSocket::receive`] would return something other than
-    /// [`io::ErrorKind::WouldBlock`].
+    /// [`io::ErrorKind::WouldBlock`], or if reports on datagrams that were not delivered wait.
     fn is_readable(&self) -> bool;
 
     /// Returns the descriptor that becomes readable when a datagram arrives; `None` for simulated sockets.

@@ -59,8 +59,8 @@ impl StoppedHolders {
             if !holds {
                 tracing::info!(
                     pid,
-                    "a stopped process no longer keeps new clients from this one: it has ended, or this process no \
-                     longer listens at its addresses"
+                    cause = "it has ended, or this process no longer listens at its addresses",
+                    "stopped process no longer keeps new clients from this one"
                 );
             }
             holds
@@ -75,8 +75,9 @@ impl StoppedHolders {
                 tracing::warn!(
                     pid,
                     ?addresses,
-                    "new clients and packets to UDP port 4791 do not reach this process, because the process that has \
-                     the port is stopped: continue (SIGCONT) or end that process"
+                    cause = "the process that has UDP port 4791 is stopped",
+                    remedy = "continue (SIGCONT) or end that process",
+                    "new clients do not reach this process"
                 );
             }
             (Some((pid, false)), true) => {
@@ -84,7 +85,8 @@ impl StoppedHolders {
                 tracing::info!(
                     pid,
                     ?addresses,
-                    "the process that has UDP port 4791 runs again, and new clients reach this process"
+                    cause = "the process that has UDP port 4791 runs again",
+                    "new clients reach this process again"
                 );
             }
             _ => {}

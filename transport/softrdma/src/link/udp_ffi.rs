@@ -14,13 +14,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub(super) const BATCH: usize = 32;
 
 /// Configures a socket to build the IP header that the ICRC covers (contract rocev2 5.1), and to accept
-/// datagrams without a UDP checksum over IPv6 (contract rocev2 5.6).
+/// datagrams without a UDP checksum over IPv6 (contract rocev2 5.6). Requests reports on datagrams that were not
+/// delivered.
 pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Result<()> {
     if is_v4 {
-        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)
     } else {
         set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
-        set_option(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)
+        set_option(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)
     }
 }
 
@@ -238,7 +241,7 @@ pub(super) fn receive(
     Ok(Received { too_long, may_have_more: taken == BATCH })
 }
 
-/// Returns true if a read from any of the sockets would return something at once.
+/// Returns true if a read from any of the sockets, or from its error queue, would return something at once.
 pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
     sockets.into_iter().any(|socket| {
         let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };

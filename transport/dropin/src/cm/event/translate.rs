@@ -15,6 +15,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use trunkline_verbs::{
     CmEvent, CmEventKind, CmId, ConnectParameters, Device, QpState, RejectReason, SidrStatus,
+    UnreachableCause,
 };
 
 /// Converts an endpoint's event to the program's; `None` if the program gets none.
@@ -40,6 +41,16 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     if facts.awaits_accept {
         return None;
     }
+    // As the connection manager of a host with an RDMA device says that no program listens there.
+    let kind = match kind {
+        CmEventKind::Unreachable(UnreachableCause::Port) if id.get(PORT_SPACE) == RDMA_PS_UDP => {
+            CmEventKind::ServiceRefused(SidrStatus::UNSUPPORTED)
+        }
+        CmEventKind::Unreachable(UnreachableCause::Port) => {
+            CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID)
+        }
+        kind => kind,
+    };
     match kind {
         CmEventKind::AddressResolved => {
             drop(facts);
@@ -81,7 +92,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
         }
         _ if facts.has_failed && !matches!(kind, CmEventKind::TimewaitExit) => None,
         CmEventKind::ConnectError => Some(EventContent::failed(RDMA_CM_EVENT_CONNECT_ERROR, libc::EIO)),
-        CmEventKind::Unreachable => Some(EventContent::failed(RDMA_CM_EVENT_UNREACHABLE, libc::ETIMEDOUT)),
+        CmEventKind::Unreachable(_) => Some(EventContent::failed(RDMA_CM_EVENT_UNREACHABLE, libc::ETIMEDOUT)),
         CmEventKind::Rejected(RejectReason(reason)) => {
             drop(facts);
             let _no_qp = qp::to_error(id);

@@ -10,6 +10,7 @@ mod network;
 mod nonsense;
 mod random;
 mod sidr;
+mod unreachable;
 
 use super::*;
 use network::{A, B, Network, connect_to, milliseconds};

@@ -207,14 +207,16 @@ impl Addresses {
     fn warn_unopened(&self, own: IpAddr, error: VerbsError) {
         let is_taken = self.asks_host && matches!(error, VerbsError::AddressInUse(_));
         match is_taken.then(|| PortOwner::find(own)).flatten() {
-            Some(owner) => tracing::warn!(
-                %own,
-                %owner,
-                "nobody is reached at this address of a wildcard listener, because another program has UDP port \
-                 4791 there: {}",
-                owner.remedy(false)
-            ),
-            None => tracing::warn!(%own, %error, "a wildcard listener goes without an address"),
+            Some(owner) => {
+                tracing::warn!(
+                    address = %own,
+                    cause = "another program has UDP port 4791 there",
+                    %owner,
+                    remedy = owner.remedy(false),
+                    "listener address not served"
+                )
+            }
+            None => tracing::warn!(address = %own, %error, "listener goes without an address"),
         }
     }
 
@@ -278,6 +280,11 @@ impl Addresses {
         let Self { host, asks_host, of_this_host, .. } = self;
         let is_here = |address| of_this_host.has(address, now);
         host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, *asks_host, address, is_here))
+    }
+
+    /// Returns true if a living member has a port at the address. It takes port 4791 there over when its holder dies.
+    pub(super) fn has_member(&self, address: IpAddr) -> bool {
+        self.host.as_ref().is_some_and(|host| host.is_address_of_the_living(address))
     }
 
     /// Returns true if nothing receives at an address of this host: no living member has a port there, and no

@@ -9,8 +9,10 @@ use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
 use crate::device::shards::reach::Reach;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transmit, Transport, is_request};
-use trunkline_verbs::{CmEventKind, CmIdNumber, ConnectParameters, RejectReason, Time};
+use trunkline_roce::cm::{
+    ConnectionId, Event, ListenerId, OtherKind, Peer, Transmit, Transport, UnreachableReport, is_request,
+};
+use trunkline_verbs::{CmEventKind, CmIdNumber, ConnectParameters, RejectReason, Time, UnreachableCause};
 
 /// A peer's request to a listener.
 #[derive(Debug)]
@@ -43,8 +45,8 @@ impl Control {
                 %peer,
                 ?asked,
                 ?listening,
-                "a peer is refused: it asks for another kind of connection than what listens here takes; both \
-                 sides need the same"
+                remedy = "use the same kind of connection on both sides",
+                "connection request of another kind refused"
             );
         }
     }
@@ -56,9 +58,13 @@ impl Control {
         while let Some(transmit) = self.connections.machine().poll_transmit() {
             if is_request(&transmit.mad)
                 && self.is_abandoned(shards, &transmit, now)
-                && self.connections.machine().refuse(&transmit)
+                && self.connections.machine().handle_unreachable(now.0, &not_sent(&transmit))
             {
-                tracing::debug!(peer = %transmit.to, "a request is refused: no process of this host receives at the address");
+                tracing::debug!(
+                    peer = %transmit.to,
+                    cause = "no process of this host receives at the address",
+                    "connection request not sent"
+                );
                 refused = true;
                 continue;
             }
@@ -80,7 +86,12 @@ impl Control {
                 // Both ends of a connection use one path MTU: the smaller of what their interfaces carry.
                 let mtu = shards.first().link().mtu_of(request.local.ip());
                 if mtu < request.peer.mtu {
-                    tracing::debug!(peer = %request.remote, asked = ?request.peer.mtu, ?mtu, "a smaller path MTU is proposed");
+                    tracing::debug!(
+                        peer = %request.remote,
+                        asked = ?request.peer.mtu,
+                        ?mtu,
+                        "smaller path MTU proposed"
+                    );
                     // The event shows that the request waits for an answer.
                     let _refused = self.connections.machine().refuse_mtu(connection, mtu);
                     return;
@@ -119,9 +130,9 @@ impl Control {
                 self.connections.end(id, connection);
                 self.connections.push_event(id, CmEventKind::ServiceRefused(status), private);
             }
-            Event::Unreachable(_) if self.connections.is_service(id) => {
+            Event::Unreachable(_, cause) if self.connections.is_service(id) => {
                 self.connections.end(id, connection);
-                self.connections.push_event(id, CmEventKind::Unreachable, Vec::new());
+                self.connections.push_event(id, CmEventKind::Unreachable(cause), Vec::new());
             }
             Event::Reply(_, peer) => self.connect_reply(shards, id, connection, peer, now),
             Event::Established(_, private) => {
@@ -138,9 +149,9 @@ impl Control {
                 self.end_connection(shards, id, connection);
                 self.connections.push_event(id, CmEventKind::Rejected(reason), private);
             }
-            Event::Unreachable(_) => {
+            Event::Unreachable(_, cause) => {
                 self.end_connection(shards, id, connection);
-                self.connections.push_event(id, CmEventKind::Unreachable, Vec::new());
+                self.connections.push_event(id, CmEventKind::Unreachable(cause), Vec::new());
             }
             Event::Disconnected { is_answered, .. } => {
                 self.fail_attached(shards, id);
@@ -174,7 +185,7 @@ impl Control {
         };
         let ready = self.bring_up(shards, id, qp, peer.responder_resources, peer.initiator_depth);
         if let Err(error) = ready {
-            tracing::warn!(?id, %error, "the QP of a connection cannot be brought up");
+            tracing::warn!(?id, %error, "QP of a connection not brought up");
             let _ended =
                 self.connections.machine().reject(now.0, connection, RejectReason::NO_RESOURCES, &[]);
             self.fail_attached(shards, id);
@@ -226,6 +237,12 @@ impl Connections {
         }
         self.insert(endpoint);
     }
+}
+
+/// Returns the report that nothing receives a request of this host.
+fn not_sent(request: &Transmit) -> UnreachableReport {
+    let transaction = Some(request.mad.header.transaction);
+    UnreachableReport { from: request.from, to: request.to, transaction, cause: UnreachableCause::Port }
 }
 
 /// Returns a peer's request or answer as the program sees it.

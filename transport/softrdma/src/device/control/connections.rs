@@ -231,7 +231,12 @@ impl Connections {
         let Some(endpoint) = self.get(id) else { return };
         let kind = PendingCmEventKind::Other(kind);
         if endpoint.channel.push(PendingCmEvent { id, kind, private_data }).is_err() {
-            tracing::warn!(?id, "a connection channel is full, an event is lost");
+            tracing::warn!(
+                ?id,
+                cause = "its channel is full",
+                remedy = "take events from the channel sooner",
+                "connection event lost"
+            );
         }
     }
 

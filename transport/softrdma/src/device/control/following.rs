@@ -105,7 +105,7 @@ impl Control {
         let addresses = self.qps.addresses();
         let mut is_behind = false;
         if has_changed && let Err(error) = addresses.refresh() {
-            tracing::debug!(%error, "the addresses of the host cannot be read");
+            tracing::debug!(%error, "host addresses not read");
             self.following.is_new = true;
         }
         for (address, is_family_only) in wildcards {

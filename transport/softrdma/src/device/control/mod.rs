@@ -51,8 +51,8 @@ use following::Following;
 use removal::Removal;
 use requests::{Received, Requests};
 use std::sync::Arc;
-use trunkline_roce::cm::{MadSource, is_request};
-use trunkline_verbs::{AddressOwner, Counter, Time};
+use trunkline_roce::cm::{MadSource, UnreachableReport, is_request};
+use trunkline_verbs::{AddressOwner, Counter, Time, UnreachableCause};
 
 /// Parts from which control is created.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Control {
             match message {
                 // The link itself handles the loss of a process that held port 4791.
                 MemberMessage::Lost(member) => {
-                    tracing::debug!(?member, "the connection with a member ended");
+                    tracing::debug!(?member, "connection with a member ended");
                     shards.each(|shard| shard.member_gone(member, now));
                     self.qps.member_gone(member, now);
                 }
@@ -171,6 +171,7 @@ impl Control {
                         self.handle_mad(&received, AddressOwner::OtherHost, now);
                     }
                 }
+                ControlEvent::Unreachable(report) => self.handle_unreachable(&report, now),
                 ControlEvent::FirstPacket(qp) => self.connections.machine().communication_established(qp),
                 ControlEvent::OwnMessage { me, kind, bytes, area } => {
                     shards.handle_memory_message(me, (kind, &bytes), area);
@@ -185,6 +186,15 @@ impl Control {
             // Only a request asks the host, which takes system calls.
             let owner = self.qps.addresses().owner_of(request.from.ip().to_canonical(), now);
             self.handle_mad(&request, owner, now);
+        }
+    }
+
+    fn handle_unreachable(&mut self, report: &UnreachableReport, now: Time) {
+        let is_being_taken_over =
+            report.cause == UnreachableCause::Port && self.qps.addresses().has_member(report.to);
+        if !is_being_taken_over && self.connections.machine().handle_unreachable(now.0, report) {
+            let UnreachableReport { from, to, transaction, cause } = report;
+            tracing::debug!(%from, peer = %to, ?cause, is_proven = transaction.is_some(), "connection request not delivered");
         }
     }
 

@@ -91,7 +91,9 @@ impl Control {
             if channel.push(PendingCmEvent { id, kind, private_data: Vec::new() }).is_err() {
                 tracing::warn!(
                     ?id,
-                    "a connection channel is full, the removal of the device is not reported"
+                    cause = "its channel is full",
+                    remedy = "take events from the channel sooner",
+                    "device removal not reported to a connection"
                 );
             }
         }

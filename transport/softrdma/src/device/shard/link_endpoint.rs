@@ -5,7 +5,7 @@
 
 use super::no_link::NoLink;
 use super::qp::route::Route;
-use crate::link::{Judge, ReceiveBatch, SendBatch, Tap};
+use crate::link::{IcmpError, Judge, ReceiveBatch, SendBatch, Tap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use trunkline_roce::engine::Transmit;
@@ -154,6 +154,11 @@ impl LinkEndpoint {
         }
         let more = count >= batch.capacity();
         Some((batch, more))
+    }
+
+    /// Takes the next report on a packet that was not delivered.
+    pub(super) fn next_icmp_error(&mut self) -> Option<IcmpError> {
+        self.tap.wire.link.next_icmp_error()
     }
 
     /// Takes back the buffer of a handled batch.

@@ -9,6 +9,7 @@ use crate::host::{AreaHandle, MemberId, Members, Undelivered};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use trunkline_roce::cm::UnreachableReport;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::QpNumber;
 
@@ -35,6 +36,8 @@ pub(in crate::device) enum ControlEvent {
         /// The management datagram.
         mad: Box<Mad>,
     },
+    /// A management datagram that was not delivered.
+    Unreachable(UnreachableReport),
     /// The first packet at a QP whose connection awaits its RTU. It replaces an RTU that was lost or
     /// overtaken (contract rocev2 12.4).
     FirstPacket(QpNumber),

@@ -9,11 +9,12 @@ use super::outbox::ControlEvent;
 use super::peers::Checker;
 use super::qp::Qp;
 use super::qp::route::Heard;
-use crate::link::{Datagram, Origin, Verdict};
+use crate::link::{Datagram, IcmpError, Origin, Verdict};
 use trunkline_machine::mutant;
+use trunkline_roce::cm;
 use trunkline_roce::engine::{Handled, Response, is_request};
 use trunkline_roce::wire::cm::CmMessage;
-use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Operation, Packet, QP1};
+use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Operation, Packet, QP1, QuotedPacket, ROCE_PORT};
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
@@ -29,7 +30,23 @@ impl Shard {
             self.handle(&datagram, origin, false, now);
         }
         self.link.recycle(batch);
+        while let Some(error) = self.link.next_icmp_error() {
+            self.handle_icmp_error(&error);
+        }
         more
+    }
+
+    /// Passes the report that a packet for QP 1 was not delivered to control. A report on any other packet proves
+    /// nothing about a connection, whose retries end it if the peer is gone.
+    #[cold]
+    fn handle_icmp_error(&mut self, error: &IcmpError) {
+        let (from, to, cause) = (error.source.ip(), error.destination.ip(), error.cause);
+        if let QuotedPacket::Mad { transaction } = error.packet
+            && error.destination.port() == ROCE_PORT
+        {
+            let report = cm::UnreachableReport { from, to, transaction, cause };
+            self.resources.control_events.push(ControlEvent::Unreachable(report));
+        }
     }
 
     /// Handles the packets that other shards handed over.

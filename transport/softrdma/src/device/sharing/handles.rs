@@ -81,7 +81,7 @@ impl Sharing {
     ) -> Result<Option<Box<dyn SharedTgt>>, VerbsError> {
         let Some(id) = domain.shared() else { return Ok(None) };
         let entered = self.targets.create(number, id);
-        let record = entered.inspect_err(|error| tracing::warn!(%error, "a TGT cannot be shared"))?;
+        let record = entered.inspect_err(|error| tracing::warn!(qp = number, %error, "TGT not shared"))?;
         self.handles.open(number, record, domain);
         Ok(Some(Box::new(Executor::new(Arc::clone(&self.targets), record))))
     }
@@ -112,7 +112,7 @@ impl Sharing {
                 }
                 shard.remove_qp(number);
             }
-            Err(error) => tracing::error!(%error, "a handle on a shared TGT could not be closed"),
+            Err(error) => tracing::error!(qp = number, %error, "handle on a shared TGT not closed"),
         }
         true
     }

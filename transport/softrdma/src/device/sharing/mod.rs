@@ -116,7 +116,12 @@ impl Sharing {
         let message = if KINDS.contains(&kind) { Message::read(kind, bytes) } else { None };
         let Some(message) = message else {
             self.counters.unknown_messages += 1;
-            tracing::debug!(?from, kind, length = bytes.len(), "a message of no known kind or form");
+            tracing::debug!(
+                member = ?from,
+                kind,
+                bytes = bytes.len(),
+                "member message of unknown kind or form dropped"
+            );
             return None;
         };
         match message {

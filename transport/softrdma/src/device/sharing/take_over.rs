@@ -87,7 +87,7 @@ impl Takeovers {
         }
         self.pending.retain(|pending| !dead.contains(&pending.member) && !alive.contains(&pending.member));
         for member in &alive {
-            tracing::debug!(?member, "the connection with a member ended, but it lives");
+            tracing::debug!(?member, "member alive after its connection ended");
             self.watch_again = Some(now);
         }
         let watches = self.watch_again.is_some_and(|again| again <= now);
@@ -122,7 +122,7 @@ impl Sharing {
             match self.targets.sweep(record) {
                 Ok(Left::Others) => {}
                 Ok(Left::Nobody(_)) => shard.remove_qp(number),
-                Err(error) => tracing::error!(%error, "handles of a dead process could not be dropped"),
+                Err(error) => tracing::error!(qp = number, %error, "handles of a dead process not dropped"),
             }
         }
     }
@@ -163,7 +163,7 @@ impl Sharing {
         let (reception, last) = self.receptions.take(number);
         let executor = Executor::heir(Arc::clone(&self.targets), record, last);
         let route = open_route(shard, gids, &mut attributes, source).unwrap_or_else(|error| {
-            tracing::error!(%error, number, "a TGT was taken over, but not its address");
+            tracing::error!(qp = number, %error, "address of a shared TGT not taken over");
             is_whole = false;
             None
         });
@@ -176,7 +176,7 @@ impl Sharing {
         if let (Some(_), Some(executor)) = (owner, executor_of(shard, number)) {
             executor.set_message_at(owner);
         }
-        tracing::info!(number, ?dead, "took over a TGT");
+        tracing::info!(qp = number, member = ?dead, "TGT taken over from a dead process");
         self.counters.taken_over += 1;
         shard.publish(number);
         shard.qps().mark_ready(number);

@@ -62,9 +62,10 @@ impl GidTable {
             // One log line, since a host may have thousands.
             tracing::warn!(
                 %address,
-                count,
-                "the device goes without some addresses, of which this is the first, since it has {MAX_OF_HOST} others; \
-                 name those that it is to have in TRUNKLINE_ADDRESS"
+                omitted = count,
+                limit = MAX_OF_HOST,
+                remedy = "name the addresses to use in TRUNKLINE_ADDRESS",
+                "host has more addresses than the device uses"
             );
         }
         Ok(())

@@ -146,11 +146,12 @@ impl FolderLock {
         let name = format!("{REPLACED}{}", file.metadata()?.ino());
         match renameat2(self.directory(), NAME, self.directory(), &*name, RenameFlags::RENAME_NOREPLACE) {
             Ok(()) => {
-                let process = u32::from_le_bytes([holder[0], holder[1], holder[2], holder[3]]);
+                let pid = u32::from_le_bytes([holder[0], holder[1], holder[2], holder[3]]);
                 tracing::warn!(
-                    process,
-                    "the process has kept the lock of this host's processes too long, and is probably stopped; the others \
-                     continue with a new lock"
+                    pid,
+                    cause = "the process kept it too long, and is probably stopped",
+                    remedy = "continue (SIGCONT) or end the process",
+                    "host lock taken from a process"
                 );
                 Ok(())
             }

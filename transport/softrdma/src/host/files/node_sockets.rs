@@ -95,7 +95,7 @@ impl NodeSocket {
             let _less = socket.set_send_buffer_size(4 * MAX_NODE_BYTES);
             let bytes = &text.as_bytes()[..text.len().min(MAX_NODE_BYTES)];
             if let Err(error) = send(&socket, &[IoSlice::new(bytes)]) {
-                tracing::debug!(%error, "a description of this node was not sent");
+                tracing::debug!(%error, "node description not sent");
             }
         }
         answered
@@ -204,7 +204,7 @@ fn connect(folder: &Folder, path: &Path, name: &str) -> Option<(FoundNode, Optio
         // Too many other processes are asking the node.
         Err(error) if error.kind() == ErrorKind::WouldBlock => Some((found(None), None)),
         Err(error) => {
-            tracing::debug!(%error, name, "a node cannot be asked");
+            tracing::debug!(%error, name, "node description not read");
             None
         }
     }

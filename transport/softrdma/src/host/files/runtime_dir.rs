@@ -76,16 +76,23 @@ pub(in crate::host) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf,
 /// # Errors
 /// [`HostError::Absent`] if the directory does not exist.
 pub(in crate::host) fn existing_folder(named: Option<&Path>) -> Result<Option<PathBuf>, HostError> {
-    let path = match Root::choose(named) {
-        Root::Set { path, .. } if is_private_directory(&path)? => path,
-        Root::Set { path, origin } => return Err(HostError::Absent { path, origin }),
+    let folder = runtime_directory(named)?.join(FolderName::of_this_thread().to_string());
+    Ok(is_private_directory(&folder)?.then_some(folder))
+}
+
+/// Returns the runtime directory (`None`: the environment's). Creates nothing.
+///
+/// # Errors
+/// [`HostError::Absent`] if it does not exist, and others if it cannot serve.
+pub fn runtime_directory(named: Option<&Path>) -> Result<PathBuf, HostError> {
+    match Root::choose(named) {
+        Root::Set { path, .. } if is_private_directory(&path)? => Ok(path),
+        Root::Set { path, origin } => Err(HostError::Absent { path, origin }),
         Root::Default(directory) => directory.existing()?.ok_or_else(|| HostError::Absent {
             path: directory.plain_path(),
             origin: "it is the default, and TRUNKLINE_RUNTIME_DIR sets another",
-        })?,
-    };
-    let folder = path.join(FolderName::of_this_thread().to_string());
-    Ok(is_private_directory(&folder)?.then_some(folder))
+        }),
+    }
 }
 
 /// The choice of the runtime directory.

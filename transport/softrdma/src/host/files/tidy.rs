@@ -67,7 +67,7 @@ fn remove_if_unused(folder: &Path) -> bool {
         Ok(()) => remove(&renamed),
         // A folder of that name is left from a remover that died, and is removed first.
         Err(error) => {
-            tracing::debug!(%error, ?folder, "an unused folder cannot be renamed");
+            tracing::debug!(%error, path = %folder.display(), "unused folder not renamed");
             remove(&renamed);
         }
     }
@@ -79,7 +79,7 @@ fn remove(folder: &Path) {
         Ok(()) => {}
         // Another process is removing it, too.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => tracing::debug!(%error, ?folder, "an unused folder cannot be removed"),
+        Err(error) => tracing::debug!(%error, path = %folder.display(), "unused folder not removed"),
     }
 }
 

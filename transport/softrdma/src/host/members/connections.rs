@@ -346,8 +346,8 @@ impl Connections {
             self.is_cut_off = true;
             tracing::warn!(
                 %error,
-                "this process cannot connect to another process of this host: if it has changed its user or its root \
-                 directory, have it open the device afterwards"
+                remedy = "have a process that changes its user or root directory open the device afterwards",
+                "other processes of this host not reached"
             );
         }
         made.ok_or(Undelivered::Gone)
@@ -380,8 +380,8 @@ impl Connections {
         if self.shortage == Shortage::None {
             tracing::warn!(
                 %error,
-                "connections with other processes of this host wait: raise the limit on open files (ulimit -n) or \
-                 on memory, or end what uses them up"
+                remedy = "raise the limit on open files (ulimit -n) or on memory, or end what uses them up",
+                "connections with other processes of this host wait"
             );
         }
         if self.shortage != Shortage::Now {
@@ -394,7 +394,7 @@ impl Connections {
     fn recovered(&mut self) {
         if self.shortage == Shortage::Before {
             self.set(Shortage::None);
-            tracing::info!("connections with other processes of this host are made again");
+            tracing::info!("connections with other processes of this host made again");
         }
     }
 

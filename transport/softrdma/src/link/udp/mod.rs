@@ -9,10 +9,12 @@
 //! | `ports` | the bound ports, the holder of port 4791, and the take-over when it dies |
 //! | `transfer` | sending and receiving, and the errors of both |
 //! | `system` | the operating system's sockets |
+//! | `icmp` | ICMP errors, as the kernel reports them |
 //!
 //! Sockets are created through the interface in `link::sockets`, so that a simulation can replace them.
 #![forbid(unsafe_code)]
 
+mod icmp;
 mod ports;
 mod system;
 #[cfg(test)]
@@ -21,7 +23,7 @@ mod transfer;
 
 use super::relay::Relay;
 use super::sockets::Sockets;
-use super::{Judge, Link, LinkError, ReceiveBatch, SendBatch};
+use super::{IcmpError, Judge, Link, LinkError, ReceiveBatch, SendBatch};
 use crate::host::{MemberPorts, Members, Targets};
 use ports::Ports;
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +31,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use system::SystemSockets;
+pub use system::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 use trunkline_verbs::{Counter, Time};
 
 /// Delay after which connections that lacked descriptors or memory are attempted again.
@@ -122,6 +125,7 @@ impl UdpLink {
     /// Receives a batch, and has the datagrams judged if there is a judge.
     fn receive_with(&mut self, batch: &mut ReceiveBatch, judge: Option<&mut dyn Judge>) -> usize {
         batch.clear();
+        self.losses.begin_receive();
         let time = judge.as_ref().map(|judge| judge.now());
         let now = time.unwrap_or_default();
         if let Some(sources) = &mut self.sources {
@@ -200,10 +204,21 @@ impl Link for UdpLink {
         self.receive_with(batch, Some(judge))
     }
 
+    fn next_icmp_error(&mut self) -> Option<IcmpError> {
+        self.losses.next_icmp_error()
+    }
+
     fn arm(&mut self) -> bool {
         // Called first, so that the next `receive` polls the members even if datagrams wait here.
-        let members = self.relay.as_mut().is_some_and(Relay::is_readable);
-        members || self.ports.all().iter().any(|bound| bound.socket.is_readable())
+        let mut is_waiting = self.relay.as_mut().is_some_and(Relay::is_readable);
+        for bound in self.ports.all_mut() {
+            if bound.socket.is_readable() {
+                is_waiting = true;
+                // A report makes a socket readable until it is read.
+                self.losses.read_icmp_errors(&mut *bound.socket);
+            }
+        }
+        is_waiting || self.losses.has_icmp_errors()
     }
 
     fn stays_armed(&self) -> bool {
@@ -211,7 +226,7 @@ impl Link for UdpLink {
     }
 
     fn is_drained(&self) -> bool {
-        self.relay.as_ref().is_none_or(Relay::is_drained)
+        self.relay.as_ref().is_none_or(Relay::is_drained) && !self.losses.has_icmp_errors()
     }
 
     fn has_arrivals(&self) -> bool {

@@ -190,7 +190,7 @@ impl Ports {
         let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
         if !self.take_over() {
             if wait == LAST_WAIT {
-                tracing::debug!("UDP port 4791 is still bound, but not by a living member");
+                tracing::debug!("UDP port 4791 still bound, but not by a living member");
             }
             self.attempt = Some(Attempt { at: now + wait, wait: (wait * 2).min(LAST_WAIT) });
         }
@@ -208,7 +208,7 @@ impl Ports {
                     self.bound.push(Bound { address, socket });
                     self.changes += 1;
                     self.taken_over += 1;
-                    tracing::debug!(%address, "took over UDP port 4791");
+                    tracing::debug!(%address, "UDP port 4791 taken over");
                 }
                 Err((LinkError::AddressInUse { .. }, PortHolder::Alive(holder))) => {
                     is_settled &= self.members.as_ref().is_some_and(|members| members.watch(holder));
@@ -217,7 +217,11 @@ impl Ports {
                 Err((error, _)) => {
                     // Each attempt may fail the same way, so only the first failure is logged.
                     if !std::mem::replace(&mut self.has_warned, true) {
-                        tracing::warn!(%address, %error, "UDP port 4791 cannot be taken over; it is attempted again");
+                        tracing::warn!(
+                            %address,
+                            %error,
+                            "UDP port 4791 not taken over, it is attempted again"
+                        );
                     }
                     is_settled = false;
                 }

@@ -5,8 +5,9 @@
 //! would change the identification. One system call moves up to 32 datagrams.
 #![forbid(unsafe_code)]
 
+use super::icmp;
 use crate::link::interface::Interface;
-use crate::link::sockets::{DatagramSocket, Received, Sockets};
+use crate::link::sockets::{DatagramSocket, IcmpError, Received, Sockets};
 use crate::link::{LinkError, ReceiveBatch, SendBatch, udp_ffi};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
@@ -19,9 +20,9 @@ use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::above_stdio;
 
 /// Requested size of the send buffer in bytes; the kernel may silently grant less.
-const SEND_BUFFER_BYTES: usize = 4 << 20;
+pub const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Requested size of the receive buffer in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
-const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
+pub const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
 /// Time for which the interface of an own address is known without listing all interfaces. A stranger's request needs
 /// its MTU.
 const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
@@ -106,6 +107,10 @@ impl DatagramSocket for SystemSocket {
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
         udp_ffi::receive(self.socket.as_fd(), self.local, batch)
+    }
+
+    fn read_icmp_errors(&mut self, into: &mut Vec<IcmpError>) -> usize {
+        icmp::read(self.socket.as_fd(), self.local, into)
     }
 
     fn is_readable(&self) -> bool {

@@ -119,11 +119,6 @@ fn datagrams_that_cannot_be_sent_are_counted_and_do_not_block() {
     assert!(batch.is_empty());
     let all = collect(&mut receiver, 1);
     assert_eq!(all[0].2, b"arrives");
-    let counter = |link: &UdpLink, name| {
-        let mut counters = Vec::new();
-        link.counters(&mut counters);
-        counters.into_iter().find(|counter| counter.name == name).unwrap().value
-    };
     assert_eq!(counter(&sender, "drop_send_too_big"), 1);
     assert_eq!(counter(&sender, "drop_send_address_not_open"), 1);
     assert_eq!(counter(&receiver, "drop_receive_too_long"), 1);
@@ -167,4 +162,43 @@ fn arm_reports_waiting_datagrams() {
     });
     assert_eq!(collect(&mut receiver, 1).len(), 1);
     assert!(!receiver.arm());
+}
+
+/// Returns the value of a link's counter.
+fn counter(link: &UdpLink, name: &str) -> u64 {
+    let mut counters = Vec::new();
+    link.counters(&mut counters);
+    counters.into_iter().find(|counter| counter.name == name).unwrap().value
+}
+
+#[test]
+fn a_peer_that_answers_with_errors_disturbs_no_other() {
+    let (a, b, nowhere) = (own_address(), own_address(), own_address());
+    let (mut sender, mut receiver) = (open(a), open(b));
+    let source = SocketAddr::new(a, ROCE_PORT);
+    let [to, dead] = [b, nowhere].map(|address| SocketAddr::new(address, ROCE_PORT));
+    for number in 0..100u8 {
+        let mut batch = SendBatch::new();
+        for destination in [dead, to, dead, dead] {
+            batch.push(Datagram { source, destination, bytes: &[number; 60] });
+        }
+        sender.send(&mut batch, Time(0));
+        assert!(batch.is_empty());
+        // Every other time the errors meet a receiving call.
+        if number % 2 == 0 {
+            sender.receive(&mut ReceiveBatch::new(8));
+        }
+    }
+    assert_eq!(collect(&mut receiver, 100).len(), 100);
+    assert_eq!(counter(&sender, "drop_send_refused"), 0);
+    let report = sender.next_icmp_error().expect("a report");
+    assert_eq!((report.source, report.destination), (source, dead));
+    assert_eq!(report.cause, trunkline_verbs::UnreachableCause::Port);
+    // A sleeping watcher is not kept awake.
+    trunkline_testkit::wait_until("the queue of errors is empty", Duration::from_secs(60), || {
+        while sender.next_icmp_error().is_some() {}
+        (!sender.arm()).then_some(())
+    });
+    // The kernel limits the rate of its errors.
+    assert!(counter(&sender, "icmp_errors") > 0);
 }

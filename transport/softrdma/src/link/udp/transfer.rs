@@ -7,11 +7,16 @@
 use super::ports::{Bound, Ports};
 use crate::host::{MemberPorts, Source};
 use crate::link::relay::Relay;
-use crate::link::{Datagram, Judge, Origin, ReceiveBatch, SendBatch};
+use crate::link::{Datagram, DatagramSocket, IcmpError, Judge, Origin, ReceiveBatch, SendBatch};
 use std::io::ErrorKind;
 use trunkline_verbs::{Counter, Time};
 
-/// Counters of datagrams that were not sent or received.
+/// Maximum number of reports on datagrams that were not delivered that wait to be taken.
+const MAX_ICMP_ERRORS: usize = 64;
+/// Maximum number of times in a row that a call is repeated because it returned an error of an earlier datagram.
+const MAX_REPEATS: usize = 8;
+
+/// Datagrams that were not sent, delivered or received.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     too_big: u64,
@@ -20,10 +25,15 @@ pub(super) struct Losses {
     no_room: u64,
     too_long: u64,
     forged: u64,
+    icmp_errors: u64,
+    /// Reports that were not taken yet.
+    reports: Vec<IcmpError>,
+    /// Number of receiving calls that returned an error since the last [`Losses::begin_receive`].
+    receive_errors: usize,
 }
 
 impl Losses {
-    pub(super) fn counters(&self) -> [Counter; 6] {
+    pub(super) fn counters(&self) -> [Counter; 7] {
         [
             Counter { name: "drop_send_too_big", value: self.too_big },
             Counter { name: "drop_send_address_not_open", value: self.not_open },
@@ -31,7 +41,28 @@ impl Losses {
             Counter { name: "send_postponed", value: self.no_room },
             Counter { name: "drop_receive_too_long", value: self.too_long },
             Counter { name: "drop_forged_source", value: self.forged },
+            Counter { name: "icmp_errors", value: self.icmp_errors },
         ]
+    }
+
+    /// Reads reports on datagrams that a socket has sent. Returns true if there was one.
+    pub(super) fn read_icmp_errors(&mut self, socket: &mut dyn DatagramSocket) -> bool {
+        let read = socket.read_icmp_errors(&mut self.reports);
+        self.icmp_errors += read as u64;
+        self.reports.truncate(MAX_ICMP_ERRORS);
+        read > 0
+    }
+
+    pub(super) fn next_icmp_error(&mut self) -> Option<IcmpError> {
+        self.reports.pop()
+    }
+
+    pub(super) fn has_icmp_errors(&self) -> bool {
+        !self.reports.is_empty()
+    }
+
+    pub(super) fn begin_receive(&mut self) {
+        self.receive_errors = 0;
     }
 }
 
@@ -45,10 +76,11 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
             continue;
         };
         let run = batch.iter().take_while(|datagram| datagram.source == source).count();
-        let mut left = run;
+        let (mut left, mut repeats) = (run, 0);
         while left > 0 {
             match bound.socket.send(batch, left) {
                 Ok(sent) => {
+                    repeats = 0;
                     batch.remove_first(sent);
                     left -= sent.min(left);
                 }
@@ -58,19 +90,22 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
                         losses.no_room += 1;
                         return;
                     }
-                    // The error concerns an earlier datagram and is no reason to drop this one; reading it
-                    // has cleared it.
-                    Some(libc::ECONNREFUSED) => {}
+                    // The error of an earlier datagram comes once, and nothing was sent. It is no reason to drop this one.
+                    _ if (losses.read_icmp_errors(&mut *bound.socket) || repeats == 0)
+                        && repeats < MAX_REPEATS =>
+                    {
+                        repeats += 1;
+                    }
                     Some(libc::EMSGSIZE) => {
                         losses.too_big += 1;
                         batch.remove_first(1);
-                        left -= 1;
+                        (left, repeats) = (left - 1, 0);
                     }
                     _ => {
                         losses.refused += 1;
-                        tracing::debug!(%error, %source, "a datagram was refused by the system");
+                        tracing::debug!(%error, address = %source, "datagram refused by the system");
                         batch.remove_first(1);
-                        left -= 1;
+                        (left, repeats) = (left - 1, 0);
                     }
                 },
             }
@@ -94,10 +129,14 @@ impl Gate<'_, '_> {
         let (used, before) = (batch.used(), batch.len());
         let received = match bound.socket.receive(batch) {
             Ok(received) => received,
-            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionRefused) => {
-                return Some(0);
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Some(0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+            // The error of an earlier datagram, which comes before those that have arrived. `arm` finds what is left.
+            Err(_) => {
+                self.losses.read_icmp_errors(&mut *bound.socket);
+                self.losses.receive_errors += 1;
+                return (self.losses.receive_errors <= MAX_REPEATS).then_some(0);
             }
-            Err(_) => return None,
         };
         self.losses.too_long += received.too_long as u64;
         let slots = batch.used() - used;

@@ -146,7 +146,7 @@ impl LocalPaths {
         }
         let areas = self.areas.as_ref().map_err(|_| Refusal::NoRoom)?;
         let area = areas.map(handle, AREA_BYTES).map_err(|why| {
-            tracing::debug!(?from, why, "an offer of shared memory is refused");
+            tracing::debug!(member = ?from, cause = why, "offer of shared memory refused");
             Refusal::NoRoom
         })?;
         let pair = self.partners.get(&from).and_then(|known| known.pair);

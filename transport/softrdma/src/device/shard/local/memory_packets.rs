@@ -184,8 +184,9 @@ pub(in crate::device::shard) fn serve_without_memory(
             tracing::error!(
                 qp = served.number,
                 peer,
-                why,
-                "TRUNKLINE_LINK=shm (or setting link): a peer cannot be reached"
+                cause = why,
+                remedy = "allow UDP too: leave out TRUNKLINE_LINK=shm (or setting link)",
+                "peer not reached through shared memory, the only path allowed"
             );
             qp.break_down(AsyncEventKind::QpFatal, resources);
         }

@@ -344,7 +344,7 @@ impl LocalPaths {
         let Some(pair) = self.drop_pair(index) else { return };
         let (partner, number) = (pair.partner(), pair.number());
         drop(pair);
-        tracing::debug!(?partner, why, "shared memory is no longer used");
+        tracing::debug!(member = ?partner, cause = why, "shared memory no longer used with a member");
         self.remember(partner, why, now);
         // If the message finds no room, the other side notices that its ring is no longer emptied.
         let _full = self.send(partner, Message::End { area: number }, outbox);

@@ -1,0 +1,430 @@
+//! Checks of the running host: environment, device, runtime directory, UDP ports, and calls.
+//!
+//! The nodes of a call have a runtime directory of this check, so they do not meet running nodes. They take UDP port 4791
+//! only at addresses where it is free.
+
+use super::{Finding, Host, HostAddress};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, access};
+use std::collections::BTreeSet;
+use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use trunkline::device::{PathChoice, ProviderChoice};
+use trunkline::health::{HealthClient, HealthReporter};
+use trunkline::{Node, block_on};
+use trunkline_softrdma::device::{HostError, SoftOptions, runtime_directory};
+use trunkline_softrdma::link::{Owner, PortOwner, ROCE_PORT};
+use trunkline_transport::{NodeOptions, host_has, preview_device};
+
+/// The checks of this module that bind no port.
+pub(super) const CHECKS: &[fn(&Host) -> Vec<Finding>] = &[
+    environment,
+    device,
+    directory_of_environment,
+    addresses,
+    ports,
+    #[cfg(feature = "rdma-core")]
+    nics,
+];
+/// The checks that make calls.
+pub(super) const CALLS: &[fn(&Host) -> Vec<Finding>] = &[loopback_calls, own_address_calls];
+
+/// Time limit of the first call, which makes the connections.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Calls of which the median time is reported.
+const CALLS_TIMED: usize = 100;
+/// Space that the runtime directory takes, in bytes: docs/deploy.md.
+const DIRECTORY_BYTES: u64 = 3 << 20;
+
+impl Host {
+    /// Returns this host.
+    pub(super) fn this() -> io::Result<Self> {
+        let entries = getifaddrs()?.filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
+        let addresses = entries.filter_map(|entry| {
+            let address = entry.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+            let ip = v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))?;
+            Some(HostAddress { interface: entry.interface_name, ip })
+        });
+        Ok(Self { root: PathBuf::from("/"), addresses: addresses.collect() })
+    }
+
+    /// Returns the addresses that a device can have: link-local ones are never used.
+    fn usable(&self) -> BTreeSet<IpAddr> {
+        let is_local = |ip: &IpAddr| match ip {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        self.addresses.iter().map(|at| at.ip).filter(|ip| !is_local(ip)).collect()
+    }
+}
+
+/// Variables of the environment that nodes read.
+fn environment(_: &Host) -> Vec<Finding> {
+    let subject = "environment";
+    let addresses = match (NodeOptions::new().or_from_env(), SoftOptions::from_env()) {
+        (Err(error), _) => {
+            return vec![Finding::failure(subject, error.to_string(), "correct or unset the variable")];
+        }
+        (_, Err(error)) => {
+            return vec![Finding::failure(subject, error.to_string(), "correct or unset the variable")];
+        }
+        (Ok(_), Ok(options)) => options.addresses,
+    };
+    let missing: Vec<_> = addresses.iter().filter(|ip| !host_has(**ip)).map(ToString::to_string).collect();
+    if !missing.is_empty() {
+        let seen = format!("TRUNKLINE_ADDRESS names {}, which no interface has", missing.join(", "));
+        let remedy =
+            "name addresses that `ip addr` lists, or add them (ip addr add ADDRESS/PREFIX dev INTERFACE)";
+        return vec![Finding::failure(subject, seen, remedy)];
+    }
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let set: BTreeSet<_> = names.filter(|name| name.starts_with("TRUNKLINE_")).collect();
+    let set = set.into_iter().collect::<Vec<_>>().join(", ");
+    vec![Finding::ok(subject, if set.is_empty() { "no variable is set".to_owned() } else { set })]
+}
+
+/// The device that a client would get with this environment.
+fn device(_: &Host) -> Vec<Finding> {
+    // The check of the environment reports this error.
+    let Ok(options) = NodeOptions::new().allow_unauthenticated(true).or_from_env() else { return Vec::new() };
+    vec![match preview_device(&options, &[]) {
+        Ok(why) => Finding::ok("device of a node", why),
+        Err(reason) => {
+            let remedy = "remove the cause, or set TRUNKLINE_PROVIDER=auto for the software device";
+            Finding::failure("device of a node", reason.to_string(), remedy)
+        }
+    }]
+}
+
+fn directory_of_environment(_: &Host) -> Vec<Finding> {
+    vec![directory(None)]
+}
+
+/// The runtime directory (`None`: the environment's): its mode and owner, and the free space.
+fn directory(named: Option<&Path>) -> Finding {
+    let subject = "runtime directory";
+    let (path, existing, state) = match runtime_directory(named) {
+        Ok(path) => {
+            let state = fs::metadata(&path).map_or(String::new(), |found| {
+                format!(", mode {:04o}, user {}", found.mode() & 0o7777, found.uid())
+            });
+            (path.clone(), path, state)
+        }
+        Err(HostError::Absent { path, .. }) => {
+            // Trunkline creates the directory, but not its parent.
+            let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
+            if let Err(error) = access(&parent, AccessFlags::W_OK | AccessFlags::X_OK) {
+                let seen = format!("{path:?} cannot be created in {parent:?}: {}", error.desc());
+                let remedy = "create the parent, or name another directory in TRUNKLINE_RUNTIME_DIR";
+                return Finding::failure(subject, seen, remedy);
+            }
+            (path, parent, ", created by the first node".to_owned())
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let (seen, remedy) =
+                text.rsplit_once(": ").unwrap_or((&text, "name another directory in TRUNKLINE_RUNTIME_DIR"));
+            return Finding::failure(subject, seen, remedy);
+        }
+    };
+    let Ok(system) = statvfs(&existing) else {
+        return Finding::ok(subject, format!("{path:?}{state}"));
+    };
+    let free = system.blocks_available().saturating_mul(system.fragment_size());
+    let seen = format!("{path:?}{state}, {} MiB free", free >> 20);
+    if free < DIRECTORY_BYTES {
+        let seen = format!("{seen}; it takes {} MiB", DIRECTORY_BYTES >> 20);
+        return Finding::failure(
+            subject,
+            seen,
+            "make room, or name another directory in TRUNKLINE_RUNTIME_DIR",
+        );
+    }
+    Finding::ok(subject, seen)
+}
+
+/// Addresses at which nodes can be reached.
+fn addresses(host: &Host) -> Vec<Finding> {
+    let (loopback, other): (Vec<_>, Vec<_>) = host.usable().into_iter().partition(IpAddr::is_loopback);
+    let mut findings = Vec::new();
+    if loopback.is_empty() {
+        let remedy = "ip link set lo up";
+        findings.push(Finding::failure("loopback", "the interface lo is down or has no address", remedy));
+    }
+    let list = other.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    findings.push(if list.is_empty() {
+        let remedy = "give an interface that is up an address (ip addr add ADDRESS/PREFIX dev INTERFACE)";
+        Finding::warning("addresses", "loopback only: nodes are not reached by other hosts", remedy)
+    } else {
+        Finding::ok("addresses", list)
+    });
+    findings
+}
+
+/// UDP port 4791 of each address.
+fn ports(host: &Host) -> Vec<Finding> {
+    let own = runtime_directory(None).map(|path| fs::canonicalize(&path).unwrap_or(path)).ok();
+    host.usable().into_iter().map(|ip| port(ip, PortOwner::find(ip), own.as_deref())).collect()
+}
+
+/// Judges the owner of the port at an address. `own` is the runtime directory of this user and environment.
+fn port(ip: IpAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
+    let subject = format!("UDP port {ROCE_PORT} at {ip}");
+    let Some(owner) = owner else { return Finding::ok(subject, "free") };
+    let held = format!("held by {owner}");
+    match &owner.who {
+        Owner::Process { pid, runtime_directory: Some(directory), .. }
+            if !directory.is_emptied && Some(&*directory.path) == own =>
+        {
+            Finding::ok(
+                subject,
+                format!("held by node {pid} of this runtime directory, which further nodes share"),
+            )
+        }
+        Owner::Kernel if cfg!(feature = "rdma-core") => {
+            Finding::ok(subject, format!("{held}: nodes use its RDMA device"))
+        }
+        Owner::Kernel => Finding::failure(
+            subject,
+            held,
+            "unload it (modprobe -r rdma_rxe), or build with --features rdma-core",
+        ),
+        _ => Finding::failure(
+            subject,
+            format!("{held}: no node of this user can listen there"),
+            owner.remedy(false),
+        ),
+    }
+}
+
+/// RDMA devices as libibverbs opens them.
+#[cfg(feature = "rdma-core")]
+fn nics(_: &Host) -> Vec<Finding> {
+    use trunkline_verbs::{DeviceCapabilities, GidKind, Provider as _};
+    let provider = trunkline_rdma_core::RdmaCore;
+    // Without devices the finding about the device of a node has the reason.
+    let Ok(devices) = provider.devices() else { return Vec::new() };
+    let finding = |name: String| {
+        let subject = format!("RDMA device {name}, opened");
+        let device = match provider.open(&name) {
+            Ok(device) => device,
+            Err(error) => {
+                let remedy = "allow this user to read and write the files of /dev/infiniband";
+                return Finding::warning(subject, error.to_string(), remedy);
+            }
+        };
+        let attributes = device.attributes();
+        let xrc = match attributes.capabilities.contains(DeviceCapabilities::XRC) {
+            true => "XRC",
+            false => "no XRC, so nodes use RC",
+        };
+        let mut seen = vec![xrc.to_owned()];
+        for number in 1..=attributes.ports {
+            if let Ok(port) = device.port(number) {
+                let mtu = port.active_mtu.bytes();
+                seen.push(format!("port {number} is {:?} with an MTU of {mtu}", port.state));
+            }
+        }
+        let gids = device.gid_table().into_iter().filter(|entry| entry.kind == GidKind::RoceV2);
+        seen.extend(gids.map(|entry| format!("GID {} is {}", entry.index, entry.gid.ip())));
+        Finding::ok(subject, seen.join(", "))
+    };
+    devices.into_iter().map(|info| finding(info.name)).collect()
+}
+
+/// A temporary runtime directory, removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> io::Result<Self> {
+        // Other users cannot guess the name, so they cannot create it first.
+        let number = RandomState::new().hash_one(std::process::id());
+        let path = std::env::temp_dir().join(format!("trunkline-doctor-{number:016x}"));
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _left = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Two nodes of this process, of which one calls the other.
+struct Pair {
+    provider: ProviderChoice,
+    path: PathChoice,
+    addresses: [IpAddr; 2],
+}
+
+impl Pair {
+    /// Makes calls. Returns the time until the first reply, and the median time of further calls.
+    fn call(&self) -> Result<(Duration, Duration), String> {
+        let folder = Folder::new()
+            .map_err(|error| format!("no temporary directory in {:?}: {error}", std::env::temp_dir()))?;
+        let node = |ip: IpAddr| {
+            let device = SoftOptions {
+                addresses: vec![ip],
+                path: self.path,
+                runtime_directory: Some(folder.0.clone()),
+                ..SoftOptions::default()
+            };
+            let options =
+                NodeOptions::new().provider(self.provider).device(device).allow_unauthenticated(true);
+            Node::builder().transport(options).listen(SocketAddr::new(ip, 0)).grace(Duration::ZERO)
+        };
+        let [server, client] = self.addresses;
+        let began = Instant::now();
+        let server =
+            node(server).health(&HealthReporter::new()).start().map_err(|error| error.to_string())?;
+        let client = node(client).start().map_err(|error| error.to_string())?;
+        let mut channel = client.channel(server.local_address());
+        channel.set_timeout(PATIENCE);
+        let health = HealthClient::new(channel);
+        let call = || block_on(health.check(String::new())).map_err(|status| status.to_string());
+        call()?;
+        let set_up = began.elapsed();
+        let mut times = Vec::with_capacity(CALLS_TIMED);
+        for _ in 0..CALLS_TIMED {
+            let began = Instant::now();
+            call()?;
+            times.push(began.elapsed());
+        }
+        times.sort();
+        Ok((set_up, times[CALLS_TIMED / 2]))
+    }
+
+    fn finding(&self, subject: String, remedy: &str) -> Finding {
+        match self.call() {
+            Ok((set_up, call)) => {
+                let (set_up, call) = (set_up.as_millis(), call.as_micros());
+                Finding::ok(subject, format!("{set_up} ms until the first reply, then {call} us per call"))
+            }
+            Err(cause) => Finding::failure(subject, cause, remedy),
+        }
+    }
+}
+
+/// Calls between loopback addresses, through UDP sockets and through shared memory.
+fn loopback_calls(_: &Host) -> Vec<Finding> {
+    let [a, b, c, ..] = RandomState::new().hash_one(0).to_le_bytes();
+    // Other processes are unlikely to have these. A host without IPv4 has ::1 only.
+    let v4 = |last| IpAddr::from(Ipv4Addr::new(127, a.clamp(1, 254), b, last));
+    let last = c.clamp(2, 253);
+    let mut addresses = [v4(last), v4(last + 1)];
+    if !host_has(addresses[0]) {
+        addresses = [Ipv6Addr::LOCALHOST.into(); 2];
+    }
+    let paths = [
+        (
+            PathChoice::Udp,
+            "by UDP",
+            "let UDP through on the loopback: check nft list ruleset, or iptables -L",
+        ),
+        (
+            PathChoice::Shm,
+            "by shared memory",
+            "allow memfd_create and Unix sockets: seccomp, RestrictAddressFamilies=",
+        ),
+    ];
+    let call = |(path, how, remedy): (_, &str, _)| {
+        let pair = Pair { provider: ProviderChoice::Soft, path, addresses };
+        pair.finding(format!("loopback call {how}"), remedy)
+    };
+    paths.into_iter().map(call).collect()
+}
+
+/// Calls at an address of the host beyond the loopback: on the software device, and on the RDMA device that has it.
+fn own_address_calls(host: &Host) -> Vec<Finding> {
+    let mut own: Vec<_> = host.usable().into_iter().filter(|ip| !ip.is_loopback()).collect();
+    let soft_subject = "call at an own address";
+    let remedy = "let UDP through between the host's own addresses: check nft list ruleset, or iptables -L";
+    let soft = match own.iter().find(|ip| PortOwner::find(**ip).is_none()) {
+        Some(&ip) => Pair { provider: ProviderChoice::Soft, path: PathChoice::Udp, addresses: [ip, ip] }
+            .finding(format!("{soft_subject}, {ip}"), remedy),
+        None if own.is_empty() => {
+            Finding::ok(soft_subject, "skipped: the host has no address beyond the loopback")
+        }
+        None => Finding::ok(
+            soft_subject,
+            format!("skipped: UDP port {ROCE_PORT} is free at none of the addresses"),
+        ),
+    };
+    let required = NodeOptions::new().provider(ProviderChoice::Require).allow_unauthenticated(true);
+    own.retain(|ip| preview_device(&required, &[SocketAddr::new(*ip, 0)]).is_ok());
+    let nic = |ip: IpAddr| {
+        Pair { provider: ProviderChoice::Require, path: PathChoice::Auto, addresses: [ip, ip] }.finding(
+            format!("call on the RDMA device of {ip}"),
+            "see docs/rdma-core.md: locked memory, ports, GIDs",
+        )
+    };
+    [soft].into_iter().chain(own.into_iter().map(nic)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Severity;
+    use std::os::unix::fs::PermissionsExt as _;
+    use trunkline_softrdma::link::RuntimeDirectory;
+
+    #[test]
+    fn a_held_port_is_a_failure_unless_an_own_node_holds_it() {
+        let ip: IpAddr = "10.0.0.1".parse().unwrap();
+        let judged = |path: Option<&str>, is_emptied| {
+            let runtime_directory = path.map(|path| RuntimeDirectory { path: path.into(), is_emptied });
+            let who = Owner::Process { pid: 7, program: "a".into(), runtime_directory };
+            port(ip, Some(PortOwner { address: ip, who }), Some(Path::new("/run/a"))).severity
+        };
+        assert_eq!(port(ip, None, None).severity, Severity::Ok);
+        assert_eq!(judged(Some("/run/a"), false), Severity::Ok);
+        assert_eq!(judged(Some("/run/a"), true), Severity::Failure);
+        assert_eq!(judged(Some("/run/b"), false), Severity::Failure);
+        assert_eq!(judged(None, false), Severity::Failure);
+        let hidden = PortOwner { address: ip, who: Owner::Hidden { uid: 5 } };
+        let found = port(ip, Some(hidden), None);
+        assert!(found.seen.contains("user 5") && found.remedy.unwrap().contains("another address"));
+    }
+
+    #[test]
+    fn a_runtime_directory_that_cannot_serve_is_a_failure() {
+        let folder = trunkline_testkit::Folder::new().unwrap();
+        let absent = directory(Some(&folder.join("run")));
+        assert_eq!(absent.severity, Severity::Ok, "{absent:?}");
+        assert!(!folder.join("run").exists());
+        let orphan = directory(Some(&folder.join("a/b")));
+        assert!(orphan.severity == Severity::Failure && orphan.seen.contains("No such file"), "{orphan:?}");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let open = directory(Some(folder.path()));
+        assert!(open.severity == Severity::Failure && open.seen.contains("open to other users"), "{open:?}");
+        assert!(open.remedy.unwrap().starts_with("remove it"));
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let found = directory(Some(folder.path()));
+        assert!(found.severity == Severity::Ok && found.seen.contains("mode 0700"), "{found:?}");
+    }
+
+    #[test]
+    fn a_host_without_addresses_is_a_failure() {
+        let host = |ips: &[&str]| Host {
+            root: "/".into(),
+            addresses: ips
+                .iter()
+                .map(|ip| HostAddress { interface: "a".into(), ip: ip.parse().unwrap() })
+                .collect(),
+        };
+        let severities =
+            |ips: &[&str]| addresses(&host(ips)).iter().map(|found| found.severity).collect::<Vec<_>>();
+        assert_eq!(severities(&[]), [Severity::Failure, Severity::Warning]);
+        assert_eq!(severities(&["127.0.0.1", "fe80::1"]), [Severity::Warning]);
+        assert_eq!(severities(&["::1", "fd00::1"]), [Severity::Ok]);
+    }
+}

@@ -1,0 +1,226 @@
+//! `trunkctl top`: methods and peers of the running nodes, with rates and latencies, repeated at an interval.
+
+use crate::nodes::{NOT_VISIBLE, PATIENCE, line, peer_line, rates, status};
+use clap::Args;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+use trunkline_softrdma::device::{FoundNode, HostError, ask_nodes};
+use trunkline_transport::{MethodStatus, NodeStatus};
+
+/// Methods and peers of a node that the table shows, the busiest first.
+const MOST_LINES: usize = 12;
+/// Clears a terminal, and begins at its top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Show what the nodes of this user do: calls/s, latencies and errors of each method, messages/s and path of each
+/// peer
+///
+/// Rates and latencies are those of the last interval. Latencies are the longest time of a bucket, at most a quarter
+/// too long. A client's time is until the reply, a server's from the start of the handler to its end. Streams count
+/// when they end. Press Ctrl-C to end.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct TopArguments {
+    /// Print one JSON object per interval, each on a line
+    #[arg(long)]
+    json: bool,
+    /// Number of intervals; without it, until Ctrl-C
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+    /// Length of an interval, in milliseconds
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    interval_ms: u64,
+}
+
+/// Rates and latencies of a method in an interval.
+#[derive(Debug)]
+struct MethodRates<'a> {
+    method: &'a MethodStatus,
+    /// `None` if there is no earlier status of the node.
+    calls_per_s: Option<f64>,
+    failed_per_s: Option<f64>,
+    p50: Option<Duration>,
+    p99: Option<Duration>,
+}
+
+/// Shows the nodes. Exit status 1 if the directory cannot be used, or the output cannot be written.
+#[must_use]
+pub fn run(arguments: &TopArguments) -> ExitCode {
+    let clears = !arguments.json && io::stdout().is_terminal();
+    let mut earlier = BTreeMap::new();
+    let mut left = arguments.count.map(|count| count.saturating_add(1));
+    loop {
+        let found = match ask_nodes(None, PATIENCE) {
+            Ok(found) => found,
+            Err(HostError::Absent { .. }) => Vec::new(),
+            Err(error) => {
+                eprintln!("trunkctl: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        // Everything is a rate, so the first answers are only the beginning of an interval.
+        if !earlier.is_empty() || left.is_none_or(|left| left <= arguments.count.unwrap_or(0)) {
+            let text =
+                if arguments.json { json(&found, &earlier).to_string() } else { table(&found, &earlier) };
+            let clear = if clears { CLEAR } else { "" };
+            if let Err(error) = writeln!(io::stdout(), "{clear}{text}") {
+                // A reader that has closed the pipe wants no more.
+                if error.kind() == io::ErrorKind::BrokenPipe {
+                    return ExitCode::SUCCESS;
+                }
+                eprintln!("trunkctl: the output cannot be written: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+        earlier = found.iter().filter_map(|node| Some((node.name.clone(), status(node)?))).collect();
+        left = left.map(|left| left - 1);
+        if left == Some(0) {
+            return ExitCode::SUCCESS;
+        }
+        thread::sleep(Duration::from_millis(arguments.interval_ms));
+    }
+}
+
+/// Returns the seconds between two statuses of a node.
+fn seconds(now: &NodeStatus, earlier: &NodeStatus) -> Option<f64> {
+    let passed_ns = now.at_ns.checked_sub(earlier.at_ns).filter(|passed_ns| *passed_ns > 0)?;
+    Some(passed_ns as f64 / 1e9)
+}
+
+/// Returns what each method did since the earlier status, the busiest first.
+fn methods<'a>(now: &'a NodeStatus, earlier: Option<&NodeStatus>) -> Vec<MethodRates<'a>> {
+    let since = earlier.and_then(|earlier| Some((earlier, seconds(now, earlier)?)));
+    let rates = |method: &'a MethodStatus| {
+        let same = |other: &&MethodStatus| {
+            (&other.side, &other.service, &other.method) == (&method.side, &method.service, &method.method)
+        };
+        let Some((earlier, seconds)) = since else {
+            return MethodRates { method, calls_per_s: None, failed_per_s: None, p50: None, p99: None };
+        };
+        let before = earlier.methods.iter().find(same);
+        let per_s = |of: fn(&MethodStatus) -> u64| {
+            Some(of(method).saturating_sub(before.map_or(0, of)) as f64 / seconds)
+        };
+        let latency =
+            before.map_or_else(|| method.latency.clone(), |before| method.latency.since(&before.latency));
+        let [p50, p99] = [0.5, 0.99].map(|q| latency.quantile(q));
+        MethodRates {
+            method,
+            calls_per_s: per_s(MethodStatus::calls),
+            failed_per_s: per_s(|method| method.failed),
+            p50,
+            p99,
+        }
+    };
+    let mut all: Vec<_> = now.methods.iter().map(rates).collect();
+    all.sort_by(|a, b| b.calls_per_s.unwrap_or(0.0).total_cmp(&a.calls_per_s.unwrap_or(0.0)));
+    all
+}
+
+fn retransmits_per_s(now: &NodeStatus, earlier: Option<&NodeStatus>) -> Option<f64> {
+    let earlier = earlier?;
+    Some(now.retransmits.saturating_sub(earlier.retransmits) as f64 / seconds(now, earlier)?)
+}
+
+fn json(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Value {
+    let us = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e6);
+    let node = |found: &FoundNode| {
+        let status = status(found)?;
+        let before = earlier.get(&found.name);
+        let method = |rates: &MethodRates<'_>| {
+            let MethodStatus { side, service, method, running, .. } = rates.method;
+            json!({
+                "side": side, "service": service, "method": method, "running": running,
+                "calls_per_s": rates.calls_per_s, "failed_per_s": rates.failed_per_s,
+                "p50_us": us(rates.p50), "p99_us": us(rates.p99),
+            })
+        };
+        let peers = status.peers.iter().map(|peer| {
+            let [sent, received] = rates(&status, peer, before);
+            let paths: Vec<_> = peer.paths.iter().map(|path| &path.path).collect();
+            json!({
+                "address": peer.address.to_string(), "is_up": peer.is_up, "name": peer.name, "level": peer.level,
+                "sent_per_s": sent, "received_per_s": received, "paths": paths,
+            })
+        });
+        Some(json!({
+            "address": status.address.to_string(),
+            "pid": found.pid,
+            "retransmits_per_s": retransmits_per_s(&status, before),
+            "methods": methods(&status, before).iter().map(method).collect::<Vec<_>>(),
+            "methods_omitted": status.methods_omitted,
+            "peers": peers.collect::<Vec<_>>(),
+            "peers_omitted": status.omitted,
+        }))
+    };
+    let silent = found.iter().filter(|node| status(node).is_none()).map(|node| node.pid);
+    json!({
+        "nodes": found.iter().filter_map(node).collect::<Vec<_>>(),
+        "silent_pids": silent.collect::<Vec<_>>(),
+    })
+}
+
+/// Returns a table with a line for each node, method and peer.
+fn table(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> String {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+    let us = |time: Option<Duration>| number(time.map(|time| time.as_secs_f64() * 1e6));
+    let mut text = String::new();
+    for node in found {
+        let pid = node.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let Some(status) = status(node) else {
+            line(&mut text, format_args!("process {pid} does not answer"));
+            continue;
+        };
+        let before = earlier.get(&node.name);
+        let retransmits = number(retransmits_per_s(&status, before));
+        let address = status.address.to_string();
+        line(&mut text, format_args!("{address}  process {pid}, retransmissions/s {retransmits}"));
+        let methods = methods(&status, before);
+        if !methods.is_empty() {
+            line(
+                &mut text,
+                format_args!(
+                    "  {:<44} {:<6} {:>10} {:>9} {:>9} {:>9} {:>8}",
+                    "METHOD", "SIDE", "CALLS/S", "P50 US", "P99 US", "FAILED/S", "RUNNING"
+                ),
+            );
+        }
+        for rates in methods.iter().take(MOST_LINES) {
+            let MethodStatus { side, service, method, running, .. } = rates.method;
+            line(
+                &mut text,
+                format_args!(
+                    "  {:<44} {side:<6} {:>10} {:>9} {:>9} {:>9} {running:>8}",
+                    format!("{service}/{method}"),
+                    number(rates.calls_per_s),
+                    us(rates.p50),
+                    us(rates.p99),
+                    number(rates.failed_per_s),
+                ),
+            );
+        }
+        let more = methods.len().saturating_sub(MOST_LINES) + status.methods_omitted;
+        if more > 0 {
+            line(&mut text, format_args!("  and {more} more methods"));
+        }
+        let mut peers: Vec<_> =
+            status.peers.iter().map(|peer| (peer, rates(&status, peer, before))).collect();
+        let sum = |rates: &[Option<f64>; 2]| rates.iter().flatten().sum::<f64>();
+        peers.sort_by(|a, b| sum(&b.1).total_cmp(&sum(&a.1)));
+        for (peer, rates) in peers.iter().take(MOST_LINES) {
+            line(&mut text, format_args!("  {}", peer_line(peer, rates)));
+        }
+        let more = peers.len().saturating_sub(MOST_LINES).saturating_add(status.omitted);
+        if more > 0 {
+            line(&mut text, format_args!("  and {more} more peers"));
+        }
+    }
+    if found.is_empty() {
+        line(&mut text, format_args!("no node of this user runs here"));
+    }
+    text + NOT_VISIBLE
+}

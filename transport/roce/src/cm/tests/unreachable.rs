@@ -1,0 +1,70 @@
+//! Reports that a request was not delivered.
+
+use super::network::{A, B, Network, address, milliseconds, question_to};
+use crate::cm::{CmMachine, Event, Transport, UnreachableReport};
+use crate::wire::Attribute;
+use trunkline_verbs::UnreachableCause;
+
+/// Returns the report on a request of A to B.
+fn report(transaction: Option<u64>, cause: UnreachableCause) -> UnreachableReport {
+    UnreachableReport { from: address(A), to: address(B), transaction, cause }
+}
+
+/// Returns the transaction id of the connection or question that A made last.
+fn transaction(machine: &CmMachine, id: crate::cm::ConnectionId) -> u64 {
+    machine.agent | u64::from(id.0)
+}
+
+#[test]
+fn a_report_that_quotes_a_request_ends_it_at_once() {
+    let mut network = Network::losing(Attribute::REQ, u32::MAX);
+    let [first, second] = [0x17, 0x18].map(|qpn| network.connect(Transport::Xrc, qpn));
+    let now = network.now;
+    let machine = &mut network.nodes[A].machine;
+    let quoted = transaction(machine, first);
+    let other = UnreachableReport { to: address(A), ..report(Some(quoted), UnreachableCause::Port) };
+    assert!(!machine.handle_unreachable(now, &other), "another address");
+    let forged = report(Some(quoted ^ 1 << 40), UnreachableCause::Port);
+    assert!(!machine.handle_unreachable(now, &forged), "a guessed transaction");
+    assert!(machine.handle_unreachable(now, &report(Some(quoted), UnreachableCause::Port)));
+    assert!(!machine.handle_unreachable(now, &report(Some(quoted), UnreachableCause::Port)));
+    assert_eq!(machine.poll_event(), Some(Event::Unreachable(first, UnreachableCause::Port)));
+    assert_eq!((machine.poll_event(), machine.has_connection(second.0)), (None, true));
+    let asked = machine.ask(now, &question_to(B)).unwrap();
+    let quoted = transaction(machine, asked);
+    assert!(machine.handle_unreachable(now, &report(Some(quoted), UnreachableCause::Host)));
+    assert_eq!(machine.poll_event(), Some(Event::Unreachable(asked, UnreachableCause::Host)));
+}
+
+#[test]
+fn a_report_without_a_quote_ends_only_requests_without_an_answer() {
+    for (lost, ends) in [(0, false), (u32::MAX, true)] {
+        let mut network = Network::losing(Attribute::REQ, lost);
+        let id = network.connect(Transport::Xrc, 0x17);
+        let now = network.now;
+        assert!(
+            network.nodes[A].machine.handle_unreachable(now, &report(None, UnreachableCause::Prohibited))
+        );
+        network.run(milliseconds(80));
+        let cause = network.nodes[A].events.iter().find_map(|event| match event {
+            Event::Unreachable(_, cause) => Some(*cause),
+            _ => None,
+        });
+        assert_eq!(cause, ends.then_some(UnreachableCause::Prohibited));
+        assert_eq!(network.nodes[A].is_established(id), !ends);
+    }
+}
+
+#[test]
+fn an_established_connection_ignores_reports() {
+    let mut network = Network::new();
+    let id = network.connect(Transport::Rc, 0x17);
+    network.run(milliseconds(50));
+    let now = network.now;
+    let machine = &mut network.nodes[A].machine;
+    for quoted in [None, Some(transaction(machine, id))] {
+        assert!(!machine.handle_unreachable(now, &report(quoted, UnreachableCause::Port)));
+    }
+    network.run(milliseconds(1_000));
+    assert!(network.nodes[A].is_established(id));
+}
