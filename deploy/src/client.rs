@@ -1,6 +1,8 @@
 //! The client that `trunkctl ping` and `trunkctl health` are: its options, and its node.
 
 use clap::Args;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 #[cfg(feature = "identity")]
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -45,8 +47,14 @@ impl ClientArguments {
     ///
     /// # Errors
     /// As for every node.
-    pub(crate) fn start(&self) -> Result<Node, StartError> {
+    pub(crate) fn start(&self) -> Result<Node, String> {
         let mut builder = Node::builder().pollers(1);
+        if std::env::var_os("TRUNKLINE_ADDRESS").is_none() {
+            for source in self.sources() {
+                // The node serves nothing.
+                builder = builder.listen((source, 0)).allow_unauthenticated(true);
+            }
+        }
         if let Some(path) = self.link {
             builder = builder.link(path);
         }
@@ -55,7 +63,17 @@ impl ClientArguments {
             builder = builder.identity_files(identity, key).trust_files(trust);
             builder = builder.exempt_local_user(!self.no_exemption);
         }
-        builder.start()
+        builder.start().map_err(|error| match error {
+            StartError::BadAddress { .. } => {
+                format!("{error}. The server connects back to this address; TRUNKLINE_ADDRESS names another one of this host")
+            }
+            error => error.to_string(),
+        })
+    }
+
+    /// Returns the addresses from which this host's routes lead to the server on another host. Servers dial back to them.
+    fn sources(&self) -> BTreeSet<IpAddr> {
+        self.address.to_socket_addrs().into_iter().flatten().filter_map(source).collect()
     }
 
     /// Returns a channel to the server.
@@ -68,6 +86,23 @@ impl ClientArguments {
         };
         node.channel(target)
     }
+}
+
+/// Returns the address from which this host's routes lead to a server on another host. `None` stands for the node's own
+/// choice, a loopback address.
+fn source(server: SocketAddr) -> Option<IpAddr> {
+    let (any, loopback) = match server {
+        SocketAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), None),
+        // The own choice is of IPv4.
+        SocketAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), Some(IpAddr::V6(Ipv6Addr::LOCALHOST))),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    if socket.connect(server).is_err() {
+        // The node names the cause when it dials.
+        return loopback;
+    }
+    let source = socket.local_addr().ok()?.ip();
+    if source == server.ip() || source.is_loopback() { loopback } else { Some(source) }
 }
 
 /// Waits for a channel's session. Returns `None` after the time limit.

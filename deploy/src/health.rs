@@ -59,7 +59,7 @@ pub fn run(arguments: &HealthArguments) -> ExitCode {
 /// # Errors
 /// The exit status and the cause.
 fn ask(arguments: &HealthArguments) -> Result<ServingStatus, (u8, String)> {
-    let node = arguments.client.start().map_err(|error| (2, error.to_string()))?;
+    let node = arguments.client.start().map_err(|error| (2, error))?;
     let channel = arguments.client.channel(&node);
     let limit = Duration::from_millis(arguments.connect_timeout_ms);
     match connect(&channel, limit) {

@@ -16,7 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber, subscriber};
 use trunkline::health::HealthClient;
-use trunkline::{Channel, Origin, block_on};
+use trunkline::{Channel, Origin, Reason, block_on};
 
 /// Make a session with a node, and measure round trips
 ///
@@ -203,7 +203,7 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
         let found: Vec<_> = found.map(|address| address.to_string()).collect();
         log.note(None, "names looked up".to_owned(), found.join(", "));
     }
-    let node = arguments.client.start().map_err(|error| error.to_string())?;
+    let node = arguments.client.start()?;
     log.note(None, "node started".to_owned(), {
         let report = node.report();
         format!("{} {}, {}", report.provider, report.device, report.address)
@@ -233,12 +233,14 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
 /// Makes a call, which the server may refuse. Returns its time.
 ///
 /// # Errors
-/// When no reply came.
+/// When no reply came, or the node drains and refuses all calls.
 fn trip(channel: &Channel, limit: Duration) -> Result<Duration, String> {
     let client = HealthClient::new(channel.clone()).with_timeout(limit);
     let began = Instant::now();
     match block_on(client.check(String::new())) {
-        Err(status) if status.origin() == Origin::Local => Err(status.to_string()),
+        Err(status) if status.origin() == Origin::Local || status.reason() == Some(Reason::Draining) => {
+            Err(status.to_string())
+        }
         _ => Ok(began.elapsed()),
     }
 }

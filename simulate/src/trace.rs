@@ -304,7 +304,7 @@ mod tests {
         trace.close().unwrap();
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
-        assert_eq!(text.matches("a line of a node").count(), 1, "{text}");
+        assert_eq!(text.matches("line of a node").count(), 1, "{text}");
     }
 
     #[test]

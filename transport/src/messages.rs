@@ -287,7 +287,10 @@ pub struct SendFailure {
 #[non_exhaustive]
 pub enum PeerDown {
     /// The peer's address does not answer requests to connect.
-    #[error("the peer does not answer requests to connect at all: its host is down, stopped or not reached")]
+    #[error(
+        "the peer does not answer requests to connect at all: its host or its process is down, stopped or not reached, or a firewall \
+         drops packets to UDP port 4791"
+    )]
     Unreachable,
     /// No process receives at UDP port 4791 of the peer's address. Its host reports that, or a firewall that rejects
     /// packets in this way.
@@ -303,7 +306,7 @@ pub enum PeerDown {
     Prohibited(IpAddr),
     /// The peer has accepted all connections from this node, and its connections to this node did not arrive in time.
     #[error(
-        "the peer accepts connections and does not connect back: see that its host can send to the address of this node"
+        "the peer accepts connections and does not connect back: have firewalls let its packets through to UDP port 4791 of this node's address"
     )]
     NoConnectionBack,
     /// The peer's address does not answer, and a process that receives packets for one of the two nodes is stopped.
@@ -337,7 +340,7 @@ pub enum PeerDown {
     )]
     NotShared(&'static str),
     /// The peer's host answers, but no node listens on that port.
-    #[error("nobody listens on that port at the peer")]
+    #[error("nobody listens on that port at the peer: start the node there, or correct the port")]
     NotListening,
     /// The peer refused the session, because of authentication or limits.
     #[error("the peer refused the session: {0}")]

@@ -77,7 +77,9 @@ impl CmMachine {
             if let Some(left_out) = self.log.line(now) {
                 tracing::warn!(peer = %key, %error, left_out, "connection not dialled");
             }
-            return self.drive(key, |machine, into| machine.fail(now, number, cause_of(error), false, into));
+            return self.drive(key, |machine, into| {
+                machine.fail(now, number, cause_of(error, key.address().ip()), false, into)
+            });
         }
         log_set_up(key, number, "request sent", &format_args!("poller {poller}"));
     }
@@ -168,9 +170,14 @@ pub(super) fn log_set_up(key: PeerKey, number: u32, step: &'static str, detail: 
     );
 }
 
-/// Returns the cause reported to waiters for an error while connecting.
-fn cause_of(error: VerbsError) -> PeerDown {
+/// Returns the cause reported to waiters for an error while connecting to an address.
+fn cause_of(error: VerbsError, address: IpAddr) -> PeerDown {
     match error {
+        VerbsError::Os(nix::libc::EHOSTUNREACH | nix::libc::ENETUNREACH) => {
+            PeerDown::HostUnreachable(address)
+        }
+        // This host's routes or its firewall forbid the address.
+        VerbsError::Os(nix::libc::EACCES | nix::libc::EPERM) => PeerDown::Prohibited(address),
         VerbsError::Gone => PeerDown::DeviceRemoved,
         // The host resolved the peer's link address, and got no answer.
         VerbsError::Os(nix::libc::ETIMEDOUT) => PeerDown::Unreachable,

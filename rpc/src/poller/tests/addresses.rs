@@ -227,7 +227,7 @@ fn call_that_ends_while_connecting_names_why_there_is_no_connection() {
     let mut rig = Rig::new();
     let (dead, second) = (rig.dead(9), Duration::from_secs(1));
     let causes = [
-        (dead, 3 * second, "no connection yet: nobody listens on that port at the peer"),
+        (dead, 3 * second, "start the node there, or correct the port"),
         (silent(), second / 2, "no connection yet: the first attempt to connect was not answered in time"),
     ];
     for (to, limit, words) in causes {

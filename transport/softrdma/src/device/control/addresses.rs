@@ -437,7 +437,8 @@ fn is_confined(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || is_nowhere(error)
 }
 
-/// Returns true if the host has no route to a peer.
+/// Returns true if the host has no route to a peer, or one that prohibits packets.
 fn is_nowhere(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable)
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
+    matches!(error.kind(), NetworkUnreachable | HostUnreachable | PermissionDenied)
 }
