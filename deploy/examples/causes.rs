@@ -71,7 +71,7 @@ enum Options {
     },
 }
 
-/// What a node proves and trusts; without it, it has no identity.
+/// Identity and trust of a node; without them it has no identity.
 #[derive(Debug, Clone, Args)]
 struct Identity {
     /// Path of the certificate and the key, without .pem and .key.

@@ -114,6 +114,7 @@ impl RpcPoller {
             Dispatch::new(services, numbers, &context, &workers, handlers, arguments, replies, most, &inbox)?;
         drop(entered);
         inbox.set_memory(budgets.most_decoded, Arc::clone(&budgets.memory));
+        inbox.set_timers(Arc::clone(context.timers()));
         let memory = Rc::clone(dispatch.memory());
         #[cfg_attr(not(feature = "identity"), expect(unused_mut, reason = "names are not compared"))]
         let mut calls = Calls::new(budgets.calls(index), budgets.most_decoded, most, memory, &inbox);

@@ -73,6 +73,11 @@ impl Completion {
             Self::Stream(completion) => completion.is_abandoned(),
         }
     }
+
+    /// Returns true if another attempt at the same call has given its outcome.
+    pub(crate) fn is_superseded(&self) -> bool {
+        matches!(self, Self::Shared(setter) if setter.is_superseded())
+    }
 }
 
 /// A completion cell that is used by one thread only.

@@ -2,13 +2,18 @@
 //!
 //! The arguments are kept until the call ends. Nothing here waits: the next attempt begins when the future of the call is
 //! polled and finds that the last one has failed.
+//!
+//! A hedged call has two attempts in progress. A timer of the call's poller wakes the future for the second one. The first
+//! outcome that is final ends the call, and the other attempt is dropped. Other outcomes leave the call to the other attempt.
 
 use super::new_call::check_inbox;
 use crate::call::{Outcome, Submission, too_many};
 use crate::client::routes::{Balanced, Chosen, Tried};
+use crate::executor::Sleep;
 use crate::executor::inbox::{Inbox, Work};
 use crate::status::Status;
 use crate::status::reason::{Origin, Reason};
+use std::iter;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +25,18 @@ use trunkline_verbs::{Clock, Time};
 /// The last cause of a call that may have run and was not made again. `Status` says that it may have run.
 const NOT_REPEATED: &str = "no other server was tried, because only #[idempotent] methods are repeated";
 
+/// An attempt in progress.
+type Attempt = (Chosen, Getter<Outcome>);
+
+/// The second attempt at a call that has no outcome after a while.
+#[derive(Debug)]
+struct Hedge {
+    /// `None` once the time has come.
+    delay: Option<Sleep>,
+    /// `None` unless it is in progress.
+    attempt: Option<Attempt>,
+}
+
 /// The attempts at one call.
 #[derive(Debug)]
 pub(super) struct Attempts {
@@ -28,8 +45,10 @@ pub(super) struct Attempts {
     /// The call without its completion, to be made again.
     call: Submission<()>,
     tried: Tried,
-    /// Attempt in progress; `None` once the call has ended.
-    current: Option<(Chosen, Getter<Outcome>)>,
+    /// Attempt in progress; `None` once it has ended.
+    current: Option<Attempt>,
+    /// Present if the call is hedged or may be.
+    hedge: Option<Box<Hedge>>,
     /// True if an earlier attempt may have run.
     may_have_run: bool,
     /// Last refusal by a server. It says more than the failure to reach another one.
@@ -49,59 +68,138 @@ impl Attempts {
     ) -> Result<Self, Status> {
         let (balance, clock, tried) =
             (Arc::clone(balance), clock.clone(), Tried::new(call.connect, call.method.service.name));
-        let mut attempts =
-            Self { balance, clock, call, tried, current: None, may_have_run: false, refusal: None };
-        match attempts.make(inbox, attempts.clock.now()) {
-            Ok(true) => Ok(attempts),
-            // The first attempt always has a server.
-            Ok(false) | Err(()) => Err(too_many(Inbox::DEPTH)),
-        }
+        let now = clock.now();
+        // Before the call is queued, so that the poller sees the timer.
+        let hedge = balance.hedge_after.and_then(|delay| Hedge::begin(&call, inbox, now + delay));
+        let (current, may_have_run, refusal) = (None, false, None);
+        let mut attempts = Self { balance, clock, call, tried, current, hedge, may_have_run, refusal };
+        // The first attempt always has a server.
+        if attempts.make(inbox, now) { Ok(attempts) } else { Err(too_many(Inbox::DEPTH)) }
     }
 
     /// Makes the next attempt. Returns false if there is no server for it.
-    fn make(&mut self, inbox: &Inbox, now: Time) -> Result<bool, ()> {
-        let Some(chosen) = self.balance.choose(&mut self.tried, now) else { return Ok(false) };
+    fn make(&mut self, inbox: &Inbox, now: Time) -> bool {
+        let chosen = self.balance.choose(&mut self.tried, now);
+        self.current = chosen.and_then(|chosen| self.send(inbox, chosen));
+        self.current.is_some()
+    }
+
+    /// Hands an attempt to the poller. Returns `None` if the inbox is full.
+    fn send(&self, inbox: &Inbox, chosen: Chosen) -> Option<Attempt> {
         let (setter, getter) = inbox.cell();
         let (server, route) = chosen.to;
         let submission = Submission { server, route, ..self.call.copy(inbox.buffer(), Some(setter)) };
-        self.current = Some((chosen, getter));
         if inbox.push(Work::Call(submission)).is_err() {
-            self.give_up();
-            return Err(());
+            self.balance.given_up(&chosen);
+            return None;
         }
-        Ok(true)
+        Some((chosen, getter))
     }
 
-    /// Polls the attempt in progress, and makes the next one if that has failed in a way that allows it.
+    /// Makes the second attempt of a hedged call when its time has come. Returns true if it has been made.
+    fn makes_hedge(&mut self, context: &mut Context<'_>, inbox: &Inbox) -> bool {
+        let Some(hedge) = &mut self.hedge else { return false };
+        if hedge.delay.as_mut().is_none_or(|delay| Pin::new(delay).poll(context).is_pending()) {
+            return false;
+        }
+        hedge.delay = None;
+        let now = self.clock.now();
+        let Some((first, _)) = &self.current else { return false };
+        if self.call.deadline <= now || check_inbox(inbox).is_err() {
+            return false;
+        }
+        let Some(chosen) = self.balance.choose_hedge(first, &mut self.tried, now) else { return false };
+        let Some(attempt) = self.send(inbox, chosen) else {
+            self.balance.return_retry();
+            return false;
+        };
+        inbox.lifecycle().counters.hedged.add();
+        self.hedge.as_mut().map(|hedge| hedge.attempt.insert(attempt)).is_some()
+    }
+
+    /// Returns an attempt that has ended, and true if it is the second one of a hedged call.
+    fn poll_attempts(&mut self, context: &mut Context<'_>) -> Option<(Attempt, Outcome, bool)> {
+        let hedged = self.hedge.as_mut().map(|hedge| &mut hedge.attempt);
+        for (attempt, is_hedge) in iter::once((&mut self.current, false)).chain(hedged.map(|at| (at, true))) {
+            if let Some((_, getter)) = attempt
+                && let Poll::Ready(outcome) = Pin::new(getter).poll(context)
+                && let Some(ended) = attempt.take()
+            {
+                return Some((ended, outcome.unwrap_or_else(|_| Err(super::shut_down())), is_hedge));
+            }
+        }
+        None
+    }
+
+    fn is_in_progress(&self) -> bool {
+        self.current.is_some() || self.hedge.as_ref().is_some_and(|hedge| hedge.attempt.is_some())
+    }
+
+    /// Polls the attempts in progress, and makes the next one if they have failed in a way that allows it.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, inbox: &Inbox) -> Poll<Outcome> {
+        if !self.is_in_progress() {
+            return Poll::Pending;
+        }
         loop {
-            let Some((_, getter)) = &mut self.current else { return Poll::Pending };
-            let Poll::Ready(outcome) = Pin::new(getter).poll(context) else {
+            let Some(((chosen, getter), outcome, is_hedge)) = self.poll_attempts(context) else {
+                if self.makes_hedge(context, inbox) {
+                    continue;
+                }
                 return inbox.lifecycle().pending();
             };
-            let outcome = outcome.unwrap_or_else(|_| Err(super::shut_down()));
             let now = self.clock.now();
-            if let Some((chosen, getter)) = self.current.take() {
-                inbox.rest_cell(getter);
-                self.balance.ended(&chosen, outcome.as_ref().map(|_| ()), now);
+            inbox.rest_cell(getter);
+            self.balance.ended(&chosen, outcome.as_ref().map(|_| ()), now);
+            if is_hedge && outcome.as_ref().err().is_none_or(|status| status.origin() == Origin::Handler) {
+                inbox.lifecycle().counters.hedges_won.add();
             }
             let status = match outcome {
-                Ok(response) => return Poll::Ready(Ok(response)),
+                Ok(response) => {
+                    self.drop_other(inbox);
+                    return Poll::Ready(Ok(response));
+                }
                 Err(status) => status,
             };
             let is_over = self.call.deadline <= now || check_inbox(inbox).is_err();
             let ended = if is_over {
                 Err(status)
-            } else if self.allows_another(&status) {
-                self.make_another(inbox, now, status)
-            } else {
+            } else if !self.allows_another(&status) {
                 Err(self.without_repeat(status, now))
+            } else if self.is_in_progress() {
+                self.tried.refused(&status);
+                Ok(self.note(status))
+            } else {
+                self.make_another(inbox, now, status)
             };
             match ended {
                 Ok(may_have_run) => self.may_have_run |= may_have_run,
-                Err(status) => return Poll::Ready(Err(self.last_of(status))),
+                Err(status) => {
+                    self.drop_other(inbox);
+                    return Poll::Ready(Err(self.last_of(status)));
+                }
             }
         }
+    }
+
+    /// Drops the attempt that is still in progress, because the other one has ended the call.
+    fn drop_other(&mut self, inbox: &Inbox) {
+        let Some(hedge) = self.hedge.take() else { return };
+        if let Some((chosen, getter)) = self.current.take().or(hedge.attempt) {
+            self.balance.given_up(&chosen);
+            getter.supersede();
+            if !inbox.lifecycle().is_forked() {
+                inbox.ask_for_sweep();
+            }
+        }
+    }
+
+    /// Records an attempt that failed while the call goes on. Returns true if it may have run.
+    fn note(&mut self, status: Status) -> bool {
+        let may_have_run = status.may_have_run();
+        if !may_have_run && status.origin() == Origin::Peer {
+            self.refusal = Some(status);
+        }
+        may_have_run
     }
 
     /// Returns the status of the call, whose last attempt ended with this one.
@@ -130,12 +228,8 @@ impl Attempts {
         if !is_free && !self.balance.take_retry() {
             return Err(self.balance.without_retry(status, &self.tried, now));
         }
-        if self.make(inbox, now) == Ok(true) {
-            let may_have_run = status.may_have_run();
-            if !may_have_run && status.origin() == Origin::Peer {
-                self.refusal = Some(status);
-            }
-            return Ok(may_have_run);
+        if self.make(inbox, now) {
+            return Ok(self.note(status));
         }
         if !is_free {
             self.balance.return_retry();
@@ -175,11 +269,27 @@ impl Attempts {
 
     /// Gives the call up. Returns true if an attempt was in progress.
     pub(super) fn give_up(&mut self) -> bool {
-        // The getter is dropped first: a sweep finds the calls whose getter is gone.
-        let current = mem::take(&mut self.current);
-        if let Some((chosen, _)) = &current {
-            self.balance.given_up(chosen);
+        // The getters are dropped first: a sweep finds the calls whose getter is gone.
+        let attempts = [self.current.take(), self.hedge.take().and_then(|hedge| hedge.attempt)];
+        let mut any = false;
+        for (chosen, getter) in attempts.into_iter().flatten() {
+            // Two attempts count as one call.
+            if mem::replace(&mut any, true) {
+                getter.supersede()
+            } else {
+                drop(getter)
+            }
+            self.balance.given_up(&chosen);
         }
-        current.is_some()
+        any
+    }
+}
+
+impl Hedge {
+    /// Sets the timer of a call that may be hedged at this time.
+    fn begin(call: &Submission<()>, inbox: &Inbox, at: Time) -> Option<Box<Self>> {
+        let may_run_twice = call.method.idempotent && !call.one_way;
+        let timers = inbox.timers().filter(|_| may_run_twice && at < call.deadline)?;
+        Some(Box::new(Self { delay: Some(Sleep::with_timers(timers, at)), attempt: None }))
     }
 }

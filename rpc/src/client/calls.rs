@@ -142,7 +142,7 @@ impl Calls {
         rest: impl FnOnce(Encoded),
     ) {
         if call.is_abandoned() {
-            self.count_refusal(call.method, Code::Cancelled);
+            self.end_with(call, gave_up());
             return rest(mem::take(&mut call.encoded));
         }
         let now = transport.now();
@@ -216,7 +216,7 @@ impl Calls {
     /// Fails a call that may not begin. Returns true if it may not.
     pub(crate) fn refuses(&mut self, call: &mut Submission, now: Time) -> bool {
         if call.is_abandoned() {
-            self.count_refusal(call.method, Code::Cancelled);
+            self.end_with(call, gave_up());
             return true;
         }
         self.refusal(call, now).map(|status| self.end_with(call, status)).is_some()
@@ -966,6 +966,14 @@ impl Calls {
         Some(pending)
     }
 
+    /// Takes a call out of flight that does not count as one.
+    #[cold]
+    fn withdraw(&mut self, call: u64) -> Option<PendingCall> {
+        let pending = self.remove(call)?;
+        self.counters.at(pending.counters).into_iter().for_each(MethodCounters::withdrawn);
+        Some(pending)
+    }
+
     /// Takes a call that has not run back, to be made again, if it waits for a session. Returns true if it has.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
@@ -977,8 +985,7 @@ impl Calls {
         };
         let pending = self.pending(call).filter(|pending| !has_begun(pending));
         let Some(again) = pending.and_then(|pending| pending.again.take()) else { return false };
-        let Some(pending) = self.remove(call) else { return false };
-        self.counters.at(pending.counters).into_iter().for_each(MethodCounters::withdrawn);
+        let Some(pending) = self.withdraw(call) else { return false };
         pending.completion.stream().into_iter().for_each(|stream| stream.withdrawn());
         self.held.make_again(again.with_completion(Some(pending.completion)));
         true
@@ -992,7 +999,9 @@ impl Calls {
     #[cold]
     fn end_with(&mut self, call: &mut Submission, status: Status) {
         if let Some(completion) = call.completion.take() {
-            self.count_refusal(call.method, status.code());
+            if !completion.is_superseded() {
+                self.count_refusal(call.method, status.code());
+            }
             completion.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
         }
     }
@@ -1032,10 +1041,15 @@ impl Calls {
     ) {
         let Some(pending) = self.pending(call) else { return };
         let PendingCall { peer, one_way, choice, method, .. } = *pending;
+        let is_superseded = pending.completion.is_superseded();
         let has_left = !unsent.contains(&Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
-        self.finish(transport.now(), call, Err(status.because(reason)));
+        if is_superseded {
+            self.withdraw(call);
+        } else {
+            self.finish(transport.now(), call, Err(status.because(reason)));
+        }
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }

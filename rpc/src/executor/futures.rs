@@ -9,7 +9,7 @@ use crate::status::{Code, Status};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
@@ -78,6 +78,13 @@ pub fn sleep(duration: Duration) -> Sleep {
 pub struct Sleep {
     at: Time,
     set: Option<(Arc<Timers>, SetTimer)>,
+}
+
+impl Sleep {
+    /// Begins a wait that any executor may poll. The owner of the timers must see this one before it sleeps.
+    pub(crate) fn with_timers(timers: &Arc<Timers>, at: Time) -> Self {
+        Self { at, set: Some((Arc::clone(timers), timers.set(at, Waker::noop()))) }
+    }
 }
 
 impl Future for Sleep {

@@ -9,6 +9,7 @@ use crate::call::{AdmissionClass, Opening, Outcome, Submission};
 use crate::client::routes::id::{Resolved, RouteId};
 use crate::client::routes::{Pollers, Watched};
 use crate::executor::running_handler::RunningHandler;
+use crate::executor::timers::Timers;
 use crate::executor::wakes::{Collecting, Wakes};
 use crate::node::budgets::SharedMemory;
 use crate::node::fork_lock::Lock;
@@ -84,6 +85,8 @@ pub(crate) struct Inbox {
     most_decoded: OnceLock<usize>,
     /// The node's share of the memory of decoded arguments that any thread may charge.
     memory: OnceLock<SharedMemory>,
+    /// The poller's timers.
+    timers: OnceLock<Arc<Timers>>,
     lifecycle: Arc<Lifecycle>,
     running: RunningHandler,
     /// Counters of the methods that the poller serves, and of those that it calls.
@@ -113,6 +116,7 @@ impl Inbox {
             wakes: Arc::default(),
             most_decoded: OnceLock::new(),
             memory: OnceLock::new(),
+            timers: OnceLock::new(),
             lifecycle,
             running: RunningHandler::default(),
             served: CountedMethods::new("server"),
@@ -169,6 +173,17 @@ impl Inbox {
     pub(crate) fn set_memory(&self, most_decoded: usize, memory: SharedMemory) {
         let _ = self.most_decoded.set(most_decoded);
         let _ = self.memory.set(memory);
+    }
+
+    /// Sets the poller's timers.
+    pub(crate) fn set_timers(&self, timers: Arc<Timers>) {
+        let _ = self.timers.set(timers);
+    }
+
+    /// Returns the poller's timers. A thread that has set one pushes work after that, so that the poller sees it before it
+    /// sleeps.
+    pub(crate) fn timers(&self) -> Option<&Arc<Timers>> {
+        self.timers.get()
     }
 
     /// Wakes the poller if it sleeps.

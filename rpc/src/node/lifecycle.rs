@@ -72,6 +72,10 @@ pub(crate) struct Counters {
     pub(crate) one_way_failed: Counter,
     /// Requests that the program has refused by `NodeBuilder::authorize`.
     pub(crate) unauthorised: Counter,
+    /// Calls that were hedged.
+    pub(crate) hedged: Counter,
+    /// Hedged calls whose second attempt gave the outcome.
+    pub(crate) hedges_won: Counter,
 }
 
 /// The drain of a node, as the contexts of one poller's calls see it. Each poller has one, so that pollers do not contend for

@@ -1013,6 +1013,8 @@ impl NodeInner {
             ("one_way_requests_not_served", counters.not_served.count()),
             ("one_way_requests_failed", counters.one_way_failed.count()),
             ("one_way_calls_not_served", counters.not_served_by_peers.count()),
+            ("hedged_calls", counters.hedged.count()),
+            ("hedges_won", counters.hedges_won.count()),
             ("pollers_held", self.watchdog.held()),
         ]
         .map(|(name, value)| DeviceCounter { name, value });

@@ -1,16 +1,24 @@
-//! Servers of a balanced channel: which are kept connected, and which delay others.
+//! Servers of a balanced channel: which are kept connected, which delay others, and which get hedged calls.
 
 use super::addresses::{Rig, options, silent};
-use super::service::{ECHO, FEED};
-use super::{World, poll};
+use super::service::{ECHO, FEED, METHODS};
+use super::{Peer, World, poll};
 use crate::call::no_items;
-use crate::status::Status;
+use crate::node::Node;
 use crate::status::reason::Reason;
-use crate::{Balance, Policy, ServerList, Target};
+use crate::status::{Code, Status};
+use crate::wire::frame::{Header, MethodRef, RepliedBy, RequestHeader};
+use crate::wire::metadata::MetadataBytes;
+use crate::wire::name::MethodName;
+use crate::{Balance, Channel, Policy, ServerList, Target};
 use bytes::Bytes;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
-use trunkline_transport::Connect;
+use trunkline_transport::{Connect, Origin};
 use trunkline_verbs::Time;
 
 const MS: Duration = Duration::from_millis(1);
@@ -97,4 +105,192 @@ fn streams_that_have_not_left_for_a_dead_server_do_not_fail() {
         assert!(arrived + lost.len() >= opened, "{arrived} of {opened} have moved on at once");
         assert!(!lost.is_empty() && lost.iter().all(Status::may_have_run), "{lost:?}");
     }
+}
+
+/// A method whose calls are hedged.
+static HEDGED: MethodName = MethodName { name: "hedged", hash: 30, idempotent: true, ..METHODS[0] };
+static HEDGED_ONE_WAY: MethodName =
+    MethodName { name: "hedged", hash: 31, idempotent: true, one_way: true, ..METHODS[0] };
+
+/// A node with a channel that hedges calls after 10 ms, and two servers that the test answers for. The first one gets each
+/// call.
+struct Hedging {
+    world: World,
+    node: Node,
+    servers: [Peer; 2],
+    channel: Channel,
+}
+
+impl Hedging {
+    fn new(retry_budget: u32) -> Self {
+        let mut world = World::new();
+        let node = world.node(|builder| builder);
+        let servers = [(); 2].map(|()| world.peer_with(|options| options.srq_depth(16).srq_depth_limit(16)));
+        let balance = Balance::from(Policy::PickFirst).hedge_after(10 * MS).retry_budget(retry_budget, 0);
+        let addresses = servers.each_ref().map(Peer::address);
+        for address in addresses {
+            world.block_on(node.channel(address).ready()).unwrap();
+        }
+        let channel = node.channel(addresses).balanced(balance);
+        Self { world, node, servers, channel }
+    }
+
+    /// Returns the next request that reaches a server.
+    fn request(&mut self, server: usize) -> (Origin, u64) {
+        let peer = &self.servers[server];
+        let (from, header, _) = self.world.until("the request", || peer.frame());
+        let Header::Request(RequestHeader { call, .. }) = header else { panic!("{header:?}") };
+        (from, call)
+    }
+
+    /// Returns the two requests of a call that is polled.
+    fn hedge<T>(&mut self, mut call: Pin<&mut impl Future<Output = T>>) -> [(Origin, u64); 2] {
+        let first = self.request(0);
+        self.world.wait(11 * MS);
+        assert!(poll(call.as_mut()).is_none());
+        [first, self.request(1)]
+    }
+
+    fn answer(&mut self, server: usize, (to, call): (Origin, u64), code: u8, by: RepliedBy) {
+        let header = Header::Reply { call, code, by, number: None, metadata: MetadataBytes::default() };
+        self.servers[server].answer(0, to, &header, &[0; 5][..5 * usize::from(code > 0)], &[]);
+        self.world.run();
+    }
+
+    fn counters(&self) -> [u64; 2] {
+        let report = self.node.report();
+        ["hedged_calls", "hedges_won"].map(|name| {
+            report.counters.iter().find(|counter| counter.name == name).expect("there is one").value
+        })
+    }
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn hedged_call_returns_the_first_answer_and_cancels_the_other_attempt() {
+    for winner in [0, 1] {
+        let mut rig = Hedging::new(10);
+        let (channel, options, wakes) = (rig.channel.clone(), options(Connect::FailFast), Arc::default());
+        let mut call = Box::pin(channel.call(&options, &HEDGED, &(), Bytes::new()));
+        let waker = Waker::from(Arc::<Wakes>::clone(&wakes));
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        rig.world.wait(9 * MS);
+        assert_eq!((wakes.0.load(Ordering::Relaxed), rig.counters()), (0, [0, 0]));
+        rig.world.wait(2 * MS);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "the timer wakes the caller");
+        let requests = rig.hedge(call.as_mut());
+        rig.answer(winner, requests[winner], 0, RepliedBy::Handler);
+        assert!(poll(call.as_mut()).is_some_and(|outcome| outcome.is_ok()));
+        rig.world.run();
+        let (loser, (_, number)) = (&rig.servers[1 - winner], requests[1 - winner]);
+        let (_, header, _) = loser.frame().expect("it is cancelled at once");
+        assert_eq!(header, Header::Cancel { call: number });
+        assert_eq!(rig.counters(), [1, winner as u64]);
+        let called = rig.node.report().called;
+        let [row] = &called[..] else { panic!("{called:?}") };
+        assert_eq!((row.calls, row.running, row.failed.len()), (1, 0, 0), "{row:?}");
+    }
+}
+
+#[test]
+fn hedges_use_the_retry_budget_and_only_idempotent_methods_have_any() {
+    let mut rig = Hedging::new(2);
+    let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
+    let calls = [ECHO, ECHO, ECHO, &HEDGED, &HEDGED, &HEDGED, &HEDGED];
+    let call = |method| Box::pin(channel.call(&options, method, &(), Bytes::new()));
+    let mut calls = calls.into_iter().map(call).collect::<Vec<_>>();
+    for _ in 0..100 {
+        rig.world.wait(MS);
+        calls.retain_mut(|call| poll(call.as_mut()).is_none());
+    }
+    let hashes = |peer: &Peer| {
+        let hash = |header| match header {
+            Header::Request(RequestHeader { method_ref: MethodRef::Method(method), .. }) => method.method,
+            other => panic!("{other:?}"),
+        };
+        let mut hashes = peer.frames().into_iter().map(|(_, header, _)| hash(header)).collect::<Vec<_>>();
+        hashes.sort_unstable();
+        hashes
+    };
+    assert_eq!(hashes(&rig.servers[0]), [1, 1, 1, 30, 30, 30, 30]);
+    assert_eq!((hashes(&rig.servers[1]), rig.counters()), (vec![30, 30], [2, 0]));
+    drop(calls);
+    rig.world.run();
+    assert_eq!(rig.servers.each_ref().map(|server| server.frames().len()), [7, 2], "all are cancelled");
+    let calls = rig.node.report().called.iter().map(|row| row.calls).sum::<u64>();
+    assert_eq!(calls, 7, "a dropped call counts once");
+}
+
+#[test]
+fn one_way_calls_that_have_not_left_are_not_hedged() {
+    let mut rig = Hedging::new(100);
+    rig.servers[0].hold(true);
+    let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
+    let send = |_| Box::pin(channel.send(&options, &HEDGED_ONE_WAY, &(), Bytes::new()));
+    let mut calls = (0..100).map(send).collect::<Vec<_>>();
+    for _ in 0..30 {
+        rig.world.wait(MS);
+        calls.retain_mut(|call| poll(call.as_mut()).is_none());
+    }
+    assert!(!calls.is_empty() && rig.servers[1].frames().is_empty());
+    assert_eq!(rig.counters(), [0, 0]);
+}
+
+#[test]
+fn hedged_call_outlives_the_failure_of_one_attempt_and_ends_with_the_answer_of_a_handler() {
+    let overloaded = RepliedBy::Node { reason: Some(Reason::Overloaded), ran: false };
+    let refusal = Code::ResourceExhausted.number();
+    for (failed, is_lost) in [(0, true), (1, true), (0, false), (1, false)] {
+        // The hedge uses the budget up.
+        let mut rig = Hedging::new(1);
+        let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
+        let mut call = Box::pin(channel.call(&options, &HEDGED, &(), Bytes::new()));
+        let requests = rig.hedge(call.as_mut());
+        if is_lost {
+            rig.servers[failed].end();
+            rig.world.run();
+        } else {
+            rig.answer(failed, requests[failed], refusal, overloaded);
+        }
+        assert!(poll(call.as_mut()).is_none(), "the other attempt is in progress");
+        rig.answer(1 - failed, requests[1 - failed], Code::NotFound.number(), RepliedBy::Handler);
+        let status = poll(call.as_mut()).expect("a handler has answered").unwrap_err();
+        assert_eq!(status.code(), Code::NotFound, "{status}");
+        assert_eq!(rig.counters(), [1, 1 - failed as u64]);
+    }
+    let mut rig = Hedging::new(1);
+    let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
+    let mut call = Box::pin(channel.call(&options, &HEDGED, &(), Bytes::new()));
+    let requests = rig.hedge(call.as_mut());
+    for server in [0, 1] {
+        assert!(poll(call.as_mut()).is_none());
+        rig.answer(server, requests[server], refusal, overloaded);
+    }
+    let status = poll(call.as_mut()).expect("both have failed").unwrap_err();
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Overloaded), false), "{status}");
+}
+
+#[test]
+fn call_that_has_moved_on_is_hedged_only_at_a_server_that_it_has_not_tried() {
+    let mut rig = Hedging::new(10);
+    let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
+    let mut call = Box::pin(channel.call(&options, &HEDGED, &(), Bytes::new()));
+    rig.request(0);
+    rig.servers[0].end();
+    rig.world.run();
+    assert!(poll(call.as_mut()).is_none());
+    rig.request(1);
+    for _ in 0..100 {
+        rig.world.wait(MS);
+        assert!(poll(call.as_mut()).is_none());
+    }
+    assert_eq!((rig.servers[1].frames().len(), rig.counters()), (0, [0, 0]));
 }

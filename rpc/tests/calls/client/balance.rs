@@ -162,6 +162,24 @@ impl Replicas {
 }
 
 #[test]
+fn hedged_call_is_answered_by_another_server_while_its_own_one_does_not() {
+    let replicas = Replicas::new(2);
+    let balance = Balance::from(Policy::RoundRobin).hedge_after(Duration::from_millis(1));
+    let client = replicas.client(balance);
+    replicas.connect(&client);
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    let hedged = || {
+        let report = replicas.caller.report();
+        report.counters.iter().find(|counter| counter.name == "hedges_won").unwrap().value
+    };
+    // The other server may be slow too, but it answers.
+    until("a hedge wins", || {
+        assert_eq!(block_on(client.set(0)), Ok(1));
+        (hedged() > 0).then_some(())
+    });
+}
+
+#[test]
 fn round_robin_uses_all_20_servers_of_a_list_alike() {
     let replicas = Replicas::new(20);
     let list = Target::resolver(ServerList::new("workers", replicas.addresses.iter().copied()));

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use trunkline::{
-    AddressWatcher, CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, Metadata, Node,
-    NodeBuilder, Policy, PollerIndex, Resolve, ResolveError, Resolving, ResponseMetadata, ServerCall,
+    AddressWatcher, Balance, CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, Metadata,
+    Node, NodeBuilder, Policy, PollerIndex, Resolve, ResolveError, Resolving, ResponseMetadata, ServerCall,
     ServerList, StartError, Stream, Streaming, Target, block_on, stream, timeout,
 };
 
@@ -375,6 +375,10 @@ fn stock(node: &Node, replicas: impl Into<Target>) -> StockClient {
     StockClient::new(node.channel(replicas).balanced(Policy::PowerOfTwo))
 }
 
+fn hedged_stock(node: &Node, replicas: impl Into<Target>, delay: Duration) -> StockClient {
+    StockClient::new(node.channel(replicas).balanced(Balance::from(Policy::PowerOfTwo).hedge_after(delay)))
+}
+
 fn watched_stock(node: &Node, servers: &ServerList) -> StockClient {
     stock(node, Target::resolver(servers.clone()))
 }
@@ -448,6 +452,8 @@ fn servers_of_a_balanced_client_change() -> Outcome {
     directory.0.lock().unwrap().push(server);
     replicas.changed();
     until("the directory is used", || block_on(client.count("salt".into())).ok());
+    let client = hedged_stock(&node, Target::resolver(replicas), Duration::from_millis(5));
+    block_on(client.count("salt".into()))?;
     Ok(())
 }
 

@@ -10,6 +10,7 @@
 //!                                                      but a WAKER seen at that moment is the setter's to take
 //!   WAKER                getter, waker stored          neither half may use it until DONE, ABANDONED or until cleared
 //!   ABANDONED            getter, when dropped          the setter keeps its value, the waker is the getter's to drop
+//!   SUPERSEDED           getter, with ABANDONED        nothing: it tells the setter why
 //! ```
 
 use core::fmt;
@@ -23,6 +24,7 @@ use crate::rings::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 const DONE: u32 = 1;
 const WAKER: u32 = 2;
 const ABANDONED: u32 = 4;
+const SUPERSEDED: u32 = 8;
 
 /// The setter was dropped without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +112,13 @@ impl<T> Setter<T> {
         self.shared.word.load(Ordering::Acquire) & ABANDONED != 0
     }
 
+    /// Returns true if the getter was dropped by [`Getter::supersede`].
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        // SYNC: cell-word
+        self.shared.word.load(Ordering::Acquire) & SUPERSEDED != 0
+    }
+
     /// Completes the cell; returns the value if the getter was dropped.
     fn finish(&mut self, value: Option<T>, wake: impl FnOnce(Waker)) -> Option<T> {
         self.finished = true;
@@ -169,8 +178,13 @@ impl<T> Getter<T> {
     /// Returns the cell for reuse. Drops an outcome that was not taken.
     #[must_use]
     pub fn rest(mut self) -> Option<Resting<T>> {
-        self.leave();
+        self.leave(ABANDONED);
         self.shared.take().map(Resting)
+    }
+
+    /// Drops the getter, because another cell has given the outcome.
+    pub fn supersede(mut self) {
+        self.leave(ABANDONED | SUPERSEDED);
     }
 
     fn shared(&self) -> &Arc<OneShot<T>> {
@@ -184,11 +198,11 @@ impl<T> Getter<T> {
         unsafe { self.shared().replace_value(None) }.ok_or(Closed)
     }
 
-    /// Abandons the cell, so that it holds no value and no waker.
-    fn leave(&mut self) {
+    /// Abandons the cell, so that it holds no value and no waker, and sets these bits.
+    fn leave(&mut self, bits: u32) {
         let Some(shared) = self.shared.as_ref().filter(|_| !self.taken) else { return };
         // SYNC: cell-word
-        let before = shared.word.fetch_or(ABANDONED, Ordering::AcqRel);
+        let before = shared.word.fetch_or(bits, Ordering::AcqRel);
         // Dropping a waker or a value may panic, and then the getter is dropped: it must not come here again, since
         // the setter may take the value from now on.
         self.taken = true;
@@ -232,7 +246,7 @@ impl<T> Future for Getter<T> {
 
 impl<T> Drop for Getter<T> {
     fn drop(&mut self) {
-        self.leave();
+        self.leave(ABANDONED);
     }
 }
 

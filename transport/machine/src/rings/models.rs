@@ -309,6 +309,20 @@ fn cell_value_ends_on_exactly_one_side() {
 }
 
 #[test]
+fn setter_sees_that_its_getter_is_superseded_as_soon_as_that_is_gone() {
+    model(|| {
+        let (setter, getter) = cell::pair::<u32>();
+        let leaving = thread::spawn(move || getter.supersede());
+        assert!(!setter.is_abandoned() || setter.is_superseded());
+        leaving.join().unwrap();
+        assert!(setter.is_superseded() && setter.set(1) == Err(1));
+        let (setter, getter) = cell::pair::<u32>();
+        drop(getter);
+        assert!(setter.is_abandoned() && !setter.is_superseded());
+    });
+}
+
+#[test]
 fn cell_is_reused_only_after_both_halves_are_done() {
     model(|| {
         let (setter, mut getter) = cell::pair();
