@@ -115,10 +115,12 @@ fn locked_memory(host: &Host) -> Vec<Finding> {
     let Some(limit) = limit(host, "Max locked memory") else { return Vec::new() };
     let Some(bytes) = limit else { return vec![Finding::ok(subject, "unlimited")] };
     let seen = format!("{} kB", bytes / 1000);
-    if host.names(DEVICES).is_empty() || !cfg!(feature = "rdma-core") {
-        return vec![Finding::ok(subject, format!("{seen}; the software device locks none"))];
-    }
     let remedy = "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit";
+    if host.names(DEVICES).is_empty() || !cfg!(feature = "rdma-core") {
+        let for_nics =
+            if bytes < REGISTERED_AT_MOST { format!("; for a NIC: {remedy}") } else { String::new() };
+        return vec![Finding::ok(subject, format!("{seen}; the software device locks none{for_nics}"))];
+    }
     vec![if bytes < REGISTERED_AT_START {
         Finding::failure(subject, format!("{seen}; a poller registers 23 MB at its start on a NIC"), remedy)
     } else if bytes < REGISTERED_AT_MOST {

@@ -3,7 +3,7 @@
 //! The nodes of a call have a runtime directory of this check, so they do not meet running nodes. They take UDP port 4791
 //! only at addresses where it is free.
 
-use super::{Finding, Host, HostAddress};
+use super::{Finding, Host, HostAddress, Severity};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::statvfs::statvfs;
@@ -328,7 +328,7 @@ fn loopback_calls(_: &Host) -> Vec<Finding> {
         (
             PathChoice::Udp,
             "by UDP",
-            "let UDP through on the loopback: check nft list ruleset, or iptables -L",
+            "let UDP port 4791 through on the loopback: check nft list ruleset, or iptables -L",
         ),
         (
             PathChoice::Shm,
@@ -340,14 +340,23 @@ fn loopback_calls(_: &Host) -> Vec<Finding> {
         let pair = Pair { provider: ProviderChoice::Soft, path, addresses };
         pair.finding(format!("loopback call {how}"), remedy)
     };
-    paths.into_iter().map(call).collect()
+    let mut found = Vec::new();
+    for path in paths {
+        found.push(call(path));
+        if found.iter().any(|finding| finding.severity == Severity::Failure) {
+            // Connections to a process that shares memory are made by UDP as well.
+            break;
+        }
+    }
+    found
 }
 
 /// Calls at an address of the host beyond the loopback: on the software device, and on the RDMA device that has it.
 fn own_address_calls(host: &Host) -> Vec<Finding> {
     let mut own: Vec<_> = host.usable().into_iter().filter(|ip| !ip.is_loopback()).collect();
     let soft_subject = "call at an own address";
-    let remedy = "let UDP through between the host's own addresses: check nft list ruleset, or iptables -L";
+    let remedy =
+        "let UDP port 4791 through between the host's own addresses: check nft list ruleset, or iptables -L";
     let soft = match own.iter().find(|ip| PortOwner::find(**ip).is_none()) {
         Some(&ip) => Pair { provider: ProviderChoice::Soft, path: PathChoice::Udp, addresses: [ip, ip] }
             .finding(format!("{soft_subject}, {ip}"), remedy),
@@ -373,7 +382,7 @@ fn own_address_calls(host: &Host) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Severity;
+
     use std::os::unix::fs::PermissionsExt as _;
     use trunkline_softrdma::link::RuntimeDirectory;
 
