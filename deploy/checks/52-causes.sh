@@ -176,6 +176,9 @@ rows() {
     if drop_requests; then
         row "no dial-back" "the server's connection requests are dropped, its replies are not" "answered" \
             "accepts connections and does not connect back: .*4791" "$none"
+        # A sender learns of these drops, and must not repeat its datagrams at once.
+        tc -n server -s qdisc show dev wire | grep -qE 'dropped [1-9][0-9]{0,2},'
+        verdict causes-no-dial-back-is-no-storm $? "$(tc -n server -s qdisc show dev wire | grep dropped)"
         tc -n server qdisc del dev wire root
     else
         skip causes-no-dial-back "the kernel cannot drop packets by their contents: $(tail -n 1 "$TMPDIR/tc.log")"

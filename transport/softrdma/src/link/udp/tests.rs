@@ -1,7 +1,9 @@
 //! Links over real sockets on the loopback.
 
 use super::*;
+use crate::link::sockets::{DatagramSocket, Received};
 use crate::link::{Datagram, ROCE_PORT};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -101,6 +103,67 @@ fn the_error_for_a_taken_address_names_the_remedy_and_close_frees_it() {
     first.open(address).unwrap();
     let nowhere: IpAddr = "192.0.2.77".parse().unwrap();
     assert!(matches!(first.open(nowhere), Err(LinkError::NoSuchAddress { .. })));
+}
+
+/// A socket at whose interface a queue drops every datagram.
+#[derive(Debug)]
+struct DroppingSocket(SocketAddr);
+
+/// Makes such sockets.
+#[derive(Debug)]
+struct DroppingSockets;
+
+impl Sockets for DroppingSockets {
+    fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError> {
+        Ok(Box::new(DroppingSocket(SocketAddr::new(address, port))))
+    }
+
+    fn mtu(&self, _: IpAddr) -> Result<u32, LinkError> {
+        Ok(1500)
+    }
+}
+
+impl DatagramSocket for DroppingSocket {
+    fn local(&self) -> SocketAddr {
+        self.0
+    }
+
+    fn send(&mut self, _: &SendBatch, _: usize) -> io::Result<usize> {
+        Err(io::Error::from_raw_os_error(libc::ENOBUFS))
+    }
+
+    fn receive(&mut self, _: &mut ReceiveBatch) -> io::Result<Received> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn is_readable(&self) -> bool {
+        false
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn dropped(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn what_the_queue_of_an_interface_drops_is_not_repeated() {
+    let address = own_address();
+    let mut link = UdpLink::over(Box::new(DroppingSockets));
+    link.open(address).unwrap();
+    let source = SocketAddr::new(address, ROCE_PORT);
+    let mut batch = SendBatch::new();
+    for bytes in [b"one", b"two"] {
+        batch.push(Datagram { source, destination: source, bytes });
+    }
+    link.send(&mut batch, Time(0));
+    assert!(batch.is_empty());
+    let mut counters = Vec::new();
+    link.counters(&mut counters);
+    assert!(counters.contains(&Counter { name: "drop_send_queue_full", value: 2 }), "{counters:?}");
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub(super) struct Losses {
     not_open: u64,
     refused: u64,
     no_room: u64,
+    queue_full: u64,
     too_long: u64,
     forged: u64,
     icmp_errors: u64,
@@ -33,12 +34,13 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    pub(super) fn counters(&self) -> [Counter; 7] {
+    pub(super) fn counters(&self) -> [Counter; 8] {
         [
             Counter { name: "drop_send_too_big", value: self.too_big },
             Counter { name: "drop_send_address_not_open", value: self.not_open },
             Counter { name: "drop_send_refused", value: self.refused },
             Counter { name: "send_postponed", value: self.no_room },
+            Counter { name: "drop_send_queue_full", value: self.queue_full },
             Counter { name: "drop_receive_too_long", value: self.too_long },
             Counter { name: "drop_forged_source", value: self.forged },
             Counter { name: "icmp_errors", value: self.icmp_errors },
@@ -86,9 +88,16 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
+                    Some(libc::EAGAIN | libc::ENOMEM) => {
                         losses.no_room += 1;
                         return;
+                    }
+                    // With IP_RECVERR the system tells what the queue of the interface has dropped (ip(7)). It may drop all
+                    // datagrams of a kind, so they are not repeated.
+                    Some(libc::ENOBUFS) => {
+                        losses.queue_full += 1;
+                        batch.remove_first(1);
+                        (left, repeats) = (left - 1, 0);
                     }
                     // The error of an earlier datagram comes once, and nothing was sent. It is no reason to drop this one.
                     _ if (losses.read_icmp_errors(&mut *bound.socket) || repeats == 0)
