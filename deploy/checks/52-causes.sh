@@ -193,7 +193,7 @@ rows() {
         mkdir "$directory" && chown 65534 "$directory"
         start caller holder hold 10.97.1.1
         as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
-        row "port taken" "another user's program holds UDP port 4791 of the caller's address" "" \
+        row "port taken" "another user's program holds UDP port 4791 of the caller's address" "start" \
             "UDP port 4791 at 10.97.1.1 is taken by .*user 0.*; stop that one, or .*TRUNKLINE_ADDRESS" ""
         as=()
         unset directory
@@ -204,7 +204,7 @@ rows() {
     serve
     mkdir "$TMPDIR/other"
     directory=$TMPDIR/other start caller holder serve 10.97.1.1
-    row "other directory" "a node with another runtime directory holds the port" "" \
+    row "other directory" "a node with another runtime directory holds the port" "start" \
         "UDP port 4791 at 10.97.1.1 is taken by process .*; give both programs the same runtime directory \(TRUNKLINE_RUNTIME_DIR\)" ""
     stop
 
@@ -219,8 +219,8 @@ rows() {
         "Unauthenticated Some(Unreachable)" --identity "$TMPDIR/stranger.example" --trust "$root" "${name[@]}"
     row "unknown root, at the caller" "the caller trusts another authority" "handshake begun" "no path from the certificate to a root: add" \
         "Unauthenticated Some(Unreachable)" --identity "$till" --trust "$TMPDIR/ca2/root.pem" "${name[@]}"
-    row "wrong name" "the caller expects another name" "session up" "expected other.example, the peer proved server.example: correct the name" "Unauthenticated Some(Unreachable)" --identity "$till" --trust "$root" --name other.example
-    row "expired" "the caller's certificate has expired" "" "certificate expired on .*: renew it" "" --identity "$TMPDIR/expired" --trust "$root" "${name[@]}"
+    row "wrong name" "the caller expects another name" "session up" "expected other.example, the peer proved server.example: see which service" "Unauthenticated Some(Unreachable)" --identity "$till" --trust "$root" --name other.example
+    row "expired" "the caller's certificate has expired" "start" "certificate expired on .*: renew it" "" --identity "$TMPDIR/expired" --trust "$root" "${name[@]}"
     stop
     /run/programs/examples/causes expiring "$TMPDIR/ca" server.example "$TMPDIR/expired" 3
     serve --identity "$TMPDIR/expired" --trust "$root"

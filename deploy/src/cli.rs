@@ -19,7 +19,7 @@ pub struct Cli {
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, without faults; 1 a fault was found, the operation failed, or a call is denied; 2 a file
-cannot be read or is invalid, or the command line is invalid.";
+cannot be read or is invalid, or the command line is invalid. `health` has those of probes.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

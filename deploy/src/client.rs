@@ -9,13 +9,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 use trunkline::device::PathChoice;
-use trunkline::{Channel, Node, StartError, Status, Target, block_on};
+use trunkline::health::HealthClient;
+use trunkline::{Channel, Node, StartError, Target, block_on};
 
 /// The server, and what the client proves and expects.
 #[derive(Debug, Args)]
 pub struct ClientArguments {
     /// Server: a host name or an IP address, and a port
-    #[arg(value_name = "ADDRESS")]
+    #[arg(value_name = "ADDRESS", value_parser = host_and_port)]
     pub(crate) address: String,
     /// Certificates of this client, PEM; without them it has no identity
     #[cfg(feature = "identity")]
@@ -105,11 +106,29 @@ fn source(server: SocketAddr) -> Option<IpAddr> {
     if source == server.ip() || source.is_loopback() { loopback } else { Some(source) }
 }
 
-/// Waits for a channel's session. Returns `None` after the time limit.
-pub(crate) fn connect(channel: &Channel, limit: Duration) -> Option<Result<(), Status>> {
+/// Checks that an address has a host and a port.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let port =
+        text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+    if port.is_none() || text.parse::<IpAddr>().is_ok() {
+        return Err("expected a host and a port, such as shop.example:7000 or [fd00::7]:7000".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Waits for a channel's session.
+///
+/// # Errors
+/// The cause why there is none. After the time limit it is what is known until then.
+pub(crate) fn connect(channel: &Channel, limit: Duration) -> Result<(), String> {
     let (sender, receiver) = mpsc::channel();
     let ready = channel.ready();
     // The thread ends with the process if the attempt outlasts the limit.
     thread::spawn(move || sender.send(block_on(ready)));
-    receiver.recv_timeout(limit).ok()
+    if let Ok(result) = receiver.recv_timeout(limit) {
+        return result.map_err(|status| status.to_string());
+    }
+    let client = HealthClient::new(channel.clone()).with_timeout(Duration::from_millis(1));
+    let known = block_on(client.check(String::new())).err().map(|status| status.message().to_owned());
+    Err(format!("no session after {limit:?}: {}", known.unwrap_or_default()))
 }

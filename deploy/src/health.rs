@@ -6,8 +6,8 @@ use serde_json::json;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
-use trunkline::block_on;
 use trunkline::health::{HealthClient, ServingStatus};
+use trunkline::{Code, block_on};
 
 /// Ask a node for the health of a service
 ///
@@ -62,11 +62,12 @@ fn ask(arguments: &HealthArguments) -> Result<ServingStatus, (u8, String)> {
     let node = arguments.client.start().map_err(|error| (2, error))?;
     let channel = arguments.client.channel(&node);
     let limit = Duration::from_millis(arguments.connect_timeout_ms);
-    match connect(&channel, limit) {
-        Some(Ok(())) => {}
-        Some(Err(status)) => return Err((2, status.to_string())),
-        None => return Err((2, format!("no session after {limit:?}; --connect-timeout-ms sets the limit"))),
-    }
+    connect(&channel, limit).map_err(|cause| (2, cause))?;
     let client = HealthClient::new(channel).with_timeout(Duration::from_millis(arguments.call_timeout_ms));
-    block_on(client.check(arguments.service.clone())).map_err(|status| (3, status.to_string()))
+    block_on(client.check(arguments.service.clone())).map_err(|status| match status.code() {
+        Code::Unimplemented => {
+            (3, "the node answers, and has no health service: NodeBuilder::health".to_owned())
+        }
+        _ => (3, status.to_string()),
+    })
 }

@@ -18,7 +18,7 @@ use tracing::{Event, Metadata, Subscriber, subscriber};
 use trunkline::health::HealthClient;
 use trunkline::{Channel, Origin, Reason, block_on};
 
-/// Make a session with a node, and measure round trips
+/// Find out why a node is not reached, and measure round trips
 ///
 /// Prints the steps of the set-up, each with the time since the step before. If a step is not reached, the last
 /// line has the cause. A round trip is a call of the health service; a node without that service answers as well.
@@ -48,13 +48,13 @@ const STEPS: &str = "\
 Steps, and what it means if the next one is missing:
   names looked up   the name has addresses
   node started      this host has a device
-  request sent      a route exists. Nothing listens there, a firewall drops UDP port 4791, or the host is down
+  request sent      a route exists. A firewall drops UDP port 4791, the server's process is stopped, or its host is down
   cookie received   packets go both ways: the server asks for proof of this address
   answered          the server accepts. Its connection to UDP port 4791 of this host is blocked on the way
   dialled back      the server's connection arrived
   handshake begun   TLS messages are exchanged, if this node has an identity
   name proved       the server's certificate is valid
-  session up        settings agree; calls can be made
+  session up        settings agree; calls can be made, if the server has proved the name that the client expects
 Each server that the name leads to is tried, so steps can be repeated.";
 
 /// A step of the set-up.
@@ -172,7 +172,7 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
         (_, true) => json!({
             "address": arguments.client.address,
             "steps": log.json(),
-            "failed_after": cause.as_ref().and(last),
+            "failed_after": cause.as_ref().map(|_| last.as_deref().unwrap_or("start")),
             "cause": cause,
             "round_trips_us": trips.iter().map(|trip| trip.as_secs_f64() * 1e6).collect::<Vec<_>>(),
         })
@@ -209,11 +209,7 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
         format!("{} {}, {}", report.provider, report.device, report.address)
     });
     let channel = arguments.client.channel(&node);
-    match connect(&channel, limit) {
-        Some(Ok(())) => {}
-        Some(Err(status)) => return Err(status.to_string()),
-        None => return Err(format!("no session after {limit:?}; --timeout-ms sets the limit")),
-    }
+    connect(&channel, limit)?;
     for number in 0..arguments.count {
         if number > 0 {
             thread::sleep(Duration::from_millis(arguments.interval_ms));

@@ -181,6 +181,11 @@ fn port(ip: IpAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
     let Some(owner) = owner else { return Finding::ok(subject, "free") };
     let held = format!("held by {owner}");
     match &owner.who {
+        Owner::Process { pid, .. } if PortOwner::stopped_at(ip) == Some(*pid) => Finding::failure(
+            subject,
+            format!("{held}, which is stopped: nothing reaches this address"),
+            format!("kill -CONT {pid}, or end it"),
+        ),
         Owner::Process { pid, runtime_directory: Some(directory), .. }
             if !directory.is_emptied && Some(&*directory.path) == own =>
         {

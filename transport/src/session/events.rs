@@ -84,6 +84,14 @@ impl CmMachine {
                 else {
                     return;
                 };
+                let (cause, transient) = match self.peers.get(peer) {
+                    Some(known)
+                        if cause == PeerDown::Closed && known.machine.lacks_connections_back(now, number) =>
+                    {
+                        (PeerDown::NoConnectionBack, false)
+                    }
+                    _ => (cause, transient),
+                };
                 #[cfg(feature = "identity")]
                 let cause = self.handshake_cause(peer, number).unwrap_or(cause);
                 // A peer that takes back its dial because its session failed may dial again.

@@ -64,6 +64,9 @@ pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// Time after the deadline of a handshake in which the peer is told the cause.
 pub(super) const FAILURE_LIMIT: Duration = Duration::from_secs(1);
 
+/// Time after which a peer may have given up to connect back. Requests without an answer are repeated for longer.
+const PEER_GIVES_UP: Duration = Duration::from_millis(1500);
+
 /// Maximum number of candidates of a peer.
 pub(super) const CANDIDATES: usize = 4;
 
@@ -346,6 +349,17 @@ impl Machine {
     #[cfg(feature = "identity")]
     pub(crate) fn is_up_as(&self, number: u32) -> bool {
         self.is_up() && self.current() == Some(number)
+    }
+
+    /// Returns true if the peer has accepted a session long ago, and none of its own connections has arrived. If it then
+    /// closes the session, its requests have not reached this node.
+    pub(super) fn lacks_connections_back(&self, now: Time, number: u32) -> bool {
+        self.session(number).is_some_and(|session| {
+            session.up_since.is_none()
+                && session.answered.first() == Some(&true)
+                && !session.targets.contains(&Target::Arrived)
+                && session.deadline <= now + (HANDSHAKE_LIMIT - PEER_GIVES_UP)
+        })
     }
 
     /// Returns true if the peer has dialled the current session.

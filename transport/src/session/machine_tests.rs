@@ -226,6 +226,9 @@ fn a_peer_that_accepts_and_does_not_connect_back_is_not_called_silent() {
         if is_answered {
             machine.answered(Time(1_000_000), 1, 0, welcome(PEER, 7, 1), &mut actions);
         }
+        let later = Time(1_000_000) + Duration::from_secs(2);
+        let lacks = [Time(1_000_000), later].map(|now| machine.lacks_connections_back(now, 1));
+        assert_eq!(lacks, [false, is_answered], "if the peer closes the session then");
         machine.tick(machine.next_timer().unwrap(), &mut actions);
         let ends = |action: &Action| matches!(action, Action::Away { cause: why, .. } if *why == cause);
         assert!(actions.iter().any(ends), "{actions:?}");

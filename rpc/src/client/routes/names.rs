@@ -64,11 +64,12 @@ impl Expectation {
             _ => "no name".to_owned(),
         };
         let remedy = match self {
-            Self::Named(_) => "correct the name that the channel expects",
-            Self::Address | Self::Host(..) => "name the server by Target::named",
+            Self::Named(_) => "correct that, or the name that the channel expects",
+            Self::Address | Self::Host(..) => "correct that, or name the server by Target::named",
         };
         let text = format!(
-            "expected {expected}, the peer proved {proved}: {remedy}, or the address, or issue the peer another certificate"
+            "expected {expected}, the peer proved {proved}: see which service has this address, and which certificate it was \
+             given; {remedy}"
         );
         Some(text.into())
     }
