@@ -155,7 +155,8 @@ impl SimNode {
             .srq_depth(self.plan.srq_depth)
             .max_message_bytes(512 << 10)
             .queued_messages(QUEUED)
-            .rendezvous_bytes(self.plan.rendezvous_bytes);
+            .rendezvous_bytes(self.plan.rendezvous_bytes)
+            .session_loss_time(self.plan.session_loss_time);
         let options = match credentials {
             // In half of the runs processes of a host need no handshake.
             Some(credentials) => options

@@ -108,6 +108,8 @@ pub(crate) struct NodePlan {
     pub(crate) handshake: Duration,
     /// Time after which names are proved again.
     pub(crate) renew_after: Duration,
+    /// Time after which a peer that acknowledges nothing loses its session.
+    pub(crate) session_loss_time: Duration,
 }
 
 impl NodePlan {
@@ -128,6 +130,7 @@ impl NodePlan {
             exempts_local_user: false,
             handshake: Duration::ZERO,
             renew_after: RENEW_AFTER,
+            session_loss_time: Duration::from_secs(1),
         }
     }
 }

@@ -7,10 +7,10 @@ use crate::node::start_error::StartError;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::sync::Arc;
-use trunkline_transport::budget::{Budget, Share};
+use trunkline_transport::budget::{Budget, PARTS, Share, part_of};
 use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
 use trunkline_transport::footprint::{Footprint, MESSAGE_BYTES};
-use trunkline_transport::{BudgetReport, Limit, PeerHosts, PollerIndex};
+use trunkline_transport::{BudgetReport, EAGER_BYTES, Limit, NodeOptions, PeerHosts, PollerIndex};
 
 /// Name of the setting that limits decoded values, for refusals.
 pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
@@ -24,6 +24,10 @@ pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
 const LEAST_DECODED: usize = 64 << 10;
 /// Bytes of decoded arguments that are not charged, per handler.
 const UNCHARGED_BYTES: usize = 1024;
+/// Bytes that a collection of arguments reserves at most before its first element is counted.
+const UNCOUNTED_BYTES: usize = 2_400_000;
+/// Least part of the default limits that a memory limit leaves, in [`PARTS`].
+const LEAST_PART: usize = PARTS / 64;
 
 /// A share of the budget of decoded arguments, for charges from any thread.
 pub(crate) type SharedMemory = Arc<Lock<Share>>;
@@ -82,6 +86,62 @@ impl Limits {
         sum.add("calls under way", "call_limit", &[self.calls.in_all, MESSAGE_BYTES]);
         sum
     }
+}
+
+/// Returns the memory that a node and its peers may use: the table in `docs/budgets.md`.
+pub(crate) fn ceiling(options: &NodeOptions, limits: &Limits, pollers: u16) -> Footprint {
+    let mut sum = options.memory_at_most();
+    sum.append(limits.at_most());
+    sum.add("arguments of running handlers", "handler_limit", &[limits.handlers.in_all, EAGER_BYTES]);
+    sum.add("collections that are decoded", "pollers", &[usize::from(pollers), UNCOUNTED_BYTES]);
+    sum
+}
+
+/// Lowers the limits that the program has not set, by one factor, until the ceiling is at most `memory` bytes. Limits that
+/// must hold the largest message do not fall below it, and none below a 64th of its default.
+///
+/// # Errors
+/// Returns [`StartError::BadSetting`] with the least memory.
+pub(crate) fn divide(
+    memory: usize,
+    options: NodeOptions,
+    limits: Limits,
+    kept: &[&'static str],
+    pollers: u16,
+) -> Result<(NodeOptions, Limits), StartError> {
+    let with = |part| {
+        let options = options.clone().with_part_of_memory(part);
+        let is_kept = |name| kept.contains(&name);
+        let of = |name, limit: Limit, least| if is_kept(name) { limit } else { part_of(limit, part, least) };
+        let lower = Limits {
+            handlers: of("handler_limit", limits.handlers, 1),
+            calls: of("call_limit", limits.calls, 1),
+            decoded: of(DECODED_BYTES, limits.decoded, LEAST_DECODED),
+            waiting_replies: options.queued_bytes_limit(),
+            ..limits
+        };
+        (ceiling(&options, &lower, pollers).bytes(), options, lower)
+    };
+    let memory = memory as u64;
+    let (least, ..) = with(LEAST_PART);
+    if least > memory {
+        let mut kept: Vec<_> = kept.iter().chain(options.kept()).copied().collect();
+        kept.sort_unstable();
+        kept.dedup();
+        return Err(StartError::from_transport(trunkline_transport::StartError::MemoryLimit {
+            limit: memory,
+            least,
+            kept,
+        }));
+    }
+    // The sum of `fits` is at most the limit.
+    let (mut fits, mut exceeds) = (LEAST_PART, PARTS + 1);
+    while exceeds - fits > 1 {
+        let part = fits.midpoint(exceeds);
+        if with(part).0 <= memory { fits = part } else { exceeds = part }
+    }
+    let (_, options, limits) = with(fits);
+    Ok((options, limits))
 }
 
 /// Refuses metadata of a call that is larger than its limit.
@@ -152,6 +212,84 @@ impl Budgets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn divided(
+        memory: usize,
+        options: NodeOptions,
+        pollers: u16,
+    ) -> Result<(NodeOptions, Limits), StartError> {
+        divide(memory, options.pollers(pollers), Limits::default(), &[], pollers)
+    }
+
+    #[test]
+    fn ceiling_is_that_of_the_documents() {
+        let sum = ceiling(&NodeOptions::new(), &Limits::default(), 1).bytes();
+        let budgets = include_str!("../../../docs/budgets.md");
+        assert_eq!(sum.div_ceil(1_000_000), 4_666);
+        assert!(budgets.contains("| sum | | 4,666 MB |"));
+    }
+
+    #[test]
+    fn a_memory_limit_bounds_the_ceiling_in_the_proportions_of_the_defaults() {
+        let defaults = Limits::default();
+        for pollers in [1, 2, 4, 32] {
+            for mib in (512..6_000).step_by(173) {
+                let memory = mib << 20;
+                let Ok((options, limits)) = divided(memory, NodeOptions::new(), pollers) else {
+                    // Each poller has buffers of 19 MB, and 25 MB more.
+                    assert!(
+                        memory < 480_000_000 + usize::from(pollers) * 50_000_000,
+                        "{mib} MiB, {pollers} pollers"
+                    );
+                    continue;
+                };
+                let sum = ceiling(&options, &limits, pollers).bytes();
+                assert!(sum <= memory as u64, "{mib} MiB, {pollers} pollers: {sum}");
+                assert!(options.check().is_ok() && limits.check().is_ok(), "{mib} MiB, {pollers} pollers");
+                assert_eq!(limits.waiting_replies, options.queued_bytes_limit());
+                let part = |limit: Limit, whole: Limit| limit.in_all * 1_000 / whole.in_all;
+                let of_handlers = part(limits.handlers, defaults.handlers);
+                assert!(of_handlers.abs_diff(part(limits.calls, defaults.calls)) <= 1);
+                assert!(of_handlers.abs_diff(part(limits.decoded, defaults.decoded)) <= 1);
+                // All of it is used, or all limits are at their defaults.
+                assert!(
+                    sum > memory as u64 * 99 / 100 || of_handlers == 1_000,
+                    "{mib} MiB, {pollers} pollers: {sum}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_memory_limit_keeps_what_the_program_sets() {
+        let own = Limit { per_peer: 70 << 20, in_all: 300 << 20 };
+        let options = NodeOptions::new().queued_bytes(own).srq_depth_limit(4_096).rendezvous_bytes(200 << 20);
+        let limits =
+            Limits { calls: Limit { per_peer: 7, in_all: 70 }, waiting_replies: own, ..Limits::default() };
+        let memory = 2_000 << 20;
+        let (options, limits) = divide(memory, options, limits, &["call_limit"], 1).unwrap();
+        assert_eq!((limits.calls.per_peer, limits.calls.in_all), (7, 70));
+        assert_eq!((options.queued_bytes_limit(), limits.waiting_replies), (own, own));
+        let other = divided(memory, NodeOptions::new(), 1).unwrap().1;
+        assert_ne!(limits.handlers, other.handlers, "the rest is divided");
+        let sum = ceiling(&options, &limits, 1).bytes();
+        assert!(sum <= memory as u64 && sum > memory as u64 * 99 / 100, "{sum}");
+    }
+
+    #[test]
+    fn a_memory_limit_that_is_too_small_is_refused_with_the_least() {
+        let refused = |memory, options| divided(memory, options, 1).expect_err("it is too small").to_string();
+        let text = refused(1_000, NodeOptions::new());
+        let (_, least) = text.split_once("memory_limit = 1000 is too small: choose ").expect(&text);
+        let least: usize = least.split(' ').next().unwrap().parse().expect(&text);
+        assert!(text.ends_with("lower max_message_bytes, pollers or srq_depth"), "{text}");
+        assert!(divided(least, NodeOptions::new(), 1).is_ok());
+        assert!(refused(least - 1, NodeOptions::new()).contains(&format!("choose {least} or more")));
+        let small = NodeOptions::new().max_message_bytes(1 << 20);
+        assert!(divided(256 << 20, small.clone(), 1).is_ok(), "room for messages takes most");
+        let kept = small.large_messages(Limit { per_peer: 1, in_all: 1 << 20 });
+        assert!(refused(256 << 20, kept).ends_with("what the program sets itself: large_messages"));
+    }
 
     #[test]
     fn limits_out_of_range_are_refused_by_name_and_value() {

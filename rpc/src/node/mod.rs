@@ -77,6 +77,10 @@ pub struct NodeBuilder {
     files: Files,
     pollers: u16,
     limits: Limits,
+    /// Limit of the memory ceiling, in bytes.
+    memory_limit: Option<usize>,
+    /// Names of limits that the program made and the memory limit therefore keeps, beside those of `options`.
+    kept: Vec<&'static str>,
     services: Vec<Service>,
     authorizers: Authorizers,
     health: Option<HealthReporter>,
@@ -102,6 +106,8 @@ impl NodeBuilder {
             files: Files::default(),
             pollers: 1,
             limits: Limits::default(),
+            memory_limit: None,
+            kept: Vec::new(),
             services: Vec::new(),
             authorizers: Authorizers::NONE,
             health: None,
@@ -557,10 +563,23 @@ impl NodeBuilder {
     /// Sets the time of silence after which an idle session is probed by the node that accepted it. The default is
     /// 10 s, the range 500 ms to 20 s.
     ///
-    /// State that a server holds for a client that vanished is freed about 1.3 s later. A client learns of the death of an
-    /// idle server from its next call. While a call waits for its reply, the peer is probed after 500 ms.
+    /// State that a server holds for a client that vanished is freed [`session_loss_time`](Self::session_loss_time) later. A
+    /// client learns of the death of an idle server from its next call.
     pub fn idle_keepalive(mut self, silence: Duration) -> Self {
         self.options = self.options.idle_keepalive(silence);
+        self
+    }
+
+    /// Sets how long a peer may acknowledge nothing that is sent to it before its session ends. The default is 1 s, the range
+    /// 500 ms to 60 s.
+    ///
+    /// A call to a peer that vanished ends within this time. One that already waits is probed after half of it, at most
+    /// 10 s or [`idle_keepalive`](Self::idle_keepalive), and ends that much later. A peer that is stopped for longer loses
+    /// its session. The time is one of the device's settings, the ACK timeout times the number of retries, which come in
+    /// steps: between three quarters of it and all of it are reached, 0.94 s by default. A NIC may take up to four times as
+    /// long, as its standard allows. `docs/deploy.md` has a table. Each node decides by its own setting.
+    pub fn session_loss_time(mut self, time: Duration) -> Self {
+        self.options = self.options.session_loss_time(time);
         self
     }
 
@@ -568,6 +587,7 @@ impl NodeBuilder {
     /// 4,294,967,295. A call beyond the limit is refused with `ResourceExhausted` and has not run.
     pub fn handler_limit(mut self, limit: Limit) -> Self {
         self.limits.handlers = limit;
+        self.kept.push("handler_limit");
         self
     }
 
@@ -578,6 +598,7 @@ impl NodeBuilder {
     /// An eighth of each limit is reserved for calls that handlers make: at least 1, unless the limit is 1.
     pub fn call_limit(mut self, limit: Limit) -> Self {
         self.limits.calls = limit;
+        self.kept.push("call_limit");
         self
     }
 
@@ -588,6 +609,30 @@ impl NodeBuilder {
     /// peer's arguments while it is decoded. `Bytes` are not decoded and do not count.
     pub fn decoded_bytes(mut self, limit: Limit) -> Self {
         self.limits.decoded = limit;
+        self.kept.push(budgets::DECODED_BYTES);
+        self
+    }
+
+    /// Limits the memory, in bytes, that the node and its peers use at most, without the program's own allocations. The default
+    /// is the sum of all budgets, 4.7 GB with one poller. `docs/budgets.md` has its parts.
+    ///
+    /// The budgets are lowered by one factor until their sum is at most this. Those that the program sets keep their values,
+    /// in any order of the calls, and a limit above the sum changes nothing. The least is about 450 MB with one
+    /// poller, most of it for messages of the largest size: a smaller [`Self::max_message_bytes`] allows less. The error of a
+    /// smaller limit names the least. Peers get lower limits, and fewer of them can have sessions: see
+    /// [`Self::srq_depth`].
+    ///
+    /// ```
+    /// use trunkline::{InProcessNetwork, Node};
+    ///
+    /// let network = InProcessNetwork::new();
+    /// let node = Node::builder().in_process(&network).memory_limit(512 << 20).start()?;
+    /// let error = Node::builder().in_process(&network).memory_limit(1 << 20).start().unwrap_err();
+    /// assert!(error.to_string().starts_with("memory_limit = 1048576 is too small"));
+    /// # Ok::<(), trunkline::StartError>(())
+    /// ```
+    pub fn memory_limit(mut self, bytes: usize) -> Self {
+        self.memory_limit = Some(bytes);
         self
     }
 
@@ -677,6 +722,9 @@ impl NodeBuilder {
                 self.authorizers = self.authorizers.with(Arc::new(policy.clone()));
             }
         }
+        if let Some(memory) = self.memory_limit {
+            (options, self.limits) = budgets::divide(memory, options, self.limits, &self.kept, self.pollers)?;
+        }
         options.check().map_err(StartError::from_transport)?;
         self.limits.check()?;
         PoolThreads::check(self.pool)?;
@@ -685,6 +733,7 @@ impl NodeBuilder {
         }
         let (at_start, raised) = self.memory(options.machines());
         options.check_memory(at_start, raised).map_err(StartError::from_transport)?;
+        options.warn_of_small_group(&budgets::ceiling(&options, &self.limits, self.pollers));
         self.options = options;
         Ok(self)
     }

@@ -112,6 +112,7 @@ impl StartError {
             | Transport::BadDeviceSetting(_)
             | Transport::BadFaults(_)
             | Transport::ClientAddress { is_named: true, .. }
+            | Transport::MemoryLimit { .. }
             | Transport::TooMuchMemory(_)) => Self::BadSetting(StartCause(error)),
             error => Self::Refused(StartCause(error)),
         }

@@ -181,3 +181,43 @@ fn clients_with_identities_return_to_a_restarted_server() {
     }
     run.clear();
 }
+
+/// A call to a server that vanished ends within the time that its node is set to, and after three quarters of it at
+/// least. A call that waited is probed after half of it, at most 10 s.
+#[test]
+fn a_session_is_lost_after_the_time_that_is_set() {
+    for time in [500, 1_000, 7_000, 60_000].map(Duration::from_millis) {
+        let caller = NodePlan { session_loss_time: time, ..small_node(1, 1) };
+        let mut run = run_of(vec![small_node(0, 1), caller]);
+        for node in &mut run.nodes {
+            node.start(&mut run.scheduler, None);
+        }
+        let server = run.nodes[0].address;
+        let waits = run.hang(1, server).unwrap();
+        run.pass(QUIET);
+        run.kill(0);
+        let killed = run.scheduler.now();
+        let called = run.hang(1, server).unwrap();
+        run.scheduler.run_until(killed + time * 3 / 4, |_| called.get() == 1);
+        assert_eq!((waits.get(), called.get()), (0, 0), "a session of {time:?} ends early");
+        let both = |_: &Scheduler| waits.get() + called.get() == 2;
+        run.within(time / 4 + Duration::from_millis(5), "a call ends late", both).unwrap();
+        // The same without a call that finds the peer gone.
+        run.nodes[0].start(&mut run.scheduler, None);
+        let client = run.client(1).unwrap();
+        let reached = Tally::default();
+        let caller = client.clone();
+        run.add(&reached, client.process, async move { drop(caller.number_waiting(server, MINUTE).await) });
+        run.within(MINUTE, "a server that is back is not reached", |_| reached.get() == 1).unwrap();
+        let waits = run.hang(1, server).unwrap();
+        run.pass(QUIET);
+        run.kill(0);
+        let probed = (time / 2).min(Duration::from_secs(10));
+        let killed = run.scheduler.now();
+        run.scheduler.run_until(killed + time * 3 / 4, |_| waits.get() == 1);
+        assert_eq!(waits.get(), 0, "a session of {time:?} ends early");
+        let limit = killed + time + probed + Duration::from_millis(5);
+        run.by(limit, "a call that waits ends late", |_| waits.get() == 1).unwrap();
+        run.clear();
+    }
+}

@@ -97,6 +97,16 @@ impl Limit {
     }
 }
 
+/// Denominator of [`part_of`].
+pub const PARTS: usize = 1 << 16;
+
+/// Returns the limit with both numbers multiplied by `part` / [`PARTS`], and `least` at least.
+#[must_use]
+pub fn part_of(limit: Limit, part: usize, least: usize) -> Limit {
+    let scaled = |of: usize| (of / PARTS * part + of % PARTS * part / PARTS).max(least);
+    Limit { per_peer: scaled(limit.per_peer), in_all: scaled(limit.in_all) }
+}
+
 /// Reserve of a limit: the share that a use may not take, because it is kept for uses that must not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leaves {

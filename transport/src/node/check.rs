@@ -14,12 +14,15 @@ use crate::wire::{HEAD_ROOM, SLOT_BYTES};
 use crate::{Pinning, StartError};
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use trunkline_verbs::{VerbsError, headroom};
+use trunkline_softrdma::device::MAX_SHARED_BYTES;
+use trunkline_verbs::{VerbsError, headroom, host_memory};
 
 /// Range of the depth of an SRQ, in receives.
 const SRQ_DEPTHS: RangeInclusive<u32> = 16..=16_384;
-/// Maximum interval of probes of an idle peer, so that what is held for a peer that vanished is freed within 30 s.
-const MAX_IDLE_KEEPALIVE: Duration = Duration::from_secs(20);
+/// Range of the time after which a silent peer loses its session: three ACK timeouts of a software device at least.
+const SESSION_LOSS_TIMES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(60);
+/// Range of the interval of probes of an idle peer.
+const IDLE_KEEPALIVES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(20);
 /// Maximum number of addresses that a node listens on.
 const MAX_ADDRESSES: usize = 1024;
 /// Maximum of a limit in messages, calls, handlers or jobs, since their number fits in 32 bits.
@@ -58,18 +61,14 @@ impl NodeOptions {
         if self.stall_limit < Duration::from_secs(1) {
             return bad("stall_limit (ms)", millis(self.stall_limit), "choose 1000 ms or more");
         }
-        if !(1..=31).contains(&self.ack_timeout) {
-            return bad("ack_timeout", u64::from(self.ack_timeout), "choose 1 to 31; 15 is 134 ms");
-        }
-        if self.keepalive < Duration::from_millis(50) {
-            return bad("keepalive (ms)", millis(self.keepalive), "choose 50 ms or more");
+        if !SESSION_LOSS_TIMES.contains(&self.session_loss_time) {
+            return bad("session_loss_time (ms)", millis(self.session_loss_time), "choose 500 to 60000 ms");
         }
         if self.poll_for > Duration::from_secs(1) {
             return bad("poll_for (ms)", millis(self.poll_for), "choose 1000 ms or less");
         }
-        if !(self.keepalive..=MAX_IDLE_KEEPALIVE).contains(&self.idle_keepalive) {
-            let remedy = "choose 500 to 20000 ms, or at least the transport's keepalive if that was set";
-            return bad("idle_keepalive (ms)", millis(self.idle_keepalive), remedy);
+        if !IDLE_KEEPALIVES.contains(&self.idle_keepalive) {
+            return bad("idle_keepalive (ms)", millis(self.idle_keepalive), "choose 500 to 20000 ms");
         }
         if let Pinning::List(list) = &self.pinning {
             let usable = affinity::usable_cpus();
@@ -122,6 +121,29 @@ impl NodeOptions {
             limit.check(option, 1..=MAX_COUNT, "choose 1 to 4294967295")?;
         }
         Ok(())
+    }
+
+    /// Returns the maximum memory that the options let the node and its peers use: the transport's part of the table in
+    /// `docs/budgets.md`.
+    #[must_use]
+    pub fn memory_at_most(&self) -> Footprint {
+        memory_at_most(self)
+    }
+
+    /// Warns if a control group of the process has less memory than `ceiling`, at which the kernel ends the process.
+    pub fn warn_of_small_group(&self, ceiling: &Footprint) {
+        if self.runtime.is_simulated() {
+            return;
+        }
+        let exceeded = host_memory::read().exceeded_by(ceiling.bytes());
+        if let Some(bound) = exceeded.filter(|bound| bound.of == host_memory::CONTROL_GROUP) {
+            tracing::warn!(
+                limit_mib = bound.bytes >> 20,
+                ceiling_mib = ceiling.bytes().div_ceil(1 << 20),
+                remedy = host_memory::REMEDY,
+                "peers can make the node use more memory than its control group has"
+            );
+        }
     }
 
     /// Refuses options that need more memory than the machine, its control group or the process's limits
@@ -177,6 +199,7 @@ fn memory_at_most(options: &NodeOptions) -> Footprint {
     sum.add("large messages, in and out", "rendezvous_bytes", &[2, pool]);
     let announced = options.budgets.large_messages.in_all;
     sum.add("announced messages", "large_messages", &[announced, ANNOUNCED_BYTES]);
+    sum.add("memory shared with processes of the host", "TRUNKLINE_LINK", &[MAX_SHARED_BYTES]);
     sum
 }
 
@@ -227,12 +250,11 @@ mod tests {
             (new().large_messages(limit(1, usize::MAX)), "large_messages = 18446744073709551615"),
             (new().stall_limit(Duration::ZERO), "stall_limit (ms) = 0"),
             (new().stall_limit(Duration::from_millis(5)), "stall_limit (ms) = 5"),
-            (new().keepalive(Duration::ZERO), "keepalive (ms) = 0"),
+            (new().session_loss_time(Duration::from_millis(499)), "session_loss_time (ms) = 499"),
+            (new().session_loss_time(Duration::from_millis(60_001)), "session_loss_time (ms) = 60001"),
             (new().poll_for(Duration::from_secs(2)), "poll_for (ms) = 2000"),
             (new().idle_keepalive(Duration::from_millis(499)), "idle_keepalive (ms) = 499"),
             (new().idle_keepalive(Duration::from_millis(20_001)), "idle_keepalive (ms) = 20001"),
-            (new().ack_timeout(0), "ack_timeout = 0"),
-            (new().ack_timeout(255), "ack_timeout = 255"),
             (new().pinning(Pinning::List(vec![usize::MAX])), "pinning ="),
             (many, "listen (addresses) = 1025"),
         ] {

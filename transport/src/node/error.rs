@@ -142,6 +142,20 @@ pub enum StartError {
         /// The limit.
         cause: NoRoom,
     },
+    /// The memory limit is too small for the smallest budgets.
+    #[error(
+        "memory_limit = {limit} is too small: choose {least} or more, or lower {}",
+        if .kept.is_empty() { "max_message_bytes, pollers or srq_depth".to_owned() }
+        else { format!("max_message_bytes, pollers, srq_depth or what the program sets itself: {}", .kept.join(", ")) }
+    )]
+    MemoryLimit {
+        /// The given limit, in bytes.
+        limit: u64,
+        /// The least limit, in bytes.
+        least: u64,
+        /// Settings of the program that keep their values.
+        kept: Vec<&'static str>,
+    },
     /// The options need more memory than the machine has.
     #[error(transparent)]
     TooMuchMemory(TooMuchMemory),

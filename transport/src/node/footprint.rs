@@ -62,13 +62,14 @@ impl Footprint {
     }
 
     /// Moves the parts of another footprint here.
-    pub(crate) fn append(&mut self, other: Self) {
+    pub fn append(&mut self, other: Self) {
         self.parts.extend(other.parts);
         self.threads = self.threads.saturating_add(other.threads);
     }
 
     /// Returns the sum, or the maximum if it is larger.
-    pub(crate) fn bytes(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 

@@ -353,10 +353,10 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
         runtime: runtime.clone(),
         limits: Limits {
             max_message_bytes: options.max_message_bytes,
-            keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
+            keepalive_ms: u64::try_from(options.keepalive().as_millis()).unwrap_or(u64::MAX),
             poll_for: options.poll_for,
             idle_keepalive_ms: u64::try_from(options.idle_keepalive.as_millis()).unwrap_or(u64::MAX),
-            ack_timeout: options.ack_timeout,
+            session_loss_time: options.session_loss_time,
             handshakes: options.has_handshakes(),
             stall_ms: u64::try_from(options.stall_limit.as_millis()).unwrap_or(u64::MAX),
         },

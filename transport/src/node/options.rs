@@ -1,7 +1,7 @@
 //! Options of a node's start.
 #![forbid(unsafe_code)]
 
-use crate::budget::NodeLimits;
+use crate::budget::{NodeLimits, part_of};
 #[cfg(feature = "identity")]
 use crate::identity::{Credentials, Level};
 use crate::session::machine::Levels;
@@ -99,15 +99,16 @@ pub struct NodeOptions {
     /// `None` for half of `rendezvous_bytes`, or the largest message if that is more.
     pub(crate) rendezvous_bytes_per_peer: Option<usize>,
     pub(crate) budgets: NodeLimits,
+    /// Names of settings that the program made and a memory limit therefore keeps.
+    pub(crate) kept: Vec<&'static str>,
     pub(crate) stall_limit: Duration,
     pub(crate) srq_depth: u32,
     /// `None` for 8192, or `srq_depth` if that is more.
     pub(crate) srq_depth_limit: Option<u32>,
     pub(crate) pinning: Pinning,
-    pub(crate) keepalive: Duration,
+    pub(crate) session_loss_time: Duration,
     pub(crate) poll_for: Duration,
     pub(crate) idle_keepalive: Duration,
-    pub(crate) ack_timeout: u8,
     pub(crate) allow_unauthenticated: bool,
     /// True if processes of this user on this host need no handshake.
     pub(crate) exempts_local_user: bool,
@@ -141,14 +142,14 @@ impl Default for NodeOptions {
             rendezvous_bytes: 256 << 20,
             rendezvous_bytes_per_peer: None,
             budgets: NodeLimits::default(),
+            kept: Vec::new(),
             stall_limit: Duration::from_secs(60),
             srq_depth: 512,
             srq_depth_limit: None,
             pinning: Pinning::Off,
-            keepalive: Duration::from_millis(500),
+            session_loss_time: Duration::from_secs(1),
             poll_for: Duration::from_micros(400),
             idle_keepalive: Duration::from_secs(10),
-            ack_timeout: 15,
             allow_unauthenticated: false,
             exempts_local_user: true,
             #[cfg(feature = "identity")]
@@ -415,6 +416,7 @@ impl NodeOptions {
     #[must_use]
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.rendezvous_bytes = bytes;
+        self.kept.push("rendezvous_bytes");
         self
     }
 
@@ -432,6 +434,7 @@ impl NodeOptions {
     #[must_use]
     pub fn queued_messages(mut self, limit: Limit) -> Self {
         self.budgets.queued_messages = limit;
+        self.kept.push("queued_messages");
         self
     }
 
@@ -441,6 +444,7 @@ impl NodeOptions {
     #[must_use]
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.budgets.queued_bytes = limit;
+        self.kept.push("queued_bytes");
         self
     }
 
@@ -450,7 +454,51 @@ impl NodeOptions {
     #[must_use]
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.budgets.large_messages = limit;
+        self.kept.push("large_messages");
         self
+    }
+
+    /// Lowers the limits of memory that the program has not set to `part` / [`PARTS`](crate::budget::PARTS) of their defaults, but
+    /// leaves room for the largest message.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_part_of_memory(mut self, part: usize) -> Self {
+        let defaults = Self::new();
+        let is_kept = |name| self.kept.contains(&name);
+        if !is_kept("queued_bytes") {
+            self.budgets.queued_bytes = part_of(defaults.budgets.queued_bytes, part, self.max_message_bytes);
+        }
+        if !is_kept("queued_messages") {
+            self.budgets.queued_messages = part_of(defaults.budgets.queued_messages, part, 1);
+        }
+        if !is_kept("large_messages") {
+            self.budgets.large_messages = part_of(defaults.budgets.large_messages, part, 1);
+        }
+        if !is_kept("rendezvous_bytes") {
+            let least = self.least_rendezvous().max(self.rendezvous_bytes_per_peer.unwrap_or(0));
+            let whole = Limit { per_peer: 0, in_all: defaults.rendezvous_bytes };
+            self.rendezvous_bytes = part_of(whole, part, least).in_all;
+        }
+        if self.srq_depth_limit.is_none() {
+            let whole =
+                Limit { per_peer: 0, in_all: usize::try_from(self.deepest_srq()).unwrap_or(usize::MAX) };
+            let least = usize::try_from(self.srq_depth).unwrap_or(usize::MAX);
+            self.srq_depth_limit = u32::try_from(part_of(whole, part, least).in_all).ok();
+        }
+        self
+    }
+
+    /// Returns the names of the settings that a memory limit keeps.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn kept(&self) -> &[&'static str] {
+        &self.kept
+    }
+
+    /// Returns the limit of queued bytes.
+    #[must_use]
+    pub fn queued_bytes_limit(&self) -> Limit {
+        self.budgets.queued_bytes
     }
 
     /// Sets the time after which a peer that takes none of the messages that wait for it loses its session:
@@ -513,28 +561,25 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the time of silence after which a peer is probed while anything waits for it: 500 ms by default,
-    /// at least 50 ms. A stream without items counts as waiting for 2 s at a time.
+    /// Sets how long a peer may acknowledge nothing that is sent to it before its session ends: 1 s by default,
+    /// 0.5 s to 60 s. A silent peer is probed after half of it while anything waits for it, and at least as often as an
+    /// idle one. A stream without items counts as waiting for 2 s at a time.
     #[must_use]
-    pub fn keepalive(mut self, silence: Duration) -> Self {
-        self.keepalive = silence;
+    pub fn session_loss_time(mut self, time: Duration) -> Self {
+        self.session_loss_time = time;
         self
+    }
+
+    /// Returns the time of silence after which a peer is probed while anything waits for it.
+    pub(crate) fn keepalive(&self) -> Duration {
+        (self.session_loss_time / 2).min(self.idle_keepalive)
     }
 
     /// Sets the time of silence after which an idle session is probed by the node that accepted it: 10 s by
-    /// default, at least [`NodeOptions::keepalive`], at most 20 s. State held for a peer that vanished is
-    /// freed about 1.3 s later.
+    /// default, 500 ms to 20 s. State held for a peer that vanished is freed [`NodeOptions::session_loss_time`] later.
     #[must_use]
     pub fn idle_keepalive(mut self, silence: Duration) -> Self {
         self.idle_keepalive = silence;
-        self
-    }
-
-    /// Sets the local ACK timeout of the trunks to 4.096 us times 2 to the power of `code`: 15 (134 ms) by
-    /// default. A peer counts as dead after about eight timeouts.
-    #[must_use]
-    pub fn ack_timeout(mut self, code: u8) -> Self {
-        self.ack_timeout = code;
         self
     }
 

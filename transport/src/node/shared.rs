@@ -60,7 +60,8 @@ pub(crate) struct Limits {
     pub(crate) poll_for: Duration,
     /// Silence after which an idle peer is probed, in milliseconds.
     pub(crate) idle_keepalive_ms: u64,
-    pub(crate) ack_timeout: u8,
+    /// Time after which a peer that acknowledges nothing loses its session.
+    pub(crate) session_loss_time: Duration,
     /// Time after which a peer that takes nothing loses its session.
     pub(crate) stall_ms: u64,
     /// True if sessions may begin with a handshake.

@@ -145,7 +145,7 @@ impl Trunks {
             }
         }
         if probed >= MANY_KEEPALIVES && !awaited.values().any(|&awaited| awaited == Awaited::Reply) {
-            res.nap_until_ms = now_ms + ACKNOWLEDGED_MS;
+            res.nap_until_ms = now_ms + ACKNOWLEDGED_MS.min(res.shared.limits.keepalive_ms);
         }
         let next_ms = self.0.iter().map(|(_, trunk)| trunk.probe_ms()).min().unwrap_or(u64::MAX);
         res.probe_ms = if res.has_more_keepalives { now_ms } else { next_ms };

@@ -15,6 +15,7 @@ use crate::provider::connections::ConnectionKind;
 use crate::wire::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,9 +29,11 @@ use trunkline_verbs::{
 const CLOSING_LIMIT: Duration = Duration::from_millis(400);
 /// Maximum number of outstanding READs on an INI.
 const READS: u8 = 16;
-/// Number of times that a packet is sent again. The kernel's rxe takes 7 for "without end", and would never
-/// notice that a peer has died.
-const RETRIES: u8 = 6;
+/// Number of times that a packet is sent before its peer counts as dead. The kernel's rxe takes 7 repetitions for
+/// "without end", and would never notice that a peer has died.
+const SENDINGS: RangeInclusive<u8> = 3..=7;
+/// Codes of ACK timeouts: 134 ms, which a software device waits at least, to 8.6 s.
+const ACK_TIMEOUTS: RangeInclusive<u8> = 15..=21;
 /// RNR NAK timer of our TGTs: 0.64 ms. CM sets 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
 
@@ -218,7 +221,7 @@ impl Endpoints {
     ) -> Result<(), VerbsError> {
         let device = self.device()?;
         let limits = &self.shared.limits;
-        let asked = dial_parameters(device.connections, device.device.attributes(), limits.ack_timeout);
+        let asked = dial_parameters(device.connections, device.device.attributes(), limits.session_loss_time);
         let qp = self.make_ini(poller)?;
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
         // From here on the session owns both, and closing it takes them down.
@@ -509,7 +512,12 @@ fn rights() -> QpModify {
 }
 
 /// Returns the parameters of an INI's connection, without private data.
-fn dial_parameters(kind: ConnectionKind, device: &DeviceAttributes, ack_timeout: u8) -> ConnectParameters {
+fn dial_parameters(
+    kind: ConnectionKind,
+    device: &DeviceAttributes,
+    loss_time: Duration,
+) -> ConnectParameters {
+    let (retry_count, ack_timeout) = retries(loss_time);
     ConnectParameters {
         initiator_depth: READS.min(device.max_rd_atomic),
         responder_resources: match kind {
@@ -517,10 +525,22 @@ fn dial_parameters(kind: ConnectionKind, device: &DeviceAttributes, ack_timeout:
             // An RC QP could serve the peer's READs, too, but ours is not meant to.
             ConnectionKind::Rc => 0,
         },
-        retry_count: RETRIES,
+        retry_count,
         ack_timeout,
         ..ConnectParameters::default()
     }
+}
+
+/// Returns the retry count and the code of the ACK timeout that end a session after at most this time without an
+/// acknowledgement, and after three quarters of it at least. Of equal times it returns the one with more retries.
+fn retries(loss_time: Duration) -> (u8, u8) {
+    let pairs = SENDINGS.flat_map(|sendings| ACK_TIMEOUTS.map(move |code| (sendings, code)));
+    let time = |(sendings, code): (u8, u8)| Duration::from_nanos((4096 << code) * u64::from(sendings));
+    let (sendings, code) = pairs
+        .filter(|pair| time(*pair) <= loss_time)
+        .max_by_key(|pair| (time(*pair), pair.0))
+        .unwrap_or((*SENDINGS.start(), *ACK_TIMEOUTS.start()));
+    (sendings - 1, code)
 }
 
 #[cfg(test)]
@@ -536,9 +556,32 @@ mod tests {
         let addresses = vec![[127, 0, 0, 1].into()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
         for kind in [ConnectionKind::Xrc, ConnectionKind::Rc] {
-            let asked = dial_parameters(kind, device.attributes(), 15);
+            let asked = dial_parameters(kind, device.attributes(), Duration::from_secs(1));
             assert_eq!((asked.retry_count, asked.ack_timeout), (6, 15), "{kind}");
             assert_eq!(asked.responder_resources > 0, kind == ConnectionKind::Xrc);
+        }
+    }
+
+    #[test]
+    fn retries_take_three_quarters_of_the_time_to_all_of_it() {
+        let millis =
+            |(retry_count, code): (u8, u8)| (u128::from(retry_count) + 1) * (4096_u128 << code) / 1_000_000;
+        for time_ms in 500..=60_000_u64 {
+            let (found, most) = (retries(Duration::from_millis(time_ms)), u128::from(time_ms));
+            assert!((most * 3 / 4..=most).contains(&millis(found)), "{time_ms} ms: {found:?}");
+            assert!((2..7).contains(&found.0), "{time_ms} ms: {found:?}");
+        }
+        // The table of docs/deploy.md.
+        for (time_ms, found, reached_ms) in [
+            (500, (2, 15), 402),
+            (1_000, (6, 15), 939),
+            (2_000, (6, 16), 1_879),
+            (5_000, (3, 18), 4_294),
+            (10_000, (3, 19), 8_589),
+            (30_000, (5, 20), 25_769),
+            (60_000, (5, 21), 51_539),
+        ] {
+            assert_eq!((retries(Duration::from_millis(time_ms)), millis(found)), (found, reached_ms));
         }
     }
 }

@@ -260,7 +260,7 @@ mod tests {
         keepalive_ms: 500,
         idle_keepalive_ms: 10_000,
         poll_for: Duration::ZERO,
-        ack_timeout: 15,
+        session_loss_time: Duration::from_secs(1),
         stall_ms: 60_000,
         handshakes: false,
     };

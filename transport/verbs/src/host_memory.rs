@@ -10,6 +10,12 @@ use std::path::{Path, PathBuf};
 /// Control groups above the process's that are read.
 const MAX_GROUPS: usize = 64;
 
+/// Owner of memory that a control group limits.
+pub const CONTROL_GROUP: &str = "its control group";
+/// Remedy for memory that a node may exceed.
+pub const REMEDY: &str =
+    "raise the limit (MemoryMax=, memory.max), or lower the node's budgets: NodeBuilder::memory_limit";
+
 /// An amount of memory, and its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
@@ -29,6 +35,12 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
+    /// Returns the bound that use of this many bytes exceeds. Beyond it the kernel ends the process.
+    #[must_use]
+    pub fn exceeded_by(&self, bytes: u64) -> Option<Bound> {
+        self.whole.filter(|whole| whole.bytes < bytes)
+    }
+
     fn bound(&mut self, of: &'static str, free: u64, whole: u64) {
         let lower = |bound: &mut Option<Bound>, bytes: u64| {
             if bound.is_none_or(|other| bytes < other.bytes) {
@@ -113,7 +125,7 @@ fn apply(memory: &mut HostMemory, group: &ControlGroup) {
     // Memory that the kernel cannot take back.
     let statistics = text("memory.stat");
     let used = statistics.lines().find_map(|line| number(line.strip_prefix(used)?.strip_prefix(' ')?));
-    memory.bound("its control group", most.saturating_sub(used.unwrap_or(0)), most);
+    memory.bound(CONTROL_GROUP, most.saturating_sub(used.unwrap_or(0)), most);
 }
 
 #[cfg(test)]
@@ -176,6 +188,9 @@ mod tests {
             ],
         );
         assert_eq!(read_below(&root.0), memory("its control group", 300 * KIB, 400 * KIB));
+        let group = Bound { bytes: 400 * KIB, of: CONTROL_GROUP };
+        assert_eq!(read_below(&root.0).exceeded_by(400 * KIB + 1), Some(group));
+        assert_eq!(read_below(&root.0).exceeded_by(400 * KIB), None);
         let root = Root::new(
             "first",
             &[

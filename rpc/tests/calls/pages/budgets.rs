@@ -24,6 +24,10 @@ fn bounded(builder: NodeBuilder) -> NodeBuilder {
     builder.handler_limit(Limit { per_peer: 1000, in_all: 4000 })
 }
 
+fn small(builder: NodeBuilder) -> NodeBuilder {
+    builder.memory_limit(512 << 20)
+}
+
 #[rustfmt::skip]
 fn limited(builder: NodeBuilder, store: Store) -> NodeBuilder {
     builder.serve(KvServer::new(store).limit(1000).limit_scan(8))
@@ -42,4 +46,12 @@ fn limits_of_peers_are_reported() {
     let budgets = node.report().budgets;
     let handlers = budgets.iter().find(|budget| budget.name == "running handlers").unwrap();
     assert_eq!(handlers.limit, Limit { per_peer: 1000, in_all: 4000 });
+}
+
+#[test]
+fn one_number_lowers_all_limits() {
+    let node = small(Node::builder().in_process(&InProcessNetwork::new())).start().unwrap();
+    let budgets = node.report().budgets;
+    let handlers = budgets.iter().find(|budget| budget.name == "running handlers").unwrap();
+    assert!((1_024..8_192).contains(&handlers.limit.in_all), "{handlers:?}");
 }

@@ -45,6 +45,7 @@ pub use crate::host::take_away;
 pub use crate::host::{DeviceList, FoundNode, HostError, MAX_NODE_BYTES, MAX_NODES, NodeSocket};
 pub use options::{LinkChoice, LinkFactory, OpenError, SoftOptions};
 pub use provider::SoftProvider;
+pub use shard::MAX_SHARED_BYTES;
 pub use slot::Slot;
 pub use soft_device::{Held, SoftDevice};
 pub use tables::srqs::UnknownSrq;

@@ -41,6 +41,7 @@ mod timers;
 mod transmit;
 
 pub(super) use link_endpoint::LinkEndpoint;
+pub use local::MAX_SHARED_BYTES;
 pub(super) use local::{LocalInit, PathPolicy, Refusal};
 pub(super) use neighbours::Neighbours;
 pub(super) use outbox::ControlEvent;

@@ -2,6 +2,7 @@
 //!
 //! Owns what the shards have in common: the maker of areas, and the count of pairs. Each shard gets a clone.
 
+use super::pair::AREA_BYTES;
 use super::{PathPolicy, Refusal};
 use crate::host::{Areas, Host, Targets};
 use std::sync::Arc;
@@ -9,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Maximum number of pairs of a device. The areas of a pair take 128 KiB each.
 const MAX_PAIRS: usize = 512;
+/// Maximum memory that a device shares with other processes, in bytes.
+pub const MAX_SHARED_BYTES: usize = MAX_PAIRS * AREA_BYTES;
 /// Pairs reserved for members that have none with the shard yet, so that no member takes all.
 const FOR_OTHERS: usize = 128;
 

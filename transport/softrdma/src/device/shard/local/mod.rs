@@ -42,6 +42,7 @@ mod pair;
 pub(in crate::device) use choice::PathPolicy;
 pub(super) use choice::{Choice, QpPath};
 pub(in crate::device) use init::LocalInit;
+pub use init::MAX_SHARED_BYTES;
 pub(super) use memory_packets::serve_without_memory;
 pub(in crate::device) use message::Refusal;
 pub(super) use message::{Ends, KINDS};
