@@ -4,11 +4,11 @@
 
 #[cfg(feature = "identity")]
 use crate::keys;
-use crate::{device, doctor, health, nodes, pcap_check, ping, policy, top};
+use crate::{device, doctor, health, nodes, pcap_check, ping, policy, record, top};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Checks hosts; pings nodes and asks for their health; lists running nodes; inspects captures of RoCEv2 packets; lists,
+/// Checks hosts; pings nodes and asks for their health; lists running nodes and their last events; inspects captures of RoCEv2 packets; lists,
 /// removes and restores software devices; makes certificates; checks policies.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
@@ -31,6 +31,7 @@ enum Command {
     Device(device::DeviceCommand),
     Nodes(nodes::NodesArguments),
     Top(top::TopArguments),
+    Record(record::RecordArguments),
     Ping(ping::PingArguments),
     Health(health::HealthArguments),
     Doctor(doctor::DoctorArguments),
@@ -63,6 +64,7 @@ impl Cli {
             Command::Device(command) => device::run(&command),
             Command::Nodes(arguments) => nodes::run(&arguments),
             Command::Top(arguments) => top::run(&arguments),
+            Command::Record(arguments) => record::run(&arguments),
             Command::Ping(arguments) => ping::run(&arguments),
             Command::Health(arguments) => health::run(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),

@@ -16,4 +16,5 @@ pub mod nodes;
 pub mod pcap_check;
 pub mod ping;
 pub mod policy;
+pub mod record;
 pub mod top;

@@ -11,7 +11,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use trunkline_softrdma::device::{FoundNode, HostError, MAX_NODES, ask_nodes};
+use trunkline_softrdma::device::{FoundNode, HostError, MAX_NODES, NodeRequest, ask_nodes};
 use trunkline_transport::{NodeStatus, PathStatus, PeerStatus};
 
 /// Maximum wait for the answers of 64 nodes.
@@ -80,11 +80,11 @@ pub fn run(arguments: &NodesArguments) -> ExitCode {
 fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, HostError> {
     let mut earlier = BTreeMap::new();
     if !interval.is_zero() {
-        let statuses = ask_nodes(directory, PATIENCE)?.into_iter();
+        let statuses = ask_nodes(directory, NodeRequest::Status, PATIENCE)?.into_iter();
         earlier = statuses.filter_map(|node| Some((node.name.clone(), status(&node)?))).collect();
         std::thread::sleep(interval);
     }
-    Ok(list(&ask_nodes(directory, PATIENCE)?, &earlier))
+    Ok(list(&ask_nodes(directory, NodeRequest::Status, PATIENCE)?, &earlier))
 }
 
 pub(crate) fn status(node: &FoundNode) -> Option<NodeStatus> {

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
-use trunkline_softrdma::device::{FoundNode, HostError, ask_nodes};
+use trunkline_softrdma::device::{FoundNode, HostError, NodeRequest, ask_nodes};
 use trunkline_transport::{MethodStatus, NodeStatus};
 
 /// Methods and peers of a node that the table shows, the busiest first.
@@ -54,7 +54,7 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
     let mut earlier = BTreeMap::new();
     let mut left = arguments.count.map(|count| count.saturating_add(1));
     loop {
-        let found = match ask_nodes(None, PATIENCE) {
+        let found = match ask_nodes(None, NodeRequest::Status, PATIENCE) {
             Ok(found) => found,
             Err(HostError::Absent { .. }) => Vec::new(),
             Err(error) => {

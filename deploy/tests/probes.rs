@@ -1,4 +1,4 @@
-//! Runs `trunkctl ping`, `health` and `top` against nodes of this process.
+//! Runs `trunkctl ping`, `health`, `top` and `record` against nodes of this process.
 
 #[cfg(test)]
 mod tests {
@@ -110,6 +110,33 @@ mod tests {
         drop(server);
         assert_eq!(probe(&[&address]).0, 2);
         assert_eq!(probe(&["--no-such-option"]).0, 1);
+    }
+
+    #[test]
+    fn record_has_the_calls_failures_and_sessions_of_a_node() {
+        let health = HealthReporter::new();
+        let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
+        let address = server.local_address();
+        let node = Node::builder().start().unwrap();
+        let client = HealthClient::new(node.channel(address));
+        block_on(client.check(String::new())).unwrap();
+        block_on(client.check("no.Such".to_owned())).unwrap_err();
+        let (exit, text) = trunkctl(&["record", "--json", &address.to_string()]);
+        assert_eq!(exit, 0, "{text}");
+        let record: Value = serde_json::from_str(&text).expect("JSON");
+        let [node] = &record["nodes"].as_array().unwrap()[..] else { panic!("{record}") };
+        assert_eq!(node["address"], address.to_string());
+        let events = node["events"].as_array().unwrap();
+        let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+        assert_eq!(names, ["session up", "call", "call failed"], "{record}");
+        let failed = &events[2];
+        assert_eq!((&failed["side"], &failed["code"]), (&"server".into(), &"NOT_FOUND".into()), "{failed}");
+        assert!(failed["method"].as_str().is_some_and(|method| method.ends_with(".check")), "{failed}");
+        assert!(events[1]["took_us"].is_f64() && failed["cause"].is_null(), "{record}");
+        let (exit, text) = trunkctl(&["record", &address.to_string()]);
+        assert!(exit == 0 && text.contains("  call failed, poller 0, server, "), "{text}");
+        drop(server);
+        assert_eq!(trunkctl(&["record", &address.to_string()]).0, 1);
     }
 
     /// The nodes of other tests are in the list as well.

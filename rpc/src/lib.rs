@@ -108,11 +108,12 @@ pub mod device {
 }
 
 pub mod report {
-    //! The report of a node, from [`Node::report`](crate::Node::report).
+    //! The report of a node, from [`Node::report`](crate::Node::report), and its last events, from
+    //! [`Node::record`](crate::Node::record).
 
     pub use trunkline_transport::{
-        BudgetReport, DeviceCounter, FailedCalls, Histogram, LaneReport, LimitReport, MethodReport,
-        NodeReport, PathReport, PeerKey, ServerReport,
+        BudgetReport, DeviceCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport,
+        MethodReport, NodeReport, PathReport, PeerKey, RecordedEvent, ServerReport,
     };
 }
 

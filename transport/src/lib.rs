@@ -62,9 +62,11 @@ pub use peer::{PeerHosts, PeerKey, PeerMap};
 pub use poller::{Begun, Transport};
 pub use provider::{Connections, NoNic, host_has, preview_device};
 pub use report::{
-    DeviceCounter, FailedCalls, Histogram, LaneReport, LimitReport, LogLimit, MethodReport, MethodStatus,
-    NodeReport, NodeStatus, PathReport, PathStatus, PeerStatus, ServerReport,
+    DeviceCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport, LogLimit, MethodReport,
+    MethodStatus, NodeReport, NodeStatus, PathReport, PathStatus, PeerStatus, RecordedEvent, ServerReport,
 };
+#[doc(hidden)]
+pub use report::{Held, NodeEvents, NodeRecord};
 #[doc(hidden)]
 pub use report::{histogram, ledger};
 #[doc(hidden)]

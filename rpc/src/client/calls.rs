@@ -19,7 +19,7 @@ use crate::call::{AdmissionClass, Outcome, Response, Submission, shutting_down, 
 use crate::client::routes::id::ExpectedId;
 use crate::executor::inbox::Inbox;
 use crate::node::budgets::check_metadata;
-use crate::observe::counted::MethodCounters;
+use crate::observe::counted::{CallFailure, MethodCounters};
 use crate::server::ArgumentMemory;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -584,7 +584,7 @@ impl Calls {
         let outcome = if code == 0 {
             Ok(Response::new(message, encoded, self.most_decoded).with_metadata(metadata))
         } else if code == HANDLER_ERROR && by == RepliedBy::Handler {
-            self.counters.at(counters).into_iter().for_each(MethodCounters::failed_by_error);
+            self.counters.failed(counters, from, CallFailure::ERROR, None);
             Ok(Response::of_error(message, encoded, self.most_decoded).with_metadata(metadata))
         } else {
             let status = status_of(method, from, Code::from_number(code), by, message, encoded);
@@ -937,10 +937,11 @@ impl Calls {
 
     #[inline]
     fn finish(&mut self, now: Time, call: u64, outcome: Outcome) {
-        let Some(PendingCall { completion, counters, started, .. }) = self.remove(call) else { return };
-        if let Some(counters) = self.counters.at(counters) {
-            counters.ended(now.since(started));
-            outcome.as_ref().err().into_iter().for_each(|status| counters.failed(status.code()));
+        let Some(PendingCall { completion, counters, started, peer, .. }) = self.remove(call) else { return };
+        let ns = now.since(started);
+        self.counters.ended(counters, peer, ns);
+        if let Err(status) = &outcome {
+            self.counters.failed(counters, peer, status.into(), Some(ns));
         }
         completion.complete(outcome);
     }
@@ -1000,7 +1001,7 @@ impl Calls {
     fn end_with(&mut self, call: &mut Submission, status: Status) {
         if let Some(completion) = call.completion.take() {
             if !completion.is_superseded() {
-                self.count_refusal(call.method, status.code());
+                self.count_refusal(call, (&status).into());
             }
             completion.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
         }
@@ -1008,11 +1009,8 @@ impl Calls {
 
     /// Counts a call that ends before its request is handed over.
     #[cold]
-    fn count_refusal(&mut self, method: &'static MethodName, code: Code) {
-        if let Some(counters) = self.counters.of(method) {
-            counters.refused();
-            counters.failed(code);
-        }
+    fn count_refusal(&mut self, call: &Submission, failure: CallFailure) {
+        self.counters.refused(call.method, call.server, failure);
     }
 
     /// Ends a turn. The budget that other pollers see is then exact.

@@ -1,7 +1,7 @@
 //! The methods that one poller calls: their numbers at servers, and their counters.
 
 use crate::executor::inbox::Inbox;
-use crate::observe::counted::MethodCounters;
+use crate::observe::counted::{CallFailure, MethodCounters};
 use crate::wire::frame::Number;
 use crate::wire::name::MethodName;
 use crate::wire::name::Schema;
@@ -141,9 +141,37 @@ impl Counters {
         self.all.get(index as usize).map(|counters| &**counters)
     }
 
+    /// Counts the end of a call of a peer, and records it if it is a sample.
+    #[inline]
+    pub(super) fn ended(&self, index: u32, peer: PeerKey, ns: u64) {
+        if let Some(counters) = self.at(index)
+            && counters.ended(ns)
+        {
+            self.inbox.recorder().call(counters, peer, ns);
+        }
+    }
+
+    /// Counts and records the failure of a call.
+    #[cold]
+    pub(super) fn failed(&self, index: u32, peer: PeerKey, failure: CallFailure, ns: Option<u64>) {
+        let Some(counters) = self.at(index) else { return };
+        counters.failed(failure);
+        self.inbox.recorder().failed(counters, peer, failure, ns);
+    }
+
     /// Returns the counters of a method.
     pub(super) fn of(&mut self, method: &'static MethodName) -> Option<&MethodCounters> {
         let index = self.index(method);
         self.at(index)
+    }
+
+    /// Counts and records a call that fails before its request is handed over.
+    #[cold]
+    pub(super) fn refused(&mut self, method: &'static MethodName, peer: PeerKey, failure: CallFailure) {
+        let index = self.index(method);
+        let Some(counters) = self.at(index) else { return };
+        counters.refused();
+        counters.failed(failure);
+        self.inbox.recorder().refused(counters, peer, failure);
     }
 }

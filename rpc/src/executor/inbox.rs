@@ -15,6 +15,7 @@ use crate::node::budgets::SharedMemory;
 use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::{Drain, Lifecycle};
 use crate::observe::counted::CountedMethods;
+use crate::observe::recorder::Recorder;
 use crate::stream::{CallStream, Changes, StreamHost};
 use crate::wire::frame::Encoded;
 use crossbeam_queue::ArrayQueue;
@@ -23,7 +24,8 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use trunkline_machine::rings::cell::{self, Getter, Resting, Setter};
-use trunkline_transport::PollerHandle;
+use trunkline_transport::{PollerHandle, RecordedEvent};
+use trunkline_verbs::Clock;
 
 /// Calls and tasks that wait for a poller to take them, before calls go to the list.
 const DEPTH: usize = 4096;
@@ -92,6 +94,8 @@ pub(crate) struct Inbox {
     /// Counters of the methods that the poller serves, and of those that it calls.
     served: CountedMethods,
     called: CountedMethods,
+    /// Last calls and failures of the poller.
+    recorder: Recorder,
 }
 
 impl Inbox {
@@ -99,10 +103,11 @@ impl Inbox {
     pub(crate) const DEPTH: usize = DEPTH;
     /// Approximate memory of one inbox, in bytes.
     pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
-        + MAX_POOLED * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
+        + MAX_POOLED * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>())
+        + Recorder::BYTES;
 
-    /// Creates the inbox of a poller of this node.
-    pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Self {
+    /// Creates the inbox of a poller of this node, which has this clock.
+    pub(crate) fn new(lifecycle: Arc<Lifecycle>, clock: Clock) -> Self {
         Self {
             work: ArrayQueue::new(DEPTH),
             more: Lock::default(),
@@ -121,6 +126,7 @@ impl Inbox {
             running: RunningHandler::default(),
             served: CountedMethods::new("server"),
             called: CountedMethods::new("client"),
+            recorder: Recorder::new(clock),
         }
     }
 
@@ -161,6 +167,16 @@ impl Inbox {
     /// Returns the counters of the methods that the poller calls.
     pub(crate) fn called(&self) -> &CountedMethods {
         &self.called
+    }
+
+    /// Returns the rings of the poller's last calls and failures.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Returns the last calls and failures as events of the poller with this index, without calendar time.
+    pub(crate) fn events(&self, poller: u16) -> Vec<RecordedEvent> {
+        self.recorder.events([&self.served, &self.called], poller)
     }
 
     /// Sets the poller to wake, once it runs, and wakes it so that it checks the queue.

@@ -323,6 +323,7 @@ mod tests {
     use super::*;
     use crate::node::lifecycle::Lifecycle;
     use trunkline_testkit::{in_forked_child, runs_alone};
+    use trunkline_verbs::Clock;
 
     /// A push may wait for one of another thread, which the child does not have.
     #[test]
@@ -330,7 +331,7 @@ mod tests {
         if !runs_alone(module_path!(), "wake_in_a_forked_child_does_not_touch_the_queue") {
             return;
         }
-        let ready = Ready::new(Arc::new(Inbox::new(Lifecycle::new(1))));
+        let ready = Ready::new(Arc::new(Inbox::new(Lifecycle::new(1), Clock::monotonic())));
         let (_, waker) = TaskWaker::new(&ready, TaskId { table: 0, slot: 0 });
         in_forked_child(|| {
             waker.wake_by_ref();

@@ -15,7 +15,7 @@ use crate::observe::counted;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use trunkline_transport::{LogLimit, MethodStatus, Watch};
+use trunkline_transport::{EventKind, Held, LogLimit, MethodStatus, NodeEvents, RecordedEvent, Watch};
 use trunkline_verbs::Time;
 
 /// Default limit on the time for which code may keep a poller.
@@ -24,6 +24,9 @@ pub(crate) const HOLD_LIMIT: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 4;
 const MOST: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_millis(1);
+/// Number of a held poller's events that are logged, and maximum length of each.
+const LOGGED_EVENTS: usize = 32;
+const LOGGED_CHARS: usize = 160;
 
 /// Last observation of one poller.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +57,8 @@ impl Seen {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     inboxes: Arc<Inboxes>,
+    /// Events of the node that no poller writes.
+    events: Arc<NodeEvents>,
     limit: Duration,
     state: Lock<(Vec<Seen>, LogLimit)>,
     /// Number of turns that took longer than the limit.
@@ -61,11 +66,12 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Creates the watch over these pollers, with this limit.
-    pub(crate) fn new(inboxes: Arc<Inboxes>, limit: Duration) -> Arc<Self> {
+    /// Creates the watch over the pollers of the node with these events, with this limit.
+    pub(crate) fn new(inboxes: Arc<Inboxes>, events: Arc<NodeEvents>, limit: Duration) -> Arc<Self> {
         let seen = vec![Seen { is_reported: true, ..Seen::new(0, Time(0)) }; inboxes.len()];
         Arc::new(Self {
             inboxes,
+            events,
             limit,
             state: Lock::new((seen, LogLimit::default())),
             held: AtomicU64::new(0),
@@ -86,6 +92,44 @@ impl Watchdog {
             left_out,
             "poller occupied for longer than hold_limit, its other calls wait"
         );
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let events = self.events_of(poller);
+            let last = events.iter().skip(events.len().saturating_sub(LOGGED_EVENTS));
+            let line = |event: &RecordedEvent| format!("{} {event}", event.at_ns);
+            let lines = last.map(|event| line(event).chars().take(LOGGED_CHARS).collect::<String>());
+            let events = lines.collect::<Vec<_>>().join("; ");
+            tracing::debug!(poller, events, "last events of the occupied poller");
+        }
+    }
+
+    /// Returns the events of a poller by time.
+    fn events_of(&self, poller: usize) -> Vec<RecordedEvent> {
+        let inbox = self.inboxes.get(poller);
+        let index = u16::try_from(poller).unwrap_or(u16::MAX);
+        let mut events = inbox.map(|inbox| inbox.events(index)).unwrap_or_default();
+        events.sort_by_key(|event| event.at_ns);
+        events
+    }
+
+    /// Returns the last events of the node, by time.
+    pub(crate) fn events(&self) -> Vec<RecordedEvent> {
+        let mut events = self.events.events();
+        events.extend((0..self.inboxes.len()).flat_map(|poller| self.events_of(poller)));
+        RecordedEvent::in_order(&mut events, self.events.clock());
+        events
+    }
+
+    fn record_held(&self, poller: usize, occupation: Occupation, time: Duration) {
+        let by = match occupation {
+            Occupation::Handler(method) => Some((method.service.name, method.name)),
+            Occupation::Task | Occupation::Nothing => None,
+        };
+        self.events.held(Held { poller: u16::try_from(poller).unwrap_or(u16::MAX), by, time });
+    }
+
+    /// Records a drain of the node.
+    pub(crate) fn drains(&self) {
+        self.events.note(EventKind::Drain);
     }
 }
 
@@ -113,6 +157,10 @@ impl Watch for Watchdog {
         served.chain(called.iter().map(|method| MethodStatus::of("client", method))).collect()
     }
 
+    fn record(&self) -> Vec<RecordedEvent> {
+        self.events()
+    }
+
     fn look(&self, now: Time) -> Time {
         let mut state = self.state.lock();
         let (seen, log) = &mut *state;
@@ -128,6 +176,7 @@ impl Watch for Watchdog {
             if seen.held >= self.limit && !seen.is_reported {
                 seen.is_reported = true;
                 self.held.fetch_add(1, Ordering::Relaxed);
+                self.record_held(poller, occupation, seen.held);
                 if let Some(left_out) = log.line(now) {
                     self.report(poller, occupation, seen.held, left_out);
                 }
@@ -145,6 +194,7 @@ mod tests {
     use crate::executor::inbox::Inbox;
     use crate::node::lifecycle::Lifecycle;
     use crate::wire::name::{MethodName, ServiceName};
+    use trunkline_verbs::Clock;
 
     static SERVICE: ServiceName =
         ServiceName { name: "test.Kv", version: 1, oldest: 1, codec: 0, codec_name: "bincode", hash: 7 };
@@ -172,8 +222,10 @@ mod tests {
     fn a_turn_that_takes_longer_than_the_limit_counts_once_and_a_poller_that_sleeps_does_not() {
         let lifecycle = Lifecycle::new(2);
         let inboxes = Arc::<Inboxes>::default();
-        inboxes.open((0..2).map(|_| Arc::new(Inbox::new(Arc::clone(&lifecycle)))));
-        let watchdog = Watchdog::new(Arc::clone(&inboxes), HOLD_LIMIT);
+        let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle), Clock::monotonic()));
+        inboxes.open((0..2).map(inbox));
+        let events = Arc::new(NodeEvents::new(Clock::monotonic()));
+        let watchdog = Watchdog::new(Arc::clone(&inboxes), events, HOLD_LIMIT);
         let at = |ms: u64| Time(1_000_000 * ms);
         let busy = inboxes[1].running();
         busy.set_methods(vec![&GET]);
@@ -188,6 +240,8 @@ mod tests {
         assert_eq!((held(1099), held(1100), held(5000)), (0, 1, 1));
         busy.turn_begins();
         assert_eq!((held(5050), held(5149), held(5150)), (1, 1, 2));
+        let recorded: Vec<_> = watchdog.events().iter().map(ToString::to_string).collect();
+        assert_eq!(recorded, ["poller held, poller 1, test.Kv.get, 100.0ms"; 2]);
         busy.nobody();
         assert_eq!(held(9000), 2, "neither does one that is in its own code");
         assert_eq!(watchdog.look(at(9000)), at(9100), "while pollers sleep it looks once within the limit");

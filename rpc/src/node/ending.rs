@@ -57,6 +57,7 @@ impl Node {
         if self.0.lifecycle.is_forked() {
             return;
         }
+        self.0.watchdog.drains();
         self.0.lifecycle.begin_drain();
         self.0.refuse_jobs();
         for inbox in self.0.inboxes.iter() {

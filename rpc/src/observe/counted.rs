@@ -6,7 +6,8 @@
 use crate::node::fork_lock::Lock;
 #[cfg(feature = "metrics")]
 use crate::observe::published::Published;
-use crate::status::Code;
+use crate::status::reason::Reason;
+use crate::status::{Code, Status};
 use crate::wire::name::MethodName;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,14 +36,44 @@ pub const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
+/// Number of ended calls of a method, of which one goes into the poller's record.
+const SAMPLED: u64 = 64;
+
 /// Name of all methods that a node does not serve.
 const OTHER: &str = "_OTHER";
+
+/// Why a call failed, in numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallFailure {
+    /// Index in [`CODES`].
+    pub(super) code: u8,
+    /// Number of the reason, or 0.
+    pub(super) reason: u8,
+}
+
+impl CallFailure {
+    /// An error of the method's own type.
+    pub(crate) const ERROR: Self = Self { code: 0, reason: 0 };
+
+    /// Returns a failure that a node causes.
+    pub(crate) fn because(code: Code, reason: Reason) -> Self {
+        Self { code: code.number(), reason: reason.number() }
+    }
+}
+
+impl From<&Status> for CallFailure {
+    fn from(status: &Status) -> Self {
+        Self { code: status.code().number(), reason: status.reason().map_or(0, Reason::number) }
+    }
+}
 
 /// The counters of one method on one side of one poller.
 #[derive(Debug)]
 pub(crate) struct MethodCounters {
     /// Service and method.
     name: (&'static str, &'static str),
+    /// Number by which the poller's record names the method: its index twice, plus 1 for a client.
+    number: u32,
     /// Calls that have begun, except those that ended in the same turn.
     begun: AtomicU64,
     /// Calls among them that have ended.
@@ -57,11 +88,12 @@ pub(crate) struct MethodCounters {
 }
 
 impl MethodCounters {
-    fn new(side: &'static str, name: (&'static str, &'static str)) -> Self {
+    fn new(side: &'static str, name: (&'static str, &'static str), number: u32) -> Self {
         #[cfg(not(feature = "metrics"))]
         let _ = side;
         Self {
             name,
+            number,
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -79,13 +111,20 @@ impl MethodCounters {
         add(&self.begun, 1);
     }
 
-    /// Counts the end of a call that has begun.
+    /// Returns the number by which the poller's record names the method.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Counts the end of a call that has begun. Returns true if the call is a sample for the poller's record.
     #[inline]
-    pub(crate) fn ended(&self, ns: u64) {
-        add(&self.ended, 1);
+    #[must_use]
+    pub(crate) fn ended(&self, ns: u64) -> bool {
+        let before = add(&self.ended, 1);
         self.latency.record(ns);
         #[cfg(feature = "metrics")]
         self.published.ended(ns);
+        before.is_multiple_of(SAMPLED)
     }
 
     /// Takes back a call that has begun, and whose handler never ran.
@@ -94,12 +133,14 @@ impl MethodCounters {
         add(&self.ended, 1);
     }
 
-    /// Counts a call that ended in the turn in which it began.
+    /// Counts a call that ended in the turn in which it began. Returns true if it is a sample.
     #[inline]
-    pub(crate) fn ended_at_once(&self) {
-        self.latency.record_zero();
+    #[must_use]
+    pub(crate) fn ended_at_once(&self) -> bool {
+        let before = self.latency.record_zero();
         #[cfg(feature = "metrics")]
         self.published.ended(0);
+        before.is_multiple_of(SAMPLED)
     }
 
     /// Counts a call that ends before it begins. Its failure is counted separately.
@@ -110,17 +151,9 @@ impl MethodCounters {
     }
 
     /// Counts the failure of a call.
-    pub(crate) fn failed(&self, code: Code) {
-        self.failed_with(usize::from(code.number()));
-    }
-
-    /// Counts a call that ended with an error of its method's own type.
-    pub(crate) fn failed_by_error(&self) {
-        self.failed_with(0);
-    }
-
-    fn failed_with(&self, at: usize) {
-        self.failed.get(at).into_iter().for_each(|count| add(count, 1));
+    pub(crate) fn failed(&self, failure: CallFailure) {
+        let at = usize::from(failure.code);
+        self.failed.get(at).map(|count| add(count, 1));
         #[cfg(feature = "metrics")]
         CODES.get(at).into_iter().for_each(|code| self.published.failed(at, code));
     }
@@ -168,9 +201,27 @@ impl CountedMethods {
     }
 
     fn add_named(&self, name: (&'static str, &'static str)) -> Arc<MethodCounters> {
-        let counters = Arc::new(MethodCounters::new(self.side, name));
-        self.methods.lock().push(Arc::clone(&counters));
+        let mut methods = self.methods.lock();
+        let number = self.number(methods.len());
+        let counters = Arc::new(MethodCounters::new(self.side, name, number));
+        methods.push(Arc::clone(&counters));
         counters
+    }
+
+    /// Returns the number of the method at this index.
+    fn number(&self, index: usize) -> u32 {
+        let index = u32::try_from(index).unwrap_or(u32::MAX / 2);
+        index.wrapping_mul(2) | u32::from(self.side == "client")
+    }
+
+    /// Returns the side, service and method of a number; `None` if it is one of the other side.
+    pub(crate) fn name_of(&self, number: u32) -> Option<(&'static str, &'static str, &'static str)> {
+        let index = usize::try_from(number / 2).ok()?;
+        if self.number(index) != number {
+            return None;
+        }
+        let (service, method) = self.methods.lock().get(index)?.name;
+        Some((self.side, service, method))
     }
 }
 
@@ -227,11 +278,10 @@ mod tests {
             let _others = poller.add_others();
             let counters = poller.add_named(("Kv", "get"));
             (0..3).for_each(|_| counters.began());
-            counters.ended(ns);
-            counters.ended_at_once();
+            assert!(counters.ended(ns) && counters.ended_at_once(), "the first calls are samples");
             counters.waited(ns);
             counters.refused();
-            counters.failed(Code::Unavailable);
+            counters.failed(CallFailure::because(Code::Unavailable, Reason::Overloaded));
         }
         let rows = report(pollers.iter());
         let [row] = &rows[..] else { panic!("{rows:?}") };
@@ -302,10 +352,9 @@ mod published_tests {
             for side in ["server", "client"] {
                 let others = CountedMethods::new(side).add_others();
                 others.began();
-                others.ended(1_500_000_000);
-                others.ended_at_once();
-                others.failed(Code::Unavailable);
-                others.failed_by_error();
+                let _sampled = (others.ended(1_500_000_000), others.ended_at_once());
+                others.failed(CallFailure::because(Code::Unavailable, Reason::Overloaded));
+                others.failed(CallFailure::ERROR);
                 others.refused();
             }
         });

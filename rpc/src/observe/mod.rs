@@ -6,3 +6,4 @@ pub mod health;
 pub(crate) mod otel;
 #[cfg(feature = "metrics")]
 pub(crate) mod published;
+pub(crate) mod recorder;

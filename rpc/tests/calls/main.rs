@@ -53,6 +53,7 @@ mod observe {
     mod interceptors;
     mod metadata;
     mod numbers;
+    mod record;
     mod traces;
 }
 

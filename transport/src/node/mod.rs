@@ -26,7 +26,8 @@ use crate::identity::Credentials;
 use crate::peer::epochs::Epochs;
 use crate::poller::{OfNode, Parts, Transport};
 use crate::provider;
-use crate::report::{DeviceCounter, NodeReport, SessionQps, Traffic, link_of};
+use crate::report::record::calendar;
+use crate::report::{DeviceCounter, NodeEvents, NodeReport, SessionQps, Traffic, link_of};
 use crate::session::cm_machine::CmMachine;
 use crate::{Limit, PollerIndex};
 use footprint::Footprint;
@@ -39,13 +40,13 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use stops::Stops;
 use trunkline_machine::mutant;
 use trunkline_machine::{Machine, MakeMachine, NotJoined, Running};
 use trunkline_verbs::fork::Process;
 use trunkline_verbs::internal_thread::ThreadNumber;
-use trunkline_verbs::{Access, Clock, Counter, Time, headroom};
+use trunkline_verbs::{Access, Counter, Time, headroom};
 
 /// No limit, for the application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
@@ -341,6 +342,7 @@ impl Node {
 pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHandle) -> Arc<NodeShared> {
     let runtime = options.runtime.clone();
     let hosts = options.peer_hosts.clone().unwrap_or_default();
+    let events = options.events.clone().unwrap_or_else(|| Arc::new(NodeEvents::new(runtime.clock().clone())));
     let copied = Budget::new("bytes of large messages copied to be READ", options.rendezvous(), 1, &hosts);
     let sources = BlockPool::new(Access::REMOTE_READ, copied, runtime.clone());
     let seals = options.has_handshakes();
@@ -381,6 +383,7 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
         session_qps: SessionQps::default(),
         gauges: Gauges::default(),
         stops: Stops::default(),
+        events,
         local_address: OnceLock::new(),
     })
 }
@@ -404,15 +407,6 @@ impl Drop for Node {
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node").field("local_address", &self.local_address()).finish_non_exhaustive()
-    }
-}
-
-/// Converts a time of the clock to calendar time. A simulation's calendar begins with the Unix epoch.
-#[expect(clippy::disallowed_methods, reason = "a simulation has its own calendar")]
-fn calendar(clock: &Clock, at: Time) -> SystemTime {
-    match clock.as_virtual() {
-        Some(_) => SystemTime::UNIX_EPOCH + (at - Time(0)),
-        None => SystemTime::now() - (clock.now() - at),
     }
 }
 

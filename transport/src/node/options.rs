@@ -6,7 +6,10 @@ use crate::budget::{NodeLimits, part_of};
 use crate::identity::{Credentials, Level};
 use crate::session::machine::Levels;
 use crate::wire::HEAD_ROOM;
-use crate::{Connections, DeviceError, InProcessNetwork, Limit, MethodStatus, PeerHosts, StartError};
+use crate::{
+    Connections, DeviceError, InProcessNetwork, Limit, MethodStatus, NodeEvents, PeerHosts, RecordedEvent,
+    StartError,
+};
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -36,6 +39,9 @@ pub trait Watch: Send + Sync + fmt::Debug {
 
     /// Returns the methods that the node serves and calls, for `trunkctl top`.
     fn methods(&self) -> Vec<MethodStatus>;
+
+    /// Returns the last events of the node, by time, for `trunkctl record`.
+    fn record(&self) -> Vec<RecordedEvent>;
 }
 
 /// The NIC to use among several. The default is the first device that has the node's addresses, and its first RoCE
@@ -94,6 +100,7 @@ pub struct NodeOptions {
     pub(crate) runtime: Runtime,
     pub(crate) watch: Option<Arc<dyn Watch>>,
     pub(crate) peer_hosts: Option<Arc<PeerHosts>>,
+    pub(crate) events: Option<Arc<NodeEvents>>,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
     /// `None` for half of `rendezvous_bytes`, or the largest message if that is more.
@@ -138,6 +145,7 @@ impl Default for NodeOptions {
             runtime: Runtime::threads(),
             watch: None,
             peer_hosts: None,
+            events: None,
             max_message_bytes: (64 << 20) + (64 << 10),
             rendezvous_bytes: 256 << 20,
             rendezvous_bytes_per_peer: None,
@@ -372,6 +380,13 @@ impl NodeOptions {
     #[must_use]
     pub fn peer_hosts(mut self, hosts: &Arc<PeerHosts>) -> Self {
         self.peer_hosts = Some(Arc::clone(hosts));
+        self
+    }
+
+    /// Sets the record of the node's events. No other node may have it.
+    #[must_use]
+    pub fn events(mut self, events: &Arc<NodeEvents>) -> Self {
+        self.events = Some(Arc::clone(events));
         self
     }
 

@@ -12,7 +12,7 @@ use crate::identity::Credentials;
 use crate::node::incarnation::DeviceShared;
 use crate::node::stops::Stops;
 use crate::peer::epochs::Epochs;
-use crate::report::{SessionQps, Traffic};
+use crate::report::{NodeEvents, SessionQps, Traffic};
 use crate::{BudgetReport, PeerHosts};
 use std::net::SocketAddr;
 #[cfg(feature = "identity")]
@@ -321,6 +321,7 @@ pub(crate) struct NodeShared {
     pub(crate) session_qps: SessionQps,
     pub(crate) gauges: Gauges,
     pub(crate) stops: Stops,
+    pub(crate) events: Arc<NodeEvents>,
     /// First listening address, once known.
     pub(crate) local_address: OnceLock<SocketAddr>,
 }

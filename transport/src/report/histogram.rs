@@ -37,10 +37,12 @@ const fn top_ns(bucket: usize) -> u64 {
     ((SUB + bucket % SUB + 1) as u64) * (1 << (bucket / SUB - 1)) - 1
 }
 
-/// Adds to a counter that has a single writer.
+/// Adds to a counter that has a single writer. Returns the value before.
 #[inline]
-pub fn add(counter: &AtomicU64, more: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+pub fn add(counter: &AtomicU64, more: u64) -> u64 {
+    let before = counter.load(Ordering::Relaxed);
+    counter.store(before.wrapping_add(more), Ordering::Relaxed);
+    before
 }
 
 /// The histogram that a thread writes. No other thread may write it.
@@ -64,10 +66,10 @@ impl HistogramWriter {
         add(&self.sum_ns, ns);
     }
 
-    /// Records a time of 0.
+    /// Records a time of 0. Returns the number of times up to 0 before.
     #[inline]
-    pub fn record_zero(&self) {
-        add(&self.counts[0], 1);
+    pub fn record_zero(&self) -> u64 {
+        add(&self.counts[0], 1)
     }
 
     /// Adds the recorded times to a report.

@@ -5,10 +5,12 @@ pub mod histogram;
 pub mod ledger;
 mod log_limit;
 mod prometheus;
+pub(crate) mod record;
 mod status;
 
 pub use histogram::Histogram;
 pub use log_limit::LogLimit;
+pub use record::{EventKind, Held, NodeEvents, NodeRecord, RecordedEvent};
 pub use status::{MethodStatus, NodeStatus, PathStatus, PeerStatus};
 
 use crate::{BudgetReport, PeerKey, PollerIndex};

@@ -260,7 +260,7 @@ impl PeerStatus {
 
 /// Shortens a value, and replaces characters that would end a field, control a terminal, or change the
 /// displayed order.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     let is_plain = |letter: char| letter == ' ' || letter.is_ascii_graphic();
     text.chars().take(LONGEST).map(|letter| if is_plain(letter) { letter } else { '?' }).collect()
 }

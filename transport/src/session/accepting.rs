@@ -35,6 +35,10 @@ impl CmMachine {
     /// Logs a refusal: as a warning if a person has to act. Anyone can send requests without proof; those are only
     /// counted.
     fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
+        if !matches!(refusal, Refusal::Unproven(_)) {
+            let cause = refusal.advice().map_or_else(|| refusal.explain(), |(cause, _)| cause);
+            self.shared.events.refused(id.peer_address(), cause);
+        }
         let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
         if let Some((cause, remedy)) = refusal.advice() {
             if let Some(left_out) = self.refused.line(now) {

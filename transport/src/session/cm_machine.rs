@@ -24,7 +24,9 @@ use crate::node::shared::{Alive, NodeShared};
 use crate::provider::SOFTWARE;
 use crate::report::ledger::{SessionEntry, SessionLedger};
 use crate::report::link_of;
-use crate::{Connect, NodeStatus, PeerDown, PeerKey, PeerStatus, PollerIndex, StartError, Watch};
+use crate::{
+    Connect, EventKind, NodeRecord, NodeStatus, PeerDown, PeerKey, PeerStatus, PollerIndex, StartError, Watch,
+};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::io;
@@ -34,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_machine::{Sleeper, Turn};
-use trunkline_softrdma::device::{LinkChoice, NodeSocket};
+use trunkline_softrdma::device::{LinkChoice, NodeRequest, NodeSocket};
 use trunkline_softrdma::link::PortOwner;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, Time};
 
@@ -185,7 +187,10 @@ impl CmMachine {
             self.command(command);
         }
         if let Some(socket) = &self.socket {
-            worked |= socket.answer(|| self.status().to_text());
+            worked |= socket.answer(|request| match request {
+                NodeRequest::Status => self.status().to_text(),
+                NodeRequest::Record => self.record().to_text(self.shared.runtime.clock()),
+            });
         }
         self.tick();
         #[cfg(feature = "identity")]
@@ -198,7 +203,6 @@ impl CmMachine {
     /// Returns the node's description of itself.
     fn status(&self) -> NodeStatus {
         let facts = self.shared.device.facts();
-        let unknown = || SocketAddr::from(([0; 4], 0));
         let peers = self.peers.all().map(|(key, peer)| {
             let (sent, received) = self.shared.traffic.of_peer(key);
             let number = peer.machine.current();
@@ -222,7 +226,7 @@ impl CmMachine {
         let counters = self.shared.device.counters();
         let retransmits = counters.iter().find(|counter| counter.name == "retransmits");
         NodeStatus {
-            address: self.shared.local_address.get().copied().unwrap_or_else(unknown),
+            address: self.address(),
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
             link: link_of(all.iter().map(|path| path.path), facts.link),
             connections: facts.connections.to_owned(),
@@ -234,6 +238,21 @@ impl CmMachine {
             peers: peers.take(MAX_PEERS).collect(),
             omitted: self.peers.len().saturating_sub(MAX_PEERS),
         }
+    }
+
+    /// Returns the last events of the node.
+    fn record(&self) -> NodeRecord {
+        NodeRecord {
+            address: self.address(),
+            events: self.watch.as_ref().map(|(watch, _)| watch.record()).unwrap_or_default(),
+            omitted: 0,
+        }
+    }
+
+    /// Returns the address that the node listens on first, or an unspecified one before it is known.
+    fn address(&self) -> SocketAddr {
+        let unknown = || SocketAddr::from(([0; 4], 0));
+        self.shared.local_address.get().copied().unwrap_or_else(unknown)
     }
 
     /// Returns the current sessions; `None` before the node listens.
@@ -368,6 +387,7 @@ impl CmMachine {
             return;
         }
         tracing::warn!(device = self.endpoints.device_name(), "RDMA device removed, sessions end");
+        self.shared.events.note(EventKind::DeviceRemoved);
         self.shared.device.lost(self.now());
         self.presence.removed();
         self.tell(|| Command::DeviceLost);
@@ -425,6 +445,7 @@ impl CmMachine {
         self.attach(Arc::clone(&device), listening)
             .map_err(|cause| StartError::Os { doing: "wait for connection events", cause })?;
         tracing::info!(device = device.device.attributes().name, "RDMA device back");
+        self.shared.events.note(EventKind::DeviceBack);
         self.shared.open(&device);
         for (poller, own) in self.shared.pollers.iter().zip(pollers) {
             poller.command(Command::TakeDevice(Box::new(own)));
@@ -529,6 +550,7 @@ impl CmMachine {
                 self.tell(|| Command::SessionClosed { peer: key, number, cause });
             }
             Action::Down { number, cause } => {
+                self.shared.events.down(EventKind::SessionDown, key.address(), cause);
                 if let Some(left_out) = self.downs.line(self.now()) {
                     if matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::ShuttingDown) {
                         tracing::info!(peer = %key, %cause, left_out, "session down");
@@ -541,6 +563,7 @@ impl CmMachine {
             Action::Away { number, mut cause, until, is_new } => {
                 if is_new {
                     cause = self.explain(key, cause);
+                    self.shared.events.down(EventKind::SessionNotMade, key.address(), cause);
                     let now = self.now();
                     if let Some(left_out) = self.failed.line(now) {
                         let pause_ms = (until - now).as_millis();

@@ -4,7 +4,7 @@ use crate::common::{Job, LIMIT, TestNode, over_udp};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
-use trunkline_softrdma::device::{FoundNode, PathChoice, SoftOptions, ask_nodes};
+use trunkline_softrdma::device::{FoundNode, NodeRequest, PathChoice, SoftOptions, ask_nodes};
 use trunkline_testkit::Folder;
 use trunkline_transport::{InProcessNetwork, NodeOptions, NodeStatus, ProviderChoice};
 
@@ -16,7 +16,7 @@ fn options(root: &Path, path: PathChoice) -> NodeOptions {
 }
 
 fn listed(root: &Path) -> Vec<NodeStatus> {
-    let found = ask_nodes(Some(root), LIMIT).unwrap();
+    let found = ask_nodes(Some(root), NodeRequest::Status, LIMIT).unwrap();
     assert!(found.iter().all(|node| node.pid == Some(std::process::id())), "{found:?}");
     let parse = |node: FoundNode| NodeStatus::parse(node.answer.as_deref()?);
     found.into_iter().map(|node| parse(node).unwrap()).collect()

@@ -126,7 +126,8 @@ pub(crate) struct Session {
 #[cfg(test)]
 fn opened() -> Arc<Routes> {
     let inboxes = Arc::<crate::executor::inbox::Inboxes>::default();
-    let inbox = crate::executor::inbox::Inbox::new(crate::node::lifecycle::Lifecycle::new(1));
+    let inbox =
+        crate::executor::inbox::Inbox::new(crate::node::lifecycle::Lifecycle::new(1), Clock::monotonic());
     inboxes.open([Arc::new(inbox)].into_iter());
     let routes = Routes::new(inboxes);
     routes.open(Runtime::default(), Clock::monotonic(), crate::node::budgets::Limits::default().metadata);

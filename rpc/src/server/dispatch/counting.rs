@@ -2,14 +2,14 @@
 
 use super::Dispatch;
 use crate::executor::TaskId;
-use crate::observe::counted::MethodCounters;
+use crate::observe::counted::{CallFailure, MethodCounters};
 use crate::server::Failure;
 use crate::server::caller::{Caller, NOT_SERVED};
 use crate::server::method::Outcome;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::MethodRef;
-use trunkline_transport::{LogLimit, SendError, Transport};
+use trunkline_transport::{LogLimit, PeerKey, SendError, Transport};
 use trunkline_verbs::Time;
 
 /// Limits of the lines that the failures of calls write. A handler's errors leave room for lines about panics.
@@ -51,14 +51,17 @@ impl Dispatch {
     /// of its method: the caller may make it elsewhere.
     #[cold]
     pub(super) fn failed(&mut self, now: Time, caller: &Caller, failure: &Failure) {
+        let (peer, table) = (caller.key.peer, caller.table);
         match failure {
             failure if failure.is_of_drain() => return,
-            Failure::Error(_) => self.counters(caller.table).failed_by_error(),
-            Failure::Handler(status) | Failure::Node(status) => {
-                self.counters(caller.table).failed(status.code())
+            Failure::Error(_) => self.count_failed(table, peer, CallFailure::ERROR),
+            Failure::Node(status) if !status.may_have_run() => {
+                self.counters(table).failed(status.into());
+                self.inbox.recorder().refused(self.counters(table), peer, status.into());
             }
+            Failure::Handler(status) | Failure::Node(status) => self.count_failed(table, peer, status.into()),
         }
-        let (peer, name) = (caller.key.peer, self.served(caller.table).map(|served| served.name));
+        let name = self.served(table).map(|served| served.name);
         let method = || name.map_or_else(|| "_OTHER".to_owned(), ToString::to_string);
         match failure {
             Failure::Node(status) if status.reason() == Some(Reason::Panicked) => {
@@ -81,16 +84,49 @@ impl Dispatch {
 
     /// Counts a call whose reply was not sent and is replaced by a refusal.
     #[cold]
-    pub(super) fn count_unsent(&self, table: u32, error: &SendError) {
-        if matches!(error, SendError::TooLarge { .. } | SendError::QueueFull(_)) {
-            self.counters(table).failed(Code::ResourceExhausted);
+    pub(super) fn count_unsent(&self, caller: &Caller, error: &SendError) {
+        let reason = match error {
+            SendError::TooLarge { .. } => Reason::TooLarge,
+            SendError::QueueFull(_) => Reason::Overloaded,
+            _ => return,
+        };
+        let failure = CallFailure::because(Code::ResourceExhausted, reason);
+        self.count_failed(caller.table, caller.key.peer, failure);
+    }
+
+    /// Counts and records the failure of a call.
+    #[cold]
+    pub(super) fn count_failed(&self, table: u32, peer: PeerKey, failure: CallFailure) {
+        let counters = self.counters(table);
+        counters.failed(failure);
+        self.inbox.recorder().failed(counters, peer, failure, None);
+    }
+
+    /// Counts and records a call that fails before it begins.
+    #[cold]
+    pub(super) fn count_refused(&self, table: u32, peer: PeerKey, status: &Status) {
+        let counters = self.counters(table);
+        counters.refused();
+        counters.failed(status.into());
+        self.inbox.recorder().refused(counters, peer, status.into());
+    }
+
+    /// Counts a call that ended in the turn in which it began.
+    #[inline]
+    pub(super) fn count_ended_at_once(&self, table: u32, peer: PeerKey) {
+        let counters = self.counters(table);
+        if counters.ended_at_once() {
+            self.inbox.recorder().call(counters, peer, 0);
         }
     }
 
     /// Drops a handler whose caller gets no reply.
     pub(super) fn drop_counted(&mut self, now: Time, task: TaskId, code: Code) {
-        if self.drop_task(now, task) {
-            self.counters(task.table).failed(code);
+        let peer = self.running.get(&task).map(|running| running.caller.key.peer);
+        if let Some(peer) = peer
+            && self.drop_task(now, task)
+        {
+            self.count_failed(task.table, peer, CallFailure::because(code, Reason::Cancelled));
         }
     }
 }

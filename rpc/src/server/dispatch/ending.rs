@@ -6,6 +6,7 @@
 
 use super::Dispatch;
 use crate::executor::TaskId;
+use crate::observe::counted::CallFailure;
 use crate::server::Failure;
 use crate::server::caller::{Caller, Key};
 use crate::status::reason::Reason;
@@ -49,7 +50,8 @@ impl Dispatch {
                 let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
                 self.reply(transport, caller, Err(Failure::Node(status)), None);
             } else if let Some(caller) = caller {
-                self.counters(task.table).failed(Code::DeadlineExceeded);
+                let failure = CallFailure::because(Code::DeadlineExceeded, Reason::Expired);
+                self.count_failed(task.table, caller.key.peer, failure);
                 if caller.one_way {
                     self.inbox.lifecycle().counters.one_way_failed.add();
                 } else {
@@ -155,10 +157,11 @@ impl Dispatch {
     ) -> Option<(Caller, Option<Box<ReplyMetadata>>)> {
         let running = self.running.remove(&task)?;
         let counters = self.counters(task.table);
-        if has_run {
-            counters.ended(now.since(running.started))
-        } else {
-            counters.withdrawn()
+        let ns = now.since(running.started);
+        if !has_run {
+            counters.withdrawn();
+        } else if counters.ended(ns) {
+            self.inbox.recorder().call(counters, running.caller.key.peer, ns);
         }
         if !mutant!(ended_handlers_stay_charged) {
             self.ended(running.caller.key.peer, task.table);

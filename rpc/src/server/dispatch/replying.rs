@@ -38,7 +38,7 @@ impl Dispatch {
             self.send(transport, caller, &header, &mut parts)
         };
         if let Err(error) = sent {
-            self.count_unsent(caller.table, &error);
+            self.count_unsent(caller, &error);
             self.reply_with_refusal(transport, *caller, true, error);
         }
     }
@@ -81,7 +81,7 @@ impl Dispatch {
         };
         if let Err(error) = sent {
             if code == 0 {
-                self.count_unsent(caller.table, &error);
+                self.count_unsent(&caller, &error);
             }
             let ran = !matches!(by, RepliedBy::Node { ran: false, .. });
             self.reply_with_refusal(transport, caller, ran, error);
@@ -189,8 +189,7 @@ impl Dispatch {
         status: Status,
     ) {
         if caller.one_way && status.reason() != Some(Reason::Draining) {
-            self.counters(caller.table).refused();
-            self.counters(caller.table).failed(status.code());
+            self.count_refused(caller.table, caller.key.peer, &status);
             self.not_served(transport, caller.key, method_ref, &status);
         } else {
             self.refuse_call(transport, caller, status);

@@ -193,12 +193,12 @@ impl Dispatch {
                 }
                 match outcome {
                     Ok(reply) if !caller.one_way && caller.number.is_none() && metadata.is_none() => {
-                        self.counters(table).ended_at_once();
+                        self.count_ended_at_once(table, key.peer);
                         self.reply_at_once(transport, &caller, (reply.encoded, reply.body));
                     }
                     outcome => {
                         if !is_of_drain(&outcome) {
-                            self.counters(table).ended_at_once();
+                            self.count_ended_at_once(table, key.peer);
                         }
                         self.reply(transport, caller, outcome, metadata);
                     }

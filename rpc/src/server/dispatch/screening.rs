@@ -78,8 +78,7 @@ impl Dispatch {
             );
         }
         if one_way {
-            self.counters(table).refused();
-            self.counters(table).failed(status.code());
+            self.count_refused(table, from.peer, &status);
             self.inbox.lifecycle().counters.one_way_failed.add();
         } else {
             self.refuse_call(transport, caller, status);

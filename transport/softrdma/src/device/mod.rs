@@ -42,7 +42,7 @@ pub use crate::host::list_devices;
 pub use crate::host::put_back;
 pub use crate::host::runtime_directory;
 pub use crate::host::take_away;
-pub use crate::host::{DeviceList, FoundNode, HostError, MAX_NODE_BYTES, MAX_NODES, NodeSocket};
+pub use crate::host::{DeviceList, FoundNode, HostError, MAX_NODE_BYTES, MAX_NODES, NodeRequest, NodeSocket};
 pub use options::{LinkChoice, LinkFactory, OpenError, SoftOptions};
 pub use provider::SoftProvider;
 pub use shard::MAX_SHARED_BYTES;

@@ -1,8 +1,9 @@
 //! Sockets through which the running nodes of a user describe themselves.
 //!
 //! Each node listens in the folder `nodes` of the members' folder (mode 0700, sockets 0600) and answers each
-//! connection of the same user with one message, whose content the node chooses. Answering never waits: bytes
-//! that do not fit the connection's buffer are dropped. A socket is bound under another name and renamed once
+//! connection of the same user with one message, whose content the node chooses. A connection may bring a request. Neither
+//! side waits for it: a request that has not arrived when the node looks counts as one for the status, as from
+//! earlier versions. Answering never waits: bytes that do not fit the connection's buffer are dropped. A socket is bound under another name and renamed once
 //! it listens. A socket that refuses connections therefore belongs to a dead node, and is removed by the next
 //! node that starts or by the next query.
 #![forbid(unsafe_code)]
@@ -42,6 +43,37 @@ pub const MAX_NODE_BYTES: usize = 64 << 10;
 /// Maximum number of nodes that [`ask_nodes`] returns.
 pub const MAX_NODES: usize = 1024;
 
+/// Request of a program to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeRequest {
+    /// The node's description of itself.
+    Status,
+    /// Its last events.
+    Record,
+}
+
+impl NodeRequest {
+    /// Message of a request for the record. A request for the status has none.
+    const RECORD: &[u8] = b"record";
+
+    /// Sends the request to a node.
+    fn send(self, socket: &Socket) -> std::io::Result<()> {
+        match self {
+            Self::Status => Ok(()),
+            Self::Record => send(socket, &[IoSlice::new(Self::RECORD)]),
+        }
+    }
+
+    /// Receives the request of a connection, if it has arrived.
+    fn receive(mut socket: &Socket) -> Self {
+        let mut bytes = [0; 16];
+        match socket.read(&mut bytes) {
+            Ok(length) if &bytes[..length] == Self::RECORD => Self::Record,
+            _ => Self::Status,
+        }
+    }
+}
+
 /// The socket at which a node describes itself. Dropping it removes the socket file.
 #[derive(Debug)]
 pub struct NodeSocket {
@@ -74,23 +106,22 @@ impl NodeSocket {
 
     /// Answers the waiting connections with the text that `describe` returns, truncated to
     /// [`MAX_NODE_BYTES`]. Returns true if there was a connection: call it again then.
-    pub fn answer(&self, describe: impl FnOnce() -> String) -> bool {
+    pub fn answer(&self, describe: impl Fn(NodeRequest) -> String) -> bool {
         // Nearly always no connection waits: then this is the only system call.
         let is_asked = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO);
         if is_asked.is_ok_and(|ready| ready == 0) {
             return false;
         }
-        let mut describe = Some(describe);
-        let mut text = String::new();
+        let mut texts = [None, None];
         let mut answered = false;
         for _ in 0..MAX_ANSWERS {
             // No connection waits, or it cannot be accepted. A later connection wakes the node again.
             let Ok(accepted) = self.folder.accept(&self.listener) else { break };
             answered = true;
             let Some(socket) = accepted else { continue };
-            if let Some(describe) = describe.take() {
-                text = describe();
-            }
+            let request = NodeRequest::receive(&socket);
+            let text =
+                texts[usize::from(request == NodeRequest::Record)].get_or_insert_with(|| describe(request));
             // The kernel may grant less.
             let _less = socket.set_send_buffer_size(4 * MAX_NODE_BYTES);
             let bytes = &text.as_bytes()[..text.len().min(MAX_NODE_BYTES)];
@@ -138,12 +169,17 @@ impl FoundNode {
 }
 
 /// Asks the running nodes of this user to describe themselves: the nodes in this network namespace and
-/// runtime directory (`None` takes it from the environment). Waits at most `patience` for each group of 64
+/// runtime directory (`None` takes it from the environment). A node that looks before the request has arrived gives
+/// its status: ask again then. Waits at most `patience` for each group of 64
 /// nodes, and asks at most [`MAX_NODES`]. Removes the sockets of dead nodes, and creates nothing.
 ///
 /// # Errors
 /// The runtime directory cannot be used, or does not exist ([`HostError::Absent`]).
-pub fn ask_nodes(directory: Option<&Path>, patience: Duration) -> Result<Vec<FoundNode>, HostError> {
+pub fn ask_nodes(
+    directory: Option<&Path>,
+    request: NodeRequest,
+    patience: Duration,
+) -> Result<Vec<FoundNode>, HostError> {
     let Some(path) = existing_folder(directory)?.map(|folder| folder.join(FOLDER)) else {
         return Ok(Vec::new());
     };
@@ -159,7 +195,13 @@ pub fn ask_nodes(directory: Option<&Path>, patience: Duration) -> Result<Vec<Fou
     let mut found = Vec::new();
     for names in names.chunks(MAX_ASKED) {
         // All are asked before any answer is awaited, so that a stopped node takes no time from the others.
-        let asked: Vec<_> = names.iter().filter_map(|name| connect(&folder, &path, name)).collect();
+        let ask = |name: &String| {
+            let (node, socket) = connect(&folder, &path, name)?;
+            // A node that has answered already has closed the connection.
+            socket.iter().for_each(|socket| drop(request.send(socket)));
+            Some((node, socket))
+        };
+        let asked: Vec<_> = names.iter().filter_map(ask).collect();
         let until = runtime.clock().now() + patience;
         found.extend(asked.into_iter().map(|(mut node, socket)| {
             node.answer = socket.and_then(|socket| receive(&socket, &runtime, until));
@@ -243,6 +285,8 @@ fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            // The node has closed the connection without reading the request. Its answer follows this error.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => continue,
             Err(_) => return None,
         }
         let now = runtime.clock().now();
@@ -269,9 +313,9 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "a node answers on a thread of its own")]
     fn ask_beside(node: &NodeSocket, text: &str, root: &Path) -> Vec<FoundNode> {
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| ask_nodes(Some(root), LONG).unwrap());
+            let asked = scope.spawn(|| ask_nodes(Some(root), NodeRequest::Status, LONG).unwrap());
             while !asked.is_finished() {
-                node.answer(|| text.to_owned());
+                node.answer(|_| text.to_owned());
                 std::thread::yield_now();
             }
             asked.join().unwrap()
@@ -300,19 +344,49 @@ mod tests {
         let found = ask_beside(&node, &long, &root);
         assert_eq!(found[0].answer.as_ref().map(String::len), Some(MAX_NODE_BYTES));
         drop(node);
-        assert_eq!((ask_nodes(Some(&root), LONG).unwrap(), sockets(&root)), (Vec::new(), 0));
+        assert_eq!(
+            (ask_nodes(Some(&root), NodeRequest::Status, LONG).unwrap(), sockets(&root)),
+            (Vec::new(), 0)
+        );
+    }
+
+    #[test]
+    fn a_node_answers_each_connection_as_it_asks() {
+        let folder = TestFolder::new().unwrap();
+        let root = folder.join("run");
+        let node = NodeSocket::open(Some(&root), 7).unwrap();
+        let (path, name) = (nodes_folder(Some(&root)).unwrap(), "0000000000000007.sock");
+        let opened = Folder::new(&path).unwrap();
+        let asks = [NodeRequest::RECORD, b"", NodeRequest::RECORD, b"weather forecasts"];
+        let asked = asks.map(|bytes| {
+            let socket = connect(&opened, &path, name).unwrap().1.unwrap();
+            if !bytes.is_empty() {
+                send(&socket, &[IoSlice::new(bytes)]).unwrap();
+            }
+            socket
+        });
+        assert!(node.answer(|request| format!("{request:?}")));
+        let runtime = Runtime::threads();
+        let answers = asked.map(|socket| receive(&socket, &runtime, runtime.clock().now()).unwrap());
+        assert_eq!(answers, ["Record", "Status", "Record", "Status"]);
+        // A request that comes too late is not read, and the answer is received all the same.
+        let late = connect(&opened, &path, name).unwrap().1.unwrap();
+        node.answer(|request| format!("{request:?}"));
+        drop(NodeRequest::Record.send(&late));
+        let answer = receive(&late, &runtime, runtime.clock().now());
+        assert_eq!(answer.as_deref(), Some("Status"));
     }
 
     #[test]
     fn asking_creates_nothing() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
-        let error = ask_nodes(Some(&root), LONG).unwrap_err();
+        let error = ask_nodes(Some(&root), NodeRequest::Status, LONG).unwrap_err();
         assert!(matches!(&error, HostError::Absent { path, .. } if *path == root), "{error}");
         assert!(!root.exists());
         // Programs that are not nodes use the directory too.
         let namespace = namespace_folder(Some(&root)).unwrap();
-        assert_eq!(ask_nodes(Some(&root), LONG).unwrap(), []);
+        assert_eq!(ask_nodes(Some(&root), NodeRequest::Status, LONG).unwrap(), []);
         assert_eq!(names(&namespace).unwrap().len(), 0);
     }
 
@@ -330,7 +404,7 @@ mod tests {
         };
         leave(1);
         assert_eq!(sockets(&root), 1);
-        assert!(ask_nodes(Some(&root), LONG).unwrap().is_empty());
+        assert!(ask_nodes(Some(&root), NodeRequest::Status, LONG).unwrap().is_empty());
         assert_eq!(sockets(&root), 0);
         leave(2);
         let _node = NodeSocket::open(Some(&root), 3).unwrap();
@@ -342,7 +416,7 @@ mod tests {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let silent = NodeSocket::open(Some(&root), 1).unwrap();
-        assert_eq!(ask_nodes(Some(&root), Duration::ZERO).unwrap().len(), 1);
+        assert_eq!(ask_nodes(Some(&root), NodeRequest::Status, Duration::ZERO).unwrap().len(), 1);
         // The answer of the second node has arrived when the patience with the first ends.
         let speaking = nodes_folder(Some(&root)).unwrap().join("0000000000000002.sock");
         let folder = Folder::new(speaking.parent().unwrap()).unwrap();
@@ -354,7 +428,7 @@ mod tests {
             .iter()
             .filter_map(|name| connect(&opened, &path, name))
             .collect();
-        assert!(other.answer(|| "here".to_owned()));
+        assert!(other.answer(|_| "here".to_owned()));
         let runtime = Runtime::threads();
         let now = runtime.clock().now();
         let answers: Vec<_> =

@@ -1,0 +1,171 @@
+//! `trunkctl record`: the last events of the running nodes of this user.
+//!
+//! A node answers on its CM thread from what it keeps anyway, so one whose handlers are stuck answers too. A node that looks
+//! before a request has arrived gives its status instead, and is asked again.
+
+use crate::nodes::{NOT_VISIBLE, PATIENCE, line, status};
+use clap::Args;
+use serde_json::{Value, json};
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+use trunkline_softrdma::device::{FoundNode, HostError, NodeRequest, ask_nodes};
+use trunkline_transport::{NodeRecord, RecordedEvent};
+
+/// Number of times that nodes are asked. Earlier versions give their status each time.
+const ATTEMPTS: usize = 20;
+
+/// Print the last events of the nodes of this user: failed and refused calls, sampled calls, sessions, drains, the device
+///
+/// Each poller keeps its last 512 failures and 512 sampled calls, one in 64 of each method; the node keeps 512 other
+/// events. An answer has at most 64 KiB: of what does not fit, sampled calls are left out first. The times are UTC.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct RecordArguments {
+    /// Address of the node, as `trunkctl nodes` lists it; without it, all nodes
+    address: Option<SocketAddr>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the records. Exit status 1 if there is no such node, a node gives no record, the directory cannot be used, or the
+/// output cannot be written.
+#[must_use]
+pub fn run(arguments: &RecordArguments) -> ExitCode {
+    let found = match ask() {
+        Ok(found) => found,
+        Err(HostError::Absent { .. }) => Vec::new(),
+        Err(error) => {
+            eprintln!("trunkctl: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let asked = |record: &NodeRecord| arguments.address.is_none_or(|address| record.address == address);
+    let records: Vec<_> = found.iter().filter_map(|node| Some((node, record(node)?))).collect();
+    let records: Vec<_> = records.into_iter().filter(|(_, record)| asked(record)).collect();
+    let silent = found.iter().filter(|node| record(node).is_none()).map(|node| node.pid).collect::<Vec<_>>();
+    let is_complete = if arguments.address.is_some() { !records.is_empty() } else { silent.is_empty() };
+    let text =
+        if arguments.json { format!("{:#}", json(&records, &silent)) } else { table(&records, &silent) };
+    match writeln!(io::stdout(), "{text}") {
+        // A reader that has closed the pipe wants no more.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("trunkctl: the record cannot be written: {error}");
+            ExitCode::FAILURE
+        }
+        _ if is_complete => ExitCode::SUCCESS,
+        _ => {
+            eprintln!("trunkctl: no record of the node: `trunkctl nodes` lists those that run");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Asks the nodes until none of them gives its status instead of its record.
+fn ask() -> Result<Vec<FoundNode>, HostError> {
+    let mut found = ask_nodes(None, NodeRequest::Record, PATIENCE)?;
+    for _ in 1..ATTEMPTS {
+        if !found.iter().any(|node| status(node).is_some()) {
+            break;
+        }
+        found = ask_nodes(None, NodeRequest::Record, PATIENCE)?;
+    }
+    Ok(found)
+}
+
+fn record(node: &FoundNode) -> Option<NodeRecord> {
+    NodeRecord::parse(node.answer.as_deref()?)
+}
+
+fn json(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> Value {
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let event = |event: &RecordedEvent| {
+        json!({
+            "at_ns": event.at_ns,
+            "time": utc(event.time),
+            "poller": event.poller,
+            "event": event.kind.name(),
+            "side": some(&event.side),
+            "method": some(&event.method),
+            "peer": event.peer.map(|peer| peer.to_string()),
+            "code": some(&event.code),
+            "took_us": event.took.map(|took| took.as_secs_f64() * 1e6),
+            "cause": some(&event.cause),
+        })
+    };
+    let node = |(node, record): &(&FoundNode, NodeRecord)| {
+        json!({
+            "address": record.address.to_string(),
+            "pid": node.pid,
+            "events": record.events.iter().map(event).collect::<Vec<_>>(),
+            "events_omitted": record.omitted,
+        })
+    };
+    json!({
+        "nodes": records.iter().map(node).collect::<Vec<_>>(),
+        "silent_pids": silent,
+        "not_visible": NOT_VISIBLE,
+    })
+}
+
+/// Returns a line for each node and event.
+fn table(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> String {
+    let pid = |pid: Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+    let mut text = String::new();
+    for (node, record) in records {
+        line(&mut text, format_args!("{}  process {}", record.address, pid(node.pid)));
+        for event in &record.events {
+            line(&mut text, format_args!("  {}  {event}", utc(event.time)));
+        }
+        if record.omitted > 0 {
+            line(&mut text, format_args!("  and {} more events", record.omitted));
+        }
+    }
+    for silent in silent {
+        let pid = pid(*silent);
+        line(
+            &mut text,
+            format_args!(
+                "process {pid} gives no record: it is stopped, too busy, ending, or of an earlier version"
+            ),
+        );
+    }
+    text + NOT_VISIBLE
+}
+
+/// Returns a time in UTC, as RFC 3339 has it.
+fn utc(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Days since 1 March of the year 0, in cycles of 400 years. Years begin in March, so leap days are last.
+    let days = days + 719_468;
+    let (cycle, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
+    let year = cycle * 400 + year;
+    let (hour, minute, second, us) = (second / 3600, second / 60 % 60, second % 60, since.subsec_micros());
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_868_799, "2000-02-29T23:59:59.000000Z"),
+            (1_000_000_000, "2001-09-09T01:46:40.000000Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+}
