@@ -286,7 +286,7 @@ impl Channel {
         check_inbox(inbox)?;
         let clock = started.clock.clone();
         let Some(chosen) = balance.choose(&mut tried, clock.now()) else { return Ok(of_channel) };
-        let (to, balance) = (chosen.to, Arc::clone(balance));
+        let (to, balance, chosen) = (chosen.to, Arc::clone(balance), chosen.of_stream());
         hooks.add(move |outcome| balance.ended(&chosen, outcome, clock.now()));
         Ok(to)
     }

@@ -1088,6 +1088,7 @@ impl NodeInner {
             ("one_way_calls_not_served", counters.not_served_by_peers.count()),
             ("hedged_calls", counters.hedged.count()),
             ("hedges_won", counters.hedges_won.count()),
+            ("servers_left_out", self.routes.servers_left_out()),
             ("pollers_held", self.watchdog.held()),
         ]
         .map(|(name, value)| DeviceCounter { name, value });

@@ -154,7 +154,6 @@ impl Status {
     }
 
     /// Returns true if the status stands for an error of the method's own type.
-    #[cfg(feature = "opentelemetry")]
     pub(crate) fn is_own_error(&self) -> bool {
         self.is_own_error
     }

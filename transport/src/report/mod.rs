@@ -209,8 +209,9 @@ pub struct ServerReport {
     pub target: String,
     /// Address of the server.
     pub address: SocketAddr,
-    /// `up`, `connecting`, `unreachable`, `left out` while it is up and gets no calls, or `not serving` while it reports that
-    /// for a service that the channel calls.
+    /// `up`, `connecting`, `unreachable`, `left out` while it is up and gets no calls, `left out: fails` or `left out: slow`
+    /// while it gets none because its calls failed or lagged, or `not serving` while it reports that for a service that the
+    /// channel calls.
     pub state: &'static str,
     /// Calls of the channel in progress at this server.
     pub calls: usize,

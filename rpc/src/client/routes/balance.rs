@@ -4,11 +4,13 @@
 //! session. A server that cannot be reached although its session is up is left out for 400 ms. Then one call tries it; each
 //! further failure doubles the time. A server that reports by its health service that it does not serve the service of a
 //! call is left out while another one is ready.
+//! A server whose calls fail or lag is left out for a time too, while another one is ready (`outliers.rs`).
 //!
 //! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, like calls of a
 //! channel without a balance: the route looks the name up and tries the addresses in order. In its pause, calls that would
 //! fail at once wait for a server that is being connected.
 
+use super::outliers::{self, Fault, Record, Typical};
 use super::route::{Phase, Reached, Usage};
 use super::target::Source;
 use super::{Link, Session, Watched};
@@ -22,13 +24,15 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
-use trunkline_transport::{Connect, PeerKey, ServerReport};
+use trunkline_transport::{Connect, LogLimit, PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
 /// Time for which a server is left out first, and number of times that it doubles. Calls that a server has refused count
 /// as long among those in progress.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
+/// Time after the return of a server that failed or lagged in which its next pause is twice as long as the last.
+const RELAPSE: Duration = Duration::from_secs(10);
 /// Units of the retry budget: hundredths of a call.
 const TOKEN: u32 = 100;
 
@@ -62,6 +66,7 @@ pub struct Balance {
     most: u32,
     percent: u32,
     watches_health: bool,
+    leaves_out_failing: bool,
     hedge_after: Option<Duration>,
 }
 
@@ -96,6 +101,31 @@ impl Balance {
     #[must_use]
     pub fn watch_health(mut self, watches: bool) -> Self {
         self.watches_health = watches;
+        self
+    }
+
+    /// Sets whether the channel leaves out servers whose calls fail or lag, which is the default.
+    ///
+    /// Each second it compares its servers by their calls of the last two seconds, at least 10 each. A server is left out if
+    /// at least half of its calls fail and those of most others do not, or if its calls take more than five times as long as
+    /// those of most others, and 1 ms longer. Five failures in a row leave it out at once. Failures are the codes `Unknown`,
+    /// `DeadlineExceeded`, `Internal`, `Unavailable` and `DataLoss`; other codes and errors of the method's own type are not.
+    ///
+    /// The server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third
+    /// of the servers are left out, or one of two. They get calls if no other server has a session.
+    ///
+    /// `ServerReport::state` is `left out: fails` or `left out: slow` then, and the counter `servers_left_out` counts such
+    /// servers.
+    ///
+    /// ```
+    /// use trunkline::{Balance, Policy};
+    ///
+    /// let balance = Balance::from(Policy::RoundRobin).leave_out_failing(false);
+    /// println!("{balance:?}");
+    /// ```
+    #[must_use]
+    pub fn leave_out_failing(mut self, leaves_out: bool) -> Self {
+        self.leaves_out_failing = leaves_out;
         self
     }
 
@@ -136,7 +166,14 @@ impl Default for Balance {
 impl From<Policy> for Balance {
     fn from(policy: Policy) -> Self {
         // Finagle's ratio. Its reserve of 10 a second needs a clock; a full budget at the start takes its place.
-        Self { policy, most: 1000, percent: 20, watches_health: true, hedge_after: None }
+        Self {
+            policy,
+            most: 1000,
+            percent: 20,
+            watches_health: true,
+            leaves_out_failing: true,
+            hedge_after: None,
+        }
     }
 }
 
@@ -145,6 +182,9 @@ impl From<Policy> for Balance {
 pub(crate) struct Balanced {
     policy: Policy,
     watches_health: bool,
+    leaves_out_failing: bool,
+    /// End of the period after which the servers are compared next, in nanoseconds.
+    compared: AtomicU64,
     budget: RetryBudget,
     /// Time after which calls are hedged.
     pub(crate) hedge_after: Option<Duration>,
@@ -179,6 +219,9 @@ struct Server {
     calls: AtomicUsize,
     refusals: Lock<Refusals>,
     pause: Lock<Option<Pause>>,
+    record: Record,
+    /// The pause for a fault that ended last, with the time of its end.
+    last_pause: Lock<Option<Pause>>,
     /// One for each service that was called.
     watches: Lock<Vec<Arc<Watched>>>,
 }
@@ -191,6 +234,8 @@ struct Pause {
     session: u64,
     /// Number of pauses in succession before this one.
     row: u32,
+    /// Fault of the server; `None` if it is unreachable.
+    fault: Option<Fault>,
 }
 
 /// The number of calls that a server has refused lately.
@@ -209,6 +254,8 @@ enum Standing {
     Connecting,
     Failed,
     LeftOut,
+    /// Left out for a fault. It gets calls if no other server can.
+    Outlier(Fault),
 }
 
 /// The server of one attempt at a call.
@@ -220,8 +267,17 @@ pub(crate) struct Chosen {
     server: Option<Arc<Server>>,
     /// Sequence number of the server's session, if one was up.
     session: Option<u64>,
+    /// Time at which the attempt began; `None` for a stream, whose duration says nothing about its server.
+    begun: Option<Time>,
     /// True if the call probes whether a server is back.
     is_probe: bool,
+}
+
+impl Chosen {
+    /// Returns the server of a stream.
+    pub(crate) fn of_stream(self) -> Self {
+        Self { begun: None, ..self }
+    }
 }
 
 /// Maximum number of servers without a session that a call is sent to. A round of the target tries all servers, and a call
@@ -286,6 +342,8 @@ impl Balanced {
         let balanced = Arc::new(Self {
             policy: balance.policy,
             watches_health: balance.watches_health,
+            leaves_out_failing: balance.leaves_out_failing,
+            compared: AtomicU64::new(0),
             budget: RetryBudget::new(balance.most, balance.percent),
             hedge_after: balance.hedge_after,
             target,
@@ -343,17 +401,26 @@ impl Balanced {
                     to: self.target.server(),
                     server: None,
                     session: None,
+                    begun: None,
                     is_probe: false,
                 });
             };
-            let Some((session, is_probe)) = server.claim(now, tried.connect) else { continue };
+            let claimed = server.claim(now, tried.connect);
+            let claimed = claimed.or_else(|| self.claim_outlier(&servers, &server, tried, now));
+            let Some((session, is_probe)) = claimed else { continue };
             tried.servers.push(server.address);
             tried.unconnected += usize::from(server.link.session().is_none());
             server.calls.fetch_add(1, Ordering::Relaxed);
             let (node, own) = server.link.server();
             // The call goes by the target's route if the session is over before it is sent.
             let route = if session.is_some() { self.target.server().1 } else { own };
-            return Some(Chosen { to: (node, route), server: Some(server), session, is_probe });
+            return Some(Chosen {
+                to: (node, route),
+                server: Some(server),
+                session,
+                begun: Some(now),
+                is_probe,
+            });
         }
         None
     }
@@ -378,6 +445,11 @@ impl Balanced {
             // A later call may find another server connected.
             servers.iter().filter(untried).for_each(|server| server.link.keep());
             return None;
+        }
+        // One that fails or lags is better than none.
+        let is_outlier = |server: &&Arc<Server>| matches!(server.standing(now), Standing::Outlier(_));
+        if let Some(server) = servers.iter().filter(untried).find(is_outlier) {
+            return Some(Some(Arc::clone(server)));
         }
         // The route of the target leads to no server that drains, and waits until another one answers.
         if tried.connect == Connect::Wait
@@ -417,6 +489,23 @@ impl Balanced {
         // All are left out: the first attempt probes one of them.
         let is_first = tried.servers.is_empty() && !tried.target;
         is_first.then_some(None)
+    }
+
+    /// Takes a call for a server that is left out for a fault, if no other one can take it.
+    #[cold]
+    fn claim_outlier(
+        &self,
+        servers: &[Arc<Server>],
+        server: &Server,
+        tried: &Tried,
+        now: Time,
+    ) -> Option<(Option<u64>, bool)> {
+        let is_ready = |server: &Arc<Server>| {
+            !tried.servers.contains(&server.address) && server.standing(now) == Standing::Ready
+        };
+        let is_last = matches!(server.standing(now), Standing::Outlier(_)) && !servers.iter().any(is_ready);
+        let session = server.link.session().filter(|_| is_last)?;
+        Some((Some(session.serial), false))
     }
 
     /// Returns the ready servers that serve the call's service, or all if none does.
@@ -469,7 +558,9 @@ impl Balanced {
             Err(status) if is_away(status) => {
                 let servers = self.servers();
                 let server = chosen.server.as_ref().or_else(|| self.target_leads_to(&servers));
-                server.inspect(|server| server.leave_out(chosen.session, now));
+                if let Some(server) = server {
+                    server.leave_out(chosen.session, None, now);
+                }
                 if status.reason() == Some(Reason::Unreachable)
                     && let Some(server) = &chosen.server
                     && chosen.session.is_none()
@@ -480,10 +571,8 @@ impl Balanced {
             }
             // A handler has answered, or the call was refused for another reason.
             _ => {
-                if chosen.is_probe
-                    && let Some(server) = &chosen.server
-                {
-                    *server.pause.lock() = None;
+                if let Some(server) = &chosen.server {
+                    self.record(server, chosen, outcome, now);
                 }
                 match outcome {
                     Ok(()) => self.budget.succeeded(),
@@ -493,6 +582,89 @@ impl Balanced {
                     Err(_) => {}
                 }
             }
+        }
+    }
+
+    /// Records what the answer to a call says about its server.
+    fn record(&self, server: &Arc<Server>, chosen: &Chosen, outcome: Result<(), &Status>, now: Time) {
+        let is_fault = outcome.is_err_and(outliers::is_fault);
+        if chosen.is_probe
+            && let Some(fault) = server.answered_probe(is_fault, now)
+        {
+            self.log(server, fault, now, false);
+        }
+        if !self.leaves_out_failing {
+            return;
+        }
+        let latency = chosen.begun.map(|begun| now - begun);
+        match outcome {
+            Err(_) if is_fault => {
+                if server.record.failed() {
+                    self.compare(Some(server), now);
+                }
+            }
+            Err(status) if !status.is_own_error() => {}
+            _ => server.record.succeeded(latency),
+        }
+        let due = self.compared.load(Ordering::Relaxed);
+        let next = (now + outliers::PERIOD).0;
+        if now.0 >= due
+            && self.compared.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            self.compare(None, now);
+        }
+    }
+
+    /// Compares the servers and leaves out those that fail or lag: one that has failed several times in a row, or any at the
+    /// end of a period.
+    #[cold]
+    fn compare(&self, failed: Option<&Arc<Server>>, now: Time) {
+        let servers = self.servers();
+        let is_out = |server: &Server| server.pause.lock().is_some_and(|pause| pause.fault.is_some());
+        let used = servers.iter().filter(|server| server.standing(now) == Standing::Ready && !is_out(server));
+        let used = used.map(|server| (server, server.record.recent())).collect::<Vec<_>>();
+        let outliers = if let Some(failed) = failed {
+            let (own, others) = used.iter().partition::<Vec<_>, _>(|(server, _)| Arc::ptr_eq(server, failed));
+            let fails = outliers::most_succeed(others.iter().map(|(_, recent)| *recent));
+            own.iter().filter(|_| fails).map(|(server, _)| (*server, Fault::Fails)).collect::<Vec<_>>()
+        } else {
+            let typical = Typical::new(&used.iter().map(|(_, recent)| *recent).collect::<Vec<_>>());
+            used.iter().filter_map(|(server, recent)| Some((*server, typical.judge(recent)?))).collect()
+        };
+        let already = servers.iter().filter(|server| is_out(server)).count();
+        let most = (servers.len() / 3).max(1).saturating_sub(already).min(used.len().saturating_sub(1));
+        for (server, fault) in outliers.into_iter().take(most) {
+            if server.leave_out(None, Some(fault), now) {
+                self.log(server, fault, now, true);
+            }
+        }
+        if failed.is_none() {
+            servers.iter().for_each(|server| server.record.begin_period());
+        }
+    }
+
+    /// Counts and logs that a server is left out, or logs that it is back.
+    fn log(&self, server: &Server, fault: Fault, now: Time, is_left_out: bool) {
+        let all = &self.target.routes().balanced;
+        if is_left_out {
+            all.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        let Some(left_out) = all.log.lock().line(now) else { return };
+        let (channel, server) = (self.target.to_string(), server.address);
+        if is_left_out {
+            let (cause, remedy) = match fault {
+                Fault::Fails => (
+                    "its calls fail, those of most other servers do not",
+                    "look at the server's log, or restart it",
+                ),
+                Fault::Slow => (
+                    "its calls take much longer than those of most other servers",
+                    "look at the server's load and its network",
+                ),
+            };
+            tracing::warn!(channel, %server, cause, remedy, left_out, "server left out of a balanced channel");
+        } else {
+            tracing::info!(channel, %server, left_out, "server back in a balanced channel");
         }
     }
 
@@ -557,6 +729,7 @@ impl Balanced {
                 Standing::Connecting => "connecting",
                 Standing::Failed => "unreachable",
                 Standing::LeftOut => "left out",
+                Standing::Outlier(fault) => fault.state(),
             },
             calls: server.calls.load(Ordering::Relaxed),
             unretried: self.unretried.load(Ordering::Relaxed),
@@ -620,7 +793,8 @@ impl Server {
     fn new(target: &Link, address: SocketAddr, services: &[&'static str]) -> Self {
         let link = Link::new(target.routes(), target.target().at(address));
         let (calls, refusals, pause) = (AtomicUsize::new(0), Lock::default(), Lock::default());
-        let server = Self { address, link, calls, refusals, pause, watches: Lock::default() };
+        let (record, last_pause, watches) = (Record::default(), Lock::default(), Lock::default());
+        let server = Self { address, link, calls, refusals, pause, record, last_pause, watches };
         services.iter().for_each(|service| server.watch(service));
         server
     }
@@ -642,9 +816,12 @@ impl Server {
             let (reached, _) = self.link.route().reached();
             return if reached == Reached::Failed { Standing::Failed } else { Standing::Connecting };
         };
-        let is_of_session = |pause: &Pause| pause.session == session.serial;
-        let is_paused = self.pause.lock().filter(is_of_session).is_some_and(|pause| pause.until > now);
-        if session.drains || is_paused { Standing::LeftOut } else { Standing::Ready }
+        let is_in_force = |pause: &Pause| pause.session == session.serial && pause.until > now;
+        match self.pause.lock().filter(is_in_force) {
+            _ if session.drains => Standing::LeftOut,
+            Some(pause) => pause.fault.map_or(Standing::LeftOut, Standing::Outlier),
+            None => Standing::Ready,
+        }
     }
 
     /// Takes a call. Returns the session, and whether the call probes if the server is back. Returns `None` if the server is
@@ -672,17 +849,43 @@ impl Server {
         }
     }
 
-    /// Leaves the server out for a time, unless it is left out, or a new session is up since a call was made in an earlier
-    /// one.
-    fn leave_out(&self, of_call: Option<u64>, now: Time) {
-        let Some(Session { serial, .. }) = self.link.session() else { return };
+    /// Leaves the server out for a time, because it is unreachable or for a fault. Does nothing if it is left out, or a new
+    /// session is up since a call was made in an earlier one. Returns true if a pause begins.
+    fn leave_out(&self, of_call: Option<u64>, fault: Option<Fault>, now: Time) -> bool {
+        let Some(Session { serial, .. }) = self.link.session() else { return false };
         if of_call.is_some_and(|session| session != serial) {
-            return;
+            return false;
         }
         let mut pause = self.pause.lock();
-        if pause.is_none_or(|pause| pause.session != serial) {
-            *pause = Some(Pause { until: now + PAUSE, session: serial, row: 0 });
+        match &mut *pause {
+            Some(pause) if pause.session == serial => {
+                // It gets no calls at all while it is unreachable.
+                pause.fault = pause.fault.filter(|_| fault.is_some());
+                false
+            }
+            begins => {
+                let relapses = |last: &Pause| last.session == serial && now < last.until + RELAPSE;
+                let last = self.last_pause.lock().filter(|last| fault.is_some() && relapses(last));
+                let new = Pause { until: now, session: serial, row: last.map_or(0, |last| last.row), fault };
+                *begins = Some(Pause { until: now + new.length(), ..new });
+                true
+            }
         }
+    }
+
+    /// Records the answer to the call that tries whether the server is back. Returns its fault if it is back after one.
+    fn answered_probe(&self, is_fault: bool, now: Time) -> Option<Fault> {
+        let mut pause = self.pause.lock();
+        let fault = pause.and_then(|pause| pause.fault);
+        if fault.is_some() {
+            if is_fault {
+                return None;
+            }
+            *self.last_pause.lock() = pause.map(|pause| Pause { until: now, ..pause });
+            self.record.clear();
+        }
+        *pause = None;
+        fault
     }
 
     /// Returns the number of calls in progress and of those refused lately.
@@ -730,22 +933,27 @@ impl Pause {
 
 /// The balanced channels of a node, each with the route of its target.
 #[derive(Debug, Default)]
-pub(super) struct AllBalanced(Lock<Vec<(RouteId, Weak<Balanced>)>>);
+pub(super) struct AllBalanced {
+    channels: Lock<Vec<(RouteId, Weak<Balanced>)>>,
+    /// Number of times that a server was left out for a fault.
+    pub(super) left_out: AtomicU64,
+    log: Lock<LogLimit>,
+}
 
 impl AllBalanced {
     pub(super) fn add(&self, balanced: &Arc<Balanced>) {
-        let mut all = self.0.lock();
+        let mut all = self.channels.lock();
         all.retain(|(_, known)| known.strong_count() > 0);
         all.push((balanced.target.route().id, Arc::downgrade(balanced)));
     }
 
     /// Returns the channel whose target has this route.
     pub(super) fn get(&self, target: RouteId) -> Option<Arc<Balanced>> {
-        self.0.lock().iter().find(|(id, _)| *id == target)?.1.upgrade()
+        self.channels.lock().iter().find(|(id, _)| *id == target)?.1.upgrade()
     }
 
     pub(super) fn report(&self, now: Time) -> Vec<ServerReport> {
-        let all = self.0.lock().iter().filter_map(|(_, known)| known.upgrade()).collect::<Vec<_>>();
+        let all = self.channels.lock().iter().filter_map(|(_, known)| known.upgrade()).collect::<Vec<_>>();
         all.iter().flat_map(|balanced| balanced.report(now)).collect()
     }
 }
@@ -897,6 +1105,28 @@ mod tests {
     }
 
     #[test]
+    fn outlier_gets_calls_that_no_other_server_can_take_and_is_judged_anew_after_its_pause() {
+        let (_routes, balanced) = connected(Policy::RoundRobin);
+        let mut now = Time(1_000_000_000);
+        let server = &balanced.servers()[0];
+        assert!(!server.record.failed());
+        assert!(server.leave_out(None, Some(Fault::Fails), now));
+        let mut tried = Tried::default();
+        let mut next = || {
+            let chosen = balanced.choose(&mut tried, now)?;
+            chosen.server.map(|server| (server.address.port(), chosen.is_probe))
+        };
+        assert_eq!([next(), next()], [Some((2, false)), Some((1, false))]);
+        let mut hedged = Tried::default();
+        let first = balanced.choose(&mut hedged, now).unwrap();
+        assert!(balanced.choose_hedge(&first, &mut hedged, now).is_none());
+        now += PAUSE;
+        let probe = [(); 2].map(|()| choose(&balanced, now).1).into_iter().find(|chosen| chosen.is_probe);
+        balanced.ended(&probe.unwrap(), Ok(()), now);
+        assert_eq!((server.standing(now), server.record.recent().failed()), (Standing::Ready, 0));
+    }
+
+    #[test]
     fn server_that_fails_in_a_later_session_is_left_out_again() {
         let (routes, balanced) = connected(Policy::PickFirst);
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
@@ -913,7 +1143,7 @@ mod tests {
             routes.down(peer);
             routes.up(peer, epoch + 1, PeerIdentity::Unproven);
             // The end of a call of the session before says nothing about this one.
-            balanced.servers()[0].leave_out(chosen.session, now);
+            balanced.servers()[0].leave_out(chosen.session, None, now);
         }
     }
 

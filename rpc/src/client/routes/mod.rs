@@ -19,6 +19,7 @@ pub(crate) mod id;
 mod lookups;
 #[cfg(feature = "identity")]
 mod names;
+mod outliers;
 mod parked;
 mod ready;
 mod resolve;
@@ -50,6 +51,7 @@ use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use target::Source;
 use trunkline_machine::Runtime;
@@ -179,6 +181,11 @@ impl Routes {
     /// Returns the state of each server of balanced channels.
     pub(crate) fn report(&self) -> Vec<ServerReport> {
         self.started().map(|started| self.balanced.report(started.clock.now())).unwrap_or_default()
+    }
+
+    /// Returns the number of times that a balanced channel has left out a server whose calls failed or lagged.
+    pub(crate) fn servers_left_out(&self) -> u64 {
+        self.balanced.left_out.load(Ordering::Relaxed)
     }
 
     /// Returns a random number, or 0 before the node starts.

@@ -367,6 +367,7 @@ mod metadata;
 mod no_room;
 mod numbers;
 mod ordered;
+mod outliers;
 mod random;
 mod replies;
 mod server;

@@ -126,10 +126,8 @@ impl Hedging {
         let mut world = World::new();
         let node = world.node(|builder| builder);
         let servers = [(); 2].map(|()| world.peer_with(|options| options.srq_depth(16).srq_depth_limit(16)));
-        let balance = Balance::from(Policy::PickFirst)
-            .watch_health(false)
-            .hedge_after(10 * MS)
-            .retry_budget(retry_budget, 0);
+        let balance = Balance::from(Policy::PickFirst).watch_health(false);
+        let balance = balance.hedge_after(10 * MS).retry_budget(retry_budget, 0);
         let addresses = servers.each_ref().map(Peer::address);
         for address in addresses {
             world.block_on(node.channel(address).ready()).unwrap();
