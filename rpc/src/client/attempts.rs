@@ -184,8 +184,10 @@ impl Attempts {
     /// Drops the attempt that is still in progress, because the other one has ended the call.
     fn drop_other(&mut self, inbox: &Inbox) {
         let Some(hedge) = self.hedge.take() else { return };
-        if let Some((chosen, getter)) = self.current.take().or(hedge.attempt) {
-            self.balance.given_up(&chosen);
+        let first =
+            self.current.take().inspect(|(chosen, _)| self.balance.superseded(chosen, self.clock.now()));
+        let second = hedge.attempt.inspect(|(chosen, _)| self.balance.given_up(chosen));
+        if let Some((_, getter)) = first.or(second) {
             getter.supersede();
             if !inbox.lifecycle().is_forked() {
                 inbox.ask_for_sweep();

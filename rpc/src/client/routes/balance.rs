@@ -138,6 +138,8 @@ impl Balance {
     /// uses the [retry budget](Self::retry_budget). If servers are slow, the share of hedged calls is therefore at most
     /// `percent`, after a burst of `calls`.
     ///
+    /// The time of an attempt that has lost counts as the latency of its server, see [`Self::leave_out_failing`].
+    ///
     /// The counters `hedged_calls` and `hedges_won` in the report show whether hedging helps.
     ///
     /// ```
@@ -588,15 +590,15 @@ impl Balanced {
     /// Records what the answer to a call says about its server.
     fn record(&self, server: &Arc<Server>, chosen: &Chosen, outcome: Result<(), &Status>, now: Time) {
         let is_fault = outcome.is_err_and(outliers::is_fault);
+        let latency = chosen.begun.map(|begun| now - begun);
         if chosen.is_probe
-            && let Some(fault) = server.answered_probe(is_fault, now)
+            && let Some(fault) = server.answered_probe(is_fault || self.lags(server, latency, now), now)
         {
             self.log(server, fault, now, false);
         }
         if !self.leaves_out_failing {
             return;
         }
-        let latency = chosen.begun.map(|begun| now - begun);
         match outcome {
             Err(_) if is_fault => {
                 if server.record.failed() {
@@ -612,6 +614,24 @@ impl Balanced {
             && self.compared.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             self.compare(None, now);
+        }
+    }
+
+    /// Returns true if a call to a server took much longer than those to most others.
+    #[cold]
+    fn lags(&self, server: &Arc<Server>, latency: Option<Duration>, now: Time) -> bool {
+        let servers = self.servers();
+        let others = servers.iter().filter(|other| !Arc::ptr_eq(other, server));
+        let used = others.filter(|other| other.standing(now) == Standing::Ready);
+        latency.is_some_and(|latency| outliers::lags(latency, used.map(|other| other.record.recent())))
+    }
+
+    /// Records that the first attempt of a hedged call has lost. It took at least the time until now, which counts as its latency:
+    /// otherwise a server whose calls are all hedged would never be slow.
+    pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
+        self.given_up(chosen);
+        if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
+            self.record(server, chosen, Ok(()), now);
         }
     }
 

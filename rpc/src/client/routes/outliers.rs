@@ -167,9 +167,19 @@ impl Typical {
             return Some(Fault::Fails);
         }
         let (latency, typical) = (recent.latency_ns()?, self.latency_ns?);
-        let is_slow = latency > typical.saturating_mul(RATIO) && latency - typical > DIFFERENCE_NS;
-        is_slow.then_some(Fault::Slow)
+        is_slow(latency, typical).then_some(Fault::Slow)
     }
+}
+
+fn is_slow(latency_ns: u64, typical_ns: u64) -> bool {
+    latency_ns > typical_ns.saturating_mul(RATIO) && latency_ns - typical_ns > DIFFERENCE_NS
+}
+
+/// Returns true if a call took so long that its server would be left out if all of its calls did.
+pub(super) fn lags(latency: Duration, others: impl Iterator<Item = Recent>) -> bool {
+    let others = others.filter_map(|recent| recent.latency_ns()).collect::<Vec<_>>();
+    let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+    upper_median(others.len(), others).is_some_and(|typical| is_slow(latency_ns, typical))
 }
 
 /// Returns true if the calls of most servers succeed, so that several failures in a row are the fault of another one.

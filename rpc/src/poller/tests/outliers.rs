@@ -1,6 +1,7 @@
 //! Servers of a balanced channel that fail or lag: which are left out, for how long, and which stay.
 
 use super::addresses::options;
+use super::servers::HEDGED;
 use super::service::ECHO;
 use super::{Peer, World, poll};
 use crate::node::Node;
@@ -75,6 +76,27 @@ impl Rig {
         let status = &[0; 5][..5 * usize::from(code > 0)];
         self.servers[at].answer(0, from, &header, status, &[]);
         (at, self.world.block_on(call).is_ok())
+    }
+
+    /// Makes a hedged call. The first server does not answer, the others do at once. Returns the server of the first attempt.
+    fn hedged(&mut self) -> usize {
+        let mut call = Box::pin(self.channel.call(&options(Connect::FailFast), &HEDGED, &(), Bytes::new()));
+        let (servers, mut first) = (&self.servers, None);
+        let outcome = self.world.until("the outcome", || {
+            for (at, server) in servers.iter().enumerate() {
+                let Some((from, call)) = arrived(server) else { continue };
+                first.get_or_insert(at);
+                let metadata = MetadataBytes::default();
+                let by = RepliedBy::Handler;
+                let header = Header::Reply { call, code: 0, by, number: None, metadata };
+                if at > 0 {
+                    server.answer(0, from, &header, &[], &[]);
+                }
+            }
+            poll(call.as_mut())
+        });
+        assert!(outcome.is_ok());
+        first.expect("a server")
     }
 
     /// Makes calls for a while. Returns the number at each server.
@@ -154,8 +176,10 @@ fn slow_server_is_left_out_until_a_call_after_the_pause() {
     let out = vec!["left out: slow", "up", "up", "up"];
     assert_eq!(lags(&mut rig, 5 * MS), (out.clone(), 1));
     assert_eq!(rig.calls(250 * MS, slow(5 * MS))[0], 0);
-    rig.calls(250 * MS, slow(5 * MS));
-    assert_eq!(rig.states(), ["up"; 4], "a call has tried it");
+    assert_eq!(rig.calls(250 * MS, slow(5 * MS))[0], 1, "a call has tried it");
+    assert_eq!(rig.states(), out, "the call took as long as those before");
+    rig.calls(1000 * MS, |_| Answer::Success);
+    assert_eq!(rig.states(), ["up"; 4], "another one did not");
     rig.calls(3000 * MS, |_| Answer::Success);
     assert_eq!(rig.left_out(), 1, "the calls before the pause count no more");
     // It lags again soon, so that the next pause is longer.
@@ -244,4 +268,17 @@ fn only_faults_of_the_server_leave_it_out() {
         }
         assert_eq!(rig.left_out(), expected, "{answer:?}");
     }
+}
+
+#[test]
+fn server_whose_calls_are_all_hedged_is_left_out() {
+    let mut rig = Rig::new(4, Balance::from(Policy::RoundRobin).hedge_after(10 * MS));
+    let mut sum = 0;
+    while rig.states()[0] == "up" && sum < 1000 {
+        rig.hedged();
+        rig.world.wait(5 * MS);
+        sum += 1;
+    }
+    assert_eq!(rig.states(), ["left out: slow", "up", "up", "up"]);
+    assert!((0..20).all(|_| rig.hedged() > 0));
 }

@@ -108,8 +108,9 @@ fn streams_that_have_not_left_for_a_dead_server_do_not_fail() {
 }
 
 /// A method whose calls are hedged.
-static HEDGED: MethodName = MethodName { name: "hedged", hash: 30, idempotent: true, ..METHODS[0] };
-static HEDGED_ONE_WAY: MethodName =
+pub(super) static HEDGED: MethodName =
+    MethodName { name: "hedged", hash: 30, idempotent: true, ..METHODS[0] };
+pub(super) static HEDGED_ONE_WAY: MethodName =
     MethodName { name: "hedged", hash: 31, idempotent: true, one_way: true, ..METHODS[0] };
 
 /// A node with a channel that hedges calls after 10 ms, and two servers that the test answers for. The first one gets each
