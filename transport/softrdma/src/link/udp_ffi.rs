@@ -15,13 +15,13 @@ pub(super) const BATCH: usize = 32;
 
 /// Configures a socket to build the IP header that the ICRC covers (contract rocev2 5.1), and to accept
 /// datagrams without a UDP checksum over IPv6 (contract rocev2 5.6). Requests reports on datagrams that were not
-/// delivered.
+/// delivered. The path MTU that the kernel learns from ICMP errors, which anyone can forge, is not used.
 pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Result<()> {
     if is_v4 {
-        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)
     } else {
-        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         set_option(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
         set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)
     }

@@ -61,7 +61,8 @@ impl Sockets for SystemSockets {
         if !is_v4 {
             socket.set_only_v6(true).map_err(failed("restrict a UDP socket to IPv6"))?;
         }
-        udp_ffi::set_roce_options(socket.as_fd(), is_v4).map_err(failed("forbid fragments (PMTUDISC_DO)"))?;
+        udp_ffi::set_roce_options(socket.as_fd(), is_v4)
+            .map_err(failed("forbid fragments (IP_MTU_DISCOVER)"))?;
         udp_ffi::ask_receive_buffer(socket.as_fd(), self.receive_buffer);
         // With a smaller buffer, a batch only waits longer.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);

@@ -3,7 +3,9 @@
 use super::*;
 use crate::link::sockets::{DatagramSocket, Received};
 use crate::link::{Datagram, ROCE_PORT};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -232,6 +234,40 @@ fn counter(link: &UdpLink, name: &str) -> u64 {
     let mut counters = Vec::new();
     link.counters(&mut counters);
     counters.into_iter().find(|counter| counter.name == name).unwrap().value
+}
+
+/// Sends the ICMP error "fragmentation needed, MTU 552" on a datagram between two addresses, in the name of a third one.
+/// Returns false if this user may not.
+fn forge_fragmentation_needed([from, to, router]: [Ipv4Addr; 3]) -> bool {
+    let Ok(raw) = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)) else { return false };
+    let mut message = vec![3, 4, 0, 0, 0, 0, 2, 40];
+    message.extend([0x45, 0, 15, 160, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    message.extend(from.octets().into_iter().chain(to.octets()));
+    let ports = ROCE_PORT.to_be_bytes();
+    message.extend([ports[0], ports[1], ports[0], ports[1], 15, 140, 0, 0]);
+    let words = message.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum = words.sum::<u32>();
+    let checksum = !u16::try_from((sum >> 16) + (sum & 0xffff)).unwrap();
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    raw.bind(&SocketAddr::from((router, 0)).into()).unwrap();
+    raw.send_to(&message, &SocketAddr::from((from, 0)).into()).unwrap();
+    true
+}
+
+#[test]
+fn a_forged_path_mtu_stops_no_datagrams() {
+    let addresses = [(); 3].map(|()| trunkline_testkit::fresh_ip());
+    let [a, b] = [addresses[0], addresses[1]].map(IpAddr::from);
+    let (mut sender, mut receiver) = (open(a), open(b));
+    if !forge_fragmentation_needed(addresses) {
+        return;
+    }
+    trunkline_testkit::wait_until("the error arrives", Duration::from_secs(60), || {
+        sender.arm();
+        (counter(&sender, "icmp_errors") > 0).then_some(())
+    });
+    exchange(a, b, &mut sender, &mut receiver);
+    assert_eq!(counter(&sender, "drop_send_too_big"), 0);
 }
 
 #[test]
