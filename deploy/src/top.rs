@@ -203,7 +203,7 @@ fn table(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> String 
                 ),
             );
         }
-        let more = methods.len().saturating_sub(MOST_LINES) + status.methods_omitted;
+        let more = methods.len().saturating_sub(MOST_LINES).saturating_add(status.methods_omitted);
         if more > 0 {
             line(&mut text, format_args!("  and {more} more methods"));
         }
@@ -223,4 +223,32 @@ fn table(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> String 
         line(&mut text, format_args!("no node of this user runs here"));
     }
     text + NOT_VISIBLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_softrdma::device::MAX_NODE_BYTES;
+
+    /// Any process of the user can claim to be a node.
+    #[test]
+    fn largest_numbers_of_a_node_are_shown() {
+        let max = u64::MAX;
+        let mut answer = format!(
+            "trunkline-node 1\naddress\t[::1]:1\npollers\t1\nmethods omitted\t{max}\nomitted\t{max}\n"
+        );
+        for number in 0..=MOST_LINES {
+            answer += &format!("method\tserver\tKv\tm{number}\t{max}\t{max}\t{max}\t{max},0:{max},1:{max}\n");
+            answer += &format!("peer\t[::1]:{number}\t1\t{max}\t{max}\n");
+        }
+        assert!(answer.len() < MAX_NODE_BYTES);
+        let earlier = NodeStatus::parse(&answer.replace(&format!("\t{max}"), "\t0")).expect("a node");
+        let found = [FoundNode::new("a".to_owned(), None, Some(format!("{answer}at\t1\n")))];
+        for earlier in [BTreeMap::new(), BTreeMap::from([("a".to_owned(), earlier)])] {
+            let text = table(&found, &earlier);
+            assert!(text.contains(&format!("and {max} more methods")), "{text}");
+            assert!(text.contains(&format!("and {max} more peers")), "{text}");
+            assert_eq!(json(&found, &earlier)["nodes"][0]["methods_omitted"], max);
+        }
+    }
 }
