@@ -57,8 +57,8 @@ pub(super) struct Unanswered {
     /// Time until which a DREQ is repeated for a program that waits for its outcome. Otherwise the number of
     /// transmissions is limited.
     pub(super) until: Option<u64>,
-    /// Cause in a report that does not prove to be about this message. It ends the attempt when the message would be
-    /// repeated.
+    /// Cause in a report that does not prove to be about this message. It ends the attempt instead
+    /// of the third repetition.
     pub(super) unreachable: Option<UnreachableCause>,
 }
 

@@ -8,6 +8,12 @@ use crate::wire::cm::{Answered, CmMessage, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
 use std::cmp::Ordering;
 use trunkline_verbs::{QpNumber, RejectReason};
 
+/// Returns a report with its addresses as connections have them, and these.
+fn canonical(report: &UnreachableReport) -> (Addresses, UnreachableReport) {
+    let addresses = Addresses { local: report.from.to_canonical(), remote: report.to.to_canonical() };
+    (addresses, UnreachableReport { from: addresses.local, to: addresses.remote, ..*report })
+}
+
 impl CmMachine {
     /// Refuses a request, or a reply that this side can't use. No event follows but
     /// `TimewaitExit` for a reply.
@@ -145,10 +151,9 @@ impl CmMachine {
 
     /// Ends our requests that a report says were not delivered: the one whose transaction it quotes at once. A report
     /// without a transaction may be forged: requests to its address end only if they are still unanswered when they
-    /// would be repeated. Nothing but requests is affected. Returns true if there was such a request.
+    /// would be repeated for the third time. Nothing but requests is affected. Returns true if there was such a request.
     pub fn handle_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
-        let addresses = Addresses { local: report.from.to_canonical(), remote: report.to.to_canonical() };
-        let report = UnreachableReport { from: addresses.local, to: addresses.remote, ..*report };
+        let (addresses, report) = canonical(report);
         let mut is_ours = self.question_unreachable(&report);
         for id in self.table.asking(addresses) {
             let Some(connection) = self.table.get_mut(id) else { continue };
@@ -164,6 +169,13 @@ impl CmMachine {
             is_ours = true;
         }
         is_ours
+    }
+
+    /// Returns true if a report may be about a request of ours. Anyone can cause any number of others.
+    #[must_use]
+    pub fn expects_unreachable(&self, report: &UnreachableReport) -> bool {
+        let (addresses, report) = canonical(report);
+        !self.table.asking(addresses).is_empty() || self.question_of(&report).is_some()
     }
 
     pub(super) fn handle_rej(&mut self, now: u64, addresses: Addresses, rej: &Rej) {

@@ -116,8 +116,8 @@ impl CmMachine {
         true
     }
 
-    /// Ends the question of this side whose transaction a report quotes. Returns true if there is one.
-    pub(super) fn question_unreachable(&mut self, report: &UnreachableReport) -> bool {
+    /// Returns the question of this side whose transaction a report quotes.
+    pub(super) fn question_of(&self, report: &UnreachableReport) -> Option<ConnectionId> {
         // A transaction id ends with the request id.
         let [.., a, b, c, d] = report.transaction.unwrap_or_default().to_be_bytes();
         let id = ConnectionId(u32::from_be_bytes([a, b, c, d]));
@@ -127,11 +127,17 @@ impl CmMachine {
             let is_asked = matches!(question.stage, Stage::Asked { .. });
             is_asked && of_question == addresses && report.transaction == Some(transaction)
         });
-        if is_asking {
+        is_asking.then_some(id)
+    }
+
+    /// Ends the question of this side whose transaction a report quotes. Returns true if there is one.
+    pub(super) fn question_unreachable(&mut self, report: &UnreachableReport) -> bool {
+        let asking = self.question_of(report);
+        if let Some(id) = asking {
             self.questions.remove(&mut self.listeners, id);
             self.report_question(Event::Unreachable(id, report.cause));
         }
-        is_asking
+        asking.is_some()
     }
 
     pub(super) fn handle_sidr_req(

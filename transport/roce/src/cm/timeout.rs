@@ -6,6 +6,10 @@ use super::{CmDrop, CmMachine, ConnectionId, Event, message};
 use crate::wire::cm::{Answered, Mra};
 use trunkline_verbs::{RejectReason, UnreachableCause};
 
+/// Number of transmissions after which a request ends by a report that proves nothing, if there is no answer: 525 ms. A
+/// forged one then ends no request because of a slow peer or two lost packets.
+const SENT_BEFORE_DOUBT: u32 = 3;
+
 impl CmMachine {
     /// Returns the time of the next call of [`Self::handle_timeout`].
     #[must_use]
@@ -26,8 +30,9 @@ impl CmMachine {
             match connection.state {
                 ConnectionState::ReqSent | ConnectionState::RepSent | ConnectionState::DreqSent => {
                     let unanswered = connection.unanswered.as_ref();
-                    let is_unreachable =
-                        unanswered.is_some_and(|unanswered| unanswered.unreachable.is_some());
+                    let is_unreachable = unanswered.is_some_and(|unanswered| {
+                        unanswered.unreachable.is_some() && unanswered.sent >= SENT_BEFORE_DOUBT
+                    });
                     if is_unreachable || !self.send_again(now, id) {
                         self.give_up(now, id);
                     }

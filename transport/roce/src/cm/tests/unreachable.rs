@@ -23,6 +23,7 @@ fn a_report_that_quotes_a_request_ends_it_at_once() {
     let machine = &mut network.nodes[A].machine;
     let quoted = transaction(machine, first);
     let other = UnreachableReport { to: address(A), ..report(Some(quoted), UnreachableCause::Port) };
+    assert!(!machine.expects_unreachable(&other));
     assert!(!machine.handle_unreachable(now, &other), "another address");
     let forged = report(Some(quoted ^ 1 << 40), UnreachableCause::Port);
     assert!(!machine.handle_unreachable(now, &forged), "a guessed transaction");
@@ -32,20 +33,21 @@ fn a_report_that_quotes_a_request_ends_it_at_once() {
     assert_eq!((machine.poll_event(), machine.has_connection(second.0)), (None, true));
     let asked = machine.ask(now, &question_to(B)).unwrap();
     let quoted = transaction(machine, asked);
+    assert!(machine.expects_unreachable(&report(Some(quoted), UnreachableCause::Host)));
     assert!(machine.handle_unreachable(now, &report(Some(quoted), UnreachableCause::Host)));
     assert_eq!(machine.poll_event(), Some(Event::Unreachable(asked, UnreachableCause::Host)));
 }
 
 #[test]
 fn a_report_without_a_quote_ends_only_requests_without_an_answer() {
-    for (lost, ends) in [(0, false), (u32::MAX, true)] {
+    for (lost, ends) in [(0, false), (2, false), (u32::MAX, true)] {
         let mut network = Network::losing(Attribute::REQ, lost);
         let id = network.connect(Transport::Xrc, 0x17);
         let now = network.now;
         assert!(
             network.nodes[A].machine.handle_unreachable(now, &report(None, UnreachableCause::Prohibited))
         );
-        network.run(milliseconds(80));
+        network.run(milliseconds(600));
         let cause = network.nodes[A].events.iter().find_map(|event| match event {
             Event::Unreachable(_, cause) => Some(*cause),
             _ => None,
@@ -63,6 +65,7 @@ fn an_established_connection_ignores_reports() {
     let now = network.now;
     let machine = &mut network.nodes[A].machine;
     for quoted in [None, Some(transaction(machine, id))] {
+        assert!(!machine.expects_unreachable(&report(quoted, UnreachableCause::Port)));
         assert!(!machine.handle_unreachable(now, &report(quoted, UnreachableCause::Port)));
     }
     network.run(milliseconds(1_000));

@@ -190,6 +190,10 @@ impl Control {
     }
 
     fn handle_unreachable(&mut self, report: &UnreachableReport, now: Time) {
+        // Checked first, because the next check reads the table of all members' ports.
+        if !self.connections.machine().expects_unreachable(report) {
+            return;
+        }
         let is_being_taken_over =
             report.cause == UnreachableCause::Port && self.qps.addresses().has_member(report.to);
         if !is_being_taken_over && self.connections.machine().handle_unreachable(now.0, report) {
