@@ -8,8 +8,8 @@ use crate::{device, doctor, health, nodes, pcap_check, ping, policy, record, top
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Checks hosts; pings nodes and asks for their health; lists running nodes and their last events; inspects captures of RoCEv2 packets; lists,
-/// removes and restores software devices; makes certificates; checks policies.
+/// Checks hosts; pings nodes and asks for their health; lists running nodes, their calls and their last events; inspects
+/// captures of RoCEv2 packets; lists, removes and restores software devices; makes certificates; checks policies.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
 pub struct Cli {

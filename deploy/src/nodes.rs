@@ -67,14 +67,21 @@ pub fn run(arguments: &NodesArguments) -> ExitCode {
         }
     };
     let text = if arguments.json { json(&listing) } else { table(&listing) };
-    match writeln!(io::stdout(), "{text}") {
-        // A reader that has closed the pipe wants no more.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("trunkctl: the list cannot be written: {error}");
-            ExitCode::FAILURE
+    print(&text).err().unwrap_or(ExitCode::SUCCESS)
+}
+
+/// Prints a text to standard output.
+///
+/// # Errors
+/// The exit status with which the program ends: of success if the reader has closed the pipe and so wants no more.
+pub(crate) fn print(text: &str) -> Result<(), ExitCode> {
+    writeln!(io::stdout(), "{text}").map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return ExitCode::SUCCESS;
         }
-        _ => ExitCode::SUCCESS,
-    }
+        eprintln!("trunkctl: the output cannot be written: {error}");
+        ExitCode::FAILURE
+    })
 }
 
 fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, HostError> {
@@ -108,14 +115,19 @@ fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing 
     listing
 }
 
+/// Returns the seconds between two statuses of a node.
+pub(crate) fn seconds(now: &NodeStatus, earlier: &NodeStatus) -> Option<f64> {
+    let passed_ns = now.at_ns.checked_sub(earlier.at_ns).filter(|passed_ns| *passed_ns > 0)?;
+    Some(passed_ns as f64 / 1e9)
+}
+
 /// Returns the messages per second sent to and received from a peer since the earlier answer of its node.
 pub(crate) fn rates(now: &NodeStatus, peer: &PeerStatus, earlier: Option<&NodeStatus>) -> [Option<f64>; 2] {
     let since = |of: fn(&PeerStatus) -> u64| {
         let earlier = earlier?;
         let before = earlier.peers.iter().find(|before| before.address == peer.address)?;
-        let passed_ns = now.at_ns.checked_sub(earlier.at_ns).filter(|passed_ns| *passed_ns > 0)?;
         // The counters of a peer that was dropped in between start from 0.
-        Some(of(peer).checked_sub(of(before))? as f64 / (passed_ns as f64 / 1e9))
+        Some(of(peer).checked_sub(of(before))? as f64 / seconds(now, earlier)?)
     };
     [since(|peer| peer.sent), since(|peer| peer.received)]
 }

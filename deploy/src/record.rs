@@ -3,15 +3,13 @@
 //! A node answers on its CM thread from what it keeps anyway, so one whose handlers are stuck answers too. A node that looks
 //! before a request has arrived gives its status instead, and is asked again.
 
-use crate::nodes::{NOT_VISIBLE, PATIENCE, line, status};
+use crate::nodes::{NOT_VISIBLE, PATIENCE, line, print, status};
 use clap::Args;
 use serde_json::{Value, json};
-use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
 use trunkline_softrdma::device::{FoundNode, HostError, NodeRequest, ask_nodes};
-use trunkline_transport::{NodeRecord, RecordedEvent};
+use trunkline_transport::{NodeRecord, RecordedEvent, utc};
 
 /// Number of times that nodes are asked. Earlier versions give their status each time.
 const ATTEMPTS: usize = 20;
@@ -49,18 +47,14 @@ pub fn run(arguments: &RecordArguments) -> ExitCode {
     let is_complete = if arguments.address.is_some() { !records.is_empty() } else { silent.is_empty() };
     let text =
         if arguments.json { format!("{:#}", json(&records, &silent)) } else { table(&records, &silent) };
-    match writeln!(io::stdout(), "{text}") {
-        // A reader that has closed the pipe wants no more.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("trunkctl: the record cannot be written: {error}");
-            ExitCode::FAILURE
-        }
-        _ if is_complete => ExitCode::SUCCESS,
-        _ => {
-            eprintln!("trunkctl: no record of the node: `trunkctl nodes` lists those that run");
-            ExitCode::FAILURE
-        }
+    if let Err(exit) = print(&text) {
+        return exit;
     }
+    if is_complete {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("trunkctl: no record of the node: `trunkctl nodes` lists those that run");
+    ExitCode::FAILURE
 }
 
 /// Asks the nodes until none of them gives its status instead of its record.
@@ -133,39 +127,4 @@ fn table(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> String
         );
     }
     text + NOT_VISIBLE
-}
-
-/// Returns a time in UTC, as RFC 3339 has it.
-fn utc(time: SystemTime) -> String {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Days since 1 March of the year 0, in cycles of 400 years. Years begin in March, so leap days are last.
-    let days = days + 719_468;
-    let (cycle, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
-    let year = cycle * 400 + year;
-    let (hour, minute, second, us) = (second / 3600, second / 60 % 60, second % 60, since.subsec_micros());
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00.000000Z"),
-            (951_868_799, "2000-02-29T23:59:59.000000Z"),
-            (1_000_000_000, "2001-09-09T01:46:40.000000Z"),
-            (4_107_542_399, "2100-02-28T23:59:59.000000Z"),
-            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
-        ] {
-            assert_eq!(utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
 }

@@ -1,10 +1,10 @@
 //! `trunkctl top`: methods and peers of the running nodes, with rates and latencies, repeated at an interval.
 
-use crate::nodes::{NOT_VISIBLE, PATIENCE, line, peer_line, rates, status};
+use crate::nodes::{NOT_VISIBLE, PATIENCE, line, peer_line, print, rates, seconds, status};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -67,13 +67,8 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
             let text =
                 if arguments.json { json(&found, &earlier).to_string() } else { table(&found, &earlier) };
             let clear = if clears { CLEAR } else { "" };
-            if let Err(error) = writeln!(io::stdout(), "{clear}{text}") {
-                // A reader that has closed the pipe wants no more.
-                if error.kind() == io::ErrorKind::BrokenPipe {
-                    return ExitCode::SUCCESS;
-                }
-                eprintln!("trunkctl: the output cannot be written: {error}");
-                return ExitCode::FAILURE;
+            if let Err(exit) = print(&format!("{clear}{text}")) {
+                return exit;
             }
         }
         earlier = found.iter().filter_map(|node| Some((node.name.clone(), status(node)?))).collect();
@@ -83,12 +78,6 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
         }
         thread::sleep(Duration::from_millis(arguments.interval_ms));
     }
-}
-
-/// Returns the seconds between two statuses of a node.
-fn seconds(now: &NodeStatus, earlier: &NodeStatus) -> Option<f64> {
-    let passed_ns = now.at_ns.checked_sub(earlier.at_ns).filter(|passed_ns| *passed_ns > 0)?;
-    Some(passed_ns as f64 / 1e9)
 }
 
 /// Returns what each method did since the earlier status, the busiest first.

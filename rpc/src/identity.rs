@@ -60,12 +60,13 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 pub use trunkline_transport::PeerIdentity;
 pub use trunkline_transport::identity::{
     CertificateDer, Expected, HandshakeFailure, Identity, IdentityError, InvalidName, Level, Name, Proven,
     Refused, Trust,
 };
+use trunkline_transport::utc;
 
 /// Cause why a node with an identity did not start.
 #[derive(Debug, thiserror::Error)]
@@ -101,35 +102,7 @@ pub enum BadIdentity {
 
 /// Returns the day of a time after 1970 in UTC, as in 2027-01-31.
 fn date(time: SystemTime) -> String {
-    let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Days since 1 March of the year 0, in cycles of 400 years. Years begin in March, so leap days are last.
-    let days = since_1970.as_secs() / 86_400 + 719_468;
-    let (cycle, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
-    format!("{}-{month:02}-{day:02}", cycle * 400 + year)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (seconds, text) in [
-            (0, "1970-01-01"),
-            (951_782_399, "2000-02-28"),
-            (951_782_400, "2000-02-29"),
-            (951_868_800, "2000-03-01"),
-            (1_609_459_200, "2021-01-01"),
-            (4_107_542_399, "2100-02-28"),
-            (4_107_542_400, "2100-03-01"),
-        ] {
-            assert_eq!(date(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
+    let mut day = utc(time);
+    day.truncate("2027-01-31".len());
+    day
 }

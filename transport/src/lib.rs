@@ -66,7 +66,7 @@ pub use report::{
     MethodStatus, NodeReport, NodeStatus, PathReport, PathStatus, PeerStatus, RecordedEvent, ServerReport,
 };
 #[doc(hidden)]
-pub use report::{Held, NodeEvents, NodeRecord};
+pub use report::{Held, NodeEvents, NodeRecord, utc};
 #[doc(hidden)]
 pub use report::{histogram, ledger};
 #[doc(hidden)]

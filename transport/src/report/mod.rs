@@ -7,11 +7,13 @@ mod log_limit;
 mod prometheus;
 pub(crate) mod record;
 mod status;
+mod utc;
 
 pub use histogram::Histogram;
 pub use log_limit::LogLimit;
 pub use record::{EventKind, Held, NodeEvents, NodeRecord, RecordedEvent};
 pub use status::{MethodStatus, NodeStatus, PathStatus, PeerStatus};
+pub use utc::utc;
 
 use crate::{BudgetReport, PeerKey, PollerIndex};
 use std::collections::{BTreeMap, BTreeSet};

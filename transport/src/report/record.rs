@@ -27,7 +27,7 @@ const LONGEST_LINE: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// One in 64 calls of a method that have ended. Its failure is an event of its own.
+    /// One in 64 calls of a method that have ended. Its failure is a separate event.
     Call,
     /// A call that failed.
     CallFailed,

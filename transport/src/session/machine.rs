@@ -351,7 +351,7 @@ impl Machine {
         self.is_up() && self.current() == Some(number)
     }
 
-    /// Returns true if the peer has accepted a session long ago, and none of its own connections has arrived. If it then
+    /// Returns true if the peer has accepted a session long ago, and no connection that it makes has arrived. If it then
     /// closes the session, its requests have not reached this node.
     pub(super) fn lacks_connections_back(&self, now: Time, number: u32) -> bool {
         self.session(number).is_some_and(|session| {
