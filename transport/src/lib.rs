@@ -58,7 +58,7 @@ pub use node::{
 };
 #[doc(hidden)]
 pub use node::{check, footprint};
-pub use peer::{PeerHosts, PeerKey, PeerMap};
+pub use peer::{InvalidPeer, PeerHosts, PeerKey, PeerMap};
 pub use poller::{Begun, Transport};
 pub use provider::{Connections, NoNic, host_has, preview_device};
 pub use report::{

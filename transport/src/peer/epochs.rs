@@ -5,8 +5,8 @@
 //! `NodeShared` owns them.
 #![forbid(unsafe_code)]
 
+use crate::PeerKey;
 use crate::peer::secret::{Secret, octets};
-use std::net::SocketAddr;
 use trunkline_machine::Runtime;
 
 /// Source of the epochs. See the module.
@@ -23,10 +23,11 @@ impl Epochs {
         Self(None)
     }
 
-    /// Returns the epoch for the peer that listens at `address`; never 0.
-    pub(crate) fn of(&self, address: SocketAddr) -> u64 {
+    /// Returns the epoch for a peer; never 0.
+    pub(crate) fn of(&self, peer: PeerKey) -> u64 {
         let Some(secret) = self.0 else { return 1 };
-        let hash = secret.hash(&[&octets(address.ip()), &address.port().to_be_bytes()]);
+        let ports = [peer.address().port(), peer.udp_port().unwrap_or(0)].map(u16::to_be_bytes);
+        let hash = secret.hash(&[&octets(peer.host()), ports.as_flattened()]);
         u64::try_from(hash >> 64).unwrap_or(1).max(1)
     }
 }
@@ -39,10 +40,10 @@ mod tests {
     fn no_peer_learns_the_epoch_of_another() {
         let runtime = Runtime::threads();
         let (one, other) = (Epochs::new(&runtime), Epochs::new(&runtime));
-        let [a, b] = [7, 8].map(|port| SocketAddr::from(([10, 0, 0, 1], port)));
-        let mapped = SocketAddr::new("::ffff:10.0.0.1".parse().unwrap(), 7);
-        assert_eq!((one.of(a), one.of(a)), (one.of(mapped), one.of(a)));
-        assert_ne!(one.of(a), one.of(b));
+        let key = |text: &str| text.parse::<PeerKey>().unwrap();
+        let a = key("10.0.0.1:7");
+        assert_eq!((one.of(a), one.of(a)), (one.of(key("[::ffff:10.0.0.1]:7")), one.of(a)));
+        assert!(["10.0.0.1:8", "10.0.0.1:7/4792"].map(key).iter().all(|other| one.of(*other) != one.of(a)));
         assert_ne!(one.of(a), other.of(a), "of another incarnation");
     }
 }

@@ -5,9 +5,14 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
-/// The key of a peer node: the address that it listens on. It stays the same over reconnects, even if the
-/// peer was forgotten in the meantime, and so do charges to the peer.
+/// The key of a peer node: the address that it listens on, and the UDP port of its software device if that differs from
+/// this node's own. It stays the same over reconnects, even if the peer was forgotten in the meantime, and so do charges to the
+/// peer.
+///
+/// Its text is `IP:PORT` or `IP:PORT/UDP_PORT`, such as `10.0.0.1:7000/4792` and `[fd00::1]:7000/4792`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerKey(Words);
 
@@ -18,7 +23,26 @@ struct Words {
     high: u64,
     low: u64,
     port: u16,
+    /// 0 for the port of this node's own device.
+    udp_port: u16,
     hint: Hint,
+}
+
+/// The reason why a text does not name a peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidPeer {
+    /// The text before the UDP port is not an IP address with a port.
+    #[error(
+        "invalid address {0:?}: expected IP:PORT or IP:PORT/UDP_PORT, such as 10.0.0.1:7000 or [fd00::1]:7000/4792"
+    )]
+    Address(String),
+    /// The text has a slash and no UDP port after it.
+    #[error(
+        "invalid UDP port in {0:?}: expected a number from 1 to 65535 after the slash, such as 10.0.0.1:7000/4792, or no slash if \
+         the server's device has the same UDP port as this node's"
+    )]
+    UdpPort(String),
 }
 
 /// Place of the peer in the tables of the poller that made the key, which verify it. It is not part of the
@@ -61,7 +85,7 @@ impl Hash for Hint {
 
 impl PeerKey {
     /// Creates the key of the peer that listens at `address`, in canonical form: IPv4 inside of IPv6 becomes IPv4,
-    /// and the flow label is dropped.
+    /// and the flow label is dropped. Its device has the same UDP port as this node's.
     #[must_use]
     #[inline]
     pub const fn new(address: SocketAddr) -> Self {
@@ -70,7 +94,38 @@ impl PeerKey {
             IpAddr::V6(v6) => v6,
         };
         let (high, low) = halves(ip.to_bits());
-        Self(Words { high, low, port: address.port(), hint: Hint::NOWHERE })
+        Self(Words { high, low, port: address.port(), udp_port: 0, hint: Hint::NOWHERE })
+    }
+
+    /// Returns the UDP port of the peer's device; `None` if it is the same as this node's.
+    #[must_use]
+    #[inline]
+    pub fn udp_port(self) -> Option<u16> {
+        Some(self.0.udp_port).filter(|port| *port != 0)
+    }
+
+    /// Returns the key with this UDP port. `None` and 0 stand for the port of this node's own device.
+    #[must_use]
+    pub fn with_udp_port(self, udp_port: Option<u16>) -> Self {
+        Self(Words { udp_port: udp_port.unwrap_or(0), ..self.0 })
+    }
+
+    /// Returns the key by which a node names the peer whose own device has this UDP port.
+    #[must_use]
+    pub fn seen_from(self, own_udp_port: u16) -> Self {
+        self.with_udp_port(self.udp_port().filter(|port| *port != own_udp_port))
+    }
+
+    /// Splits a text into a host with its port and the UDP port after a slash, if there is one.
+    ///
+    /// # Errors
+    /// [`InvalidPeer::UdpPort`] when the text has a slash and no number from 1 to 65535 after it.
+    pub fn split_udp_port(text: &str) -> Result<(&str, Option<u16>), InvalidPeer> {
+        let Some((host, port)) = text.split_once('/') else { return Ok((text, None)) };
+        match port.parse() {
+            Ok(port @ 1..) => Ok((host, Some(port))),
+            _ => Err(InvalidPeer::UdpPort(text.to_owned())),
+        }
     }
 
     /// Returns the address that the peer listens on.
@@ -86,12 +141,19 @@ impl PeerKey {
         Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
     }
 
+    /// Returns the range of all keys with this IP address.
+    pub(crate) fn all_at(host: IpAddr) -> RangeInclusive<Self> {
+        let key = |port| Self::new(SocketAddr::new(host, port)).with_udp_port(Some(port));
+        key(0)..=key(u16::MAX)
+    }
+
     /// Returns bits that differ between most peers, for a cache. A peer that chooses its address can choose
     /// these bits, too.
     #[inline]
     pub(crate) fn mix(self) -> usize {
-        let Words { high, low, port, .. } = self.0;
-        let bits = (high ^ low.rotate_left(32) ^ u64::from(port)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let Words { high, low, port, udp_port, .. } = self.0;
+        let ports = u64::from(port) | u64::from(udp_port) << 16;
+        let bits = (high ^ low.rotate_left(32) ^ ports).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         usize::from(bits.to_le_bytes()[7])
     }
 
@@ -122,15 +184,34 @@ impl PeerKey {
     }
 }
 
+impl From<SocketAddr> for PeerKey {
+    fn from(address: SocketAddr) -> Self {
+        Self::new(address)
+    }
+}
+
+impl FromStr for PeerKey {
+    type Err = InvalidPeer;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPeer> {
+        let (address, udp_port) = Self::split_udp_port(text)?;
+        let address = address.parse::<SocketAddr>().map_err(|_| InvalidPeer::Address(text.to_owned()))?;
+        Ok(Self::new(address).with_udp_port(udp_port))
+    }
+}
+
 impl fmt::Display for PeerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.address(), f)
+        match self.udp_port() {
+            None => fmt::Display::fmt(&self.address(), f),
+            Some(port) => f.pad(&format!("{}/{port}", self.address())),
+        }
     }
 }
 
 impl fmt::Debug for PeerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.address(), f)
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -139,7 +220,7 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> PeerKey {
-        PeerKey::new(text.parse().unwrap())
+        text.parse().unwrap()
     }
 
     #[test]
@@ -156,6 +237,43 @@ mod tests {
             assert_eq!(key(text).address(), text.parse().unwrap());
         }
         assert_eq!(key("[::ffff:10.0.0.1]:7").address(), "10.0.0.1:7".parse().unwrap());
+    }
+
+    #[test]
+    fn a_udp_port_is_part_of_the_name_and_of_its_text() {
+        for text in ["10.0.0.1:7000/4792", "[fd00::1]:7000/1", "[fd00::1]:0/65535", "10.0.0.1:7000"] {
+            assert_eq!(key(text).to_string(), text);
+        }
+        let [own, other] = ["10.0.0.1:7000", "10.0.0.1:7000/4792"].map(key);
+        assert_eq!((own.udp_port(), other.udp_port()), (None, Some(4792)));
+        assert_eq!((own.address(), other.with_udp_port(None)), (other.address(), own));
+        assert!(own < other && other < key("10.0.0.1:7001"));
+        let mut mixed = (0..64).map(|port| own.with_udp_port(Some(port)).mix()).collect::<Vec<_>>();
+        mixed.dedup();
+        assert!(mixed.len() > 1);
+        assert_eq!(format!("{other:>20}|{own:>20}"), "  10.0.0.1:7000/4792|       10.0.0.1:7000");
+    }
+
+    #[test]
+    fn the_keys_of_a_host_are_those_of_all_its_ports() {
+        let all = PeerKey::all_at("10.0.0.1".parse().unwrap());
+        let texts = ["10.0.0.1:0", "10.0.0.1:0/1", "10.0.0.1:65535", "10.0.0.1:65535/65535"];
+        assert!(texts.map(key).iter().all(|key| all.contains(key)));
+        assert!(["10.0.0.0:65535/65535", "10.0.0.2:0"].map(key).iter().all(|key| !all.contains(key)));
+    }
+
+    #[test]
+    fn an_invalid_text_is_refused_with_the_form() {
+        for text in
+            ["10.0.0.1:7000/0", "10.0.0.1:7000/70000", "10.0.0.1:7000/abc", "10.0.0.1:7000/", "[::1]:7/8/9"]
+        {
+            let error = text.parse::<PeerKey>().unwrap_err();
+            assert_eq!(error, InvalidPeer::UdpPort(text.to_owned()));
+            assert!(error.to_string().contains("from 1 to 65535"), "{error}");
+        }
+        for text in ["", "10.0.0.1", "10.0.0.1/4792", "shop:7000/4792", "/4792"] {
+            assert_eq!(text.parse::<PeerKey>(), Err(InvalidPeer::Address(text.to_owned())));
+        }
     }
 
     #[test]

@@ -8,5 +8,5 @@ mod map;
 pub(crate) mod secret;
 
 pub use host::PeerHosts;
-pub use key::PeerKey;
+pub use key::{InvalidPeer, PeerKey};
 pub use map::PeerMap;

@@ -121,7 +121,7 @@ impl CmMachine {
     ) -> bool {
         let welcome = Welcome {
             features: self.peer(key).machine.features(number),
-            session: SessionName { epoch: self.shared.epochs.of(key.address()), number },
+            session: SessionName { epoch: self.shared.epochs.of(key), number },
             srqs: self.endpoints.srqs(),
             is_local: false,
         };

@@ -376,7 +376,7 @@ impl CmMachine {
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
         let (levels, numbers) = (self.levels, &self.numbers);
         self.peers.add(key, || {
-            let machine = Machine::new(shared.epochs.of(key.address()), pollers, levels, numbers.clone());
+            let machine = Machine::new(shared.epochs.of(key), pollers, levels, numbers.clone());
             (machine, shared.hosts.learn(key))
         })
     }

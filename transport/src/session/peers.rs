@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::private_data::Cookie;
 use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{PeerHost, Time};
@@ -199,8 +199,7 @@ impl Peers {
 
     /// Returns true if a peer at this address is known.
     pub(super) fn has_any_at(&self, address: IpAddr) -> bool {
-        let key = |port| PeerKey::new(SocketAddr::new(address, port));
-        self.known.range(key(0)..=key(u16::MAX)).next().is_some()
+        self.known.range(PeerKey::all_at(address)).next().is_some()
     }
 
     /// Returns the idle peer that is to be forgotten first.
@@ -335,6 +334,7 @@ mod tests {
     use super::super::private_data::{Features, Hello, SessionName};
     use super::*;
     use crate::provider::connections::ConnectionKind;
+    use std::net::SocketAddr;
     use std::num::NonZeroU16;
 
     /// Number of pollers of each peer.
