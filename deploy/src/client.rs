@@ -2,6 +2,7 @@
 
 use clap::Args;
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 #[cfg(feature = "identity")]
 use std::path::PathBuf;
@@ -10,12 +11,14 @@ use std::thread;
 use std::time::Duration;
 use trunkline::device::PathChoice;
 use trunkline::health::HealthClient;
+use trunkline::report::PeerKey;
 use trunkline::{Channel, Node, StartError, Target, block_on};
 
 /// The server, and what the client proves and expects.
 #[derive(Debug, Args)]
 pub struct ClientArguments {
-    /// Server: a host name or an IP address, and a port
+    /// Server: a host name or an IP address, and a port; with a slash and a UDP port after it if that of the server's software
+    /// device is not this node's, such as shop.example:7000/4792
     #[arg(value_name = "ADDRESS", value_parser = host_and_port)]
     pub(crate) address: String,
     /// Certificates of this client, PEM; without them it has no identity
@@ -74,7 +77,16 @@ impl ClientArguments {
 
     /// Returns the addresses from which this host's routes lead to the server on another host. Servers dial back to them.
     fn sources(&self) -> BTreeSet<IpAddr> {
-        self.address.to_socket_addrs().into_iter().flatten().filter_map(source).collect()
+        self.addresses().into_iter().flatten().filter_map(source).collect()
+    }
+
+    /// Looks up the addresses of the server, without its UDP port.
+    ///
+    /// # Errors
+    /// As for every lookup.
+    pub(crate) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let (address, _) = PeerKey::split_udp_port(&self.address).map_err(io::Error::other)?;
+        Ok(address.to_socket_addrs()?.collect())
     }
 
     /// Returns a channel to the server.
@@ -108,9 +120,10 @@ fn source(server: SocketAddr) -> Option<IpAddr> {
 
 /// Checks that an address has a host and a port.
 fn host_and_port(text: &str) -> Result<String, String> {
-    let port =
-        text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
-    if port.is_none() || text.parse::<IpAddr>().is_ok() {
+    let (address, _) = PeerKey::split_udp_port(text).map_err(|error| error.to_string())?;
+    let parts = address.rsplit_once(':');
+    let port = parts.and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+    if port.is_none() || address.parse::<IpAddr>().is_ok() {
         return Err("expected a host and a port, such as shop.example:7000 or [fd00::7]:7000".to_owned());
     }
     Ok(text.to_owned())

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::fmt;
 use std::io::{self, Write as _};
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -16,6 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber, subscriber};
 use trunkline::health::HealthClient;
+use trunkline::report::PeerKey;
 use trunkline::{Channel, Origin, Reason, block_on};
 
 /// Find out why a node is not reached, and measure round trips
@@ -194,13 +195,13 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
 fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) -> Result<(), String> {
     let limit = Duration::from_millis(arguments.timeout_ms);
     let address = &arguments.client.address;
-    if address.parse::<SocketAddr>().is_err() {
-        let found = address.to_socket_addrs().map_err(|error| {
+    if address.parse::<PeerKey>().is_err() {
+        let found = arguments.client.addresses().map_err(|error| {
             format!(
                 "{address} has no address: {error}; expected a host and a port, such as shop.example:7000"
             )
         })?;
-        let found: Vec<_> = found.map(|address| address.to_string()).collect();
+        let found: Vec<_> = found.iter().map(SocketAddr::to_string).collect();
         log.note(None, "names looked up".to_owned(), found.join(", "));
     }
     let node = arguments.client.start()?;

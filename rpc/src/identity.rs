@@ -52,8 +52,8 @@
 //! ```
 //!
 //! Calls to a server with another name fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated), and have not run. With
-//! [`Connect::Wait`](crate::Connect::Wait) they wait until a server has the name. [`Channel::connect`](crate::Channel::connect)
-//! resolves names itself, so its channels expect an IP address, and so do those of [`Dns`](crate::Dns) as a resolver.
+//! [`Connect::Wait`](crate::Connect::Wait) they wait until a server has the name. Channels with
+//! [`Dns`](crate::Dns) as a resolver expect an IP address.
 //!
 //! If a handshake fails, calls fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated) with the cause, and have not
 //! run. After too many handshakes or a time-out they fail as `Unavailable`, because a repetition can succeed.

@@ -93,7 +93,7 @@ impl SimNode {
     pub(crate) fn share_clients(&self, servers: &[SocketAddr]) {
         let Some((_, node)) = self.running() else { return };
         for server in servers {
-            if let Ok(client) = WorkClient::connect(node, server) {
+            if let Ok(client) = WorkClient::connect(node, *server) {
                 self.shared.add(*server, client);
             }
         }
@@ -268,7 +268,7 @@ impl SimNode {
     /// Returns the paths of its packets to an address.
     pub(crate) fn paths_to(&self, address: IpAddr) -> Vec<PathReport> {
         let Some((_, node)) = self.running() else { return Vec::new() };
-        node.report().paths.into_iter().filter(|path| path.address.ip() == address).collect()
+        node.report().paths.into_iter().filter(|path| path.address.host() == address).collect()
     }
 
     /// Begins to drain. The node runs on.

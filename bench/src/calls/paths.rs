@@ -27,7 +27,7 @@ pub(crate) fn become_memory(node: &Node, peer: SocketAddr, patience: Duration) -
     let began = Instant::now();
     loop {
         let paths = node.report().paths;
-        let mut to_peer = paths.iter().filter(|path| path.address == peer).peekable();
+        let mut to_peer = paths.iter().filter(|path| path.address.address() == peer).peekable();
         let is_known = to_peer.peek().is_some();
         match to_peer.find(|path| path.path != "shm") {
             None if is_known => return Ok(()),

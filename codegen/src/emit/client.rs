@@ -87,16 +87,13 @@ pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
         #quiet
         impl #client {
             #new
-            /// Creates a client of the node that listens at `server`. The first call connects.
-            ///
-            /// A host name is resolved once, by this function, which may block. To resolve it again before each connection,
-            /// create the client from a channel.
+            /// Creates a client of a server, such as `"10.0.0.1:7000"` or a `SocketAddr`. The first call connects.
             ///
             /// # Errors
-            /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
+            /// `InvalidArgument` when no server can be at the target.
             #visibility fn connect(
                 from: &#from,
-                server: impl ::std::net::ToSocketAddrs,
+                server: impl ::core::convert::Into<#krate::Target>,
             ) -> ::core::result::Result<Self, #krate::Status> {
                 <#channel>::connect(from, server).map(::core::convert::From::from)
             }

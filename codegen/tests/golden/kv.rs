@@ -286,16 +286,13 @@ impl KvClient {
     pub fn new(channel: ::trunkline::Channel) -> Self {
         ::core::convert::From::from(channel)
     }
-    /// Creates a client of the node that listens at `server`. The first call connects.
-    ///
-    /// A host name is resolved once, by this function, which may block. To resolve it again before each connection,
-    /// create the client from a channel.
+    /// Creates a client of a server, such as `"10.0.0.1:7000"` or a `SocketAddr`. The first call connects.
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
+    /// `InvalidArgument` when no server can be at the target.
     pub fn connect(
         from: &::trunkline::Node,
-        server: impl ::std::net::ToSocketAddrs,
+        server: impl ::core::convert::Into<::trunkline::Target>,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
         <::trunkline::Channel>::connect(from, server).map(::core::convert::From::from)
     }
@@ -441,16 +438,13 @@ impl KvLocal {
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
         ::core::convert::From::from(channel)
     }
-    /// Creates a client of the node that listens at `server`. The first call connects.
-    ///
-    /// A host name is resolved once, by this function, which may block. To resolve it again before each connection,
-    /// create the client from a channel.
+    /// Creates a client of a server, such as `"10.0.0.1:7000"` or a `SocketAddr`. The first call connects.
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
+    /// `InvalidArgument` when no server can be at the target.
     pub fn connect(
         from: &::trunkline::PollerContext,
-        server: impl ::std::net::ToSocketAddrs,
+        server: impl ::core::convert::Into<::trunkline::Target>,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
         <::trunkline::LocalChannel>::connect(from, server)
             .map(::core::convert::From::from)

@@ -5,7 +5,7 @@
 use super::attempts::Attempts;
 use super::interceptor::ClientInterceptor;
 use super::new_call::{CallKind, ChannelCore, NewCall, check_inbox};
-use super::{CallOptions, LocalChannel, resolve};
+use super::{CallOptions, LocalChannel, checked};
 use crate::call::context::PollerContext;
 use crate::call::{
     AdmissionClass, Call, EndHooks, NewStream, Opened, Opening, Outcome, Outgoing, StreamWait, Submission,
@@ -24,7 +24,6 @@ use crate::wire::name::MethodName;
 use bytes::Bytes;
 use std::fmt;
 use std::mem;
-use std::net::ToSocketAddrs;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,17 +88,16 @@ impl Channel {
         Self { core: ChannelCore::new(link), inboxes: Arc::clone(inboxes), turn, order: None, balance: None }
     }
 
-    /// Creates a channel to the first address that `server` resolves to now. `Channel::connect` is in `node`,
-    /// because nothing here knows nodes.
+    /// Creates a channel to a server. `Channel::connect` is in `node`, because nothing here knows nodes.
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
-    pub(crate) fn resolved(
+    /// `InvalidArgument` when no server can be at the target.
+    pub(crate) fn checked(
         inboxes: &Arc<Inboxes>,
         routes: &Arc<Routes>,
-        server: impl ToSocketAddrs,
+        server: impl Into<Target>,
     ) -> Result<Self, Status> {
-        Ok(Self::new(inboxes, Link::new(routes, Target::from(resolve(server)?))))
+        Ok(Self::new(inboxes, Link::new(routes, checked(server)?)))
     }
 
     /// Completes when the channel is connected, or fails when one attempt at all of the server's addresses has

@@ -2,7 +2,7 @@
 
 use super::interceptor::ClientInterceptor;
 use super::new_call::{CallKind, ChannelCore, NewCall};
-use super::{CallOptions, resolve};
+use super::{CallOptions, checked};
 use crate::call::context::PollerContext;
 use crate::call::{
     AdmissionClass, Call, Completion, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing,
@@ -14,7 +14,6 @@ use crate::executor::on_poller;
 use crate::status::Status;
 use crate::wire::name::MethodName;
 use bytes::Bytes;
-use std::net::ToSocketAddrs;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -34,14 +33,12 @@ pub struct LocalChannel {
 }
 
 impl LocalChannel {
-    /// Creates a channel of this poller to the node that listens at `server`. Pass an address: resolving a host
-    /// name blocks the poller.
+    /// Creates a channel of this poller to a server. See [`Node::channel`](crate::Node::channel).
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
-    pub fn connect(from: &PollerContext, server: impl ToSocketAddrs) -> Result<Self, Status> {
-        let target = Target::from(resolve(server)?);
-        Ok(Self::new(from, ChannelCore::new(Link::new(from.routes(), target))))
+    /// `InvalidArgument` when no server can be at the target.
+    pub fn connect(from: &PollerContext, server: impl Into<Target>) -> Result<Self, Status> {
+        Ok(Self::new(from, ChannelCore::new(Link::new(from.routes(), checked(server)?))))
     }
 
     pub(super) fn new(from: &PollerContext, core: ChannelCore) -> Self {

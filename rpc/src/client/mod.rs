@@ -25,10 +25,9 @@ pub use local::{LocalChannel, LocalWait};
 pub use options::CallOptions;
 pub(crate) use pending_call::is_one_way;
 
-use crate::client::routes::misuse;
+use crate::client::routes::Target;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use std::net::{SocketAddr, ToSocketAddrs};
 
 /// Returns the status of a call whose arguments the codec refuses.
 fn cannot_encode(error: String) -> Status {
@@ -41,14 +40,8 @@ fn shut_down() -> Status {
     Status::not_run(Code::Unavailable, "this node has shut down").because(Reason::Draining)
 }
 
-/// Returns the first address that `server` names. Blocks only to resolve a host name.
-fn resolve(server: impl ToSocketAddrs) -> Result<SocketAddr, Status> {
-    let not_run = |text: String| Status::not_run(Code::InvalidArgument, text).because(Reason::Misuse);
-    let mut addresses = server.to_socket_addrs().map_err(|error| {
-        not_run(format!("the server's address, as HOST:PORT or IP:PORT, cannot be resolved: {error}"))
-    })?;
-    match addresses.next() {
-        Some(address) => misuse(address).map_or(Ok(address), |why| Err(not_run(why))),
-        None => Err(not_run("the server's name has no address".to_owned())),
-    }
+/// Returns a target at which a server can be.
+fn checked(server: impl Into<Target>) -> Result<Target, Status> {
+    let not_run = |why| Status::not_run(Code::InvalidArgument, why).because(Reason::Misuse);
+    server.into().checked().map_err(not_run)
 }

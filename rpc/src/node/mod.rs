@@ -96,9 +96,10 @@ pub struct NodeBuilder {
 impl NodeBuilder {
     fn new() -> Self {
         let inboxes = Arc::<Inboxes>::default();
-        let routes = Routes::new(Arc::<Inboxes>::clone(&inboxes));
+        let options = NodeOptions::new();
+        let routes = Routes::new(Arc::<Inboxes>::clone(&inboxes), options.udp_port());
         Self {
-            options: NodeOptions::new(),
+            options,
             listen: Ok(Vec::new()),
             #[cfg(feature = "identity")]
             identity: Settings::default(),
@@ -1013,9 +1014,9 @@ impl Node {
     #[must_use]
     pub fn channel_to(&self, peer: &Peer) -> Channel {
         #[cfg(feature = "identity")]
-        let target = Target::of_peer(peer.address(), peer.name());
+        let target = Target::of_peer(peer.key(), peer.name());
         #[cfg(not(feature = "identity"))]
-        let target = peer.address();
+        let target = peer.key();
         self.channel(target)
     }
 
@@ -1098,15 +1099,12 @@ impl NodeInner {
 }
 
 impl Channel {
-    /// Creates a channel of `node` to the node that listens at `server`.
-    ///
-    /// A host name is resolved by this function, which may block, and only its first address is used.
-    /// [`Node::channel`] avoids both.
+    /// Creates a channel of `node` to a server. Does what [`Node::channel`] does, and checks the target.
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
-    pub fn connect(node: &Node, server: impl ToSocketAddrs) -> Result<Self, Status> {
-        Self::resolved(&node.0.inboxes, &node.0.routes, server)
+    /// `InvalidArgument` when no server can be at the target.
+    pub fn connect(node: &Node, server: impl Into<Target>) -> Result<Self, Status> {
+        Self::checked(&node.0.inboxes, &node.0.routes, server)
     }
 }
 

@@ -136,9 +136,10 @@ impl Recorder {
             EventKind::CallFailed => 1,
             _ => 2,
         };
-        let [port, code, reason] =
-            [address.port(), failure.code.into(), failure.reason.into()].map(u64::from);
-        let what = kind | code << 8 | reason << 16 | port << 32;
+        let udp_port = peer.udp_port().unwrap_or(0);
+        let [port, udp_port, code, reason] =
+            [address.port(), udp_port, failure.code.into(), failure.reason.into()].map(u64::from);
+        let what = kind | code << 8 | reason << 16 | port << 32 | udp_port << 48;
         [self.clock.now().0, what, u64::from(method.number()), high, low, ns]
     }
 
@@ -168,7 +169,8 @@ fn event(
     event.poller = Some(poller);
     event.side = side.to_owned();
     event.method = if service.is_empty() { method.to_owned() } else { format!("{service}.{method}") };
-    event.peer = Some(SocketAddr::new(ip, (what >> 32) as u16));
+    let address = SocketAddr::new(ip, (what >> 32) as u16);
+    event.peer = Some(PeerKey::new(address).with_udp_port(Some((what >> 48) as u16)));
     event.took = Some(ns).filter(|ns| *ns != NO_LATENCY).map(Duration::from_nanos);
     if kind != EventKind::Call {
         let code = CODES.get(usize::from((what >> 8) as u8));
@@ -186,7 +188,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     fn peer(text: &str) -> PeerKey {
-        PeerKey::new(text.parse().unwrap())
+        text.parse().unwrap()
     }
 
     #[test]
@@ -194,7 +196,7 @@ mod tests {
         let methods = ["server", "client"].map(CountedMethods::new);
         let [served, called] = methods.each_ref().map(CountedMethods::add_others);
         let own = Recorder::new(Clock::monotonic());
-        own.failed(&called, peer("[fd00::7]:7000"), CallFailure::from(&Status::aborted("no")), Some(7));
+        own.failed(&called, peer("[fd00::7]:7000/4792"), CallFailure::from(&Status::aborted("no")), Some(7));
         own.failed(&served, peer("10.0.0.7:1"), CallFailure::ERROR, None);
         own.refused(
             &served,
@@ -207,7 +209,7 @@ mod tests {
             events.into_iter().partition(|event| event.kind == EventKind::Call);
         let texts: Vec<_> = failures.iter().map(ToString::to_string).collect();
         let expected = [
-            "call failed, poller 3, client, _OTHER, peer [fd00::7]:7000, 7.0ns, ABORTED",
+            "call failed, poller 3, client, _OTHER, peer [fd00::7]:7000/4792, 7.0ns, ABORTED",
             "call failed, poller 3, server, _OTHER, peer 10.0.0.7:1, ERROR",
             "call refused, poller 3, server, _OTHER, peer 10.0.0.7:65535, UNAVAILABLE, Overloaded",
         ];

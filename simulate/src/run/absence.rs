@@ -9,6 +9,7 @@ use crate::workload::service::WorkClient;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use trunkline::report::PeerKey;
 use trunkline::{Channel, Code, Connect, Resolve, Resolving, Status, Target};
 use trunkline_transport::ledger::SessionLedger;
 
@@ -325,6 +326,7 @@ impl Resolve for Directory {
     fn resolve(&self) -> Resolving<'_> {
         Box::pin(async {
             let found = self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let found = found.into_iter().map(PeerKey::new).collect::<Vec<_>>();
             self.timers.sleep(LOOKUP).await;
             if found.is_empty() { Err("there is no such name".into()) } else { Ok(found) }
         })

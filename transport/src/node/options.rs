@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_softrdma::device::SoftOptions;
-use trunkline_softrdma::link::FaultPlan;
+use trunkline_softrdma::link::{FaultPlan, ROCE_PORT};
 use trunkline_verbs::{Clock, PathChoice, Time, canonical};
 
 /// The family of RDMA devices to use.
@@ -339,6 +339,13 @@ impl NodeOptions {
         self.device = Some(network.device(address));
         self.in_process = Some(address);
         self
+    }
+
+    /// Returns the UDP port of the node's software device. Peers with the same one are named without it, see
+    /// [`PeerKey::seen_from`](crate::PeerKey::seen_from).
+    #[must_use]
+    pub fn udp_port(&self) -> u16 {
+        ROCE_PORT
     }
 
     /// Returns the addresses that the node listens on.

@@ -194,8 +194,8 @@ pub struct FailedCalls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathReport {
-    /// Address that the peer listens on.
-    pub address: SocketAddr,
+    /// Address that the peer listens on, with the UDP port of its device if that is not this node's.
+    pub address: PeerKey,
     /// Path: `shm` for memory shared with the peer's process, or the device's link, such as `udp`.
     pub path: &'static str,
     /// Reason why it is not shared memory; empty if that does not apply.
@@ -209,8 +209,8 @@ pub struct PathReport {
 pub struct ServerReport {
     /// Target of the channel.
     pub target: String,
-    /// Address of the server.
-    pub address: SocketAddr,
+    /// Address of the server, with the UDP port of its device if that is not this node's.
+    pub address: PeerKey,
     /// `up`, `connecting`, `unreachable`, `left out` while it is up and gets no calls, `left out: fails` or `left out: slow`
     /// while it gets none because its calls failed or lagged, or `not serving` while it reports that for a service that the
     /// channel calls.
@@ -316,7 +316,7 @@ impl SessionQps {
         let mut paths = BTreeMap::<_, u32>::new();
         for ((peer, _), qps) in sessions {
             for path in qps.into_iter().filter_map(|qp| qp.upgrade()?.path()) {
-                *paths.entry((peer.address(), path)).or_default() += 1;
+                *paths.entry((peer, path)).or_default() += 1;
             }
         }
         let report = |((address, QpPath { name, why }), qps)| PathReport { address, path: name, why, qps };

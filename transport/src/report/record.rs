@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::status::clean;
-use crate::PeerDown;
+use crate::{PeerDown, PeerKey};
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -114,8 +114,8 @@ pub struct RecordedEvent {
     pub side: String,
     /// Method of a call, such as `shop.Orders.get`, or `_OTHER` if this node does not serve it; the code that holds a poller.
     pub method: String,
-    /// Address of the peer.
-    pub peer: Option<SocketAddr>,
+    /// Address of the peer, with the UDP port of its device if that is not this node's.
+    pub peer: Option<PeerKey>,
     /// Code of a failed call, such as `UNAVAILABLE`; `ERROR` for an error of the method's own type.
     pub code: String,
     /// Latency of a call, or the time for which a poller has been held.
@@ -296,7 +296,7 @@ enum Cause {
 struct NodeEvent {
     at: Time,
     kind: EventKind,
-    peer: Option<SocketAddr>,
+    peer: Option<PeerKey>,
     cause: Cause,
     held: Option<Held>,
 }
@@ -339,7 +339,7 @@ impl NodeEvents {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, kind: EventKind, peer: Option<SocketAddr>, cause: Cause, held: Option<Held>) {
+    fn add(&self, kind: EventKind, peer: Option<PeerKey>, cause: Cause, held: Option<Held>) {
         let event = NodeEvent { at: self.clock.now(), kind, peer, cause, held };
         let [events, refused] = &mut *self.lock();
         let (list, most) =
@@ -361,17 +361,17 @@ impl NodeEvents {
     }
 
     /// Records that a session is up.
-    pub(crate) fn up(&self, peer: SocketAddr) {
+    pub(crate) fn up(&self, peer: PeerKey) {
         self.add(EventKind::SessionUp, Some(peer), Cause::None, None);
     }
 
     /// Records the end of a session, or a failed attempt to make one.
-    pub(crate) fn down(&self, kind: EventKind, peer: SocketAddr, cause: PeerDown) {
+    pub(crate) fn down(&self, kind: EventKind, peer: PeerKey, cause: PeerDown) {
         self.add(kind, Some(peer), Cause::Down(cause), None);
     }
 
     /// Records a peer's request that was refused.
-    pub(crate) fn refused(&self, peer: Option<SocketAddr>, cause: &'static str) {
+    pub(crate) fn refused(&self, peer: Option<PeerKey>, cause: &'static str) {
         self.add(EventKind::SessionRefused, peer, Cause::Text(cause), None);
     }
 
@@ -474,7 +474,7 @@ mod tests {
     #[test]
     fn refused_requests_replace_only_each_other() {
         let events = NodeEvents::new(Clock::monotonic());
-        let peer: SocketAddr = "10.0.0.7:7000".parse().unwrap();
+        let peer: PeerKey = "10.0.0.7:7000/4792".parse().unwrap();
         events.up(peer);
         events.down(EventKind::SessionDown, peer, PeerDown::Died);
         (0..10_000).for_each(|_| events.refused(None, "malformed"));

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Histogram, MethodReport};
+use crate::PeerKey;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -96,8 +97,8 @@ impl MethodStatus {
 /// A peer of a running node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Address that it listens on.
-    pub address: SocketAddr,
+    /// Address that it listens on, with the UDP port of its device if that is not this node's.
+    pub address: PeerKey,
     /// True while there is a session with it.
     pub is_up: bool,
     /// Principal that it has proved in the session; `None` if it has proved none.
@@ -272,7 +273,7 @@ mod tests {
     fn peer(port: u16) -> PeerStatus {
         let path = |path: &str, why: &str| PathStatus { path: path.into(), why: why.into(), qps: 2 };
         PeerStatus {
-            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            address: format!("127.0.0.1:{port}/4792").parse().unwrap(),
             is_up: true,
             name: Some("spiffe://prod/shop".into()),
             level: Some("encrypted".into()),

@@ -37,7 +37,7 @@ impl CmMachine {
     fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
         if !matches!(refusal, Refusal::Unproven(_)) {
             let cause = refusal.advice().map_or_else(|| refusal.explain(), |(cause, _)| cause);
-            self.shared.events.refused(id.peer_address(), cause);
+            self.shared.events.refused(id.peer_address().map(PeerKey::new), cause);
         }
         let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
         if let Some((cause, remedy)) = refusal.advice() {

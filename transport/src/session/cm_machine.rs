@@ -220,7 +220,7 @@ impl CmMachine {
                 None => "none",
             };
             let level = is_up.then(|| level.to_owned());
-            PeerStatus { address: key.address(), is_up, name, level, sent, received, paths }
+            PeerStatus { address: key, is_up, name, level, sent, received, paths }
         });
         let all = self.shared.session_qps.report();
         let counters = self.shared.device.counters();
@@ -550,7 +550,7 @@ impl CmMachine {
                 self.tell(|| Command::SessionClosed { peer: key, number, cause });
             }
             Action::Down { number, cause } => {
-                self.shared.events.down(EventKind::SessionDown, key.address(), cause);
+                self.shared.events.down(EventKind::SessionDown, key, cause);
                 if let Some(left_out) = self.downs.line(self.now()) {
                     if matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::ShuttingDown) {
                         tracing::info!(peer = %key, %cause, left_out, "session down");
@@ -563,7 +563,7 @@ impl CmMachine {
             Action::Away { number, mut cause, until, is_new } => {
                 if is_new {
                     cause = self.explain(key, cause);
-                    self.shared.events.down(EventKind::SessionNotMade, key.address(), cause);
+                    self.shared.events.down(EventKind::SessionNotMade, key, cause);
                     let now = self.now();
                     if let Some(left_out) = self.failed.line(now) {
                         let pause_ms = (until - now).as_millis();

@@ -55,7 +55,7 @@ impl CmMachine {
         let done = move |outcome| {
             handle.command(CmCommand::Resolved { peer: key, number, poller, hello, outcome });
         };
-        self.endpoints.begin_dial(key.address(), source, Box::new(done));
+        self.endpoints.begin_dial(key, source, Box::new(done));
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl CmMachine {
         }
         let encrypted = !matches!(identity, PeerIdentity::Unproven | PeerIdentity::LocalUser(_));
         tracing::info!(peer = %key, %identity, encrypted, pollers = welcome.srqs.len(), "session up");
-        self.shared.events.up(key.address());
+        self.shared.events.up(key);
         log_set_up(key, number, "session up", &identity);
         #[cfg(feature = "identity")]
         let mut keys = self.proving.take_keys((key, number));

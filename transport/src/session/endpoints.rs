@@ -11,10 +11,11 @@ use crate::PeerKey;
 use crate::credit;
 use crate::node::incarnation::{DeviceShared, Intake};
 use crate::node::shared::NodeShared;
+use crate::provider::SOFTWARE;
 use crate::provider::connections::ConnectionKind;
 use crate::wire::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,6 +96,17 @@ pub(crate) struct Endpoints {
     roles: BTreeMap<CmIdNumber, (Role, PeerKey, u32)>,
     closing: BTreeMap<CmIdNumber, (Time, Arc<dyn CmId>)>,
     awaited_packets: AwaitedPackets,
+}
+
+/// Refuses a peer at another UDP port than this node's if the device is not a software device.
+fn check_udp_port(peer: PeerKey, provider: &str) -> Result<(), VerbsError> {
+    if peer.udp_port().is_some() && provider != SOFTWARE {
+        return Err(VerbsError::Invalid(
+            "an RDMA card has no UDP ports: remove the slash and the port after it from the server's address, or run this node on \
+             the software device",
+        ));
+    }
+    Ok(())
 }
 
 impl Endpoints {
@@ -196,18 +208,19 @@ impl Endpoints {
     }
 
     /// Begins to resolve the route to a peer. `done` is called with the result, on any thread.
-    pub(crate) fn begin_dial(&self, remote: SocketAddr, source: Option<IpAddr>, done: EndpointDone) {
+    pub(crate) fn begin_dial(&self, peer: PeerKey, source: Option<IpAddr>, done: EndpointDone) {
+        let Some(Attached { device, channel, .. }) = &self.attached else {
+            return done(Err(VerbsError::Gone));
+        };
+        if let Err(error) = check_udp_port(peer, device.provider) {
+            return done(Err(error));
+        }
         let request = EndpointRequest {
-            side: EndpointSide::Active { remote, source },
+            side: EndpointSide::Active { remote: peer.address(), source },
             port_space: PortSpace::Ib,
             qp_type: self.connections().sending(),
         };
-        match &self.attached {
-            Some(Attached { device, channel, .. }) => {
-                device.device.connection_manager().begin_endpoint(request, channel, done);
-            }
-            None => done(Err(VerbsError::Gone)),
-        }
+        device.device.connection_manager().begin_endpoint(request, channel, done);
     }
 
     /// Creates an INI for a poller, and connects it through an endpoint whose route is resolved.
@@ -560,6 +573,14 @@ mod tests {
             assert_eq!((asked.retry_count, asked.ack_timeout), (6, 15), "{kind}");
             assert_eq!(asked.responder_resources > 0, kind == ConnectionKind::Xrc);
         }
+    }
+
+    #[test]
+    fn a_card_reaches_no_peer_at_a_udp_port() {
+        let [usual, other] = ["10.0.0.1:7000", "10.0.0.1:7000/4792"].map(|text| text.parse().unwrap());
+        assert!(check_udp_port(usual, "rdma-core").is_ok() && check_udp_port(other, SOFTWARE).is_ok());
+        let error = check_udp_port(other, "rdma-core").unwrap_err().to_string();
+        assert!(error.contains("no UDP ports: remove the slash"), "{error}");
     }
 
     #[test]

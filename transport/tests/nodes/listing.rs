@@ -41,7 +41,7 @@ fn a_node_whose_poller_is_stuck_tells_its_peers_paths_and_traffic() {
     server.job(0, Job::Wait(wait));
     let deadline = Instant::now() + LIMIT;
     let path_to = |status: &NodeStatus, peer: &TestNode| {
-        let peer = status.peers.iter().find(|other| other.address == peer.address).unwrap();
+        let peer = status.peers.iter().find(|other| other.address == peer.address.into()).unwrap();
         assert!(peer.is_up && peer.received >= 2 && peer.sent >= 2, "{status:?}");
         (peer.paths.len() == 1).then(|| (peer.paths[0].path.clone(), peer.paths[0].why.clone()))
     };

@@ -37,6 +37,16 @@ impl Peer {
         self.key.address()
     }
 
+    /// Returns the UDP port of the node's software device; `None` if it is the same as that of the node called.
+    #[must_use]
+    pub fn udp_port(&self) -> Option<u16> {
+        self.key.udp_port()
+    }
+
+    pub(crate) fn key(&self) -> PeerKey {
+        self.key
+    }
+
     /// Returns the identity of the node in the session of the call. It stays the same when the session ends, or when a node
     /// with another name takes the address.
     #[cfg(feature = "identity")]
@@ -72,7 +82,7 @@ impl Eq for Peer {}
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut peer = f.debug_tuple("Peer");
-        peer.field(&self.address());
+        peer.field(&self.key);
         if self.identity != PeerIdentity::Unproven {
             peer.field(&format_args!("{}", self.identity));
         }
@@ -82,7 +92,7 @@ impl fmt::Debug for Peer {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.address().fmt(f)
+        self.key.fmt(f)
     }
 }
 

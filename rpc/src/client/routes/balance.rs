@@ -20,7 +20,6 @@ use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
 use std::fmt;
 use std::mem;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
@@ -206,7 +205,7 @@ pub(crate) struct Balanced {
 #[derive(Debug, Default)]
 struct Servers {
     /// Addresses that the list was made of; `None` until they are known.
-    found: Option<Arc<[SocketAddr]>>,
+    found: Option<Arc<[PeerKey]>>,
     list: Arc<[Arc<Server>]>,
     /// Services whose health is watched: those that were called.
     services: Vec<&'static str>,
@@ -215,7 +214,7 @@ struct Servers {
 /// A server of a balanced channel.
 #[derive(Debug)]
 struct Server {
-    address: SocketAddr,
+    address: PeerKey,
     link: Arc<Link>,
     /// Number of calls in progress.
     calls: AtomicUsize,
@@ -291,7 +290,7 @@ const MOST_UNCONNECTED: usize = 16;
 pub(crate) struct Tried {
     /// Name of the call's service.
     service: &'static str,
-    servers: Vec<SocketAddr>,
+    servers: Vec<PeerKey>,
     /// Number of them that had no session.
     unconnected: usize,
     /// True if it has waited for the target.
@@ -761,7 +760,7 @@ impl Balanced {
     /// Returns the server that the route of the target leads to.
     fn target_leads_to<'a>(&self, servers: &'a [Arc<Server>]) -> Option<&'a Arc<Server>> {
         let Phase::Up(peer) = self.target.route().phase().0 else { return None };
-        servers.iter().find(|server| PeerKey::new(server.address) == peer)
+        servers.iter().find(|server| server.address == peer)
     }
 
     /// Returns the servers, after the list has been brought up to date.
@@ -799,8 +798,8 @@ impl Balanced {
 
 impl Servers {
     /// Replaces the list. Servers that stay keep their state.
-    fn replace(&mut self, target: &Link, found: Option<Arc<[SocketAddr]>>) {
-        let server = |address: &SocketAddr| {
+    fn replace(&mut self, target: &Link, found: Option<Arc<[PeerKey]>>) {
+        let server = |address: &PeerKey| {
             let known = self.list.iter().find(|server| server.address == *address);
             known.map_or_else(|| Arc::new(Server::new(target, *address, &self.services)), Arc::clone)
         };
@@ -810,7 +809,7 @@ impl Servers {
 }
 
 impl Server {
-    fn new(target: &Link, address: SocketAddr, services: &[&'static str]) -> Self {
+    fn new(target: &Link, address: PeerKey, services: &[&'static str]) -> Self {
         let link = Link::new(target.routes(), target.target().at(address));
         let (calls, refusals, pause) = (AtomicUsize::new(0), Lock::default(), Lock::default());
         let (record, last_pause, watches) = (Record::default(), Lock::default(), Lock::default());
@@ -1049,25 +1048,47 @@ mod tests {
 
     const SERVERS: [u16; 2] = [1, 2];
 
-    fn address(port: u16) -> SocketAddr {
-        ([127, 0, 0, 1], port).into()
+    fn address(port: u16) -> PeerKey {
+        PeerKey::new(([127, 0, 0, 1], port).into())
     }
 
     /// Creates a balanced channel to servers with sessions.
     fn connected(policy: Policy) -> (Arc<Routes>, Arc<Balanced>) {
         let routes = opened();
         for port in SERVERS {
-            routes.up(PeerKey::new(address(port)), 1, PeerIdentity::Unproven);
+            routes.up(address(port), 1, PeerIdentity::Unproven);
         }
         let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, policy.into()).unwrap();
         (routes, balanced)
     }
 
+    #[test]
+    fn servers_that_differ_by_their_udp_port_are_two() {
+        let routes = opened();
+        let texts = ["127.0.0.1:1", "127.0.0.1:1/4792", "127.0.0.1:1/4791"];
+        let [own, other, same] = texts.map(|text| text.parse::<PeerKey>().unwrap());
+        for peer in [own, other] {
+            routes.up(peer, 1, PeerIdentity::Unproven);
+        }
+        let link = Link::new(&routes, Target::from([own, other, same]));
+        let balanced = Balanced::new(&link, Policy::RoundRobin.into()).unwrap();
+        let addresses = || routes.report().iter().map(|server| server.address).collect::<Vec<_>>();
+        assert_eq!(addresses(), [own, other]);
+        let chosen = || {
+            let mut chosen = [(); 2].map(|()| choose(&balanced, Time::default()).1.to.0);
+            chosen.sort();
+            chosen
+        };
+        assert_eq!(chosen(), [own, other]);
+        routes.down(other);
+        assert_eq!(chosen(), [own, own]);
+    }
+
     /// Chooses the server of a call's first attempt.
     fn choose(balanced: &Balanced, now: Time) -> (Option<u16>, Chosen) {
         let chosen = balanced.choose(&mut Tried::default(), now).unwrap();
-        (chosen.server.as_ref().map(|server| server.address.port()), chosen)
+        (chosen.server.as_ref().map(|server| server.address.address().port()), chosen)
     }
 
     fn refused(reason: Reason) -> Status {
@@ -1107,7 +1128,7 @@ mod tests {
     fn draining_server_is_left_out_by_every_policy_until_it_has_started_again() {
         for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
             let (routes, balanced) = connected(policy);
-            let peer = PeerKey::new(address(1));
+            let peer = address(1);
             let mut now = Time(1_000_000_000);
             for epoch in 1..4 {
                 assert!((0..20).any(|_| choose(&balanced, now).0 == Some(1)), "{policy:?}");
@@ -1134,7 +1155,7 @@ mod tests {
         let mut tried = Tried::default();
         let mut next = || {
             let chosen = balanced.choose(&mut tried, now)?;
-            chosen.server.map(|server| (server.address.port(), chosen.is_probe))
+            chosen.server.map(|server| (server.address.address().port(), chosen.is_probe))
         };
         assert_eq!([next(), next()], [Some((2, false)), Some((1, false))]);
         let mut hedged = Tried::default();
@@ -1150,7 +1171,7 @@ mod tests {
     fn server_that_fails_in_a_later_session_is_left_out_again() {
         let (routes, balanced) = connected(Policy::PickFirst);
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
-        let peer = PeerKey::new(address(1));
+        let peer = address(1);
         let mut now = Time(1_000_000_000);
         for epoch in 1..4 {
             let (port, chosen) = choose(&balanced, now);
@@ -1181,7 +1202,7 @@ mod tests {
         let mut next = || {
             let chosen = balanced.choose(&mut tried, now)?;
             balanced.ended(&chosen, Err(&failure.status()), now);
-            Some(chosen.server.map(|server| server.address.port()))
+            Some(chosen.server.map(|server| server.address.address().port()))
         };
         assert_eq!([next(), next(), next(), next()], [Some(None), Some(Some(2)), Some(Some(1)), None]);
     }
@@ -1194,7 +1215,7 @@ mod tests {
         let now = Time(1_000_000_000);
         let first = |connect, now| {
             let chosen = balanced.choose(&mut Tried::new(connect, ""), now).unwrap();
-            chosen.server.map(|server| server.address.port())
+            chosen.server.map(|server| server.address.address().port())
         };
         balanced.target.route().publish(Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE));
         assert_eq!(first(Connect::FailFast, now), None, "nothing is being connected");
@@ -1207,9 +1228,9 @@ mod tests {
     #[test]
     fn call_that_waits_for_a_connection_goes_to_the_target_while_all_servers_are_left_out() {
         let (routes, balanced) = connected(Policy::RoundRobin);
-        balanced.target.route().publish(Phase::Up(PeerKey::new(address(1))));
+        balanced.target.route().publish(Phase::Up(address(1)));
         for port in SERVERS {
-            routes.drains(PeerKey::new(address(port)), 1);
+            routes.drains(address(port), 1);
         }
         let now = Time(1_000_000_000);
         let mut tried = Tried::new(Connect::Wait, "");
@@ -1223,7 +1244,7 @@ mod tests {
     #[test]
     fn call_that_a_server_has_answered_waits_for_no_dead_one() {
         let (routes, balanced) = connected(Policy::RoundRobin);
-        routes.down(PeerKey::new(address(2)));
+        routes.down(address(2));
         let now = Time(1_000_000_000);
         let next = |reason, phase| {
             balanced.servers()[1].link.route().publish(phase);
@@ -1233,7 +1254,7 @@ mod tests {
             balanced.choose(&mut tried, now).map(|chosen| chosen.server.is_some())
         };
         let failed = || Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE);
-        balanced.target.route().publish(Phase::Up(PeerKey::new(address(1))));
+        balanced.target.route().publish(Phase::Up(address(1)));
         assert_eq!(next(Reason::Overloaded, Phase::Seeking), None);
         assert_eq!(next(Reason::Draining, Phase::Seeking), Some(true), "it may be starting");
         assert_eq!(next(Reason::Overloaded, failed()), None);
@@ -1245,12 +1266,12 @@ mod tests {
         for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
             let (routes, balanced) = connected(policy);
             let now = Time(1_000_000_000);
-            routes.down(PeerKey::new(address(2)));
-            routes.drains(PeerKey::new(address(1)), 1);
+            routes.down(address(2));
+            routes.drains(address(1), 1);
             let attempt = |status: Status| {
                 let chosen = balanced.choose(&mut Tried::default(), now).unwrap();
                 balanced.ended(&chosen, Err(&status), now);
-                chosen.server.map(|server| server.address.port())
+                chosen.server.map(|server| server.address.address().port())
             };
             let lost = || Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
             assert_eq!(attempt(lost()), Some(2), "{policy:?}: it may be starting");
@@ -1282,7 +1303,7 @@ mod tests {
         }
         // One that has a session gets the call nevertheless.
         let mut tried = Tried { unconnected: MOST_UNCONNECTED, target: true, ..Tried::default() };
-        routes.up(PeerKey::new(address(900)), 1, PeerIdentity::Unproven);
+        routes.up(address(900), 1, PeerIdentity::Unproven);
         let chosen = balanced.choose(&mut tried, now).and_then(|chosen| chosen.server);
         assert_eq!(chosen.map(|server| server.address), Some(address(900)));
     }
@@ -1311,7 +1332,7 @@ mod tests {
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
         let failure = Arc::new(Failure::new(&[], &[], true));
         balanced.target.route().publish(Phase::Failed(failure, Time(u64::MAX)));
-        routes.up(PeerKey::new(address(2)), 1, PeerIdentity::Unproven);
+        routes.up(address(2), 1, PeerIdentity::Unproven);
         let mut ready = pin!(Ready::of_any(&balanced));
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));

@@ -14,7 +14,6 @@ use super::{Judgement, Routes};
 use crate::client::routes::id::{ExpectedId, Resolved, RouteId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::mutant;
@@ -74,7 +73,7 @@ struct Sought {
     /// Node that it last led to.
     led_to: Option<PeerKey>,
     /// Addresses of the last lookup.
-    last: Vec<SocketAddr>,
+    last: Vec<PeerKey>,
     /// Number of a lookup in progress outside of a round.
     refresh: Option<u64>,
     /// Time before which no other one begins.
@@ -93,7 +92,7 @@ impl Sought {
         };
         self.route.usage != Usage::Sticky
             && !matches!(self.route.phase().0, Phase::Up(_))
-            && addresses.iter().any(|address| PeerKey::new(*address) == peer)
+            && addresses.contains(&peer)
     }
 
     /// Returns the time of the next round, after a failed one whose pause ends at `due`.
@@ -107,13 +106,12 @@ impl Sought {
     /// Returns true if a call waits through failed rounds, and an attempt at this node has failed in the current round, or
     /// the last round has failed and the node is one of the target's.
     fn is_waited_at(&self, peer: PeerKey) -> bool {
-        let is_it = |address: &SocketAddr| PeerKey::new(*address) == peer;
         self.route.connect() == Connect::Wait
             && match (&self.round, &self.route.target.source) {
                 (Some(round), _) => round.has_tried(peer) && !round.tries(peer),
-                (None, Source::Address(address)) => is_it(address),
-                (None, Source::Addresses(all)) => all.addresses.iter().any(is_it),
-                (None, Source::Resolver(..)) => self.last.iter().any(is_it),
+                (None, Source::Address(address)) => *address == peer,
+                (None, Source::Addresses(all)) => all.addresses.contains(&peer),
+                (None, Source::Resolver(..)) => self.last.contains(&peer),
                 (None, Source::Nonsense(_)) => false,
             }
             && !matches!(self.route.phase().0, Phase::Up(_) | Phase::Closed)
@@ -219,8 +217,8 @@ impl Connector {
         routes: &Routes,
         route: &Route,
         first: usize,
-        addresses: &[SocketAddr],
-    ) -> Vec<SocketAddr> {
+        addresses: &[PeerKey],
+    ) -> Vec<PeerKey> {
         let mut ordered = addresses.to_vec();
         let first = match route.usage {
             Usage::Sticky if ordered.len() > IN_TURN => first,
@@ -235,7 +233,7 @@ impl Connector {
             ordered.truncate(IN_TURN);
         } else {
             // A dead server delays no call that another one can take.
-            ordered.sort_by_key(|address| !serves(PeerKey::new(*address)));
+            ordered.sort_by_key(|address| !serves(*address));
         }
         ordered
     }
@@ -264,7 +262,7 @@ impl Connector {
         self.last_lookup += 1;
         let Some(sought) = self.sought.get_mut(&id) else { return };
         sought.route.take_stale();
-        self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
+        self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup, self.routes.udp_port));
         if sought.route.is_looked_up_periodically() {
             let part = u32::try_from(self.routes.random() % 256).unwrap_or(0);
             sought.next_lookup = Some(now + PERIOD + PERIOD * part / 1024);
@@ -376,7 +374,7 @@ impl Connector {
             return;
         };
         let Phase::Up(peer) = sought.route.phase().0 else { return };
-        if !sought.last.iter().any(|address| PeerKey::new(*address) == peer) {
+        if !sought.last.contains(&peer) {
             sought.led_to = None;
             sought.route.publish(Phase::Idle);
             self.routes.tell_all(id);
@@ -592,7 +590,7 @@ mod tests {
 
     #[test]
     fn rounds_begin_at_a_random_address_only_if_they_are_spread() {
-        let addresses = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let addresses = [1, 2, 3].map(|port| PeerKey::new(([127, 0, 0, 1], port).into()));
         let firsts = |usage| {
             let (routes, id) = (opened(), RouteId(NonZeroU32::MIN));
             let route = Route::new(id, Target::from(addresses), usage, ExpectedId::ADDRESS);

@@ -3,10 +3,9 @@
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_transport::PeerDown;
+use trunkline_transport::{PeerDown, PeerKey};
 
 /// Maximum number of addresses that a failure names.
 const MOST_NAMED: usize = 16;
@@ -53,7 +52,7 @@ impl Failure {
 
     /// Creates the failure of a round that tried these addresses, with the error and the sources of its lookup.
     /// `is_fixed` is true if there will be no other addresses.
-    pub(super) fn new(tried: &[(SocketAddr, Unreached)], lookup: &[String], is_fixed: bool) -> Self {
+    pub(super) fn new(tried: &[(PeerKey, Unreached)], lookup: &[String], is_fixed: bool) -> Self {
         let mut text = String::new();
         for (address, why) in tried.iter().take(MOST_NAMED) {
             let separator = if text.is_empty() { "" } else { "; " };
@@ -126,7 +125,7 @@ mod tests {
 
     #[test]
     fn each_address_is_named_with_its_cause() {
-        let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let at = |port| PeerKey::new(([10, 0, 0, 1], port).into());
         let tried = [(at(1), Unreached::Down(PeerDown::Unreachable)), (at(2), Unreached::NoOutcome)];
         let failure = Failure::new(&tried, &["no such name".to_owned()], false);
         let status = failure.status();
@@ -146,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_time_until_the_next_attempt_is_no_part_of_the_message() {
-        let at = SocketAddr::from(([10, 0, 0, 1], 1));
+        let at = PeerKey::new(([10, 0, 0, 1], 1).into());
         let failure = Failure::new(&[(at, Unreached::Down(PeerDown::NotListening))], &[], true);
         let [soon, later] = [40, 1300].map(|ms| failure.status_while(Duration::from_millis(ms)));
         assert_eq!(soon.message(), later.message());
@@ -159,12 +158,13 @@ mod tests {
 
     #[test]
     fn what_no_waiting_can_mend_ends_calls_that_wait() {
-        let listens_on = SocketAddr::from(([127, 0, 0, 1], 7));
-        let tried = [(listens_on, Unreached::Down(PeerDown::NoAddress { listens_on }))];
+        let listens_on = ([127, 0, 0, 1], 7).into();
+        let at = PeerKey::new(listens_on);
+        let tried = [(at, Unreached::Down(PeerDown::NoAddress { listens_on }))];
         let failure = Failure::new(&tried, &[], true);
         assert!(failure.is_final && failure.status().code() == Code::Unavailable);
         assert!(!Failure::new(&tried, &[], false).is_final, "the name may have others later");
-        let mixed = [tried[0].clone(), (listens_on, Unreached::Down(PeerDown::NotListening))];
+        let mixed = [tried[0].clone(), (at, Unreached::Down(PeerDown::NotListening))];
         let failure = Failure::new(&mixed, &[], true);
         assert!(!failure.is_final && failure.status().code() == Code::Unavailable);
     }

@@ -1,7 +1,7 @@
 //! Identifier of a route, and the result of its lookup.
 
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use trunkline_transport::PeerKey;
 
 /// A route of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,5 +45,5 @@ pub(crate) struct Resolved {
     /// Number of the lookup.
     pub(crate) number: u64,
     /// The usable addresses, or an error and its sources.
-    pub(crate) outcome: Result<Vec<SocketAddr>, Vec<String>>,
+    pub(crate) outcome: Result<Vec<PeerKey>, Vec<String>>,
 }

@@ -13,10 +13,10 @@ use crate::status::{MOST_CAUSE_BYTES, cut};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_machine::rings::panics::catch_or;
+use trunkline_transport::PeerKey;
 use trunkline_verbs::internal_thread;
 
 /// Maximum number of lookup threads of a node. A resolver keeps one for up to [`LOOKUP`], or longer if it blocks, so fewer
@@ -30,18 +30,20 @@ const CAUSES: usize = 4;
 pub(crate) struct Lookup {
     route: Arc<Route>,
     number: u64,
+    /// UDP port of the node's device.
+    udp_port: u16,
 }
 
 impl Lookup {
-    pub(super) fn new(route: Arc<Route>, number: u64) -> Self {
-        Self { route, number }
+    pub(super) fn new(route: Arc<Route>, number: u64, udp_port: u16) -> Self {
+        Self { route, number, udp_port }
     }
 
     /// Runs the lookup.
     pub(crate) async fn run(self) -> Resolved {
         let outcome = match &self.route.target.source {
             Source::Resolver(resolver, _) => match resolver.resolve().await {
-                Ok(addresses) => found(addresses).map(|usable| {
+                Ok(addresses) => found(addresses, self.udp_port).map(|usable| {
                     self.route.tell_omitted(usable.omitted);
                     usable.addresses
                 }),
@@ -83,9 +85,9 @@ impl Lookup {
 ///
 /// # Errors
 /// Returns the reason why the first address is unusable without an interface, if none is usable.
-fn found(addresses: Vec<SocketAddr>) -> Result<Usable, Vec<String>> {
+fn found(addresses: Vec<PeerKey>, udp_port: u16) -> Result<Usable, Vec<String>> {
     let why = addresses.first().copied().and_then(scoped);
-    let usable = usable(addresses);
+    let usable = usable(addresses, udp_port);
     why.filter(|_| usable.addresses.is_empty()).map_or(Ok(usable), |why| Err(vec![why]))
 }
 
@@ -196,7 +198,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[derive(Debug)]
-    struct Listed(Vec<SocketAddr>);
+    struct Listed(Vec<PeerKey>);
 
     impl Resolve for Listed {
         fn resolve(&self) -> Resolving<'_> {
@@ -211,11 +213,13 @@ mod tests {
             let id = RouteId(NonZeroU32::MIN);
             let route =
                 Route::new(id, Target::resolver(Listed(addresses)), Usage::Sticky, ExpectedId::ADDRESS);
-            block_on(Lookup::new(Arc::new(route), 1).run()).outcome
+            block_on(Lookup::new(Arc::new(route), 1, 4791).run()).outcome
         };
         let (good, bad) = ("10.0.0.1:7", "0.0.0.0:7");
         assert_eq!(outcome(&[bad, good, bad, good]), Ok(vec![good.parse().unwrap()]));
         assert_eq!(outcome(&["[fe80::1]:7", good]), Ok(vec![good.parse().unwrap()]));
+        let [own, other] = ["10.0.0.1:7/4791", "10.0.0.1:7/4792"];
+        assert_eq!(outcome(&[own, other, good]), Ok(vec![good.parse().unwrap(), other.parse().unwrap()]));
         assert_eq!(outcome(&[bad]), Ok(Vec::new()));
         let why = outcome(&["[fe80::1]:7", bad]).unwrap_err();
         assert!(why[0].contains("[fe80::1]:7"), "{why:?}");

@@ -38,7 +38,6 @@ pub(crate) use parked::Parked;
 pub use ready::Ready;
 pub use resolve::{AddressWatcher, Dns, Resolve, ResolveError, Resolving, ServerList};
 pub use target::Target;
-pub(crate) use target::misuse;
 pub(crate) use watches::{Following, Watched};
 
 use crate::call::NOWHERE;
@@ -49,7 +48,6 @@ use route::{Phase, Route, Usage};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -68,6 +66,8 @@ pub(crate) struct Routes {
     known: Lock<Known>,
     balanced: AllBalanced,
     watches: Watches,
+    /// UDP port of the node's software device.
+    udp_port: u16,
 }
 
 /// The pollers of a node, as their routes see them: a trait, because pollers belong to the layer above.
@@ -131,20 +131,21 @@ fn opened() -> Arc<Routes> {
     let inbox =
         crate::executor::inbox::Inbox::new(crate::node::lifecycle::Lifecycle::new(1), Clock::monotonic());
     inboxes.open([Arc::new(inbox)].into_iter());
-    let routes = Routes::new(inboxes);
+    let routes = Routes::new(inboxes, 4791);
     routes.open(Runtime::default(), Clock::monotonic(), crate::node::budgets::Limits::default().metadata);
     routes
 }
 
 impl Routes {
-    /// Creates an empty table for a node with these pollers, which has not started.
-    pub(crate) fn new(pollers: Arc<dyn Pollers>) -> Arc<Self> {
+    /// Creates an empty table for a node with these pollers, which has not started. Its software device has this UDP port.
+    pub(crate) fn new(pollers: Arc<dyn Pollers>, udp_port: u16) -> Arc<Self> {
         Arc::new(Self {
             pollers,
             started: OnceLock::new(),
             known: Lock::default(),
             balanced: AllBalanced::default(),
             watches: Watches::default(),
+            udp_port,
         })
     }
 
@@ -439,6 +440,7 @@ impl Link {
     /// Creates a link to a target whose addresses are used in this way.
     fn with_usage(routes: &Arc<Routes>, target: Target, usage: Usage) -> Arc<Self> {
         let (routes, expected) = (Arc::clone(routes), routes.expect(&target));
+        let target = target.seen_from(routes.udp_port);
         let link = Arc::new(Self { routes, target, usage, expected, route: OnceLock::new() });
         if link.target.address().is_none() {
             link.route();
@@ -476,13 +478,13 @@ impl Link {
     /// Returns the address or the route of calls.
     pub(crate) fn server(&self) -> (PeerKey, Option<RouteId>) {
         match self.target.address() {
-            Some(address) => (PeerKey::new(address), None),
+            Some(address) => (address, None),
             None => (NOWHERE, Some(self.route().id)),
         }
     }
 
     /// Returns the addresses of a target that has several, if they are known.
-    fn found(&self) -> Option<Arc<[SocketAddr]>> {
+    fn found(&self) -> Option<Arc<[PeerKey]>> {
         match &self.target.source {
             Source::Addresses(all) => Some(all.addresses.as_slice().into()),
             Source::Resolver(..) => self.route().found(),
@@ -520,7 +522,7 @@ impl Link {
     /// Returns the session with the server, if the target is a single address and the server has proved the expected name.
     fn session(&self) -> Option<Session> {
         let address = self.target.address().filter(|_| !self.routes.is_forked())?;
-        self.routes.session_as(PeerKey::new(address), self.expected)
+        self.routes.session_as(address, self.expected)
     }
 
     /// Returns true if there is a session with the server.

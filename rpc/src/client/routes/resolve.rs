@@ -3,16 +3,17 @@
 use super::Link;
 use crate::node::fork_lock::ForkLock;
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::ToSocketAddrs as _;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use trunkline_transport::PeerKey;
 use trunkline_verbs::fork::FORKED;
 
 /// The error of a lookup.
 pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A lookup in progress, from [`Resolve::resolve`].
-pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, ResolveError>> + Send + 'a>>;
+pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<PeerKey>, ResolveError>> + Send + 'a>>;
 
 /// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] resolves host names, and
 /// [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is required.
@@ -26,7 +27,7 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, Res
 /// one continues with those that follow. A [balanced channel](crate::Channel::balanced) uses all.
 ///
 /// ```
-/// use std::net::SocketAddr;
+/// use trunkline::report::PeerKey;
 /// use trunkline::{Resolve, Resolving, Target};
 ///
 /// /// Reads the addresses of a service from a file, one a line.
@@ -37,7 +38,7 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, Res
 ///     fn resolve(&self) -> Resolving<'_> {
 ///         Box::pin(async {
 ///             let text = std::fs::read_to_string(&self.0)?;
-///             Ok(text.lines().map(str::parse).collect::<Result<Vec<SocketAddr>, _>>()?)
+///             Ok(text.lines().map(str::parse).collect::<Result<Vec<PeerKey>, _>>()?)
 ///         })
 ///     }
 ///
@@ -97,23 +98,36 @@ impl<R: Resolve> Resolve for Arc<R> {
 pub struct Dns {
     host: String,
     port: u16,
+    udp_port: Option<u16>,
 }
 
 impl Dns {
     /// Creates a resolver for a host. Each address gets this port.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Self {
-        Self { host: host.into(), port }
+        Self { host: host.into(), port, udp_port: None }
+    }
+
+    /// Sets the UDP port of the software devices at these addresses. `None`, which is the default, stands for the same one as
+    /// this node's.
+    #[must_use]
+    pub fn udp_port(mut self, udp_port: Option<u16>) -> Self {
+        self.udp_port = udp_port;
+        self
     }
 }
 
 impl Resolve for Dns {
     fn resolve(&self) -> Resolving<'_> {
-        Box::pin(async { Ok((self.host.as_str(), self.port).to_socket_addrs()?.collect()) })
+        Box::pin(async {
+            let found = (self.host.as_str(), self.port).to_socket_addrs()?;
+            Ok(found.map(|address| PeerKey::new(address).with_udp_port(self.udp_port)).collect())
+        })
     }
 
     fn name(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+        let udp_port = self.udp_port.map(|port| format!("/{port}")).unwrap_or_default();
+        format!("{}:{}{udp_port}", self.host, self.port)
     }
 }
 
@@ -156,17 +170,17 @@ impl fmt::Debug for AddressWatcher {
 /// Kubernetes. Clones share the list.
 ///
 /// ```
-/// use std::net::SocketAddr;
+/// use trunkline::report::PeerKey;
 /// use trunkline::{Channel, Node, Policy, ServerList, Target};
 ///
 /// fn replicas(node: &Node, servers: &ServerList) -> Channel {
 ///     node.channel(Target::resolver(servers.clone())).balanced(Policy::RoundRobin)
 /// }
 ///
-/// let servers = ServerList::new("stock", ["10.0.0.1:7000".parse::<SocketAddr>()?]);
+/// let servers = ServerList::new("stock", ["10.0.0.1:7000".parse::<PeerKey>()?]);
 /// // Later, on the thread or in the task that watches.
-/// servers.set(["10.0.0.1:7000".parse()?, "10.0.0.2:7000".parse()?]);
-/// # Ok::<(), std::net::AddrParseError>(())
+/// servers.set(["10.0.0.1:7000".parse::<PeerKey>()?, "10.0.0.2:7000/4792".parse()?]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct ServerList(Arc<Listed>);
@@ -179,14 +193,14 @@ struct Listed {
 
 #[derive(Debug)]
 struct List {
-    servers: Vec<SocketAddr>,
+    servers: Vec<PeerKey>,
     channels: Vec<AddressWatcher>,
 }
 
 impl ServerList {
     /// Creates a list. `name` appears in statuses and logs.
-    pub fn new(name: impl Into<String>, servers: impl IntoIterator<Item = SocketAddr>) -> Self {
-        let list = List { servers: servers.into_iter().collect(), channels: Vec::new() };
+    pub fn new(name: impl Into<String>, servers: impl IntoIterator<Item: Into<PeerKey>>) -> Self {
+        let list = List { servers: servers.into_iter().map(Into::into).collect(), channels: Vec::new() };
         Self(Arc::new(Listed { name: name.into(), list: ForkLock::new(list) }))
     }
 
@@ -196,8 +210,8 @@ impl ServerList {
     /// An empty list leaves channels with the servers that they know.
     ///
     /// In a forked child this logs an error and does nothing if a thread of the parent was using the list.
-    pub fn set(&self, servers: impl IntoIterator<Item = SocketAddr>) {
-        let servers = servers.into_iter().collect::<Vec<_>>();
+    pub fn set(&self, servers: impl IntoIterator<Item: Into<PeerKey>>) {
+        let servers = servers.into_iter().map(Into::into).collect::<Vec<_>>();
         let Some(mut list) = self.0.list.lock() else {
             return tracing::error!(list = self.0.name, cause = FORKED, "list of servers not changed");
         };
@@ -241,7 +255,7 @@ mod tests {
         if !runs_alone(module_path!(), "channel_of_a_forked_child_does_not_watch") {
             return;
         }
-        let (routes, servers) = (opened(), ServerList::new("servers", []));
+        let (routes, servers) = (opened(), ServerList::new("servers", [] as [PeerKey; 0]));
         // As left by a thread that the child does not have.
         let _list = servers.0.list.lock();
         in_forked_child(|| drop(Link::new(&routes, Target::resolver(servers.clone()))));
@@ -254,7 +268,8 @@ mod tests {
         ) {
             return;
         }
-        let (at, other) = (SocketAddr::from(([127, 0, 0, 1], 1)), SocketAddr::from(([127, 0, 0, 1], 2)));
+        let (at, other) =
+            (PeerKey::new(([127, 0, 0, 1], 1).into()), PeerKey::new(([127, 0, 0, 1], 2).into()));
         let servers = ServerList::new("servers", [at]);
         let found = || block_on(servers.resolve()).map_err(|error| error.to_string());
         in_forked_child(|| {

@@ -13,7 +13,6 @@
 use super::Routes;
 use super::failure::Unreached;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::mutant;
@@ -35,12 +34,12 @@ pub(super) struct Round {
     number: u64,
     is_looking_up: bool,
     /// Addresses not tried yet.
-    left: VecDeque<SocketAddr>,
+    left: VecDeque<PeerKey>,
     /// Number of them that are tried in turn. The others follow at once.
     in_turn: usize,
     /// Attempts in progress.
-    open: Vec<SocketAddr>,
-    tried: Vec<(SocketAddr, Unreached)>,
+    open: Vec<PeerKey>,
+    tried: Vec<(PeerKey, Unreached)>,
     /// Number of those that were in their own pause, or drain.
     paused: usize,
     /// Error of the lookup with its sources; empty if it has not failed.
@@ -73,7 +72,7 @@ impl Round {
     }
 
     /// Begins a round with these addresses. The first `in_turn` are tried in turn. Continue with [`Round::advance`].
-    pub(super) fn trying(addresses: &[SocketAddr], in_turn: usize, now: Time) -> Self {
+    pub(super) fn trying(addresses: &[PeerKey], in_turn: usize, now: Time) -> Self {
         Self {
             number: 0,
             is_looking_up: false,
@@ -99,12 +98,12 @@ impl Round {
 
     /// Returns true if it has begun an attempt at this node, or found it in its pause.
     pub(super) fn has_tried(&self, peer: PeerKey) -> bool {
-        self.tries(peer) || self.tried.iter().any(|(address, _)| PeerKey::new(*address) == peer)
+        self.tries(peer) || self.tried.iter().any(|(tried, _)| *tried == peer)
     }
 
     /// Returns the nodes at which attempts have failed.
     pub(super) fn failed_at(&self) -> impl Iterator<Item = PeerKey> {
-        self.tried.iter().map(|(address, _)| PeerKey::new(*address))
+        self.tried.iter().map(|(peer, _)| *peer)
     }
 
     /// Returns true if each address was in its own pause.
@@ -114,17 +113,17 @@ impl Round {
 
     /// Returns true if it waits for an attempt at this node.
     pub(super) fn tries(&self, peer: PeerKey) -> bool {
-        self.open.iter().any(|address| PeerKey::new(*address) == peer)
+        self.open.contains(&peer)
     }
 
     /// Returns the addresses that were tried, and the error of the lookup.
-    pub(super) fn what_failed(&self) -> (&[(SocketAddr, Unreached)], &[String]) {
+    pub(super) fn what_failed(&self) -> (&[(PeerKey, Unreached)], &[String]) {
         (&self.tried, &self.lookup)
     }
 
     /// Handles the end of the lookup: it has found these addresses, or those of an earlier round are used because
     /// of this error.
-    pub(super) fn looked_up(&mut self, addresses: &[SocketAddr], error: Vec<String>) {
+    pub(super) fn looked_up(&mut self, addresses: &[PeerKey], error: Vec<String>) {
         self.is_looking_up = false;
         self.left = addresses.iter().copied().collect();
         self.lookup = error;
@@ -146,18 +145,17 @@ impl Round {
         if self.is_looking_up || (!self.open.is_empty() && self.due > now) {
             return Step::Waits(self.due);
         }
-        while let Some(address) = self.left.pop_front() {
-            let peer = PeerKey::new(address);
+        while let Some(peer) = self.left.pop_front() {
             let is_in_turn = self.in_turn > 0;
             self.in_turn = self.in_turn.saturating_sub(1);
             match transport.reach(peer, connect) {
                 Reach::Up if routes.is_draining(peer) => {
                     self.paused += 1;
-                    self.failed(address, Unreached::Draining);
+                    self.failed(peer, Unreached::Draining);
                 }
                 Reach::Up => return Step::Won(peer),
                 Reach::UnderWay => {
-                    self.open.push(address);
+                    self.open.push(peer);
                     self.ends = now + ATTEMPT;
                     self.due = if self.left.is_empty() { self.ends } else { now + PATIENCE };
                     if is_in_turn {
@@ -166,13 +164,13 @@ impl Round {
                 }
                 Reach::Away { cause, due_in } => {
                     self.paused += usize::from(due_in > Duration::ZERO);
-                    self.failed(address, Unreached::Down(cause));
+                    self.failed(peer, Unreached::Down(cause));
                 }
             }
         }
         if self.ends <= now {
-            for address in std::mem::take(&mut self.open) {
-                self.failed(address, Unreached::NoOutcome);
+            for peer in std::mem::take(&mut self.open) {
+                self.failed(peer, Unreached::NoOutcome);
             }
         }
         self.due = self.ends;
@@ -188,7 +186,7 @@ impl Round {
         cause: PeerDown,
         connect: Connect,
     ) -> Step {
-        let Some(at) = self.open.iter().position(|address| PeerKey::new(*address) == peer) else {
+        let Some(at) = self.open.iter().position(|open| *open == peer) else {
             return Step::Waits(self.due);
         };
         // The session that ends may be an earlier one, and not the attempt.
@@ -199,8 +197,8 @@ impl Round {
                 Reach::Away { .. } => {}
             }
         }
-        let address = self.open.swap_remove(at);
-        self.failed(address, Unreached::Down(cause));
+        self.open.swap_remove(at);
+        self.failed(peer, Unreached::Down(cause));
         self.due = transport.now();
         self.advance_now(transport, routes, connect)
     }
@@ -214,14 +212,13 @@ impl Round {
         why: Arc<str>,
         connect: Connect,
     ) -> Step {
-        let is_it = |address: &SocketAddr| PeerKey::new(*address) == peer;
-        let has_failed = self.tried.iter().any(|(address, _)| is_it(address));
-        if self.is_looking_up || has_failed || self.left.iter().any(is_it) {
+        let has_failed = self.tried.iter().any(|(tried, _)| *tried == peer);
+        if self.is_looking_up || has_failed || self.left.contains(&peer) {
             // The session of a node whose turn is over, or comes later.
             return Step::Waits(self.due);
         }
-        self.open.retain(|address| !is_it(address));
-        self.failed(peer.address(), Unreached::OtherName(why));
+        self.open.retain(|open| *open != peer);
+        self.failed(peer, Unreached::OtherName(why));
         self.due = transport.now();
         self.advance_now(transport, routes, connect)
     }
@@ -229,7 +226,7 @@ impl Round {
     /// Waits for the report of a session that is up.
     pub(super) fn await_report(&mut self, peer: PeerKey, now: Time) -> Step {
         if !self.tries(peer) {
-            self.open.push(peer.address());
+            self.open.push(peer);
         }
         self.ends = now + ATTEMPT;
         self.due = self.ends;
@@ -244,8 +241,8 @@ impl Round {
         self.advance(transport, routes, connect)
     }
 
-    fn failed(&mut self, address: SocketAddr, why: Unreached) {
-        self.tried.push((address, why));
+    fn failed(&mut self, peer: PeerKey, why: Unreached) {
+        self.tried.push((peer, why));
         if mutant!(only_one_address_is_tried) {
             self.left.clear();
         }

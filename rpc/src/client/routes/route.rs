@@ -12,7 +12,6 @@ use crate::status::Status;
 use slab::Slab;
 use std::fmt;
 use std::mem;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
@@ -57,7 +56,7 @@ struct RouteState {
     /// True if its addresses are to be looked up again.
     is_stale: bool,
     /// Addresses of the last lookup; `None` before the first one.
-    found: Option<Arc<[SocketAddr]>>,
+    found: Option<Arc<[PeerKey]>>,
 }
 
 /// Use of the addresses of a route.
@@ -234,7 +233,7 @@ impl Route {
     }
 
     /// Records the addresses of a lookup.
-    pub(super) fn set_found(&self, addresses: &[SocketAddr]) {
+    pub(super) fn set_found(&self, addresses: &[PeerKey]) {
         let mut state = self.state.lock();
         if state.found.as_deref() != Some(addresses) {
             state.found = Some(addresses.into());
@@ -242,7 +241,7 @@ impl Route {
     }
 
     /// Returns the addresses of the last lookup.
-    pub(super) fn found(&self) -> Option<Arc<[SocketAddr]>> {
+    pub(super) fn found(&self) -> Option<Arc<[PeerKey]>> {
         self.state.lock().found.clone()
     }
 

@@ -6,13 +6,18 @@ use super::resolve::{Dns, Resolve};
 use crate::status::cut;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use trunkline_transport::PeerKey;
 #[cfg(feature = "identity")]
 use trunkline_transport::identity::{InvalidName, Name};
-use trunkline_verbs::{VerbsError, canonical};
+use trunkline_verbs::VerbsError;
 
 /// The target of a [`Channel`](crate::Channel): an address, several addresses, a name or a resolver.
+///
+/// A server is named by its IP address or host name, its port, and the UDP port of its software device if that differs from this
+/// node's: `10.0.0.1:7000/4792`, `[fd00::1]:7000/4792` or `shop.example:7000/4792`. A server with an RDMA card has no UDP port.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -33,7 +38,7 @@ pub struct Target {
 /// The source of a target's addresses.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
-    Address(SocketAddr),
+    Address(PeerKey),
     /// Several addresses.
     Addresses(Usable),
     /// A resolver with its name, so that its code runs for lookups only.
@@ -46,7 +51,7 @@ pub(super) enum Source {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Usable {
     /// The first [`MOST_ADDRESSES`], without duplicates.
-    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) addresses: Vec<PeerKey>,
     /// Number of different ones beyond the maximum, which are not used.
     pub(super) omitted: usize,
 }
@@ -95,17 +100,42 @@ impl Target {
 
     /// Returns the target at this address with the name that a peer has proved.
     #[cfg(feature = "identity")]
-    pub(crate) fn of_peer(address: SocketAddr, name: Option<&Name>) -> Self {
+    pub(crate) fn of_peer(address: PeerKey, name: Option<&Name>) -> Self {
         Self { expectation: Expectation::of_peer(name), ..Self::from(address) }
     }
 
+    /// Returns the target for a node whose device has this UDP port. Addresses with that port lose it.
+    pub(super) fn seen_from(mut self, own_udp_port: u16) -> Self {
+        match &mut self.source {
+            Source::Address(address) => *address = address.seen_from(own_udp_port),
+            Source::Addresses(all) => {
+                let omitted = all.omitted;
+                *all = usable(mem::take(&mut all.addresses), own_udp_port);
+                all.omitted = omitted;
+            }
+            Source::Resolver(..) | Source::Nonsense(_) => {}
+        }
+        self
+    }
+
+    /// Returns the target, unless no server can be there.
+    ///
+    /// # Errors
+    /// The reason why none can.
+    pub(crate) fn checked(self) -> Result<Self, String> {
+        match self.source {
+            Source::Nonsense(why) => Err(why),
+            _ => Ok(self),
+        }
+    }
+
     /// Returns the target with one of its addresses only.
-    pub(super) fn at(&self, address: SocketAddr) -> Self {
+    pub(super) fn at(&self, address: PeerKey) -> Self {
         Self { source: Self::from(address).source, ..self.clone() }
     }
 
     /// Returns the address, if the target is a single one.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
+    pub(crate) fn address(&self) -> Option<PeerKey> {
         match &self.source {
             Source::Address(address) => Some(*address),
             _ => None,
@@ -117,23 +147,23 @@ impl Target {
         matches!(self.source, Source::Addresses(_) | Source::Resolver(..))
     }
 
-    fn of_name(host: &str, port: u16) -> Self {
+    fn of_name(host: &str, port: u16, udp_port: Option<u16>) -> Self {
         match host.parse::<IpAddr>() {
-            Ok(ip) => SocketAddr::new(ip, port).into(),
+            Ok(ip) => PeerKey::new(SocketAddr::new(ip, port)).with_udp_port(udp_port).into(),
             Err(_) => Self {
                 #[cfg(feature = "identity")]
                 expectation: Expectation::of_host(host),
-                ..Self::resolver(Dns::new(host, port))
+                ..Self::resolver(Dns::new(host, port).udp_port(udp_port))
             },
         }
     }
 }
 
 /// Returns the reason why no server can be at this address, if there is one.
-pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
-    let ip = address.ip().to_canonical();
+fn misuse(address: PeerKey) -> Option<String> {
+    let ip = address.host();
     // Nothing listens on port 0: it asks for a free one, and only a listener can.
-    if address.port() == 0 {
+    if address.address().port() == 0 {
         let text = "has no port; use the one that its node reports as its local address";
         return Some(format!("the server's address {address} {text}"));
     }
@@ -151,15 +181,15 @@ pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
 }
 
 /// Returns the reason why an address names no server without an interface, if that is the case.
-pub(super) fn scoped(address: SocketAddr) -> Option<String> {
-    let refused = VerbsError::check_scope(address.ip()).err();
+pub(super) fn scoped(address: PeerKey) -> Option<String> {
+    let refused = VerbsError::check_scope(address.host()).err();
     refused.map(|why| format!("the server's address {address}: {why}"))
 }
 
-/// Returns the usable addresses of those given.
-pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Usable {
+/// Returns the usable addresses of those given, for a node whose device has this UDP port.
+pub(super) fn usable(given: impl IntoIterator<Item = PeerKey>, own_udp_port: u16) -> Usable {
     let (mut usable, mut known) = (Usable::default(), BTreeSet::new());
-    for address in given.into_iter().map(canonical) {
+    for address in given.into_iter().map(|address| address.seen_from(own_udp_port)) {
         if misuse(address).is_some() || !known.insert(address) {
             continue;
         }
@@ -174,7 +204,12 @@ pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Usable {
 
 impl From<SocketAddr> for Target {
     fn from(address: SocketAddr) -> Self {
-        let address = canonical(address);
+        PeerKey::new(address).into()
+    }
+}
+
+impl From<PeerKey> for Target {
+    fn from(address: PeerKey) -> Self {
         Self::of(misuse(address).map_or(Source::Address(address), Source::Nonsense))
     }
 }
@@ -182,10 +217,12 @@ impl From<SocketAddr> for Target {
 /// Connects to the first address at which a session comes up. An attempt tries at most 16 addresses, and the next one
 /// continues with those that follow. A [balanced channel](crate::Channel::balanced) uses all. Addresses after the first 1,024
 /// different ones are ignored, with a warning in the log.
-impl From<Vec<SocketAddr>> for Target {
-    fn from(addresses: Vec<SocketAddr>) -> Self {
+impl<A: Into<PeerKey>> From<Vec<A>> for Target {
+    fn from(addresses: Vec<A>) -> Self {
+        let addresses = addresses.into_iter().map(Into::into).collect::<Vec<_>>();
         let first = addresses.first().copied().and_then(misuse);
-        let usable = usable(addresses);
+        // The UDP port of the node is not known yet, see `Self::seen_from`.
+        let usable = usable(addresses, 0);
         match usable.addresses[..] {
             [] => Self::of(Source::Nonsense(first.unwrap_or_else(|| "there is no address".to_owned()))),
             [one] => one.into(),
@@ -194,37 +231,43 @@ impl From<Vec<SocketAddr>> for Target {
     }
 }
 
-impl From<&[SocketAddr]> for Target {
-    fn from(addresses: &[SocketAddr]) -> Self {
+impl<A: Into<PeerKey> + Clone> From<&[A]> for Target {
+    fn from(addresses: &[A]) -> Self {
         addresses.to_vec().into()
     }
 }
 
-impl<const N: usize> From<[SocketAddr; N]> for Target {
-    fn from(addresses: [SocketAddr; N]) -> Self {
-        addresses.to_vec().into()
+impl<A: Into<PeerKey>, const N: usize> From<[A; N]> for Target {
+    fn from(addresses: [A; N]) -> Self {
+        Vec::from(addresses).into()
     }
 }
 
 /// Takes a host and a port. The host is an address or a name.
 impl From<(&str, u16)> for Target {
     fn from((host, port): (&str, u16)) -> Self {
-        Self::of_name(host, port)
+        Self::of_name(host, port, None)
     }
 }
 
-/// Takes `IP:PORT` or `HOST:PORT`. Calls to any other text fail with `InvalidArgument`.
+/// Takes `IP:PORT` or `HOST:PORT`, and `/UDP_PORT` after it if the server's software device has another UDP port than this
+/// node's. Calls to any other text fail with `InvalidArgument`.
 impl From<&str> for Target {
     fn from(text: &str) -> Self {
-        if let Ok(address) = text.parse::<SocketAddr>() {
-            return address.into();
+        let (server, udp_port) = match PeerKey::split_udp_port(text) {
+            Ok(parts) => parts,
+            Err(_) if text.contains("://") => (text, None),
+            Err(why) => return Self::of(Source::Nonsense(why.to_string())),
+        };
+        if let Ok(address) = server.parse::<SocketAddr>() {
+            return PeerKey::new(address).with_udp_port(udp_port).into();
         }
-        let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(':'));
+        let parts = server.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(':'));
         match parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
-            Some((host, port)) => Self::of_name(host, port),
-            None => {
-                Self::of(Source::Nonsense(format!("invalid target {text:?}: expected IP:PORT or HOST:PORT")))
-            }
+            Some((host, port)) => Self::of_name(host, port, udp_port),
+            None => Self::of(Source::Nonsense(format!(
+                "invalid target {text:?}: expected IP:PORT or HOST:PORT, or either with /UDP_PORT"
+            ))),
         }
     }
 }
@@ -273,18 +316,55 @@ mod tests {
     }
 
     #[test]
+    fn a_udp_port_follows_an_address_or_a_name() {
+        for text in ["10.0.0.1:7/4792", "[fd00::1]:7/4792"] {
+            assert_eq!(
+                Target::from(text).address().map(|address| address.to_string()),
+                Some(text.to_owned())
+            );
+        }
+        let name = Target::from("shop.example:7/4792");
+        assert_eq!(name.to_string(), "shop.example:7/4792");
+        let Source::Resolver(resolver, _) = &Target::from("localhost:7/4792").source else {
+            panic!("an address")
+        };
+        let found = crate::block_on(resolver.resolve()).unwrap();
+        assert!(found.iter().all(|address| address.udp_port() == Some(4792)), "{found:?}");
+        for text in
+            ["10.0.0.1:7/0", "10.0.0.1:7/70000", "10.0.0.1:7/abc", "shop.example:7/", "shop.example:7/1/2"]
+        {
+            let Err(why) = Target::from(text).checked() else { panic!("{text} is taken") };
+            assert!(why.contains(text) && why.contains("from 1 to 65535"), "{why}");
+        }
+        for text in ["http://10.0.0.1:7", "10.0.0.1/4792", "shop.example/4792"] {
+            let Err(why) = Target::from(text).checked() else { panic!("{text} is taken") };
+            assert!(why.contains(text) && why.contains("IP:PORT or HOST:PORT"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_nodes_own_udp_port_is_no_part_of_a_name() {
+        let [usual, other] = ["10.0.0.1:7", "10.0.0.1:7/4792"].map(|text| text.parse::<PeerKey>().unwrap());
+        let seen = |own| Target::from([usual, other]).seen_from(own);
+        assert!(matches!(seen(4791).source, Source::Addresses(all) if all.addresses == [usual, other]));
+        assert!(matches!(seen(4792).source, Source::Addresses(all) if all.addresses == [usual]));
+        assert_eq!(Target::from(other).seen_from(4791).address(), Some(other));
+        assert_eq!(Target::from(other).seen_from(4792).address(), Some(usual));
+    }
+
+    #[test]
     fn of_many_addresses_the_first_different_ones_with_a_port_are_used_and_the_others_counted() {
-        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let address = |port| PeerKey::new(([10, 0, 0, 1], port).into());
         let many = (0..100_000_u32).map(|at| address(u16::try_from(at % 2000).unwrap_or(0)));
-        let Usable { addresses, omitted } = usable(many);
+        let Usable { addresses, omitted } = usable(many, 4791);
         assert_eq!((addresses.len(), omitted), (MOST_ADDRESSES, 1999 - MOST_ADDRESSES));
         assert_eq!((addresses[0], addresses[1]), (address(1), address(2)));
         assert_eq!(Target::from(vec![address(3), address(3), address(0)]).address(), Some(address(3)));
-        assert!(matches!(Target::from(Vec::new()).source, Source::Nonsense(_)));
-        let mapped: SocketAddr = "[::ffff:10.0.0.1]:3".parse().unwrap();
+        assert!(matches!(Target::from(Vec::<PeerKey>::new()).source, Source::Nonsense(_)));
+        let mapped: PeerKey = "[::ffff:10.0.0.1]:3".parse().unwrap();
         assert_eq!(Target::from(vec![address(3), mapped]).address(), Some(address(3)));
         assert_eq!(Target::from(mapped).address(), Some(address(3)));
-        let nowhere = vec!["0.0.0.0:7".parse().unwrap(), "224.0.0.1:7".parse().unwrap()];
+        let nowhere = ["0.0.0.0:7", "224.0.0.1:7"].map(|text| text.parse::<PeerKey>().unwrap());
         assert!(matches!(Target::from(nowhere).source, Source::Nonsense(why) if why.contains("0.0.0.0:7")));
         assert_eq!(Target::from(vec![address(3), address(4)]).to_string(), "10.0.0.1:3 or 1 more");
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::{Datagram, LinkObserver};
-use trunkline_transport::Connect;
+use trunkline_transport::{Connect, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
 const MS: Duration = Duration::from_millis(1);
@@ -164,7 +164,7 @@ struct Rounds {
 impl Resolve for Rounds {
     fn resolve(&self) -> Resolving<'_> {
         self.begun.lock().unwrap().push(self.clock.now());
-        Box::pin(async { Ok(self.addresses.clone()) })
+        Box::pin(async { Ok(self.addresses.iter().copied().map(PeerKey::new).collect()) })
     }
 }
 

@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
-use trunkline_transport::Connect;
+use trunkline_transport::{Connect, PeerKey};
 use trunkline_verbs::Time;
 
 const MS: Duration = Duration::from_millis(1);
@@ -62,7 +62,10 @@ impl Resolve for Slow {
         Box::pin(poll_fn(|context| {
             let mut state = self.state();
             state.waker = Some(context.waker().clone());
-            state.result.take().map_or(Poll::Pending, |found| Poll::Ready(Ok(found)))
+            state
+                .result
+                .take()
+                .map_or(Poll::Pending, |found| Poll::Ready(Ok(found.into_iter().map(PeerKey::new).collect())))
         }))
     }
 
@@ -162,7 +165,7 @@ impl Changing {
 impl Resolve for Changing {
     fn resolve(&self) -> Resolving<'_> {
         self.state.lock().unwrap().begun += 1;
-        let found = self.found.lock().unwrap().clone();
+        let found = self.found.lock().unwrap().iter().copied().map(PeerKey::new).collect::<Vec<_>>();
         Box::pin(async { if found.is_empty() { Err("no answer".into()) } else { Ok(found) } })
     }
 

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::Level;
 use trunkline::health::{HealthReporter, ServingStatus};
+use trunkline::report::PeerKey;
 use trunkline::{
     AddressWatcher, Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, Resolve, Resolving,
     ServerList, Status, Target, block_on,
@@ -335,7 +336,7 @@ fn servers_are_added_and_removed_under_calls_and_none_fails() {
                 is_called(at as u64);
                 until("the old server is left", || {
                     let servers = replicas.caller.report().servers;
-                    servers.iter().all(|server| server.address == new).then_some(())
+                    servers.iter().all(|server| server.address == new.into()).then_some(())
                 });
                 assert!((0..50).all(|_| block_on(client.add(0)) == Ok(at as u64)), "{policy:?}");
                 replicas.stop(at - 1);
@@ -352,7 +353,7 @@ fn servers_are_added_and_removed_under_calls_and_none_fails() {
 #[test]
 fn list_of_servers_is_used_from_its_first_change_on() {
     let replicas = Replicas::new(1);
-    let list = ServerList::new("replicas", []);
+    let list = ServerList::new("replicas", [] as [PeerKey; 0]);
     let channel = replicas.caller.channel(Target::resolver(list.clone())).balanced(Policy::RoundRobin);
     let client = WorkClient::new(channel).with_timeout(LIMIT);
     let status = block_on(client.add(1)).unwrap_err();
@@ -362,7 +363,7 @@ fn list_of_servers_is_used_from_its_first_change_on() {
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     list.set(replicas.addresses.iter().copied());
     assert_eq!(block_on(call), Ok(0));
-    list.set([]);
+    list.set([] as [PeerKey; 0]);
     assert_eq!(block_on(client.add(3)), Ok(0));
 }
 
@@ -386,7 +387,7 @@ fn moves_before_anything_was_sent_need_no_budget() {
 /// A list of servers whose lookups fail from the second one on.
 #[derive(Debug)]
 struct Failing {
-    servers: Vec<SocketAddr>,
+    servers: Vec<PeerKey>,
     lookups: AtomicU64,
     channel: Mutex<Option<AddressWatcher>>,
 }
@@ -411,7 +412,8 @@ impl Resolve for Failing {
 #[test]
 fn lookups_that_fail_keep_the_servers_and_are_logged_at_a_limited_rate() {
     let (logged, replicas) = (Logged::by_all(), Replicas::new(2));
-    let (servers, lookups) = (replicas.addresses.clone(), AtomicU64::new(0));
+    let (servers, lookups) =
+        (replicas.addresses.iter().copied().map(PeerKey::new).collect(), AtomicU64::new(0));
     let failing = Arc::new(Failing { servers, lookups, channel: Mutex::default() });
     let channel = replicas.caller.channel(Target::resolver(Arc::clone(&failing)));
     let client = WorkClient::new(channel.balanced(Policy::RoundRobin)).with_timeout(LIMIT);

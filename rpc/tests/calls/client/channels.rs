@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
+use trunkline::report::PeerKey;
 use trunkline::{
     CallOptions, Channel, Code, Connect, Context, Dns, InProcessNetwork, Node, NodeBuilder, PollerIndex,
     Reason, Resolve, Resolving, ServerList, StartError, Status, Target, block_on,
@@ -73,7 +74,16 @@ impl Directory {
 impl Resolve for Directory {
     fn resolve(&self) -> Resolving<'_> {
         self.1.fetch_add(1, Ordering::SeqCst);
-        Box::pin(async { Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()) })
+        Box::pin(async {
+            Ok(self
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+                .copied()
+                .map(PeerKey::new)
+                .collect())
+        })
     }
 }
 
@@ -248,7 +258,7 @@ fn a_resolver_may_return_anything() {
                         let port = u16::try_from(at % 50_000).unwrap_or(0);
                         SocketAddr::new(dead.ip(), if port == dead.port() { 0 } else { port })
                     });
-                    Box::pin(async move { Ok(all.collect()) })
+                    Box::pin(async move { Ok(all.map(PeerKey::new).collect()) })
                 }
                 Self::Panics => panic!("on purpose"),
                 Self::Fails => Box::pin(async { Err("the directory is on fire".into()) }),
@@ -297,7 +307,7 @@ fn what_is_not_a_target_is_refused_by_calls() {
     let nowhere =
         ["0.0.0.0:7", "[::]:7", "[::ffff:0.0.0.0]:7", "224.0.0.1:7", "[ff02::1]:7", "255.255.255.255:7"];
     let targets = ["shop", "shop:seven", "", "10.0.0.1:0"].into_iter().chain(nowhere).map(Target::from);
-    for target in targets.chain([Target::from(Vec::new())]) {
+    for target in targets.chain([Target::from(Vec::<SocketAddr>::new())]) {
         let channel = caller.channel(target);
         for options in [CallOptions::new(), patient()] {
             let status = who(&channel, &options).unwrap_err();
@@ -315,7 +325,7 @@ fn link_local_addresses_are_refused_with_the_remedy() {
     struct Listed(&'static [&'static str]);
     impl Resolve for Listed {
         fn resolve(&self) -> Resolving<'_> {
-            let all = self.0.iter().map(|text| text.parse::<SocketAddr>()).collect::<Result<Vec<_>, _>>();
+            let all = self.0.iter().map(|text| text.parse::<PeerKey>()).collect::<Result<Vec<_>, _>>();
             Box::pin(async move { Ok(all?) })
         }
     }

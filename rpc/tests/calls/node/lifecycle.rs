@@ -136,7 +136,7 @@ fn mapped_addresses_are_their_ipv4_addresses() {
     struct Found(SocketAddr);
     impl Resolve for Found {
         fn resolve(&self) -> Resolving<'_> {
-            Box::pin(async { Ok(vec![self.0]) })
+            Box::pin(async { Ok(vec![self.0.into()]) })
         }
     }
     let mapped = |address: SocketAddr| format!("[::ffff:{}]:{}", address.ip(), address.port());

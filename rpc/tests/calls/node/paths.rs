@@ -111,7 +111,7 @@ fn the_report_names_the_path_of_each_peer_of_one_address_and_its_reason() {
         let paths = caller.report().paths;
         let of_peer: Vec<_> = paths
             .iter()
-            .filter(|path| path.address == server.local_address())
+            .filter(|path| path.address == server.local_address().into())
             .map(|it| (it.path, it.why))
             .collect();
         <[_; 1]>::try_from(of_peer).ok()

@@ -17,6 +17,7 @@ use trunkline::{
 };
 
 use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
+use trunkline::report::PeerKey;
 use trunkline::{Bytes, Status};
 
 #[trunkline::service]
@@ -392,10 +393,10 @@ fn watch(configuration: impl Iterator<Item = Vec<SocketAddr>>, servers: &ServerL
 
 /// The directory of the example.
 #[derive(Debug, Default)]
-struct Entries(Mutex<Vec<SocketAddr>>);
+struct Entries(Mutex<Vec<PeerKey>>);
 
 impl Entries {
-    fn servers_of(&self, _: &str) -> Result<Vec<SocketAddr>, ResolveError> {
+    fn servers_of(&self, _: &str) -> Result<Vec<PeerKey>, ResolveError> {
         Ok(self.0.lock().unwrap().clone())
     }
 }
@@ -440,7 +441,7 @@ impl Stock for Shelf {
 fn servers_of_a_balanced_client_change() -> Outcome {
     let (stock_server, node) = Node::in_process(StockServer::new(Shelf))?;
     let server = stock_server.local_address();
-    let servers = ServerList::new("stock", []);
+    let servers = ServerList::new("stock", [] as [PeerKey; 0]);
     let client = watched_stock(&node, &servers);
     assert!(block_on(client.count("salt".into())).is_err());
     watch([vec![server]].into_iter(), &servers);
@@ -449,7 +450,7 @@ fn servers_of_a_balanced_client_change() -> Outcome {
     let replicas = Arc::new(Replicas { directory: Arc::clone(&directory), channels: Mutex::default() });
     let client = stock(&node, Target::resolver(Arc::clone(&replicas)));
     assert!(block_on(client.count("salt".into())).is_err());
-    directory.0.lock().unwrap().push(server);
+    directory.0.lock().unwrap().push(server.into());
     replicas.changed();
     until("the directory is used", || block_on(client.count("salt".into())).ok());
     let client = hedged_stock(&node, Target::resolver(replicas), Duration::from_millis(5));
