@@ -551,11 +551,11 @@ impl CmMachine {
             }
             Action::Down { number, cause } => {
                 self.shared.events.down(EventKind::SessionDown, key.address(), cause);
-                if let Some(left_out) = self.downs.line(self.now()) {
+                if let Some(suppressed) = self.downs.line(self.now()) {
                     if matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::ShuttingDown) {
-                        tracing::info!(peer = %key, %cause, left_out, "session down");
+                        tracing::info!(peer = %key, %cause, suppressed, "session down");
                     } else {
-                        tracing::warn!(peer = %key, %cause, left_out, "session down");
+                        tracing::warn!(peer = %key, %cause, suppressed, "session down");
                     }
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: None });
@@ -565,9 +565,9 @@ impl CmMachine {
                     cause = self.explain(key, cause);
                     self.shared.events.down(EventKind::SessionNotMade, key.address(), cause);
                     let now = self.now();
-                    if let Some(left_out) = self.failed.line(now) {
+                    if let Some(suppressed) = self.failed.line(now) {
                         let pause_ms = (until - now).as_millis();
-                        tracing::warn!(peer = %key, %cause, pause_ms, left_out, "session not made");
+                        tracing::warn!(peer = %key, %cause, pause_ms, suppressed, "session not made");
                     }
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: Some(until) });

@@ -87,12 +87,12 @@ impl CmMachine {
         }
         if !is_known && self.peers.len() >= MAX_PEERS {
             let Some(idle) = self.peers.first_to_forget() else {
-                if let Some(left_out) = self.log.line(self.now()) {
+                if let Some(suppressed) = self.log.line(self.now()) {
                     tracing::warn!(
                         %peer,
                         cause = "the node has sessions with too many peers",
                         limit = MAX_PEERS,
-                        left_out,
+                        suppressed,
                         "request of a new peer refused"
                     );
                 }
