@@ -138,6 +138,7 @@ impl CmMachine {
         let encrypted = !matches!(identity, PeerIdentity::Unproven | PeerIdentity::LocalUser(_));
         tracing::info!(peer = %key, %identity, encrypted, pollers = welcome.srqs.len(), "session up");
         self.shared.events.up(key.address());
+        self.cookies.answered(key.host());
         log_set_up(key, number, "session up", &identity);
         #[cfg(feature = "identity")]
         let mut keys = self.proving.take_keys((key, number));

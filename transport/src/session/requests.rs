@@ -64,7 +64,7 @@ impl CmMachine {
         let is_believed = mutant!(cookies_are_not_checked) || is_live && mutant!(restart_needs_no_proof);
         if !is_echo && !is_believed && !self.cookies.is_returned(peer.host(), &hello) {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::Unproven(self.cookies.make(peer.host(), &hello)));
+            return Err(Refusal::Unproven(self.cookies.make(peer, &hello)));
         }
         // The device reads files for the answer, so it is asked only about senders that have proved their address.
         hello.is_local = hello.features == Features::NONE && self.is_local(id);
