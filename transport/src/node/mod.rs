@@ -383,7 +383,7 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
         traffic: Traffic::default(),
         session_qps: SessionQps::default(),
         gauges: Gauges::default(),
-        stops: Stops::default(),
+        stops: Stops::new(options.session_loss_time),
         events,
         local_address: OnceLock::new(),
     })
