@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use trunkline::health::{HealthClient, ServingStatus};
 use trunkline::{Code, block_on};
+use trunkline_softrdma::link::printable;
 
 /// Ask a node for the health of a service
 ///
@@ -41,7 +42,8 @@ pub fn run(arguments: &HealthArguments) -> ExitCode {
     let (exit, status, cause) = match ask(arguments) {
         Ok(ServingStatus::Serving) => (0, Some("serving"), None),
         Ok(_) => (4, Some("not serving"), None),
-        Err((exit, cause)) => (exit, None, Some(cause)),
+        // It may have texts of the server.
+        Err((exit, cause)) => (exit, None, Some(printable(&cause))),
     };
     let text = if arguments.json {
         json!({ "address": arguments.client.address, "service": arguments.service, "status": status, "cause": cause })

@@ -18,6 +18,7 @@ use tracing::{Event, Metadata, Subscriber, subscriber};
 use trunkline::health::HealthClient;
 use trunkline::report::PeerKey;
 use trunkline::{Channel, Origin, Reason, block_on};
+use trunkline_softrdma::link::printable;
 
 /// Find out why a node is not reached, and measure round trips
 ///
@@ -78,7 +79,8 @@ struct SetUpLog {
 
 impl SetUpLog {
     /// Records a step, unless it repeats one with this server: every connection of the session makes it.
-    fn note(&self, peer: Option<String>, name: String, detail: String) {
+    fn note(&self, peer: Option<String>, name: String, detail: &str) {
+        let detail = printable(detail);
         let at = Instant::now();
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         if steps.iter().any(|step| step.peer == peer && step.name == name) {
@@ -151,7 +153,7 @@ impl Subscriber for SetUpSubscriber {
     fn event(&self, event: &Event<'_>) {
         let mut fields = StepFields::default();
         event.record(&mut fields);
-        self.0.note(Some(fields.peer), fields.step, fields.detail);
+        self.0.note(Some(fields.peer), fields.step, &fields.detail);
     }
 
     fn enter(&self, _: &Id) {}
@@ -167,7 +169,8 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
     // Fails only if there is a subscriber, which only tests have.
     let _is_set = subscriber::set_global_default(SetUpSubscriber(Arc::clone(&log)));
     let mut trips = Vec::new();
-    let cause = ping(arguments, &log, &mut trips).err();
+    // It may have texts of the server.
+    let cause = ping(arguments, &log, &mut trips).err().map(|cause| printable(&cause));
     let last = log.steps.lock().unwrap_or_else(PoisonError::into_inner).last().map(|step| step.name.clone());
     let text = match (&cause, arguments.json) {
         (_, true) => json!({
@@ -202,13 +205,12 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
             )
         })?;
         let found: Vec<_> = found.iter().map(SocketAddr::to_string).collect();
-        log.note(None, "names looked up".to_owned(), found.join(", "));
+        log.note(None, "names looked up".to_owned(), &found.join(", "));
     }
     let node = arguments.client.start()?;
-    log.note(None, "node started".to_owned(), {
-        let report = node.report();
-        format!("{} {}, {}", report.provider, report.device, report.address)
-    });
+    let report = node.report();
+    let started = format!("{} {}, {}", report.provider, report.device, report.address);
+    log.note(None, "node started".to_owned(), &started);
     let channel = arguments.client.channel(&node);
     connect(&channel, limit)?;
     for number in 0..arguments.count {

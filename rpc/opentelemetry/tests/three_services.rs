@@ -1,9 +1,13 @@
 //! A trace of three services, each calling the next, through real spans and an exporter in memory.
 
-use opentelemetry::trace::{SpanId, SpanKind, Status as SpanStatus, TracerProvider as _};
+use opentelemetry::trace::{
+    SpanId, SpanKind, Status as SpanStatus, TraceContextExt as _, TracerProvider as _,
+};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use tracing::Instrument as _;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 use trunkline::{Context, InProcessNetwork, Node, OpenTelemetry, PollerContext, Status, block_on};
 
@@ -126,7 +130,43 @@ fn three_services_have_one_trace_and_the_right_parents() {
         assert!(matches!(span.status, SpanStatus::Error { .. }), "{span:?}");
     }
 
+    let attribute = |span: &SpanData, key: &str| {
+        span.attributes.iter().find(|one| one.key.as_str() == key).map(|one| one.value.to_string())
+    };
+    for (key, of_success, of_failure) in [
+        ("rpc.system.name", Some("trunkline"), Some("trunkline")),
+        ("rpc.method", Some("Third/third"), Some("Third/fail")),
+        ("rpc.response.status_code", Some("OK"), Some("INTERNAL")),
+        ("error.type", None, Some("INTERNAL")),
+    ] {
+        for kind in [SpanKind::Client, SpanKind::Server] {
+            let [success, failure] = ["Third/third", "Third/fail"].map(|name| find(name, kind.clone()));
+            assert_eq!(attribute(success, key).as_deref(), of_success, "{key} {kind:?}");
+            assert_eq!(attribute(failure, key).as_deref(), of_failure, "{key} {kind:?}");
+        }
+    }
+
     // A call outside of any span begins another trace.
     exporter.reset();
     assert_ne!(block_on(client.first()).unwrap(), trace_id);
+    finished(&exporter, 8);
+
+    // A call is made when its stub is called.
+    let span = tracing::info_span!("instrumented");
+    for is_inside in [true, false] {
+        exporter.reset();
+        let call = async { client.first().await };
+        let outcome = if is_inside {
+            block_on(call.instrument(span.clone()))
+        } else {
+            block_on(client.first().instrument(span.clone()))
+        };
+        outcome.unwrap();
+        let spans = finished(&exporter, 8);
+        let made = spans.iter().find(|one| one.name == "First/first" && one.span_kind == SpanKind::Client);
+        let parent = made.expect("the client's span").parent_span_id;
+        let current = span.context().span().span_context().span_id();
+        assert_eq!(parent == current, is_inside);
+        assert_eq!(parent == SpanId::INVALID, !is_inside);
+    }
 }

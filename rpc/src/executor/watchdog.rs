@@ -83,13 +83,13 @@ impl Watchdog {
         self.held.load(Ordering::Relaxed)
     }
 
-    fn report(&self, poller: usize, occupation: Occupation, held: Duration, left_out: u64) {
+    fn report(&self, poller: usize, occupation: Occupation, held: Duration, suppressed: u64) {
         tracing::warn!(
             poller,
             occupied_by = %occupation,
             held_ms = held.as_millis(),
             remedy = remedy(occupation),
-            left_out,
+            suppressed,
             "poller occupied for longer than hold_limit, its other calls wait"
         );
         if tracing::enabled!(tracing::Level::DEBUG) {
@@ -177,8 +177,8 @@ impl Watch for Watchdog {
                 seen.is_reported = true;
                 self.held.fetch_add(1, Ordering::Relaxed);
                 self.record_held(poller, occupation, seen.held);
-                if let Some(left_out) = log.line(now) {
-                    self.report(poller, occupation, seen.held, left_out);
+                if let Some(suppressed) = log.line(now) {
+                    self.report(poller, occupation, seen.held, suppressed);
                 }
             }
         }

@@ -358,7 +358,7 @@ mod published_tests {
                 others.refused();
             }
         });
-        let of = "rpc.system=trunkline rpc.service= rpc.method=_OTHER";
+        let of = "rpc.system.name=trunkline rpc.method=_OTHER";
         let expected = ["server", "client"].iter().flat_map(|side| {
             [
                 format!("rpc.{side}.call.duration {of}: 1.5"),

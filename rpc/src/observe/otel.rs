@@ -3,6 +3,7 @@
 //! `tracing-opentelemetry` creates the identifiers. This module moves them between spans and metadata.
 
 use crate::client::{ClientCall, ClientInterceptor};
+use crate::observe::counted::CODES;
 use crate::server::{ServerCall, ServerInterceptor};
 use crate::status::{Code, Status};
 use crate::wire::metadata::{Metadata, TraceContext};
@@ -17,7 +18,11 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 ///
 /// Install it on channels, on servers, or on both. The client's span is a child of the current span, or else of the
 /// calling handler's trace. The server's span is a child of the client's, and the current span of the handler. Both
-/// have `rpc.service`, `rpc.method` and the status, of level `INFO`, and no values of arguments or metadata.
+/// have the attributes of OpenTelemetry's conventions for RPC, of level `INFO`, and no values of arguments or metadata.
+///
+/// A call is made when its stub is called, and its request may leave before the future is polled. So write
+/// `async { client.greet(name).await }.instrument(span)`: in `client.greet(name).instrument(span)` the stub is called outside
+/// of the span.
 ///
 /// ```no_run
 /// use trunkline::{Node, OpenTelemetry, Status};
@@ -44,16 +49,16 @@ pub struct OpenTelemetry;
 impl ClientInterceptor for OpenTelemetry {
     fn intercept(&self, call: &mut ClientCall) -> Result<(), Status> {
         let path = call.path().into_owned();
-        let Names { name, service, method } = Names::of(&path);
+        let name = path.trim_start_matches('/');
         let span = info_span!(
             "trunkline_client",
             otel.name = name,
             otel.kind = "client",
             otel.status_code = Empty,
-            rpc.system = "trunkline",
-            rpc.service = service,
-            rpc.method = method,
-            rpc.trunkline.status = Empty,
+            error.type = Empty,
+            rpc.system.name = "trunkline",
+            rpc.method = name,
+            rpc.response.status_code = Empty,
         );
         if Span::current().is_none() {
             set_parent(&span, call.metadata());
@@ -69,17 +74,17 @@ impl ClientInterceptor for OpenTelemetry {
 impl ServerInterceptor for OpenTelemetry {
     fn intercept(&self, call: &mut ServerCall) -> Result<(), Status> {
         let path = call.path().into_owned();
-        let Names { name, service, method } = Names::of(&path);
+        let name = path.trim_start_matches('/');
         let span = info_span!(
             parent: None,
             "trunkline_server",
             otel.name = name,
             otel.kind = "server",
             otel.status_code = Empty,
-            rpc.system = "trunkline",
-            rpc.service = service,
-            rpc.method = method,
-            rpc.trunkline.status = Empty,
+            error.type = Empty,
+            rpc.system.name = "trunkline",
+            rpc.method = name,
+            rpc.response.status_code = Empty,
         );
         set_parent(&span, call.metadata());
         // Calls that the handler makes through channels without this interceptor are children of its span too.
@@ -89,21 +94,6 @@ impl ServerInterceptor for OpenTelemetry {
         call.set_span(span.clone());
         call.on_end(move |outcome| end(&span, outcome, false));
         Ok(())
-    }
-}
-
-/// Names in a span, from the path of its call.
-struct Names<'p> {
-    name: &'p str,
-    service: &'p str,
-    method: &'p str,
-}
-
-impl<'p> Names<'p> {
-    fn of(path: &'p str) -> Self {
-        let name = path.trim_start_matches('/');
-        let (service, method) = name.rsplit_once('/').unwrap_or((name, ""));
-        Self { name, service, method }
     }
 }
 
@@ -133,12 +123,14 @@ fn trace_of(span: &Span) -> Option<TraceContext> {
 
 /// Records the outcome of a call. All failures are errors of the client's span.
 fn end(span: &Span, outcome: Result<(), &Status>, is_client: bool) {
-    let Err(status) = outcome else {
-        span.record("rpc.trunkline.status", "Ok");
-        return;
+    let code = match outcome {
+        Ok(()) => "OK",
+        Err(status) if status.is_own_error() => CODES[0],
+        Err(status) => CODES.get(usize::from(status.code().number())).copied().unwrap_or("_OTHER"),
     };
-    span.record("rpc.trunkline.status", format!("{:?}", status.code()));
-    if is_client || is_fault(status) {
+    span.record("rpc.response.status_code", code);
+    if outcome.is_err_and(|status| is_client || is_fault(status)) {
+        span.record("error.type", code);
         span.record("otel.status_code", "ERROR");
     }
 }
@@ -202,7 +194,7 @@ mod tests {
         [true, false].map(|is_client| {
             let has_error = HasError::default();
             tracing::subscriber::with_default(has_error.clone(), || {
-                let span = info_span!("call", otel.status_code = Empty, rpc.trunkline.status = Empty);
+                let span = info_span!("call", otel.status_code = Empty, error.type = Empty);
                 end(&span, Err(status), is_client);
             });
             has_error.0.load(Ordering::Relaxed)

@@ -67,8 +67,10 @@ fn name_of_failures(side: &str) -> String {
 }
 
 fn labels((service, method): (&'static str, &'static str)) -> Vec<Label> {
-    let pairs = [("rpc.system", "trunkline"), ("rpc.service", service), ("rpc.method", method)];
-    pairs.map(|(key, value)| Label::from_static_parts(key, value)).into()
+    // The methods that a node does not serve have no service.
+    let separator = if service.is_empty() { "" } else { "/" };
+    let method = Label::new("rpc.method", format!("{service}{separator}{method}"));
+    vec![Label::from_static_parts("rpc.system.name", "trunkline"), method]
 }
 
 impl<const CODES: usize> fmt::Debug for Published<CODES> {

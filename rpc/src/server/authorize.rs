@@ -118,7 +118,7 @@ pub(super) struct RefusalLog(BTreeMap<PeerKey, Logged>);
 #[derive(Debug)]
 struct Logged {
     at: Time,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl RefusalLog {
@@ -127,15 +127,15 @@ impl RefusalLog {
         let is_recent = |logged: &Logged| now.saturating_duration_since(logged.at) < LOG_EVERY;
         if let Some(logged) = self.0.get_mut(&peer) {
             if is_recent(logged) {
-                logged.left_out += 1;
+                logged.suppressed += 1;
                 return None;
             }
             logged.at = now;
-            return Some(std::mem::take(&mut logged.left_out));
+            return Some(std::mem::take(&mut logged.suppressed));
         }
         // Entries of peers that are gone are removed.
         self.0.retain(|_, logged| is_recent(logged));
-        self.0.insert(peer, Logged { at: now, left_out: 0 });
+        self.0.insert(peer, Logged { at: now, suppressed: 0 });
         Some(0)
     }
 }

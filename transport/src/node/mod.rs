@@ -259,16 +259,15 @@ impl Node {
             counters: counters
                 .into_iter()
                 .map(|Counter { name, value }| DeviceCounter { name, value })
-                .chain([
-                    DeviceCounter {
-                        name: "session_refused_unproven",
-                        value: self.shared.unproven.load(Ordering::Relaxed),
-                    },
-                    DeviceCounter {
-                        name: "frames_of_unknown_kind",
-                        value: self.shared.unknown_frames.load(Ordering::Relaxed),
-                    },
-                ])
+                .chain(
+                    [
+                        ("session_refused_unproven", &self.shared.unproven),
+                        ("session_cookies_unanswered", &self.shared.cookies_unanswered),
+                        ("session_dial_backs_unanswered", &self.shared.dial_backs_unanswered),
+                        ("frames_of_unknown_kind", &self.shared.unknown_frames),
+                    ]
+                    .map(|(name, value)| DeviceCounter { name, value: value.load(Ordering::Relaxed) }),
+                )
                 .collect(),
         }
     }
@@ -349,6 +348,8 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
     Arc::new(NodeShared {
         epochs: if mutant!(epoch_is_always_the_same) { Epochs::constant() } else { Epochs::new(&runtime) },
         unproven: AtomicU64::new(0),
+        cookies_unanswered: AtomicU64::new(0),
+        dial_backs_unanswered: AtomicU64::new(0),
         #[cfg(feature = "identity")]
         identity: options.credentials.clone().map(OwnIdentity::new),
         unknown_frames: AtomicU64::new(0),
@@ -382,7 +383,7 @@ pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHan
         traffic: Traffic::default(),
         session_qps: SessionQps::default(),
         gauges: Gauges::default(),
-        stops: Stops::default(),
+        stops: Stops::new(options.session_loss_time),
         events,
         local_address: OnceLock::new(),
     })

@@ -297,6 +297,9 @@ pub(crate) struct NodeShared {
     pub(crate) epochs: Epochs,
     /// Number of requests without proof of the address, which were refused with a cookie.
     pub(crate) unproven: AtomicU64,
+    /// Number of cookies that were not returned, at most one per host in 5 s, and of dial-backs without an answer.
+    pub(crate) cookies_unanswered: AtomicU64,
+    pub(crate) dial_backs_unanswered: AtomicU64,
     /// `None` if the node has no identity.
     #[cfg(feature = "identity")]
     pub(crate) identity: Option<OwnIdentity>,

@@ -9,14 +9,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Shortest delay of a wake-up that counts as a stop.
+/// Delay of a wake-up that always counts as a stop. A shorter one counts if it takes `session_loss_time`.
 const LEAST: Duration = Duration::from_secs(2);
 /// Time after a stop in which ending sessions are ascribed to it. A device gives up a silent peer within 1.3 s.
 const LASTS: Duration = Duration::from_secs(3);
 
 /// The latest stop of the process.
-#[derive(Debug, Default)]
-pub(crate) struct Stops(Mutex<Option<Stop>>);
+#[derive(Debug)]
+pub(crate) struct Stops {
+    latest: Mutex<Option<Stop>>,
+    /// Shortest delay that counts.
+    least: Duration,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Stop {
@@ -25,11 +29,16 @@ struct Stop {
 }
 
 impl Stops {
+    /// Creates the record of a node whose sessions end after this time of silence.
+    pub(crate) fn new(session_loss_time: Duration) -> Self {
+        Self { latest: Mutex::default(), least: session_loss_time.min(LEAST) }
+    }
+
     /// Records a wake-up at `now` of a machine that asked to sleep until `until` at most.
     pub(crate) fn woke(&self, until: Time, now: Time) {
         let delay = now.saturating_duration_since(until);
-        if delay >= LEAST {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stop { ended: now, delay });
+        if delay >= self.least {
+            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stop { ended: now, delay });
         }
     }
 
@@ -39,9 +48,9 @@ impl Stops {
         {
             return cause;
         }
-        let stop = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stop = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         stop.filter(|stop| now.saturating_duration_since(stop.ended) <= LASTS)
-            .map_or(cause, |stop| PeerDown::Stopped { seconds: stop.delay.as_secs() })
+            .map_or(cause, |stop| PeerDown::Stopped { seconds: stop.delay.as_secs().max(1) })
     }
 }
 
@@ -51,8 +60,8 @@ mod tests {
 
     #[test]
     fn sessions_that_end_after_a_stop_of_the_process_are_ascribed_to_it() {
-        let (stops, until) = (Stops::default(), Time(0) + Duration::from_secs(100));
-        stops.woke(until, until + Duration::from_secs(1));
+        let (stops, until) = (Stops::new(Duration::from_secs(60)), Time(0) + Duration::from_secs(100));
+        stops.woke(until, until + Duration::from_millis(1999));
         let woken = until + Duration::from_secs(14);
         assert_eq!(stops.explain(PeerDown::Closed, woken), PeerDown::Closed, "a late wake-up is no stop");
         stops.woke(until, woken);
@@ -67,5 +76,17 @@ mod tests {
         assert_eq!(stops.explain(PeerDown::Leaving, woken), PeerDown::Leaving);
         let later = woken + Duration::from_secs(4);
         assert_eq!(stops.explain(PeerDown::Closed, later), PeerDown::Closed);
+    }
+
+    #[test]
+    fn stop_counts_if_it_is_as_long_as_the_loss_of_a_session() {
+        let (loss_time, until) = (Duration::from_millis(500), Time(0) + Duration::from_secs(100));
+        for (delay, cause) in
+            [(Duration::from_millis(499), PeerDown::Closed), (loss_time, PeerDown::Stopped { seconds: 1 })]
+        {
+            let stops = Stops::new(loss_time);
+            stops.woke(until, until + delay);
+            assert_eq!(stops.explain(PeerDown::Closed, until + delay), cause);
+        }
     }
 }

@@ -312,8 +312,8 @@ impl Transport {
         let posted = match self.add_slots(more) {
             Ok(()) => self.queues.post_more(self.res.receives.slots(), more),
             Err(error) => {
-                if let Some(left_out) = self.log.line(self.res.time.now()) {
-                    tracing::warn!(%error, missing = more, left_out, "receives for more peers not added");
+                if let Some(suppressed) = self.log.line(self.res.time.now()) {
+                    tracing::warn!(%error, missing = more, suppressed, "receives for more peers not added");
                 }
                 return;
             }

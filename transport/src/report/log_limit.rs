@@ -15,11 +15,11 @@ const EVERY: Duration = Duration::from_secs(1);
 pub struct LogLimit {
     written: u32,
     since: Option<Time>,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl LogLimit {
-    /// Returns the number of lines left out before this one, or `None` if no line may be written now.
+    /// Returns the number of lines suppressed before this one, or `None` if no line may be written now.
     pub fn line(&mut self, now: Time) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let passed = now.saturating_duration_since(since).as_secs() / EVERY.as_secs();
@@ -28,11 +28,11 @@ impl LogLimit {
             self.since = Some(now);
         }
         if self.written >= BURST {
-            self.left_out = self.left_out.saturating_add(1);
+            self.suppressed = self.suppressed.saturating_add(1);
             return None;
         }
         self.written += 1;
-        Some(std::mem::take(&mut self.left_out))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
         let written = (0..1000).filter(|_| limit.line(start).is_some()).count();
         assert_eq!(written, 8);
         assert_eq!(limit.line(start + EVERY / 2), None);
-        assert_eq!(limit.line(start + EVERY), Some(993), "and says how many were left out");
+        assert_eq!(limit.line(start + EVERY), Some(993), "and says how many were suppressed");
         assert_eq!(limit.line(start + EVERY), None);
         let later = start + 100 * EVERY;
         assert_eq!((0..1000).filter(|_| limit.line(later).is_some()).count(), 8);

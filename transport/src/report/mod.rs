@@ -72,9 +72,10 @@ pub struct NodeReport {
     /// Requests refused because the peer wants connections of the other kind, if the device reports it. The log
     /// names each such peer once. Both sides need the same `NodeBuilder::connections`.
     pub other_kind: u64,
-    /// All counters of the device, including those of earlier devices, and two of the node:
-    /// `session_refused_unproven`, requests refused with a cookie, and `frames_of_unknown_kind`, frames ignored
-    /// because this version does not know their kind. A node with an identity also has `handshakes_begun`,
+    /// All counters of the device, including those of earlier devices, and those of the node:
+    /// `session_refused_unproven`, requests refused with a cookie; `session_cookies_unanswered`, cookies that did not come back
+    /// within 5 s, of at most 64 hosts at once; `session_dial_backs_unanswered`, sessions of peers that did not answer this
+    /// node's connection; `frames_of_unknown_kind`, frames ignored because this version does not know their kind. A node with an identity also has `handshakes_begun`,
     /// `handshakes_failed`, `handshakes_renewed`, and `sessions_proven`, `sessions_local` and `sessions_unproven`, sessions that came up with
     /// peers that have proved a name, with local users, and with others.
     pub counters: Vec<DeviceCounter>,

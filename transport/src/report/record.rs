@@ -17,9 +17,9 @@ use trunkline_verbs::{Clock, Time};
 
 /// The first line.
 const MAGIC: &str = "trunkline-record 1";
-/// Maximum number of events of the node, and of refused requests: strangers can cause those at any rate.
-const EVENTS: usize = 512;
-const REFUSED: usize = 128;
+/// Maximum number of events of each list: the node's own events, sessions, which peers can begin and end at any rate, and
+/// refused requests, which strangers can cause.
+const LISTS: [usize; 3] = [128, 512, 128];
 /// Maximum length of an event as a line, in bytes.
 const LONGEST_LINE: usize = 512;
 
@@ -88,11 +88,21 @@ impl EventKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
+    /// Returns the index in [`LISTS`].
+    fn list(self) -> usize {
+        match self {
+            Self::SessionUp | Self::SessionDown | Self::SessionNotMade => 1,
+            Self::SessionRefused => 2,
+            _ => 0,
+        }
+    }
+
     /// Returns the order in which kinds give way if there is no room for all events.
     fn rank(self) -> u8 {
         match self {
-            Self::Call => 2,
-            Self::CallFailed | Self::CallRefused | Self::SessionRefused => 1,
+            Self::Call => 3,
+            Self::CallFailed | Self::CallRefused | Self::SessionRefused => 2,
+            Self::SessionUp | Self::SessionDown | Self::SessionNotMade => 1,
             _ => 0,
         }
     }
@@ -317,8 +327,7 @@ pub struct Held {
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct NodeEvents {
-    /// Events of the node, and refused requests.
-    events: Mutex<[VecDeque<NodeEvent>; 2]>,
+    events: Mutex<[VecDeque<NodeEvent>; LISTS.len()]>,
     clock: Clock,
 }
 
@@ -326,7 +335,7 @@ impl NodeEvents {
     /// Creates the record of a node with this clock. Later events allocate nothing.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { events: Mutex::new([EVENTS, REFUSED].map(VecDeque::with_capacity)), clock }
+        Self { events: Mutex::new(LISTS.map(VecDeque::with_capacity)), clock }
     }
 
     /// Returns the clock of the node.
@@ -335,16 +344,14 @@ impl NodeEvents {
         &self.clock
     }
 
-    fn lock(&self) -> MutexGuard<'_, [VecDeque<NodeEvent>; 2]> {
+    fn lock(&self) -> MutexGuard<'_, [VecDeque<NodeEvent>; LISTS.len()]> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, kind: EventKind, peer: Option<PeerKey>, cause: Cause, held: Option<Held>) {
         let event = NodeEvent { at: self.clock.now(), kind, peer, cause, held };
-        let [events, refused] = &mut *self.lock();
-        let (list, most) =
-            if kind == EventKind::SessionRefused { (refused, REFUSED) } else { (events, EVENTS) };
-        if list.len() >= most {
+        let list = &mut self.lock()[kind.list()];
+        if list.len() >= LISTS[kind.list()] {
             list.pop_front();
         }
         list.push_back(event);
@@ -472,17 +479,22 @@ mod tests {
     }
 
     #[test]
-    fn refused_requests_replace_only_each_other() {
+    fn events_that_peers_cause_replace_only_their_own_list() {
         let events = NodeEvents::new(Clock::monotonic());
         let peer: PeerKey = "10.0.0.7:7000/4792".parse().unwrap();
+        events.note(EventKind::Drain);
         events.up(peer);
         events.down(EventKind::SessionDown, peer, PeerDown::Died);
         (0..10_000).for_each(|_| events.refused(None, "malformed"));
         let all = events.events();
-        assert_eq!(all.len(), 2 + REFUSED);
-        assert_eq!((all[0].kind, all[0].peer), (EventKind::SessionUp, Some(peer)));
-        assert!(all[1].cause.contains("stopped answering"), "{}", all[1]);
-        (0..2 * EVENTS).for_each(|_| events.note(EventKind::Drain));
-        assert_eq!(events.events().len(), EVENTS + REFUSED);
+        let [own, sessions, refused] = LISTS;
+        assert_eq!(all.len(), 3 + refused);
+        assert_eq!((all[1].kind, all[1].peer), (EventKind::SessionUp, Some(peer)));
+        assert!(all[2].cause.contains("stopped answering"), "{}", all[2]);
+        (0..10_000).for_each(|_| events.up(peer));
+        let all = events.events();
+        assert_eq!((all[0].kind, all.len()), (EventKind::Drain, 1 + sessions + refused));
+        (0..10_000).for_each(|_| events.note(EventKind::PollerHeld));
+        assert_eq!(events.events().len(), own + sessions + refused);
     }
 }

@@ -17,6 +17,8 @@ use trunkline_verbs::QpPath;
 const MAGIC: &str = "trunkline-node 1";
 /// Maximum length of a value that is not a number or an address, in characters.
 const LONGEST: usize = 256;
+/// Maximum number of methods that are read from one node.
+const MAX_METHODS: usize = 512;
 /// Space for the line that counts omitted peers.
 const LAST_LINE: usize = 64;
 
@@ -180,7 +182,7 @@ impl NodeStatus {
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         lines.next().filter(|line| *line == MAGIC)?;
-        let (mut address, mut pollers) = (None, None);
+        let (mut address, mut pollers, mut unread) = (None, None, 0);
         let mut status = Self {
             address: SocketAddr::from(([0; 4], 0)),
             pollers: 0,
@@ -205,6 +207,7 @@ impl NodeStatus {
                 ["at", text] => status.at_ns = text.parse().ok()?,
                 ["retransmits", text] => status.retransmits = text.parse().ok()?,
                 ["methods omitted", text] => status.methods_omitted = text.parse().ok()?,
+                ["method", ..] if status.methods.len() == MAX_METHODS => unread += 1,
                 ["method", side, service, method, failed, refused, running, latency] => {
                     status.methods.push(MethodStatus {
                         side: clean(side),
@@ -237,6 +240,7 @@ impl NodeStatus {
             }
         }
         (status.address, status.pollers) = (address?, pollers?);
+        status.methods_omitted = status.methods_omitted.saturating_add(unread);
         Some(status)
     }
 }
@@ -335,6 +339,10 @@ mod tests {
         assert!(text.len() <= MAX_NODE_BYTES, "{}", text.len());
         let read = NodeStatus::parse(&text).unwrap();
         assert_eq!((read.methods.len() + read.methods_omitted, read.peers), (2000, status.peers));
+        // A process that claims to be a node may fill its answer with methods.
+        let hostile = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\n{}", method("m").to_text().repeat(600));
+        let read = NodeStatus::parse(&hostile).unwrap();
+        assert_eq!((read.methods.len(), read.methods_omitted), (MAX_METHODS, 600 - MAX_METHODS));
         for latency in ["", "1,2", "1,9999:1", "1,0:-1", "x"] {
             assert!(Histogram::parse(latency).is_none(), "{latency}");
         }

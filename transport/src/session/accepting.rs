@@ -41,13 +41,13 @@ impl CmMachine {
         }
         let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
         if let Some((cause, remedy)) = refusal.advice() {
-            if let Some(left_out) = self.refused.line(now) {
-                tracing::warn!(peer, ?refusal, cause, remedy, left_out, "session request refused");
+            if let Some(suppressed) = self.refused.line(now) {
+                tracing::warn!(peer, ?refusal, cause, remedy, suppressed, "session request refused");
             }
         } else if !matches!(refusal, Refusal::Unproven(_))
-            && let Some(left_out) = self.dismissed.line(now)
+            && let Some(suppressed) = self.dismissed.line(now)
         {
-            tracing::debug!(peer, ?refusal, left_out, "session request refused");
+            tracing::debug!(peer, ?refusal, suppressed, "session request refused");
         }
     }
 
@@ -140,8 +140,8 @@ impl CmMachine {
     /// Fails a session for which the device refused an operation.
     fn failed_to(&mut self, step: &'static str, error: &VerbsError, key: PeerKey, number: u32) {
         let now = self.now();
-        if let Some(left_out) = self.log.line(now) {
-            tracing::warn!(peer = %key, %error, step, left_out, "session request not completed");
+        if let Some(suppressed) = self.log.line(now) {
+            tracing::warn!(peer = %key, %error, step, suppressed, "session request not completed");
         }
         // The dialing side may have given up in the meantime, which ends the endpoint's connection.
         let transient = matches!(error, VerbsError::Invalid(_));

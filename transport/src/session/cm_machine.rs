@@ -33,6 +33,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_machine::{Sleeper, Turn};
@@ -47,6 +48,9 @@ const REPORTS_TAKE: Duration = Duration::from_millis(50);
 /// Minimum time between two searches for a stopped process, which read the descriptors of all processes of this
 /// user.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
+/// Remedy if a peer gets no packets.
+const OPEN_PORT: &str =
+    "have firewalls let packets from this node through to UDP port 4791 of the peer's address";
 
 /// Maximum number of peers in a node's description of itself, since more do not fit the answer.
 const MAX_PEERS: usize = 2048;
@@ -86,6 +90,8 @@ pub(crate) struct CmMachine {
     pub(super) refused: LogLimit,
     /// Limits the lines about refused requests that need no action, so that they do not suppress those of `refused`.
     pub(super) dismissed: LogLimit,
+    /// Limits the lines about peers that do not answer, which strangers can cause with forged addresses.
+    unanswered: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
     pub(super) levels: Levels,
@@ -141,6 +147,7 @@ impl CmMachine {
             downs: LogLimit::default(),
             refused: LogLimit::default(),
             dismissed: LogLimit::default(),
+            unanswered: LogLimit::default(),
             cookies,
             numbers: Numbers::default(),
             levels: options.levels(),
@@ -549,13 +556,20 @@ impl CmMachine {
                 let cause = self.shared.stops.explain(reported.unwrap_or(PeerDown::Died), self.now());
                 self.tell(|| Command::SessionClosed { peer: key, number, cause });
             }
+            Action::Unanswered => {
+                self.shared.dial_backs_unanswered.fetch_add(1, Ordering::Relaxed);
+                if let Some(suppressed) = self.unanswered.line(self.now()) {
+                    let cause = "packets to this peer may be blocked: it has connected, and does not answer the connection back";
+                    tracing::warn!(peer = %key, cause, remedy = OPEN_PORT, suppressed, "dial-back not answered");
+                }
+            }
             Action::Down { number, cause } => {
                 self.shared.events.down(EventKind::SessionDown, key, cause);
-                if let Some(left_out) = self.downs.line(self.now()) {
+                if let Some(suppressed) = self.downs.line(self.now()) {
                     if matches!(cause, PeerDown::Closed | PeerDown::Leaving | PeerDown::ShuttingDown) {
-                        tracing::info!(peer = %key, %cause, left_out, "session down");
+                        tracing::info!(peer = %key, %cause, suppressed, "session down");
                     } else {
-                        tracing::warn!(peer = %key, %cause, left_out, "session down");
+                        tracing::warn!(peer = %key, %cause, suppressed, "session down");
                     }
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: None });
@@ -565,9 +579,9 @@ impl CmMachine {
                     cause = self.explain(key, cause);
                     self.shared.events.down(EventKind::SessionNotMade, key, cause);
                     let now = self.now();
-                    if let Some(left_out) = self.failed.line(now) {
+                    if let Some(suppressed) = self.failed.line(now) {
                         let pause_ms = (until - now).as_millis();
-                        tracing::warn!(peer = %key, %cause, pause_ms, left_out, "session not made");
+                        tracing::warn!(peer = %key, %cause, pause_ms, suppressed, "session not made");
                     }
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: Some(until) });
@@ -604,8 +618,21 @@ impl CmMachine {
         }
     }
 
+    /// Reports the peers that have not returned their cookies.
+    fn tick_cookies(&mut self, now: Time) {
+        while let Some(peer) = self.cookies.unanswered(now) {
+            self.shared.cookies_unanswered.fetch_add(1, Ordering::Relaxed);
+            if let Some(suppressed) = self.unanswered.line(now) {
+                let cause = "packets to this peer may be blocked, or its address was forged: it has asked for a session, and not \
+                             answered the cookie";
+                tracing::warn!(%peer, cause, remedy = OPEN_PORT, suppressed, "cookie not answered");
+            }
+        }
+    }
+
     fn tick(&mut self) {
         let now = self.now();
+        self.tick_cookies(now);
         self.close_if_late(now);
         self.have_watched(now);
         self.look(now);
@@ -658,7 +685,9 @@ impl CmMachine {
         let proving = self.proving.next_timer();
         #[cfg(not(feature = "identity"))]
         let proving = None;
-        let others = [self.endpoints.next_timer(), self.presence.next_timer(), closing, watching, proving];
+        let cookies = self.cookies.next_timer();
+        let others =
+            [self.endpoints.next_timer(), self.presence.next_timer(), closing, watching, proving, cookies];
         self.peers.next_timer().into_iter().chain(others.into_iter().flatten()).min()
     }
 }

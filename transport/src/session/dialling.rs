@@ -74,8 +74,8 @@ impl CmMachine {
         }
         if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {
             let now = self.now();
-            if let Some(left_out) = self.log.line(now) {
-                tracing::warn!(peer = %key, %error, left_out, "connection not dialled");
+            if let Some(suppressed) = self.log.line(now) {
+                tracing::warn!(peer = %key, %error, suppressed, "connection not dialled");
             }
             return self.drive(key, |machine, into| {
                 machine.fail(now, number, cause_of(error, key.address().ip()), false, into)
@@ -138,6 +138,7 @@ impl CmMachine {
         let encrypted = !matches!(identity, PeerIdentity::Unproven | PeerIdentity::LocalUser(_));
         tracing::info!(peer = %key, %identity, encrypted, pollers = welcome.srqs.len(), "session up");
         self.shared.events.up(key);
+        self.cookies.answered(key.host());
         log_set_up(key, number, "session up", &identity);
         #[cfg(feature = "identity")]
         let mut keys = self.proving.take_keys((key, number));

@@ -99,11 +99,16 @@ impl CmMachine {
                 let transient = transient || is_taken_back;
                 tracing::debug!(%peer, ?role, ?kind, "connection failed");
                 // A session that pollers wait for, or that was up, is logged where they are notified.
-                let unnoticed = |peer: &PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
+                // So is a dial-back without an answer.
+                let unnoticed = |peer: &PeerSession| {
+                    !peer.machine.is_up()
+                        && !peer.machine.is_wanted()
+                        && !peer.machine.lacks_answer(now, number, cause)
+                };
                 if self.peers.get(peer).is_some_and(unnoticed)
-                    && let Some(left_out) = self.log.line(now)
+                    && let Some(suppressed) = self.log.line(now)
                 {
-                    tracing::warn!(%peer, %cause, left_out, "incoming session not made");
+                    tracing::warn!(%peer, %cause, suppressed, "incoming session not made");
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
             }

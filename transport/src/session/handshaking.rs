@@ -315,8 +315,8 @@ impl CmMachine {
         let is_current = |peer: &PeerSession| peer.machine.current() == Some(number);
         let is_reported =
             self.peers.get(key).is_some_and(|peer| is_current(peer) && peer.machine.is_wanted());
-        if !is_reported && let Some(left_out) = self.log.line(now) {
-            tracing::warn!(peer = %key, %cause, left_out, "session not made, its handshake failed");
+        if !is_reported && let Some(suppressed) = self.log.line(now) {
+            tracing::warn!(peer = %key, %cause, suppressed, "session not made, its handshake failed");
         }
         self.drive(key, |machine, actions| machine.fail(now, number, cause, is_transient, actions));
     }

@@ -86,6 +86,8 @@ pub(crate) enum Action {
     Close { number: u32 },
     /// Notify the pollers that the peer is down. Comes after the `Close`.
     Down { number: u32, cause: PeerDown },
+    /// Report that the peer has not answered a dial-back. Comes after the `Close`.
+    Unanswered,
     /// Notify the pollers that an attempt to connect has failed, and of the earliest time of the next. Comes
     /// after the `Close`.
     Away { number: u32, cause: PeerDown, until: Time, is_new: bool },
@@ -358,8 +360,13 @@ impl Machine {
             session.up_since.is_none()
                 && session.answered.first() == Some(&true)
                 && !session.targets.contains(&Target::Arrived)
-                && session.deadline <= now + (HANDSHAKE_LIMIT - PEER_GIVES_UP)
+                && session.is_old(now)
         })
+    }
+
+    /// Returns true if the failure of a session shows that the peer has not answered the dial-back.
+    pub(super) fn lacks_answer(&self, now: Time, number: u32, cause: PeerDown) -> bool {
+        self.session(number).is_some_and(|session| session.lacks_answer(now, cause))
     }
 
     /// Returns true if the peer has dialled the current session.
@@ -798,8 +805,9 @@ impl Machine {
         actions: &mut Vec<Action>,
     ) {
         if let Some(at) = self.candidates.iter().position(|session| session.number == number) {
-            self.candidates.remove(at);
+            let session = self.candidates.remove(at);
             actions.push(Action::Close { number });
+            actions.extend(session.lacks_answer(now, cause).then_some(Action::Unanswered));
             return;
         }
         if self.current() != Some(number) {
@@ -809,6 +817,7 @@ impl Machine {
             return;
         };
         actions.push(Action::Close { number });
+        actions.extend(session.lacks_answer(now, cause).then_some(Action::Unanswered));
         if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {
             self.incompatible = Some((remote.epoch, setting));
         }
@@ -860,8 +869,10 @@ impl Machine {
 
     /// Handles the passage of time.
     pub(crate) fn tick(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let late = |session: &mut Box<Session>| session.deadline <= now;
-        actions.extend(self.candidates.extract_if(.., late).map(|one| Action::Close { number: one.number }));
+        for late in self.candidates.extract_if(.., |session| session.deadline <= now) {
+            actions.push(Action::Close { number: late.number });
+            actions.extend(late.lacks_answer(now, PeerDown::Unreachable).then_some(Action::Unanswered));
+        }
         match &self.state {
             SessionState::Backoff { until, .. } if *until <= now => {
                 self.open(now, None, self.dial_features(), actions);
@@ -974,6 +985,22 @@ impl Machine {
 }
 
 impl Session {
+    /// Returns true if the peer may have given up the session.
+    fn is_old(&self, now: Time) -> bool {
+        self.deadline <= now + (HANDSHAKE_LIMIT - PEER_GIVES_UP)
+    }
+
+    /// Returns true if the end of the session for this cause shows that the peer has not answered the dial-back. It may end
+    /// the session itself then, since this node's connection does not arrive.
+    fn lacks_answer(&self, now: Time, cause: PeerDown) -> bool {
+        let is_silent = match cause {
+            PeerDown::Unreachable => true,
+            PeerDown::Closed => self.is_old(now),
+            _ => false,
+        };
+        is_silent && self.echo.is_some() && !self.answered.contains(&true)
+    }
+
     /// Returns true if the peer has not proved the name that it has to.
     fn is_unproven(&self) -> bool {
         self.proof < ProofState::PeerProved

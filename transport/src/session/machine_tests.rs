@@ -191,7 +191,33 @@ fn a_half_made_session_times_out_and_is_told_to_who_waits() {
     machine.request(now, &hello(PEER, 1, None, 0, 1), &mut actions).unwrap();
     actions.clear();
     machine.tick(now + HANDSHAKE_LIMIT, &mut actions);
-    assert_eq!(actions, [Action::Close { number: 1 }]);
+    assert_eq!(actions, [Action::Close { number: 1 }, Action::Unanswered]);
+}
+
+#[test]
+fn dial_back_without_answer_is_reported() {
+    let now = Time(1_000_000);
+    let later = now + PEER_GIVES_UP;
+    for (at, is_answered, cause, is_reported) in [
+        (now, false, PeerDown::Unreachable, true),
+        (now, false, PeerDown::Closed, false),
+        (later, false, PeerDown::Closed, true),
+        (later, true, PeerDown::Closed, false),
+        (later, false, PeerDown::NotListening, false),
+    ] {
+        let mut machine = new(ME, 1);
+        let mut actions = Vec::new();
+        machine.request(now, &hello(PEER, 1, None, 0, 1), &mut actions).unwrap();
+        if is_answered {
+            machine.answered(now, 1, 0, welcome(PEER, 1, 1), &mut actions);
+        }
+        machine.fail(at, 1, cause, true, &mut actions);
+        assert_eq!(actions.contains(&Action::Unanswered), is_reported, "{cause:?} {is_answered}");
+    }
+    let mut machine = dialing(now);
+    let mut actions = Vec::new();
+    machine.fail(later, 1, PeerDown::Unreachable, true, &mut actions);
+    assert!(!actions.contains(&Action::Unanswered), "this node's own dial");
 }
 
 #[test]
@@ -469,7 +495,10 @@ impl World {
                     let features = self.machines[who].features(number);
                     assert!(features == Features::NONE || self.proved[who] == number, "up before the proof");
                 }
-                Action::DropTarget { .. } | Action::Down { .. } | Action::Away { .. } => {}
+                Action::DropTarget { .. }
+                | Action::Unanswered
+                | Action::Down { .. }
+                | Action::Away { .. } => {}
             }
         }
     }

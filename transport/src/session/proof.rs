@@ -1,14 +1,18 @@
 //! Cookies: proof that a peer is at the address that it claims.
 //!
 //! A request may carry any source address. So the first request of an unknown peer is refused with a cookie,
-//! which goes only to the claimed address, and nothing about the request is remembered. Only a request that
-//! returns the cookie goes on. A dial-back needs none: it echoes our epoch, which no other peer knows
-//! ([`crate::peer::epochs`]). The CM machine owns the cookies. Nothing here does I/O or keeps state per peer.
+//! which goes only to the claimed address. Only a request that returns the cookie goes on. A dial-back needs none: it
+//! echoes our epoch, which no other peer knows ([`crate::peer::epochs`]). Nothing is kept for a request, except the address
+//! of a few hosts: one that returns no cookie is reported, since packets to it may be blocked. The CM machine owns the
+//! cookies. Nothing here does I/O.
 #![forbid(unsafe_code)]
 
+use super::machine::HANDSHAKE_LIMIT;
 use super::private_data::{Cookie, Hello};
+use crate::PeerKey;
 use crate::peer::secret::{Secret, octets};
-use std::net::IpAddr;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Time;
@@ -16,6 +20,10 @@ use trunkline_verbs::Time;
 /// Time for which a key makes cookies. It accepts them for the same time again. A handshake takes a few round
 /// trips, or some seconds when packets are lost; a collected cookie should not be useful for much longer.
 const BUCKET: Duration = Duration::from_secs(10);
+/// Maximum number of hosts whose cookies are awaited. Cookies for further hosts are not followed.
+const AWAITED: usize = 64;
+/// Time after which a cookie counts as not returned. The attempt of its peer is over by then.
+const ANSWER_LIMIT: Duration = HANDSHAKE_LIMIT;
 
 /// Maker and verifier of the cookies of one node.
 pub(crate) struct Cookies {
@@ -23,23 +31,53 @@ pub(crate) struct Cookies {
     /// Keys of the current time bucket and of the previous one.
     keys: [Secret; 2],
     since: Time,
+    /// Peers that have not returned their cookie, one of each host, by the time at which it was first sent.
+    awaited: VecDeque<(Time, SocketAddr)>,
 }
 
 impl Cookies {
     pub(crate) fn new(runtime: &Runtime) -> Self {
         let keys = [(); 2].map(|()| Secret::new(runtime));
-        Self { runtime: runtime.clone(), keys, since: runtime.clock().now() }
+        let awaited = VecDeque::with_capacity(AWAITED);
+        Self { runtime: runtime.clone(), keys, since: runtime.clock().now(), awaited }
     }
 
-    /// Returns the cookie for a request from an address.
-    pub(crate) fn make(&mut self, from: IpAddr, hello: &Hello) -> Cookie {
+    /// Returns the cookie for a peer's request, and awaits its return.
+    pub(crate) fn make(&mut self, from: PeerKey, hello: &Hello) -> Cookie {
         self.rotate();
-        cookie(self.keys[0], from, hello)
+        if self.awaited.len() < AWAITED && !self.awaited.iter().any(|(_, peer)| peer.ip() == from.host()) {
+            self.awaited.push_back((self.runtime.clock().now(), from.address()));
+        }
+        cookie(self.keys[0], from.host(), hello)
+    }
+
+    /// Returns the time of the next [`Self::unanswered`].
+    pub(crate) fn next_timer(&self) -> Option<Time> {
+        self.awaited.front().map(|(sent, _)| *sent + ANSWER_LIMIT)
+    }
+
+    /// Takes a peer whose host has returned no cookie within the limit.
+    pub(crate) fn unanswered(&mut self, now: Time) -> Option<SocketAddr> {
+        self.next_timer().filter(|at| *at <= now)?;
+        self.awaited.pop_front().map(|(_, peer)| peer)
+    }
+
+    /// Notes that packets to a host arrive.
+    pub(crate) fn answered(&mut self, host: IpAddr) {
+        self.awaited.retain(|(_, peer)| peer.ip() != host);
     }
 
     /// Returns true if a request carries the cookie that was sent to its address.
     pub(crate) fn is_returned(&mut self, from: IpAddr, hello: &Hello) -> bool {
         self.rotate();
+        let is_right = self.is_right(from, hello);
+        if is_right {
+            self.answered(from);
+        }
+        is_right
+    }
+
+    fn is_right(&self, from: IpAddr, hello: &Hello) -> bool {
         let Some(Cookie(returned)) = hello.cookie else { return false };
         let matches = |key| {
             let Cookie(ours) = cookie(key, from, hello);
@@ -113,6 +151,10 @@ mod tests {
         }
     }
 
+    fn peer(host: u8) -> PeerKey {
+        PeerKey::new(SocketAddr::from(([10, 0, 0, host], 7)))
+    }
+
     fn with(hello: Hello, cookie: Cookie) -> Hello {
         Hello { cookie: Some(cookie), ..hello }
     }
@@ -125,7 +167,7 @@ mod tests {
         let [here, there] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse::<IpAddr>().unwrap());
         let asked = hello(5, 7, 0);
         assert!(!cookies.is_returned(here, &asked), "there is none");
-        let cookie = cookies.make(here, &asked);
+        let cookie = cookies.make(peer(1), &asked);
         assert!(cookies.is_returned(here, &with(asked, cookie)));
         assert!(cookies.is_returned(here, &with(hello(5, 7, 3), cookie)), "of another poller");
         for (from, other) in [(there, asked), (here, hello(6, 7, 0)), (here, hello(5, 8, 0))] {
@@ -140,8 +182,31 @@ mod tests {
         assert!(cookies.is_returned(here, &with(asked, cookie)), "of the bucket before");
         clock.set(clock.now() + BUCKET);
         assert!(!cookies.is_returned(here, &with(asked, cookie)));
-        let cookie = cookies.make(here, &asked);
+        let cookie = cookies.make(peer(1), &asked);
         clock.set(clock.now() + 3 * BUCKET);
         assert!(!cookies.is_returned(here, &with(asked, cookie)), "nobody asked for long");
+    }
+
+    #[test]
+    fn hosts_that_return_no_cookie_are_reported_once() {
+        let clock = VirtualClock::new();
+        let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), Arc::new(Counting::default()));
+        let mut cookies = Cookies::new(&runtime);
+        let asked = hello(5, 7, 0);
+        let answer = cookies.make(peer(1), &asked);
+        for host in [2, 3, 2] {
+            cookies.make(peer(host), &asked);
+        }
+        assert!(cookies.is_returned(peer(1).host(), &with(asked, answer)));
+        cookies.answered(peer(3).host());
+        assert_eq!(cookies.unanswered(clock.now()), None, "it may still come");
+        let at = cookies.next_timer().expect("one is awaited");
+        assert_eq!(at, clock.now() + ANSWER_LIMIT);
+        assert_eq!(cookies.unanswered(at), Some(peer(2).address()));
+        assert_eq!((cookies.unanswered(at), cookies.next_timer()), (None, None));
+        for host in 0..=u8::MAX {
+            cookies.make(peer(host), &asked);
+        }
+        assert_eq!(cookies.awaited.len(), AWAITED, "forged addresses take no more memory");
     }
 }

@@ -64,7 +64,7 @@ impl CmMachine {
         let is_believed = mutant!(cookies_are_not_checked) || is_live && mutant!(restart_needs_no_proof);
         if !is_echo && !is_believed && !self.cookies.is_returned(peer.host(), &hello) {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::Unproven(self.cookies.make(peer.host(), &hello)));
+            return Err(Refusal::Unproven(self.cookies.make(peer, &hello)));
         }
         // The device reads files for the answer, so it is asked only about senders that have proved their address.
         hello.is_local = hello.features == Features::NONE && self.is_local(id);
@@ -87,12 +87,12 @@ impl CmMachine {
         }
         if !is_known && self.peers.len() >= MAX_PEERS {
             let Some(idle) = self.peers.first_to_forget() else {
-                if let Some(left_out) = self.log.line(self.now()) {
+                if let Some(suppressed) = self.log.line(self.now()) {
                     tracing::warn!(
                         %peer,
                         cause = "the node has sessions with too many peers",
                         limit = MAX_PEERS,
-                        left_out,
+                        suppressed,
                         "request of a new peer refused"
                     );
                 }

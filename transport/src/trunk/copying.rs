@@ -141,9 +141,9 @@ impl Trunk {
         message: &mut Outbound,
         cause: trunkline_verbs::VerbsError,
     ) {
-        if let Some(left_out) = res.log.line(res.time.now()) {
+        if let Some(suppressed) = res.log.line(res.time.now()) {
             let bytes = message.bytes();
-            tracing::warn!(peer = %self.peer, bytes, error = %cause, left_out, "message not registered");
+            tracing::warn!(peer = %self.peer, bytes, error = %cause, suppressed, "message not registered");
         }
         self.cannot_send(res, lane, message, PeerDown::NotRegistered(cause));
     }

@@ -668,7 +668,7 @@ impl Balanced {
         if is_left_out {
             all.left_out.fetch_add(1, Ordering::Relaxed);
         }
-        let Some(left_out) = all.log.lock().line(now) else { return };
+        let Some(suppressed) = all.log.lock().line(now) else { return };
         let (channel, server) = (self.target.to_string(), server.address);
         if is_left_out {
             let (cause, remedy) = match fault {
@@ -681,9 +681,9 @@ impl Balanced {
                     "look at the server's load and its network",
                 ),
             };
-            tracing::warn!(channel, %server, cause, remedy, left_out, "server left out of a balanced channel");
+            tracing::warn!(channel, %server, cause, remedy, suppressed, "server left out of a balanced channel");
         } else {
-            tracing::info!(channel, %server, left_out, "server back in a balanced channel");
+            tracing::info!(channel, %server, suppressed, "server back in a balanced channel");
         }
     }
 

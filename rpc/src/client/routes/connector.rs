@@ -324,11 +324,11 @@ impl Connector {
             sought.refresh = None;
             let addresses = outcome.unwrap_or_else(|error| {
                 // No call reports this failure.
-                if let Some(left_out) = self.failed_lookups.line(transport.now()) {
+                if let Some(suppressed) = self.failed_lookups.line(transport.now()) {
                     tracing::warn!(
                         server = %sought.route.target,
                         error = error.join(": "),
-                        left_out,
+                        suppressed,
                         "server addresses not looked up again, earlier ones stay in use"
                     );
                 }

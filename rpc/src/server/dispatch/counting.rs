@@ -65,18 +65,18 @@ impl Dispatch {
         let method = || name.map_or_else(|| "_OTHER".to_owned(), ToString::to_string);
         match failure {
             Failure::Node(status) if status.reason() == Some(Reason::Panicked) => {
-                if let Some(left_out) = self.log.panics.line(now) {
-                    tracing::error!(%peer, method = method(), %status, left_out, "call ended by a panic");
+                if let Some(suppressed) = self.log.panics.line(now) {
+                    tracing::error!(%peer, method = method(), %status, suppressed, "call ended by a panic");
                 }
             }
             Failure::Node(_) => {}
             Failure::Error(_) | Failure::Handler(_) => {
-                if let Some(left_out) = self.log.errors.line(now) {
+                if let Some(suppressed) = self.log.errors.line(now) {
                     let code = match failure {
                         Failure::Handler(status) => format!("{:?}", status.code()),
                         _ => "error of the method's own type".to_owned(),
                     };
-                    tracing::info!(%peer, method = method(), code, left_out, "error returned by a handler");
+                    tracing::info!(%peer, method = method(), code, suppressed, "error returned by a handler");
                 }
             }
         }

@@ -257,13 +257,13 @@ impl Dispatch {
         }
         if let Failure::Node(status) = failure
             && status.reason() != Some(Reason::Panicked)
-            && let Some(left_out) = self.log.one_way.line(now)
+            && let Some(suppressed) = self.log.one_way.line(now)
         {
             tracing::warn!(
                 %peer,
                 %status,
                 counter = "one_way_requests_failed",
-                left_out,
+                suppressed,
                 "one-way call failed, its caller is not told"
             );
         }

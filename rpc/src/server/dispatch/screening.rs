@@ -66,14 +66,14 @@ impl Dispatch {
         let cause = call.cause.into_inner();
         self.inbox.lifecycle().counters.unauthorised.add();
         let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, transport.now()));
-        if let Some(left_out) = log {
+        if let Some(suppressed) = log {
             tracing::warn!(
                 peer = %from.peer,
                 %method,
                 %status,
                 cause,
                 counter = "requests_unauthorised",
-                left_out,
+                suppressed,
                 "call not authorised"
             );
         }

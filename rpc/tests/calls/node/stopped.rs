@@ -69,5 +69,5 @@ fn the_log_of_failed_attempts_is_limited() {
     let lines: Vec<_> = log.lines().iter().filter(is_ours).cloned().collect();
     let seconds = usize::try_from(started.elapsed().as_secs()).unwrap();
     assert!(!lines.is_empty() && lines.len() <= 9 + seconds, "{} lines in {seconds} s", lines.len());
-    assert!(lines.iter().all(|line| line.contains("pause_ms=") && line.contains("left_out=")), "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains("pause_ms=") && line.contains("suppressed=")), "{lines:?}");
 }

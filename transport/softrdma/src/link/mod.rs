@@ -40,7 +40,7 @@ pub(crate) use faults::Faults;
 pub use faults::{FaultPlan, FaultPlanError};
 pub use in_process::{Hub, InProcessLink};
 pub(crate) use port_owner::UdpSockets;
-pub use port_owner::{Owner, PortOwner, RuntimeDirectory};
+pub use port_owner::{Owner, PortOwner, RuntimeDirectory, printable};
 pub use sockets::IcmpError;
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
 pub(crate) use stopped_holders::StoppedHolders;

@@ -112,16 +112,30 @@ impl PortOwner {
     }
 }
 
+/// Escapes control and format characters of a text from another process or host, so that it neither drives a terminal nor
+/// changes the displayed order.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '"' | '\'' | '\\' => plain.push(letter),
+            _ => plain.extend(letter.escape_debug()),
+        }
+    }
+    plain
+}
+
 /// Names are escaped: another user may have chosen them, and they are printed to terminals and logs.
 impl fmt::Display for PortOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.who {
             Owner::Process { pid, program, runtime_directory } => {
-                write!(f, "process {pid} ({})", program.escape_debug())?;
+                write!(f, "process {pid} ({})", printable(program))?;
                 match runtime_directory {
                     Some(RuntimeDirectory { path, is_emptied }) => {
                         let path = path.to_string_lossy();
-                        write!(f, ", whose runtime directory is {}", path.escape_debug())?;
+                        write!(f, ", whose runtime directory is {}", printable(&path))?;
                         if *is_emptied {
                             f.write_str(", emptied while the process ran")?;
                         }
@@ -407,6 +421,7 @@ mod tests {
         let plain = Owner::Process { pid: 7, program: "a b".into(), runtime_directory: directory("/run/é") };
         let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), who: plain }.to_string();
         assert_eq!(text, "process 7 (a b), whose runtime directory is /run/é");
+        assert_eq!(printable("expected \"a\\b\" or 'c'\u{202e}\n"), r#"expected "a\b" or 'c'\u{202e}\n"#);
     }
 
     #[test]
