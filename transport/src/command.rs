@@ -39,6 +39,9 @@ pub(crate) struct SessionUp {
     /// Keys of the poller's lanes; `None` if their frames are not sealed.
     #[cfg(feature = "identity")]
     pub(crate) keys: Option<PollerKeys>,
+    /// Exchange of a renewal that ended while the session waited behind an earlier one.
+    #[cfg(feature = "identity")]
+    pub(crate) renewed_by: Option<u32>,
 }
 
 /// A command to a poller.

@@ -395,6 +395,9 @@ pub enum PeerDown {
     /// The peer closed the session in an orderly way, or its process died and a device reported that.
     #[error("the peer closed the session, or its process has ended")]
     Closed,
+    /// The peer closed the session, and named the cause. Nothing proves that the cause is the peer's.
+    #[error("the peer closed the session, and says: {0}")]
+    ClosedFor(&'static str),
     /// The session ended while this node was stopped, or right after: the peer had given it up.
     #[error(
         "the session ended because this node was stopped for {seconds} s, as by SIGSTOP or for want of a CPU"
@@ -409,6 +412,10 @@ pub enum PeerDown {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Misbehaved(&'static str),
+    /// A sealed frame, or a part of a sealed message, is not what the peer has sent.
+    #[cfg(feature = "identity")]
+    #[error("{0}")]
+    Altered(&'static str),
     /// The peer sent a frame of a kind that this node does not know and must not ignore.
     #[error("the peer sent a frame of kind {0:#04x}, which this node does not know and must not ignore")]
     UnknownFrame(u8),
@@ -455,6 +462,8 @@ impl From<FrameError> for PeerDown {
     fn from(error: FrameError) -> Self {
         match error {
             FrameError::Broken(what) => Self::Misbehaved(what),
+            #[cfg(feature = "identity")]
+            FrameError::Altered(what) => Self::Altered(what),
             FrameError::Kind(kind) => Self::UnknownFrame(kind),
             FrameError::Setting(number) => Self::UnknownSetting(number),
         }
@@ -475,6 +484,7 @@ impl PeerDown {
                 | Self::Leaving
                 | Self::NotCompleted
                 | Self::Closed
+                | Self::ClosedFor(_)
                 | Self::Stopped { .. }
                 | Self::Restarted
                 | Self::Misbehaved(_)

@@ -22,7 +22,8 @@ const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 64, wait_us: 0 };
 /// Time limit of a stage.
 const STAGE: Duration = Duration::from_secs(10);
 /// Cause at the sender.
-const AT_SENDER: &str = "the peer closed the session, or its process has ended";
+const AT_SENDER: &str =
+    "the peer closed the session, and says: a sealed frame or message of this node arrived changed";
 
 impl Run {
     /// Lets a host on the path change packets from one node to another.
@@ -57,7 +58,7 @@ impl Run {
         self.scheduler.network.set_tamperer(None);
         self.scheduler.coverage.count(EventKind::PathTampered);
         let what = if tampering.is_of_large() { "piece of a large message" } else { "sealed frame" };
-        let refused = format!("the peer broke the protocol: {what} that does not open: it was changed");
+        let refused = format!("{what} that does not open: it was changed");
         let ended = self.scheduler.trace.ended_sessions();
         for (peer, cause) in [(sender, refused.as_str()), (receiver, AT_SENDER)] {
             let mut causes = ended.iter().filter(|(lost, _)| *lost == peer).map(|(_, cause)| cause);

@@ -85,7 +85,7 @@ impl ContentSeal {
         let nonce = Nonce::assume_unique_for_key(self.next());
         let opened = self.aead.open_within(nonce, Aad::empty(), bytes, from..);
         opened.map(drop).map_err(|_| {
-            FrameError::Broken("piece of a large message that does not open: it was changed on its way")
+            FrameError::Altered("piece of a large message that does not open: it was changed on its way")
         })
     }
 
@@ -227,7 +227,7 @@ impl LaneSeal {
     /// # Errors
     /// When the frame is not the one that the peer has sealed next.
     pub(crate) fn open(&mut self, frame: &mut [u8]) -> Result<usize, FrameError> {
-        const ALTERED: FrameError = FrameError::Broken(
+        const ALTERED: FrameError = FrameError::Altered(
             "sealed frame that does not open: it was changed, repeated, moved or left out on its way",
         );
         let length = frame.len();

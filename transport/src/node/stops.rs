@@ -44,8 +44,15 @@ impl Stops {
 
     /// Returns the cause of a session's end: the process's stop if it has just ended and explains `cause`.
     pub(crate) fn explain(&self, cause: PeerDown, now: Time) -> PeerDown {
-        if !matches!(cause, PeerDown::Closed | PeerDown::Died | PeerDown::Replaced | PeerDown::AccessRefused)
-        {
+        let may_be_ours = matches!(
+            cause,
+            PeerDown::Closed
+                | PeerDown::ClosedFor(_)
+                | PeerDown::Died
+                | PeerDown::Replaced
+                | PeerDown::AccessRefused
+        );
+        if !may_be_ours {
             return cause;
         }
         let stop = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);

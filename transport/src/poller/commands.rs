@@ -98,6 +98,8 @@ impl Transport {
                 if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot))
                 {
                     trunk.renewed(&mut self.res, identity, exchange);
+                } else {
+                    self.peers.pending_renewed(peer, number, identity, exchange);
                 }
             }
             Command::TargetDropped { target } => {

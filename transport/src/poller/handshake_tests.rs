@@ -472,6 +472,7 @@ fn dying_trunk_takes_messages_behind_a_switch() {
             identity: proven,
             settings: None,
             keys: Some(PollerKeys { lanes: lanes(1, false).remove(0), renewed }),
+            renewed_by: None,
         })));
         let seal = |lane: &mut LaneSeal, frame: &[u8]| {
             let mut frame = frame.to_vec();
@@ -541,4 +542,60 @@ fn dying_trunk_takes_messages_behind_a_switch() {
             (messages > 0).then_some(())
         });
     }
+}
+
+/// Another poller of the node may be done with the earlier session, and take part in the renewal.
+#[test]
+fn session_that_waits_behind_another_switches_to_the_keys_of_its_renewal() {
+    use crate::PeerIdentity;
+    use crate::command::SessionUp;
+    use crate::identity::keys::{Aead, Exported, PollerKeys, Pollers as Numbers, RenewedKeys};
+    use std::sync::atomic::Ordering;
+
+    let (mut near, mut far) = Pollers::pair(Connections::Xrc);
+    let lanes = |seed| {
+        let exported = Exported::new(|out| {
+            out.fill(seed);
+            Ok::<_, ()>(())
+        });
+        exported.unwrap().lanes(Aead::Aes256Gcm, Numbers { own: 2, peers: 2, is_client: false }).remove(0)
+    };
+    let (peer, renewed) = (near.key(), RenewedKeys::default());
+    let mut inis = Vec::new();
+    for number in [1, 2] {
+        inis.extend([0, 1].map(|poller| near.dial(&far, number, poller)));
+        far.shared.pollers[0].command(Command::SessionUp(Box::new(SessionUp {
+            peer,
+            number,
+            epoch: 7,
+            qp: far.dial(&near, number, 0),
+            srqs: near.device.srqs.clone(),
+            read_depth: 2,
+            is_accepted: false,
+            identity: PeerIdentity::Unproven,
+            settings: None,
+            keys: Some(PollerKeys { lanes: lanes(1), renewed: renewed.clone() }),
+            renewed_by: None,
+        })));
+    }
+    renewed.put(lanes(2));
+    for number in [3, 2] {
+        let identity = PeerIdentity::Unproven;
+        far.shared.pollers[0].command(Command::Renewed { peer, number, identity, exchange: 1 });
+    }
+    far.turn();
+    let before = far.shared.gauges.ini.load(Ordering::Relaxed);
+    for command in [
+        Command::SessionClosed { peer, number: 1, cause: PeerDown::Closed },
+        Command::PeerDown { peer, number: 1, cause: PeerDown::Closed, next: None },
+    ] {
+        far.shared.pollers[0].command(command);
+    }
+    wait_until("the first session is gone", LIMIT, || {
+        near.turn();
+        far.turn();
+        (far.shared.gauges.ini.load(Ordering::Relaxed) != before).then_some(())
+    });
+    assert!(renewed.take_seals(0).is_none() && renewed.take_seals(1).is_none(), "a lane does not switch");
+    assert!(renewed.take_opens(0).is_some(), "the peer has not switched");
 }

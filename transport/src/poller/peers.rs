@@ -213,6 +213,21 @@ impl Peers {
         Next::Nothing
     }
 
+    /// Notes a renewal of a session that cannot be used yet. Its lanes switch when it can.
+    #[cfg(feature = "identity")]
+    pub(super) fn pending_renewed(
+        &mut self,
+        key: PeerKey,
+        number: u32,
+        identity: crate::PeerIdentity,
+        exchange: u32,
+    ) {
+        let pending = self.0.get_mut(key).and_then(|peer| peer.pending.as_mut());
+        if let Some(session) = pending.filter(|session| session.number == number) {
+            (session.identity, session.renewed_by) = (identity, Some(exchange));
+        }
+    }
+
     /// Takes out a session that ended before it could be used.
     pub(super) fn take_pending(&mut self, key: PeerKey, number: u32) -> Option<Box<SessionUp>> {
         let peer = self.0.get_mut(key)?;
@@ -436,6 +451,8 @@ mod tests {
             settings: None,
             #[cfg(feature = "identity")]
             keys: None,
+            #[cfg(feature = "identity")]
+            renewed_by: None,
         })
     }
 

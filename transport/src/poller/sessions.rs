@@ -42,10 +42,16 @@ impl Transport {
             self.refuse_for_depth(peer, number);
             return;
         };
+        #[cfg(feature = "identity")]
+        let renewed = session.renewed_by.map(|exchange| (session.identity.clone(), exchange));
         let slot = self.trunks.add(|slot| Trunk::new(&mut self.res, session, slot, pairs.into_iter()));
         self.peers.trunk_made(peer, slot);
         if let Some(trunk) = self.trunks.get_mut(slot) {
             trunk.begin(&mut self.res);
+            #[cfg(feature = "identity")]
+            if let Some((identity, exchange)) = renewed {
+                trunk.renewed(&mut self.res, identity, exchange);
+            }
         }
         self.take_early(peer, number, slot, &targets);
         self.open_trunk(slot);

@@ -11,6 +11,7 @@ use super::backoff::Pace;
 use super::endpoints::{Endpoints, Role};
 use super::machine::{Action, CANDIDATES, Levels, Machine, Numbers};
 use super::peers::{HALF_OPEN, HALF_OPEN_OF_HOST, PeerSession, Peers, UNPROVEN_OF_HOST};
+use super::private_data::Refusal;
 use super::proof::Cookies;
 #[cfg(feature = "identity")]
 use super::proving::Proving;
@@ -549,10 +550,10 @@ impl CmMachine {
             }
             Action::Up { number, welcome } => self.up(key, number, &welcome, actions),
             Action::Close { number } => {
-                self.endpoints.close(key, number);
+                let reported = actions.iter().find_map(|action| action.reports(number));
+                self.endpoints.close(key, number, reported.and_then(Refusal::for_ended_session));
                 #[cfg(feature = "identity")]
                 self.proving.forget((key, number));
-                let reported = actions.iter().find_map(|action| action.reports(number));
                 let cause = self.shared.stops.explain(reported.unwrap_or(PeerDown::Died), self.now());
                 self.tell(|| Command::SessionClosed { peer: key, number, cause });
             }

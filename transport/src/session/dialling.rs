@@ -155,6 +155,8 @@ impl CmMachine {
                 settings: settings.clone(),
                 #[cfg(feature = "identity")]
                 keys: keys.next(),
+                #[cfg(feature = "identity")]
+                renewed_by: None,
             })));
         }
     }

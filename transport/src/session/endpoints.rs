@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::awaited_packets::AwaitedPackets;
+use super::private_data::Refusal;
 use crate::PathStatus;
 use crate::PeerKey;
 use crate::credit;
@@ -432,18 +433,19 @@ impl Endpoints {
     }
 
     /// Takes a session down. Its TGTs are destroyed at once, so that the peer can no longer read our memory
-    /// when the pollers are notified.
-    pub(crate) fn close(&mut self, peer: PeerKey, number: u32) {
+    /// when the pollers are notified. Tells the peer the cause, if there is one to tell.
+    pub(crate) fn close(&mut self, peer: PeerKey, number: u32, cause: Option<Refusal>) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
         self.shared.session_qps.close(peer, number);
         let until = self.shared.runtime.clock().now() + CLOSING_LIMIT;
+        let private_data = cause.map(Refusal::emit).unwrap_or_default();
         for (role, end) in ends {
             self.roles.remove(&end.id.number());
             end.id.detach();
             if let Some(qp) = &end.qp {
                 self.awaited_packets.stop_waiting(qp.number(), &end.id);
             }
-            if end.id.disconnect().is_ok() {
+            if end.id.disconnect_with(&private_data).is_ok() {
                 self.closing.insert(end.id.number(), (until, end.id));
             }
             if let Some(qp) = end.qp {

@@ -86,7 +86,8 @@ impl CmMachine {
                 };
                 let (cause, transient) = match self.peers.get(peer) {
                     Some(known)
-                        if cause == PeerDown::Closed && known.machine.lacks_connections_back(now, number) =>
+                        if matches!(kind, CmEventKind::Disconnected { .. })
+                            && known.machine.lacks_connections_back(now, number) =>
                     {
                         (PeerDown::NoConnectionBack, false)
                     }
@@ -162,7 +163,9 @@ fn failure_of(
             (PeerDown::Unreachable, false)
         }
         CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
-        CmEventKind::Disconnected { .. } => (PeerDown::Closed, true),
+        CmEventKind::Disconnected { .. } => {
+            (Refusal::parse(private_data).map_or(PeerDown::Closed, Refusal::of_ended_session), true)
+        }
         // Usually the peer took back its answer while the QP was brought up.
         CmEventKind::ConnectError => (PeerDown::NotCompleted, true),
         CmEventKind::DeviceRemoval => (PeerDown::DeviceRemoved, false),
@@ -202,5 +205,20 @@ mod tests {
             assert!(unreachable(cause).contains(words), "{cause:?}");
         }
         assert!(PeerDown::Died.to_string().contains("open session"), "the two are told apart");
+        let disconnected = |data: &[u8]| text(&CmEventKind::Disconnected { is_answered: true }, data);
+        for (here, words) in [
+            (PeerDown::Misbehaved("x"), "says: this node broke the protocol"),
+            (PeerDown::UnknownFrame(3), "says: this node broke the protocol"),
+            #[cfg(feature = "identity")]
+            (PeerDown::Altered("x"), "says: a sealed frame or message of this node arrived changed"),
+        ] {
+            let data = Refusal::for_ended_session(here).expect("the peer is told").emit();
+            assert!(disconnected(&data).contains(words), "{here}: {}", disconnected(&data));
+        }
+        assert_eq!(Refusal::for_ended_session(PeerDown::Died), None);
+        let forged = Refusal::Setting(1).emit();
+        for silent in [&[][..], &[0; 220], &forged] {
+            assert_eq!(disconnected(silent), PeerDown::Closed.to_string());
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Private data of session handshakes, carried in REQ, REP and REJ.
+//! Private data of session handshakes, carried in REQ, REP and REJ, and of the DREQ of a session that a node ends for a
+//! cause.
 //!
 //! Defines the layouts; the CM machine calls it. All bytes come from an untrusted peer: nothing here panics.
 //! Integers are big endian, like all others in CM messages.
@@ -12,6 +13,7 @@
 //!     20 UDP port (2)  22 zero (2)  24 SRQ numbers (4 each, by poller)
 //! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 zero (1)  8 cookie (16), with reason 11
 //!     8 setting (2), with reason 12
+//! DREQ as REJ, with reason 14 or 15; or zero
 //! ```
 //!
 //! A handshake between a dialing node and a listening one, with two pollers each:
@@ -156,11 +158,15 @@ pub(crate) enum Refusal {
     Setting(u16),
     /// The node makes no session with a peer that does not prove a name.
     IdentityRequired,
+    /// The node has ended a session because the other side broke the protocol.
+    ProtocolBroken,
+    /// The node has ended a session because something sealed did not open.
+    Altered,
 }
 
 impl Refusal {
     /// Refusals that consist of a code only.
-    const PLAIN: [Self; 10] = [
+    const PLAIN: [Self; 12] = [
         Self::NotTrunkline,
         Self::Feature,
         Self::Stale,
@@ -171,6 +177,8 @@ impl Refusal {
         Self::UsesXrc,
         Self::UsesRc,
         Self::IdentityRequired,
+        Self::ProtocolBroken,
+        Self::Altered,
     ];
 
     fn code(self) -> u8 {
@@ -188,6 +196,8 @@ impl Refusal {
             Self::Unproven(_) => UNPROVEN,
             Self::Setting(_) => UNKNOWN_SETTING,
             Self::IdentityRequired => 13,
+            Self::ProtocolBroken => 14,
+            Self::Altered => 15,
         }
     }
 
@@ -220,6 +230,25 @@ impl Refusal {
             return Some(Self::Version(Versions { lowest, highest }));
         }
         Self::PLAIN.into_iter().find(|refusal| refusal.code() == code)
+    }
+
+    /// Returns what to tell the peer of a session that this node ends for a cause. `None` if the peer is not told.
+    pub(super) fn for_ended_session(cause: PeerDown) -> Option<Self> {
+        match cause {
+            PeerDown::Misbehaved(_) | PeerDown::UnknownFrame(_) => Some(Self::ProtocolBroken),
+            #[cfg(feature = "identity")]
+            PeerDown::Altered(_) => Some(Self::Altered),
+            _ => None,
+        }
+    }
+
+    /// Returns why a session is over whose peer has sent this in a DREQ. A DREQ may be forged, so no other reason counts
+    /// there.
+    pub(super) fn of_ended_session(self) -> PeerDown {
+        match self {
+            Self::ProtocolBroken | Self::Altered => PeerDown::ClosedFor(self.explain()),
+            _ => PeerDown::Closed,
+        }
     }
 
     /// Returns why there is no session, for a node that sent or received this refusal.
@@ -267,6 +296,8 @@ impl Refusal {
             | Self::Malformed
             | Self::ShuttingDown
             | Self::Resources
+            | Self::ProtocolBroken
+            | Self::Altered
             | Self::Unproven(_) => None,
         }
     }
@@ -289,6 +320,8 @@ impl Refusal {
                 "this host has too many sessions with it, or too many sessions of strangers are half-open"
             }
             Self::IdentityRequired => NO_IDENTITY,
+            Self::ProtocolBroken => "this node broke the protocol; the peer's log names the rule",
+            Self::Altered => "a sealed frame or message of this node arrived changed, repeated or not at all",
             Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {

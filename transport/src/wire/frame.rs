@@ -151,6 +151,10 @@ pub(crate) enum FrameError {
     /// The frame breaks the protocol. The text ends up in `PeerDown::Misbehaved`.
     #[error("{0}")]
     Broken(&'static str),
+    /// A sealed frame or piece of a message is not the one that the peer has sent. The text ends up in `PeerDown::Altered`.
+    #[cfg(feature = "identity")]
+    #[error("{0}")]
+    Altered(&'static str),
     /// The frame has an unknown kind that must not be ignored.
     #[error("frame of the unknown kind {0:#04x}, which must not be ignored")]
     Kind(u8),

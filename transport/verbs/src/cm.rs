@@ -400,7 +400,15 @@ pub trait CmId: Any + Send + Sync + Debug {
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if there is no connection.
-    fn disconnect(&self) -> Result<(), VerbsError>;
+    fn disconnect(&self) -> Result<(), VerbsError> {
+        self.disconnect_with(&[])
+    }
+
+    /// Ends the connection as `disconnect` does, with at most 220 bytes of private data. librdmacm does not send it.
+    ///
+    /// # Errors
+    /// As `disconnect`.
+    fn disconnect_with(&self, private_data: &[u8]) -> Result<(), VerbsError>;
 
     /// Moves the endpoint to another channel, with its waiting events.
     ///

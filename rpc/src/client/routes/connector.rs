@@ -423,7 +423,11 @@ impl Connector {
                 (None, PeerEvent::Down { cause }) => {
                     let breaks = !matches!(
                         cause,
-                        PeerDown::Closed | PeerDown::Stopped { .. } | PeerDown::Leaving | PeerDown::Restarted
+                        PeerDown::Closed
+                            | PeerDown::ClosedFor(_)
+                            | PeerDown::Stopped { .. }
+                            | PeerDown::Leaving
+                            | PeerDown::Restarted
                     );
                     if let Some(sought) = self.sought.get_mut(&id).filter(|_| has_drained) {
                         // The pause was for its drain, and it may start again at once.

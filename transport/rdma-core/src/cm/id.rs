@@ -234,7 +234,7 @@ impl CmId for Id {
         })
     }
 
-    fn disconnect(&self) -> Result<(), VerbsError> {
+    fn disconnect_with(&self, _private_data: &[u8]) -> Result<(), VerbsError> {
         self.with(|entry| {
             // SAFETY: the lock is held, so the id is not destroyed.
             if unsafe { (*entry.raw.pointer()).verbs.is_null() } {

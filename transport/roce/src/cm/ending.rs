@@ -4,7 +4,7 @@ use super::active::check_private;
 use super::config::{DOUBT_EVERY_NS, wire_time_ns};
 use super::connection::{Addresses, Connection, ConnectionState, RemoteKey};
 use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, UnreachableReport, message};
-use crate::wire::cm::{Answered, CmMessage, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
+use crate::wire::cm::{Answered, CmMessage, DREQ_PRIVATE_BYTES, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
 use std::cmp::Ordering;
 use trunkline_verbs::{QpNumber, RejectReason};
 
@@ -52,12 +52,13 @@ impl CmMachine {
     /// passive side for the time that the REQ asked for, but no longer. [`Self::release`] ends the wait.
     ///
     /// # Errors
-    /// [`CmError::Unknown`]; [`CmError::WrongState`] before there is a connection (`release` or
-    /// `reject` it then).
-    pub fn disconnect(&mut self, now: u64, id: ConnectionId) -> Result<(), CmError> {
+    /// [`CmError::Unknown`]; [`CmError::PrivateDataTooLong`]; [`CmError::WrongState`] before there is a connection
+    /// (`release` or `reject` it then).
+    pub fn disconnect(&mut self, now: u64, id: ConnectionId, private: &[u8]) -> Result<(), CmError> {
+        check_private(private, DREQ_PRIVATE_BYTES)?;
         match self.own(id)?.state {
             ConnectionState::RepSent | ConnectionState::Established => {
-                self.start_dreq(now, id);
+                self.start_dreq(now, id, private);
                 self.wait_for_answer(now, id);
                 Ok(())
             }
@@ -94,7 +95,7 @@ impl CmMachine {
             }
             ConnectionState::RepSent | ConnectionState::Established => {
                 self.mark_released(id);
-                self.start_dreq(now, id);
+                self.start_dreq(now, id, &[]);
             }
             ConnectionState::DreqSent => {
                 self.mark_released(id);
@@ -114,7 +115,7 @@ impl CmMachine {
             match connection.state {
                 // Others may use the TGT (contract J9).
                 ConnectionState::Established if is_target => {}
-                ConnectionState::RepSent | ConnectionState::Established => self.start_dreq(now, id),
+                ConnectionState::RepSent | ConnectionState::Established => self.start_dreq(now, id, &[]),
                 ConnectionState::ReqReceived(_) | ConnectionState::RepReceived => {
                     // `own` has shown that it is there and in a state for it.
                     let _ = self.reject(now, id, RejectReason::CONSUMER, &[]);
@@ -257,7 +258,8 @@ impl CmMachine {
             | ConnectionState::Idle
             | ConnectionState::DreqSent => {
                 self.queue(addresses, transaction, &message::drep(dreq));
-                self.finish(now, id, true);
+                self.report(Event::Disconnected { id, is_answered: true, private: dreq.private.to_vec() });
+                self.enter_timewait(now, id);
             }
             ConnectionState::Timewait => {
                 self.counters.count(CmDrop::Duplicate);
@@ -327,7 +329,7 @@ impl CmMachine {
                 self.remove(id);
             }
             ConnectionState::RepReceived | ConnectionState::RepSent | ConnectionState::Established => {
-                self.start_dreq(now, id);
+                self.start_dreq(now, id, &[]);
                 self.wait_for_answer(now, id);
             }
             ConnectionState::Idle => self.remove(id),
@@ -335,9 +337,9 @@ impl CmMachine {
         }
     }
 
-    pub(super) fn start_dreq(&mut self, now: u64, id: ConnectionId) {
+    pub(super) fn start_dreq(&mut self, now: u64, id: ConnectionId, private: &[u8]) {
         let Some(connection) = self.table.get(id) else { return };
-        let dreq: CmMessage = message::dreq(connection);
+        let dreq: CmMessage = message::dreq(connection, private);
         let agent = self.agent;
         if let Some(connection) = self.table.get_mut(id) {
             connection.transaction = agent | u64::from(id.0);
@@ -368,7 +370,7 @@ impl CmMachine {
 
     /// Reports the end, and keeps the connection until its packets have gone from the network.
     pub(super) fn finish(&mut self, now: u64, id: ConnectionId, is_answered: bool) {
-        self.report(Event::Disconnected { id, is_answered });
+        self.report(Event::Disconnected { id, is_answered, private: Vec::new() });
         self.enter_timewait(now, id);
     }
 

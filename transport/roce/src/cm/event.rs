@@ -53,6 +53,8 @@ pub enum Event {
         id: ConnectionId,
         /// True if the peer disconnected, or answered our DREQ; false if it answered none of them.
         is_answered: bool,
+        /// Private data of the peer's DREQ, 220 bytes; empty if another message, or none, ended the connection.
+        private: Vec<u8>,
     },
     /// A peer asks for a QP: call `answer` or `decline` (or `release`). Expires as `Unreachable`.
     ServiceRequest(ConnectionId, Box<ServiceRequest>),

@@ -186,7 +186,7 @@ impl World {
             0 => drop(machine.accept(self.now, id, &accept)),
             1 => drop(machine.reject(self.now, id, RejectReason::CONSUMER, &[])),
             2 => drop(machine.confirm(id)),
-            3 => drop(machine.disconnect(self.now, id)),
+            3 => drop(machine.disconnect(self.now, id, &[])),
             4 => machine.release(self.now, id),
             _ => machine.communication_established(qpn),
         }

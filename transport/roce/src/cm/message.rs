@@ -6,10 +6,9 @@ use super::parameters::Answer;
 use super::questions::QuestionKey;
 use super::{Accept, CmConfig, Connect, ConnectionId, Transport};
 use crate::wire::cm::{
-    ADDRESS_HEADER_BYTES, AddressHeader, Answered, CmMessage, DREQ_PRIVATE_BYTES, Dreq, Ids,
-    MRA_PRIVATE_BYTES, Mra, Path, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, REP_PRIVATE_BYTES, REQ_PRIVATE_BYTES,
-    RTU_PRIVATE_BYTES, Rej, Rep, Req, SIDR_REP_INFO_BYTES, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_PRIVATE_BYTES,
-    ServiceId, SidrRep, SidrReq,
+    ADDRESS_HEADER_BYTES, AddressHeader, Answered, CmMessage, Dreq, Ids, MRA_PRIVATE_BYTES, Mra, Path,
+    REJ_INFO_BYTES, REJ_PRIVATE_BYTES, REP_PRIVATE_BYTES, REQ_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Rej, Rep,
+    Req, SIDR_REP_INFO_BYTES, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_PRIVATE_BYTES, ServiceId, SidrRep, SidrReq,
 };
 use std::net::SocketAddr;
 use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
@@ -137,13 +136,13 @@ pub(super) const fn mra(connection: &Connection, answered: Answered) -> CmMessag
     })
 }
 
-pub(super) const fn dreq(connection: &Connection) -> CmMessage {
+pub(super) fn dreq(connection: &Connection, private: &[u8]) -> CmMessage {
     CmMessage::Dreq(Dreq {
         local_id: connection.id.0,
         remote_id: connection.remote_id,
         qpn: connection.peer.qpn,
         reserved_11: 0,
-        private: [0; DREQ_PRIVATE_BYTES],
+        private: padded(private),
     })
 }
 

@@ -89,7 +89,7 @@ impl CmMachine {
                 // other connection.
                 self.report(Event::Unreachable(id, UnreachableCause::NoAnswer));
                 self.mark_released(id);
-                self.start_dreq(now, id);
+                self.start_dreq(now, id, &[]);
             }
             ConnectionState::DreqSent => self.finish(now, id, false),
             _ => {}

@@ -23,9 +23,9 @@ fn either_side_disconnects() {
         for first in [A, B] {
             let (mut network, active, passive) = connected(Network::new(), transport);
             let id = [active, passive][first];
-            network.nodes[first].machine.disconnect(network.now, id).unwrap();
+            network.nodes[first].machine.disconnect(network.now, id, &[]).unwrap();
             network.run(milliseconds(10));
-            assert_eq!(network.nodes[first].machine.disconnect(network.now, id), Ok(()));
+            assert_eq!(network.nodes[first].machine.disconnect(network.now, id, &[]), Ok(()));
             network.settle();
             assert!(ended(&network, A, active) && ended(&network, B, passive));
             assert_eq!(network.nodes[first].sent.last(), Some(&Attribute::DREQ));
@@ -61,8 +61,8 @@ fn a_peer_that_died_ends_its_connection_once_and_silently() {
 fn both_sides_disconnect_at_once() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Rc);
     let now = network.now;
-    network.nodes[A].machine.disconnect(now, active).unwrap();
-    network.nodes[B].machine.disconnect(now, passive).unwrap();
+    network.nodes[A].machine.disconnect(now, active, &[]).unwrap();
+    network.nodes[B].machine.disconnect(now, passive, &[]).unwrap();
     network.settle();
     assert!(ended(&network, A, active) && ended(&network, B, passive));
     for node in &network.nodes {
@@ -75,7 +75,7 @@ fn lost_dreqs_and_dreps_are_repeated() {
     for lost in [Attribute::DREQ, Attribute::DREP] {
         for count in [1, 3, u32::MAX] {
             let (mut network, active, passive) = connected(Network::losing(lost, count), Transport::Rc);
-            network.nodes[A].machine.disconnect(network.now, active).unwrap();
+            network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
             network.settle();
             assert!(ended(&network, A, active), "{lost:?} lost {count} times");
             let is_cut = lost == Attribute::DREQ && count == u32::MAX;
@@ -89,7 +89,7 @@ fn end_of(network: &mut Network, node: usize, id: ConnectionId) -> (u64, bool) {
     let started = network.now;
     loop {
         let end = network.nodes[node].events.iter().find_map(|event| match event {
-            Event::Disconnected { id: of, is_answered } if *of == id => Some(*is_answered),
+            Event::Disconnected { id: of, is_answered, .. } if *of == id => Some(*is_answered),
             _ => None,
         });
         if let Some(is_answered) = end {
@@ -111,7 +111,7 @@ fn an_unanswered_dreq_ends_after_the_kernel_s_time_outs() {
                 _ if attribute == lost => vec![],
                 _ => vec![milliseconds(1)],
             }));
-            network.nodes[side].machine.disconnect(network.now, id).unwrap();
+            network.nodes[side].machine.disconnect(network.now, id, &[]).unwrap();
             let (after, is_answered) = end_of(&mut network, side, id);
             assert!(!is_answered);
             let due = milliseconds(due_ms)..=milliseconds(due_ms + 10);
@@ -125,7 +125,7 @@ fn an_unanswered_dreq_ends_after_the_kernel_s_time_outs() {
 #[test]
 fn an_answered_dreq_is_reported_as_answered() {
     let (mut network, active, passive) = connected(Network::losing(Attribute::DREQ, 3), Transport::Rc);
-    network.nodes[A].machine.disconnect(network.now, active).unwrap();
+    network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     for (node, id) in [(B, passive), (A, active)] {
         let (after, is_answered) = end_of(&mut network, node, id);
         assert!(is_answered && after < milliseconds(2_300), "{after}");
@@ -136,7 +136,7 @@ fn an_answered_dreq_is_reported_as_answered() {
 fn a_program_that_does_not_wait_frees_its_connection_soon() {
     for wait_ms in [0, 50_000] {
         let (mut network, active, _) = connected(Network::losing(Attribute::DREQ, u32::MAX), Transport::Rc);
-        network.nodes[A].machine.disconnect(network.now, active).unwrap();
+        network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
         network.run(milliseconds(wait_ms));
         network.nodes[A].machine.release(network.now, active);
         network.run(milliseconds(2_500));
@@ -148,7 +148,7 @@ fn a_program_that_does_not_wait_frees_its_connection_soon() {
 #[test]
 fn timewait_lasts_as_long_as_a_packet_may_travel() {
     let (mut network, active, _) = connected(Network::new(), Transport::Rc);
-    network.nodes[A].machine.disconnect(network.now, active).unwrap();
+    network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     network.run(milliseconds(90));
     assert_eq!(network.nodes[A].names(active).last(), Some(&"Disconnected"));
     network.run(milliseconds(20));
@@ -161,7 +161,7 @@ fn release_disconnects_without_events() {
         let (mut network, active, passive) = connected(Network::new(), Transport::Rc);
         let (own, other) = ([active, passive][side], [passive, active][side]);
         network.nodes[side].machine.release(network.now, own);
-        assert_eq!(network.nodes[side].machine.disconnect(network.now, own), Err(CmError::Unknown));
+        assert_eq!(network.nodes[side].machine.disconnect(network.now, own, &[]), Err(CmError::Unknown));
         network.settle();
         assert!(ended(&network, 1 - side, other));
         assert!(network.nodes[side].names(own).ends_with(&["Established", "TimewaitExit"]));
@@ -177,7 +177,7 @@ fn releasing_a_target_sends_no_dreq() {
     // contract J9
     assert_eq!(network.nodes[B].sent.len(), sent);
     assert!(network.nodes[A].is_established(active));
-    network.nodes[A].machine.disconnect(network.now, active).unwrap();
+    network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     network.settle();
     assert!(ended(&network, A, active));
     assert_eq!(network.nodes[B].machine.connections(), 0);
@@ -189,7 +189,7 @@ fn a_released_target_is_forgotten_and_still_answers() {
     network.nodes[B].machine.release(network.now, passive);
     network.run(milliseconds(40_000));
     assert_eq!(network.nodes[B].machine.connections(), 0);
-    network.nodes[A].machine.disconnect(network.now, active).unwrap();
+    network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     network.run(milliseconds(10));
     assert_eq!(network.nodes[A].names(active).last(), Some(&"Disconnected"), "no retransmission needed");
 }
@@ -325,7 +325,7 @@ fn a_request_that_comes_late_again_is_not_a_new_one() {
         _ => vec![milliseconds(1)],
     };
     let (mut network, active, passive) = connected(Network::with_fate(Box::new(fate)), Transport::Rc);
-    network.nodes[A].machine.disconnect(network.now, active).unwrap();
+    network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     network.settle();
     assert_eq!(network.nodes[B].requests(), [passive]);
     assert_eq!(network.nodes[B].sent.last(), Some(&Attribute::REJ));

@@ -217,7 +217,7 @@ fn calls_in_the_wrong_state_do_nothing() {
     let id = network.connect(Transport::Rc, 0x17);
     let machine = &mut network.nodes[A].machine;
     assert_eq!(machine.confirm(id), Err(CmError::WrongState));
-    assert_eq!(machine.disconnect(0, id), Err(CmError::WrongState));
+    assert_eq!(machine.disconnect(0, id, &[]), Err(CmError::WrongState));
     assert_eq!(machine.accept(0, id, &accept_with(5)), Err(CmError::WrongState));
     let long = Connect { private: &[0; 57], ..connect_to(B, Transport::Rc, 1) };
     assert_eq!(machine.connect(0, &long), Err(CmError::PrivateDataTooLong { got: 57, max: 56 }));

@@ -132,7 +132,7 @@ fn the_active_side_speaks_like_a_kernel() {
         assert_eq!((peer.qpn, peer.send_psn), (QpNumber::new(0x17), Psn::new(case.first_psn.0)));
         machine.confirm(id).unwrap();
         machine.poll_event();
-        machine.disconnect(2, id).unwrap();
+        machine.disconnect(2, id, &[]).unwrap();
         for kernel in kernels {
             let mut ours = next(&mut machine);
             // Only the own comm id differs.
@@ -187,7 +187,8 @@ fn the_passive_side_speaks_like_a_kernel() {
             machine.handle_mad(1, active_ip(), passive_ip(), &kernel);
         }
         assert_eq!(machine.poll_event(), Some(Event::Established(id, vec![0; 224])));
-        assert_eq!(machine.poll_event(), Some(Event::Disconnected { id, is_answered: true }));
+        let disconnected = Event::Disconnected { id, is_answered: true, private: vec![0; 220] };
+        assert_eq!(machine.poll_event(), Some(disconnected));
         let mut ours = next(&mut machine);
         ours.data[..4].copy_from_slice(&captured.local_id.to_be_bytes());
         assert_eq!(ours, case.drep());

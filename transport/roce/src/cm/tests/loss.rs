@@ -30,7 +30,7 @@ fn everything_twice_is_the_same_as_once() {
     let id = network.connect(Transport::Rc, 0x17);
     network.run(milliseconds(500));
     assert!(both_established(&network, id));
-    network.nodes[A].machine.disconnect(network.now, id).unwrap();
+    network.nodes[A].machine.disconnect(network.now, id, &[]).unwrap();
     network.settle();
     let passive = network.nodes[B].requests()[0];
     assert_eq!(network.nodes[A].names(id), ["Reply", "Established", "Disconnected", "TimewaitExit"]);

@@ -48,7 +48,7 @@ fn run(seed: u64) {
         let id = known[usize::try_from(random.below(64)).unwrap() % known.len()];
         let machine = &mut network.nodes[node].machine;
         match random.below(8) {
-            0..=2 => drop(machine.disconnect(now, id)),
+            0..=2 => drop(machine.disconnect(now, id, &[])),
             3 => machine.release(now, id),
             4 => machine.communication_established(QpNumber::new(0x101)),
             5 => {
@@ -108,10 +108,10 @@ fn both_sides_agree() {
         let ends = random.below(3);
         let now = network.now;
         if ends == 0 {
-            let _ = network.nodes[A].machine.disconnect(now, id);
+            let _ = network.nodes[A].machine.disconnect(now, id, &[]);
         } else if ends == 1 {
             for request in network.nodes[B].requests() {
-                let _ = network.nodes[B].machine.disconnect(now, request);
+                let _ = network.nodes[B].machine.disconnect(now, request, &[]);
             }
         }
         network.settle();

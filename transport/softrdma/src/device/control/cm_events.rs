@@ -153,9 +153,9 @@ impl Control {
                 self.end_connection(shards, id, connection);
                 self.connections.push_event(id, CmEventKind::Unreachable(cause), Vec::new());
             }
-            Event::Disconnected { is_answered, .. } => {
+            Event::Disconnected { is_answered, private, .. } => {
                 self.fail_attached(shards, id);
-                self.connections.push_event(id, CmEventKind::Disconnected { is_answered }, Vec::new());
+                self.connections.push_event(id, CmEventKind::Disconnected { is_answered }, private);
             }
             Event::TimewaitExit(..) => {
                 self.connections.end(id, connection);

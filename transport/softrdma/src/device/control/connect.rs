@@ -167,11 +167,12 @@ impl Control {
         &mut self,
         shards: &mut Reach<'_>,
         id: CmIdNumber,
+        private: &[u8],
         now: Time,
     ) -> Result<(), VerbsError> {
         let none = VerbsError::Invalid("the endpoint has no connection");
         let connection = self.connections.endpoint(id)?.connection.ok_or(none)?;
-        self.connections.machine().disconnect(now.0, connection).map_err(refusal)?;
+        self.connections.machine().disconnect(now.0, connection, private).map_err(refusal)?;
         self.fail_attached(shards, id);
         self.finish(shards, now);
         Ok(())

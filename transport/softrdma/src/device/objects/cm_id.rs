@@ -193,8 +193,9 @@ impl CmId for SoftCmId {
         })
     }
 
-    fn disconnect(&self) -> Result<(), VerbsError> {
-        self.core.act(|access, now| access.control.disconnect(&mut access.shards, self.number, now))
+    fn disconnect_with(&self, private_data: &[u8]) -> Result<(), VerbsError> {
+        self.core
+            .act(|access, now| access.control.disconnect(&mut access.shards, self.number, private_data, now))
     }
 
     fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError> {
