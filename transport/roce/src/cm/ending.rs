@@ -250,18 +250,19 @@ impl CmMachine {
             self.counters.count(CmDrop::WrongQp);
             return;
         }
+        let ports = connection.peer.ports;
         match connection.state {
             ConnectionState::RepReceived
             | ConnectionState::RepSent
             | ConnectionState::Established
             | ConnectionState::Idle
             | ConnectionState::DreqSent => {
-                self.queue(addresses, transaction, &message::drep(dreq));
+                self.queue_to(addresses, ports, transaction, &message::drep(dreq));
                 self.finish(now, id, true);
             }
             ConnectionState::Timewait => {
                 self.counters.count(CmDrop::Duplicate);
-                self.queue(addresses, transaction, &message::drep(dreq));
+                self.queue_to(addresses, ports, transaction, &message::drep(dreq));
             }
             ConnectionState::ReqSent | ConnectionState::ReqReceived(_) => {
                 self.counters.count(CmDrop::WrongState)
