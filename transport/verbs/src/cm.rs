@@ -144,6 +144,33 @@ pub enum CmOption {
     AddressFamilyOnly(bool),
     /// Overrides [`ConnectParameters::ack_timeout`], same unit (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
     AckTimeout(u8),
+    /// UDP port at which the peer's software device receives. Hardware knows 4791 only.
+    PeerUdpPort(u16),
+    /// One pair of UDP ports for all packets of the connection. Software devices only.
+    OneFlow(OneFlow),
+}
+
+/// Use of one pair of UDP ports by all packets of a connection, so that a firewall or an address translator at the
+/// side that connects takes what the peer sends for answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OneFlow {
+    /// Each side sends from any of its ports to the port at which the other's device receives.
+    #[default]
+    No,
+    /// Every second transmission of the request asks for one flow, beginning with the second. The peer refuses it, and
+    /// tells which form has arrived.
+    Try,
+    /// The request asks for one flow.
+    Yes,
+}
+
+/// UDP ports of a connection between software devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UdpPorts {
+    /// Port that packets to the peer leave from, if the connection is one flow; `None` for any.
+    pub own: Option<u16>,
+    /// Port that they go to.
+    pub peer: u16,
 }
 
 /// Why a connection was rejected (contract rocev2 9.7).
@@ -306,6 +333,11 @@ pub trait CmId: Any + Send + Sync + Debug {
     ///
     /// Takes system calls: ask once per connection.
     fn local_user(&self) -> Option<u32>;
+
+    /// Returns the UDP ports of the connection, once they are known; `None` on hardware.
+    fn udp_ports(&self) -> Option<UdpPorts> {
+        None
+    }
 
     /// Attaches the QP of the connection and moves it to INIT.
     ///

@@ -5,7 +5,7 @@ use super::connection::{Addresses, Connection, ConnectionState};
 use super::{CmDrop, CmError, CmMachine, Connect, ConnectionId, Event, Peer, message};
 use crate::wire::QP1;
 use crate::wire::cm::{Answered, CmMessage, REQ_USER_BYTES, Rep, Req};
-use trunkline_verbs::{Mtu, QpNumber, RejectReason};
+use trunkline_verbs::{Mtu, QpNumber, RejectReason, UdpPorts};
 
 impl CmMachine {
     /// Sends a REQ. `Reply`, `Rejected` or `Unreachable` follows.
@@ -41,7 +41,8 @@ impl CmMachine {
             transport: connect.transport,
             is_active: true,
             local_qpn: connect.qpn,
-            peer: asked(&canonical),
+            peer: asked(&canonical, self.ports_to(connect.udp_port)),
+            one_flow: connect.one_flow,
             transaction,
             state: ConnectionState::ReqSent,
             unanswered: None,
@@ -184,7 +185,7 @@ impl CmMachine {
 }
 
 /// Returns the values that we asked for, which hold until the REP brings the peer's.
-const fn asked(connect: &Connect<'_>) -> Peer {
+const fn asked(connect: &Connect<'_>, ports: UdpPorts) -> Peer {
     Peer {
         transport: connect.transport,
         qpn: QpNumber::new(0),
@@ -199,6 +200,7 @@ const fn asked(connect: &Connect<'_>) -> Peer {
         traffic_class: connect.traffic_class,
         ca_guid: 0,
         local_port: None,
+        ports,
     }
 }
 

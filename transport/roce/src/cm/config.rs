@@ -1,6 +1,7 @@
 //! Configuration of a machine: identity, times, limits.
 
 use crate::Permutation;
+use crate::wire::ROCE_PORT;
 
 /// Milliseconds in nanoseconds.
 const MS: u64 = 1_000_000;
@@ -30,6 +31,8 @@ pub struct CmConfig {
     pub patience_ns: u64,
     /// The shortest time in timewait. Nanoseconds.
     pub timewait_min_ns: u64,
+    /// UDP port at which this side's device receives.
+    pub udp_port: u16,
     /// Our target ACK delay, in a REP: 4.096 us * 2^n until a packet is acknowledged; 0 to 31.
     pub ack_delay: u8,
     /// Maximum number of connections, including those in timewait.
@@ -59,6 +62,7 @@ impl CmConfig {
             decision_ns: 30_000 * MS,
             patience_ns: 60_000 * MS,
             timewait_min_ns: 100 * MS,
+            udp_port: ROCE_PORT,
             ack_delay: 12,
             connections: 65_536,
             half_open_per_host: 256,

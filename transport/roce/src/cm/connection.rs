@@ -3,7 +3,7 @@
 use super::{ListenerId, Peer, Transport};
 use crate::wire::cm::CmMessage;
 use std::net::IpAddr;
-use trunkline_verbs::{PeerHost, QpNumber, UnreachableCause};
+use trunkline_verbs::{OneFlow, PeerHost, QpNumber, UnreachableCause};
 
 /// Identifies a connection; it is the comm id that the peer sees. Never 0, and not reused soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,6 +84,8 @@ pub(super) struct Connection {
     pub(super) has_alternate: bool,
     /// Private data of the REP, until `confirm`.
     pub(super) reply_private: Vec<u8>,
+    /// Active: whether the REQ asks for one flow.
+    pub(super) one_flow: OneFlow,
     /// True if the program has released the connection: only the last event is reported.
     pub(super) is_released: bool,
     /// Time for which a DREQ is repeated while the program waits for its outcome.

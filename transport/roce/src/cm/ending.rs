@@ -251,19 +251,20 @@ impl CmMachine {
             self.counters.count(CmDrop::WrongQp);
             return;
         }
+        let ports = connection.peer.ports;
         match connection.state {
             ConnectionState::RepReceived
             | ConnectionState::RepSent
             | ConnectionState::Established
             | ConnectionState::Idle
             | ConnectionState::DreqSent => {
-                self.queue(addresses, transaction, &message::drep(dreq));
+                self.queue_to(addresses, ports, transaction, &message::drep(dreq));
                 self.report(Event::Disconnected { id, is_answered: true, private: dreq.private.to_vec() });
                 self.enter_timewait(now, id);
             }
             ConnectionState::Timewait => {
                 self.counters.count(CmDrop::Duplicate);
-                self.queue(addresses, transaction, &message::drep(dreq));
+                self.queue_to(addresses, ports, transaction, &message::drep(dreq));
             }
             ConnectionState::ReqSent | ConnectionState::ReqReceived(_) => {
                 self.counters.count(CmDrop::WrongState)

@@ -7,7 +7,7 @@ use super::{
 use crate::wire::cm::CmMessage;
 use crate::wire::{Attribute, MAD_DATA_BYTES, Mad, MadHeader};
 use std::net::{IpAddr, Ipv4Addr};
-use trunkline_verbs::{AddressOwner, Mtu, PeerHost, PortSpace, Psn, QpNumber, RejectReason};
+use trunkline_verbs::{AddressOwner, Mtu, OneFlow, PeerHost, PortSpace, Psn, QpNumber, RejectReason};
 
 const US: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const PEERS: [IpAddr; 2] = [US, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))];
@@ -110,7 +110,7 @@ impl World {
             }
             // The machine has both addresses, and so talks to itself.
             1..=3 => {
-                if let Some(Transmit { mut from, to, mut mad }) = input.pick(&self.sent) {
+                if let Some(Transmit { mut from, to, mut mad, ports: _ }) = input.pick(&self.sent) {
                     if input.byte().is_multiple_of(4) {
                         input.corrupt(&mut mad);
                         from = input.pick(&PEERS).unwrap_or(from);
@@ -158,6 +158,8 @@ impl World {
             flow_control: false,
             traffic_class: 0,
             srq: false,
+            udp_port: None,
+            one_flow: if input.byte().is_multiple_of(2) { OneFlow::No } else { OneFlow::Try },
             private: &[],
         };
         // Refused when the table is full, which is as good an input.

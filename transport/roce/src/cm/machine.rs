@@ -6,11 +6,11 @@ use super::other_kinds::{OtherKind, OtherKinds};
 use super::questions::Questions;
 use super::table::Table;
 use super::{CmConfig, CmCounters, CmDrop, CmError, Event};
-use crate::wire::Mad;
 use crate::wire::cm::CmMessage;
+use crate::wire::{Mad, ROCE_PORT};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use trunkline_verbs::{AddressOwner, PeerHost, UnreachableCause};
+use trunkline_verbs::{AddressOwner, PeerHost, UdpPorts, UnreachableCause};
 
 /// A message to send, from QP 1 to QP 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Transmit {
     pub from: IpAddr,
     /// The peer's address.
     pub to: IpAddr,
+    /// UDP ports.
+    pub ports: UdpPorts,
     /// The message.
     pub mad: Mad,
 }
@@ -48,6 +50,8 @@ pub struct UnreachableReport {
 pub struct MadSource {
     /// Address, verified as far as the link can.
     pub address: IpAddr,
+    /// UDP ports of the message, as of its answer: its destination and its source.
+    pub ports: (u16, u16),
     /// Owner of the address. It decides which host the sender's requests count for, and matters for requests
     /// only.
     pub owner: AddressOwner,
@@ -58,7 +62,7 @@ pub struct MadSource {
 impl From<IpAddr> for MadSource {
     /// Returns a sender on another host.
     fn from(address: IpAddr) -> Self {
-        Self { address, owner: AddressOwner::OtherHost, local_port: None }
+        Self { address, ports: (ROCE_PORT, ROCE_PORT), owner: AddressOwner::OtherHost, local_port: None }
     }
 }
 
@@ -140,7 +144,7 @@ impl CmMachine {
         let host = PeerHost::new(addresses.remote, from.owner);
         let transaction = mad.header.transaction;
         match CmMessage::parse(mad) {
-            CmMessage::Req(req) => self.handle_req(now, addresses, host, from.local_port, transaction, &req),
+            CmMessage::Req(req) => self.handle_req(now, addresses, host, &from, transaction, &req),
             CmMessage::Mra(mra) => self.handle_mra(now, addresses, &mra),
             CmMessage::Rej(rej) => self.handle_rej(now, addresses, &rej),
             CmMessage::Rep(rep) => self.handle_rep(now, addresses, from.local_port, transaction, &rep),
@@ -193,20 +197,36 @@ impl CmMachine {
         self.table.get(id).filter(|connection| !connection.is_released).ok_or(CmError::Unknown)
     }
 
+    /// Returns the UDP ports of messages to a peer whose device receives at a port, by default this side's.
+    pub(super) fn ports_to(&self, peer: Option<u16>) -> UdpPorts {
+        UdpPorts { own: None, peer: peer.unwrap_or(self.config.udp_port) }
+    }
+
+    /// Queues a message that belongs to no connection.
     pub(super) fn queue(&mut self, addresses: Addresses, transaction: u64, message: &CmMessage) {
+        self.queue_to(addresses, self.ports_to(None), transaction, message);
+    }
+
+    pub(super) fn queue_to(
+        &mut self,
+        addresses: Addresses,
+        ports: UdpPorts,
+        transaction: u64,
+        message: &CmMessage,
+    ) {
         if self.transmits.len() >= TRANSMIT_QUEUE {
             self.counters.count(CmDrop::TransmitQueueFull);
             return;
         }
         self.counters.sent += 1;
         let mad = message.mad(transaction);
-        self.transmits.push_back(Transmit { from: addresses.local, to: addresses.remote, mad });
+        self.transmits.push_back(Transmit { from: addresses.local, to: addresses.remote, ports, mad });
     }
 
     /// Sends a message of a connection, once.
     pub(super) fn send(&mut self, id: ConnectionId, message: &CmMessage) {
-        if let Some((addresses, transaction)) = self.table.get(id).map(|c| (c.addresses, c.transaction)) {
-            self.queue(addresses, transaction, message);
+        if let Some(&Connection { addresses, transaction, peer, .. }) = self.table.get(id) {
+            self.queue_to(addresses, peer.ports, transaction, message);
         }
     }
 

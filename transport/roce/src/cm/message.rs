@@ -5,13 +5,14 @@ use super::connection::Connection;
 use super::parameters::Answer;
 use super::questions::QuestionKey;
 use super::{Accept, CmConfig, Connect, ConnectionId, Transport};
+use crate::wire::ROCE_PORT;
 use crate::wire::cm::{
     ADDRESS_HEADER_BYTES, AddressHeader, Answered, CmMessage, Dreq, Ids, MRA_PRIVATE_BYTES, Mra, Path,
     REJ_INFO_BYTES, REJ_PRIVATE_BYTES, REP_PRIVATE_BYTES, REQ_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Rej, Rep,
     Req, SIDR_REP_INFO_BYTES, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_PRIVATE_BYTES, ServiceId, SidrRep, SidrReq,
 };
 use std::net::SocketAddr;
-use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
+use trunkline_verbs::{Gid, Mtu, OneFlow, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
 
 /// LID of a RoCE path that may contain routers (contract rocev2 11.5).
 const LID_ROUTED: u16 = 0xffff;
@@ -50,13 +51,15 @@ pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) ->
     let rc = |value: u8| if is_rc { value } else { 0 };
     // contract rocev2 11.5
     let ports = u32::from(connect.local.port()) * 31 + u32::from(connect.remote.port());
-    CmMessage::Req(Req {
+    // A foreign peer ignores reserved fields; to a peer with the usual port they are 0.
+    let port = if config.udp_port == ROCE_PORT { 0 } else { config.udp_port };
+    let req = Req {
         local_id: id.0,
         reserved_4: 0,
         vendor_id: 0,
         service_id: ServiceId::new(connect.port_space, connect.remote.port()),
         ca_guid: config.ca_guid,
-        reserved_24: 0,
+        reserved_24: port.into(),
         qkey: 0,
         qpn: connect.qpn,
         responder_resources: rc(connect.responder_resources),
@@ -88,7 +91,8 @@ pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) ->
         },
         alternate: Path::default(),
         private,
-    })
+    };
+    CmMessage::Req(req.with_one_flow(connect.one_flow == OneFlow::Yes))
 }
 
 pub(super) fn rep(config: &CmConfig, connection: &Connection, accept: &Accept<'_>) -> CmMessage {

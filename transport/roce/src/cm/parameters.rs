@@ -2,7 +2,7 @@
 
 use crate::wire::cm::TransportType;
 use std::net::SocketAddr;
-use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber};
+use trunkline_verbs::{Mtu, OneFlow, PortSpace, Psn, QpNumber, UdpPorts};
 
 /// The service of a connection. The active side of [`Self::Xrc`] is an INI, the passive one a
 /// TGT.
@@ -65,6 +65,10 @@ pub struct Connect<'a> {
     pub traffic_class: u8,
     /// True if the QP has an SRQ; not sent for XRC.
     pub srq: bool,
+    /// UDP port at which the peer's device receives; `None` for the port of this side's device.
+    pub udp_port: Option<u16>,
+    /// Whether to ask for one flow.
+    pub one_flow: OneFlow,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],
 }
@@ -142,4 +146,6 @@ pub struct Peer {
     pub ca_guid: u64,
     /// [`MadSource::local_port`](super::MadSource::local_port) of the REQ or REP.
     pub local_port: Option<u16>,
+    /// UDP ports of the packets to the peer.
+    pub ports: UdpPorts,
 }

@@ -5,12 +5,17 @@ use super::config::closing_ns;
 use super::connection::{Addresses, Connection, ConnectionState, RemoteKey};
 use super::event::ConnectRequest;
 use super::other_kinds::OtherKind;
-use super::{Accept, CmDrop, CmError, CmMachine, ConnectionId, Event, ListenerId, Peer, Transport, message};
+use super::{
+    Accept, CmDrop, CmError, CmMachine, ConnectionId, Event, ListenerId, MadSource, Peer, Transport, message,
+};
+use crate::wire::ROCE_PORT;
 use crate::wire::cm::{
     ADDRESS_HEADER_BYTES, AddressHeader, Answered, Ids, Path, REP_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Req,
 };
 use std::net::{IpAddr, SocketAddr};
-use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason};
+use trunkline_verbs::{
+    Gid, Mtu, OneFlow, PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason, UdpPorts,
+};
 
 /// A request that the machine refuses itself.
 struct Refusal {
@@ -87,7 +92,7 @@ impl CmMachine {
         now: u64,
         addresses: Addresses,
         host: PeerHost,
-        local_port: Option<u16>,
+        from: &MadSource,
         transaction: u64,
         req: &Req,
     ) {
@@ -98,7 +103,11 @@ impl CmMachine {
         if self.is_repeated(addresses, req) {
             return;
         }
-        let mut request = match self.check_req(addresses, req) {
+        let ports = match req.is_one_flow() {
+            true => UdpPorts { own: Some(from.ports.0), peer: from.ports.1 },
+            false => UdpPorts { own: None, peer: req.udp_port().unwrap_or(ROCE_PORT) },
+        };
+        let mut request = match self.check_req(addresses, ports, req) {
             Ok(request) => request,
             Err(Refusal { reason, other_kind }) => {
                 match other_kind {
@@ -109,7 +118,7 @@ impl CmMachine {
                     None => self.counters.refuse(reason),
                 }
                 let rej = message::rej((0, req.local_id), Answered::REQ, reason, &[]);
-                self.queue(addresses, transaction, &rej);
+                self.queue_to(addresses, ports, transaction, &rej);
                 if reason == RejectReason::STALE_CONNECTION {
                     // Anyone can claim a peer's numbers, so a REQ ends no connection: the peer itself is
                     // asked.
@@ -124,7 +133,7 @@ impl CmMachine {
             self.counters.count(cause);
             return;
         }
-        request.peer.local_port = local_port;
+        request.peer.local_port = from.local_port;
         let id = self.new_id();
         self.insert(Connection {
             id,
@@ -140,6 +149,7 @@ impl CmMachine {
             unanswered: None,
             has_alternate: req.alternate != Path::default(),
             reply_private: Vec::new(),
+            one_flow: OneFlow::No,
             is_released: false,
             closing_ns: closing_ns(req.local_timeout, req.max_cm_retries),
             timer: None,
@@ -178,7 +188,7 @@ impl CmMachine {
     }
 
     /// Checks that the REQ is valid and has a listener.
-    fn check_req(&self, at: Addresses, req: &Req) -> Result<ConnectRequest, Refusal> {
+    fn check_req(&self, at: Addresses, ports: UdpPorts, req: &Req) -> Result<ConnectRequest, Refusal> {
         if !is_usable(req.qpn) {
             return Err(RejectReason::NO_QP.into());
         }
@@ -217,7 +227,7 @@ impl CmMachine {
             listener: listener.id,
             local: SocketAddr::new(at.local, port),
             remote: SocketAddr::new(at.remote, source.port()),
-            peer: asking(transport, mtu, req),
+            peer: asking(transport, mtu, ports, req),
             private: req.private[ADDRESS_HEADER_BYTES..].to_vec(),
         })
     }
@@ -281,7 +291,7 @@ impl CmMachine {
 }
 
 /// Returns the values of a REQ from this side's point of view (contract rocev2 10.5).
-fn asking(transport: Transport, mtu: Mtu, req: &Req) -> Peer {
+fn asking(transport: Transport, mtu: Mtu, ports: UdpPorts, req: &Req) -> Peer {
     Peer {
         transport,
         qpn: req.qpn,
@@ -296,5 +306,6 @@ fn asking(transport: Transport, mtu: Mtu, req: &Req) -> Peer {
         traffic_class: req.primary.traffic_class,
         ca_guid: req.ca_guid,
         local_port: None,
+        ports,
     }
 }

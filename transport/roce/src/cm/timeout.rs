@@ -3,8 +3,8 @@
 use super::config::{CLOSING_RETRY_NS, wire_time_ns};
 use super::connection::{Addresses, ConnectionState};
 use super::{CmDrop, CmMachine, ConnectionId, Event, message};
-use crate::wire::cm::{Answered, Mra};
-use trunkline_verbs::{RejectReason, UnreachableCause};
+use crate::wire::cm::{Answered, CmMessage, Mra};
+use trunkline_verbs::{OneFlow, RejectReason, UnreachableCause};
 
 /// Number of transmissions after which a request ends by a report that proves nothing, if there is no answer: 525 ms. A
 /// forged one then ends no request because of a slow peer or two lost packets.
@@ -52,7 +52,9 @@ impl CmMachine {
     /// Repeats the unanswered message. Returns false if it was repeated often enough.
     fn send_again(&mut self, now: u64, id: ConnectionId) -> bool {
         let Self { config, table, .. } = self;
-        let Some(unanswered) = table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return false };
+        let Some(connection) = table.get_mut(id) else { return false };
+        let alternates = connection.one_flow == OneFlow::Try;
+        let Some(unanswered) = connection.unanswered.as_mut() else { return false };
         let factor = 1_u64 << unanswered.sent.min(32);
         let wait_ns = config.first_retry_ns.saturating_mul(factor);
         let next = match unanswered.until {
@@ -62,6 +64,11 @@ impl CmMachine {
             }
             _ => return false,
         };
+        if let CmMessage::Req(req) = &mut unanswered.message
+            && alternates
+        {
+            *req = req.with_one_flow(!req.is_one_flow());
+        }
         unanswered.sent = unanswered.sent.saturating_add(1);
         let message = unanswered.message;
         table.set_timer(id, Some(next));

@@ -25,7 +25,7 @@ use super::{
     MAX_WR,
 };
 use crate::host::{AwayFiles, Host, Members, Targets};
-use crate::link::{Faults, Link, Recorder, Tap, UdpLink};
+use crate::link::{Faults, FirstSockets, Link, Recorder, Tap, UdpLink};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicBool;
@@ -51,7 +51,8 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let membership = Membership::join(&options)?;
     let paths = paths(&options)?;
     let capture_has_ended = Arc::default();
-    let tap = make_link(&options, &membership, &capture_has_ended)?;
+    let first_sockets = Arc::default();
+    let tap = make_link(&options, &membership, &first_sockets, &capture_has_ended)?;
     let gids = gid_table(&options, &*tap.wire.link)?;
     let away = away_files(&options, &gids)?;
     // The network may come up later, unless the user named the addresses.
@@ -60,7 +61,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let guid = guid(&options.runtime, first);
     let name = if paths == PathPolicy::Memory { "shm" } else { tap.wire.link.name() };
     let attributes = attributes(name.to_owned(), guid, &options);
-    let runtime = options.runtime.clone();
+    let (runtime, udp_port) = (options.runtime.clone(), options.receiving_port());
     let is_in_process = matches!(options.link, LinkChoice::InProcess(_));
     let most_shards = options.max_shards.unwrap_or(MAX_SHARDS);
     let events = AsyncEvents::new(&runtime).map_err(|error| OpenError::Os {
@@ -81,7 +82,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         runtime: runtime.clone(),
         local: LocalInit::new(host.clone(), targets.clone(), paths, random.next()),
         members: members.as_ref().map(Arc::downgrade),
-        make_link: link_maker(options, members.as_ref(), capture_has_ended),
+        make_link: link_maker(options, members.as_ref(), first_sockets, capture_has_ended),
     };
     let (shard, sleeper) =
         maker.first(tap, members.clone()).map_err(os("make what wakes the device's background thread"))?;
@@ -91,6 +92,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         events: Arc::clone(&events),
         random,
         guid,
+        udp_port,
         asks_host: !runtime.is_simulated(),
         is_in_process,
         host: host.clone(),
@@ -129,9 +131,12 @@ struct Membership {
 
 impl Membership {
     fn join(options: &SoftOptions) -> Result<Self, OpenError> {
+        let port = options.receiving_port();
         let host = match &options.link {
-            LinkChoice::Udp => Some(Host::join(options.runtime_directory.as_deref())?),
-            LinkChoice::Simulated(process) => Some(Host::in_memory(process.host().memory(), process.life())?),
+            LinkChoice::Udp => Some(Host::join_with(options.runtime_directory.as_deref(), port)?),
+            LinkChoice::Simulated(process) => {
+                Some(Host::in_memory(process.host().memory(), process.life(), port)?)
+            }
             LinkChoice::InProcess(_) | LinkChoice::Custom(_) => None,
         };
         let targets = host.as_ref().map(|host| Targets::open(Arc::clone(host)).map(Arc::new)).transpose()?;
@@ -160,12 +165,13 @@ fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
 fn make_link(
     options: &SoftOptions,
     membership: &Membership,
+    first: &Arc<FirstSockets>,
     capture_has_ended: &Arc<AtomicBool>,
 ) -> Result<Tap, OpenError> {
     let (members, targets) = (membership.members.as_ref(), membership.targets.as_ref());
     let link: Box<dyn Link> = match &options.link {
         LinkChoice::Udp | LinkChoice::Simulated(_) => {
-            Box::new(udp_link(options).of_members(members, targets))
+            Box::new(udp_link(options, first).of_members(members, targets))
         }
         LinkChoice::InProcess(hub) => Box::new(
             hub.link().map_err(|source| OpenError::Os { doing: "join the in-process network", source })?,
@@ -182,6 +188,7 @@ fn make_link(
 fn link_maker(
     options: SoftOptions,
     members: Option<&Arc<Members>>,
+    first: Arc<FirstSockets>,
     capture_has_ended: Arc<AtomicBool>,
 ) -> MakeLink {
     // The links end with the device's membership.
@@ -189,18 +196,19 @@ fn link_maker(
     Box::new(move || match &options.link {
         LinkChoice::Udp | LinkChoice::Simulated(_) => {
             let members = members.as_ref().and_then(Weak::upgrade);
-            let link = udp_link(&options).of_shard(members.as_ref());
+            let link = udp_link(&options, &first).of_shard(members.as_ref());
             Ok(Some(tapped(&options, Box::new(link), &capture_has_ended)?))
         }
         LinkChoice::InProcess(_) | LinkChoice::Custom(_) => Ok(None),
     })
 }
 
-fn udp_link(options: &SoftOptions) -> UdpLink {
-    match &options.link {
+fn udp_link(options: &SoftOptions, first: &Arc<FirstSockets>) -> UdpLink {
+    let link = match &options.link {
         LinkChoice::Simulated(process) => UdpLink::over(Box::new(process.sockets())),
         _ => options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer),
-    }
+    };
+    link.at_port(options.receiving_port()).with_first(first)
 }
 
 /// Adds the faults and the views of the traffic that the options request.

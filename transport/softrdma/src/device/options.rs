@@ -12,10 +12,12 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use trunkline_machine::Runtime;
+use trunkline_roce::wire::ROCE_PORT;
 use trunkline_verbs::{PathChoice, VerbsError, headroom};
 
 /// The link on which a device's packets travel.
@@ -76,6 +78,9 @@ pub struct SoftOptions {
     pub capture: Option<PathBuf>,
     /// Requested receive buffer of each UDP socket, in bytes; `None` for as much as the system grants.
     pub receive_buffer: Option<i32>,
+    /// UDP port at which the device receives; `None` for 4791. Devices of other hosts reach it only if they know the
+    /// port.
+    pub udp_port: Option<NonZeroU16>,
     /// Policy for unknown SRQs.
     pub unknown_srq: UnknownSrq,
     /// True for a device without XRC, like the kernel's rxe and many cards: it does not announce XRC, and
@@ -133,6 +138,9 @@ pub enum OpenError {
     /// `TRUNKLINE_RECEIVE_BUFFER` is invalid.
     #[error("invalid TRUNKLINE_RECEIVE_BUFFER {0:?}: expected a number of bytes")]
     BadReceiveBuffer(String),
+    /// `TRUNKLINE_PORT` is invalid.
+    #[error("invalid TRUNKLINE_PORT {0:?}: expected a UDP port, 1 to 65535")]
+    BadPort(String),
     /// `TRUNKLINE_UNKNOWN_SRQ` is invalid.
     #[error("invalid TRUNKLINE_UNKNOWN_SRQ {0:?}: expected `nak64`, `nak62` or `drop`")]
     BadUnknownSrq(String),
@@ -191,6 +199,7 @@ impl From<OpenError> for VerbsError {
             OpenError::BadReceiveBuffer(_) => {
                 Self::Invalid("invalid TRUNKLINE_RECEIVE_BUFFER: expected a number of bytes")
             }
+            OpenError::BadPort(_) => Self::Invalid("invalid TRUNKLINE_PORT: expected a UDP port"),
             OpenError::BadUnknownSrq(_) => {
                 Self::Invalid("invalid TRUNKLINE_UNKNOWN_SRQ: expected `nak64`, `nak62` or `drop`")
             }
@@ -213,9 +222,15 @@ impl From<OpenError> for VerbsError {
 }
 
 impl SoftOptions {
+    /// Returns the UDP port at which the device receives.
+    #[must_use]
+    pub fn receiving_port(&self) -> u16 {
+        self.udp_port.map_or(ROCE_PORT, NonZeroU16::get)
+    }
+
     /// Returns the options set by the environment: `TRUNKLINE_ADDRESS` (`a,b`), `TRUNKLINE_FAULTS`
     /// (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p` becomes the process id),
-    /// `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket), `TRUNKLINE_LINK` (`auto`, `udp`, `shm`),
+    /// `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket), `TRUNKLINE_PORT` (a UDP port), `TRUNKLINE_LINK` (`auto`, `udp`, `shm`),
     /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`),
     /// `TRUNKLINE_RUNTIME_DIR` (a directory), `TRUNKLINE_REMOVABLE` (`on`, `off`).
     ///
@@ -251,6 +266,9 @@ impl SoftOptions {
         if let Some(text) = text("TRUNKLINE_RECEIVE_BUFFER")? {
             let bytes = text.parse().ok().filter(|bytes| *bytes > 0);
             options.receive_buffer = Some(bytes.ok_or(OpenError::BadReceiveBuffer(text))?);
+        }
+        if let Some(text) = text("TRUNKLINE_PORT")? {
+            options.udp_port = Some(text.parse().map_err(|_| OpenError::BadPort(text))?);
         }
         options.runtime_directory = value("TRUNKLINE_RUNTIME_DIR").map(PathBuf::from);
         options.removable = match text("TRUNKLINE_REMOVABLE")?.as_deref() {
@@ -308,6 +326,7 @@ mod tests {
             ("TRUNKLINE_PCAP", "/tmp/x-%p.pcap"),
             ("TRUNKLINE_RECEIVE_BUFFER", "212992"),
             ("TRUNKLINE_UNKNOWN_SRQ", "drop"),
+            ("TRUNKLINE_PORT", "5000"),
             ("TRUNKLINE_RUNTIME_DIR", "/tmp/meet"),
             ("TRUNKLINE_XRC", "off"),
             ("TRUNKLINE_LINK", "shm"),
@@ -317,6 +336,7 @@ mod tests {
         assert_eq!(options.faults, Some("drop=0.5,seed=7".parse().unwrap()));
         assert_eq!(options.capture, Some(format!("/tmp/x-{}.pcap", std::process::id()).into()));
         assert_eq!(options.unknown_srq, UnknownSrq::Drop);
+        assert_eq!(options.udp_port.map(NonZeroU16::get), Some(5000));
         assert_eq!(options.receive_buffer, Some(212_992));
         assert_eq!(options.runtime_directory, Some("/tmp/meet".into()));
         assert!(options.without_xrc && options.path == PathChoice::Shm);
@@ -341,6 +361,9 @@ mod tests {
             "{faults}"
         );
         assert!(matches!(read(&[("TRUNKLINE_UNKNOWN_SRQ", "65")]), Err(OpenError::BadUnknownSrq(_))));
+        for port in ["0", "65536", "http"] {
+            assert!(matches!(read(&[("TRUNKLINE_PORT", port)]), Err(OpenError::BadPort(_))));
+        }
         assert!(matches!(read(&[("TRUNKLINE_LINK", "tcp")]), Err(OpenError::BadLink(_))));
         assert!(matches!(read(&[("TRUNKLINE_XRC", "no")]), Err(OpenError::BadXrc(_))));
     }
@@ -355,6 +378,7 @@ mod tests {
             "TRUNKLINE_ADDRESS",
             "TRUNKLINE_FAULTS",
             "TRUNKLINE_LINK",
+            "TRUNKLINE_PORT",
             "TRUNKLINE_RECEIVE_BUFFER",
             "TRUNKLINE_REMOVABLE",
             "TRUNKLINE_UNKNOWN_SRQ",

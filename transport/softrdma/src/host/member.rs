@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use trunkline_machine::Runtime;
+use trunkline_roce::wire::ROCE_PORT;
 
 /// One member's view of the host. Dropping it leaves.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Host {
     pub(super) registry: Segment,
     pub(super) numbering: Numbering,
     me: MemberId,
+    /// UDP port at which this member's device receives.
+    udp_port: u16,
 }
 
 /// The folder or memory that the members share, and the lock or life that shows that this member lives.
@@ -53,6 +56,11 @@ impl Host {
     /// Joins the host by taking a slot. `directory` is the runtime directory; `None` takes it from the
     /// environment.
     pub(crate) fn join(directory: Option<&Path>) -> Result<Arc<Self>, HostError> {
+        Self::join_with(directory, ROCE_PORT)
+    }
+
+    /// Like [`Host::join`], for a device that receives at this UDP port.
+    pub(crate) fn join_with(directory: Option<&Path>, udp_port: u16) -> Result<Arc<Self>, HostError> {
         let mut tries = 0;
         loop {
             match Self::join_folder(&namespace_folder(directory)?) {
@@ -62,7 +70,11 @@ impl Host {
                 {
                     tries += 1;
                 }
-                joined => return joined.map(Arc::new),
+                joined => {
+                    let mut joined = joined?;
+                    joined.udp_port = udp_port;
+                    return Ok(Arc::new(joined));
+                }
             }
         }
     }
@@ -102,11 +114,15 @@ impl Host {
         drop(locked);
         tidy::remove_unused(path, random());
         let presence = Presence::Folder { lock, process: std::process::id(), alive: Some(alive), marks };
-        Ok(Self { presence, registry, numbering, me })
+        Ok(Self { presence, registry, numbering, me, udp_port: ROCE_PORT })
     }
 
     /// Joins a simulated host, as part of the process with this life.
-    pub(crate) fn in_memory(memory: &Arc<HostMemory>, life: &Arc<Life>) -> Result<Arc<Self>, HostError> {
+    pub(crate) fn in_memory(
+        memory: &Arc<HostMemory>,
+        life: &Arc<Life>,
+        udp_port: u16,
+    ) -> Result<Arc<Self>, HostError> {
         let words = memory.segment("registry", LENGTH)?;
         let registry = Segment::simulated(words, Arc::clone(life), MAGIC)
             .ok_or_else(|| HostError::OtherVersion(PathBuf::from("registry")))?;
@@ -117,7 +133,12 @@ impl Host {
         let ((), me) = take_slot(&registry, |_slot| Ok(Some(())), random)?;
         memory.enter(me, life);
         let presence = Presence::Memory { memory: Arc::clone(memory), life: Arc::clone(life) };
-        Ok(Arc::new(Self { presence, registry, numbering, me }))
+        Ok(Arc::new(Self { presence, registry, numbering, me, udp_port }))
+    }
+
+    /// Returns the UDP port at which this member's device receives.
+    pub(crate) fn udp_port(&self) -> u16 {
+        self.udp_port
     }
 
     /// Returns this member.

@@ -12,13 +12,15 @@ use trunkline_verbs::{VerbsError, headroom};
 pub enum LinkError {
     /// A process that is not a member of this host's devices uses the port.
     #[error(
-        "UDP port 4791 at {address} is taken: another program, or the kernel's rxe driver, already \
-         serves RoCE there; stop it (`rdma link` shows rxe, `ss -lunp sport = 4791` the program) or \
-         use another address by TRUNKLINE_ADDRESS"
+        "UDP port {port} at {address} is taken: another program, or the kernel's rxe driver, already \
+         serves RoCE there; stop it (`rdma link` shows rxe, `ss -lunp sport = {port}` the program), use another \
+         address by TRUNKLINE_ADDRESS, or another port by TRUNKLINE_PORT"
     )]
     AddressInUse {
         /// The address.
         address: IpAddr,
+        /// The port.
+        port: u16,
     },
     /// The host does not have the address.
     #[error("no interface of this host has the address {address}; `ip address` shows those it has")]
@@ -56,9 +58,9 @@ pub enum LinkError {
 
 /// Reason in [`VerbsError::AddressInUse`] for [`LinkError::AddressInUse`]. [`PortOwner`](super::PortOwner)
 /// determines the owner of the port.
-pub const ROCE_PORT_TAKEN: &str = "UDP port 4791 there is taken by a program of another user or runtime directory, by one of this \
-     user that runs since before its runtime directory was removed, or by the kernel's rxe driver; stop it, or \
-     use another address, such as another one of 127.0.0.0/8: that which the \
+pub const ROCE_PORT_TAKEN: &str = "the UDP port of the software device there is taken by a program of another user or runtime directory, by one of this \
+     user that runs since before its runtime directory was removed, or by the kernel's rxe driver; stop it, \
+     set TRUNKLINE_PORT to another port, or use another address, such as another one of 127.0.0.0/8: that which the \
      program listens on, or if it names none TRUNKLINE_ADDRESS";
 
 impl From<LinkError> for VerbsError {

@@ -5,7 +5,7 @@
 //! receiver needs no system call.
 #![forbid(unsafe_code)]
 
-use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ReceiveBatch, SendBatch};
+use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch, SendBatch};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
 use std::io;
@@ -100,7 +100,7 @@ impl Link for InProcessLink {
         }
         let mut inboxes = self.hub.inboxes.write().unwrap_or_else(PoisonError::into_inner);
         if inboxes.contains_key(&address) {
-            return Err(LinkError::AddressInUse { address });
+            return Err(LinkError::AddressInUse { address, port: ROCE_PORT });
         }
         inboxes.insert(address, Arc::clone(&self.inbox));
         drop(inboxes);

@@ -46,7 +46,7 @@ pub(crate) use sockets::{DatagramSocket, Received, Sockets};
 pub(crate) use stopped_holders::StoppedHolders;
 pub use tap::LinkObserver;
 pub(crate) use tap::Tap;
-pub(crate) use udp::UdpLink;
+pub(crate) use udp::{FirstSockets, UdpLink};
 pub use udp::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 
 pub use trunkline_roce::wire::ROCE_PORT;
@@ -92,7 +92,12 @@ pub trait Link: Send + Debug {
     /// Returns the name for reports: `udp`, `in-process`.
     fn name(&self) -> &'static str;
 
-    /// Opens the address: from now on this link receives the packets to its port 4791 that are for this
+    /// Returns the UDP port at which devices with such a link receive.
+    fn port(&self) -> u16 {
+        ROCE_PORT
+    }
+
+    /// Opens the address: from now on this link receives the packets to its port that are for this
     /// process. Opening it again does nothing.
     ///
     /// # Errors
@@ -105,7 +110,7 @@ pub trait Link: Send + Debug {
 
     /// Returns the source of datagrams from an open address. It does not change while the address is open.
     fn source(&self, address: IpAddr) -> SocketAddr {
-        SocketAddr::new(address, ROCE_PORT)
+        SocketAddr::new(address, self.port())
     }
 
     /// Returns the MTU of the interface that has the address, in bytes including IP headers.

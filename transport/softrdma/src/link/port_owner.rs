@@ -1,4 +1,4 @@
-//! Owner of UDP port 4791 at an address, as reported by the kernel in `/proc`.
+//! Owner of a UDP port at an address, as reported by the kernel in `/proc`.
 //!
 //! Used for the texts of errors and warnings, and to refuse a request to an address where nothing receives: the
 //! result may be out of date when it is read. It opens only
@@ -10,7 +10,6 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use trunkline_roce::wire::ROCE_PORT;
 use trunkline_verbs::Time;
 
 /// Maximum number of processes whose descriptors are examined.
@@ -18,11 +17,13 @@ const MOST_PROCESSES: usize = 65_536;
 /// Time for which a list of the host's sockets is used.
 const KEPT_FOR: Duration = Duration::from_millis(100);
 
-/// The owner of UDP port 4791 at an address, as far as it can be known.
+/// The owner of a UDP port at an address, as far as it can be known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortOwner {
     /// Address that the port is bound to: the requested one, or the unspecified one of its family.
     pub address: IpAddr,
+    /// The port.
+    pub port: u16,
     /// The owner.
     pub who: Owner,
 }
@@ -57,6 +58,9 @@ pub struct RuntimeDirectory {
     pub is_emptied: bool,
 }
 
+/// A remedy that always helps.
+const OTHER_PORT: &str = "set TRUNKLINE_PORT of one of the two to another port";
+
 impl PortOwner {
     /// Returns what the user can do: of a program that listens, or of one that only makes calls.
     #[must_use]
@@ -75,7 +79,7 @@ impl PortOwner {
         if self.address.is_unspecified() {
             // No other address is free.
             let both = both.strip_suffix(", ").map(|both| format!("{both}, or "));
-            return format!("{}stop that one", both.unwrap_or_default());
+            return format!("{}stop that one, or {OTHER_PORT}", both.unwrap_or_default());
         }
         let other = if is_of_client {
             "set TRUNKLINE_ADDRESS to another address"
@@ -84,14 +88,14 @@ impl PortOwner {
         };
         let is_v4_loopback = self.address.is_ipv4() && self.address.is_loopback();
         let such_as = if is_v4_loopback { ", such as another one of 127.0.0.0/8" } else { "" };
-        format!("{both}stop that one, or {other}{such_as}")
+        format!("{both}stop that one, {OTHER_PORT}, or {other}{such_as}")
     }
 
     /// Returns the process that has the port at exactly this address, if it is stopped, as by SIGSTOP. The kernel
     /// drops what arrives at its socket.
     #[must_use]
-    pub fn stopped_at(address: IpAddr) -> Option<u32> {
-        let socket = receiving_at(address)?.into_iter().find(|socket| socket.address == address)?;
+    pub fn stopped_at(at: SocketAddr) -> Option<u32> {
+        let socket = receiving_at(at)?.into_iter().find(|socket| socket.address == at.ip())?;
         if links_of(Path::new("/proc/self")).contains(&link_to(socket.inode)) {
             return None;
         }
@@ -101,14 +105,14 @@ impl PortOwner {
 
     /// Returns the owner of the port at this address; `None` if the port is free, or `/proc` cannot be read.
     #[must_use]
-    pub fn find(address: IpAddr) -> Option<Self> {
-        let socket = receiving_at(address)?.into_iter().next()?;
+    pub fn find(at: SocketAddr) -> Option<Self> {
+        let socket = receiving_at(at)?.into_iter().next()?;
         let who = if socket.inode == 0 {
             Owner::Kernel
         } else {
             process_with(socket.inode).unwrap_or(Owner::Hidden { uid: socket.uid })
         };
-        Some(Self { address: socket.address, who })
+        Some(Self { address: socket.address, port: socket.port, who })
     }
 }
 
@@ -146,8 +150,9 @@ impl fmt::Display for PortOwner {
             Owner::Kernel => f.write_str("the kernel's rxe driver (`rdma link` shows it)")?,
             Owner::Hidden { uid } => write!(
                 f,
-                "a process of user {uid} whose descriptors cannot be read here (`sudo ss -lunp sport = {ROCE_PORT}` \
-                 names it)"
+                "a process of user {uid} whose descriptors cannot be read here (`sudo ss -lunp sport = {}` names \
+                 it)",
+                self.port
             )?,
         }
         if self.address.is_unspecified() {
@@ -172,18 +177,17 @@ pub(crate) struct UdpSockets {
 }
 
 impl UdpSockets {
-    /// Returns true if no socket receives at port 4791 of an address. `own` is the socket that packets to the address
-    /// leave from. A list without it may describe another network namespace; the result is false then.
-    pub(crate) fn is_free(&mut self, address: IpAddr, own: SocketAddr, now: Time) -> bool {
+    /// Returns true if no socket receives at an address and port. `own` is the socket that packets to it leave from. A list without it may describe another network namespace; the result is false then.
+    pub(crate) fn is_free(&mut self, at: SocketAddr, own: SocketAddr, now: Time) -> bool {
         let read = self.read;
         if read.is_none_or(|read| now >= read + KEPT_FOR) {
             self.list(now);
         }
-        let is_free = self.lists_as_free(address, own);
+        let is_free = self.lists_as_free(at, own);
         let is_short = self.sockets.as_ref().is_some_and(|sockets| sockets.len() <= FEW);
         if is_free && is_short && self.read == read && read != Some(now) {
             self.list(now);
-            return self.lists_as_free(address, own);
+            return self.lists_as_free(at, own);
         }
         is_free
     }
@@ -192,10 +196,10 @@ impl UdpSockets {
         (self.read, self.sockets) = (Some(now), all_sockets());
     }
 
-    fn lists_as_free(&self, address: IpAddr, own: SocketAddr) -> bool {
+    fn lists_as_free(&self, at: SocketAddr, own: SocketAddr) -> bool {
         let is_own = |socket: &Listed| (socket.address, socket.port) == (own.ip(), own.port());
         self.sockets.as_ref().is_some_and(|sockets| {
-            sockets.iter().any(is_own) && !sockets.iter().any(|socket| socket.receives_at(address))
+            sockets.iter().any(is_own) && !sockets.iter().any(|socket| socket.receives_at(at))
         })
     }
 }
@@ -211,18 +215,19 @@ struct Listed {
 }
 
 impl Listed {
-    /// Returns true if the socket has port 4791 at this address or at every address. A socket at every IPv6 address
+    /// Returns true if the socket has this port at this address or at every address. A socket at every IPv6 address
     /// may have the IPv4 port, too.
-    fn receives_at(&self, address: IpAddr) -> bool {
+    fn receives_at(&self, at: SocketAddr) -> bool {
+        let address = at.ip();
         let is_any = self.address.is_unspecified() && (self.address.is_ipv6() || address.is_ipv4());
-        self.port == ROCE_PORT && (self.address == address || is_any)
+        self.port == at.port() && (self.address == address || is_any)
     }
 }
 
-/// Returns the sockets that receive at the port of this address.
-fn receiving_at(address: IpAddr) -> Option<Vec<Listed>> {
+/// Returns the sockets that receive at this address and port.
+fn receiving_at(at: SocketAddr) -> Option<Vec<Listed>> {
     let mut sockets = all_sockets()?;
-    sockets.retain(|socket| socket.receives_at(address));
+    sockets.retain(|socket| socket.receives_at(at));
     Some(sockets)
 }
 
@@ -325,8 +330,8 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn the_kernels_table_is_read() {
         let at = |table: &str, text: &str| {
-            let address = text.parse().unwrap();
-            sockets_of(table).filter(|socket| socket.receives_at(address)).collect::<Vec<_>>()
+            let at = SocketAddr::new(text.parse().unwrap(), 4791);
+            sockets_of(table).filter(|socket| socket.receives_at(at)).collect::<Vec<_>>()
         };
         let of = |text| at(TABLE, text);
         let found = of("127.75.73.122");
@@ -350,7 +355,11 @@ mod tests {
         let listed = |at: SocketAddr| Listed { address: at.ip(), port: at.port(), uid: 0, inode: 7 };
         let is_free = |sockets: Option<Vec<SocketAddr>>, address: &str| {
             let sockets = sockets.map(|sockets| sockets.into_iter().map(listed).collect());
-            UdpSockets { read: Some(Time(1)), sockets }.is_free(address.parse().unwrap(), own, Time(1))
+            UdpSockets { read: Some(Time(1)), sockets }.is_free(
+                SocketAddr::new(address.parse().unwrap(), 4791),
+                own,
+                Time(1),
+            )
         };
         assert!(is_free(Some(vec![own]), "127.0.0.3"));
         assert!(!is_free(Some(vec![other]), "127.0.0.3"), "the list of another network namespace");
@@ -365,20 +374,20 @@ mod tests {
         let [own, held] = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         let own = own.local_addr().unwrap();
         let mut sockets = UdpSockets::default();
-        let _first = sockets.is_free(own.ip(), own, Time(0));
+        let _first = sockets.is_free(own, own, Time(0));
         let count = |sockets: &UdpSockets| {
             let port = held.local_addr().unwrap().port();
             sockets.sockets.iter().flatten().filter(|socket| socket.port == port).count()
         };
         assert_eq!(count(&sockets), 1);
         sockets.sockets = Some(Vec::new());
-        let _kept = sockets.is_free(own.ip(), own, Time(0) + KEPT_FOR / 2);
+        let _kept = sockets.is_free(own, own, Time(0) + KEPT_FOR / 2);
         assert_eq!(count(&sockets), 0);
-        let _again = sockets.is_free(own.ip(), own, Time(0) + KEPT_FOR);
+        let _again = sockets.is_free(own, own, Time(0) + KEPT_FOR);
         assert_eq!(count(&sockets), 1);
         // A socket that the kept list does not have.
-        let newer = std::net::UdpSocket::bind((trunkline_testkit::fresh_ip(), ROCE_PORT)).unwrap();
-        let at = newer.local_addr().unwrap().ip();
+        let newer = std::net::UdpSocket::bind((trunkline_testkit::fresh_ip(), 4791)).unwrap();
+        let at = newer.local_addr().unwrap();
         assert!(!sockets.is_free(at, own, Time(1) + KEPT_FOR));
         drop(newer);
         assert!(sockets.is_free(at, own, Time(2) + KEPT_FOR * 2));
@@ -386,18 +395,18 @@ mod tests {
 
     #[test]
     fn another_address_is_suggested_only_if_it_can_be_free() {
-        let owner = |address: &str, who| PortOwner { address: address.parse().unwrap(), who };
+        let owner = |address: &str, who| PortOwner { address: address.parse().unwrap(), port: 4791, who };
         let remedy = |address| owner(address, Owner::Kernel).remedy(false);
-        assert_eq!(remedy("0.0.0.0"), "stop that one");
-        assert_eq!(remedy("::"), "stop that one");
-        assert_eq!(remedy("10.0.0.1"), "stop that one, or listen on another address");
+        let other_port = format!("stop that one, or {OTHER_PORT}");
+        assert_eq!([remedy("0.0.0.0"), remedy("::")], [other_port.clone(), other_port]);
+        assert_eq!(remedy("10.0.0.1"), format!("stop that one, {OTHER_PORT}, or listen on another address"));
         assert!(remedy("127.0.0.2").ends_with("another address, such as another one of 127.0.0.0/8"));
         let member = |is_emptied| {
             let runtime_directory = Some(RuntimeDirectory { path: "/run".into(), is_emptied });
             owner("0.0.0.0", Owner::Process { pid: 7, program: "a".into(), runtime_directory })
         };
         let text = member(false).remedy(true);
-        assert!(text.ends_with("(TRUNKLINE_RUNTIME_DIR), or stop that one"), "{text}");
+        assert!(text.contains("(TRUNKLINE_RUNTIME_DIR), or stop that one, or set TRUNKLINE_PORT"), "{text}");
         // The same directory does not help: the process's files in it are gone.
         let text = format!("{}: {}", member(true), member(true).remedy(true));
         assert!(text.contains("whose runtime directory is /run, emptied while the process ran"), "{text}");
@@ -412,14 +421,14 @@ mod tests {
             program: "\u{1b}[2J\nroot: ok".to_owned(),
             runtime_directory: directory("/tmp/\u{1b}]0;x\u{7}\u{202e}"),
         };
-        let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), who }.to_string();
+        let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), port: 4791, who }.to_string();
         assert!(
             text.starts_with(r"process 7 (\u{1b}[2J\nroot: ok), whose runtime directory is /tmp/\u{1b}]0;x"),
             "{text}"
         );
         assert!(!text.contains(|letter: char| letter.is_control() || letter == '\u{202e}'), "{text}");
         let plain = Owner::Process { pid: 7, program: "a b".into(), runtime_directory: directory("/run/é") };
-        let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), who: plain }.to_string();
+        let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), port: 4791, who: plain }.to_string();
         assert_eq!(text, "process 7 (a b), whose runtime directory is /run/é");
         assert_eq!(printable("expected \"a\\b\" or 'c'\u{202e}\n"), r#"expected "a\b" or 'c'\u{202e}\n"#);
     }

@@ -8,6 +8,7 @@
 //!
 //! | datagram for | goes to |
 //! |---|---|
+//! | the peer of one of our connections of one flow | the holder, which sends it from the device's port |
 //! | a TGT that processes share | the member that executes it |
 //! | another QP | the member that owns its number |
 //! | QP 1, a REQ or SIDR_REQ | the member that listens for its service at its address |
@@ -18,8 +19,8 @@
 #[cfg(test)]
 mod tests;
 
-use super::{Datagram, MAX_DATAGRAM_BYTES, Origin, ROCE_PORT, ReceiveBatch, Verdict};
-use crate::host::{Host, MAX_MESSAGE_BYTES, MemberId, Members, Received, Targets};
+use super::{Datagram, MAX_DATAGRAM_BYTES, Origin, ReceiveBatch, SendBatch, Verdict};
+use crate::host::{Host, MAX_MESSAGE_BYTES, MemberId, Members, PortHolder, Received, Targets};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
@@ -61,6 +62,7 @@ struct Counts {
     handed_on: u64,
     not_handed_on: u64,
     taken: u64,
+    sent_for_others: u64,
     nonsense: u64,
 }
 
@@ -142,6 +144,17 @@ impl Relay {
         write(datagram, origin, &mut self.bundles[place].1);
     }
 
+    /// Adds a datagram that leaves from the device's port to the bundle for the member that holds the port. Returns false
+    /// if no other member does.
+    pub(super) fn send_through_holder(&mut self, datagram: Datagram<'_>) -> bool {
+        let PortHolder::Alive(holder) = self.host().port_holder(datagram.source.ip()) else { return false };
+        let is_other = holder != self.host().me();
+        if is_other {
+            self.hand_on(holder, datagram, Origin { is_member: true, verdict: None });
+        }
+        is_other
+    }
+
     /// Sends the bundles.
     pub(super) fn flush(&mut self) {
         for (to, mut bundle) in self.bundles.drain(..) {
@@ -157,14 +170,9 @@ impl Relay {
     }
 
     /// Fills half of an empty batch with datagrams that other members forward to us and whose address is
-    /// open. Neither they nor datagrams that arrive by UDP starve the other kind. Returns true if a member
+    /// open, and takes those that they send through us. Neither they nor datagrams that arrive by UDP starve the other kind. Returns true if a member
     /// was lost. `now` is the time of the link's turn; without it the members are always polled.
-    pub(super) fn take(
-        &mut self,
-        batch: &mut ReceiveBatch,
-        is_open: impl Fn(IpAddr) -> bool,
-        now: Option<Time>,
-    ) -> bool {
+    pub(super) fn take(&mut self, place: &mut RelayPlace<'_>, now: Option<Time>) -> bool {
         self.looks += 1;
         let is_recent = now.zip(self.looked).is_some_and(|(now, looked)| now.since(looked) < LOOK_AFTER_NS);
         if is_recent && self.looks < LOOK_EVERY && self.at == self.arrived.len() {
@@ -174,8 +182,8 @@ impl Relay {
         let mut lost = false;
         let mut has_received = false;
         for _ in 0..MESSAGES_IN_TURN {
-            self.unpack(batch, &is_open);
-            if is_half_full(batch) {
+            self.unpack(place);
+            if is_half_full(place.batch) {
                 break;
             }
             match self.members.receive(DATAGRAMS, &mut self.arrived) {
@@ -215,6 +223,7 @@ impl Relay {
         into.extend([
             Counter { name: "relayed_to_members", value: self.counts.handed_on },
             Counter { name: "relayed_from_members", value: self.counts.taken },
+            Counter { name: "sent_for_members", value: self.counts.sent_for_others },
             Counter { name: "drop_not_relayed", value: self.counts.not_handed_on },
             Counter { name: "drop_relayed_nonsense", value: self.counts.nonsense },
         ]);
@@ -272,20 +281,36 @@ impl Relay {
         self.looked = None;
     }
 
-    fn unpack(&mut self, batch: &mut ReceiveBatch, is_open: &impl Fn(IpAddr) -> bool) {
-        while self.at < self.arrived.len() && !is_half_full(batch) {
+    fn unpack(&mut self, place: &mut RelayPlace<'_>) {
+        while self.at < self.arrived.len() && !is_half_full(place.batch) {
             let mut pieces = Pieces { bytes: &self.arrived[self.at..] };
             let datagram = pieces.next();
             self.at = self.arrived.len() - pieces.bytes.len();
-            match datagram.flatten().filter(|(datagram, _)| is_open(datagram.destination.ip())) {
-                Some((datagram, origin)) => {
-                    batch.push_from(datagram, origin);
+            match datagram.flatten() {
+                Some((datagram, origin)) if (place.is_open)(datagram.destination) => {
+                    place.batch.push_from(datagram, origin);
                     self.counts.taken += 1;
                 }
-                None => self.counts.nonsense += 1,
+                Some((datagram, _)) if (place.is_main)(datagram.source) => {
+                    place.sent.push(datagram);
+                    self.counts.sent_for_others += 1;
+                }
+                _ => self.counts.nonsense += 1,
             }
         }
     }
+}
+
+/// Where datagrams of other members go.
+pub(super) struct RelayPlace<'a> {
+    /// Those that were sent to us.
+    pub(super) batch: &'a mut ReceiveBatch,
+    /// Those that they send from the device's port, which we hold.
+    pub(super) sent: &'a mut SendBatch,
+    /// Returns true if we receive at a local address and port.
+    pub(super) is_open: &'a dyn Fn(SocketAddr) -> bool,
+    /// Returns true if we hold the device's port there.
+    pub(super) is_main: &'a dyn Fn(SocketAddr) -> bool,
 }
 
 fn is_half_full(batch: &ReceiveBatch) -> bool {
@@ -361,8 +386,7 @@ fn split(bytes: &[u8]) -> Option<(Datagram<'_>, Origin, &[u8])> {
         }
     };
     let length = usize::from(half(0));
-    // Only datagrams to that port are forwarded.
-    let is_sane = length <= MAX_DATAGRAM_BYTES && half(25) == ROCE_PORT;
+    let is_sane = length <= MAX_DATAGRAM_BYTES;
     let (body, rest) = rest.split_at_checked(length).filter(|_| is_sane)?;
     let datagram =
         Datagram { source: address(5, half(3))?, destination: address(27, half(25))?, bytes: body };

@@ -54,6 +54,11 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// Returns the socket's address, with the actual port.
     fn local(&self) -> SocketAddr;
 
+    /// Returns another handle on the socket, to send from. The port is free once all handles are dropped.
+    fn share(&self) -> Option<Box<dyn DatagramSocket>> {
+        None
+    }
+
     /// Sends at most `count` datagrams from the front of the batch, and leaves the batch unchanged. Returns
     /// how many were sent, at least one if `count` is positive.
     ///

@@ -1,4 +1,4 @@
-//! Stopped processes that hold UDP port 4791 of an address at which this member listens.
+//! Stopped processes that hold the UDP port of the device at an address at which this member listens.
 //!
 //! A stopped holder forwards no packets, so new clients do not reach this member, and no packet tells it why. The
 //! background machine of the first shard checks the holders when it is about to sleep anyway: a check is never a
@@ -75,7 +75,7 @@ impl StoppedHolders {
                 tracing::warn!(
                     pid,
                     ?addresses,
-                    cause = "the process that has UDP port 4791 is stopped",
+                    cause = "the process that has the UDP port there is stopped",
                     remedy = "continue (SIGCONT) or end that process",
                     "new clients do not reach this process"
                 );
@@ -85,7 +85,7 @@ impl StoppedHolders {
                 tracing::info!(
                     pid,
                     ?addresses,
-                    cause = "the process that has UDP port 4791 runs again",
+                    cause = "the process that has the UDP port there runs again",
                     "new clients reach this process again"
                 );
             }

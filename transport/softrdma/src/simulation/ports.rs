@@ -95,13 +95,14 @@ impl Sockets for ProcessSockets {
             0 => (FIRST_EPHEMERAL..=u16::MAX).find(is_free),
             _ => Some(port).filter(is_free),
         };
-        let local = SocketAddr::new(address, free.ok_or(LinkError::AddressInUse { address })?);
+        let local = SocketAddr::new(address, free.ok_or(LinkError::AddressInUse { address, port })?);
         let port = Arc::new(Port { life: Arc::clone(&self.life), queue: Mutex::default() });
         if self.life.is_alive() {
             bound.insert(local, Arc::clone(&port));
         }
         drop(bound);
-        Ok(Box::new(ProcessSocket { ports: Arc::clone(&self.ports), local, port }))
+        let bound = BoundPort { ports: Arc::clone(&self.ports), local, port };
+        Ok(Box::new(ProcessSocket(Arc::new(bound))))
     }
 
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
@@ -113,22 +114,30 @@ impl Sockets for ProcessSockets {
     }
 }
 
+/// A bound port, which is free once this is dropped.
 #[derive(Debug)]
-struct ProcessSocket {
+struct BoundPort {
     ports: Arc<Ports>,
     local: SocketAddr,
     port: Arc<Port>,
 }
 
+#[derive(Debug)]
+struct ProcessSocket(Arc<BoundPort>);
+
 impl DatagramSocket for ProcessSocket {
     fn local(&self) -> SocketAddr {
-        self.local
+        self.0.local
+    }
+
+    fn share(&self) -> Option<Box<dyn DatagramSocket>> {
+        Some(Box::new(Self(Arc::clone(&self.0))))
     }
 
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {
         let count = count.min(batch.len());
-        if self.port.life.is_alive() {
-            batch.iter().take(count).for_each(|datagram| self.ports.network.carry(datagram));
+        if self.0.port.life.is_alive() {
+            batch.iter().take(count).for_each(|datagram| self.0.ports.network.carry(datagram));
         }
         Ok(count)
     }
@@ -137,7 +146,7 @@ impl DatagramSocket for ProcessSocket {
         if !self.is_readable() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let mut queue = lock(&self.port.queue);
+        let mut queue = lock(&self.0.port.queue);
         let mut taken = 0;
         for datagram in queue.waiting.iter() {
             if !batch.push(datagram) {
@@ -150,7 +159,7 @@ impl DatagramSocket for ProcessSocket {
     }
 
     fn is_readable(&self) -> bool {
-        self.port.life.is_alive() && !lock(&self.port.queue).waiting.is_empty()
+        self.0.port.life.is_alive() && !lock(&self.0.port.queue).waiting.is_empty()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -158,11 +167,11 @@ impl DatagramSocket for ProcessSocket {
     }
 
     fn dropped(&self) -> u64 {
-        lock(&self.port.queue).dropped
+        lock(&self.0.port.queue).dropped
     }
 }
 
-impl Drop for ProcessSocket {
+impl Drop for BoundPort {
     fn drop(&mut self) {
         let mut bound = lock(&self.ports.bound);
         // Another process may have taken the port since this one was killed.

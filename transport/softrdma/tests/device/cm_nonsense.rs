@@ -125,6 +125,8 @@ fn request_of(number: u32, from: IpAddr, to: IpAddr) -> Mad {
         flow_control: false,
         traffic_class: 0,
         srq: false,
+        udp_port: None,
+        one_flow: trunkline_verbs::OneFlow::No,
         private: &[],
     };
     let mut machine = CmMachine::new(CmConfig::new(0x5054_00ff_fe00_0001, number.into()));

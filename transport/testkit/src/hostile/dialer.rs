@@ -11,8 +11,8 @@ use trunkline_roce::cm::{CmConfig, CmMachine, Connect, Transport};
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{
     CmChannel, CmEventKind, CmId, CmIdNumber, CompletionQueue, ConnectParameters, CqInit, Device,
-    EndpointRequest, EndpointSide, Mtu, PortSpace, PostError, ProtectionDomain, Psn, QpInit, QpNumber,
-    QpType, QueueCapacities, QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
+    EndpointRequest, EndpointSide, Mtu, OneFlow, PortSpace, PostError, ProtectionDomain, Psn, QpInit,
+    QpNumber, QpType, QueueCapacities, QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
     VerbsError,
 };
 
@@ -105,6 +105,8 @@ impl Hello {
             flow_control: false,
             traffic_class: 0,
             srq: true,
+            udp_port: None,
+            one_flow: OneFlow::No,
             private: &self.to_bytes(),
         };
         let id = device.connect(0, &connect).expect("addresses of one family").0;

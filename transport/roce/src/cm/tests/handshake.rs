@@ -2,7 +2,10 @@ use super::network::{PORT, accept_with, address};
 use super::*;
 use crate::wire::Attribute;
 use crate::wire::cm::{Answered, CmMessage, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, Rej};
-use trunkline_verbs::{Mtu, Psn, QpNumber, RejectReason};
+use trunkline_verbs::{Mtu, OneFlow, Psn, QpNumber, RejectReason, UdpPorts};
+
+/// Ports of messages between devices with the usual port.
+const PORTS: UdpPorts = UdpPorts { own: None, peer: 4791 };
 
 fn request(network: &Network) -> ConnectRequest {
     let found = network.nodes[B].events.iter().find_map(|event| match event {
@@ -44,6 +47,7 @@ fn rc_connects_with_everything_turned_round() {
             traffic_class: 0x68,
             ca_guid: 0xabc0,
             local_port: None,
+            ports: PORTS,
         }
     );
     assert_eq!(
@@ -63,6 +67,7 @@ fn rc_connects_with_everything_turned_round() {
             traffic_class: 0x68,
             ca_guid: 0xabc1,
             local_port: None,
+            ports: PORTS,
         }
     );
     let passive = network.nodes[B].requests()[0];
@@ -300,4 +305,33 @@ fn refusal_that_proposes_no_smaller_mtu_is_final() {
         network.drain();
         assert_eq!(network.nodes[A].rejection(id), Some(RejectReason::INVALID_PATH_MTU), "{info:?}");
     }
+}
+
+#[test]
+fn answers_to_a_request_for_one_flow_use_its_pair_of_ports() {
+    let asked = |one_flow, udp_port| {
+        let mut asking = CmMachine::new(CmConfig { udp_port, ..CmConfig::new(7, 7) });
+        let connect = Connect { one_flow, udp_port: Some(5001), ..connect_to(B, Transport::Xrc, 0x17) };
+        asking.connect(0, &connect).unwrap();
+        let mut sent = vec![asking.poll_transmit().unwrap()];
+        while sent.len() < 4 {
+            asking.handle_timeout(asking.next_timeout().unwrap());
+            sent.push(asking.poll_transmit().unwrap());
+        }
+        assert!(sent.iter().all(|transmit| transmit.ports == UdpPorts { own: None, peer: 5001 }));
+        sent.iter().map(|transmit| transmit.mad).collect::<Vec<_>>()
+    };
+    let answer_to = |mad: &crate::wire::Mad| {
+        let mut asked = CmMachine::new(CmConfig { udp_port: 5001, ..CmConfig::new(8, 8) });
+        let from = MadSource { ports: (5001, 40_000), ..address(A).into() };
+        asked.handle_mad(0, from, address(B), mad);
+        // Nobody listens.
+        asked.poll_transmit().unwrap().ports
+    };
+    let one_flow = UdpPorts { own: Some(5001), peer: 40_000 };
+    let forms = |one_flow, udp_port| asked(one_flow, udp_port).iter().map(answer_to).collect::<Vec<_>>();
+    assert_eq!(forms(OneFlow::No, 4791), [PORTS; 4]);
+    assert_eq!(forms(OneFlow::No, 5000), [UdpPorts { own: None, peer: 5000 }; 4]);
+    assert_eq!(forms(OneFlow::Yes, 4791), [one_flow; 4]);
+    assert_eq!(forms(OneFlow::Try, 4791), [PORTS, one_flow, PORTS, one_flow]);
 }

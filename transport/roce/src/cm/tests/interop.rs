@@ -119,6 +119,8 @@ fn the_active_side_speaks_like_a_kernel() {
             flow_control: false,
             traffic_class: 0,
             srq: false,
+            udp_port: None,
+            one_flow: trunkline_verbs::OneFlow::No,
             private: &[],
         };
         let id = machine.connect(0, &connect).unwrap();

@@ -44,8 +44,9 @@ mod at {
     pub(super) const PRIVATE: usize = 140;
 }
 
-/// Request for communication. A field narrower than its type is aligned to the type's low bit. We send 0
-/// in reserved fields, and keep what was received so that a capture re-emits equal.
+/// Request for communication. A field narrower than its type is aligned to the type's low bit. A software
+/// device writes byte 4 ([`Req::is_one_flow`]) and bytes 24 to 27 ([`Req::udp_port`]); the other reserved fields are 0.
+/// What was received is kept, so that a capture re-emits equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Req {
     /// The sender's communication id.
@@ -104,7 +105,33 @@ pub struct Req {
     pub private: [u8; REQ_PRIVATE_BYTES],
 }
 
+/// Bit of byte 4: the sender takes only answers, in one pair of UDP ports (`docs/wire.md`).
+const IS_ONE_FLOW: u8 = 0x01;
+
 impl Req {
+    /// Returns true if all packets of the connection are to use the pair of UDP ports of this one.
+    #[must_use]
+    pub const fn is_one_flow(&self) -> bool {
+        self.reserved_4 & IS_ONE_FLOW != 0
+    }
+
+    /// Sets what [`Self::is_one_flow`] returns.
+    #[must_use]
+    pub const fn with_one_flow(self, is_one_flow: bool) -> Self {
+        let others = self.reserved_4 & !IS_ONE_FLOW;
+        Self { reserved_4: if is_one_flow { others | IS_ONE_FLOW } else { others }, ..self }
+    }
+
+    /// Returns the UDP port at which the sender's software device receives; `None` for 4791.
+    #[must_use]
+    pub const fn udp_port(&self) -> Option<u16> {
+        let [_, _, high, low] = self.reserved_24.to_be_bytes();
+        match u16::from_be_bytes([high, low]) {
+            0 => None,
+            port => Some(port),
+        }
+    }
+
     pub(super) fn parse(d: &Data) -> Self {
         Self {
             local_id: at::LOCAL_ID.u32(d),

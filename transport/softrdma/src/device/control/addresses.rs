@@ -206,11 +206,13 @@ impl Addresses {
 
     fn warn_unopened(&self, own: IpAddr, error: VerbsError) {
         let is_taken = self.asks_host && matches!(error, VerbsError::AddressInUse(_));
-        match is_taken.then(|| PortOwner::find(own)).flatten() {
+        let at = SocketAddr::new(own, self.host.as_ref().map_or(ROCE_PORT, |host| host.udp_port()));
+        match is_taken.then(|| PortOwner::find(at)).flatten() {
             Some(owner) => {
                 tracing::warn!(
                     address = %own,
-                    cause = "another program has UDP port 4791 there",
+                    port = at.port(),
+                    cause = "another program has the UDP port there",
                     %owner,
                     remedy = owner.remedy(false),
                     "listener address not served"
@@ -299,7 +301,8 @@ impl Addresses {
             return holder == PortHolder::Dead;
         }
         // A program of another user or runtime directory may have the port.
-        self.of_this_host.has(address, now) && self.sockets.is_free(address, own, now)
+        let at = SocketAddr::new(address, host.udp_port());
+        self.of_this_host.has(address, now) && self.sockets.is_free(at, own, now)
     }
 
     /// Returns the source address of the host's routing, if it chooses one. Fails for a link-local peer, and

@@ -82,7 +82,11 @@ impl Control {
             max_dest_rd_atomic.min(MAX_RD_ATOMIC),
             max_rd_atomic.min(MAX_RD_ATOMIC),
         )?;
+        let ports = endpoint.ports;
         self.qps.modify(shards, qp, &rtr)?;
+        if let Some(ports) = ports {
+            shards.of_qp(qp.get(), |shard| shard.set_ports(qp.get(), ports));
+        }
         self.qps.modify(shards, qp, &rts)
     }
 

@@ -69,14 +69,16 @@ impl Control {
                 continue;
             }
             let psn = self.connections.take_psn();
-            shards.first().push_mad(transmit.from, transmit.to, psn, &transmit.mad);
+            shards.first().push_mad(transmit.from, transmit.to, transmit.ports, psn, &transmit.mad);
         }
         refused
     }
 
     fn is_abandoned(&mut self, shards: &mut Reach<'_>, request: &Transmit, now: Time) -> bool {
-        let own = shards.first().link().source(request.from);
-        self.qps.addresses().is_abandoned(request.to, own, now)
+        let link = shards.first().link();
+        let own = link.source(request.from);
+        // Of other ports the registry and the list of sockets say nothing.
+        request.ports.peer == link.port() && self.qps.addresses().is_abandoned(request.to, own, now)
     }
 
     fn handle_cm_event(&mut self, shards: &mut Reach<'_>, event: Event, now: Time) {
@@ -223,6 +225,7 @@ impl Connections {
         endpoint.peer = Some(request.remote);
         endpoint.connection = Some(connection);
         endpoint.offered = request.offered;
+        endpoint.ports = request.offered.as_ref().map(|peer| peer.ports);
         let private_data = request.private.clone();
         let parameters = match &request.offered {
             Some(peer) => offer(peer, private_data),

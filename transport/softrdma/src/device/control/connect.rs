@@ -8,7 +8,9 @@ use super::endpoint::{PendingCmEventKind, Role, refusal, transport};
 use crate::device::MAX_RD_ATOMIC;
 use crate::device::shards::reach::Reach;
 use trunkline_roce::cm::{Accept, Answer, Ask, Connect};
-use trunkline_verbs::{CmIdNumber, ConnectParameters, QpNumber, QpType, RejectReason, Time, VerbsError};
+use trunkline_verbs::{
+    CmIdNumber, ConnectParameters, OneFlow, QpNumber, QpType, RejectReason, Time, UdpPorts, VerbsError,
+};
 
 impl Control {
     /// Sends the request of an active endpoint.
@@ -44,7 +46,11 @@ impl Control {
         let traffic_class = endpoint.traffic_class;
         let (port_space, qp_type, local) = (endpoint.port_space, endpoint.qp_type, endpoint.local);
         let ack_timeout = endpoint.ack_timeout.unwrap_or(parameters.ack_timeout);
-        let mtu = shards.first().link().mtu_of(local.ip());
+        let link = shards.first().link();
+        let mtu = link.mtu_of(local.ip());
+        let (udp_port, one_flow) = (endpoint.udp_port, endpoint.one_flow);
+        let own = (one_flow == OneFlow::Yes).then(|| link.source(local.ip()).port());
+        endpoint.ports = Some(UdpPorts { own, peer: udp_port.unwrap_or_else(|| link.port()) });
         let connect = Connect {
             local,
             remote,
@@ -61,6 +67,8 @@ impl Control {
             flow_control: parameters.flow_control,
             traffic_class,
             srq: parameters.srq,
+            udp_port,
+            one_flow,
             private: &parameters.private_data,
         };
         let connection = self.connections.machine().connect(now.0, &connect).map_err(refusal)?;

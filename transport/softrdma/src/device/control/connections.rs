@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::cm::{CmConfig, CmDrop, CmMachine, CommIds, ConnectionId, ListenerId};
 use trunkline_verbs::{
-    CmEventKind, CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, VerbsError,
+    CmEventKind, CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, UdpPorts, VerbsError,
     WILDCARD_TAKEN,
 };
 
@@ -36,9 +36,9 @@ pub(in crate::device) struct Connections {
 impl Connections {
     /// Creates the endpoints. `comm_ids` are the device's share among the devices that share its addresses,
     /// if any.
-    pub(super) fn new(guid: u64, mut random: Random, comm_ids: Option<CommIds>) -> Self {
+    pub(super) fn new(guid: u64, udp_port: u16, mut random: Random, comm_ids: Option<CommIds>) -> Self {
         let comm_ids = comm_ids.unwrap_or_else(|| CommIds::new(random.keys()));
-        let config = CmConfig { comm_ids, ..CmConfig::new(guid, random.next()) };
+        let config = CmConfig { comm_ids, udp_port, ..CmConfig::new(guid, random.next()) };
         Self {
             machine: CmMachine::new(config),
             endpoints: BTreeMap::new(),
@@ -252,6 +252,11 @@ impl Connections {
         self.get(id).map(|endpoint| (endpoint.local, endpoint.peer))
     }
 
+    /// Returns the UDP ports of an endpoint's connection.
+    pub(in crate::device) fn udp_ports(&self, id: CmIdNumber) -> Option<UdpPorts> {
+        self.get(id).and_then(|endpoint| endpoint.ports)
+    }
+
     /// Completes the resolution of a peer's route. The host's routing knows the route, so no request is sent.
     pub(in crate::device) fn resolve_route(&mut self, id: CmIdNumber) -> Result<(), VerbsError> {
         let endpoint = self.endpoint(id)?;
@@ -283,6 +288,8 @@ impl Connections {
                 return Err(VerbsError::Invalid("the ACK timeout is a code from 0 to 31"));
             }
             CmOption::AckTimeout(code) => endpoint.ack_timeout = Some(code),
+            CmOption::PeerUdpPort(port) => endpoint.udp_port = Some(port),
+            CmOption::OneFlow(one_flow) => endpoint.one_flow = one_flow,
             _ => return Err(VerbsError::NotSupported("this option")),
         }
         Ok(())

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::cm::{CmError, ConnectionId, ListenerId, Peer, Transport};
 use trunkline_verbs::{
-    Access, AddressVector, CmEventKind, CmIdNumber, ConnectParameters, Gid, PortSpace, Psn, QpModify,
-    QpNumber, QpState, QpType, VerbsError,
+    Access, AddressVector, CmEventKind, CmIdNumber, ConnectParameters, Gid, OneFlow, PortSpace, Psn,
+    QpModify, QpNumber, QpState, QpType, UdpPorts, VerbsError,
 };
 
 /// An event queued for a channel, without the objects that the program gets.
@@ -68,6 +68,11 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
+    /// UDP port of the peer's device, if the program named it.
+    pub(super) udp_port: Option<u16>,
+    pub(super) one_flow: OneFlow,
+    /// UDP ports of the connection, once there is one.
+    pub(super) ports: Option<UdpPorts>,
     /// Claimed services of the endpoint, which no other device that shares the addresses can claim.
     pub(super) claims: Vec<ServiceClaim>,
 }
@@ -99,6 +104,9 @@ impl Endpoint {
             reuses_address: false,
             is_family_only: false,
             ack_timeout: None,
+            udp_port: None,
+            one_flow: OneFlow::No,
+            ports: None,
             claims: Vec::new(),
         }
     }

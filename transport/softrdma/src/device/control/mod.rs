@@ -61,6 +61,8 @@ pub(super) struct ControlInit {
     pub(super) events: Arc<AsyncEvents>,
     pub(super) random: Random,
     pub(super) guid: u64,
+    /// UDP port at which the device receives.
+    pub(super) udp_port: u16,
     /// True if the host's routing may be asked for the way to a peer; a simulation has none.
     pub(super) asks_host: bool,
     /// True if all peers are devices of this process.
@@ -95,6 +97,7 @@ impl Control {
             events,
             mut random,
             guid,
+            udp_port,
             asks_host,
             is_in_process,
             host,
@@ -105,7 +108,7 @@ impl Control {
         let comm_ids = host.as_ref().map(|host| host.comm_ids());
         let sharing = targets.map(|targets| Sharing::new(targets, members.clone()));
         Self {
-            connections: Connections::new(guid, random.branch(), comm_ids),
+            connections: Connections::new(guid, udp_port, random.branch(), comm_ids),
             requests: Requests::default(),
             qps: Qps::new(Addresses::new(gids, host, asks_host, random), sharing, is_in_process),
             members,
@@ -204,8 +207,9 @@ impl Control {
 
     fn handle_mad(&mut self, received: &Received, owner: AddressOwner, now: Time) {
         let Received { from, is_member, to, mad } = received;
-        let source = MadSource { address: from.ip(), owner, local_port: is_member.then(|| from.port()) };
-        self.connections.machine().handle_mad(now.0, source, *to, mad);
+        let (ports, local_port) = ((to.port(), from.port()), is_member.then(|| from.port()));
+        let source = MadSource { address: from.ip(), ports, owner, local_port };
+        self.connections.machine().handle_mad(now.0, source, to.ip(), mad);
     }
 
     /// Returns the messages to and from other members; `None` on a network in process and after the removal.

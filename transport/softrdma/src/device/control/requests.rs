@@ -6,7 +6,7 @@
 //! without a place is dropped as by a full queue, and its sender repeats it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{AddressOwner, PeerHost, Time};
@@ -24,7 +24,7 @@ const HOST_SHARE: usize = 8;
 pub(super) struct Received {
     pub(super) from: SocketAddr,
     pub(super) is_member: bool,
-    pub(super) to: IpAddr,
+    pub(super) to: SocketAddr,
     pub(super) mad: Box<Mad>,
 }
 
@@ -113,13 +113,14 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
     use trunkline_roce::wire::MAD_BYTES;
 
     fn request(host: u8, transaction: u64) -> Received {
         let mut mad = Mad::parse(&[0; MAD_BYTES]);
         mad.header.transaction = transaction;
         let from = SocketAddr::from(([10, 0, 0, host], 4791));
-        Received { from, is_member: false, to: [10, 1, 0, 1].into(), mad: Box::new(mad) }
+        Received { from, is_member: false, to: ([10, 1, 0, 1], 4791).into(), mad: Box::new(mad) }
     }
 
     /// Takes all requests that may go on. Returns the last bytes of their addresses.

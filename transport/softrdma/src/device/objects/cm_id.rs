@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use trunkline_verbs::{
     CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption, ConnectParameters, QpModify, QpState,
-    QueuePair, RejectReason, VerbsError,
+    QueuePair, RejectReason, UdpPorts, VerbsError,
 };
 
 /// Maximum number of queued events. A listener's backlog bounds its share far below.
@@ -123,6 +123,10 @@ impl CmId for SoftCmId {
 
     fn local_user(&self) -> Option<u32> {
         self.core.control().local_user(self.number)
+    }
+
+    fn udp_ports(&self) -> Option<UdpPorts> {
+        self.core.control().connections().udp_ports(self.number)
     }
 
     fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError> {

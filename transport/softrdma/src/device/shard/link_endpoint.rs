@@ -93,6 +93,11 @@ impl LinkEndpoint {
         self.opened.contains(&address)
     }
 
+    /// Returns the UDP port at which the device receives.
+    pub(in crate::device) fn port(&self) -> u16 {
+        self.tap.wire.link.port()
+    }
+
     /// Returns the source of packets from an open address.
     pub(in crate::device) fn source(&self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.source(address)

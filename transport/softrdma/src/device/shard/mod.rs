@@ -65,12 +65,12 @@ use neighbours::HandedOver;
 use peers::Peers;
 use qp::Qp;
 use resources::Resources;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::{
     Counter, PostError, QpAttributes, QpNumber, QpState, ReceiveRequest, SendRequest, SrqNumber, Time,
-    VerbsError,
+    UdpPorts, VerbsError,
 };
 
 /// Time after which a link without room is tried again.
@@ -235,7 +235,15 @@ impl Shard {
             return Err(VerbsError::Invalid("the two GIDs are of different address families"));
         }
         self.link.open(source)?;
+        let destination = SocketAddr::new(destination, self.link.port());
         Ok(Route::new(self.link.source(source), destination))
+    }
+
+    /// Sets the UDP ports of a QP's connection.
+    pub(super) fn set_ports(&mut self, number: u32, ports: UdpPorts) {
+        if let Some(qp) = self.qps.get_mut(number) {
+            qp.set_ports(ports);
+        }
     }
 
     /// Returns the QPs by number.

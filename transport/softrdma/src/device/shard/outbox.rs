@@ -7,7 +7,7 @@
 
 use crate::host::{AreaHandle, MemberId, Members, Undelivered};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_roce::cm::UnreachableReport;
 use trunkline_roce::wire::Mad;
@@ -31,8 +31,8 @@ pub(in crate::device) enum ControlEvent {
         from: SocketAddr,
         /// True if a member of this host's registry has that port.
         is_member: bool,
-        /// The local address that it was sent to.
-        to: IpAddr,
+        /// The local address and UDP port that it was sent to.
+        to: SocketAddr,
         /// The management datagram.
         mad: Box<Mad>,
     },

@@ -14,7 +14,7 @@ use trunkline_machine::mutant;
 use trunkline_roce::cm;
 use trunkline_roce::engine::{Handled, Response, is_request};
 use trunkline_roce::wire::cm::CmMessage;
-use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Operation, Packet, QP1, QuotedPacket, ROCE_PORT};
+use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Operation, Packet, QP1, QuotedPacket};
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
@@ -41,9 +41,7 @@ impl Shard {
     #[cold]
     fn handle_icmp_error(&mut self, error: &IcmpError) {
         let (from, to, cause) = (error.source.ip(), error.destination.ip(), error.cause);
-        if let QuotedPacket::Mad { transaction } = error.packet
-            && error.destination.port() == ROCE_PORT
-        {
+        if let QuotedPacket::Mad { transaction } = error.packet {
             let report = cm::UnreachableReport { from, to, transaction, cause };
             self.resources.control_events.push(ControlEvent::Unreachable(report));
         }
@@ -140,7 +138,7 @@ impl Shard {
             CmMessage::Rep(rep) => self.peers.saw_guid((from, to), rep.ca_guid),
             _ => {}
         }
-        let (from, is_member) = (datagram.source, origin.is_member);
+        let (from, to, is_member) = (datagram.source, datagram.destination, origin.is_member);
         self.resources.control_events.push(ControlEvent::Mad { from, is_member, to, mad: Box::new(mad) });
     }
 

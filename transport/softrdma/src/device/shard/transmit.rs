@@ -5,10 +5,9 @@
 
 use super::Shard;
 use super::local::serve_without_memory;
-use crate::link::ROCE_PORT;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::Mad;
-use trunkline_verbs::{AsyncEventKind, Psn, Time};
+use trunkline_verbs::{AsyncEventKind, Psn, Time, UdpPorts};
 
 /// Packets gathered before the link is called.
 const PACKETS_AT_ONCE: usize = 64;
@@ -55,9 +54,16 @@ impl Shard {
     }
 
     /// Queues a management datagram.
-    pub(in crate::device) fn push_mad(&mut self, from: IpAddr, to: IpAddr, psn: Psn, mad: &Mad) {
-        let source = self.link.source(from);
-        self.link.outgoing().push_mad(source, SocketAddr::new(to, ROCE_PORT), psn, mad);
+    pub(in crate::device) fn push_mad(
+        &mut self,
+        from: IpAddr,
+        to: IpAddr,
+        ports: UdpPorts,
+        psn: Psn,
+        mad: &Mad,
+    ) {
+        let source = ports.own.map_or_else(|| self.link.source(from), |own| SocketAddr::new(from, own));
+        self.link.outgoing().push_mad(source, SocketAddr::new(to, ports.peer), psn, mad);
     }
 
     /// Repeats the last acknowledgement of a QP whose owner is about to stop it receiving. The peer may still

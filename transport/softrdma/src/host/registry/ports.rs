@@ -25,7 +25,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use trunkline_roce::wire::ROCE_PORT;
 use trunkline_verbs::Time;
 
 /// Time for which a member counts as living after its lock was found held, or its connection open.
@@ -71,7 +70,7 @@ impl Host {
         address: IpAddr,
         mut bind: impl FnMut() -> Result<T, E>,
     ) -> Result<T, PortRefused<E>> {
-        let words = record_of(address, ROCE_PORT);
+        let words = record_of(address, self.udp_port());
         let unsettled = [words[0], words[1], words[2] | IS_UNSETTLED];
         let mut attempts = 0;
         loop {
@@ -114,7 +113,7 @@ impl Host {
     /// Closes this member's sockets at an address by `close`, and removes the records of their ports, or only
     /// of `port` if it is given.
     pub(crate) fn release_port(&self, address: IpAddr, port: Option<u16>, close: impl FnOnce()) {
-        let words = record_of(address, ROCE_PORT);
+        let words = record_of(address, self.udp_port());
         let is_closed = |word: u64| port.is_none_or(|port| word & !IS_ENDING == u64::from(port));
         let own = |record: &Record| {
             record.words[..2] == words[..2] && record.owner == self.me() && is_closed(record.words[2])
@@ -141,7 +140,7 @@ impl Host {
 
     /// Returns the recorded holder of port 4791 at an address.
     pub(crate) fn port_holder(&self, address: IpAddr) -> PortHolder {
-        let words = record_of(address, ROCE_PORT);
+        let words = record_of(address, self.udp_port());
         let mut records = self.records(&PORTS).filter(|record| is_same(&record.words, &words));
         match records.find(|record| self.is_alive(record.owner)) {
             Some(record) => PortHolder::Alive(record.owner),
@@ -162,7 +161,8 @@ impl Host {
             self.records(&PORTS).filter(|record| record.owner == self.me()).map(|record| place_of(&record));
         let own: BTreeSet<_> = own.filter(|own| places.iter().any(|place| place.meets(*own))).collect();
         for record in self.records(&PORTS) {
-            let is_holder = record.owner != self.me() && record.words[2] & !IS_ENDING == u64::from(ROCE_PORT);
+            let is_holder =
+                record.owner != self.me() && record.words[2] & !IS_ENDING == u64::from(self.udp_port());
             let place = place_of(&record);
             if is_holder && own.contains(&place) {
                 holders.entry(record.owner).or_default().push(place.address());
@@ -523,7 +523,7 @@ mod tests {
         two.hold_port(ip("127.0.0.1"), || Ok::<(), ()>(())).unwrap();
         two.record_port("127.0.0.1:40000".parse().unwrap()).unwrap();
         two.record_port("127.0.0.2:50000".parse().unwrap()).unwrap();
-        assert_eq!([ROCE_PORT, 40_000].map(|port| source(port, 1)), [Source::Member; 2]);
+        assert_eq!([4791, 40_000].map(|port| source(port, 1)), [Source::Member; 2]);
         assert_eq!([50_000, 1, 4790].map(|port| source(port, 1)), [Source::Forged; 3]);
         two.release_port(ip("127.0.0.1"), None, || {});
         assert_eq!(source(40_000, 2), Source::Member, "what it sent before it left");

@@ -285,11 +285,11 @@ mod tests {
         std::thread::spawn(move || {
             for stores in 0..8 {
                 let life = Life::new();
-                let host = Host::in_memory(&memory, &life).unwrap();
+                let host = Host::in_memory(&memory, &life, 4791).unwrap();
                 life.kill_after_stores(stores);
                 let _refused = host.put(&PORTS, [1, 0, 0]);
                 let _again = host.put(&PORTS, [1, 0, 0]);
-                let _joined = Host::in_memory(&memory, &life);
+                let _joined = Host::in_memory(&memory, &life, 4791);
                 assert!(!life.is_alive(), "all its stores were made");
             }
             done.send(()).unwrap();

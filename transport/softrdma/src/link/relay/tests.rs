@@ -94,7 +94,7 @@ fn own_address() -> IpAddr {
 }
 
 fn to_port(address: IpAddr) -> SocketAddr {
-    SocketAddr::new(address, ROCE_PORT)
+    SocketAddr::new(address, 4791)
 }
 
 /// Returns a packet for a QP without a valid ICRC, which a holder does not check.
@@ -122,7 +122,7 @@ fn a_packet_to_port_4791_reaches_the_member_that_owns_its_qp_number() {
     peer.open(sender_address).unwrap();
     assert_eq!(holder.link.source(address), to_port(address));
     let ports = [0, 1].map(|index: usize| others[index].link.source(address).port());
-    assert!(ports[0] != ports[1] && !ports.contains(&ROCE_PORT), "{ports:?}");
+    assert!(ports[0] != ports[1] && !ports.contains(&4791), "{ports:?}");
 
     let mut batch = SendBatch::new();
     let nobody = 0x00ab_cdef;
@@ -270,7 +270,13 @@ fn other_members_are_polled_in_time_however_rarely_the_link_receives() {
     let mut relay = Relay::new(members, None);
     let mut batch = ReceiveBatch::new(8);
     let mut take = |relay: &mut Relay, ns| {
-        relay.take(&mut batch, |_| true, Some(Time(ns)));
+        let mut place = RelayPlace {
+            batch: &mut batch,
+            sent: &mut SendBatch::new(),
+            is_open: &|_| true,
+            is_main: &|_| false,
+        };
+        relay.take(&mut place, Some(Time(ns)));
         relay.counts.nonsense
     };
     take(&mut relay, 0);
@@ -351,7 +357,7 @@ fn when_the_holder_leaves_another_holds_the_port_and_keeps_its_own() {
 fn a_port_bound_by_a_program_that_is_not_a_member_is_in_use() {
     let folder = Folder::new().unwrap();
     let address = own_address();
-    let _foreign = std::net::UdpSocket::bind((address, ROCE_PORT)).unwrap();
+    let _foreign = std::net::UdpSocket::bind((address, 4791)).unwrap();
     let error = Member::new(&folder).link.open(address).unwrap_err();
     assert!(matches!(error, super::super::LinkError::AddressInUse { .. }), "{error}");
 }
@@ -392,7 +398,8 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
     let to = victim.host.me();
     let good = |destination: SocketAddr, length: usize| {
         let mut bundle = Vec::new();
-        write(Datagram { source: destination, destination, bytes: &vec![1; length] }, ORIGIN, &mut bundle);
+        let source = "127.0.0.1:4792".parse().unwrap();
+        write(Datagram { source, destination, bytes: &vec![1; length] }, ORIGIN, &mut bundle);
         bundle
     };
     let fine = good(to_port(address), 64);
@@ -410,7 +417,7 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
         with(25, 1),
         with(5, 1),
         good(to_port(own_address()), 64),
-        good(SocketAddr::new("fd00::1".parse().unwrap(), ROCE_PORT), 64),
+        good(SocketAddr::new("fd00::1".parse().unwrap(), 4791), 64),
         good(to_port(address), MAX_DATAGRAM_BYTES + 1),
     ];
     for (index, bytes) in nonsense.iter().enumerate() {
@@ -509,4 +516,29 @@ fn bundles_of_any_bytes_are_parsed_without_a_panic() {
             assert!(piece.0.bytes.len() <= MAX_DATAGRAM_BYTES);
         }
     }
+}
+
+#[test]
+fn the_holder_sends_what_leaves_from_its_port_for_other_members() {
+    let folder = Folder::new().unwrap();
+    let address = own_address();
+    let mut holder = Member::at(&folder, address);
+    let mut other = Member::at(&folder, address);
+    let socket = std::net::UdpSocket::bind((own_address(), 0)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let to = socket.local_addr().unwrap();
+    let mut batch = SendBatch::new();
+    for source in [to_port(address), SocketAddr::new(address, 4792)] {
+        batch.push(Datagram { source, destination: to, bytes: b"sealed" });
+    }
+    other.link.send(&mut batch, now());
+    assert!(batch.is_empty());
+    assert_eq!(other.counter("drop_send_address_not_open"), 1, "a port that nobody has");
+    let mut bytes = [0; 64];
+    let (length, from) = wait_until("the datagram", BOUND, || {
+        assert_eq!(holder.receive(), []);
+        socket.recv_from(&mut bytes).ok()
+    });
+    assert_eq!((from, &bytes[..length]), (to_port(address), &b"sealed"[..]));
+    assert_eq!(holder.counter("sent_for_members"), 1);
 }

@@ -21,10 +21,11 @@ mod system;
 mod tests;
 mod transfer;
 
-use super::relay::Relay;
+use super::relay::{Relay, RelayPlace};
 use super::sockets::Sockets;
 use super::{IcmpError, Judge, Link, LinkError, ReceiveBatch, SendBatch};
 use crate::host::{MemberPorts, Members, Targets};
+pub(crate) use ports::FirstSockets;
 use ports::Ports;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -47,6 +48,10 @@ pub(crate) struct UdpLink {
     losses: transfer::Losses,
     /// Forwards datagrams to the other processes at our addresses.
     relay: Option<Relay>,
+    /// Hands datagrams that leave from the device's port to the process that holds it, for a further shard.
+    outward: Option<Relay>,
+    /// Datagrams that other processes send through this one.
+    sent_for_others: SendBatch,
     /// Time of the next attempt at connections that wait for descriptors or memory, once it is set.
     resume_at: Option<Time>,
     /// Ports that the members of the registry send from.
@@ -79,9 +84,25 @@ impl UdpLink {
             turn: 0,
             losses: transfer::Losses::default(),
             relay: None,
+            outward: None,
+            sent_for_others: SendBatch::new(),
             resume_at: None,
             sources: None,
         }
+    }
+
+    /// Sets the port at which the link receives.
+    #[must_use]
+    pub(crate) fn at_port(mut self, port: u16) -> Self {
+        self.ports.receive_at(port);
+        self
+    }
+
+    /// Lets the shards of a device send from the sockets of its first one.
+    #[must_use]
+    pub(crate) fn with_first(mut self, first: &Arc<FirstSockets>) -> Self {
+        self.ports.share_first(first);
+        self
     }
 
     /// Shares the link's addresses with the other members of the host, if there are any, and forwards packets
@@ -108,6 +129,7 @@ impl UdpLink {
         if let Some(members) = members {
             self.ports.share(Arc::clone(members));
             self.sources = Some(MemberPorts::new(Arc::clone(members)));
+            self.outward = Some(Relay::new(Arc::clone(members), None));
         }
         self
     }
@@ -134,10 +156,22 @@ impl UdpLink {
         // Slots whose datagrams were forwarded are free again, but still count as received.
         let mut used = 0;
         if let Some(relay) = &mut self.relay {
-            if relay.take(batch, |address| self.ports.is_open(address), time) {
+            let ports = &self.ports;
+            let mut place = RelayPlace {
+                batch,
+                sent: &mut self.sent_for_others,
+                is_open: &|at| at.port() == ports.main_port() && ports.is_open(at.ip()),
+                is_main: &|at| ports.holds_main(at),
+            };
+            if relay.take(&mut place, time) {
                 self.ports.attempt_now();
             }
             used = batch.used();
+        }
+        if !self.sent_for_others.is_empty() {
+            transfer::send(&mut self.ports, &mut self.sent_for_others, None, &mut self.losses);
+            // The system has no room. The peers wait for acknowledgements and repeat.
+            self.sent_for_others.clear();
         }
         let sockets = self.ports.all_mut();
         let count = sockets.len();
@@ -176,6 +210,10 @@ impl Link for UdpLink {
         "udp"
     }
 
+    fn port(&self) -> u16 {
+        self.ports.main_port()
+    }
+
     fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
         self.ports.open(address)
     }
@@ -193,7 +231,8 @@ impl Link for UdpLink {
     }
 
     fn send(&mut self, batch: &mut SendBatch, _now: Time) {
-        transfer::send(&mut self.ports, batch, &mut self.losses);
+        let relay = self.relay.as_mut().or(self.outward.as_mut());
+        transfer::send(&mut self.ports, batch, relay, &mut self.losses);
     }
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {

@@ -25,7 +25,7 @@ use crate::host::{Members, PortHolder, PortRefused};
 use crate::link::sockets::{DatagramSocket, Sockets};
 use crate::link::{LinkError, ROCE_PORT};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
@@ -38,12 +38,22 @@ const LAST_WAIT: Duration = Duration::from_millis(50);
 pub(super) struct Bound {
     pub(super) address: IpAddr,
     pub(super) socket: Box<dyn DatagramSocket>,
+    /// True if the socket has the port of the device, 4791 unless another was chosen.
+    pub(super) is_main: bool,
 }
 
-impl Bound {
-    /// Returns true if the socket has port 4791.
-    pub(super) fn is_roce(&self) -> bool {
-        self.socket.local().port() == ROCE_PORT
+/// The sockets of a device's first shard. A connection of one flow uses one of them, whichever shard its QPs belong to.
+#[derive(Debug, Default)]
+pub(crate) struct FirstSockets(Mutex<Vec<Box<dyn DatagramSocket>>>);
+
+impl FirstSockets {
+    fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn DatagramSocket>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a handle on the socket at a local address and port, to send from.
+    fn share(&self, local: SocketAddr) -> Option<Box<dyn DatagramSocket>> {
+        self.lock().iter().find(|socket| socket.local() == local)?.share()
     }
 }
 
@@ -59,11 +69,16 @@ struct Attempt {
 #[derive(Debug)]
 pub(super) struct Ports {
     sockets: Box<dyn Sockets>,
+    /// The device's port.
+    main_port: u16,
     bound: Vec<Bound>,
     /// The other processes at our addresses, if addresses are shared.
     members: Option<Arc<Members>>,
     /// True if port 4791 belongs to another shard.
     leaves_roce_port: bool,
+    /// Sockets of the first shard, and handles on those of them that this shard sends from.
+    first: Arc<FirstSockets>,
+    shared: Vec<Bound>,
     attempt: Option<Attempt>,
     /// True if a failed attempt was logged since one succeeded.
     has_warned: bool,
@@ -76,9 +91,12 @@ impl Ports {
     pub(super) fn new(sockets: Box<dyn Sockets>) -> Self {
         Self {
             sockets,
+            main_port: ROCE_PORT,
             bound: Vec::new(),
             members: None,
             leaves_roce_port: false,
+            first: Arc::default(),
+            shared: Vec::new(),
             attempt: None,
             has_warned: false,
             changes: 0,
@@ -86,9 +104,24 @@ impl Ports {
         }
     }
 
+    /// Sets the device's port.
+    pub(super) fn receive_at(&mut self, port: u16) {
+        self.main_port = port;
+    }
+
+    /// Returns the device's port.
+    pub(super) fn main_port(&self) -> u16 {
+        self.main_port
+    }
+
     /// Shares addresses with the other members of the host.
     pub(super) fn share(&mut self, members: Arc<Members>) {
         self.members = Some(members);
+    }
+
+    /// Shares the sockets of the device's first shard with its other shards.
+    pub(super) fn share_first(&mut self, first: &Arc<FirstSockets>) {
+        self.first = Arc::clone(first);
     }
 
     /// Restricts the link to ports chosen by the system.
@@ -108,11 +141,27 @@ impl Ports {
         &mut self.bound
     }
 
-    /// Returns the socket bound to a local address and port.
+    /// Returns the socket bound to a local address and port, of this shard or of the first one.
     pub(super) fn at(&mut self, local: SocketAddr) -> Option<&mut Bound> {
         let is_it =
-            |bound: &&mut Bound| bound.address == local.ip() && bound.socket.local().port() == local.port();
-        self.bound.iter_mut().find(is_it)
+            |bound: &Bound| bound.address == local.ip() && bound.socket.local().port() == local.port();
+        if let Some(own) = self.bound.iter().position(is_it) {
+            return self.bound.get_mut(own);
+        }
+        let shared = self.shared.iter().position(is_it).or_else(|| {
+            let socket = self.first.share(local).filter(|_| self.leaves_roce_port)?;
+            self.shared.push(Bound { address: local.ip(), socket, is_main: false });
+            Some(self.shared.len() - 1)
+        });
+        self.shared.get_mut(shared?)
+    }
+
+    /// Adds a socket.
+    fn add(&mut self, bound: Bound) {
+        if !self.leaves_roce_port {
+            self.first.lock().extend(bound.socket.share());
+        }
+        self.bound.push(bound);
     }
 
     pub(super) fn is_open(&self, address: IpAddr) -> bool {
@@ -122,7 +171,7 @@ impl Ports {
     /// Returns the port from which datagrams of an address are sent.
     pub(super) fn source(&self, address: IpAddr) -> u16 {
         let bound = self.bound.iter().find(|bound| bound.address == address);
-        bound.map_or(ROCE_PORT, |bound| bound.socket.local().port())
+        bound.map_or(self.main_port, |bound| bound.socket.local().port())
     }
 
     pub(super) fn changes(&self) -> u64 {
@@ -140,30 +189,34 @@ impl Ports {
         }
         if self.leaves_roce_port {
             let socket = self.bind_any(address)?;
-            self.bound.push(Bound { address, socket });
+            self.add(Bound { address, socket, is_main: false });
             return Ok(());
         }
-        let socket = match self.hold(address) {
-            Ok(socket) => socket,
+        let (socket, is_main) = match self.hold(address) {
+            Ok(socket) => (socket, true),
             Err((LinkError::AddressInUse { .. }, PortHolder::Alive(holder))) => {
                 let is_watched = self.members.as_ref().is_some_and(|members| members.watch(holder));
                 if !is_watched {
                     self.attempt_now();
                 }
-                self.bind_any(address)?
+                (self.bind_any(address)?, false)
             }
             Err((LinkError::AddressInUse { .. }, PortHolder::Dead)) => {
                 self.attempt_now();
-                self.bind_any(address)?
+                (self.bind_any(address)?, false)
             }
             Err((error, _)) => return Err(error),
         };
-        self.bound.push(Bound { address, socket });
+        self.add(Bound { address, socket, is_main });
         Ok(())
     }
 
     /// Closes an address.
     pub(super) fn close(&mut self, address: IpAddr) {
+        self.shared.retain(|bound| bound.address != address);
+        if !self.leaves_roce_port {
+            self.first.lock().retain(|socket| socket.local().ip() != address);
+        }
         let Self { bound, members, leaves_roce_port, .. } = self;
         let port =
             bound.iter().find(|bound| bound.address == address).map(|bound| bound.socket.local().port());
@@ -205,7 +258,7 @@ impl Ports {
         for address in addresses {
             match self.hold(address) {
                 Ok(socket) => {
-                    self.bound.push(Bound { address, socket });
+                    self.add(Bound { address, socket, is_main: true });
                     self.changes += 1;
                     self.taken_over += 1;
                     tracing::debug!(%address, "UDP port 4791 taken over");
@@ -231,13 +284,18 @@ impl Ports {
         is_settled
     }
 
+    /// Returns true if a socket of this shard has the device's port at an address.
+    pub(super) fn holds_main(&self, at: SocketAddr) -> bool {
+        at.port() == self.main_port && self.holds(at.ip())
+    }
+
     fn holds(&self, address: IpAddr) -> bool {
-        self.bound.iter().any(|bound| bound.address == address && bound.is_roce())
+        self.bound.iter().any(|bound| bound.address == address && bound.is_main)
     }
 
     /// Binds port 4791 and records that in the registry; otherwise returns its holder.
     fn hold(&self, address: IpAddr) -> Result<Box<dyn DatagramSocket>, (LinkError, PortHolder)> {
-        let bind = || self.sockets.bind(address, ROCE_PORT);
+        let bind = || self.sockets.bind(address, self.main_port);
         let Some(members) = &self.members else {
             return bind().map_err(|error| (error, PortHolder::Nobody));
         };

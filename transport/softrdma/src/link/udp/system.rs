@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::above_stdio;
@@ -67,13 +67,13 @@ impl Sockets for SystemSockets {
         // With a smaller buffer, a batch only waits longer.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         socket.bind(&SocketAddr::new(address, port).into()).map_err(|source| match source.kind() {
-            ErrorKind::AddrInUse => LinkError::AddressInUse { address },
+            ErrorKind::AddrInUse => LinkError::AddressInUse { address, port },
             ErrorKind::AddrNotAvailable => LinkError::NoSuchAddress { address },
             _ => LinkError::Os { doing: "bind a UDP port", address, source },
         })?;
         let named = socket.local_addr().map_err(failed("read the port of a UDP socket"))?;
         let local = named.as_socket().ok_or(LinkError::NoSuchAddress { address })?;
-        Ok(Box::new(SystemSocket { local, socket }))
+        Ok(Box::new(SystemSocket { local, socket: Arc::new(socket) }))
     }
 
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
@@ -94,12 +94,16 @@ impl Sockets for SystemSockets {
 #[derive(Debug)]
 struct SystemSocket {
     local: SocketAddr,
-    socket: Socket,
+    socket: Arc<Socket>,
 }
 
 impl DatagramSocket for SystemSocket {
     fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    fn share(&self) -> Option<Box<dyn DatagramSocket>> {
+        Some(Box::new(Self { local: self.local, socket: Arc::clone(&self.socket) }))
     }
 
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {

@@ -68,12 +68,22 @@ impl Losses {
     }
 }
 
-/// Sends from the front of the batch until it is empty or the system has no room.
-pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses) {
+/// Sends from the front of the batch until it is empty or the system has no room. What leaves from the device's port,
+/// which another process holds, goes through that process.
+pub(super) fn send(
+    ports: &mut Ports,
+    batch: &mut SendBatch,
+    mut relay: Option<&mut Relay>,
+    losses: &mut Losses,
+) {
     while let Some(first) = batch.at(0) {
         let source = first.source;
+        let main_port = ports.main_port();
         let Some(bound) = ports.at(source) else {
-            losses.not_open += 1;
+            let through = relay.as_mut().filter(|_| source.port() == main_port);
+            if !through.is_some_and(|relay| relay.send_through_holder(first)) {
+                losses.not_open += 1;
+            }
             batch.remove_first(1);
             continue;
         };
@@ -120,6 +130,9 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
             }
         }
     }
+    if let Some(relay) = relay {
+        relay.flush();
+    }
 }
 
 /// Checks applied to received datagrams.
@@ -149,13 +162,13 @@ impl Gate<'_, '_> {
         };
         self.losses.too_long += received.too_long as u64;
         let slots = batch.used() - used;
-        let is_roce = bound.is_roce();
+        let is_main = bound.is_main;
         batch.retain_from(before, |datagram, origin| {
             *origin = match self.origin(datagram) {
                 Some(origin) => origin,
                 None => return false,
             };
-            !(is_roce && self.forward(datagram, *origin))
+            !(is_main && self.forward(datagram, *origin))
         });
         received.may_have_more.then_some(slots)
     }

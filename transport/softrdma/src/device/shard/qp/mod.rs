@@ -36,7 +36,7 @@ use trunkline_roce::engine::{
 };
 use trunkline_verbs::{
     AsyncEventKind, AsyncSubject, PostError, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
-    ReceiveRequest, SendRequest, SrqNumber, VerbsError,
+    ReceiveRequest, SendRequest, SrqNumber, UdpPorts, VerbsError,
 };
 
 /// Source of a new QP's receives.
@@ -176,6 +176,13 @@ impl Qp {
         self.route
             .as_ref()
             .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
+    }
+
+    /// Sets the UDP ports of the connection.
+    pub(super) fn set_ports(&mut self, ports: UdpPorts) {
+        if let Some(route) = &mut self.route {
+            route.set_ports(ports);
+        }
     }
 
     /// Counts one more handle if this is a TGT of the domain; returns false otherwise.

@@ -1,8 +1,9 @@
 //! Source and destination addresses of a QP's packets.
 //!
 //! Owns the choice of the peer's UDP port (contract rocev2 8.3). A software peer may share its address with
-//! other processes, and then uses a separate port. Port 4791 always leads to it too, through the process that
-//! holds that port. A foreign peer is reached at 4791 only.
+//! other processes, and then uses a separate port. Its device's port, 4791 unless another was chosen, always leads to it
+//! too, through the process that holds that port. A foreign peer is reached at 4791 only. In a connection of one flow,
+//! the port that the peer's request came from stands for its device's port.
 //!
 //! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
 //! response to a PSN that is outstanding. A QP sends everything to the port it has learned, never to the
@@ -12,12 +13,13 @@
 //!
 //! | time-outs without an answer | destination of the next packets |
 //! |---|---|
-//! | 0 or 1 | the peer's proven port; 4791 before there is proof |
-//! | 2, 4, ... | 4791: the peer may have moved |
-//! | 3, 5, ... | the proven port: the process that holds 4791 may be the silent one |
+//! | 0 or 1 | the peer's proven port; its device's port before there is proof |
+//! | 2, 4, ... | its device's port: the peer may have moved |
+//! | 3, 5, ... | the proven port: the process that holds the device's port may be the silent one |
 
-use crate::link::{Datagram, ROCE_PORT};
-use std::net::{IpAddr, SocketAddr};
+use crate::link::Datagram;
+use std::net::SocketAddr;
+use trunkline_verbs::UdpPorts;
 
 /// Time-outs after which the peer may have moved.
 const MAY_HAVE_MOVED: u32 = 2;
@@ -35,6 +37,8 @@ pub(in crate::device::shard) struct Heard {
 pub(in crate::device) struct Route {
     source: SocketAddr,
     destination: SocketAddr,
+    /// Port of the peer's device.
+    home: u16,
     /// Port from which the peer's last proof came.
     seen: u16,
     /// True if the peer is a member of this host.
@@ -44,9 +48,18 @@ pub(in crate::device) struct Route {
 }
 
 impl Route {
-    pub(in crate::device::shard) fn new(source: SocketAddr, destination: IpAddr) -> Self {
-        let destination = SocketAddr::new(destination, ROCE_PORT);
-        Self { source, destination, seen: ROCE_PORT, is_to_member: false, silences: 0 }
+    pub(in crate::device::shard) fn new(source: SocketAddr, destination: SocketAddr) -> Self {
+        let port = destination.port();
+        Self { source, destination, home: port, seen: port, is_to_member: false, silences: 0 }
+    }
+
+    /// Sets the UDP ports of the connection.
+    pub(in crate::device::shard) fn set_ports(&mut self, ports: UdpPorts) {
+        if let Some(own) = ports.own {
+            self.source.set_port(own);
+        }
+        self.destination.set_port(ports.peer);
+        (self.home, self.seen) = (ports.peer, ports.peer);
     }
 
     /// Returns the address that packets are sent from.
@@ -90,8 +103,8 @@ impl Route {
     /// Counts a time-out without an answer.
     pub(in crate::device::shard) fn silent(&mut self) {
         self.silences = self.silences.saturating_add(1);
-        let use_roce_port = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
-        self.destination.set_port(if use_roce_port { ROCE_PORT } else { self.seen });
+        let goes_home = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
+        self.destination.set_port(if goes_home { self.home } else { self.seen });
     }
 }
 
@@ -107,13 +120,14 @@ fn is_same_address(one: &SocketAddr, other: &SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
 
     fn from(port: u16) -> Heard {
         Heard { from: SocketAddr::new(IpAddr::from([127, 0, 0, 2]), port), is_member: false }
     }
 
     fn route() -> Route {
-        Route::new(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 40_000), from(0).from.ip())
+        Route::new(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 40_000), from(4791).from)
     }
 
     #[test]
@@ -138,6 +152,21 @@ mod tests {
         route.heard(&from(4791), || true);
         route.silent();
         assert_eq!(route.destination.port(), 4791);
+    }
+
+    #[test]
+    fn ports_of_a_connection_stand_for_those_of_the_devices() {
+        let mut route = route();
+        route.set_ports(UdpPorts { own: Some(5000), peer: 5001 });
+        assert_eq!((route.source.port(), route.destination.port()), (5000, 5001));
+        route.heard(&from(50_000), || true);
+        let ports = [(); 2].map(|()| {
+            route.silent();
+            route.destination.port()
+        });
+        assert_eq!(ports, [50_000, 5001]);
+        route.set_ports(UdpPorts { own: None, peer: 4791 });
+        assert_eq!((route.source.port(), route.destination.port()), (5000, 4791));
     }
 
     #[test]
