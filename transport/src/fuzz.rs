@@ -83,7 +83,7 @@ pub fn handshake(data: &[u8]) {
         // An emitted refusal names the versions of this node.
         && !matches!(refusal, Refusal::Version(_))
     {
-        assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal), "a refusal comes back");
+        assert_eq!(Refusal::parse(&refusal.emit(false)), Some(refusal), "a refusal comes back");
     }
 }
 

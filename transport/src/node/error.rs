@@ -24,7 +24,7 @@ impl DeviceError {
 
 /// Owner of RoCE's port at an address, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("UDP port 4791 at {address} is taken by {owner}; {}", owner.remedy(*.is_of_client))]
+#[error("UDP port {} at {address} is taken by {owner}; {}", owner.port, owner.remedy(*.is_of_client))]
 pub struct TakenPort {
     address: IpAddr,
     owner: PortOwner,

@@ -199,7 +199,8 @@ fn not_listening(
         } else {
             vec![address.ip()]
         };
-        addresses.into_iter().find_map(|own| Some((own, PortOwner::find(own)?)))
+        let port = options.udp_port();
+        addresses.into_iter().find_map(|own| Some((own, PortOwner::find(SocketAddr::new(own, port))?)))
     };
     let is_of_client = options.listens_on().is_empty();
     let taken = is_port.then(owner).flatten();

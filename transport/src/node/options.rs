@@ -345,7 +345,7 @@ impl NodeOptions {
     /// [`PeerKey::seen_from`](crate::PeerKey::seen_from).
     #[must_use]
     pub fn udp_port(&self) -> u16 {
-        ROCE_PORT
+        self.device.as_ref().map_or(ROCE_PORT, SoftOptions::receiving_port)
     }
 
     /// Returns the addresses that the node listens on.

@@ -12,7 +12,7 @@ use super::requests::Admitted;
 use crate::command::Command;
 use crate::{PeerDown, PeerKey};
 use std::sync::Arc;
-use trunkline_verbs::{CmId, ConnectParameters, VerbsError};
+use trunkline_verbs::{CmId, ConnectParameters, OneFlow, VerbsError};
 
 impl CmMachine {
     /// Handles the request of a peer that dials.
@@ -26,7 +26,8 @@ impl CmMachine {
         let accepted = admitted.and_then(|admitted| self.accept(id, parameters, &admitted, private_data));
         if let Err(refusal) = accepted {
             self.log_refusal(id.as_ref(), refusal);
-            if let Err(error) = id.reject(&refusal.emit()) {
+            let is_one_flow = id.udp_ports().is_some_and(|ports| ports.own.is_some());
+            if let Err(error) = id.reject(&refusal.emit(is_one_flow)) {
                 tracing::debug!(%error, "refusal of a session not sent");
             }
         }
@@ -66,6 +67,7 @@ impl CmMachine {
         }
         let peer = self.peer(key);
         peer.source = Some(admitted.local);
+        peer.machine.set_one_flow(if admitted.is_one_flow { OneFlow::Yes } else { OneFlow::No });
         let mut actions = Vec::new();
         let number = peer.machine.request(now, &admitted.hello, &mut actions);
         // Actions that end an earlier session come before the accept. The dials of the new session come after
@@ -123,6 +125,7 @@ impl CmMachine {
             features: self.peer(key).machine.features(number),
             session: SessionName { epoch: self.shared.epochs.of(key), number },
             srqs: self.endpoints.srqs(),
+            udp_port: self.udp_port,
             is_local: false,
         };
         let welcome = welcome.emit();

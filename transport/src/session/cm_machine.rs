@@ -40,7 +40,7 @@ use trunkline_machine::mutant;
 use trunkline_machine::{Sleeper, Turn};
 use trunkline_softrdma::device::{LinkChoice, NodeRequest, NodeSocket};
 use trunkline_softrdma::link::PortOwner;
-use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, Time};
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, OneFlow, Time};
 
 /// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers.
 /// Pollers check their timers every 20 ms, so a late one is busy in its driver.
@@ -98,6 +98,8 @@ pub(crate) struct CmMachine {
     pub(super) levels: Levels,
     /// True if processes of this user on this host need no handshake.
     exempts_local_user: bool,
+    /// UDP port of this node's device.
+    pub(super) udp_port: u16,
     #[cfg(feature = "identity")]
     pub(super) proving: Proving,
     /// Time after which the names of a session are proved again.
@@ -153,6 +155,7 @@ impl CmMachine {
             numbers: Numbers::default(),
             levels: options.levels(),
             exempts_local_user: options.exempts_local_user,
+            udp_port: options.udp_port(),
             #[cfg(feature = "identity")]
             proving: Proving::new(options.credentials.clone()),
             #[cfg(feature = "identity")]
@@ -383,8 +386,13 @@ impl CmMachine {
         let shared = &self.shared;
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
         let (levels, numbers) = (self.levels, &self.numbers);
+        // No firewall is between processes of one host.
+        let tries_one_flow = self.peers.get(key).is_none() && self.endpoints.is_of_other_host(key.host());
         self.peers.add(key, || {
-            let machine = Machine::new(shared.epochs.of(key), pollers, levels, numbers.clone());
+            let mut machine = Machine::new(shared.epochs.of(key), pollers, levels, numbers.clone());
+            if tries_one_flow {
+                machine.set_one_flow(OneFlow::Try);
+            }
             (machine, shared.hosts.learn(key))
         })
     }
@@ -602,9 +610,9 @@ impl CmMachine {
         }
         self.searched = Some(now);
         let own = peer.source.or_else(|| self.shared.local_address.get().map(SocketAddr::ip));
-        let ends = [Some(key.address().ip()), own];
+        let (ends, own_port) = ([Some(key.host()), own], self.udp_port);
         let stopped = ends.into_iter().flatten().find_map(|address| {
-            let pid = PortOwner::stopped_at(address)?;
+            let pid = PortOwner::stopped_at(SocketAddr::new(address, key.udp_port().unwrap_or(own_port)))?;
             Some(PeerDown::HolderStopped { pid, address })
         });
         if let Some(cause) = stopped {

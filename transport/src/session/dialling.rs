@@ -22,7 +22,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 #[cfg(not(feature = "identity"))]
 use std::sync::Arc;
-use trunkline_verbs::VerbsError;
+use trunkline_verbs::{OneFlow, VerbsError};
 
 impl CmMachine {
     /// Begins to resolve the route to a peer, for one of a session's INIs.
@@ -47,7 +47,8 @@ impl CmMachine {
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
             connections: self.endpoints.connections(),
             // The echo is proof enough.
-            cookie: peer.cookie.filter(|_| echo.is_none()),
+            cookie: peer.cookie.filter(|_| echo.is_none() && peer.machine.one_flow() != OneFlow::Try),
+            udp_port: self.udp_port,
             is_local: false,
         };
         // Resolving may take seconds, above all for a dead peer.
@@ -72,7 +73,10 @@ impl CmMachine {
         if !peer.machine.has(number) {
             return;
         }
-        if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {
+        let one_flow = peer.machine.one_flow();
+        if let Err(error) =
+            outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello, one_flow))
+        {
             let now = self.now();
             if let Some(suppressed) = self.log.line(now) {
                 tracing::warn!(peer = %key, %error, suppressed, "connection not dialled");
@@ -86,10 +90,18 @@ impl CmMachine {
 
     /// Answers a peer that asked for proof of our address. It gets its cookie back with a new request for
     /// each INI, since an endpoint whose request was refused cannot ask again.
-    pub(super) fn prove(&mut self, key: PeerKey, number: u32, poller: u16, cookie: Cookie) {
+    pub(super) fn prove(
+        &mut self,
+        key: PeerKey,
+        number: u32,
+        poller: u16,
+        cookie: Cookie,
+        one_flow: OneFlow,
+    ) {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };
         peer.cookie = Some(cookie);
+        peer.machine.set_one_flow(one_flow);
         log_set_up(key, number, "cookie received", &format_args!("poller {poller}"));
         self.endpoints.discard(key, number, Role::Ini(poller));
         self.drive(key, |machine, actions| machine.unproven(now, number, poller, actions));

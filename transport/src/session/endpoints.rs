@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_verbs::{
-    Access, AddressOwner, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters,
-    DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber,
-    QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time, VerbsError,
+    Access, AddressOwner, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption,
+    ConnectParameters, DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, OneFlow, PortSpace,
+    QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time, VerbsError,
 };
 
 /// Maximum time before a disconnected endpoint is dropped.
@@ -146,8 +146,16 @@ impl Endpoints {
 
     /// Returns true if an address is one of this user's processes on this host.
     pub(crate) fn is_of_this_user(&self, address: IpAddr) -> bool {
-        let owner = |attached: &Attached| attached.device.device.address_owner(address);
-        self.attached.as_ref().map(owner) == Some(AddressOwner::ThisUser)
+        self.owner_of(address) == Some(AddressOwner::ThisUser)
+    }
+
+    /// Returns true if an address is another host's.
+    pub(crate) fn is_of_other_host(&self, address: IpAddr) -> bool {
+        self.owner_of(address) == Some(AddressOwner::OtherHost)
+    }
+
+    fn owner_of(&self, address: IpAddr) -> Option<AddressOwner> {
+        self.attached.as_ref().map(|attached| attached.device.device.address_owner(address))
     }
 
     /// Returns an endpoint of a session.
@@ -232,6 +240,7 @@ impl Endpoints {
         number: u32,
         poller: u16,
         private_data: Vec<u8>,
+        one_flow: OneFlow,
     ) -> Result<(), VerbsError> {
         let device = self.device()?;
         let limits = &self.shared.limits;
@@ -242,6 +251,12 @@ impl Endpoints {
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
         #[cfg(feature = "identity")]
         self.carried(peer, number, Role::Ini(poller), 0, &private_data);
+        if let Some(port) = peer.udp_port() {
+            id.set_option(CmOption::PeerUdpPort(port))?;
+        }
+        if one_flow != OneFlow::No && device.provider == SOFTWARE {
+            id.set_option(CmOption::OneFlow(one_flow))?;
+        }
         id.attach(qp)?;
         id.connect(&ConnectParameters { private_data, ..asked })
     }
@@ -438,7 +453,7 @@ impl Endpoints {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
         self.shared.session_qps.close(peer, number);
         let until = self.shared.runtime.clock().now() + CLOSING_LIMIT;
-        let private_data = cause.map(Refusal::emit).unwrap_or_default();
+        let private_data = cause.map(|cause| cause.emit(false)).unwrap_or_default();
         for (role, end) in ends {
             self.roles.remove(&end.id.number());
             end.id.detach();

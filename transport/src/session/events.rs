@@ -12,7 +12,7 @@ use super::private_data::{Features, Refusal, Welcome};
 use crate::PeerDown;
 use crate::provider::connections::ConnectionKind;
 use std::net::IpAddr;
-use trunkline_verbs::{CmEvent, CmEventKind, RejectReason, UnreachableCause};
+use trunkline_verbs::{CmEvent, CmEventKind, OneFlow, RejectReason, UnreachableCause};
 
 impl CmMachine {
     /// Takes an event of an endpoint, or of a listener.
@@ -36,7 +36,9 @@ impl CmMachine {
         if let (Role::Ini(poller), CmEventKind::Rejected(RejectReason::CONSUMER)) = (role, &event.kind)
             && let Some(Refusal::Unproven(cookie)) = Refusal::parse(&event.private_data)
         {
-            return self.prove(peer, number, poller, cookie);
+            let one_flow =
+                if Refusal::is_of_one_flow(&event.private_data) { OneFlow::Yes } else { OneFlow::No };
+            return self.prove(peer, number, poller, cookie, one_flow);
         }
         if let (Role::Ini(_), CmEventKind::Rejected(RejectReason::CONSUMER)) = (role, &event.kind)
             && Refusal::parse(&event.private_data) == Some(Refusal::Feature)
@@ -186,7 +188,7 @@ mod tests {
     #[test]
     fn a_failed_attempt_names_its_cause_and_no_other() {
         let refused =
-            |refusal: Refusal| text(&CmEventKind::Rejected(RejectReason::CONSUMER), &refusal.emit());
+            |refusal: Refusal| text(&CmEventKind::Rejected(RejectReason::CONSUMER), &refusal.emit(false));
         let drains = refused(Refusal::ShuttingDown);
         assert!(drains.contains("shutting down") && !drains.contains("closed the session"), "{drains}");
         assert!(refused(Refusal::Resources).contains("its log names the limit"));
@@ -212,11 +214,11 @@ mod tests {
             #[cfg(feature = "identity")]
             (PeerDown::Altered("x"), "says: a sealed frame or message of this node arrived changed"),
         ] {
-            let data = Refusal::for_ended_session(here).expect("the peer is told").emit();
+            let data = Refusal::for_ended_session(here).expect("the peer is told").emit(false);
             assert!(disconnected(&data).contains(words), "{here}: {}", disconnected(&data));
         }
         assert_eq!(Refusal::for_ended_session(PeerDown::Died), None);
-        let forged = Refusal::Setting(1).emit();
+        let forged = Refusal::Setting(1).emit(false);
         for silent in [&[][..], &[0; 220], &forged] {
             assert_eq!(disconnected(silent), PeerDown::Closed.to_string());
         }

@@ -57,7 +57,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_verbs::Time;
+use trunkline_verbs::{OneFlow, Time};
+
+/// Time after which the end of a session says nothing about the way to its peer.
+const EARLY_END: Duration = Duration::from_secs(10);
 
 /// Time after which an incomplete handshake has failed.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -211,6 +214,8 @@ pub(crate) struct Machine {
     /// True if the peer may be a process of this user on this host, with which a session needs no handshake.
     tries_local: bool,
     numbers: Numbers,
+    /// Whether the connections of the next session are one flow.
+    one_flow: OneFlow,
     state: SessionState,
     /// True if a session was up before.
     was_up: bool,
@@ -235,6 +240,7 @@ impl Machine {
             levels,
             tries_local: false,
             numbers,
+            one_flow: OneFlow::No,
             state: SessionState::Idle,
             was_up: false,
             wanted: false,
@@ -249,6 +255,16 @@ impl Machine {
     /// handshake.
     pub(crate) fn set_local(&mut self, may_be_local: bool) {
         self.tries_local = may_be_local && self.levels != Levels::None;
+    }
+
+    /// Returns whether the connections of the session, or of the next one, are one flow.
+    pub(crate) fn one_flow(&self) -> OneFlow {
+        self.one_flow
+    }
+
+    /// Sets whether the connections of the session are one flow.
+    pub(crate) fn set_one_flow(&mut self, one_flow: OneFlow) {
+        self.one_flow = one_flow;
     }
 
     /// Returns the features of the next dial.
@@ -818,6 +834,13 @@ impl Machine {
         };
         actions.push(Action::Close { number });
         actions.extend(session.lacks_answer(now, cause).then_some(Action::Unanswered));
+        if session.may_be_blocked(now, cause) {
+            // A firewall that lets the first connections through may drop packets from the peer's other ports.
+            self.one_flow = match self.one_flow {
+                OneFlow::No => OneFlow::Yes,
+                OneFlow::Yes | OneFlow::Try => OneFlow::Try,
+            };
+        }
         if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {
             self.incompatible = Some((remote.epoch, setting));
         }
@@ -1007,6 +1030,19 @@ impl Session {
     }
 
     /// Returns true if the peer is known to be a process of this user on this host.
+    /// Returns true if a firewall may be the cause of the end of a session that this node dialled.
+    fn may_be_blocked(&self, now: Time, cause: PeerDown) -> bool {
+        let is_silence = matches!(
+            cause,
+            PeerDown::Unreachable
+                | PeerDown::NotCompleted
+                | PeerDown::NoConnectionBack
+                | PeerDown::Died
+                | PeerDown::Closed
+        );
+        is_silence && !self.is_accepted && self.up_since.is_none_or(|since| now - since < EARLY_END)
+    }
+
     fn is_with_local_user(&self) -> bool {
         self.is_local && self.remote.is_some() && self.features == Features::NONE
     }

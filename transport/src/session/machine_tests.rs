@@ -23,6 +23,7 @@ fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) 
         pollers,
         connections: ConnectionKind::Xrc,
         cookie: None,
+        udp_port: 4791,
         is_local: false,
     }
 }
@@ -30,6 +31,7 @@ fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) 
 fn welcome(epoch: u64, number: u32, pollers: u16) -> Welcome {
     assert!(pollers <= MAX_POLLERS);
     Welcome {
+        udp_port: 4791,
         is_local: false,
         features: Features::NONE,
         session: SessionName { epoch, number },
@@ -475,6 +477,7 @@ impl World {
                         pollers: self.pollers[who],
                         connections: ConnectionKind::Xrc,
                         cookie: None,
+                        udp_port: 4791,
                         is_local: false,
                     };
                     self.wires.push(Packet::Request { from: who, number, hello });

@@ -369,6 +369,7 @@ mod tests {
             pollers,
             connections,
             cookie: None,
+            udp_port: 4791,
             is_local: false,
         };
         let machine =

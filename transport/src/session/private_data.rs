@@ -11,7 +11,7 @@
 //!     36 kind of connections (1)  37 lowest version (1)  38 cookie (16), zero without one  54 UDP port (2)
 //! REP  4 highest version (1)  5 features (1)  6 lowest version (1)  7 pollers (1)  8 epoch (8)  16 number (4)
 //!     20 UDP port (2)  22 zero (2)  24 SRQ numbers (4 each, by poller)
-//! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 zero (1)  8 cookie (16), with reason 11
+//! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 one flow (1)  8 cookie (16), with reason 11
 //!     8 setting (2), with reason 12
 //! DREQ as REJ, with reason 14 or 15; or zero
 //! ```
@@ -21,7 +21,7 @@
 //! ```text
 //! dials                                          listens
 //!   |-- REQ 0: epoch, number ----------------------->|  remembers nothing
-//!   |<------------------- REJ: unproven, cookie -----|  to port 4791 of the claimed address
+//!   |<------------------- REJ: unproven, cookie -----|  to the claimed address
 //!   |-- REQ 0, REQ 1: epoch, number, cookie -------->|  the cookie is right: a session, two TGTs
 //!   |<---------------------------- REP 0, REP 1 -----|
 //!   |<-------- REQ 0: echo of epoch and number ------|  one dial-back
@@ -41,7 +41,7 @@ use trunkline_verbs::SrqNumber;
 pub(crate) const SPOKEN: Versions = Versions { lowest: 5, highest: 5 };
 /// Features that a listener must have if a request wants them.
 const REQUIRED: u8 = 0x0f;
-/// UDP port to which a node takes packets, in place of which it may send 0.
+/// UDP port at which a device receives whose node sends 0.
 const UDP_PORT: u16 = 4791;
 /// Maximum number of pollers of a node: their SRQ numbers must fit a REP.
 pub(crate) const MAX_POLLERS: u16 = 32;
@@ -111,6 +111,8 @@ pub(crate) struct Hello {
     pub(crate) connections: ConnectionKind,
     /// Cookie that the receiver has sent to the sender's address; never all zero.
     pub(crate) cookie: Option<Cookie>,
+    /// UDP port at which the sender's device receives.
+    pub(crate) udp_port: u16,
     /// Not carried: true if the receiver's host has proved that the sender is a process of its user.
     pub(crate) is_local: bool,
 }
@@ -123,6 +125,8 @@ pub(crate) struct Welcome {
     pub(crate) session: SessionName,
     /// SRQ numbers of its pollers.
     pub(crate) srqs: Vec<SrqNumber>,
+    /// UDP port at which its device receives.
+    pub(crate) udp_port: u16,
     /// As [`Hello::is_local`].
     pub(crate) is_local: bool,
 }
@@ -201,16 +205,22 @@ impl Refusal {
         }
     }
 
-    /// Encodes the refusal as private data, with the versions that this node speaks.
-    pub(crate) fn emit(self) -> Vec<u8> {
+    /// Encodes the refusal as private data, with the versions that this node speaks. `is_one_flow` is true if the request
+    /// asked for one flow.
+    pub(crate) fn emit(self, is_one_flow: bool) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend([SPOKEN.highest, self.code(), SPOKEN.lowest, 0]);
+        out.extend([SPOKEN.highest, self.code(), SPOKEN.lowest, is_one_flow.into()]);
         match self {
             Self::Unproven(Cookie(cookie)) => out.extend(cookie),
             Self::Setting(setting) => out.extend(setting.to_be_bytes()),
             _ => {}
         }
         out
+    }
+
+    /// Returns true if the refused request asked for one flow.
+    pub(crate) fn is_of_one_flow(bytes: &[u8]) -> bool {
+        bytes.get(7) == Some(&1)
     }
 
     /// Parses private data. Returns `None` if it is not ours or not known.
@@ -358,9 +368,17 @@ fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<u8, Refusal> {
     bytes.get(5).copied().ok_or(Refusal::Malformed)
 }
 
-/// Refuses a port other than the usual one: devices send to no other yet.
-fn check_udp_port(port: u16) -> Result<(), Refusal> {
-    if [0, UDP_PORT].contains(&port) { Ok(()) } else { Err(Refusal::Feature) }
+/// Reads a UDP port.
+fn udp_port(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(match u16::from_be_bytes(array(bytes, at)?) {
+        0 => UDP_PORT,
+        port => port,
+    })
+}
+
+/// Returns the bytes of a UDP port.
+fn udp_port_bytes(port: u16) -> [u8; 2] {
+    if port == UDP_PORT { [0; 2] } else { port.to_be_bytes() }
 }
 
 /// Values of a REQ or a REP as carried, for the binding of a handshake.
@@ -387,11 +405,7 @@ impl Carried {
 
     fn new(bytes: &[u8], lowest: usize, port: usize) -> Option<Self> {
         let versions = Versions { lowest: *bytes.get(lowest)?, highest: *bytes.get(4)? };
-        let udp_port = match u16::from_be_bytes(array(bytes, port)?) {
-            0 => UDP_PORT,
-            port => port,
-        };
-        Some(Self { versions, features: *bytes.get(5)?, udp_port })
+        Some(Self { versions, features: *bytes.get(5)?, udp_port: udp_port(bytes, port)? })
     }
 }
 
@@ -409,7 +423,7 @@ impl Hello {
         out.extend(self.pollers.to_be_bytes());
         out.extend([self.connections.code(), SPOKEN.lowest]);
         out.extend(self.cookie.map_or([0; 16], |Cookie(cookie)| cookie));
-        out.extend([0; 2]);
+        out.extend(udp_port_bytes(self.udp_port));
         out
     }
 
@@ -422,7 +436,6 @@ impl Hello {
         if wanted & REQUIRED & !known.0 != 0 {
             return Err(Refusal::Feature);
         }
-        check_udp_port(array(bytes, 54).map(u16::from_be_bytes).ok_or(Refusal::Malformed)?)?;
         let read = || -> Option<Self> {
             let cookie = array(bytes, 38)?;
             let echo = SessionName {
@@ -441,6 +454,7 @@ impl Hello {
                 pollers: u16::from_be_bytes(array(bytes, 34)?),
                 connections: ConnectionKind::from_code(*bytes.get(36)?)?,
                 cookie: (cookie != [0; 16]).then_some(Cookie(cookie)),
+                udp_port: udp_port(bytes, 54)?,
                 is_local: false,
             })
         };
@@ -465,7 +479,8 @@ impl Welcome {
         out.extend([SPOKEN.lowest, u8::try_from(self.pollers()).unwrap_or(u8::MAX)]);
         out.extend(self.session.epoch.to_be_bytes());
         out.extend(self.session.number.to_be_bytes());
-        out.extend([0; 4]);
+        out.extend(udp_port_bytes(self.udp_port));
+        out.extend([0; 2]);
         for srq in &self.srqs {
             out.extend(srq.get().to_be_bytes());
         }
@@ -482,7 +497,6 @@ impl Welcome {
             // It agrees to a feature that no node of this version wants.
             return Err(Refusal::Malformed);
         }
-        check_udp_port(array(bytes, 20).map(u16::from_be_bytes).ok_or(Refusal::Malformed)?)?;
         let read = || -> Option<Self> {
             let pollers = u16::from(*bytes.get(7)?);
             if !(1..=MAX_POLLERS).contains(&pollers) {
@@ -499,6 +513,7 @@ impl Welcome {
                     number: u32::from_be_bytes(array(bytes, 16)?),
                 },
                 srqs,
+                udp_port: udp_port(bytes, 20)?,
                 is_local: false,
             })
         };
@@ -524,12 +539,14 @@ mod tests {
             pollers: 2,
             connections: ConnectionKind::Rc,
             cookie: Some(Cookie([9; 16])),
+            udp_port: 4791,
             is_local: false,
         }
     }
 
     fn welcome(pollers: u32) -> Welcome {
         Welcome {
+            udp_port: 4791,
             is_local: false,
             features: Features::NONE,
             session: SessionName { epoch: 5, number: 6 },
@@ -556,11 +573,7 @@ mod tests {
         for (at, value, refusal) in [(5, 0x11, Refusal::Malformed), (20, 1, Refusal::Feature)] {
             let mut bytes = welcome(1).emit();
             bytes[at] = value;
-            assert_eq!(
-                Welcome::parse(&bytes),
-                Err(refusal),
-                "agreed to an unknown feature, or at another port"
-            );
+            assert_eq!(Welcome::parse(&bytes), Err(refusal), "agreed to an unknown feature");
         }
         for pollers in [1, u32::from(MAX_POLLERS)] {
             let mut bytes = welcome(pollers).emit();
@@ -570,7 +583,7 @@ mod tests {
         }
         let others = [Refusal::Unproven(Cookie([7; 16])), Refusal::Setting(0x123)];
         for refusal in Refusal::PLAIN.into_iter().chain(others) {
-            assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal));
+            assert_eq!(Refusal::parse(&refusal.emit(false)), Some(refusal));
         }
     }
 
@@ -595,7 +608,8 @@ mod tests {
         wanted[5] = 0x03;
         assert_eq!(Hello::parse(&wanted, Features::HANDSHAKE), Err(Refusal::Feature), "one of two is known");
         assert!(with(5, 0xf0).is_ok(), "features that a listener need not know");
-        assert_eq!(with(54, 0x12), Err(Refusal::Feature), "another port");
+        assert_eq!(with(54, 0x12).map(|hello| hello.udp_port), Ok(0x1200));
+        assert_eq!(Hello::parse(&good, Features::NONE).map(|hello| hello.udp_port), Ok(4791));
         assert_eq!(with(33, 2), Err(Refusal::Malformed));
         assert_eq!(with(34, 1), Err(Refusal::Malformed));
         assert_eq!(with(36, 0), Err(Refusal::Malformed));
@@ -623,6 +637,6 @@ mod tests {
         assert_eq!(refusal.cause(), PeerDown::Version { ours: (5, 5), theirs: (6, 8) });
         let text = refusal.cause().to_string();
         assert!(text.contains("versions 6 to 8") && text.contains("version 5"), "{text}");
-        assert_eq!(refusal.emit()[4..7], [5, 2, 5], "a refusal names our own");
+        assert_eq!(refusal.emit(false)[4..7], [5, 2, 5], "a refusal names our own");
     }
 }

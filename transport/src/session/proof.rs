@@ -1,7 +1,7 @@
 //! Cookies: proof that a peer is at the address that it claims.
 //!
-//! A request may carry any source address. So the first request of an unknown peer is refused with a cookie,
-//! which goes only to the claimed address. Only a request that returns the cookie goes on. A dial-back needs none: it
+//! A request may carry any source address and port. So the first request of an unknown peer is refused with a cookie,
+//! which goes only to the claimed address and port. Only a request that returns the cookie goes on. A dial-back needs none: it
 //! echoes our epoch, which no other peer knows ([`crate::peer::epochs`]). Nothing is kept for a request, except the address
 //! of a few hosts: one that returns no cookie is reported, since packets to it may be blocked. The CM machine owns the
 //! cookies. Nothing here does I/O.
@@ -48,7 +48,7 @@ impl Cookies {
         if self.awaited.len() < AWAITED && !self.awaited.iter().any(|(_, peer)| peer.ip() == from.host()) {
             self.awaited.push_back((self.runtime.clock().now(), from.address()));
         }
-        cookie(self.keys[0], from.host(), hello)
+        cookie(self.keys[0], from, hello)
     }
 
     /// Returns the time of the next [`Self::unanswered`].
@@ -68,16 +68,16 @@ impl Cookies {
     }
 
     /// Returns true if a request carries the cookie that was sent to its address.
-    pub(crate) fn is_returned(&mut self, from: IpAddr, hello: &Hello) -> bool {
+    pub(crate) fn is_returned(&mut self, from: PeerKey, hello: &Hello) -> bool {
         self.rotate();
         let is_right = self.is_right(from, hello);
         if is_right {
-            self.answered(from);
+            self.answered(from.host());
         }
         is_right
     }
 
-    fn is_right(&self, from: IpAddr, hello: &Hello) -> bool {
+    fn is_right(&self, from: PeerKey, hello: &Hello) -> bool {
         let Some(Cookie(returned)) = hello.cookie else { return false };
         let matches = |key| {
             let Cookie(ours) = cookie(key, from, hello);
@@ -107,10 +107,11 @@ impl std::fmt::Debug for Cookies {
     }
 }
 
-/// Computes a cookie. It serves all requests of a node's session attempts: the poller is not part of it.
-fn cookie(key: Secret, from: IpAddr, hello: &Hello) -> Cookie {
-    let port = hello.listener_port.get().to_be_bytes();
-    let hash = key.hash(&[&octets(from), &port, &hello.session.epoch.to_be_bytes()]);
+/// Computes the cookie of the peer that a request names. It serves all requests of a node's session attempts: the poller is not part of it.
+fn cookie(key: Secret, from: PeerKey, hello: &Hello) -> Cookie {
+    let port = from.address().port().to_be_bytes();
+    let udp_port = from.udp_port().unwrap_or_default().to_be_bytes();
+    let hash = key.hash(&[&octets(from.host()), &port, &udp_port, &hello.session.epoch.to_be_bytes()]);
     Cookie(hash.to_be_bytes())
 }
 
@@ -147,6 +148,7 @@ mod tests {
             pollers: 8,
             connections: ConnectionKind::Xrc,
             cookie: None,
+            udp_port: 4791,
             is_local: false,
         }
     }
@@ -164,13 +166,14 @@ mod tests {
         let clock = VirtualClock::new();
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), Arc::new(Counting::default()));
         let mut cookies = Cookies::new(&runtime);
-        let [here, there] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        let [here, there] = [1, 2].map(peer);
+        let elsewhere = here.with_udp_port(Some(40_000));
         let asked = hello(5, 7, 0);
         assert!(!cookies.is_returned(here, &asked), "there is none");
         let cookie = cookies.make(peer(1), &asked);
         assert!(cookies.is_returned(here, &with(asked, cookie)));
         assert!(cookies.is_returned(here, &with(hello(5, 7, 3), cookie)), "of another poller");
-        for (from, other) in [(there, asked), (here, hello(6, 7, 0)), (here, hello(5, 8, 0))] {
+        for (from, other) in [(there, asked), (elsewhere, asked), (here, hello(6, 7, 0))] {
             assert!(!cookies.is_returned(from, &with(other, cookie)), "{from} {other:?}");
         }
         for at in 0..16 {
@@ -197,7 +200,7 @@ mod tests {
         for host in [2, 3, 2] {
             cookies.make(peer(host), &asked);
         }
-        assert!(cookies.is_returned(peer(1).host(), &with(asked, answer)));
+        assert!(cookies.is_returned(peer(1), &with(asked, answer)));
         cookies.answered(peer(3).host());
         assert_eq!(cookies.unanswered(clock.now()), None, "it may still come");
         let at = cookies.next_timer().expect("one is awaited");

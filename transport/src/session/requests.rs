@@ -30,6 +30,8 @@ pub(super) struct Admitted {
     pub(super) peer: PeerKey,
     /// Our address that received the request.
     pub(super) local: IpAddr,
+    /// True if only answers in one pair of UDP ports reach the sender.
+    pub(super) is_one_flow: bool,
 }
 
 impl CmMachine {
@@ -53,7 +55,13 @@ impl CmMachine {
             (ConnectionKind::Rc, _) => return Err(Refusal::UsesRc),
         }
         let from = id.peer_address().ok_or(Refusal::Malformed)?;
-        let peer = PeerKey::new(SocketAddr::new(from.ip(), hello.listener_port.get()));
+        let at = SocketAddr::new(from.ip(), hello.listener_port.get());
+        // The port that our answers go to, and no other: another program of the peer's host may have that.
+        let ports = id.udp_ports();
+        if ports.is_some_and(|ports| ports.own.is_none() && ports.peer != hello.udp_port) {
+            return Err(Refusal::Malformed);
+        }
+        let peer = PeerKey::new(at).with_udp_port(ports.map(|ports| ports.peer)).seen_from(self.udp_port);
         let known = self.peers.get(peer);
         let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
         let is_live = known.is_some_and(|peer| peer.machine.is_up());
@@ -62,7 +70,7 @@ impl CmMachine {
             return Err(Refusal::Stale);
         }
         let is_believed = mutant!(cookies_are_not_checked) || is_live && mutant!(restart_needs_no_proof);
-        if !is_echo && !is_believed && !self.cookies.is_returned(peer.host(), &hello) {
+        if !is_echo && !is_believed && !self.cookies.is_returned(peer, &hello) {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::Unproven(self.cookies.make(peer, &hello)));
         }
@@ -100,7 +108,8 @@ impl CmMachine {
             };
             self.forget(idle);
         }
-        Ok(Admitted { hello, peer, local: id.local_address().ip() })
+        let is_one_flow = ports.is_some_and(|ports| ports.own.is_some());
+        Ok(Admitted { hello, peer, local: id.local_address().ip(), is_one_flow })
     }
 
     /// Ends an unproven session, whose place another one takes. Its peer may try again.

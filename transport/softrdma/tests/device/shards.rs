@@ -1,15 +1,21 @@
 //! Devices whose CQs are divided into groups, each with a separate shard.
 
 use crate::common;
-use common::node::{BOUND, Node, bring_up_with};
+use common::node::{BOUND, Node, bring_up_with, next_event, next_request};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use trunkline_softrdma::device::{PathChoice, SoftOptions};
+use trunkline_softrdma::link::{Datagram, LinkObserver};
 use trunkline_verbs::{
-    Access, AsyncEventKind, Completion, CompletionQueue, CompletionStatus, CqInit, Device as _, Memory,
-    QpInit, QpType, QueueCapacities, QueuePair, ReceiveRequest, RemoteAddress, SendData, SendFlags,
-    SendOperation, SendRequest, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
+    Access, AsyncEventKind, CmEventKind, CmOption, Completion, CompletionQueue, CompletionStatus,
+    ConnectParameters, CqInit, Device as _, EndpointRequest, EndpointSide, Memory, OneFlow, PortSpace,
+    QpInit, QpModify, QpState, QpType, QueueCapacities, QueuePair, ReceiveRequest, RemoteAddress, SendData,
+    SendFlags, SendOperation, SendRequest, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, UdpPorts,
 };
 
 const GROUPS: u32 = 4;
@@ -245,4 +251,73 @@ fn memory_is_not_touched_after_its_deregistration_by_any_shard() {
         assert_eq!(bytes, [255; BYTES as usize]);
         ended.store(true, Ordering::Release);
     });
+}
+
+/// Pairs of UDP ports of the packets that a device has sent to other addresses.
+#[derive(Debug, Default)]
+struct SentPorts(Mutex<BTreeSet<(u16, u16)>>);
+
+impl LinkObserver for SentPorts {
+    fn sent(&self, datagram: Datagram<'_>) {
+        self.0.lock().unwrap().insert((datagram.source.port(), datagram.destination.port()));
+    }
+
+    fn received(&self, _: usize) {}
+}
+
+/// Neither device holds the port of its device at its address, and the QPs belong to further shards.
+#[test]
+fn all_packets_of_one_flow_have_one_pair_of_ports() {
+    const PORT: u16 = 5790;
+    let host = common::host::Host::new();
+    let open = |port: Option<u16>, address, sent: &Arc<SentPorts>| {
+        let observer = Some(Arc::clone(sent) as Arc<dyn LinkObserver>);
+        let udp_port = port.and_then(NonZeroU16::new);
+        Node::open(SoftOptions { addresses: vec![address], udp_port, observer, ..host.options() }, 64)
+    };
+    let [near_address, far_address] = [(); 2].map(|()| common::address());
+    let all = [(); 4].map(|()| Arc::<SentPorts>::default());
+    let holders =
+        [(None, near_address), (Some(PORT), far_address)].map(|(port, address)| open(port, address, &all[0]));
+    let channels = holders.iter().map(Node::cm_channel).collect::<Vec<_>>();
+    let held = holders
+        .iter()
+        .zip(&channels)
+        .map(|(holder, on)| holder.listen(SocketAddr::new(holder.address, 0), on).unwrap())
+        .collect::<Vec<_>>();
+    let (near, far) = (open(None, near_address, &all[1]), open(Some(PORT), far_address, &all[2]));
+    let [pollers, far_pollers] = [&near, &far].map(|node| [0, 1, 2].map(|group| Poller::new(node, group)));
+    let [near_channel, far_channel] = [&near, &far].map(Node::cm_channel);
+    let listener = far.listen(SocketAddr::new(far_address, 0), &far_channel).unwrap();
+    let side = EndpointSide::Active { remote: listener.local_address(), source: None };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+    let id = near.device.connection_manager().create_endpoint(&request, &near_channel).unwrap();
+    id.set_option(CmOption::PeerUdpPort(PORT)).unwrap();
+    id.set_option(CmOption::OneFlow(OneFlow::Yes)).unwrap();
+    let (ini, _) = connect((&near, &pollers[1]), (&far, 0));
+    ini.modify(&QpModify { state: Some(QpState::Reset), ..QpModify::default() }).unwrap();
+    id.attach(Arc::clone(&ini)).unwrap();
+    id.connect(&ConnectParameters::default()).unwrap();
+    let accepted = next_request(&*far_channel);
+    let xrcd = Some(Arc::clone(&far.xrcd));
+    let tgt = far.device.create_qp(QpInit { xrcd, group: 2, ..QpInit::new(QpType::XrcTgt) }).unwrap();
+    accepted.attach(tgt).unwrap();
+    accepted.accept(&ConnectParameters::default()).unwrap();
+    assert!(matches!(next_event(&*near_channel).kind, CmEventKind::Established));
+    far_pollers[2].receive(&far, 0..100);
+    for number in 0..100 {
+        send(&*ini, far_pollers[2].number(), number);
+    }
+    assert!(
+        pollers[1].completions(100).iter().all(|completion| completion.status == CompletionStatus::Success)
+    );
+    assert_eq!(far_pollers[2].completions(100).len(), 100);
+    let ports = |sent: &SentPorts| sent.0.lock().unwrap().iter().copied().collect::<Vec<_>>();
+    let near_ports = ports(&all[1]);
+    let &[(own, PORT)] = &near_ports[..] else { panic!("{near_ports:?}") };
+    assert_ne!(own, 4791);
+    assert_eq!(ports(&all[2]), [(PORT, own)]);
+    assert_eq!(accepted.udp_ports(), Some(UdpPorts { own: Some(PORT), peer: own }));
+    assert!(holders[1].counter("sent_for_members") > 0);
+    drop(held);
 }
