@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 use std::fs;
-use std::time::SystemTime;
-use trunkline_transport::utc;
 
 /// The machine as the operating system reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -13,23 +11,6 @@ pub(crate) struct Machine {
     /// True if a hypervisor runs this system.
     is_virtual: bool,
     kernel: String,
-}
-
-/// The program's version and the time of the run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Stamp {
-    pub(crate) version: &'static str,
-    /// Day and minute in UTC, such as `2026-01-31 18:05 UTC`.
-    pub(crate) date: String,
-}
-
-impl Stamp {
-    /// Returns the version and the current time.
-    pub(crate) fn now() -> Self {
-        let now = utc(SystemTime::now());
-        // Without the seconds.
-        Self { version: env!("CARGO_PKG_VERSION"), date: format!("{} {} UTC", &now[..10], &now[11..16]) }
-    }
 }
 
 impl Machine {

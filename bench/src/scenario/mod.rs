@@ -18,7 +18,7 @@ pub(crate) mod side_by_side;
 pub(crate) mod streams;
 
 use crate::meter::failure::Failure;
-use crate::meter::machine::{Machine, Stamp};
+use crate::meter::machine::Machine;
 use crate::meter::others::Others;
 use crate::meter::pin::Pin;
 use crate::results::html;
@@ -28,8 +28,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use trunkline_testkit::output;
+use trunkline_transport::utc;
 
 // Doc comments of the options would replace the descriptions of subcommands.
 #[derive(Debug, Clone, Default, Args)]
@@ -75,14 +76,20 @@ struct Contents<'a, T> {
     command: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    #[serde(flatten)]
-    stamp: Stamp,
+    version: &'static str,
+    date: String,
     machine: &'a Machine,
     /// Cores that other programs used during the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     others_cores: Option<f64>,
     #[serde(flatten)]
     results: &'a T,
+}
+
+/// Returns the present day and minute in UTC, such as `2026-01-31 18:05 UTC`.
+fn date() -> String {
+    let now = utc(SystemTime::now());
+    format!("{} {} UTC", &now[..10], &now[11..16])
 }
 
 impl<'a> Scenario<'a> {
@@ -151,7 +158,8 @@ impl<'a> Scenario<'a> {
         let contents = Contents {
             command: self.name,
             error: measured.as_ref().err().map(ToString::to_string),
-            stamp: Stamp::now(),
+            version: env!("CARGO_PKG_VERSION"),
+            date: date(),
             machine: &self.machine,
             others_cores,
             results,

@@ -7,7 +7,6 @@ use crate::calls::nodes::LinkFlag;
 use crate::cli::SideBySide;
 use crate::floors::Floor;
 use crate::meter::failure::Failure;
-use crate::meter::machine::Stamp;
 use crate::meter::others::{BUSY_CORES, Others};
 use crate::meter::pin::Cores;
 use crate::meter::spread::{Spread, digits};
@@ -75,7 +74,7 @@ pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
     let (rows, peers_skipped) = (rows(&udp, &shm), udp.skipped());
     let mut text = markdown(&rows);
     if !rows.is_empty() {
-        let (date, machine) = (Stamp::now().date, scenario.machine().class());
+        let (date, machine) = (super::date(), scenario.machine().class());
         let repetitions = match repetitions {
             1 => format!("One repetition of {seconds} s"),
             many => format!(
