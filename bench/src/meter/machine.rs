@@ -13,6 +13,21 @@ pub(crate) struct Machine {
     kernel: String,
 }
 
+/// The program's version and the time of the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Stamp {
+    pub(crate) version: &'static str,
+    /// Day and minute in UTC, such as `2026-01-31 18:05 UTC`.
+    pub(crate) date: String,
+}
+
+impl Stamp {
+    /// Returns the version and a time, as `trunkline_transport::utc` writes it.
+    pub(crate) fn at(utc: &str) -> Self {
+        Self { version: env!("CARGO_PKG_VERSION"), date: format!("{} {} UTC", &utc[..10], &utc[11..16]) }
+    }
+}
+
 impl Machine {
     /// Describes the machine in a few words, such as `AMD EPYC 7B13, 2 cores, virtual machine, Linux 6.1.0`.
     pub(crate) fn class(&self) -> String {

@@ -18,7 +18,7 @@ pub(crate) mod side_by_side;
 pub(crate) mod streams;
 
 use crate::meter::failure::Failure;
-use crate::meter::machine::Machine;
+use crate::meter::machine::{Machine, Stamp};
 use crate::meter::others::Others;
 use crate::meter::pin::Pin;
 use crate::results::html;
@@ -76,20 +76,14 @@ struct Contents<'a, T> {
     command: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    version: &'static str,
-    date: String,
+    #[serde(flatten)]
+    stamp: Stamp,
     machine: &'a Machine,
     /// Cores that other programs used during the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     others_cores: Option<f64>,
     #[serde(flatten)]
     results: &'a T,
-}
-
-/// Returns the present day and minute in UTC, such as `2026-01-31 18:05 UTC`.
-fn date() -> String {
-    let now = utc(SystemTime::now());
-    format!("{} {} UTC", &now[..10], &now[11..16])
 }
 
 impl<'a> Scenario<'a> {
@@ -158,8 +152,7 @@ impl<'a> Scenario<'a> {
         let contents = Contents {
             command: self.name,
             error: measured.as_ref().err().map(ToString::to_string),
-            version: env!("CARGO_PKG_VERSION"),
-            date: date(),
+            stamp: Stamp::at(&utc(SystemTime::now())),
             machine: &self.machine,
             others_cores,
             results,
