@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 use std::fs;
-use std::time::SystemTime;
-use trunkline_transport::utc;
 
 /// The machine as the operating system reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,11 +22,9 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Returns the version and the current time.
-    pub(crate) fn now() -> Self {
-        let now = utc(SystemTime::now());
-        // Without the seconds.
-        Self { version: env!("CARGO_PKG_VERSION"), date: format!("{} {} UTC", &now[..10], &now[11..16]) }
+    /// Returns the version and a time, as `trunkline_transport::utc` writes it.
+    pub(crate) fn at(utc: &str) -> Self {
+        Self { version: env!("CARGO_PKG_VERSION"), date: format!("{} {} UTC", &utc[..10], &utc[11..16]) }
     }
 }
 

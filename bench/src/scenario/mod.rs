@@ -28,8 +28,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use trunkline_testkit::output;
+use trunkline_transport::utc;
 
 // Doc comments of the options would replace the descriptions of subcommands.
 #[derive(Debug, Clone, Default, Args)]
@@ -151,7 +152,7 @@ impl<'a> Scenario<'a> {
         let contents = Contents {
             command: self.name,
             error: measured.as_ref().err().map(ToString::to_string),
-            stamp: Stamp::now(),
+            stamp: Stamp::at(&utc(SystemTime::now())),
             machine: &self.machine,
             others_cores,
             results,

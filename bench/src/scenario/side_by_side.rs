@@ -20,7 +20,9 @@ use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::time::SystemTime;
 use trunkline_testkit::output;
+use trunkline_transport::utc;
 
 /// Payload bytes in each direction.
 const SIZE: usize = 64;
@@ -75,7 +77,7 @@ pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
     let (rows, peers_skipped) = (rows(&udp, &shm), udp.skipped());
     let mut text = markdown(&rows);
     if !rows.is_empty() {
-        let (date, machine) = (Stamp::now().date, scenario.machine().class());
+        let (date, machine) = (Stamp::at(&utc(SystemTime::now())).date, scenario.machine().class());
         let repetitions = match repetitions {
             1 => format!("One repetition of {seconds} s"),
             many => format!(

@@ -70,9 +70,8 @@ impl Health for Callers {
 }
 
 /// Returns the name and the certificates that the server has of this node.
-async fn reported(node: &Node, server: &Node) -> (Option<String>, Vec<Vec<u8>>) {
-    let target = Target::from(server.local_address()).named("server.example");
-    let mut client = HealthClient::new(Channel::new(node, target));
+async fn reported(node: &Node, server: Target) -> (Option<String>, Vec<Vec<u8>>) {
+    let mut client = HealthClient::new(Channel::new(node, server));
     let response = client.check(HealthCheckRequest::default()).await.unwrap();
     let metadata = response.metadata();
     assert_eq!(metadata.get("address").unwrap(), &node.local_address().to_string());
@@ -88,13 +87,15 @@ async fn handlers_have_the_name_and_the_certificates_of_their_caller() {
     for service in [routes().runtime(Handle::current()), routes().on_pollers()] {
         let (server, _) = named(&root, "server.example");
         let server = server.accept(Level::None).serve(service).start_async().await.unwrap();
+        let target = Target::from(server.local_address());
         for name in ["a.example", "b.example"] {
             let (node, certificate) = named(&root, name);
             let node = node.start_async().await.unwrap();
-            assert_eq!(reported(&node, &server).await, (Some(name.to_owned()), vec![certificate]));
+            let target = target.clone().named("server.example");
+            assert_eq!(reported(&node, target).await, (Some(name.to_owned()), vec![certificate]));
         }
         let unproven = node().start_async().await.unwrap();
-        assert_eq!(reported(&unproven, &server).await, (None, Vec::new()));
+        assert_eq!(reported(&unproven, target).await, (None, Vec::new()));
     }
 }
 

@@ -7,6 +7,8 @@ use crate::meter::recorder::Sample;
 use crate::meter::spread::Spread;
 use crate::transport::{Runtime, Transport};
 use serde::Serialize;
+use std::time::SystemTime;
+use trunkline_transport::utc;
 
 /// The results of one measurement over one transport, with one value for each repetition.
 #[derive(Debug, Serialize)]
@@ -54,7 +56,8 @@ impl Report {
             })
         });
         let Load { neighbours, quota } = load;
-        let (stamp, machine, series) = (Stamp::now(), Machine::here(), series.collect());
+        let (stamp, machine, series) =
+            (Stamp::at(&utc(SystemTime::now())), Machine::here(), series.collect());
         Self { stamp, machine, seconds, cores, neighbours, quota, runtime, series }
     }
 

@@ -18,7 +18,7 @@ const LONGEST: [&str; 2] = ["most_us", "large_most_us"];
 pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     for connect in ["fast", "wait"] {
         let (mut quiet, mut killed) = ([0; 2], [0; 2]);
-        let [mut failed, mut wrong, mut idle] = [0; 3];
+        let ([mut failed, mut wrong, mut idle], mut failure) = ([0; 3], None);
         for number in 0..ROUNDS {
             let folder = Folder::new()?;
             let start = || Setup::new(&folder, plan).start();
@@ -33,9 +33,12 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             let tally = calls(&mut client, &mut killed)?;
             failed += tally["failed"];
             wrong += tally["wrong"];
+            failure = failure.or(client.log_line(&["call failed: "])?);
         }
-        let measured =
-            format!("{failed} calls failed, {wrong} were wrong, {idle} of {ROUNDS} servers had no session");
+        let failure = failure.map_or(String::new(), |line| format!("; the first: {line}"));
+        let measured = format!(
+            "{failed} calls failed, {wrong} were wrong, {idle} of {ROUNDS} servers had no session{failure}"
+        );
         findings.claim(failed + wrong + idle == 0, connect, &measured);
         for (at, size) in ["small", "large"].into_iter().enumerate() {
             let (most, bound) = (killed[at], quiet[at] + ADDED_US);
