@@ -300,7 +300,7 @@ pub(crate) struct Tried {
     refused: Refused,
 }
 
-/// The refusal of a call by servers.
+/// The answer to a call by servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Refused {
     /// None has refused it.
@@ -308,8 +308,8 @@ enum Refused {
     Never,
     /// A server drains. The call may wait for one that is being connected.
     Draining,
-    /// A server is overloaded. The call waits for no other.
-    Overloaded,
+    /// A server is overloaded or has failed it. The call waits for no other.
+    Otherwise,
 }
 
 impl Tried {
@@ -318,12 +318,12 @@ impl Tried {
         Self { connect, service, ..Self::default() }
     }
 
-    /// Records the answer of a server that has refused the call.
+    /// Records the failure of an attempt after which another one may be made.
     pub(crate) fn refused(&mut self, status: &Status) {
-        match status.reason() {
-            Some(Reason::Overloaded) => self.refused = Refused::Overloaded,
-            Some(Reason::Draining) if self.refused == Refused::Never => self.refused = Refused::Draining,
-            _ => {}
+        if !is_away(status) {
+            self.refused = Refused::Otherwise;
+        } else if status.reason() == Some(Reason::Draining) && self.refused == Refused::Never {
+            self.refused = Refused::Draining;
         }
     }
 
@@ -443,7 +443,7 @@ impl Balanced {
             }
             return Some(Some(Arc::clone(self.pick(&self.serving(servers, ready, tried), now))));
         }
-        if tried.refused == Refused::Overloaded {
+        if tried.refused == Refused::Otherwise {
             // A later call may find another server connected.
             servers.iter().filter(untried).for_each(|server| server.link.keep());
             return None;
@@ -552,10 +552,6 @@ impl Balanced {
         if let Some(server) = &chosen.server {
             server.calls.fetch_sub(1, Ordering::Relaxed);
         }
-        let is_away = |status: &Status| {
-            status.origin() != Origin::Handler
-                && matches!(status.reason(), Some(Reason::Draining | Reason::Unreachable))
-        };
         match outcome {
             Err(status) if is_away(status) => {
                 let servers = self.servers();
@@ -708,7 +704,7 @@ impl Balanced {
             return None;
         }
         // A server without a session is connected for later calls only.
-        let refused = mem::replace(&mut tried.refused, Refused::Overloaded);
+        let refused = mem::replace(&mut tried.refused, Refused::Otherwise);
         let chosen = self.choose(tried, now);
         tried.refused = refused;
         if chosen.is_none() {
@@ -934,6 +930,12 @@ impl Refusals {
         self.last = if is_next { self.current } else { 0 };
         (self.current, self.until) = (0, now + PAUSE);
     }
+}
+
+/// Returns true for the status of a call whose server drains or cannot be reached.
+pub(crate) fn is_away(status: &Status) -> bool {
+    status.origin() != Origin::Handler
+        && matches!(status.reason(), Some(Reason::Draining | Reason::Unreachable))
 }
 
 /// Returns true for the status of a call that its server has refused for lack of room. Its caller is told at once, so that

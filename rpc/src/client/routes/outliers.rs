@@ -6,7 +6,7 @@
 //! A server is an outlier only by comparison with more than half of the others, so that a fault which all share leaves out
 //! none. Mean latencies are geometric: a few slow calls, or a method that is slow everywhere, do not raise them much.
 
-use crate::status::reason::Origin;
+use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -210,10 +210,11 @@ fn from_steps(steps: u64) -> u64 {
 
 /// Returns true for the status of a call that failed by a fault of its server. Other codes blame the call, or
 /// a lack of room.
-pub(super) fn is_fault(status: &Status) -> bool {
+pub(crate) fn is_fault(status: &Status) -> bool {
     let has_reached = status.origin() != Origin::Local || status.may_have_run();
     has_reached
         && !status.is_own_error()
+        && status.reason() != Some(Reason::Overloaded)
         && matches!(
             status.code(),
             Code::Unknown | Code::DeadlineExceeded | Code::Internal | Code::Unavailable | Code::DataLoss
