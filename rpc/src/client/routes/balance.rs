@@ -108,7 +108,7 @@ impl Balance {
     ///
     /// Each second it compares its servers by their calls of the last two seconds, at least 10 each. A server is left out if
     /// at least half of its calls fail and those of most others do not, or if its calls take more than five times as long as
-    /// those of most others, and 1 ms longer. Five failures in a row leave it out at once. Failures are the codes `Unknown`,
+    /// those of most others, two at least, and 1 ms longer. Five failures in a row leave it out at once. Failures are the codes `Unknown`,
     /// `DeadlineExceeded`, `Internal`, `Unavailable` and `DataLoss`; other codes and errors of the method's own type are not.
     ///
     /// The server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third

@@ -210,6 +210,17 @@ fn slow_server_is_left_out_until_a_call_after_the_pause() {
 }
 
 #[test]
+fn server_that_answers_at_once_makes_the_only_other_one_not_slow() {
+    let one_is_fast = |at| if at == 0 { Answer::Success } else { Answer::Slow(50 * MS) };
+    let mut rig = Rig::new(2, Policy::RoundRobin.into());
+    rig.calls(6000 * MS, one_is_fast);
+    assert_eq!(rig.left_out(), 0);
+    let mut rig = Rig::new(3, Policy::RoundRobin.into());
+    rig.calls(6000 * MS, one_is_fast);
+    assert_eq!(rig.left_out(), 0, "two servers are as slow");
+}
+
+#[test]
 fn server_that_fails_half_of_its_calls_is_left_out_at_the_end_of_a_period() {
     for (every, expected) in [(2, "left out: fails"), (3, "up")] {
         let mut rig = Rig::new(2, Policy::RoundRobin.into());
