@@ -47,7 +47,7 @@ pub enum Policy {
     /// One server after the other, starting at a random one.
     RoundRobin,
     /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
-    /// counts for 400 ms.
+    /// counts for 400 ms, as does one that a hedge has answered.
     #[default]
     PowerOfTwo,
 }
@@ -623,10 +623,12 @@ impl Balanced {
     }
 
     /// Records that the first attempt of a hedged call has lost. It took at least the time until now, which counts as its latency:
-    /// otherwise a server whose calls are all hedged would never be slow.
+    /// otherwise a server whose calls are all hedged would never be slow. It counts as one that was refused too, because the call
+    /// no longer counts as in progress and the server would get more than others.
     pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
         self.given_up(chosen);
         if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
+            server.refusals.lock().add(now);
             self.record(server, chosen, Ok(()), now);
         }
     }
