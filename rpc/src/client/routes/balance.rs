@@ -47,7 +47,7 @@ pub enum Policy {
     /// One server after the other, starting at a random one.
     RoundRobin,
     /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
-    /// counts for 400 ms, as does one that a hedge has answered.
+    /// counts for 400 ms, as does one of those that a hedge has answered.
     #[default]
     PowerOfTwo,
 }
@@ -624,11 +624,12 @@ impl Balanced {
 
     /// Records that the first attempt of a hedged call has lost. It took at least the time until now, which counts as its latency:
     /// otherwise a server whose calls are all hedged would never be slow. It counts as one that was refused too, because the call
-    /// no longer counts as in progress and the server would get more than others.
+    /// no longer counts as in progress and the server would get more than others. Only one counts: the lost hedges of healthy
+    /// servers would outnumber their calls in progress.
     pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
         self.given_up(chosen);
         if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
-            server.refusals.lock().add(now);
+            server.refusals.lock().add_first(now);
             self.record(server, chosen, Ok(()), now);
         }
     }
@@ -918,6 +919,13 @@ impl Refusals {
         self.current += 1;
     }
 
+    /// Adds one unless there has been any in the current period and the one before.
+    fn add_first(&mut self, now: Time) {
+        if self.count(now) == 0 {
+            self.current = 1;
+        }
+    }
+
     /// Returns the number of refusals in the current period and the one before.
     fn count(&mut self, now: Time) -> usize {
         self.move_to(now);
@@ -1045,7 +1053,7 @@ mod tests {
     use super::*;
     use crate::client::routes::opened;
     use crate::client::routes::{Routes, Target};
-    use std::collections::VecDeque;
+    use std::collections::{BTreeMap, VecDeque};
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
     use trunkline_testkit::{in_forked_child, runs_alone};
@@ -1105,6 +1113,34 @@ mod tests {
         assert!((20..500).contains(&refusals), "{refusals}");
         now += 2 * PAUSE;
         assert_eq!(balanced.servers().iter().map(|server| server.load(now)).collect::<Vec<_>>(), [0, 20]);
+    }
+
+    #[test]
+    fn lost_hedges_of_healthy_servers_leave_their_calls_evenly_spread() {
+        let (_routes, balanced) = connected(Policy::PowerOfTwo);
+        let mut now = Time(1_000_000_000);
+        let mut ends = BTreeMap::<(Time, usize), (Chosen, bool)>::new();
+        // A call each 100 us. One in 20 is answered by a hedge after 6 ms, and others take 1 ms.
+        for window in 0..20 {
+            let mut calls = [0; SERVERS.len()];
+            for call in 0..1000 {
+                now += Duration::from_micros(100);
+                while let Some(end) = ends.first_entry().filter(|end| end.key().0 <= now) {
+                    let (chosen, is_hedged) = end.remove();
+                    if is_hedged {
+                        balanced.superseded(&chosen, now);
+                    } else {
+                        balanced.ended(&chosen, Ok(()), now);
+                    }
+                }
+                let (port, chosen) = choose(&balanced, now);
+                calls[usize::from(port.unwrap()) - 1] += 1;
+                let is_hedged = two_of(call, 20).0 == 0;
+                let time = Duration::from_millis(if is_hedged { 6 } else { 1 });
+                ends.insert((now + time, call), (chosen, is_hedged));
+            }
+            assert!(calls.iter().all(|calls| (450..=550).contains(calls)), "{calls:?} in window {window}");
+        }
     }
 
     #[test]

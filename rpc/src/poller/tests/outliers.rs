@@ -322,6 +322,32 @@ fn server_whose_calls_are_all_hedged_is_left_out() {
     assert!((0..20).all(|_| hedged(&mut rig) > 0));
 }
 
+/// Makes 1,000 calls, one at a time, to four servers of which one takes 50 ms and the others 1 ms. Returns the number of
+/// requests and the 99th percentile of the time of a call.
+fn beside_a_slow_server(balance: Balance) -> (usize, Duration) {
+    let mut rig = Rig::new(4, balance.leave_out_failing(false));
+    let (mut requests, mut times) = (0, Vec::new());
+    for _ in 0..1000 {
+        let begun = rig.world.now();
+        let answer = &mut |at| Answer::Slow(if at == 0 { 50 * MS } else { MS });
+        let (servers, outcome) = rig.call_of(&HEDGED, answer);
+        assert_eq!(outcome, Ok(()));
+        requests += servers.len();
+        times.push(rig.world.now() - begun);
+    }
+    times.sort_unstable();
+    (requests, times[990])
+}
+
+#[test]
+fn hedges_halve_the_tail_beside_a_slow_server_and_are_few() {
+    let (requests, without) = beside_a_slow_server(Policy::PowerOfTwo.into());
+    assert_eq!(requests, 1000);
+    let (requests, with) = beside_a_slow_server(Balance::from(Policy::PowerOfTwo).hedge_after(10 * MS));
+    assert!((1001..=1060).contains(&requests), "{requests}");
+    assert!(with <= without / 2, "{with:?}, {without:?} without hedging");
+}
+
 /// Error of a handler.
 fn error(code: Code) -> Answer {
     Answer::Failure(code, RepliedBy::Handler)
