@@ -92,7 +92,9 @@ impl Attempts {
     fn send(&self, inbox: &Inbox, chosen: Chosen) -> Option<Attempt> {
         let (setter, getter) = inbox.cell();
         let (server, route) = chosen.to;
-        let submission = Submission { server, route, ..self.call.copy(inbox.buffer(), Some(setter)) };
+        let connect = self.tried.connect;
+        let submission =
+            Submission { server, route, connect, ..self.call.copy(inbox.buffer(), Some(setter)) };
         if inbox.push(Work::Call(submission)).is_err() {
             self.balance.given_up(&chosen);
             return None;
@@ -212,8 +214,9 @@ impl Attempts {
 
     /// Returns the status of the call, whose last attempt ended with this one.
     fn last_of(&mut self, status: Status) -> Status {
-        let is_away = !status.may_have_run() && status.reason() == Some(Reason::Unreachable);
-        let status = self.answer.take().filter(|_| is_away).unwrap_or(status);
+        let is_unreached = !status.may_have_run()
+            && (status.reason() == Some(Reason::Unreachable) || status.code() == Code::DeadlineExceeded);
+        let status = self.answer.take().filter(|_| is_unreached).unwrap_or(status);
         if self.may_have_run { status.after_run() } else { status }
     }
 
@@ -264,7 +267,8 @@ impl Attempts {
         }
         if is_failure(status) {
             // Arguments that every server fails at cost one further attempt.
-            return !self.has_failed || self.is_in_progress();
+            let is_first = !self.has_failed && !mutant!(failed_calls_are_not_made_again);
+            return is_first || self.is_in_progress();
         }
         // This node's own limits are the same for every server.
         let has_no_room = status.origin() == Origin::Peer && status.reason() == Some(Reason::Overloaded);

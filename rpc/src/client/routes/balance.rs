@@ -296,20 +296,22 @@ pub(crate) struct Tried {
     unconnected: usize,
     /// True if it has waited for the target.
     target: bool,
-    connect: Connect,
+    pub(crate) connect: Connect,
     refused: Refused,
 }
 
 /// The answer to a call by servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Refused {
     /// None has refused it.
     #[default]
     Never,
     /// A server drains. The call may wait for one that is being connected.
     Draining,
-    /// A server is overloaded or has failed it. The call waits for no other.
-    Otherwise,
+    /// A server has failed it. The call may wait for one that may be starting.
+    Failed,
+    /// A server is overloaded. The call waits for no other.
+    Overloaded,
 }
 
 impl Tried {
@@ -320,10 +322,16 @@ impl Tried {
 
     /// Records the failure of an attempt after which another one may be made.
     pub(crate) fn refused(&mut self, status: &Status) {
-        if !is_away(status) {
-            self.refused = Refused::Otherwise;
-        } else if status.reason() == Some(Reason::Draining) && self.refused == Refused::Never {
-            self.refused = Refused::Draining;
+        let refused = match status.reason() {
+            Some(Reason::Draining) if is_away(status) => Refused::Draining,
+            _ if is_away(status) => Refused::Never,
+            _ if outliers::is_fault(status) => Refused::Failed,
+            _ => Refused::Overloaded,
+        };
+        self.refused = self.refused.max(refused);
+        if refused == Refused::Failed {
+            // It has an answer, and waits for no server that cannot be reached now.
+            self.connect = Connect::FailFast;
         }
     }
 
@@ -443,10 +451,13 @@ impl Balanced {
             }
             return Some(Some(Arc::clone(self.pick(&self.serving(servers, ready, tried), now))));
         }
-        if tried.refused == Refused::Otherwise {
+        if tried.refused >= Refused::Failed {
             // A later call may find another server connected.
             servers.iter().filter(untried).for_each(|server| server.link.keep());
-            return None;
+            let waits = has_left && tried.refused == Refused::Failed;
+            let starting = if waits { standing(Standing::Connecting) } else { Vec::new() };
+            let next = starting.into_iter().find(|server| !server.link.route().is_lost());
+            return next.map(|server| Some(Arc::clone(server)));
         }
         // One that fails or lags is better than none.
         let is_outlier = |server: &&Arc<Server>| matches!(server.standing(now), Standing::Outlier(_));
@@ -707,7 +718,7 @@ impl Balanced {
             return None;
         }
         // A server without a session is connected for later calls only.
-        let refused = mem::replace(&mut tried.refused, Refused::Otherwise);
+        let refused = mem::replace(&mut tried.refused, Refused::Overloaded);
         let chosen = self.choose(tried, now);
         tried.refused = refused;
         if chosen.is_none() {

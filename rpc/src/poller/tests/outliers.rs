@@ -1,6 +1,6 @@
 //! Servers of a balanced channel that fail or lag: which are left out, for how long, and which stay.
 
-use super::addresses::options;
+use super::addresses::{options, silent};
 use super::servers::HEDGED;
 use super::service::ECHO;
 use super::{Peer, World, poll};
@@ -10,7 +10,7 @@ use crate::status::{Code, Status};
 use crate::wire::frame::{Header, RepliedBy, RequestHeader};
 use crate::wire::metadata::MetadataBytes;
 use crate::wire::name::MethodName;
-use crate::{Balance, Channel, Policy};
+use crate::{Balance, CallOptions, Channel, Policy};
 use bytes::Bytes;
 use std::time::Duration;
 use trunkline_transport::{Connect, Origin};
@@ -75,8 +75,17 @@ impl Rig {
         method: &'static MethodName,
         answer: &mut dyn FnMut(usize) -> Answer,
     ) -> (Vec<usize>, Result<(), Status>) {
-        let (channel, options) = (self.channel.clone(), options(Connect::FailFast).timeout(2000 * MS));
-        let mut call = Box::pin(channel.call(&options, method, &(), Bytes::new()));
+        self.call_with(&options(Connect::FailFast).timeout(2000 * MS), method, answer)
+    }
+
+    fn call_with(
+        &mut self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        answer: &mut dyn FnMut(usize) -> Answer,
+    ) -> (Vec<usize>, Result<(), Status>) {
+        let channel = self.channel.clone();
+        let mut call = Box::pin(channel.call(options, method, &(), Bytes::new()));
         let mut servers = Vec::new();
         loop {
             if let Some(outcome) = poll(call.as_mut()) {
@@ -368,6 +377,35 @@ fn no_idempotent_call_fails_beside_a_server_that_fails_all() {
         }
         assert_eq!(rig.states(), ["left out: fails", "up", "up", "up"], "{failure:?}");
         assert!((5..=20).contains(&repeated), "{failure:?}: {repeated}");
+    }
+}
+
+#[test]
+fn call_that_the_picked_server_fails_connects_the_next_one_in_time_or_returns_the_failure() {
+    for (dead, is_late) in [(false, false), (true, false), (true, true)] {
+        let mut world = World::new();
+        let node = world.node(|builder| builder);
+        let servers = vec![world.peer(), world.peer()];
+        let next = if dead { silent() } else { servers[1].address() };
+        let balance = Balance::from(Policy::PickFirst).watch_health(false);
+        let channel = node.channel([servers[0].address(), next]).balanced(balance);
+        world.block_on(channel.ready()).unwrap();
+        let mut rig = Rig { world, node, servers, channel, replies: Vec::new() };
+        let mut answer = |at| if at == 0 { error(Code::Internal) } else { Answer::Success };
+        let timeout = if is_late { 100 * MS } else { 20_000 * MS };
+        let begun = rig.world.now();
+        let (servers, outcome) =
+            rig.call_with(&options(Connect::Wait).timeout(timeout), &HEDGED, &mut answer);
+        if dead {
+            let status = outcome.unwrap_err();
+            assert_eq!((status.code(), status.may_have_run()), (Code::Internal, true), "{status}");
+            assert!(rig.world.now() - begun < 10_000 * MS, "it waits for one attempt to connect");
+            let begun = rig.world.now();
+            rig.call_of(&HEDGED, &mut answer).1.unwrap_err();
+            assert!(is_late || rig.world.now() - begun < 100 * MS, "a later call waits for no dead server");
+        } else {
+            assert_eq!((servers, outcome), (vec![0, 1], Ok(())));
+        }
     }
 }
 
