@@ -107,6 +107,7 @@ kinds! {
     ServerFound "server found by a name" false,
     ReplicaDrained "server of a balanced channel shut down under load" true,
     ReplicaKilled "server of a balanced channel killed under load" true,
+    ReplicaFailed "server of a balanced channel failed calls under load" true,
     CallRepeated "idempotent call repeated at another server" false,
     NodeShutDown "node shut down under load" true,
     NodeDrained "node drained under load" true,

@@ -1,4 +1,5 @@
-//! A call of a balanced channel: an attempt that fails without having run is followed by one at another server.
+//! A call of a balanced channel: an attempt that fails without having run is followed by one at another server. If the
+//! method is `#[idempotent]`, so is one that was lost or that its server has failed.
 //!
 //! The arguments are kept until the call ends. Nothing here waits: the next attempt begins when the future of the call is
 //! polled and finds that the last one has failed.
@@ -8,11 +9,11 @@
 
 use super::new_call::check_inbox;
 use crate::call::{Outcome, Submission, too_many};
-use crate::client::routes::{Balanced, Chosen, Tried};
+use crate::client::routes::{Balanced, Chosen, Tried, is_away, is_fault};
 use crate::executor::Sleep;
 use crate::executor::inbox::{Inbox, Work};
-use crate::status::Status;
 use crate::status::reason::{Origin, Reason};
+use crate::status::{Code, Status};
 use std::iter;
 use std::mem;
 use std::pin::Pin;
@@ -51,8 +52,10 @@ pub(super) struct Attempts {
     hedge: Option<Box<Hedge>>,
     /// True if an earlier attempt may have run.
     may_have_run: bool,
-    /// Last refusal by a server. It says more than the failure to reach another one.
-    refusal: Option<Status>,
+    /// True if a server has failed an earlier attempt.
+    has_failed: bool,
+    /// Last error of a server. It says more than the failure to reach another one.
+    answer: Option<Status>,
 }
 
 impl Attempts {
@@ -71,8 +74,9 @@ impl Attempts {
         let now = clock.now();
         // Before the call is queued, so that the poller sees the timer.
         let hedge = balance.hedge_after.and_then(|delay| Hedge::begin(&call, inbox, now + delay));
-        let (current, may_have_run, refusal) = (None, false, None);
-        let mut attempts = Self { balance, clock, call, tried, current, hedge, may_have_run, refusal };
+        let (current, may_have_run, has_failed, answer) = (None, false, false, None);
+        let mut attempts =
+            Self { balance, clock, call, tried, current, hedge, may_have_run, has_failed, answer };
         // The first attempt always has a server.
         if attempts.make(inbox, now) { Ok(attempts) } else { Err(too_many(Inbox::DEPTH)) }
     }
@@ -88,7 +92,9 @@ impl Attempts {
     fn send(&self, inbox: &Inbox, chosen: Chosen) -> Option<Attempt> {
         let (setter, getter) = inbox.cell();
         let (server, route) = chosen.to;
-        let submission = Submission { server, route, ..self.call.copy(inbox.buffer(), Some(setter)) };
+        let connect = self.tried.connect;
+        let submission =
+            Submission { server, route, connect, ..self.call.copy(inbox.buffer(), Some(setter)) };
         if inbox.push(Work::Call(submission)).is_err() {
             self.balance.given_up(&chosen);
             return None;
@@ -150,7 +156,8 @@ impl Attempts {
             let now = self.clock.now();
             inbox.rest_cell(getter);
             self.balance.ended(&chosen, outcome.as_ref().map(|_| ()), now);
-            if is_hedge && outcome.as_ref().err().is_none_or(|status| status.origin() == Origin::Handler) {
+            let is_final = |status: &Status| status.origin() == Origin::Handler && !is_failure(status);
+            if is_hedge && outcome.as_ref().err().is_none_or(is_final) {
                 inbox.lifecycle().counters.hedges_won.add();
             }
             let status = match outcome {
@@ -197,17 +204,19 @@ impl Attempts {
 
     /// Records an attempt that failed while the call goes on. Returns true if it may have run.
     fn note(&mut self, status: Status) -> bool {
+        self.has_failed |= is_failure(&status);
         let may_have_run = status.may_have_run();
-        if !may_have_run && status.origin() == Origin::Peer {
-            self.refusal = Some(status);
+        if status.origin() != Origin::Local {
+            self.answer = Some(status);
         }
         may_have_run
     }
 
     /// Returns the status of the call, whose last attempt ended with this one.
     fn last_of(&mut self, status: Status) -> Status {
-        let is_away = !status.may_have_run() && status.reason() == Some(Reason::Unreachable);
-        let status = self.refusal.take().filter(|_| is_away).unwrap_or(status);
+        let is_unreached = !status.may_have_run()
+            && (status.reason() == Some(Reason::Unreachable) || status.code() == Code::DeadlineExceeded);
+        let status = self.answer.take().filter(|_| is_unreached).unwrap_or(status);
         if self.may_have_run { status.after_run() } else { status }
     }
 
@@ -242,9 +251,7 @@ impl Attempts {
     /// Returns the status of a call that is not made again. It names the rule if another server would have got the call, had
     /// its method been idempotent.
     fn without_repeat(&self, status: Status, now: Time) -> Status {
-        let is_lost = status.origin() != Origin::Handler
-            && status.may_have_run()
-            && matches!(status.reason(), Some(Reason::Unreachable | Reason::Draining));
+        let is_lost = is_away(&status) && status.may_have_run();
         if is_lost && self.balance.has_another(&self.tried, now) {
             status.with_cause(NOT_REPEATED)
         } else {
@@ -254,19 +261,18 @@ impl Attempts {
 
     /// Returns true if another server may do better, and the call cannot run twice unless that does no harm.
     fn allows_another(&self, status: &Status) -> bool {
-        if status.origin() == Origin::Handler {
+        let may_run_twice = self.call.method.idempotent || mutant!(calls_that_may_have_run_move_on);
+        if status.may_have_run() && !may_run_twice {
             return false;
         }
-        if status.may_have_run() {
-            let may_run_twice = self.call.method.idempotent || mutant!(calls_that_may_have_run_move_on);
-            return may_run_twice && matches!(status.reason(), Some(Reason::Unreachable | Reason::Draining));
+        if is_failure(status) {
+            // Arguments that every server fails at cost one further attempt.
+            let is_first = !self.has_failed && !mutant!(failed_calls_are_not_made_again);
+            return is_first || self.is_in_progress();
         }
-        match status.reason() {
-            Some(Reason::Unreachable | Reason::Draining) => true,
-            // This node's own limits are the same for every server.
-            Some(Reason::Overloaded) => status.origin() == Origin::Peer,
-            _ => false,
-        }
+        // This node's own limits are the same for every server.
+        let has_no_room = status.origin() == Origin::Peer && status.reason() == Some(Reason::Overloaded);
+        is_away(status) || has_no_room && !status.may_have_run()
     }
 
     /// Gives the call up. Returns true if an attempt was in progress.
@@ -294,4 +300,10 @@ impl Hedge {
         let timers = inbox.timers().filter(|_| may_run_twice && at < call.deadline)?;
         Some(Box::new(Self { delay: Some(Sleep::with_timers(timers, at)), attempt: None }))
     }
+}
+
+/// Returns true if a server has failed a call and another one may do better. A call whose time limit has passed, here or in
+/// the handler, has used its time up.
+fn is_failure(status: &Status) -> bool {
+    is_fault(status) && !is_away(status) && status.code() != Code::DeadlineExceeded
 }

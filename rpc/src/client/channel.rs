@@ -126,10 +126,10 @@ impl Channel {
     /// Returns a channel that spreads its calls over all addresses of its target.
     ///
     /// A call that has certainly not run moves on to the next server if its server drains, is overloaded or cannot be
-    /// reached. So does a call of an `#[idempotent]` method that may have run, if the server was lost. All attempts
-    /// share the call's deadline, and each server is tried once. [`Balance::retry_budget`] bounds them, except after the
-    /// refusal of a draining server, and if the call has not left this node. The next attempt begins when the future of the
-    /// call is polled.
+    /// reached. So does a call of an `#[idempotent]` method that may have run, if the server was lost. One that its server has
+    /// failed, as `Unknown`, `Internal`, `Unavailable` or `DataLoss`, moves on once. All attempts share the call's deadline,
+    /// and each server is tried once. [`Balance::retry_budget`] bounds them, except after the refusal of a draining server,
+    /// and if the call has not left this node. The next attempt begins when the future of the call is polled.
     ///
     /// A server that drains gets no calls until it has a new session. A server that cannot be reached gets none for 400 ms,
     /// or until it has a new session. Each further failure doubles the time, up to 6.4 s. In both cases names are looked up

@@ -115,6 +115,7 @@ mutants! {
     names_are_resolved_once "channels: the addresses that a name had first are used from then on",
     only_one_address_is_tried "channels: when one address of a server is not reached, the others are not tried",
     calls_that_may_have_run_move_on "balance: a call that may have run goes to the next server, although its method is not idempotent",
+    failed_calls_are_not_made_again "balance: an idempotent call that its server has failed goes to no other one",
     drained_servers_get_calls "balance: a client goes on sending calls to a server that has said that it runs no more",
     windows_are_not_returned "streams: a reader does not return its window",
     ends_overtake_items "streams: the end leaves before the peer has read a large item",

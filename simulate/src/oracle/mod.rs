@@ -46,7 +46,7 @@
 //! | rule | violated when |
 //! |---|---|
 //! | drained servers get no calls | a poller sends a call to a peer after that peer's DRAINED (`run/replicas.rs`) |
-//! | replicas stand in | a call on a balanced channel with time left fails while one server drains, or an idempotent one while one server is killed (`run/replicas.rs`) |
+//! | replicas stand in | a call on a balanced channel with time left fails while one server drains, or an idempotent one while one server is killed or fails it, although another one may have it and the retry budget is not spent (`run/replicas.rs`) |
 //! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call that asked to wait ends other than by success or deadline (`run/absence.rs`) |
 //! | vanished clients are forgotten | a node keeps a session with a client that died while idle for more than 30 s (`run/absence.rs`) |
 //! | a silent peer proves that it lives | a call to a node that died more than 1 s after its last message or acknowledgement takes longer than 1.3 s, or may have run (`run/absence.rs`) |
@@ -261,6 +261,8 @@ struct OracleState {
     hostile: Option<SocketAddr>,
     /// Processes that drain or shut down. No handler may start there.
     draining: BTreeSet<u64>,
+    /// Processes in which each call of `repeat` fails.
+    failing: BTreeSet<u64>,
     /// Servers at which a client's last call met a session with an ended process.
     stale: BTreeSet<(u64, SocketAddr)>,
     /// Uses of keys, by fingerprint and nonce.
@@ -541,6 +543,16 @@ impl Oracle {
     /// Records that a process drains or shuts down from now on: it starts no more handlers.
     pub(crate) fn drains(&self, process: u64) {
         self.lock().draining.insert(process);
+    }
+
+    /// Makes each call of `repeat` fail in a process from now on.
+    pub(crate) fn fails_repeats(&self, process: u64) {
+        self.lock().failing.insert(process);
+    }
+
+    /// Returns true if each call of `repeat` fails in a process.
+    pub(crate) fn is_failing(&self, process: u64) -> bool {
+        self.lock().failing.contains(&process)
     }
 
     /// Records that messages at an address may be lost: its process begins, is about to end, or ends, or its

@@ -1,4 +1,4 @@
-//! Replicas of a service behind a balanced channel, which drain, die and come back under load.
+//! Replicas of a service behind a balanced channel, which drain, die, fail calls and come back under load.
 //!
 //! Four more nodes are three servers and their caller. One server at a time is away. Programs call all the
 //! time, and each fault meets calls with enough time left to survive it. While a server drains, further
@@ -44,6 +44,8 @@ enum Departure {
     Drains,
     Dies,
     DiesWhileItDrains,
+    /// It fails each call that may run twice, and then drains.
+    Fails,
 }
 
 /// The caller of the servers, and its channel.
@@ -80,11 +82,12 @@ impl Run {
             let program = calls.clone().go_on(self.random.fork(), Rc::clone(&is_over));
             self.scheduler.tasks.add(process, program);
         }
-        for departure in [Departure::Drains, Departure::Dies, Departure::Drains, Departure::DiesWhileItDrains]
+        for departure in [Departure::Drains, Departure::Dies, Departure::Fails, Departure::DiesWhileItDrains]
         {
             let at = self.random.usize(..SERVERS);
             match departure {
                 Departure::Drains => self.replica_drains(&calls, at)?,
+                Departure::Fails => self.replica_fails(&calls, at)?,
                 Departure::Dies | Departure::DiesWhileItDrains => self.replica_dies(&calls, at, departure)?,
             }
             self.extra[at].kill(&mut self.scheduler);
@@ -137,6 +140,16 @@ impl Run {
         self.within(LONG, "calls to a server that was killed do not end", |_| ended.get() == CALLS)
     }
 
+    /// Makes a server fail calls: those that may run twice succeed at others.
+    fn replica_fails(&mut self, calls: &Calls, at: usize) -> Checked {
+        let faulty = self.extra[at].process().ok_or("a node is not running")?;
+        self.scheduler.coverage.count(EventKind::ReplicaFailed);
+        self.scheduler.oracle.fails_repeats(faulty);
+        let ended = self.call_at_once(calls, BRIEF_US, |_| true);
+        self.within(LONG, "calls to a server that fails them do not end", |_| ended.get() == CALLS)?;
+        self.replica_drains(calls, at)
+    }
+
     /// Makes calls whose handlers take up to this time, of which the chosen ones must succeed. They are counted
     /// when they have ended.
     fn call_at_once(&mut self, calls: &Calls, most_us: u64, must_succeed: fn(Job) -> bool) -> Tally {
@@ -148,7 +161,8 @@ impl Run {
             self.add(&ended, calls.client.process, async move {
                 let failed = calls.make(&calls.channel, job, CallOptions::new(), LONG).await;
                 if let Some(status) = failed.filter(|_| must_succeed(job)) {
-                    let text = format!("a call to replicas failed while one was away: {job:?}: {status}");
+                    let text =
+                        format!("a call to replicas failed while one was away or faulty: {job:?}: {status}");
                     calls.client.oracle.fail(text);
                 }
             });

@@ -69,7 +69,7 @@ pub(crate) trait Work {
     #[oneway]
     async fn linger(&self);
 
-    /// Waits before it replies. It may run twice.
+    /// Waits before it replies, or fails in a process that the oracle names. It may run twice.
     #[idempotent]
     async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 }
@@ -229,6 +229,9 @@ impl Work for Worker {
     async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
         self.run.entered(id, "repeat", &[]);
         self.run.wait(wait_us).await;
+        if self.run.oracle.is_failing(self.run.process) {
+            return Err(self.run.refused(id, Status::internal("the server is faulty")));
+        }
         self.run.done(id)
     }
 

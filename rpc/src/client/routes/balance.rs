@@ -46,7 +46,7 @@ pub enum Policy {
     /// One server after the other, starting at a random one.
     RoundRobin,
     /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
-    /// counts for 400 ms.
+    /// counts for 400 ms, as does one of those that a hedge has answered.
     #[default]
     PowerOfTwo,
 }
@@ -107,7 +107,7 @@ impl Balance {
     ///
     /// Each second it compares its servers by their calls of the last two seconds, at least 10 each. A server is left out if
     /// at least half of its calls fail and those of most others do not, or if its calls take more than five times as long as
-    /// those of most others, and 1 ms longer. Five failures in a row leave it out at once. Failures are the codes `Unknown`,
+    /// those of most others, two at least, and 1 ms longer. Five failures in a row leave it out at once. Failures are the codes `Unknown`,
     /// `DeadlineExceeded`, `Internal`, `Unavailable` and `DataLoss`; other codes and errors of the method's own type are not.
     ///
     /// The server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third
@@ -295,18 +295,20 @@ pub(crate) struct Tried {
     unconnected: usize,
     /// True if it has waited for the target.
     target: bool,
-    connect: Connect,
+    pub(crate) connect: Connect,
     refused: Refused,
 }
 
-/// The refusal of a call by servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The answer to a call by servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Refused {
     /// None has refused it.
     #[default]
     Never,
     /// A server drains. The call may wait for one that is being connected.
     Draining,
+    /// A server has failed it. The call may wait for one that may be starting.
+    Failed,
     /// A server is overloaded. The call waits for no other.
     Overloaded,
 }
@@ -317,12 +319,18 @@ impl Tried {
         Self { connect, service, ..Self::default() }
     }
 
-    /// Records the answer of a server that has refused the call.
+    /// Records the failure of an attempt after which another one may be made.
     pub(crate) fn refused(&mut self, status: &Status) {
-        match status.reason() {
-            Some(Reason::Overloaded) => self.refused = Refused::Overloaded,
-            Some(Reason::Draining) if self.refused == Refused::Never => self.refused = Refused::Draining,
-            _ => {}
+        let refused = match status.reason() {
+            Some(Reason::Draining) if is_away(status) => Refused::Draining,
+            _ if is_away(status) => Refused::Never,
+            _ if outliers::is_fault(status) => Refused::Failed,
+            _ => Refused::Overloaded,
+        };
+        self.refused = self.refused.max(refused);
+        if refused == Refused::Failed {
+            // It has an answer, and waits for no server that cannot be reached now.
+            self.connect = Connect::FailFast;
         }
     }
 
@@ -442,10 +450,13 @@ impl Balanced {
             }
             return Some(Some(Arc::clone(self.pick(&self.serving(servers, ready, tried), now))));
         }
-        if tried.refused == Refused::Overloaded {
+        if tried.refused >= Refused::Failed {
             // A later call may find another server connected.
             servers.iter().filter(untried).for_each(|server| server.link.keep());
-            return None;
+            let waits = has_left && tried.refused == Refused::Failed;
+            let starting = if waits { standing(Standing::Connecting) } else { Vec::new() };
+            let next = starting.into_iter().find(|server| !server.link.route().is_lost());
+            return next.map(|server| Some(Arc::clone(server)));
         }
         // One that fails or lags is better than none.
         let is_outlier = |server: &&Arc<Server>| matches!(server.standing(now), Standing::Outlier(_));
@@ -551,10 +562,6 @@ impl Balanced {
         if let Some(server) = &chosen.server {
             server.calls.fetch_sub(1, Ordering::Relaxed);
         }
-        let is_away = |status: &Status| {
-            status.origin() != Origin::Handler
-                && matches!(status.reason(), Some(Reason::Draining | Reason::Unreachable))
-        };
         match outcome {
             Err(status) if is_away(status) => {
                 let servers = self.servers();
@@ -626,10 +633,13 @@ impl Balanced {
     }
 
     /// Records that the first attempt of a hedged call has lost. It took at least the time until now, which counts as its latency:
-    /// otherwise a server whose calls are all hedged would never be slow.
+    /// otherwise a server whose calls are all hedged would never be slow. It counts as one that was refused too, because the call
+    /// no longer counts as in progress and the server would get more than others. Only one counts: the lost hedges of healthy
+    /// servers would outnumber their calls in progress.
     pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
         self.given_up(chosen);
         if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
+            server.refusals.lock().add_first(now);
             self.record(server, chosen, Ok(()), now);
         }
     }
@@ -919,6 +929,13 @@ impl Refusals {
         self.current += 1;
     }
 
+    /// Adds one unless there has been any in the current period and the one before.
+    fn add_first(&mut self, now: Time) {
+        if self.count(now) == 0 {
+            self.current = 1;
+        }
+    }
+
     /// Returns the number of refusals in the current period and the one before.
     fn count(&mut self, now: Time) -> usize {
         self.move_to(now);
@@ -933,6 +950,12 @@ impl Refusals {
         self.last = if is_next { self.current } else { 0 };
         (self.current, self.until) = (0, now + PAUSE);
     }
+}
+
+/// Returns true for the status of a call whose server drains or cannot be reached.
+pub(crate) fn is_away(status: &Status) -> bool {
+    status.origin() != Origin::Handler
+        && matches!(status.reason(), Some(Reason::Draining | Reason::Unreachable))
 }
 
 /// Returns true for the status of a call that its server has refused for lack of room. Its caller is told at once, so that
@@ -1040,7 +1063,7 @@ mod tests {
     use super::*;
     use crate::client::routes::opened;
     use crate::client::routes::{Routes, Target};
-    use std::collections::VecDeque;
+    use std::collections::{BTreeMap, VecDeque};
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
     use trunkline_testkit::{in_forked_child, runs_alone};
@@ -1122,6 +1145,34 @@ mod tests {
         assert!((20..500).contains(&refusals), "{refusals}");
         now += 2 * PAUSE;
         assert_eq!(balanced.servers().iter().map(|server| server.load(now)).collect::<Vec<_>>(), [0, 20]);
+    }
+
+    #[test]
+    fn lost_hedges_of_healthy_servers_leave_their_calls_evenly_spread() {
+        let (_routes, balanced) = connected(Policy::PowerOfTwo);
+        let mut now = Time(1_000_000_000);
+        let mut ends = BTreeMap::<(Time, usize), (Chosen, bool)>::new();
+        // A call each 100 us. One in 20 is answered by a hedge after 6 ms, and others take 1 ms.
+        for window in 0..20 {
+            let mut calls = [0; SERVERS.len()];
+            for call in 0..1000 {
+                now += Duration::from_micros(100);
+                while let Some(end) = ends.first_entry().filter(|end| end.key().0 <= now) {
+                    let (chosen, is_hedged) = end.remove();
+                    if is_hedged {
+                        balanced.superseded(&chosen, now);
+                    } else {
+                        balanced.ended(&chosen, Ok(()), now);
+                    }
+                }
+                let (port, chosen) = choose(&balanced, now);
+                calls[usize::from(port.unwrap()) - 1] += 1;
+                let is_hedged = two_of(call, 20).0 == 0;
+                let time = Duration::from_millis(if is_hedged { 6 } else { 1 });
+                ends.insert((now + time, call), (chosen, is_hedged));
+            }
+            assert!(calls.iter().all(|calls| (450..=550).contains(calls)), "{calls:?} in window {window}");
+        }
     }
 
     #[test]

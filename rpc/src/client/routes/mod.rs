@@ -29,11 +29,12 @@ mod target;
 mod watches;
 
 pub use balance::{Balance, Policy};
-pub(crate) use balance::{Balanced, Chosen, Tried};
+pub(crate) use balance::{Balanced, Chosen, Tried, is_away};
 pub(crate) use connector::Connector;
 pub(crate) use lookups::Lookups;
 #[cfg(feature = "identity")]
 pub(crate) use names::ProvenNames;
+pub(crate) use outliers::is_fault;
 pub(crate) use parked::Parked;
 pub use ready::Ready;
 pub use resolve::{AddressWatcher, Dns, Resolve, ResolveError, Resolving, ServerList};

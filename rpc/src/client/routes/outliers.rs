@@ -5,8 +5,10 @@
 //!
 //! A server is an outlier only by comparison with more than half of the others, so that a fault which all share leaves out
 //! none. Mean latencies are geometric: a few slow calls, or a method that is slow everywhere, do not raise them much.
+//! Latencies are compared with at least two others: a single one that answers at once, such as a hostile server, would
+//! make the only other server slow.
 
-use crate::status::reason::Origin;
+use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +17,8 @@ use std::time::Duration;
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 /// Minimum number of calls, in a period and the one before, by which a server is judged.
 const FEWEST: u64 = 10;
+/// Minimum number of other servers with whose latencies one is compared.
+const FEWEST_OTHERS: usize = 2;
 /// Number of failures in a row that leave a server out before the period ends.
 const IN_A_ROW: u32 = 5;
 /// Failed calls of a server that is left out and of the others, in thousandths.
@@ -75,6 +79,7 @@ pub(super) struct Recent(Counts<u64>);
 pub(super) struct Typical {
     /// Failed calls, in thousandths; `None` if fewer than two servers have enough calls.
     failed: Option<u64>,
+    /// `None` if fewer than three servers have enough calls.
     latency_ns: Option<u64>,
 }
 
@@ -154,10 +159,11 @@ impl Typical {
         // A value above the median of the others does not move it by being among them.
         let of_others = |values: Vec<u64>| upper_median(values.len().checked_sub(1)?, values);
         let judged = servers.iter().filter(|recent| recent.calls() >= FEWEST);
-        Self {
-            failed: of_others(judged.map(Recent::failed).collect()),
-            latency_ns: of_others(servers.iter().filter_map(Recent::latency_ns).collect()),
+        let mut latencies = servers.iter().filter_map(Recent::latency_ns).collect::<Vec<_>>();
+        if latencies.len() <= FEWEST_OTHERS {
+            latencies.clear();
         }
+        Self { failed: of_others(judged.map(Recent::failed).collect()), latency_ns: of_others(latencies) }
     }
 
     /// Returns the fault of a server that is an outlier.
@@ -179,7 +185,8 @@ fn is_slow(latency_ns: u64, typical_ns: u64) -> bool {
 pub(super) fn lags(latency: Duration, others: impl Iterator<Item = Recent>) -> bool {
     let others = others.filter_map(|recent| recent.latency_ns()).collect::<Vec<_>>();
     let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-    upper_median(others.len(), others).is_some_and(|typical| is_slow(latency_ns, typical))
+    others.len() >= FEWEST_OTHERS
+        && upper_median(others.len(), others).is_some_and(|typical| is_slow(latency_ns, typical))
 }
 
 /// Returns true if the calls of most servers succeed, so that several failures in a row are the fault of another one.
@@ -210,10 +217,11 @@ fn from_steps(steps: u64) -> u64 {
 
 /// Returns true for the status of a call that failed by a fault of its server. Other codes blame the call, or
 /// a lack of room.
-pub(super) fn is_fault(status: &Status) -> bool {
+pub(crate) fn is_fault(status: &Status) -> bool {
     let has_reached = status.origin() != Origin::Local || status.may_have_run();
     has_reached
         && !status.is_own_error()
+        && status.reason() != Some(Reason::Overloaded)
         && matches!(
             status.code(),
             Code::Unknown | Code::DeadlineExceeded | Code::Internal | Code::Unavailable | Code::DataLoss

@@ -1,18 +1,20 @@
 //! Servers of a balanced channel that fail or lag: which are left out, for how long, and which stay.
 
-use super::addresses::options;
+use super::addresses::{options, silent};
 use super::servers::HEDGED;
 use super::service::ECHO;
 use super::{Peer, World, poll};
 use crate::node::Node;
-use crate::status::Code;
 use crate::status::reason::Reason;
+use crate::status::{Code, Status};
 use crate::wire::frame::{Header, RepliedBy, RequestHeader};
 use crate::wire::metadata::MetadataBytes;
-use crate::{Balance, Channel, Policy};
+use crate::wire::name::MethodName;
+use crate::{Balance, CallOptions, Channel, Policy};
 use bytes::Bytes;
 use std::time::Duration;
 use trunkline_transport::{Connect, Origin};
+use trunkline_verbs::Time;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -29,12 +31,23 @@ enum Answer {
 
 const UNAVAILABLE: Answer = Answer::Failure(Code::Unavailable, RepliedBy::Handler);
 
+/// A reply that a server has not sent yet.
+struct Reply {
+    due: Time,
+    server: usize,
+    to: Origin,
+    call: u64,
+    code: u8,
+    by: RepliedBy,
+}
+
 /// A node with a balanced channel to connected servers that the test answers for.
 struct Rig {
     world: World,
     node: Node,
     servers: Vec<Peer>,
     channel: Channel,
+    replies: Vec<Reply>,
 }
 
 impl Rig {
@@ -47,56 +60,70 @@ impl Rig {
             world.block_on(node.channel(*address).ready()).unwrap();
         }
         let channel = node.channel(addresses).balanced(balance.watch_health(false));
-        Self { world, node, servers, channel }
+        Self { world, node, servers, channel, replies: Vec::new() }
     }
 
-    /// Makes a call. Returns its server, and true if it succeeds.
+    /// Makes a call. Returns its first server, and true if it succeeds.
     fn call(&mut self, answer: &mut dyn FnMut(usize) -> Answer) -> (usize, bool) {
-        let options = options(Connect::FailFast).timeout(2000 * MS);
-        let mut call = Box::pin(self.channel.call(&options, ECHO, &(), Bytes::new()));
-        let servers = &self.servers;
-        let (at, from, number) = self.world.until("the request", || {
-            assert!(poll(call.as_mut()).is_none());
-            servers
-                .iter()
-                .enumerate()
-                .find_map(|(at, server)| arrived(server).map(|(from, call)| (at, from, call)))
-        });
-        let (code, by) = match answer(at) {
-            Answer::Success => (0, RepliedBy::Handler),
-            Answer::Slow(time) => {
-                self.world.wait(time);
-                (0, RepliedBy::Handler)
-            }
-            Answer::Failure(code, by) => (code.number(), by),
-            Answer::Never => return (at, self.world.block_on(call).is_ok()),
-        };
-        let header =
-            Header::Reply { call: number, code, by, number: None, metadata: MetadataBytes::default() };
-        let status = &[0; 5][..5 * usize::from(code > 0)];
-        self.servers[at].answer(0, from, &header, status, &[]);
-        (at, self.world.block_on(call).is_ok())
+        let (servers, outcome) = self.call_of(ECHO, answer);
+        (servers[0], outcome.is_ok())
     }
 
-    /// Makes a hedged call. The first server does not answer, the others do at once. Returns the server of the first attempt.
-    fn hedged(&mut self) -> usize {
-        let mut call = Box::pin(self.channel.call(&options(Connect::FailFast), &HEDGED, &(), Bytes::new()));
-        let (servers, mut first) = (&self.servers, None);
-        let outcome = self.world.until("the outcome", || {
-            for (at, server) in servers.iter().enumerate() {
-                let Some((from, call)) = arrived(server) else { continue };
-                first.get_or_insert(at);
-                let metadata = MetadataBytes::default();
-                let by = RepliedBy::Handler;
-                let header = Header::Reply { call, code: 0, by, number: None, metadata };
-                if at > 0 {
-                    server.answer(0, from, &header, &[], &[]);
-                }
+    /// Makes a call of a method. Returns the servers that get it.
+    fn call_of(
+        &mut self,
+        method: &'static MethodName,
+        answer: &mut dyn FnMut(usize) -> Answer,
+    ) -> (Vec<usize>, Result<(), Status>) {
+        self.call_with(&options(Connect::FailFast).timeout(2000 * MS), method, answer)
+    }
+
+    fn call_with(
+        &mut self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        answer: &mut dyn FnMut(usize) -> Answer,
+    ) -> (Vec<usize>, Result<(), Status>) {
+        let channel = self.channel.clone();
+        let mut call = Box::pin(channel.call(options, method, &(), Bytes::new()));
+        let mut servers = Vec::new();
+        loop {
+            if let Some(outcome) = poll(call.as_mut()) {
+                return (servers, outcome.map(drop));
             }
-            poll(call.as_mut())
-        });
-        assert!(outcome.is_ok());
-        first.expect("a server")
+            self.serve(answer, &mut servers);
+        }
+    }
+
+    /// Takes the requests that have arrived, sends the replies that are due, and lets some time pass. Adds the server of each
+    /// request.
+    fn serve(&mut self, answer: &mut dyn FnMut(usize) -> Answer, servers: &mut Vec<usize>) {
+        let now = self.world.now();
+        for (server, peer) in self.servers.iter().enumerate() {
+            while let Some((to, call)) = arrived(peer) {
+                servers.push(server);
+                let (time, code, by) = match answer(server) {
+                    Answer::Success => (Duration::ZERO, 0, RepliedBy::Handler),
+                    Answer::Slow(time) => (time, 0, RepliedBy::Handler),
+                    Answer::Failure(code, by) => (Duration::ZERO, code.number(), by),
+                    Answer::Never => continue,
+                };
+                self.replies.push(Reply { due: now + time, server, to, call, code, by });
+            }
+        }
+        let servers = &self.servers;
+        let is_sent = |reply: &mut Reply| {
+            let Reply { due, server, to, call, code, by } = *reply;
+            let metadata = MetadataBytes::default();
+            let header = Header::Reply { call, code, by, number: None, metadata };
+            if due <= now {
+                servers[server].answer(0, to, &header, &[0; 5][..5 * usize::from(code > 0)], &[]);
+            }
+            due <= now
+        };
+        self.replies.extract_if(.., is_sent).for_each(drop);
+        let until = self.replies.iter().map(|reply| reply.due).min();
+        self.world.step(until.unwrap_or(now + 10 * MS));
     }
 
     /// Makes calls for a while. Returns the number at each server.
@@ -192,6 +219,17 @@ fn slow_server_is_left_out_until_a_call_after_the_pause() {
 }
 
 #[test]
+fn server_that_answers_at_once_makes_the_only_other_one_not_slow() {
+    let one_is_fast = |at| if at == 0 { Answer::Success } else { Answer::Slow(50 * MS) };
+    let mut rig = Rig::new(2, Policy::RoundRobin.into());
+    rig.calls(6000 * MS, one_is_fast);
+    assert_eq!(rig.left_out(), 0);
+    let mut rig = Rig::new(3, Policy::RoundRobin.into());
+    rig.calls(6000 * MS, one_is_fast);
+    assert_eq!(rig.left_out(), 0, "two servers are as slow");
+}
+
+#[test]
 fn server_that_fails_half_of_its_calls_is_left_out_at_the_end_of_a_period() {
     for (every, expected) in [(2, "left out: fails"), (3, "up")] {
         let mut rig = Rig::new(2, Policy::RoundRobin.into());
@@ -248,9 +286,13 @@ fn servers_stay_if_all_fail_or_the_channel_leaves_out_none() {
     assert_eq!((rig.states(), rig.left_out()), (vec!["up"; 2], 0));
 }
 
+/// Sender of an error that the server's node has made after the handler began.
+fn by_node(reason: Reason) -> RepliedBy {
+    RepliedBy::Node { reason: Some(reason), ran: true }
+}
+
 #[test]
 fn only_faults_of_the_server_leave_it_out() {
-    let by_node = |reason| RepliedBy::Node { reason: Some(reason), ran: true };
     let refused = RepliedBy::Node { reason: Some(Reason::Overloaded), ran: false };
     for (answer, expected) in [
         (Answer::Failure(Code::NotFound, RepliedBy::Handler), 0),
@@ -273,12 +315,138 @@ fn only_faults_of_the_server_leave_it_out() {
 #[test]
 fn server_whose_calls_are_all_hedged_is_left_out() {
     let mut rig = Rig::new(4, Balance::from(Policy::RoundRobin).hedge_after(10 * MS));
+    let hedged = |rig: &mut Rig| {
+        let answer = &mut |at| if at == 0 { Answer::Never } else { Answer::Success };
+        let (servers, outcome) = rig.call_of(&HEDGED, answer);
+        assert_eq!(outcome, Ok(()));
+        servers[0]
+    };
     let mut sum = 0;
     while rig.states()[0] == "up" && sum < 1000 {
-        rig.hedged();
+        hedged(&mut rig);
         rig.world.wait(5 * MS);
         sum += 1;
     }
     assert_eq!(rig.states(), ["left out: slow", "up", "up", "up"]);
-    assert!((0..20).all(|_| rig.hedged() > 0));
+    assert!((0..20).all(|_| hedged(&mut rig) > 0));
+}
+
+/// Makes 1,000 calls, one at a time, to four servers of which one takes 50 ms and the others 1 ms. Returns the number of
+/// requests and the 99th percentile of the time of a call.
+fn beside_a_slow_server(balance: Balance) -> (usize, Duration) {
+    let mut rig = Rig::new(4, balance.leave_out_failing(false));
+    let (mut requests, mut times) = (0, Vec::new());
+    for _ in 0..1000 {
+        let begun = rig.world.now();
+        let answer = &mut |at| Answer::Slow(if at == 0 { 50 * MS } else { MS });
+        let (servers, outcome) = rig.call_of(&HEDGED, answer);
+        assert_eq!(outcome, Ok(()));
+        requests += servers.len();
+        times.push(rig.world.now() - begun);
+    }
+    times.sort_unstable();
+    (requests, times[990])
+}
+
+#[test]
+fn hedges_halve_the_tail_beside_a_slow_server_and_are_few() {
+    let (requests, without) = beside_a_slow_server(Policy::PowerOfTwo.into());
+    assert_eq!(requests, 1000);
+    let (requests, with) = beside_a_slow_server(Balance::from(Policy::PowerOfTwo).hedge_after(10 * MS));
+    assert!((1001..=1060).contains(&requests), "{requests}");
+    assert!(with <= without / 2, "{with:?}, {without:?} without hedging");
+}
+
+/// Error of a handler.
+fn error(code: Code) -> Answer {
+    Answer::Failure(code, RepliedBy::Handler)
+}
+
+#[test]
+fn no_idempotent_call_fails_beside_a_server_that_fails_all() {
+    let panic = Answer::Failure(Code::Internal, by_node(Reason::Panicked));
+    for failure in [error(Code::Unavailable), error(Code::Internal), error(Code::Unknown), panic] {
+        let mut rig = Rig::new(4, Policy::RoundRobin.into());
+        let mut fails = |at| if at == 0 { failure } else { Answer::Success };
+        let mut repeated = 0;
+        for _ in 0..400 {
+            let (servers, outcome) = rig.call_of(&HEDGED, &mut fails);
+            assert_eq!(outcome, Ok(()));
+            repeated += servers.len() - 1;
+            rig.world.wait(5 * MS);
+        }
+        assert_eq!(rig.states(), ["left out: fails", "up", "up", "up"], "{failure:?}");
+        assert!((5..=20).contains(&repeated), "{failure:?}: {repeated}");
+    }
+}
+
+#[test]
+fn call_that_the_picked_server_fails_connects_the_next_one_in_time_or_returns_the_failure() {
+    for (dead, is_late) in [(false, false), (true, false), (true, true)] {
+        let mut world = World::new();
+        let node = world.node(|builder| builder);
+        let servers = vec![world.peer(), world.peer()];
+        let next = if dead { silent() } else { servers[1].address() };
+        let balance = Balance::from(Policy::PickFirst).watch_health(false);
+        let channel = node.channel([servers[0].address(), next]).balanced(balance);
+        world.block_on(channel.ready()).unwrap();
+        let mut rig = Rig { world, node, servers, channel, replies: Vec::new() };
+        let mut answer = |at| if at == 0 { error(Code::Internal) } else { Answer::Success };
+        let timeout = if is_late { 100 * MS } else { 20_000 * MS };
+        let begun = rig.world.now();
+        let (servers, outcome) =
+            rig.call_with(&options(Connect::Wait).timeout(timeout), &HEDGED, &mut answer);
+        if dead {
+            let status = outcome.unwrap_err();
+            assert_eq!((status.code(), status.may_have_run()), (Code::Internal, true), "{status}");
+            assert!(rig.world.now() - begun < 10_000 * MS, "it waits for one attempt to connect");
+            let begun = rig.world.now();
+            rig.call_of(&HEDGED, &mut answer).1.unwrap_err();
+            assert!(is_late || rig.world.now() - begun < 100 * MS, "a later call waits for no dead server");
+        } else {
+            assert_eq!((servers, outcome), (vec![0, 1], Ok(())));
+        }
+    }
+}
+
+#[test]
+fn only_failures_of_a_server_are_made_again_and_only_if_that_does_no_harm() {
+    let unauthorised = RepliedBy::Node { reason: Some(Reason::Unauthorised), ran: false };
+    for (method, answer, attempts) in [
+        (&HEDGED, error(Code::DataLoss), 2),
+        (&HEDGED, error(Code::InvalidArgument), 1),
+        (&HEDGED, error(Code::NotFound), 1),
+        (&HEDGED, error(Code::Aborted), 1),
+        (&HEDGED, error(Code::ResourceExhausted), 1),
+        (&HEDGED, error(Code::DeadlineExceeded), 1),
+        (&HEDGED, Answer::Failure(Code::PermissionDenied, unauthorised), 1),
+        (&HEDGED, Answer::Failure(Code::InvalidArgument, by_node(Reason::BadArguments)), 1),
+        (ECHO, error(Code::Unavailable), 1),
+        // Such as a panic of the code that authorizes calls.
+        (ECHO, Answer::Failure(Code::Internal, RepliedBy::Node { reason: None, ran: false }), 2),
+    ] {
+        let mut rig = Rig::new(3, Policy::RoundRobin.into());
+        let (servers, outcome) = rig.call_of(method, &mut |_| answer);
+        assert_eq!(servers.len(), attempts, "{answer:?}");
+        assert!(
+            servers.windows(2).all(|two| two[0] != two[1]) && outcome.is_err(),
+            "{answer:?}: {servers:?}"
+        );
+    }
+}
+
+#[test]
+fn failures_of_all_servers_cost_one_attempt_per_call_within_the_budget() {
+    let mut rig = Rig::new(4, Balance::from(Policy::RoundRobin).retry_budget(30, 20));
+    let mut attempts = Vec::new();
+    for call in 0..100 {
+        let (servers, outcome) = rig.call_of(&HEDGED, &mut |_| error(Code::Internal));
+        let status = outcome.unwrap_err();
+        assert_eq!((status.code(), status.may_have_run()), (Code::Internal, true), "{status}");
+        let names_budget = status.causes().iter().any(|cause| cause.contains("retry budget (30 calls"));
+        assert_eq!(names_budget, call >= 30, "{status}");
+        attempts.push(servers.len());
+    }
+    assert_eq!(attempts, [vec![2; 30], vec![1; 70]].concat());
+    assert_eq!((rig.left_out(), rig.node.report().servers[0].unretried), (0, 70));
 }

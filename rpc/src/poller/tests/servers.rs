@@ -250,17 +250,19 @@ fn one_way_calls_that_have_not_left_are_not_hedged() {
 fn hedged_call_outlives_the_failure_of_one_attempt_and_ends_with_the_answer_of_a_handler() {
     let overloaded = RepliedBy::Node { reason: Some(Reason::Overloaded), ran: false };
     let refusal = Code::ResourceExhausted.number();
-    for (failed, is_lost) in [(0, true), (1, true), (0, false), (1, false)] {
+    let refused = Some((refusal, overloaded));
+    let failure = Some((Code::Internal.number(), RepliedBy::Handler));
+    for (failed, answer) in [(0, None), (1, None), (0, refused), (1, refused), (0, failure), (1, failure)] {
         // The hedge uses the budget up.
         let mut rig = Hedging::new(1);
         let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
         let mut call = Box::pin(channel.call(&options, &HEDGED, &(), Bytes::new()));
         let requests = rig.hedge(call.as_mut());
-        if is_lost {
+        if let Some((code, by)) = answer {
+            rig.answer(failed, requests[failed], code, by);
+        } else {
             rig.servers[failed].end();
             rig.world.run();
-        } else {
-            rig.answer(failed, requests[failed], refusal, overloaded);
         }
         assert!(poll(call.as_mut()).is_none(), "the other attempt is in progress");
         rig.answer(1 - failed, requests[1 - failed], Code::NotFound.number(), RepliedBy::Handler);
