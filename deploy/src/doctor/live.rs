@@ -172,7 +172,10 @@ fn addresses(host: &Host) -> Vec<Finding> {
 /// UDP port 4791 of each address.
 fn ports(host: &Host) -> Vec<Finding> {
     let own = runtime_directory(None).map(|path| fs::canonicalize(&path).unwrap_or(path)).ok();
-    host.usable().into_iter().map(|ip| port(ip, PortOwner::find(ip), own.as_deref())).collect()
+    host.usable()
+        .into_iter()
+        .map(|ip| port(ip, PortOwner::find(SocketAddr::new(ip, ROCE_PORT)), own.as_deref()))
+        .collect()
 }
 
 /// Judges the owner of the port at an address. `own` is the runtime directory of this user and environment.
@@ -181,11 +184,13 @@ fn port(ip: IpAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
     let Some(owner) = owner else { return Finding::ok(subject, "free") };
     let held = format!("held by {owner}");
     match &owner.who {
-        Owner::Process { pid, .. } if PortOwner::stopped_at(ip) == Some(*pid) => Finding::failure(
-            subject,
-            format!("{held}, which is stopped: nothing reaches this address"),
-            format!("kill -CONT {pid}, or end it"),
-        ),
+        Owner::Process { pid, .. } if PortOwner::stopped_at(SocketAddr::new(ip, ROCE_PORT)) == Some(*pid) => {
+            Finding::failure(
+                subject,
+                format!("{held}, which is stopped: nothing reaches this address"),
+                format!("kill -CONT {pid}, or end it"),
+            )
+        }
         Owner::Process { pid, runtime_directory: Some(directory), .. }
             if !directory.is_emptied && Some(&*directory.path) == own =>
         {
@@ -362,7 +367,7 @@ fn own_address_calls(host: &Host) -> Vec<Finding> {
     let soft_subject = "call at an own address";
     let remedy =
         "let UDP port 4791 through between the host's own addresses: check nft list ruleset, or iptables -L";
-    let soft = match own.iter().find(|ip| PortOwner::find(**ip).is_none()) {
+    let soft = match own.iter().find(|ip| PortOwner::find(SocketAddr::new(**ip, ROCE_PORT)).is_none()) {
         Some(&ip) => Pair { provider: ProviderChoice::Soft, path: PathChoice::Udp, addresses: [ip, ip] }
             .finding(format!("{soft_subject}, {ip}"), remedy),
         None if own.is_empty() => {
@@ -397,14 +402,15 @@ mod tests {
         let judged = |path: Option<&str>, is_emptied| {
             let runtime_directory = path.map(|path| RuntimeDirectory { path: path.into(), is_emptied });
             let who = Owner::Process { pid: 7, program: "a".into(), runtime_directory };
-            port(ip, Some(PortOwner { address: ip, who }), Some(Path::new("/run/a"))).severity
+            port(ip, Some(PortOwner { address: ip, port: ROCE_PORT, who }), Some(Path::new("/run/a")))
+                .severity
         };
         assert_eq!(port(ip, None, None).severity, Severity::Ok);
         assert_eq!(judged(Some("/run/a"), false), Severity::Ok);
         assert_eq!(judged(Some("/run/a"), true), Severity::Failure);
         assert_eq!(judged(Some("/run/b"), false), Severity::Failure);
         assert_eq!(judged(None, false), Severity::Failure);
-        let hidden = PortOwner { address: ip, who: Owner::Hidden { uid: 5 } };
+        let hidden = PortOwner { address: ip, port: ROCE_PORT, who: Owner::Hidden { uid: 5 } };
         let found = port(ip, Some(hidden), None);
         assert!(found.seen.contains("user 5") && found.remedy.unwrap().contains("another address"));
     }

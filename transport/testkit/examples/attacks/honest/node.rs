@@ -186,7 +186,10 @@ impl Driven {
                 print_line("LOAD");
             }
             ["balance", connect, servers @ ..] => {
-                let servers = servers.iter().map(|server| server.parse()).collect::<Result<Vec<_>, _>>()?;
+                let servers = servers
+                    .iter()
+                    .map(|server| server.parse::<SocketAddr>())
+                    .collect::<Result<Vec<_>, _>>()?;
                 let channel = self.node.channel(target(servers, self.certificates.as_deref()));
                 let connect = if *connect == "wait" { Connect::Wait } else { Connect::FailFast };
                 self.load(HonestClient::new(channel.balanced(Policy::RoundRobin)), connect);
