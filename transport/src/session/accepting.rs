@@ -67,7 +67,8 @@ impl CmMachine {
         }
         let peer = self.peer(key);
         peer.source = Some(admitted.local);
-        peer.machine.set_one_flow(if admitted.is_one_flow { OneFlow::Yes } else { OneFlow::No });
+        peer.machine.set_one_flow(if admitted.flow_port.is_some() { OneFlow::Yes } else { OneFlow::No });
+        peer.flow_port = admitted.flow_port;
         let mut actions = Vec::new();
         let number = peer.machine.request(now, &admitted.hello, &mut actions);
         // Actions that end an earlier session come before the accept. The dials of the new session come after

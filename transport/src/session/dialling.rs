@@ -22,7 +22,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 #[cfg(not(feature = "identity"))]
 use std::sync::Arc;
-use trunkline_verbs::{OneFlow, VerbsError};
+use trunkline_verbs::{OneFlow, UdpPorts, VerbsError};
 
 impl CmMachine {
     /// Begins to resolve the route to a peer, for one of a session's INIs.
@@ -73,10 +73,11 @@ impl CmMachine {
         if !peer.machine.has(number) {
             return;
         }
-        let one_flow = peer.machine.one_flow();
-        if let Err(error) =
-            outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello, one_flow))
-        {
+        let (one_flow, own) = (peer.machine.one_flow(), peer.flow_port);
+        let is_usual = own.is_none() && key.udp_port().is_none();
+        let ports = UdpPorts { own, peer: key.udp_port().unwrap_or(self.udp_port) };
+        let flow = (one_flow, Some(ports).filter(|_| !is_usual));
+        if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello, flow)) {
             let now = self.now();
             if let Some(suppressed) = self.log.line(now) {
                 tracing::warn!(peer = %key, %error, suppressed, "connection not dialled");

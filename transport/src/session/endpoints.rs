@@ -24,7 +24,8 @@ use std::time::Duration;
 use trunkline_verbs::{
     Access, AddressOwner, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption,
     ConnectParameters, DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, OneFlow, PortSpace,
-    QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time, VerbsError,
+    QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time, UdpPorts,
+    VerbsError,
 };
 
 /// Maximum time before a disconnected endpoint is dropped.
@@ -240,7 +241,7 @@ impl Endpoints {
         number: u32,
         poller: u16,
         private_data: Vec<u8>,
-        one_flow: OneFlow,
+        flow: (OneFlow, Option<UdpPorts>),
     ) -> Result<(), VerbsError> {
         let device = self.device()?;
         let limits = &self.shared.limits;
@@ -251,8 +252,9 @@ impl Endpoints {
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
         #[cfg(feature = "identity")]
         self.carried(peer, number, Role::Ini(poller), 0, &private_data);
-        if let Some(port) = peer.udp_port() {
-            id.set_option(CmOption::PeerUdpPort(port))?;
+        let (one_flow, ports) = flow;
+        if let Some(ports) = ports {
+            id.set_option(CmOption::UdpPorts(ports))?;
         }
         if one_flow != OneFlow::No && device.provider == SOFTWARE {
             id.set_option(CmOption::OneFlow(one_flow))?;

@@ -30,8 +30,8 @@ pub(super) struct Admitted {
     pub(super) peer: PeerKey,
     /// Our address that received the request.
     pub(super) local: IpAddr,
-    /// True if only answers in one pair of UDP ports reach the sender.
-    pub(super) is_one_flow: bool,
+    /// Our UDP port that received the request, if only answers in one pair of UDP ports reach the sender.
+    pub(super) flow_port: Option<u16>,
 }
 
 impl CmMachine {
@@ -108,8 +108,8 @@ impl CmMachine {
             };
             self.forget(idle);
         }
-        let is_one_flow = ports.is_some_and(|ports| ports.own.is_some());
-        Ok(Admitted { hello, peer, local: id.local_address().ip(), is_one_flow })
+        let flow_port = ports.and_then(|ports| ports.own);
+        Ok(Admitted { hello, peer, local: id.local_address().ip(), flow_port })
     }
 
     /// Ends an unproven session, whose place another one takes. Its peer may try again.

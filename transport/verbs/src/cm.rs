@@ -144,8 +144,8 @@ pub enum CmOption {
     AddressFamilyOnly(bool),
     /// Overrides [`ConnectParameters::ack_timeout`], same unit (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
     AckTimeout(u8),
-    /// UDP port at which the peer's software device receives. Hardware knows 4791 only.
-    PeerUdpPort(u16),
+    /// UDP ports of the connection. Hardware has no others than 4791.
+    UdpPorts(UdpPorts),
     /// One pair of UDP ports for all packets of the connection. Software devices only.
     OneFlow(OneFlow),
 }
@@ -171,6 +171,11 @@ pub struct UdpPorts {
     pub own: Option<u16>,
     /// Port that they go to.
     pub peer: u16,
+}
+
+impl UdpPorts {
+    /// In place of the own port: any but the one at which the device receives.
+    pub const OTHER: u16 = 0;
 }
 
 /// Why a connection was rejected (contract rocev2 9.7).

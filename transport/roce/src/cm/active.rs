@@ -5,7 +5,7 @@ use super::connection::{Addresses, Connection, ConnectionState};
 use super::{CmDrop, CmError, CmMachine, Connect, ConnectionId, Event, Peer, message};
 use crate::wire::QP1;
 use crate::wire::cm::{Answered, CmMessage, REQ_USER_BYTES, Rep, Req};
-use trunkline_verbs::{Mtu, QpNumber, RejectReason, UdpPorts};
+use trunkline_verbs::{Mtu, QpNumber, RejectReason};
 
 impl CmMachine {
     /// Sends a REQ. `Reply`, `Rejected` or `Unreachable` follows.
@@ -41,7 +41,7 @@ impl CmMachine {
             transport: connect.transport,
             is_active: true,
             local_qpn: connect.qpn,
-            peer: asked(&canonical, self.ports_to(connect.udp_port)),
+            peer: asked(&canonical),
             one_flow: connect.one_flow,
             transaction,
             state: ConnectionState::ReqSent,
@@ -185,7 +185,7 @@ impl CmMachine {
 }
 
 /// Returns the values that we asked for, which hold until the REP brings the peer's.
-const fn asked(connect: &Connect<'_>, ports: UdpPorts) -> Peer {
+const fn asked(connect: &Connect<'_>) -> Peer {
     Peer {
         transport: connect.transport,
         qpn: QpNumber::new(0),
@@ -200,7 +200,7 @@ const fn asked(connect: &Connect<'_>, ports: UdpPorts) -> Peer {
         traffic_class: connect.traffic_class,
         ca_guid: 0,
         local_port: None,
-        ports,
+        ports: connect.ports,
     }
 }
 

@@ -3,10 +3,11 @@
 use super::active::check_private;
 use super::config::{DOUBT_EVERY_NS, wire_time_ns};
 use super::connection::{Addresses, Connection, ConnectionState, RemoteKey};
+use super::passive::refusal_ports;
 use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, UnreachableReport, message};
 use crate::wire::cm::{Answered, CmMessage, DREQ_PRIVATE_BYTES, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
 use std::cmp::Ordering;
-use trunkline_verbs::{QpNumber, RejectReason};
+use trunkline_verbs::{OneFlow, QpNumber, RejectReason};
 
 /// Returns a report with its addresses as connections have them, and these.
 fn canonical(report: &UnreachableReport) -> (Addresses, UnreachableReport) {
@@ -32,7 +33,9 @@ impl CmMachine {
         match connection.state {
             ConnectionState::ReqReceived(_) => {
                 let rej = message::rej((id.0, connection.remote_id), Answered::REQ, reason, private);
-                self.send(id, &rej);
+                let (addresses, transaction) = (connection.addresses, connection.transaction);
+                let ports = refusal_ports(connection.peer.ports, connection.one_flow == OneFlow::Try);
+                self.queue_to(addresses, ports, transaction, &rej);
                 self.remove(id);
             }
             ConnectionState::RepReceived => {

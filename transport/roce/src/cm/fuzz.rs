@@ -158,7 +158,7 @@ impl World {
             flow_control: false,
             traffic_class: 0,
             srq: false,
-            udp_port: None,
+            ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
             one_flow: if input.byte().is_multiple_of(2) { OneFlow::No } else { OneFlow::Try },
             private: &[],
         };

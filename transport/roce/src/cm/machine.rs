@@ -197,14 +197,10 @@ impl CmMachine {
         self.table.get(id).filter(|connection| !connection.is_released).ok_or(CmError::Unknown)
     }
 
-    /// Returns the UDP ports of messages to a peer whose device receives at a port, by default this side's.
-    pub(super) fn ports_to(&self, peer: Option<u16>) -> UdpPorts {
-        UdpPorts { own: None, peer: peer.unwrap_or(self.config.udp_port) }
-    }
-
     /// Queues a message that belongs to no connection.
     pub(super) fn queue(&mut self, addresses: Addresses, transaction: u64, message: &CmMessage) {
-        self.queue_to(addresses, self.ports_to(None), transaction, message);
+        let ports = UdpPorts { own: None, peer: self.config.udp_port };
+        self.queue_to(addresses, ports, transaction, message);
     }
 
     pub(super) fn queue_to(

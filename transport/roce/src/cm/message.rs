@@ -92,7 +92,9 @@ pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) ->
         alternate: Path::default(),
         private,
     };
-    CmMessage::Req(req.with_one_flow(connect.one_flow == OneFlow::Yes))
+    CmMessage::Req(
+        req.with_one_flow(connect.one_flow == OneFlow::Yes).with_tries(connect.one_flow == OneFlow::Try),
+    )
 }
 
 pub(super) fn rep(config: &CmConfig, connection: &Connection, accept: &Accept<'_>) -> CmMessage {

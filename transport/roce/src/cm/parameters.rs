@@ -65,8 +65,8 @@ pub struct Connect<'a> {
     pub traffic_class: u8,
     /// True if the QP has an SRQ; not sent for XRC.
     pub srq: bool,
-    /// UDP port at which the peer's device receives; `None` for the port of this side's device.
-    pub udp_port: Option<u16>,
+    /// UDP ports of the packets to the peer.
+    pub ports: UdpPorts,
     /// Whether to ask for one flow.
     pub one_flow: OneFlow,
     /// Private data, up to 56 bytes.

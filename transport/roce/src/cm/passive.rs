@@ -118,7 +118,7 @@ impl CmMachine {
                     None => self.counters.refuse(reason),
                 }
                 let rej = message::rej((0, req.local_id), Answered::REQ, reason, &[]);
-                self.queue_to(addresses, ports, transaction, &rej);
+                self.queue_to(addresses, refusal_ports(ports, req.tries()), transaction, &rej);
                 if reason == RejectReason::STALE_CONNECTION {
                     // Anyone can claim a peer's numbers, so a REQ ends no connection: the peer itself is
                     // asked.
@@ -149,7 +149,7 @@ impl CmMachine {
             unanswered: None,
             has_alternate: req.alternate != Path::default(),
             reply_private: Vec::new(),
-            one_flow: OneFlow::No,
+            one_flow: if req.tries() { OneFlow::Try } else { OneFlow::No },
             is_released: false,
             closing_ns: closing_ns(req.local_timeout, req.max_cm_retries),
             timer: None,
@@ -288,6 +288,11 @@ impl CmMachine {
             _ => self.counters.count(CmDrop::WrongState),
         }
     }
+}
+
+/// Returns the UDP ports of a refusal.
+pub(super) fn refusal_ports(ports: UdpPorts, tries: bool) -> UdpPorts {
+    if tries && ports.own.is_none() { UdpPorts { own: Some(UdpPorts::OTHER), ..ports } } else { ports }
 }
 
 /// Returns the values of a REQ from this side's point of view (contract rocev2 10.5).

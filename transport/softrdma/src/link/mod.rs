@@ -113,6 +113,11 @@ pub trait Link: Send + Debug {
         SocketAddr::new(address, self.port())
     }
 
+    /// Returns a source of datagrams from an open address other than the link's port, if the link can have one.
+    fn other_source(&mut self, address: IpAddr) -> SocketAddr {
+        self.source(address)
+    }
+
     /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
     /// # Errors

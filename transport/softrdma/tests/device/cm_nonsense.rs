@@ -125,7 +125,7 @@ fn request_of(number: u32, from: IpAddr, to: IpAddr) -> Mad {
         flow_control: false,
         traffic_class: 0,
         srq: false,
-        udp_port: None,
+        ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
         one_flow: trunkline_verbs::OneFlow::No,
         private: &[],
     };

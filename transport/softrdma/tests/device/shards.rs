@@ -292,7 +292,7 @@ fn all_packets_of_one_flow_have_one_pair_of_ports() {
     let side = EndpointSide::Active { remote: listener.local_address(), source: None };
     let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
     let id = near.device.connection_manager().create_endpoint(&request, &near_channel).unwrap();
-    id.set_option(CmOption::PeerUdpPort(PORT)).unwrap();
+    id.set_option(CmOption::UdpPorts(UdpPorts { own: None, peer: PORT })).unwrap();
     id.set_option(CmOption::OneFlow(OneFlow::Yes)).unwrap();
     let (ini, _) = connect((&near, &pollers[1]), (&far, 0));
     ini.modify(&QpModify { state: Some(QpState::Reset), ..QpModify::default() }).unwrap();

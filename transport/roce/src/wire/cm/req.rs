@@ -107,6 +107,8 @@ pub struct Req {
 
 /// Bit of byte 4: the sender takes only answers, in one pair of UDP ports (`docs/wire.md`).
 const IS_ONE_FLOW: u8 = 0x01;
+/// Bit of byte 4: the sender will set [`IS_ONE_FLOW`] unless it gets an answer.
+const TRIES: u8 = 0x02;
 
 impl Req {
     /// Returns true if all packets of the connection are to use the pair of UDP ports of this one.
@@ -120,6 +122,20 @@ impl Req {
     pub const fn with_one_flow(self, is_one_flow: bool) -> Self {
         let others = self.reserved_4 & !IS_ONE_FLOW;
         Self { reserved_4: if is_one_flow { others | IS_ONE_FLOW } else { others }, ..self }
+    }
+
+    /// Returns true if the sender will ask for one flow unless this request is answered. A refusal of it leaves from a port
+    /// that the request was not sent to, so that a firewall does not take it for an answer.
+    #[must_use]
+    pub const fn tries(&self) -> bool {
+        self.reserved_4 & TRIES != 0
+    }
+
+    /// Sets what [`Self::tries`] returns.
+    #[must_use]
+    pub const fn with_tries(self, tries: bool) -> Self {
+        let others = self.reserved_4 & !TRIES;
+        Self { reserved_4: if tries { others | TRIES } else { others }, ..self }
     }
 
     /// Returns the UDP port at which the sender's software device receives; `None` for 4791.

@@ -48,9 +48,12 @@ impl Control {
         let ack_timeout = endpoint.ack_timeout.unwrap_or(parameters.ack_timeout);
         let link = shards.first().link();
         let mtu = link.mtu_of(local.ip());
-        let (udp_port, one_flow) = (endpoint.udp_port, endpoint.one_flow);
-        let own = (one_flow == OneFlow::Yes).then(|| link.source(local.ip()).port());
-        endpoint.ports = Some(UdpPorts { own, peer: udp_port.unwrap_or_else(|| link.port()) });
+        let one_flow = endpoint.one_flow;
+        let mut ports = endpoint.ports.unwrap_or_else(|| UdpPorts { own: None, peer: link.port() });
+        if one_flow == OneFlow::Yes {
+            ports.own.get_or_insert_with(|| link.source(local.ip()).port());
+        }
+        endpoint.ports = Some(ports);
         let connect = Connect {
             local,
             remote,
@@ -67,7 +70,7 @@ impl Control {
             flow_control: parameters.flow_control,
             traffic_class,
             srq: parameters.srq,
-            udp_port,
+            ports,
             one_flow,
             private: &parameters.private_data,
         };

@@ -288,7 +288,7 @@ impl Connections {
                 return Err(VerbsError::Invalid("the ACK timeout is a code from 0 to 31"));
             }
             CmOption::AckTimeout(code) => endpoint.ack_timeout = Some(code),
-            CmOption::PeerUdpPort(port) => endpoint.udp_port = Some(port),
+            CmOption::UdpPorts(ports) => endpoint.ports = Some(ports),
             CmOption::OneFlow(one_flow) => endpoint.one_flow = one_flow,
             _ => return Err(VerbsError::NotSupported("this option")),
         }

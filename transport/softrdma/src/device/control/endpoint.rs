@@ -68,10 +68,8 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
-    /// UDP port of the peer's device, if the program named it.
-    pub(super) udp_port: Option<u16>,
     pub(super) one_flow: OneFlow,
-    /// UDP ports of the connection, once there is one.
+    /// UDP ports of the connection, once there is one, or as the program named them.
     pub(super) ports: Option<UdpPorts>,
     /// Claimed services of the endpoint, which no other device that shares the addresses can claim.
     pub(super) claims: Vec<ServiceClaim>,
@@ -104,7 +102,6 @@ impl Endpoint {
             reuses_address: false,
             is_family_only: false,
             ack_timeout: None,
-            udp_port: None,
             one_flow: OneFlow::No,
             ports: None,
             claims: Vec::new(),

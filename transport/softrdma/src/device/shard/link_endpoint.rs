@@ -103,6 +103,11 @@ impl LinkEndpoint {
         self.tap.wire.link.source(address)
     }
 
+    /// Returns a source of packets from an open address other than the port at which the device receives.
+    pub(super) fn other_source(&mut self, address: IpAddr) -> SocketAddr {
+        self.tap.wire.link.other_source(address)
+    }
+
     /// Returns the path MTU that the interface of an address allows.
     pub(in crate::device) fn mtu_of(&self, address: IpAddr) -> Mtu {
         let bytes = self.tap.wire.link.mtu(address).unwrap_or(DEFAULT_MTU_BYTES);

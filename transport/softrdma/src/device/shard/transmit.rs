@@ -62,7 +62,11 @@ impl Shard {
         psn: Psn,
         mad: &Mad,
     ) {
-        let source = ports.own.map_or_else(|| self.link.source(from), |own| SocketAddr::new(from, own));
+        let source = match ports.own {
+            None => self.link.source(from),
+            Some(UdpPorts::OTHER) => self.link.other_source(from),
+            Some(own) => SocketAddr::new(from, own),
+        };
         self.link.outgoing().push_mad(source, SocketAddr::new(to, ports.peer), psn, mad);
     }
 

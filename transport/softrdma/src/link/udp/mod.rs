@@ -226,6 +226,10 @@ impl Link for UdpLink {
         SocketAddr::new(address, self.ports.source(address))
     }
 
+    fn other_source(&mut self, address: IpAddr) -> SocketAddr {
+        SocketAddr::new(address, self.ports.other_source(address))
+    }
+
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         self.ports.sockets().mtu(address)
     }

@@ -174,6 +174,22 @@ impl Ports {
         bound.map_or(self.main_port, |bound| bound.socket.local().port())
     }
 
+    /// Returns a port of an open address other than the device's. The address gets one if it has none; without
+    /// descriptors the device's port serves.
+    pub(super) fn other_source(&mut self, address: IpAddr) -> u16 {
+        let has = |bound: &&Bound| bound.address == address && !bound.is_main;
+        if self.is_open(address) && !self.bound.iter().any(|bound| has(&bound)) {
+            match self.bind_any(address) {
+                Ok(socket) => {
+                    self.add(Bound { address, socket, is_main: false });
+                    self.changes += 1;
+                }
+                Err(error) => tracing::debug!(%address, %error, "no second port"),
+            }
+        }
+        self.bound.iter().find(has).map_or(self.main_port, |bound| bound.socket.local().port())
+    }
+
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
