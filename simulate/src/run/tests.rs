@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::plan::HANDLERS;
+use std::ops::RangeInclusive;
 use trunkline::Connect;
 use trunkline_testkit::Folder;
 
@@ -179,6 +180,52 @@ fn clients_with_identities_return_to_a_restarted_server() {
         assert!(run.nodes[0].counter("sessions_proven") >= clients as u64);
         run.pass(QUIET);
     }
+    run.clear();
+}
+
+/// Clients of a server with more renewals than it can make, and later ones.
+const RENEWING: usize = 100;
+const NEWCOMERS: usize = 10;
+/// Time that a handshake takes at that server. All clients take longer than a handshake may.
+const SLOW_HANDSHAKE: Duration = Duration::from_millis(80);
+/// Maximum time until all clients, and the later ones, have a session.
+const ALL_JOINED: Duration = Duration::from_secs(20);
+const NEWCOMERS_JOINED: Duration = Duration::from_secs(3);
+
+/// A server can make 12 handshakes per second, and its clients want 100 renewals: no session ends, newcomers get their share
+/// of handshakes, and all clients return when the server restarts.
+#[test]
+fn renewals_beyond_the_capacity_of_a_server_keep_no_client_away() {
+    let renew_after = Duration::from_secs(1);
+    let server = NodePlan { handshake: SLOW_HANDSHAKE, renew_after, ..small_node(0, 1) };
+    let client = |host| NodePlan { shards: Some(1), renew_after, ..small_node(host, 1) };
+    let all = RENEWING + NEWCOMERS;
+    let mut run = run_of(std::iter::once(server).chain((1..=all).map(client)).collect());
+    let server = run.nodes[0].address;
+    let call = |run: &mut Run, nodes: RangeInclusive<usize>, limit| {
+        let replied = Tally::default();
+        for node in nodes.clone() {
+            let client = run.client_of(&run.nodes[node], vec![server]).unwrap();
+            run.add(&replied, client.process, async move {
+                while client.number_waiting(server, limit).await.is_some() {}
+            });
+        }
+        run.within(limit, "a client is kept away", |_| replied.get() == nodes.clone().count()).unwrap();
+    };
+    run.nodes[0].start(&mut run.scheduler, None);
+    for (nodes, limit) in [(1..=RENEWING, ALL_JOINED), (RENEWING + 1..=all, NEWCOMERS_JOINED)] {
+        for node in nodes.clone() {
+            run.nodes[node].start(&mut run.scheduler, None);
+        }
+        let renewed = run.nodes[0].counter("handshakes_renewed");
+        call(&mut run, nodes.clone(), limit);
+        run.pass(Duration::from_secs(5));
+        let renewed = run.nodes[0].counter("handshakes_renewed") - renewed;
+        assert!(renewed > 40, "only {renewed} renewals beside handshakes of newcomers");
+        assert_eq!(run.nodes[0].counter("sessions_proven"), *nodes.end() as u64, "a session has ended");
+    }
+    run.replace(0);
+    call(&mut run, 1..=all, ALL_JOINED);
     run.clear();
 }
 

@@ -149,6 +149,9 @@ pub(crate) struct LaneSeal {
     /// Number of frames sealed in this phase, and the time of its first one.
     in_phase: u32,
     since: Time,
+    /// Time of the first frame's keys, and number of phases that the peer has begun since.
+    created: Time,
+    peer_phases: u64,
     /// Number of large messages.
     contents: u64,
 }
@@ -157,7 +160,17 @@ impl LaneSeal {
     pub(crate) fn new(secrets: LaneSecrets, limit: PhaseLimit, now: Time) -> Self {
         let LaneSecrets { seals, opens } = secrets;
         let (seals, opens) = (Direction::new(seals), Direction::new(opens));
-        Self { seals, opens, renewed: None, limit, in_phase: 0, since: now, contents: 0 }
+        Self {
+            seals,
+            opens,
+            renewed: None,
+            limit,
+            in_phase: 0,
+            since: now,
+            created: now,
+            peer_phases: 0,
+            contents: 0,
+        }
     }
 
     /// Takes the secret of a renewal for [`Self::switch`].
@@ -225,15 +238,18 @@ impl LaneSeal {
     /// Opens the lane's next frame. Returns its length without what sealing added.
     ///
     /// # Errors
-    /// When the frame is not the one that the peer has sealed next.
-    pub(crate) fn open(&mut self, frame: &mut [u8]) -> Result<usize, FrameError> {
+    /// When the frame is not the one that the peer has sealed next, or begins a phase too early.
+    pub(crate) fn open(&mut self, frame: &mut [u8], now: Time) -> Result<usize, FrameError> {
         const ALTERED: FrameError = FrameError::Altered(
             "sealed frame that does not open: it was changed, repeated, moved or left out on its way",
         );
         let length = frame.len();
         let Some((header, sealed)) = frame.split_first_chunk_mut::<HEADER>() else { return Err(ALTERED) };
+        let is_next = (header[1] & flags::PHASE != 0) != self.opens.phase;
+        if is_next {
+            self.check_phase(now)?;
+        }
         let Direction { secret, keys, phase, count, .. } = &mut self.opens;
-        let is_next = (header[1] & flags::PHASE != 0) != *phase;
         let next = is_next.then(|| secret.next()).map(|secret| (secret.keys(), secret));
         let with = next.as_ref().map_or(&*keys, |(keys, _)| keys);
         let nonce = Nonce::assume_unique_for_key(with.nonce(*count));
@@ -244,8 +260,24 @@ impl LaneSeal {
         *count += 1;
         if let Some((of_next, next)) = next {
             (*keys, *secret, *phase) = (of_next, next, !*phase);
+            self.peer_phases += 1;
         }
         Ok(length - OVERHEAD)
+    }
+
+    /// Checks that the peer may begin a phase. Since frames can wait on their way, the bound holds for the lane's whole time:
+    /// two phases for each phase of an honest peer.
+    #[cold]
+    fn check_phase(&self, now: Time) -> Result<(), FrameError> {
+        let by_time = 2 * now.saturating_duration_since(self.created).as_nanos() / self.limit.time.as_nanos();
+        let by_frames = 2 * u128::from(self.opens.count) / u128::from(self.limit.frames);
+        if u128::from(self.peer_phases) <= by_time + by_frames {
+            return Ok(());
+        }
+        Err(FrameError::Altered(
+            "sealed frame of another key phase, too soon after the phases before: it was changed on its way, or the peer changes \
+             its keys too often",
+        ))
     }
 
     /// Seals the frames that follow with the keys of a renewal.
@@ -298,8 +330,12 @@ mod tests {
     }
 
     fn opened(lane: &mut LaneSeal, sealed: &[u8]) -> Result<Vec<u8>, FrameError> {
+        opened_at(lane, sealed, Time(0))
+    }
+
+    fn opened_at(lane: &mut LaneSeal, sealed: &[u8], now: Time) -> Result<Vec<u8>, FrameError> {
         let mut frame = sealed.to_vec();
-        let length = lane.open(&mut frame)?;
+        let length = lane.open(&mut frame, now)?;
         frame.truncate(length);
         Ok(frame)
     }
@@ -345,14 +381,61 @@ mod tests {
         let limit = PhaseLimit { frames: 3, time: Duration::from_secs(60) };
         let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
         let phases = [0, 0, 0, 0, 59, 60, 61].map(|seconds| {
-            let sealed = sealed(&mut ours[0], &frame(7, 9), Time(0) + Duration::from_secs(seconds));
-            assert_eq!(opened(&mut theirs[0], &sealed), Ok(frame(7, 9)));
+            let now = Time(0) + Duration::from_secs(seconds);
+            let sealed = sealed(&mut ours[0], &frame(7, 9), now);
+            assert_eq!(opened_at(&mut theirs[0], &sealed, now), Ok(frame(7, 9)));
             u8::from(sealed[1] & flags::PHASE != 0)
         });
         assert_eq!(phases, [0, 0, 0, 1, 1, 0, 0]);
         let mut stale = sealed(&mut ours[0], &frame(7, 9), Time(0));
         stale[1] ^= flags::PHASE;
         assert!(opened(&mut theirs[0], &stale).is_err(), "the phase is authenticated");
+    }
+
+    #[test]
+    fn a_peer_changes_its_keys_at_most_twice_as_often_as_an_honest_one() {
+        let limit = PhaseLimit { frames: 10, time: Duration::from_secs(600) };
+        // Returns the number of frames that are opened, and the error that ends them.
+        let opened_of = |frames_per_phase, frames: u64, seconds_per_frame: u64| {
+            let of_peer = PhaseLimit { frames: frames_per_phase, time: limit.time };
+            let [mut peers, _] = session(1, Aead::Aes256Gcm, of_peer);
+            let [_, mut ours] = session(1, Aead::Aes256Gcm, limit);
+            let frames = (0..frames).map(|at| {
+                let now = Time(0) + Duration::from_secs(at * seconds_per_frame);
+                (sealed(&mut peers[0], &frame(7, 9), now), now)
+            });
+            let mut opened = (0, Ok(()));
+            for (sealed, now) in frames {
+                if let Err(error) = opened_at(&mut ours[0], &sealed, now) {
+                    opened.1 = Err(error);
+                    break;
+                }
+                opened.0 += 1;
+            }
+            opened
+        };
+        let refused = |frames| {
+            let (opened, result) = frames;
+            let Err(FrameError::Altered(cause)) = result else { panic!("{opened} frames are opened") };
+            assert!(cause.contains("changes its keys too often"), "{cause}");
+            opened
+        };
+        assert_eq!(refused(opened_of(1, 1000, 0)), 2, "a change per frame");
+        assert_eq!(refused(opened_of(4, 1000, 0)), 24, "a change per four frames");
+        assert_eq!(refused(opened_of(1, 1000, 200)), 4, "a change per 200 s");
+        assert_eq!(opened_of(5, 1000, 0), (1000, Ok(())), "a change per five frames");
+        assert_eq!(opened_of(10, 1000, 0), (1000, Ok(())), "an honest peer");
+        assert_eq!(opened_of(10, 1000, 600), (1000, Ok(())), "a frame in ten minutes");
+    }
+
+    #[test]
+    fn changes_of_keys_that_waited_on_their_way_are_taken_at_once() {
+        let limit = PhaseLimit { frames: 10, time: Duration::from_secs(600) };
+        let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
+        let times = (0..20).map(|at| Time(0) + Duration::from_secs(600 * at)).collect::<Vec<_>>();
+        for sealed in times.iter().map(|now| sealed(&mut ours[0], &frame(7, 9), *now)).collect::<Vec<_>>() {
+            assert_eq!(opened_at(&mut theirs[0], &sealed, times[19]), Ok(frame(7, 9)));
+        }
     }
 
     #[test]

@@ -548,7 +548,8 @@ impl Transport {
         let lane = usize::from(target.poller());
         let mut trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
         let mut is_settings = false;
-        let opened = trunk.as_mut().map_or(Ok(()), |trunk| trunk.open_frame(lane, &mut frame));
+        let now = self.res.time.now();
+        let opened = trunk.as_mut().map_or(Ok(()), |trunk| trunk.open_frame(lane, &mut frame, now));
         let header = opened.and_then(|()| Target::parse(&self.res, &frame));
         let result = match (header, target.pair(), trunk) {
             (Ok(header), Some(pair), Some(trunk)) => {

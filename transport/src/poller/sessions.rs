@@ -107,7 +107,7 @@ impl Transport {
             let Some(target) = self.targets.get(qp) else { continue };
             let Some(trunk) = self.trunks.get_mut(slot) else { return };
             let lane = usize::from(poller);
-            let opened = trunk.open_frame(lane, &mut frame);
+            let opened = trunk.open_frame(lane, &mut frame, self.res.time.now());
             let result = opened.and_then(|()| Target::parse(&self.res, &frame)).and_then(|header| {
                 if let Some(pair) = target.pair() {
                     target.apply_header(pair, &mut self.res, &header)?;

@@ -172,6 +172,9 @@ impl CmMachine {
 
     /// Ends handshakes whose deadline has passed.
     pub(super) fn tick_handshakes(&mut self, now: Time) {
+        if self.proving.next_timer().is_some_and(|at| at <= now) {
+            self.proving.prune_renewals();
+        }
         while let Some(&(_, session)) = self.proving.timers.first().filter(|(at, _)| *at <= now) {
             self.proving.set_timer(session, None);
             let Some(handshake) = self.proving.handshakes.get_mut(&session) else { continue };
@@ -198,8 +201,13 @@ impl CmMachine {
         let is_first = is_wanted || self.peers.has_proved(host, now);
         let is_live = self.proving.live(session).is_some();
         let class = if is_live { 0 } else { 1 + usize::from(!is_first) };
-        if !std::mem::replace(&mut self.proving.get(session).is_queued, true) {
-            self.proving.queues[class].push(host, session);
+        let handshake = self.proving.get(session);
+        let has_begun = match &handshake.stage {
+            Stage::Proved(live) => live.exchange.is_some(),
+            stage => !matches!(stage, Stage::Begins { .. }),
+        };
+        if !std::mem::replace(&mut handshake.is_queued, true) {
+            self.proving.queues[class].push(host, session, has_begun);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Handshakes that are under way: their stages, and the order of their turns.
 //!
-//! Flights wait in three classes that alternate: renewals; sessions that the program wants and those of hosts that have
-//! proved a name; all others. Within a class hosts take turns. `handshaking.rs` runs them, and `renewing.rs` those of
-//! sessions that are up.
+//! Flights wait in three classes: renewals, which have an eighth of the turns while others wait; sessions that the program
+//! wants and those of hosts that have proved a name; all others. Within a class begun handshakes come first, and hosts take
+//! turns. `handshaking.rs` runs them, and `renewing.rs` those of sessions that are up.
 #![forbid(unsafe_code)]
 
 use crate::identity::binding::Binding;
@@ -102,12 +102,23 @@ pub(super) struct FairQueue {
 }
 
 impl FairQueue {
-    pub(super) fn push(&mut self, host: PeerHost, session: SessionOfPeer) {
+    /// Adds a session. One that has begun comes first, since it has had a turn: behind the beginnings of others it would meet
+    /// its deadline, and its first turn would be lost.
+    pub(super) fn push(&mut self, host: PeerHost, session: SessionOfPeer, has_begun: bool) {
         let sessions = self.sessions.entry(host).or_default();
-        if sessions.is_empty() {
-            self.hosts.push_back(host);
+        let is_new = sessions.is_empty();
+        if has_begun {
+            sessions.push_front(session);
+            if !is_new {
+                self.hosts.retain(|other| *other != host);
+            }
+            self.hosts.push_front(host);
+        } else {
+            sessions.push_back(session);
+            if is_new {
+                self.hosts.push_back(host);
+            }
         }
-        sessions.push_back(session);
     }
 
     pub(super) fn pop(&mut self) -> Option<SessionOfPeer> {
@@ -133,11 +144,16 @@ pub(crate) struct Proving {
     pub(super) credentials: Option<Arc<Credentials>>,
     pub(super) handshakes: BTreeMap<SessionOfPeer, Handshake>,
     pub(super) timers: BTreeSet<(Time, SessionOfPeer)>,
+    /// Sessions whose proof is being repeated, and some whose renewal has ended since the last timer.
+    pub(super) renewals: BTreeSet<SessionOfPeer>,
     /// Sessions that wait for a turn, by class.
     pub(super) queues: [FairQueue; 3],
-    /// Class that has the next turn.
-    next: usize,
+    /// Number of turns.
+    turns: usize,
 }
+
+/// Sessions that are up can wait for a renewal, so these have one turn in this number while others wait.
+const TURNS_OF_RENEWAL: usize = 8;
 
 impl Proving {
     /// Creates an empty table. A node without credentials has no handshakes.
@@ -146,8 +162,9 @@ impl Proving {
             credentials,
             handshakes: BTreeMap::new(),
             timers: BTreeSet::new(),
+            renewals: BTreeSet::new(),
             queues: Default::default(),
-            next: 0,
+            turns: 0,
         }
     }
 
@@ -180,11 +197,11 @@ impl Proving {
 
     /// Takes the session that has the next turn.
     pub(super) fn pop(&mut self) -> Option<SessionOfPeer> {
-        let classes = self.queues.len();
-        let mut turns = (self.next..self.next + classes).map(|class| class % classes);
-        let class = turns.find(|class| !self.queues[*class].is_empty())?;
-        self.next = (class + 1) % classes;
-        self.queues[class].pop()
+        self.turns = self.turns.wrapping_add(1);
+        let (first, second) = if self.turns.is_multiple_of(2) { (1, 2) } else { (2, 1) };
+        let is_renewals = self.turns.is_multiple_of(TURNS_OF_RENEWAL);
+        let order = if is_renewals { [0, first, second] } else { [first, second, 0] };
+        order.into_iter().find_map(|class| self.queues[class].pop())
     }
 
     /// Returns the keys for each poller of a session that comes up; none if its frames are not sealed.
@@ -210,13 +227,13 @@ impl Proving {
         }
     }
 
-    /// Iterates over the sessions whose proof is being repeated.
-    pub(super) fn renewals(&self) -> impl Iterator<Item = &Live> {
-        let live = self.handshakes.values().filter_map(|one| match &one.stage {
-            Stage::Proved(live) => Some(&**live),
-            _ => None,
+    /// Forgets the renewals that have ended.
+    pub(super) fn prune_renewals(&mut self) {
+        let mut renewals = std::mem::take(&mut self.renewals);
+        renewals.retain(|session| {
+            self.renewing(*session).is_some_and(|live| live.exchange.is_some() || live.begins)
         });
-        live.filter(|live| live.exchange.is_some() || live.begins)
+        self.renewals = renewals;
     }
 
     /// Returns all sessions with a proof.

@@ -150,7 +150,7 @@ impl CmMachine {
         let next = live.number.wrapping_add(1);
         if live.role == Role::Client {
             (live.begins, live.number) = (true, next);
-            return self.queue_handshake(session);
+            return self.queue_renewal(session);
         }
         for fragment in Fragment::all(next, false, Part::Renew, &[]) {
             let frame = fragment.emit().into();
@@ -197,7 +197,9 @@ impl CmMachine {
     /// Handles the timer of a session that has a proof.
     pub(super) fn tick_live(&mut self, session: SessionOfPeer, now: Time) {
         let is_up = self.peers.get(session.0).is_some_and(|peer| peer.machine.is_up_as(session.1));
-        let can_begin = is_up && self.has_room_for_renewal(session) && !self.is_switching(session);
+        let Some(live) = self.proving.renewing(session) else { return };
+        let is_any_due = [live.renew_at, live.serve_at].into_iter().flatten().any(|at| at <= now);
+        let can_begin = is_any_due && is_up && live.switching == 0 && self.has_room_for_renewal(live);
         let Some(live) = self.proving.live(session) else { return };
         if live.ends_at <= now {
             let ending = live.ending;
@@ -223,14 +225,9 @@ impl CmMachine {
             self.begin_renewal(session);
         } else if is_due(&mut live.serve_at) {
             live.begins = true;
-            self.queue_handshake(session);
+            self.queue_renewal(session);
         }
         self.set_live_timer(session);
-    }
-
-    /// Returns true if a lane still uses the keys before the last renewal.
-    fn is_switching(&self, session: SessionOfPeer) -> bool {
-        self.proving.renewing(session).is_some_and(|live| live.switching > 0)
     }
 
     /// Notes that all lanes of a session at one poller have switched.
@@ -240,14 +237,18 @@ impl CmMachine {
         }
     }
 
-    fn has_room_for_renewal(&self, session: SessionOfPeer) -> bool {
-        let Some(own) = self.proving.renewing(session) else { return false };
-        let (mut all, mut of_one) = (0, 0);
-        for live in self.proving.renewals() {
-            all += 1;
-            of_one += usize::from(live.principal == own.principal);
-        }
-        all < RENEWALS && of_one < RENEWALS_OF_ONE
+    fn has_room_for_renewal(&self, own: &Live) -> bool {
+        let renewals = &self.proving.renewals;
+        let is_same = |session: &&SessionOfPeer| {
+            self.proving.renewing(**session).is_some_and(|live| live.principal == own.principal)
+        };
+        renewals.len() < RENEWALS && renewals.iter().filter(is_same).count() < RENEWALS_OF_ONE
+    }
+
+    /// Queues the turn that begins an exchange.
+    fn queue_renewal(&mut self, session: SessionOfPeer) {
+        self.proving.renewals.insert(session);
+        self.queue_handshake(session);
     }
 
     /// Sends the frames of a renewal, and takes its outcome.

@@ -74,6 +74,7 @@ use std::sync::Arc;
 #[cfg(feature = "identity")]
 use std::time::Duration;
 use timers::Silence;
+use trunkline_verbs::Time;
 #[cfg(not(feature = "identity"))]
 use unsealed as seal;
 
@@ -253,9 +254,14 @@ impl Trunk {
     /// # Errors
     /// When the frame is not the one that the peer has sealed next.
     #[inline]
-    pub(crate) fn open_frame(&mut self, lane: usize, frame: &mut Received) -> Result<(), FrameError> {
+    pub(crate) fn open_frame(
+        &mut self,
+        lane: usize,
+        frame: &mut Received,
+        now: Time,
+    ) -> Result<(), FrameError> {
         if let Some(seal) = self.lanes.get_mut(lane).and_then(|lane| lane.seal.as_mut()) {
-            let length = seal.open(frame.as_mut())?;
+            let length = seal.open(frame.as_mut(), now)?;
             frame.truncate(length);
         }
         Ok(())

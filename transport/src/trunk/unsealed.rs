@@ -14,7 +14,7 @@ impl LaneSeal {
         match *self {}
     }
 
-    pub(crate) fn open(&mut self, _: &mut [u8]) -> Result<usize, FrameError> {
+    pub(crate) fn open(&mut self, _: &mut [u8], _: Time) -> Result<usize, FrameError> {
         match *self {}
     }
 

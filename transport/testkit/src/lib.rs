@@ -34,7 +34,8 @@ pub use counting::CountingAllocator;
 pub use folder::Folder;
 pub use hand_made::HandMadeConnection;
 pub use hostile::{
-    Announcement, Crowd, Decision, HandMadePeer, Hello, HostilePeer, Hostility, first_srq, frame, post_frame,
+    Announcement, Crowd, Decision, Guess, GuessedReads, HandMadePeer, Hello, HostilePeer, Hostility,
+    ReadSource, first_srq, frame, post_frame,
 };
 pub use namespace::{in_network_namespace, is_in_network_namespace, on_small_file_system};
 pub use process::{

@@ -15,9 +15,9 @@ use std::time::Duration;
 use trunkline_transport::identity::{Credentials, Identity, Level, Trust};
 use trunkline_transport::{Connections, NodeOptions, PeerDown, PeerEvent, PeerIdentity};
 
-type Authority = CertifiedIssuer<'static, KeyPair>;
+pub(crate) type Authority = CertifiedIssuer<'static, KeyPair>;
 
-fn authority(name: &str) -> Authority {
+pub(crate) fn authority(name: &str) -> Authority {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -26,7 +26,7 @@ fn authority(name: &str) -> Authority {
 }
 
 /// Issues a certificate that is valid until a year, for a node that trusts `root`.
-fn issue(issuer: &Authority, root: &Authority, name: &str, until: i32) -> Arc<Credentials> {
+pub(crate) fn issue(issuer: &Authority, root: &Authority, name: &str, until: i32) -> Arc<Credentials> {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(until, 1, 1));
     let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();

@@ -16,6 +16,7 @@ mod listing;
 mod memory;
 mod messages;
 mod pollers;
+mod prying;
 mod rc;
 mod removal;
 mod sessions;

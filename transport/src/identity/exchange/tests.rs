@@ -130,10 +130,10 @@ fn both_sides_prove_their_names_and_have_the_same_keys() {
     let mut frame = vec![0; 9 + OVERHEAD];
     ours.seal(&mut frame, Time(0));
     let [mut other, mut back] = [frame.clone(), frame.clone()];
-    assert_eq!(theirs.open(&mut frame), Ok(9));
+    assert_eq!(theirs.open(&mut frame, Time(0)), Ok(9));
     let [_, mut of_other] = proofs(run(begun(&credentials), |_, _, _| {})).map(lane);
-    assert!(of_other.open(&mut other).is_err(), "two handshakes share keys");
-    assert!(ours.open(&mut back).is_err(), "two directions share keys");
+    assert!(of_other.open(&mut other, Time(0)).is_err(), "two handshakes share keys");
+    assert!(ours.open(&mut back, Time(0)).is_err(), "two directions share keys");
     assert_eq!(
         [(1, 2), (2, 1), (1, 1)].map(|(ours, theirs)| Role::of(ours, theirs)),
         [Some(Role::Client), Some(Role::Server), None]

@@ -8,9 +8,11 @@
 
 mod dialer;
 pub mod frame;
+mod reads;
 
 pub use dialer::{Crowd, Decision, HandMadePeer, Hello, first_srq, post_frame};
 pub use frame::{Announcement, HostilePeer};
+pub use reads::{Guess, GuessedReads, ReadSource};
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -110,10 +112,23 @@ fn change(
     if payload == packet.payload {
         return None;
     }
-    let mut changed = Packet { payload: &payload, ..packet };
-    changed.bth.pad = pad_for(payload.len());
+    change_packet(bytes, source, destination, |packet| {
+        packet.payload = &payload;
+        packet.bth.pad = pad_for(payload.len());
+    })
+}
+
+/// Returns a datagram with its packet changed and its ICRC corrected.
+fn change_packet<'a>(
+    bytes: &'a [u8],
+    source: SocketAddr,
+    destination: SocketAddr,
+    with: impl FnOnce(&mut Packet<'a>),
+) -> Option<Vec<u8>> {
+    let mut packet = Packet::parse(bytes.get(..bytes.len().checked_sub(ICRC_LENGTH)?)?).ok()?;
+    with(&mut packet);
     let mut out = Vec::new();
-    changed.emit(&mut out);
+    packet.emit(&mut out);
     icrc::append(&IpUdp::new(source, destination), &mut out);
     Some(out)
 }
