@@ -50,8 +50,7 @@ const REPORTS_TAKE: Duration = Duration::from_millis(50);
 /// user.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
 /// Remedy if a peer gets no packets.
-const OPEN_PORT: &str =
-    "have firewalls let packets from this node through to UDP port 4791 of the peer's address";
+const OPEN_PORT: &str = "have firewalls let packets from this node through to the peer's UDP port: 4791, or the one after the slash in `peer`";
 
 /// Maximum number of peers in a node's description of itself, since more do not fit the answer.
 const MAX_PEERS: usize = 2048;
@@ -602,7 +601,7 @@ impl CmMachine {
     /// one. Later callers get the same cause.
     fn explain(&mut self, key: PeerKey, cause: PeerDown) -> PeerDown {
         // A node without this socket shares its addresses with no other process.
-        let now = self.now();
+        let (now, device) = (self.now(), self.device_of(key));
         let Some(peer) = self.peers.get_mut(key).filter(|_| self.socket.is_some()) else { return cause };
         let is_early = self.searched.is_some_and(|searched| now - searched < SEARCH_INTERVAL);
         if cause != PeerDown::Unreachable || is_early {
@@ -610,15 +609,20 @@ impl CmMachine {
         }
         self.searched = Some(now);
         let own = peer.source.or_else(|| self.shared.local_address.get().map(SocketAddr::ip));
-        let (ends, own_port) = ([Some(key.host()), own], self.udp_port);
-        let stopped = ends.into_iter().flatten().find_map(|address| {
-            let pid = PortOwner::stopped_at(SocketAddr::new(address, key.udp_port().unwrap_or(own_port)))?;
+        let own = own.map(|ip| SocketAddr::new(ip, self.udp_port));
+        let stopped = [Some(device), own].into_iter().flatten().find_map(|address| {
+            let pid = PortOwner::stopped_at(address)?;
             Some(PeerDown::HolderStopped { pid, address })
         });
         if let Some(cause) = stopped {
             peer.machine.explain(cause);
         }
         stopped.unwrap_or(cause)
+    }
+
+    /// Returns the address and UDP port of a peer's device.
+    pub(super) fn device_of(&self, key: PeerKey) -> SocketAddr {
+        SocketAddr::new(key.host(), key.udp_port().unwrap_or(self.udp_port))
     }
 
     pub(super) fn tell(&self, command: impl Fn() -> Command) {
