@@ -214,7 +214,7 @@ pub(crate) struct Machine {
     /// True if the peer may be a process of this user on this host, with which a session needs no handshake.
     tries_local: bool,
     numbers: Numbers,
-    /// Whether the connections of the next session are one flow.
+    /// Use of one pair of UDP ports by the connections of the next session.
     one_flow: OneFlow,
     state: SessionState,
     /// True if a session was up before.

@@ -67,7 +67,7 @@ pub struct Connect<'a> {
     pub srq: bool,
     /// UDP port at which the peer's device receives; `None` for the port of this side's device.
     pub udp_port: Option<u16>,
-    /// Whether to ask for one flow.
+    /// Use of one pair of UDP ports that the request asks for.
     pub one_flow: OneFlow,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],
