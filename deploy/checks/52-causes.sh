@@ -130,6 +130,26 @@ drop_requests() {
     } >"$TMPDIR/tc.log" 2>&1
 }
 
+# firewall: drops what comes to the caller and is no answer. A node that has the caller's UDP port 4791 gives ping another one,
+# so that the refusal of its first request, which goes to 4791, is no answer, either.
+firewall() {
+    start caller holder serve 10.97.1.1
+    on caller nft -f - <<'END' || return
+table inet filter {
+    counter dropped { }
+    chain input {
+        type filter hook input priority 0; policy drop;
+        ct state established,related accept
+        iif lo accept
+        meta l4proto ipv6-icmp accept
+        counter name dropped
+    }
+}
+END
+    on caller /run/programs/trunkctl ping -c 1 --timeout-ms 20000 10.97.2.1:7000 >"$TMPDIR/ping" 2>&1 &&
+        on caller nft list counter inet filter dropped | grep -q 'packets [1-9]'
+}
+
 inside() {
     : >"$TMPDIR/server.log"
     hosts || return 3
@@ -184,6 +204,16 @@ rows() {
         skip causes-no-dial-back "the kernel cannot drop packets by their contents: $(tail -n 1 "$TMPDIR/tc.log")"
     fi
 
+    if nft --version >/dev/null 2>&1 && on caller nft add table inet probe 2>/dev/null; then
+        firewall
+        verdict causes-firewall-passes-answers $? "$(tail -n 1 "$TMPDIR/ping")"
+        on caller nft flush ruleset
+        stop
+        serve
+    else
+        skip causes-firewall-passes-answers "nft is not installed, or the kernel has no nf_tables"
+    fi
+
     to=10.97.2.1:7001 row "no listener" "the server's node has another port" "request sent" "nobody listens on that port at the peer" "$none"
     stop
 
@@ -194,7 +224,7 @@ rows() {
         start caller holder hold 10.97.1.1
         as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
         row "port taken" "another user's program holds UDP port 4791 of the caller's address" "start" \
-            "UDP port 4791 at 10.97.1.1 is taken by .*user 0.*; stop that one, or .*TRUNKLINE_ADDRESS" ""
+            "UDP port 4791 at 10.97.1.1 is taken by .*user 0.*; stop that one, set TRUNKLINE_PORT .*TRUNKLINE_ADDRESS" ""
         as=()
         unset directory
     else
@@ -245,7 +275,7 @@ rows() {
     row "other version" "the server speaks version 99" "request sent" "the peer speaks version 99 of the protocol, this node version 5: update one" "FailedPrecondition Some(OtherProtocol)"
     stop
 }
-export -f on hosts start stop serve field last_log row drop_requests rows inside verdict pass fail skip
+export -f on hosts start stop serve field last_log row drop_requests firewall rows inside verdict pass fail skip
 
 keys() { "$programs/trunkctl" keys "$@" >/dev/null; }
 if ! { for ca in ca ca2; do keys init "$scratch/$ca"; done && keys issue "$scratch/ca" server.example --out "$scratch/server.example" &&

@@ -50,9 +50,10 @@ const STEPS: &str = "\
 Steps, and what it means if the next one is missing:
   names looked up   the name has addresses
   node started      this host has a device
-  request sent      a route exists. A firewall drops UDP port 4791, the server's process is stopped, or its host is down
+  request sent      a route exists. A firewall drops the server's UDP port (4791, or the one after the slash in its address), the
+                    server's process is stopped, or its host is down
   cookie received   packets go both ways: the server asks for proof of this address
-  answered          the server accepts. Its connection to UDP port 4791 of this host is blocked on the way
+  answered          the server accepts. Its connection back is blocked on the way, also in the UDP ports of the request
   dialled back      the server's connection arrived
   handshake begun   TLS messages are exchanged, if this node has an identity
   name proved       the server's certificate is valid

@@ -289,36 +289,41 @@ pub enum PeerDown {
     /// The peer's address does not answer requests to connect.
     #[error(
         "the peer does not answer requests to connect at all: its host or its process is down, stopped or not reached, or a firewall \
-         drops packets to UDP port 4791"
+         drops packets to the UDP port of its device, 4791 by default"
     )]
     Unreachable,
-    /// No process receives at UDP port 4791 of the peer's address. Its host reports that, or a firewall that rejects
-    /// packets in this way.
+    /// No process receives at this address and UDP port of the peer's device. Its host reports that, or a firewall that
+    /// rejects packets in this way.
     #[error(
-        "nothing listens on UDP port 4791 of {0}: start the node there, or have its firewall accept the port"
+        "nothing listens on UDP port {} of {}: start the node there, or have its firewall accept the port",
+        .0.port(),
+        .0.ip()
     )]
-    PortUnreachable(IpAddr),
+    PortUnreachable(SocketAddr),
     /// A router, or this host, reports that it cannot reach the peer's address.
     #[error("no route to {0}: a router, or this host, reports that it does not reach the address")]
     HostUnreachable(IpAddr),
-    /// A firewall reports that it does not let packets through to the peer's address.
-    #[error("a firewall refuses packets to UDP port 4791 of {0}: have it accept the port")]
-    Prohibited(IpAddr),
+    /// A firewall reports that it does not let packets through to this address and UDP port of the peer's device.
+    #[error("a firewall refuses packets to UDP port {} of {}: have it accept the port", .0.port(), .0.ip())]
+    Prohibited(SocketAddr),
     /// The peer has accepted all connections from this node, and its connections to this node did not arrive in time.
     #[error(
-        "the peer accepts connections and does not connect back: have firewalls let its packets through to UDP port 4791 of this node's address"
+        "the peer accepts connections and does not connect back: have firewalls let its packets through to this node's UDP port, 4791 by \
+         default"
     )]
     NoConnectionBack,
     /// The peer's address does not answer, and a process that receives packets for one of the two nodes is stopped.
     #[error(
-        "the peer does not answer requests to connect, and process {pid}, which holds UDP port 4791 at {address} on this host, is \
-         stopped: continue or end it"
+        "the peer does not answer requests to connect, and process {pid}, which holds UDP port {} at {} on this host, is stopped: \
+         continue or end it",
+        address.port(),
+        address.ip()
     )]
     HolderStopped {
         /// Process id.
         pid: u32,
-        /// The peer's address or this node's.
-        address: IpAddr,
+        /// Address and UDP port of the peer's device, or of this node's.
+        address: SocketAddr,
     },
     /// This node has no address of the peer's family, IPv4 or IPv6, to connect from.
     #[error(

@@ -96,7 +96,7 @@ fn kernel_modules(host: &Host) -> Vec<Finding> {
     }
     if present.contains(&"rdma_rxe") && !cfg!(feature = "rdma-core") {
         let seen = "rdma_rxe is loaded, and may hold UDP port 4791 at all addresses";
-        let remedy = "unload it (modprobe -r rdma_rxe), or build with --features rdma-core";
+        let remedy = "unload it (modprobe -r rdma_rxe), set TRUNKLINE_PORT to another port, or build with --features rdma-core";
         return vec![Finding::warning(subject, seen, remedy)];
     }
     let present = if present.is_empty() { "none of RDMA".to_owned() } else { present.join(", ") };

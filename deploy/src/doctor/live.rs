@@ -1,7 +1,7 @@
 //! Checks of the running host: environment, device, runtime directory, UDP ports, and calls.
 //!
-//! The nodes of a call have a runtime directory of this check, so they do not meet running nodes. They take UDP port 4791
-//! only at addresses where it is free.
+//! The nodes of a call have a runtime directory of this check, so they do not meet running nodes. They take the
+//! UDP port of devices only at addresses where it is free.
 
 use super::{Finding, Host, HostAddress, Severity};
 use nix::ifaddrs::getifaddrs;
@@ -13,6 +13,7 @@ use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -169,28 +170,30 @@ fn addresses(host: &Host) -> Vec<Finding> {
     findings
 }
 
-/// UDP port 4791 of each address.
-fn ports(host: &Host) -> Vec<Finding> {
-    let own = runtime_directory(None).map(|path| fs::canonicalize(&path).unwrap_or(path)).ok();
-    host.usable()
-        .into_iter()
-        .map(|ip| port(ip, PortOwner::find(SocketAddr::new(ip, ROCE_PORT)), own.as_deref()))
-        .collect()
+/// Returns the UDP port of devices with this environment.
+fn device_port() -> u16 {
+    // The check of the environment reports an error.
+    SoftOptions::from_env().map_or(ROCE_PORT, |options| options.receiving_port())
 }
 
-/// Judges the owner of the port at an address. `own` is the runtime directory of this user and environment.
-fn port(ip: IpAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
-    let subject = format!("UDP port {ROCE_PORT} at {ip}");
+/// UDP port of devices at each address.
+fn ports(host: &Host) -> Vec<Finding> {
+    let own = runtime_directory(None).map(|path| fs::canonicalize(&path).unwrap_or(path)).ok();
+    let at = |ip| SocketAddr::new(ip, device_port());
+    host.usable().into_iter().map(|ip| port(at(ip), PortOwner::find(at(ip)), own.as_deref())).collect()
+}
+
+/// Judges the owner of a port at an address. `own` is the runtime directory of this user and environment.
+fn port(at: SocketAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
+    let subject = format!("UDP port {} at {}", at.port(), at.ip());
     let Some(owner) = owner else { return Finding::ok(subject, "free") };
     let held = format!("held by {owner}");
     match &owner.who {
-        Owner::Process { pid, .. } if PortOwner::stopped_at(SocketAddr::new(ip, ROCE_PORT)) == Some(*pid) => {
-            Finding::failure(
-                subject,
-                format!("{held}, which is stopped: nothing reaches this address"),
-                format!("kill -CONT {pid}, or end it"),
-            )
-        }
+        Owner::Process { pid, .. } if PortOwner::stopped_at(at) == Some(*pid) => Finding::failure(
+            subject,
+            format!("{held}, which is stopped: nothing reaches this address"),
+            format!("kill -CONT {pid}, or end it"),
+        ),
         Owner::Process { pid, runtime_directory: Some(directory), .. }
             if !directory.is_emptied && Some(&*directory.path) == own =>
         {
@@ -205,7 +208,7 @@ fn port(ip: IpAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
         Owner::Kernel => Finding::failure(
             subject,
             held,
-            "unload it (modprobe -r rdma_rxe), or build with --features rdma-core",
+            "unload it (modprobe -r rdma_rxe), set TRUNKLINE_PORT to another port, or build with --features rdma-core",
         ),
         _ => Finding::failure(
             subject,
@@ -285,6 +288,7 @@ impl Pair {
             let device = SoftOptions {
                 addresses: vec![ip],
                 path: self.path,
+                udp_port: NonZeroU16::new(device_port()),
                 runtime_directory: Some(folder.0.clone()),
                 ..SoftOptions::default()
             };
@@ -334,12 +338,12 @@ fn loopback_calls(_: &Host) -> Vec<Finding> {
     if !host_has(addresses[0]) {
         addresses = [Ipv6Addr::LOCALHOST.into(); 2];
     }
+    let udp_remedy = format!(
+        "let UDP port {} through on the loopback: check nft list ruleset, or iptables -L",
+        device_port()
+    );
     let paths = [
-        (
-            PathChoice::Udp,
-            "by UDP",
-            "let UDP port 4791 through on the loopback: check nft list ruleset, or iptables -L",
-        ),
+        (PathChoice::Udp, "by UDP", &*udp_remedy),
         (
             PathChoice::Shm,
             "by shared memory",
@@ -365,17 +369,19 @@ fn loopback_calls(_: &Host) -> Vec<Finding> {
 fn own_address_calls(host: &Host) -> Vec<Finding> {
     let mut own: Vec<_> = host.usable().into_iter().filter(|ip| !ip.is_loopback()).collect();
     let soft_subject = "call at an own address";
-    let remedy =
-        "let UDP port 4791 through between the host's own addresses: check nft list ruleset, or iptables -L";
-    let soft = match own.iter().find(|ip| PortOwner::find(SocketAddr::new(**ip, ROCE_PORT)).is_none()) {
+    let udp_port = device_port();
+    let remedy = format!(
+        "let UDP port {udp_port} through between the host's own addresses: check nft list ruleset, or iptables -L"
+    );
+    let soft = match own.iter().find(|ip| PortOwner::find(SocketAddr::new(**ip, udp_port)).is_none()) {
         Some(&ip) => Pair { provider: ProviderChoice::Soft, path: PathChoice::Udp, addresses: [ip, ip] }
-            .finding(format!("{soft_subject}, {ip}"), remedy),
+            .finding(format!("{soft_subject}, {ip}"), &remedy),
         None if own.is_empty() => {
             Finding::ok(soft_subject, "skipped: the host has no address beyond the loopback")
         }
         None => Finding::ok(
             soft_subject,
-            format!("skipped: UDP port {ROCE_PORT} is free at none of the addresses"),
+            format!("skipped: UDP port {udp_port} is free at none of the addresses"),
         ),
     };
     let required = NodeOptions::new().provider(ProviderChoice::Require).allow_unauthenticated(true);
@@ -398,20 +404,20 @@ mod tests {
 
     #[test]
     fn a_held_port_is_a_failure_unless_an_own_node_holds_it() {
-        let ip: IpAddr = "10.0.0.1".parse().unwrap();
+        let at: SocketAddr = "10.0.0.1:4792".parse().unwrap();
+        let owner = |who| Some(PortOwner { address: at.ip(), port: at.port(), who });
         let judged = |path: Option<&str>, is_emptied| {
             let runtime_directory = path.map(|path| RuntimeDirectory { path: path.into(), is_emptied });
             let who = Owner::Process { pid: 7, program: "a".into(), runtime_directory };
-            port(ip, Some(PortOwner { address: ip, port: ROCE_PORT, who }), Some(Path::new("/run/a")))
-                .severity
+            port(at, owner(who), Some(Path::new("/run/a"))).severity
         };
-        assert_eq!(port(ip, None, None).severity, Severity::Ok);
+        let free = port(at, None, None);
+        assert_eq!((free.severity, &*free.subject), (Severity::Ok, "UDP port 4792 at 10.0.0.1"));
         assert_eq!(judged(Some("/run/a"), false), Severity::Ok);
         assert_eq!(judged(Some("/run/a"), true), Severity::Failure);
         assert_eq!(judged(Some("/run/b"), false), Severity::Failure);
         assert_eq!(judged(None, false), Severity::Failure);
-        let hidden = PortOwner { address: ip, port: ROCE_PORT, who: Owner::Hidden { uid: 5 } };
-        let found = port(ip, Some(hidden), None);
+        let found = port(at, owner(Owner::Hidden { uid: 5 }), None);
         assert!(found.seen.contains("user 5") && found.remedy.unwrap().contains("another address"));
     }
 

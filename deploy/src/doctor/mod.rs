@@ -26,8 +26,8 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 /// Tell why nodes would not run well on this host, with a remedy for each fault
 ///
 /// Checks the device that a node gets, limits of the process and its control group, interfaces, UDP port 4791 of each
-/// address, and the runtime directory. Then it makes calls between nodes in this process, at loopback addresses, and at
-/// an address of the host whose port 4791 is free. Those nodes hold the port for a moment, and use a temporary
+/// address (or that in TRUNKLINE_PORT), and the runtime directory. Then it makes calls between nodes in this process, at
+/// loopback addresses, and at an address of the host whose port is free. Those nodes hold the port for a moment, and use a temporary
 /// runtime directory. Run it as the user of the nodes, with their environment.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {

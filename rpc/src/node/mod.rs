@@ -661,6 +661,7 @@ impl NodeBuilder {
     /// set a simulated runtime and a software device.
     #[doc(hidden)]
     pub fn transport(mut self, options: NodeOptions) -> Self {
+        self.routes.set_udp_port(options.udp_port());
         self.options = options;
         self
     }

@@ -341,11 +341,13 @@ impl NodeOptions {
         self
     }
 
-    /// Returns the UDP port of the node's software device. Peers with the same one are named without it, see
-    /// [`PeerKey::seen_from`](crate::PeerKey::seen_from).
+    /// Returns the UDP port of the node's software device, by default that of the environment. Peers with the same one are
+    /// named without it, see [`PeerKey::seen_from`](crate::PeerKey::seen_from).
     #[must_use]
     pub fn udp_port(&self) -> u16 {
-        self.device.as_ref().map_or(ROCE_PORT, SoftOptions::receiving_port)
+        let port = SoftOptions::receiving_port;
+        // An error of the environment is returned at the start.
+        self.device.as_ref().map_or_else(|| SoftOptions::from_env().as_ref().map_or(ROCE_PORT, port), port)
     }
 
     /// Returns the addresses that the node listens on.

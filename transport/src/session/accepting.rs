@@ -65,6 +65,9 @@ impl CmMachine {
             // The address may have another owner than before.
             self.shared.hosts.learn(key);
         }
+        if admitted.flow_port.is_some() && self.peers.get(key).is_none() {
+            self.probe_others(key);
+        }
         let peer = self.peer(key);
         peer.source = Some(admitted.local);
         peer.machine.set_one_flow(if admitted.flow_port.is_some() { OneFlow::Yes } else { OneFlow::No });

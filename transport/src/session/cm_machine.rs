@@ -46,12 +46,16 @@ use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, OneFlow, Time};
 /// Pollers check their timers every 20 ms, so a late one is busy in its driver.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
+/// Minimum time between two probes of a live session for a newcomer.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of sessions of a host that are probed for a newcomer from another port of it.
+const PROBED: usize = 64;
+
 /// Minimum time between two searches for a stopped process, which read the descriptors of all processes of this
 /// user.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
 /// Remedy if a peer gets no packets.
-const OPEN_PORT: &str =
-    "have firewalls let packets from this node through to UDP port 4791 of the peer's address";
+const OPEN_PORT: &str = "have firewalls let packets from this node through to the peer's UDP port: 4791, or the one after the slash in `peer`";
 
 /// Maximum number of peers in a node's description of itself, since more do not fit the answer.
 const MAX_PEERS: usize = 2048;
@@ -397,6 +401,28 @@ impl CmMachine {
         })
     }
 
+    /// Finds out if the peer of the live session still answers, because another one asks for its address.
+    pub(super) fn probe_live(&mut self, key: PeerKey) {
+        let now = self.now();
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        let is_recent = peer.probed_at.is_some_and(|at| now - at < PROBE_INTERVAL);
+        if let (Some(number), false) = (peer.machine.current(), is_recent) {
+            peer.probed_at = Some(now);
+            self.shared.pollers[0].command(Command::Probe { peer: key, number });
+        }
+    }
+
+    /// Probes the sessions of one flow with other peers at a newcomer's address. It may be one of them, which has restarted
+    /// and has another port now.
+    pub(super) fn probe_others(&mut self, newcomer: PeerKey) {
+        let others = self.peers.at(newcomer.host()).filter(|(key, peer)| {
+            *key != newcomer && peer.flow_port.is_some() && peer.machine.is_up()
+        });
+        for key in others.map(|(key, _)| key).take(PROBED).collect::<Vec<_>>() {
+            self.probe_live(key);
+        }
+    }
+
     /// Handles the removal of the device: every session ends, and the pollers release the device.
     pub(super) fn device_removed(&mut self) {
         if self.closed || !self.presence.is_present() || mutant!(removal_is_ignored) {
@@ -602,7 +628,7 @@ impl CmMachine {
     /// one. Later callers get the same cause.
     fn explain(&mut self, key: PeerKey, cause: PeerDown) -> PeerDown {
         // A node without this socket shares its addresses with no other process.
-        let now = self.now();
+        let (now, device) = (self.now(), self.device_of(key));
         let Some(peer) = self.peers.get_mut(key).filter(|_| self.socket.is_some()) else { return cause };
         let is_early = self.searched.is_some_and(|searched| now - searched < SEARCH_INTERVAL);
         if cause != PeerDown::Unreachable || is_early {
@@ -610,15 +636,20 @@ impl CmMachine {
         }
         self.searched = Some(now);
         let own = peer.source.or_else(|| self.shared.local_address.get().map(SocketAddr::ip));
-        let (ends, own_port) = ([Some(key.host()), own], self.udp_port);
-        let stopped = ends.into_iter().flatten().find_map(|address| {
-            let pid = PortOwner::stopped_at(SocketAddr::new(address, key.udp_port().unwrap_or(own_port)))?;
+        let own = own.map(|ip| SocketAddr::new(ip, self.udp_port));
+        let stopped = [Some(device), own].into_iter().flatten().find_map(|address| {
+            let pid = PortOwner::stopped_at(address)?;
             Some(PeerDown::HolderStopped { pid, address })
         });
         if let Some(cause) = stopped {
             peer.machine.explain(cause);
         }
         stopped.unwrap_or(cause)
+    }
+
+    /// Returns the address and UDP port of a peer's device.
+    pub(super) fn device_of(&self, key: PeerKey) -> SocketAddr {
+        SocketAddr::new(key.host(), key.udp_port().unwrap_or(self.udp_port))
     }
 
     pub(super) fn tell(&self, command: impl Fn() -> Command) {

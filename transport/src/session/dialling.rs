@@ -82,9 +82,8 @@ impl CmMachine {
             if let Some(suppressed) = self.log.line(now) {
                 tracing::warn!(peer = %key, %error, suppressed, "connection not dialled");
             }
-            return self.drive(key, |machine, into| {
-                machine.fail(now, number, cause_of(error, key.address().ip()), false, into)
-            });
+            let cause = cause_of(error, self.device_of(key));
+            return self.drive(key, |machine, into| machine.fail(now, number, cause, false, into));
         }
         log_set_up(key, number, "request sent", &format_args!("poller {poller}"));
     }
@@ -187,14 +186,14 @@ pub(super) fn log_set_up(key: PeerKey, number: u32, step: &'static str, detail: 
     );
 }
 
-/// Returns the cause reported to waiters for an error while connecting to an address.
-fn cause_of(error: VerbsError, address: IpAddr) -> PeerDown {
+/// Returns the cause reported to waiters for an error while connecting to a device.
+fn cause_of(error: VerbsError, device: SocketAddr) -> PeerDown {
     match error {
         VerbsError::Os(nix::libc::EHOSTUNREACH | nix::libc::ENETUNREACH) => {
-            PeerDown::HostUnreachable(address)
+            PeerDown::HostUnreachable(device.ip())
         }
         // This host's routes or its firewall forbid the address.
-        VerbsError::Os(nix::libc::EACCES | nix::libc::EPERM) => PeerDown::Prohibited(address),
+        VerbsError::Os(nix::libc::EACCES | nix::libc::EPERM) => PeerDown::Prohibited(device),
         VerbsError::Gone => PeerDown::DeviceRemoved,
         // The host resolved the peer's link address, and got no answer.
         VerbsError::Os(nix::libc::ETIMEDOUT) => PeerDown::Unreachable,

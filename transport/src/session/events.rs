@@ -11,7 +11,7 @@ use super::peers::PeerSession;
 use super::private_data::{Features, Refusal, Welcome};
 use crate::PeerDown;
 use crate::provider::connections::ConnectionKind;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use trunkline_verbs::{CmEvent, CmEventKind, OneFlow, RejectReason, UnreachableCause};
 
 impl CmMachine {
@@ -81,9 +81,12 @@ impl CmMachine {
                 }
             },
             kind => {
-                let Some((cause, transient)) =
-                    failure_of(&kind, &event.private_data, peer.address().ip(), self.endpoints.connections())
-                else {
+                let Some((cause, transient)) = failure_of(
+                    &kind,
+                    &event.private_data,
+                    self.device_of(peer),
+                    self.endpoints.connections(),
+                ) else {
                     return;
                 };
                 let (cause, transient) = match self.peers.get(peer) {
@@ -133,11 +136,11 @@ fn wrong_listener(connections: ConnectionKind) -> &'static str {
     }
 }
 
-/// Returns why an event ended a connection, and whether another attempt may help.
+/// Returns why an event ended a connection to a device, and whether another attempt may help.
 fn failure_of(
     kind: &CmEventKind,
     private_data: &[u8],
-    address: IpAddr,
+    device: SocketAddr,
     connections: ConnectionKind,
 ) -> Option<(PeerDown, bool)> {
     Some(match kind {
@@ -158,9 +161,9 @@ fn failure_of(
         CmEventKind::Rejected(RejectReason::NO_RESOURCES) => {
             (PeerDown::Refused(Refusal::Resources.explain()), false)
         }
-        CmEventKind::Unreachable(UnreachableCause::Port) => (PeerDown::PortUnreachable(address), false),
-        CmEventKind::Unreachable(UnreachableCause::Host) => (PeerDown::HostUnreachable(address), false),
-        CmEventKind::Unreachable(UnreachableCause::Prohibited) => (PeerDown::Prohibited(address), false),
+        CmEventKind::Unreachable(UnreachableCause::Port) => (PeerDown::PortUnreachable(device), false),
+        CmEventKind::Unreachable(UnreachableCause::Host) => (PeerDown::HostUnreachable(device.ip()), false),
+        CmEventKind::Unreachable(UnreachableCause::Prohibited) => (PeerDown::Prohibited(device), false),
         CmEventKind::Rejected(RejectReason::TIMEOUT) | CmEventKind::Unreachable(_) => {
             (PeerDown::Unreachable, false)
         }
@@ -181,8 +184,8 @@ mod tests {
 
     /// Returns the text for an event that ends an attempt.
     fn text(kind: &CmEventKind, private_data: &[u8]) -> String {
-        let address = IpAddr::from([10, 0, 0, 7]);
-        failure_of(kind, private_data, address, ConnectionKind::Xrc).expect("an end").0.to_string()
+        let device = SocketAddr::from(([10, 0, 0, 7], 4792));
+        failure_of(kind, private_data, device, ConnectionKind::Xrc).expect("an end").0.to_string()
     }
 
     #[test]
@@ -200,9 +203,9 @@ mod tests {
         let unreachable = |cause| text(&CmEventKind::Unreachable(cause), &[]);
         for (cause, words) in [
             (UnreachableCause::NoAnswer, "does not answer requests to connect at all"),
-            (UnreachableCause::Port, "nothing listens on UDP port 4791 of 10.0.0.7"),
+            (UnreachableCause::Port, "nothing listens on UDP port 4792 of 10.0.0.7"),
             (UnreachableCause::Host, "no route to 10.0.0.7"),
-            (UnreachableCause::Prohibited, "a firewall refuses packets to UDP port 4791 of 10.0.0.7"),
+            (UnreachableCause::Prohibited, "a firewall refuses packets to UDP port 4792 of 10.0.0.7"),
         ] {
             assert!(unreachable(cause).contains(words), "{cause:?}");
         }

@@ -31,8 +31,6 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Gid, SrqNumber, Time};
 
-/// Minimum time between two probes of a live session whose address another name asks for.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl CmMachine {
     /// Begins the handshake of a session whose first pair of connections is complete.
@@ -249,17 +247,6 @@ impl CmMachine {
         self.proving.set_timer(session, timer);
         if has_proved {
             self.peer_proved(key, number);
-        }
-    }
-
-    /// Finds out if the peer of the live session still answers, because another name asks for its address.
-    fn probe_live(&mut self, key: PeerKey) {
-        let now = self.now();
-        let Some(peer) = self.peers.get_mut(key) else { return };
-        let is_recent = peer.probed_at.is_some_and(|at| now - at < PROBE_INTERVAL);
-        if let (Some(number), false) = (peer.machine.current(), is_recent) {
-            peer.probed_at = Some(now);
-            self.shared.pollers[0].command(Command::Probe { peer: key, number });
         }
     }
 

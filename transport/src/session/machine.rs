@@ -214,7 +214,7 @@ pub(crate) struct Machine {
     /// True if the peer may be a process of this user on this host, with which a session needs no handshake.
     tries_local: bool,
     numbers: Numbers,
-    /// Whether the connections of the next session are one flow.
+    /// Use of one pair of UDP ports by the connections of the next session.
     one_flow: OneFlow,
     state: SessionState,
     /// True if a session was up before.
@@ -1029,7 +1029,6 @@ impl Session {
         self.proof < ProofState::PeerProved
     }
 
-    /// Returns true if the peer is known to be a process of this user on this host.
     /// Returns true if a firewall may be the cause of the end of a session that this node dialled.
     fn may_be_blocked(&self, now: Time, cause: PeerDown) -> bool {
         let is_silence = matches!(
@@ -1043,6 +1042,7 @@ impl Session {
         is_silence && !self.is_accepted && self.up_since.is_none_or(|since| now - since < EARLY_END)
     }
 
+    /// Returns true if the peer is known to be a process of this user on this host.
     fn is_with_local_user(&self) -> bool {
         self.is_local && self.remote.is_some() && self.features == Features::NONE
     }

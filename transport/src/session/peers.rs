@@ -47,8 +47,7 @@ pub(super) struct PeerSession {
     pub(super) flow_port: Option<u16>,
     /// Cookie that the peer wants in our requests.
     pub(super) cookie: Option<Cookie>,
-    /// Time of the last probe of the live session for a newcomer of another name.
-    #[cfg_attr(not(feature = "identity"), expect(dead_code, reason = "no peer proves a name"))]
+    /// Time of the last probe of the live session for a newcomer.
     pub(super) probed_at: Option<Time>,
     forget_at: Option<Time>,
     /// Timer as recorded in the index.
@@ -200,9 +199,14 @@ impl Peers {
         Some(peer)
     }
 
+    /// Iterates over the peers at an address.
+    pub(super) fn at(&self, address: IpAddr) -> impl Iterator<Item = (PeerKey, &PeerSession)> {
+        self.known.range(PeerKey::all_at(address)).map(|(&key, peer)| (key, peer))
+    }
+
     /// Returns true if a peer at this address is known.
     pub(super) fn has_any_at(&self, address: IpAddr) -> bool {
-        self.known.range(PeerKey::all_at(address)).next().is_some()
+        self.at(address).next().is_some()
     }
 
     /// Returns the idle peer that is to be forgotten first.

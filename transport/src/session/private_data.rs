@@ -570,11 +570,11 @@ mod tests {
         assert_eq!(Hello::parse(&hello.emit(), Features::HANDSHAKE), Ok(hello));
         let agreed = Welcome { features: Features::HANDSHAKE, ..welcome(1) };
         assert_eq!(Welcome::parse(&agreed.emit()), Ok(agreed));
-        for (at, value, refusal) in [(5, 0x11, Refusal::Malformed), (20, 1, Refusal::Feature)] {
-            let mut bytes = welcome(1).emit();
-            bytes[at] = value;
-            assert_eq!(Welcome::parse(&bytes), Err(refusal), "agreed to an unknown feature");
-        }
+        let other_port = Welcome { udp_port: 4792, ..welcome(1) };
+        assert_eq!(Welcome::parse(&other_port.emit()), Ok(other_port));
+        let mut unknown = welcome(1).emit();
+        unknown[5] = 0x11;
+        assert_eq!(Welcome::parse(&unknown), Err(Refusal::Malformed), "agreed to an unknown feature");
         for pollers in [1, u32::from(MAX_POLLERS)] {
             let mut bytes = welcome(pollers).emit();
             assert!(bytes.len() <= 196);
@@ -583,7 +583,11 @@ mod tests {
         }
         let others = [Refusal::Unproven(Cookie([7; 16])), Refusal::Setting(0x123)];
         for refusal in Refusal::PLAIN.into_iter().chain(others) {
-            assert_eq!(Refusal::parse(&refusal.emit(false)), Some(refusal));
+            for is_one_flow in [false, true] {
+                let bytes = refusal.emit(is_one_flow);
+                assert_eq!(Refusal::parse(&bytes), Some(refusal));
+                assert_eq!(Refusal::is_of_one_flow(&bytes), is_one_flow);
+            }
         }
     }
 

@@ -100,7 +100,8 @@ fn nobody_listens() {
         let cause = client.down(peer);
         // With the feature rdma-core and on the drop-in libraries, the error is a rejection, as programs expect it.
         let is_soft = client.report().provider == "softrdma";
-        let expected = if is_soft { PeerDown::PortUnreachable(address.ip()) } else { PeerDown::NotListening };
+        let device = SocketAddr::new(address.ip(), ROCE_PORT);
+        let expected = if is_soft { PeerDown::PortUnreachable(device) } else { PeerDown::NotListening };
         assert_eq!(cause, expected);
     }
     let peer = client.name(0, silent);

@@ -262,7 +262,7 @@ impl Connector {
         self.last_lookup += 1;
         let Some(sought) = self.sought.get_mut(&id) else { return };
         sought.route.take_stale();
-        self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup, self.routes.udp_port));
+        self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup, self.routes.udp_port()));
         if sought.route.is_looked_up_periodically() {
             let part = u32::try_from(self.routes.random() % 256).unwrap_or(0);
             sought.next_lookup = Some(now + PERIOD + PERIOD * part / 1024);

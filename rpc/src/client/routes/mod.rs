@@ -50,7 +50,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::num::NonZeroU32;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use target::Source;
 use trunkline_machine::Runtime;
@@ -68,7 +68,7 @@ pub(crate) struct Routes {
     balanced: AllBalanced,
     watches: Watches,
     /// UDP port of the node's software device.
-    udp_port: u16,
+    udp_port: AtomicU16,
 }
 
 /// The pollers of a node, as their routes see them: a trait, because pollers belong to the layer above.
@@ -146,8 +146,17 @@ impl Routes {
             known: Lock::default(),
             balanced: AllBalanced::default(),
             watches: Watches::default(),
-            udp_port,
+            udp_port: udp_port.into(),
         })
+    }
+
+    /// Sets the UDP port of the node's software device, before there are channels.
+    pub(crate) fn set_udp_port(&self, udp_port: u16) {
+        self.udp_port.store(udp_port, Ordering::Relaxed);
+    }
+
+    fn udp_port(&self) -> u16 {
+        self.udp_port.load(Ordering::Relaxed)
     }
 
     /// Records that the node starts. Its pollers are known by then.
@@ -441,7 +450,7 @@ impl Link {
     /// Creates a link to a target whose addresses are used in this way.
     fn with_usage(routes: &Arc<Routes>, target: Target, usage: Usage) -> Arc<Self> {
         let (routes, expected) = (Arc::clone(routes), routes.expect(&target));
-        let target = target.seen_from(routes.udp_port);
+        let target = target.seen_from(routes.udp_port());
         let link = Arc::new(Self { routes, target, usage, expected, route: OnceLock::new() });
         if link.target.address().is_none() {
             link.route();

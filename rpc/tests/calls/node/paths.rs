@@ -1,7 +1,9 @@
 //! Paths of calls: a node that may use only shared memory, and peers that share none with it.
 
 use crate::common::{LIMIT, fresh_address, until};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::time::Duration;
 use trunkline::device::PathChoice;
 use trunkline::{CallOptions, Code, Connect, Node, NodeBuilder, Reason, Status, block_on};
@@ -130,4 +132,22 @@ fn a_builders_link_comes_before_the_devices_and_does_not_go_with_faults() {
     block_on(NearClient::new(caller.channel(server.local_address())).with_timeout(LIMIT).ping()).unwrap();
     let refused = node(PathChoice::Shm).faults("drop=0.01").unwrap().start().unwrap_err().to_string();
     assert!(refused.contains("faults") && refused.contains("out of shared memory"), "{refused}");
+}
+
+#[test]
+fn a_node_at_another_udp_port_reaches_servers_at_the_usual_port_and_at_its_own() {
+    let device = SoftOptions { udp_port: NonZeroU16::new(4801), ..SoftOptions::from_env().unwrap() };
+    let at_4801 =
+        || node(PathChoice::Udp).transport(NodeOptions::new().device(device.clone())).link(PathChoice::Udp);
+    let usual = node(PathChoice::Udp).serve(NearServer::new(Answers)).start().unwrap();
+    let own = at_4801().listen(fresh_address()).serve(NearServer::new(Answers)).start().unwrap();
+    let caller = at_4801().listen(fresh_address()).start().unwrap();
+    let (usual, own) = (usual.local_address(), own.local_address());
+    let texts = [format!("{usual}/4791"), own.to_string(), format!("{own}/4801")];
+    for text in &texts {
+        block_on(NearClient::new(caller.channel(text.as_str())).ping()).unwrap();
+    }
+    let report = caller.report();
+    let peers: BTreeSet<_> = report.traffic.iter().map(|lane| lane.peer.to_string()).collect();
+    assert_eq!(peers, BTreeSet::from([texts[0].clone(), texts[1].clone()]), "one session with each server");
 }

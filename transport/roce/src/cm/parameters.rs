@@ -67,7 +67,7 @@ pub struct Connect<'a> {
     pub srq: bool,
     /// UDP ports of the packets to the peer.
     pub ports: UdpPorts,
-    /// Whether to ask for one flow.
+    /// Use of one pair of UDP ports that the request asks for.
     pub one_flow: OneFlow,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],

@@ -301,7 +301,7 @@ impl Relay {
     }
 }
 
-/// Where datagrams of other members go.
+/// Destinations of datagrams that other members hand over.
 pub(super) struct RelayPlace<'a> {
     /// Those that were sent to us.
     pub(super) batch: &'a mut ReceiveBatch,
