@@ -39,7 +39,7 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_machine::{Sleeper, Turn};
 use trunkline_softrdma::device::{LinkChoice, NodeRequest, NodeSocket};
-use trunkline_softrdma::link::PortOwner;
+use trunkline_softrdma::link::{PortOwner, ROCE_PORT};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, OneFlow, Time};
 
 /// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers.
@@ -159,7 +159,8 @@ impl CmMachine {
             numbers: Numbers::default(),
             levels: options.levels(),
             exempts_local_user: options.exempts_local_user,
-            udp_port: options.udp_port(),
+            // A NIC knows no other port.
+            udp_port: if device.provider == SOFTWARE { options.udp_port() } else { ROCE_PORT },
             #[cfg(feature = "identity")]
             proving: Proving::new(options.credentials.clone()),
             #[cfg(feature = "identity")]
@@ -415,9 +416,10 @@ impl CmMachine {
     /// Probes the sessions of one flow with other peers at a newcomer's address. It may be one of them, which has restarted
     /// and has another port now.
     pub(super) fn probe_others(&mut self, newcomer: PeerKey) {
-        let others = self.peers.at(newcomer.host()).filter(|(key, peer)| {
-            *key != newcomer && peer.flow_port.is_some() && peer.machine.is_up()
-        });
+        let others = self
+            .peers
+            .at(newcomer.host())
+            .filter(|(key, peer)| *key != newcomer && peer.flow_port.is_some() && peer.machine.is_up());
         for key in others.map(|(key, _)| key).take(PROBED).collect::<Vec<_>>() {
             self.probe_live(key);
         }

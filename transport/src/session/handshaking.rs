@@ -31,7 +31,6 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Gid, SrqNumber, Time};
 
-
 impl CmMachine {
     /// Begins the handshake of a session whose first pair of connections is complete.
     pub(super) fn begin_handshake(
