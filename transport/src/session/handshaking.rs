@@ -27,7 +27,6 @@ use crate::trunk::own_settings;
 use crate::wire::handshake::{Fragment, Part};
 use crate::{PeerDown, PeerKey};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Gid, SrqNumber, Time};
 
