@@ -40,7 +40,7 @@ use trunkline_machine::mutant;
 use trunkline_machine::{Sleeper, Turn};
 use trunkline_softrdma::device::{LinkChoice, NodeRequest, NodeSocket};
 use trunkline_softrdma::link::{PortOwner, ROCE_PORT};
-use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, OneFlow, Time};
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, Time};
 
 /// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers.
 /// Pollers check their timers every 20 ms, so a late one is busy in its driver.
@@ -102,6 +102,8 @@ pub(crate) struct CmMachine {
     pub(super) levels: Levels,
     /// True if processes of this user on this host need no handshake.
     exempts_local_user: bool,
+    /// True if the node listens at no port that its program has chosen.
+    is_client: bool,
     /// UDP port of this node's device.
     pub(super) udp_port: u16,
     #[cfg(feature = "identity")]
@@ -159,6 +161,7 @@ impl CmMachine {
             numbers: Numbers::default(),
             levels: options.levels(),
             exempts_local_user: options.exempts_local_user,
+            is_client: options.listens_on().iter().all(|address| address.port() == 0),
             // A NIC knows no other port.
             udp_port: if device.provider == SOFTWARE { options.udp_port() } else { ROCE_PORT },
             #[cfg(feature = "identity")]
@@ -392,11 +395,12 @@ impl CmMachine {
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
         let (levels, numbers) = (self.levels, &self.numbers);
         // No firewall is between processes of one host.
-        let tries_one_flow = self.peers.get(key).is_none() && self.endpoints.is_of_other_host(key.host());
+        let tries_one_flow =
+            self.is_client && self.peers.get(key).is_none() && self.endpoints.is_of_other_host(key.host());
         self.peers.add(key, || {
             let mut machine = Machine::new(shared.epochs.of(key), pollers, levels, numbers.clone());
             if tries_one_flow {
-                machine.set_one_flow(OneFlow::Try);
+                machine.try_one_flow();
             }
             (machine, shared.hosts.learn(key))
         })

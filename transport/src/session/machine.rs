@@ -216,6 +216,8 @@ pub(crate) struct Machine {
     numbers: Numbers,
     /// Use of one pair of UDP ports by the connections of the next session.
     one_flow: OneFlow,
+    /// True if dials find out whether one flow is needed.
+    tries_one_flow: bool,
     state: SessionState,
     /// True if a session was up before.
     was_up: bool,
@@ -241,6 +243,7 @@ impl Machine {
             tries_local: false,
             numbers,
             one_flow: OneFlow::No,
+            tries_one_flow: false,
             state: SessionState::Idle,
             was_up: false,
             wanted: false,
@@ -260,6 +263,19 @@ impl Machine {
     /// Returns whether the connections of the session, or of the next one, are one flow.
     pub(crate) fn one_flow(&self) -> OneFlow {
         self.one_flow
+    }
+
+    /// Lets the next dial find out whether one flow is needed. The node must be one that no other dials by its address:
+    /// it would have two sessions with a peer that does.
+    pub(crate) fn try_one_flow(&mut self) {
+        self.tries_one_flow = true;
+        self.find_flow();
+    }
+
+    fn find_flow(&mut self) {
+        if self.tries_one_flow {
+            self.one_flow = OneFlow::Try;
+        }
     }
 
     /// Sets whether the connections of the session are one flow.
@@ -835,11 +851,8 @@ impl Machine {
         actions.push(Action::Close { number });
         actions.extend(session.lacks_answer(now, cause).then_some(Action::Unanswered));
         if session.may_be_blocked(now, cause) {
-            // A firewall that lets the first connections through may drop packets from the peer's other ports.
-            self.one_flow = match self.one_flow {
-                OneFlow::No => OneFlow::Yes,
-                OneFlow::Yes | OneFlow::Try => OneFlow::Try,
-            };
+            // Firewalls and addresses change.
+            self.find_flow();
         }
         if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {
             self.incompatible = Some((remote.epoch, setting));
