@@ -4,70 +4,10 @@
 # made, last step and text of ping, status of a call, and what the logs of both sides say.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
+# shellcheck source-path=SCRIPTDIR source=hosts.bash
+. deploy/checks/hosts.bash
 
-if ! build; then
-    fail causes-build "the programs do not build"
-    exit 1
-fi
-need causes unshare util-linux || exit 0
-need causes ip iproute2 || exit 0
-chmod 711 "$scratch"
-umask 077
-export TMPDIR=$scratch
-
-# on HOST COMMAND...: runs a command on one of the hosts, with its runtime directory.
-on() {
-    local host=$1
-    shift
-    TRUNKLINE_RUNTIME_DIR=${directory-$TMPDIR/$host} nsenter --net="/run/netns/$host" "$@"
-}
-
-# hosts: makes the caller, the router and the server, in this mount namespace. Kernels limit ICMP errors, which here would
-# leave those of one row without an answer in the next.
-hosts() {
-    mount -t proc none /proc && mount -t tmpfs none /run && mkdir -p /run/netns /run/programs &&
-        mount --bind "$programs" /run/programs || return 3
-    local host
-    for host in caller router server; do
-        ip netns add "$host" && mkdir "$TMPDIR/$host" && on "$host" ip link set lo up || return 3
-        on "$host" sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0 net.ipv4.ip_forward=1 \
-            net.ipv6.conf.all.forwarding=1 || return 3
-    done
-    ip -n caller link add wire type veth peer name near netns router &&
-        ip -n server link add wire type veth peer name far netns router || return 3
-    for host in "caller wire 1.1" "server wire 2.1" "router near 1.254" "router far 2.254"; do
-        read -r host link address <<<"$host"
-        ip -n "$host" address add "10.97.$address/24" dev "$link" &&
-            ip -n "$host" address add "fd97:${address/./::}/64" dev "$link" nodad &&
-            ip -n "$host" link set "$link" up || return 3
-    done
-    for host in "caller 1" "server 2"; do
-        read -r host number <<<"$host"
-        ip -n "$host" route add default via "10.97.$number.254" && ip -n "$host" route add default via "fd97:$number::254" || return 3
-    done
-}
-
-# start HOST LOG OPTION...: starts the other program of a row and waits for its line "ready". `stop` ends all that are running.
-start() {
-    local host=$1 log=$TMPDIR/$2.log
-    shift 2
-    : >"$TMPDIR/out" && : >"$log"
-    TRUNKLINE_RUNTIME_DIR=${directory-$TMPDIR/$host} nsenter --net="/run/netns/$host" /run/programs/examples/causes "$@" \
-        >"$TMPDIR/out" 2>>"$log" &
-    running+=($!)
-    until grep -q '^ready' "$TMPDIR/out"; do
-        if ! kill -0 $! 2>/dev/null; then
-            echo "not started: $(tail -n 1 "$log")"
-            return 1
-        fi
-        sleep 0.05
-    done
-}
-stop() {
-    if ((${#running[@]})); then kill "${running[@]}" && wait "${running[@]}"; fi 2>/dev/null
-    running=()
-    : >"$TMPDIR/server.log"
-}
+prepare_hosts causes
 
 # serve OPTION...: starts the server; at 10.97.2.1 unless the first option is an address.
 serve() {
@@ -78,9 +18,6 @@ serve() {
 
 # field NAME: prints a field of ping's JSON.
 field() { sed -nE "s/.*\"$1\":\"(([^\"\\\\]|\\\\.)*)\".*/\1/p" "$TMPDIR/ping" | sed 's/\\"/"/g'; }
-
-# last_log FILE: prints the last warning or error of a log without its time, or the last line.
-last_log() { { grep -E ' (WARN|ERROR) ' "$1" || cat "$1"; } | tail -n 1 | sed -E 's/^[0-9T:.-]+Z? +//; s/^$/-/'; }
 
 # row CAUSE HOW STEP TEXT STATUS [OPTION...]: runs ping, then a call, and judges step and text of ping, and the status. TEXT is
 # an extended regular expression. The options are those of both: the identity. `to` is the server, `as` a command that both run under.
@@ -130,36 +67,8 @@ drop_requests() {
     } >"$TMPDIR/tc.log" 2>&1
 }
 
-# firewall: drops what comes to the caller and is no answer. A node that has the caller's UDP port 4791 gives ping another one,
-# so that the refusal of its first request, which goes to 4791, is no answer, either.
-firewall() {
-    start caller holder serve 10.97.1.1
-    on caller nft -f - <<'END' || return
-table inet filter {
-    counter dropped { }
-    chain input {
-        type filter hook input priority 0; policy drop;
-        ct state established,related accept
-        iif lo accept
-        meta l4proto ipv6-icmp accept
-        counter name dropped
-    }
-}
-END
-    on caller /run/programs/trunkctl ping -c 1 --timeout-ms 20000 10.97.2.1:7000 >"$TMPDIR/ping" 2>&1 &&
-        on caller nft list counter inet filter dropped | grep -q 'packets [1-9]'
-}
-
-inside() {
-    : >"$TMPDIR/server.log"
-    hosts || return 3
-    local root=$TMPDIR/ca/root.pem as=() running=()
-    check_status=0
-    rows
-    return "$check_status"
-}
-
 rows() {
+    local root=$TMPDIR/ca/root.pem
     local none='Unavailable Some(Unreachable)'
     row "no socket" "nothing runs on the server's host" "request sent" \
         "nothing listens on UDP port 4791 of 10.97.2.1: start the node there, or" "$none"
@@ -202,16 +111,6 @@ rows() {
         tc -n server qdisc del dev wire root
     else
         skip causes-no-dial-back "the kernel cannot drop packets by their contents: $(tail -n 1 "$TMPDIR/tc.log")"
-    fi
-
-    if nft --version >/dev/null 2>&1 && on caller nft add table inet probe 2>/dev/null; then
-        firewall
-        verdict causes-firewall-passes-answers $? "$(tail -n 1 "$TMPDIR/ping")"
-        on caller nft flush ruleset
-        stop
-        serve
-    else
-        skip causes-firewall-passes-answers "nft is not installed, or the kernel has no nf_tables"
     fi
 
     to=10.97.2.1:7001 row "no listener" "the server's node has another port" "request sent" "nobody listens on that port at the peer" "$none"
@@ -275,7 +174,6 @@ rows() {
     row "other version" "the server speaks version 99" "request sent" "the peer speaks version 99 of the protocol, this node version 5: update one" "FailedPrecondition Some(OtherProtocol)"
     stop
 }
-export -f on hosts start stop serve field last_log row drop_requests firewall rows inside verdict pass fail skip
 
 keys() { "$programs/trunkctl" keys "$@" >/dev/null; }
 if ! { for ca in ca ca2; do keys init "$scratch/$ca"; done && keys issue "$scratch/ca" server.example --out "$scratch/server.example" &&
@@ -286,15 +184,7 @@ if ! { for ca in ca ca2; do keys init "$scratch/$ca"; done && keys issue "$scrat
     exit 1
 fi
 
-namespace=(unshare --net --mount --pid --fork --kill-child)
-if ((EUID != 0)); then namespace+=(--user --map-root-user); fi
-timeout 300 "${namespace[@]}" bash -c inside
-status=$?
-if ((status == 3)); then
-    skip causes "links between namespaces cannot be made here"
-    exit 0
-fi
-if ((status != 0)); then check_status=1; fi
+between_hosts causes 300
 both=$(sort -u "$scratch/texts" | cut -f2 | sort | uniq -d)
 test -z "$both"
 verdict causes-are-distinct $? "two causes have the text: $both"
