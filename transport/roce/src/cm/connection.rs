@@ -84,7 +84,7 @@ pub(super) struct Connection {
     pub(super) has_alternate: bool,
     /// Private data of the REP, until `confirm`.
     pub(super) reply_private: Vec<u8>,
-    /// Whether the REQ asks for one flow.
+    /// Use of one flow, as the REQ says.
     pub(super) one_flow: OneFlow,
     /// True if the program has released the connection: only the last event is reported.
     pub(super) is_released: bool,
