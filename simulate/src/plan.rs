@@ -195,7 +195,7 @@ pub(crate) struct Plan {
     /// True if four more nodes are a server with a shallow SRQ and its callers, two of one host, which one run of
     /// eight has.
     pub(crate) has_crowded_host: bool,
-    /// True if one more node calls from behind a firewall, which every second run has.
+    /// True if one or two more nodes call from behind a firewall, which every second run has.
     pub(crate) has_firewall: bool,
     /// True if the nodes have identities, so that sessions begin with a handshake, as in one run of three.
     pub(crate) has_identities: bool,

@@ -1,7 +1,8 @@
 //! A client behind a stateful firewall: its first calls succeed, and its session outlives a pause.
 //!
-//! One more node, on a host behind a firewall, calls the first node, is idle, and calls again. Its process is killed, and
-//! the first node looks for the dead once the successor, which has another port, calls it.
+//! One or two more nodes of one host, which is behind a firewall, call the first node, are idle, and call again. One of
+//! their processes is killed. The first node looks for the dead once the successor, which has another port, calls it, and
+//! keeps the other session.
 
 use super::{Checked, QUIET, Run, TRY};
 use crate::coverage::EventKind;
@@ -12,6 +13,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use trunkline::Status;
+use trunkline_verbs::QpNumber;
 
 /// Maximum time of a first call, for which a request in each of two forms is sent.
 const FIRST: Duration = Duration::from_secs(2);
@@ -27,15 +29,24 @@ impl Run {
     pub(super) fn a_client_is_behind_a_firewall(&mut self) -> Checked {
         let pollers = self.random.u16(1..=3);
         let client = self.start_extra(|node| NodePlan { pollers, is_client: true, ..node })?;
+        let host = self.extra[client].plan.host;
+        let mut clients = vec![client];
+        if self.random.bool() {
+            clients.push(self.start_extra(|node| NodePlan { host, is_client: true, ..node })?);
+        }
         let (server, own) = (self.nodes[0].address, self.extra[client].address);
         self.scheduler.network.wall(own.ip());
-        self.calls_through(client, server, FIRST, "a first call")?;
-        let before = self.targets(server, own)?;
+        for at in &clients {
+            self.calls_through(*at, server, FIRST, "a first call")?;
+        }
+        let before = self.targets_of(&clients, server)?;
         let pause = Duration::from_secs(self.random.u64(PAUSE_S));
         self.pass(pause);
         self.count_credits()?;
-        self.calls_through(client, server, TRY, "a call after a pause")?;
-        let after = self.targets(server, own)?;
+        for at in &clients {
+            self.calls_through(*at, server, TRY, "a call after a pause")?;
+        }
+        let after = self.targets_of(&clients, server)?;
         if before != after {
             return Err(format!("a session through a firewall was lost: {before:?}, {after:?}"));
         }
@@ -49,9 +60,20 @@ impl Run {
         if self.session(server, own).is_some() {
             return Err(format!("{server} keeps a session with a client that was killed"));
         }
+        for at in &clients {
+            self.calls_through(*at, server, TRY, "a call after a death")?;
+        }
+        if self.targets_of(&clients[1..], server)? != before[1..] {
+            return Err("a death at its address ended a session".to_owned());
+        }
         self.scheduler.network.unwall(own.ip());
         self.scheduler.coverage.count(EventKind::FirewallCrossed);
         Ok(())
+    }
+
+    /// Returns the TGTs of a server's sessions with further nodes.
+    fn targets_of(&self, clients: &[usize], server: SocketAddr) -> Checked<Vec<Vec<QpNumber>>> {
+        clients.iter().map(|at| self.targets(server, self.extra[*at].address)).collect()
     }
 
     /// Makes calls of several kinds to a node, each of which must succeed. The first ones may take this time.
