@@ -91,6 +91,7 @@ kinds! {
     PacketOvertaken "packet reordered" false,
     PacketCorrupted "packet corrupted" false,
     PacketCut "packet cut off by a partition" false,
+    PacketWalled "packet dropped by a firewall" false,
     PacketForged "packet of a connection forged" false,
     RequestForged "connection request forged" false,
     MessageForged "other CM message forged" false,
@@ -129,6 +130,7 @@ kinds! {
     PathTampered "sealed packet changed on its path" true,
     StrangersCrowded "many sessions begun by one stranger" true,
     HostCrowded "session refused to a host that has its share" true,
+    FirewallCrossed "client behind a firewall" false,
     DeviceRemoved "device removed" true,
     DeviceRestored "device restored" true,
 }

@@ -176,9 +176,10 @@ impl SimNode {
             let (run, poller) = (run.clone(), context.clone());
             Ok::<_, trunkline::Status>(Worker { run, poller, shared: shared.clone(), few: few.clone() })
         };
+        let port = if self.plan.is_client { 0 } else { self.address.port() };
         let node = Node::builder()
             .transport(options)
-            .listen(self.address)
+            .listen(SocketAddr::new(self.address.ip(), port))
             .pollers(self.plan.pollers)
             .handler_limit(self.plan.handlers)
             .decoded_bytes(DECODED_BYTES);
@@ -200,6 +201,7 @@ impl SimNode {
         let node = node.serve(WorkServer::per_poller(make).limit_few(FEW)).start();
         match node {
             Ok(node) => {
+                self.address = node.local_address();
                 scheduler.oracle.serves(self.address, process);
                 self.running = Some(Running { process, member, node: Rc::new(node) });
             }

@@ -94,6 +94,8 @@ pub(crate) struct NodePlan {
     /// True if it reaches other processes of its host through shared memory.
     pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
+    /// True if each of its processes listens at a free port, as programs do that only call.
+    pub(crate) is_client: bool,
     /// Limit of running handlers.
     pub(crate) handlers: Limit,
     /// Limit of calls under way; `None` for the default.
@@ -123,6 +125,7 @@ impl NodePlan {
             shards: None,
             shares_memory: false,
             clients: 0,
+            is_client: false,
             handlers: HANDLERS,
             calls: None,
             queued_bytes: None,
@@ -192,6 +195,8 @@ pub(crate) struct Plan {
     /// True if four more nodes are a server with a shallow SRQ and its callers, two of one host, which one run of
     /// eight has.
     pub(crate) has_crowded_host: bool,
+    /// True if one or two more nodes call from behind a firewall, which every second run has.
+    pub(crate) has_firewall: bool,
     /// True if the nodes have identities, so that sessions begin with a handshake, as in one run of three.
     pub(crate) has_identities: bool,
     /// Duration of the phase with faults.
@@ -324,6 +329,7 @@ impl Plan {
             has_chains: seed.is_multiple_of(8),
             has_replicas: seed % 8 == 2,
             has_crowded_host: seed % 8 == 4,
+            has_firewall: seed % 2 == 1,
             has_identities: seed % 3 == 1,
             lasts,
             nodes,

@@ -5,6 +5,7 @@
 //! arrives.
 
 mod attacker;
+mod firewalls;
 mod forged;
 mod sent_frames;
 pub(crate) mod strangers;
@@ -13,6 +14,7 @@ pub(crate) mod tampering;
 use crate::coverage::{Coverage, EventKind};
 use crate::trace::{Pen, Since};
 use attacker::Attacker;
+use firewalls::Firewalls;
 use forged::Forged;
 use sent_frames::SentFrames;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +60,7 @@ struct NetworkState {
     conditions: Conditions,
     /// Pairs of addresses that cannot reach each other, smaller address first.
     cut: BTreeSet<(IpAddr, IpAddr)>,
+    firewalls: Firewalls,
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
@@ -100,6 +103,7 @@ impl Network {
             last: BTreeMap::new(),
             conditions: Conditions::default(),
             cut: BTreeSet::new(),
+            firewalls: Firewalls::default(),
             random: fastrand::Rng::with_seed(seed),
             attacker: Attacker::new(seed ^ 0x666f_7267),
             strangers: Strangers::default(),
@@ -141,6 +145,16 @@ impl Network {
     /// Ends [`Network::cut`].
     pub(crate) fn join(&self, a: IpAddr, b: IpAddr) {
         self.wire.lock().cut.remove(&(a.min(b), a.max(b)));
+    }
+
+    /// Puts a host behind a firewall, which drops what is no answer, until [`Network::unwall`].
+    pub(crate) fn wall(&self, host: IpAddr) {
+        self.wire.lock().firewalls.add(host);
+    }
+
+    /// Ends [`Network::wall`].
+    pub(crate) fn unwall(&self, host: IpAddr) {
+        self.wire.lock().firewalls.remove(host);
     }
 
     /// Makes the node at this address break the rules from now on.
@@ -199,6 +213,11 @@ impl Network {
         while let Some(first) = state.under_way.first_entry().filter(|first| first.key().0 <= now) {
             let UnderWay { source, destination, bytes } = first.remove();
             let datagram = Datagram { source, destination, bytes: &bytes };
+            if !state.firewalls.admits(now, &datagram) {
+                state.coverage.count(EventKind::PacketWalled);
+                state.tell(now, &datagram, format_args!("dropped by a firewall"));
+                continue;
+            }
             let is_taken = self.hosts.get(&destination.ip()).is_some_and(|host| host.deliver(datagram));
             if is_taken {
                 reached.insert(destination.ip());
@@ -268,6 +287,7 @@ impl NetworkState {
     fn carry(&mut self, now: Time, datagram: Datagram<'_>) {
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         self.sent += 1;
+        self.firewalls.departs(now, &datagram);
         if self.cut.contains(&(from.min(to), from.max(to))) {
             self.coverage.count(EventKind::PacketCut);
             return self.tell(now, &datagram, format_args!("cut off by a partition"));

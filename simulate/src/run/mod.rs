@@ -27,6 +27,7 @@ mod calm;
 mod chaos;
 mod crowding;
 mod draining;
+mod firewall;
 mod greed;
 mod hostility;
 mod newcomers;
@@ -93,6 +94,11 @@ const PHASES: &[Phase] = &[
     ),
     Phase::of_some("a host on the path tampers", |plan| plan.has_identities, Run::one_tampers),
     Phase::of_some("a server is renamed", |plan| plan.has_identities, Run::a_server_is_renamed),
+    Phase::of_some(
+        "a client behind a firewall",
+        |plan| plan.has_firewall,
+        Run::a_client_is_behind_a_firewall,
+    ),
     Phase::of_all("requests to a stopped node", Run::some_never_leave),
     Phase::of_all("one node dies", Run::one_dies),
     Phase::of_all("one node is away", Run::one_is_away),

@@ -7,8 +7,10 @@ use crate::coverage::EventKind;
 use crate::network::strangers::{Request, Sender};
 use crate::workload::client::Ask;
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
+use trunkline_transport::ledger::SessionEntry;
 use trunkline_verbs::QpNumber;
 
 /// Number of claims: more than a peer may have candidates.
@@ -36,7 +38,7 @@ impl Run {
             }
         };
         call(self)?;
-        let before = self.targets(0, 1)?;
+        let before = self.targets(victim, named)?;
         for _ in 0..CLAIMS {
             let (pollers, is_rc) = (self.plan.nodes[1].pollers, self.plan.rc);
             let sender = Sender::Neighbour(named);
@@ -49,7 +51,7 @@ impl Run {
         self.scheduler.coverage.count(EventKind::RestartClaimed);
         self.pass(AFTER);
         call(self)?;
-        let after = self.targets(0, 1)?;
+        let after = self.targets(victim, named)?;
         if before == after {
             Ok(())
         } else {
@@ -58,11 +60,14 @@ impl Run {
     }
 
     /// Returns the TGTs of a node's session with another.
-    fn targets(&self, node: usize, peer: usize) -> Checked<Vec<QpNumber>> {
-        let (node, peer) = (self.nodes[node].address, self.nodes[peer].address);
-        let ledgers = self.scheduler.sessions();
-        let ledger = ledgers.into_iter().find(|ledger| ledger.node == node).ok_or("a node has no ledger")?;
-        let session = ledger.sessions.into_iter().find(|session| session.peer == peer && session.is_up);
+    pub(super) fn targets(&self, node: SocketAddr, peer: SocketAddr) -> Checked<Vec<QpNumber>> {
+        let session = self.session(node, peer).filter(|session| session.is_up);
         Ok(session.ok_or("a session is not up")?.targets)
+    }
+
+    /// Returns a node's session with another.
+    pub(super) fn session(&self, node: SocketAddr, peer: SocketAddr) -> Option<SessionEntry> {
+        let ledger = self.scheduler.sessions().into_iter().find(|ledger| ledger.node == node)?;
+        ledger.sessions.into_iter().find(|session| session.peer == peer)
     }
 }

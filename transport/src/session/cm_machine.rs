@@ -420,6 +420,9 @@ impl CmMachine {
     /// Probes the sessions of one flow with other peers at a newcomer's address. It may be one of them, which has restarted
     /// and has another port now.
     pub(super) fn probe_others(&mut self, newcomer: PeerKey) {
+        if mutant!(newcomers_probe_nobody) {
+            return;
+        }
         let others = self
             .peers
             .at(newcomer.host())

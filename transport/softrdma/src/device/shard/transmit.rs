@@ -6,6 +6,7 @@
 use super::Shard;
 use super::local::serve_without_memory;
 use std::net::{IpAddr, SocketAddr};
+use trunkline_machine::mutant;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{AsyncEventKind, Psn, Time, UdpPorts};
 
@@ -63,9 +64,10 @@ impl Shard {
         mad: &Mad,
     ) {
         let source = match ports.own {
-            None => self.link.source(from),
+            Some(UdpPorts::OTHER) if mutant!(refusals_leave_from_the_own_port) => self.link.source(from),
             Some(UdpPorts::OTHER) => self.link.other_source(from),
             Some(own) => SocketAddr::new(from, own),
+            None => self.link.source(from),
         };
         self.link.outgoing().push_mad(source, SocketAddr::new(to, ports.peer), psn, mad);
     }

@@ -19,6 +19,7 @@
 
 use crate::link::Datagram;
 use std::net::SocketAddr;
+use trunkline_machine::mutant;
 use trunkline_verbs::UdpPorts;
 
 /// Time-outs after which the peer may have moved.
@@ -55,7 +56,7 @@ impl Route {
 
     /// Sets the UDP ports of the connection.
     pub(in crate::device::shard) fn set_ports(&mut self, ports: UdpPorts) {
-        if let Some(own) = ports.own {
+        if let Some(own) = ports.own.filter(|_| !mutant!(one_flow_uses_any_port)) {
             self.source.set_port(own);
         }
         self.destination.set_port(ports.peer);

@@ -1,0 +1,55 @@
+//! Stateful firewalls: a host behind one receives answers only.
+//!
+//! A datagram between two pairs of address and port opens a flow for a while. Each further datagram of the flow, in either
+//! direction, keeps it open.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use trunkline_softrdma::link::Datagram;
+use trunkline_verbs::Time;
+
+/// Time after which an unused flow is closed: the shortest that is common for UDP.
+const FORGOTTEN: Duration = Duration::from_secs(30);
+
+/// The firewalls of all hosts.
+#[derive(Debug, Default)]
+pub(super) struct Firewalls {
+    hosts: BTreeSet<IpAddr>,
+    /// Last use of each flow, by the host's socket and the peer's.
+    flows: BTreeMap<(SocketAddr, SocketAddr), Time>,
+}
+
+impl Firewalls {
+    /// Puts a host behind a firewall without open flows.
+    pub(super) fn add(&mut self, host: IpAddr) {
+        self.hosts.insert(host);
+    }
+
+    /// Removes the firewall of a host.
+    pub(super) fn remove(&mut self, host: IpAddr) {
+        self.hosts.remove(&host);
+        self.flows.retain(|(own, _), _| own.ip() != host);
+    }
+
+    /// Notes a datagram that leaves its host.
+    pub(super) fn departs(&mut self, now: Time, datagram: &Datagram<'_>) {
+        if self.hosts.contains(&datagram.source.ip()) {
+            self.flows.insert((datagram.source, datagram.destination), now);
+        }
+    }
+
+    /// Returns true if a datagram reaches its host.
+    pub(super) fn admits(&mut self, now: Time, datagram: &Datagram<'_>) -> bool {
+        let Datagram { source, destination, .. } = *datagram;
+        if !self.hosts.contains(&destination.ip()) || source.ip() == destination.ip() {
+            return true;
+        }
+        let Some(used) = self.flows.get_mut(&(destination, source)) else { return false };
+        let is_open = now - *used <= FORGOTTEN;
+        if is_open {
+            *used = now;
+        }
+        is_open
+    }
+}

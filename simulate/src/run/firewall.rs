@@ -1,0 +1,100 @@
+//! A client behind a stateful firewall: its first calls succeed, and its session outlives a pause.
+//!
+//! One or two more nodes of one host, which is behind a firewall, call the first node, are idle, and call again. One of
+//! their processes is killed. The first node looks for the dead once the successor, which has another port, calls it, and
+//! keeps the other session.
+
+use super::{Checked, QUIET, Run, TRY};
+use crate::coverage::EventKind;
+use crate::oracle::CALM_LIMIT;
+use crate::plan::NodePlan;
+use crate::workload::client::{Ask, all};
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use trunkline::Status;
+use trunkline_verbs::QpNumber;
+
+/// Maximum time of a first call, for which a request in each of two forms is sent.
+const FIRST: Duration = Duration::from_secs(2);
+/// Maximum time of all further calls.
+const CALLS: Duration = Duration::from_secs(5);
+/// Length of the pause in seconds. Some are longer than firewalls keep a flow that is not used.
+const PAUSE_S: RangeInclusive<u64> = 25..=60;
+/// Maximum time from a successor's first call until the session of its predecessor has ended.
+const DEAD_IS_NOTICED: Duration = Duration::from_secs(3);
+
+impl Run {
+    /// Calls a node from behind a firewall, with a pause, and from another process after a death.
+    pub(super) fn a_client_is_behind_a_firewall(&mut self) -> Checked {
+        let pollers = self.random.u16(1..=3);
+        let client = self.start_extra(|node| NodePlan { pollers, is_client: true, ..node })?;
+        let host = self.extra[client].plan.host;
+        let mut clients = vec![client];
+        if self.random.bool() {
+            clients.push(self.start_extra(|node| NodePlan { host, is_client: true, ..node })?);
+        }
+        let (server, own) = (self.nodes[0].address, self.extra[client].address);
+        self.scheduler.network.wall(own.ip());
+        for at in &clients {
+            self.calls_through(*at, server, FIRST, "a first call")?;
+        }
+        let before = self.targets_of(&clients, server)?;
+        let pause = Duration::from_secs(self.random.u64(PAUSE_S));
+        self.pass(pause);
+        self.count_credits()?;
+        for at in &clients {
+            self.calls_through(*at, server, TRY, "a call after a pause")?;
+        }
+        let after = self.targets_of(&clients, server)?;
+        if before != after {
+            return Err(format!("a session through a firewall was lost: {before:?}, {after:?}"));
+        }
+
+        self.pass(QUIET);
+        self.extra[client].kill(&mut self.scheduler);
+        self.extra[client].start(&mut self.scheduler, None);
+        let limit = self.scheduler.now() + DEAD_IS_NOTICED;
+        self.calls_through(client, server, FIRST, "a call of a successor")?;
+        self.scheduler.run_until(limit, |_| false);
+        if self.session(server, own).is_some() {
+            return Err(format!("{server} keeps a session with a client that was killed"));
+        }
+        for at in &clients {
+            self.calls_through(*at, server, TRY, "a call after a death")?;
+        }
+        if self.targets_of(&clients[1..], server)? != before[1..] {
+            return Err("a death at its address ended a session".to_owned());
+        }
+        self.scheduler.network.unwall(own.ip());
+        self.scheduler.coverage.count(EventKind::FirewallCrossed);
+        Ok(())
+    }
+
+    /// Returns the TGTs of a server's sessions with further nodes.
+    fn targets_of(&self, clients: &[usize], server: SocketAddr) -> Checked<Vec<Vec<QpNumber>>> {
+        clients.iter().map(|at| self.targets(server, self.extra[*at].address)).collect()
+    }
+
+    /// Makes calls of several kinds to a node, each of which must succeed. The first ones may take this time.
+    fn calls_through(&mut self, from: usize, server: SocketAddr, first: Duration, what: &str) -> Checked {
+        let client = self.client_of(&self.extra[from], vec![server])?;
+        let mut random = self.random.fork();
+        let (oracle, text) = (client.oracle.clone(), what.to_owned());
+        let ended = self.program(client.process, async move {
+            let judge = |failure: Option<Status>| {
+                if let Some(status) = failure {
+                    oracle.fail(format!("{text} through a firewall failed: {status}"));
+                }
+            };
+            // Calls go to the pollers in turn.
+            all((0..client.pollers).map(|_| async { judge(client.call(server, first, Ask::Number).await) }))
+                .await;
+            for ask in [Ask::Number, Ask::echo(100 << 10, 100 << 10), Ask::Tell(64)] {
+                judge(client.call(server, TRY, ask).await);
+            }
+            judge(client.calm_stream(server, &mut random, TRY, CALM_LIMIT).await);
+        });
+        self.within(first + CALLS, &format!("{what} through a firewall does not end"), |_| ended.get() == 1)
+    }
+}
