@@ -61,7 +61,6 @@ pub(crate) enum Command {
     #[cfg(feature = "identity")]
     SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
     /// Find out if the peer of a session still answers.
-    #[cfg(feature = "identity")]
     Probe { peer: PeerKey, number: u32 },
     /// The peer of a session has proved its names again, in the exchange of this number. Each lane switches to its keys.
     #[cfg(feature = "identity")]

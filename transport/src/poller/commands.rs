@@ -86,7 +86,6 @@ impl Transport {
                 self.inbox.is_closing = false;
                 self.session_closed(peer, number, cause);
             }
-            #[cfg(feature = "identity")]
             Command::Probe { peer, number } => {
                 if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot))
                 {

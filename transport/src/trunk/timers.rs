@@ -114,7 +114,6 @@ impl Trunk {
     }
 
     /// Sends a keepalive at the next pass.
-    #[cfg(feature = "identity")]
     pub(crate) fn probe_at_once(&mut self, res: &mut Resources) {
         self.silence.check_ms = 0;
         res.probe_ms = 0;
