@@ -12,7 +12,7 @@ use super::requests::Admitted;
 use crate::command::Command;
 use crate::{PeerDown, PeerKey};
 use std::sync::Arc;
-use trunkline_verbs::{CmId, ConnectParameters, OneFlow, VerbsError};
+use trunkline_verbs::{CmId, ConnectParameters, VerbsError};
 
 impl CmMachine {
     /// Handles the request of a peer that dials.
@@ -26,8 +26,7 @@ impl CmMachine {
         let accepted = admitted.and_then(|admitted| self.accept(id, parameters, &admitted, private_data));
         if let Err(refusal) = accepted {
             self.log_refusal(id.as_ref(), refusal);
-            let is_one_flow = id.udp_ports().is_some_and(|ports| ports.own.is_some());
-            if let Err(error) = id.reject(&refusal.emit(is_one_flow)) {
+            if let Err(error) = id.reject(&refusal.emit(is_one_flow(id.as_ref()))) {
                 tracing::debug!(%error, "refusal of a session not sent");
             }
         }
@@ -65,13 +64,11 @@ impl CmMachine {
             // The address may have another owner than before.
             self.shared.hosts.learn(key);
         }
-        if admitted.flow_port.is_some() && self.peers.get(key).is_none() {
+        if is_one_flow(id.as_ref()) && self.peers.get(key).is_none() {
             self.probe_others(key);
         }
         let peer = self.peer(key);
         peer.source = Some(admitted.local);
-        peer.machine.set_one_flow(if admitted.flow_port.is_some() { OneFlow::Yes } else { OneFlow::No });
-        peer.flow_port = admitted.flow_port;
         let mut actions = Vec::new();
         let number = peer.machine.request(now, &admitted.hello, &mut actions);
         // Actions that end an earlier session come before the accept. The dials of the new session come after
@@ -156,4 +153,9 @@ impl CmMachine {
             machine.fail(now, number, PeerDown::DeviceFailed, transient, into);
         });
     }
+}
+
+/// Returns true if only answers in one pair of UDP ports reach the sender of a request.
+fn is_one_flow(id: &dyn CmId) -> bool {
+    id.udp_ports().is_some_and(|ports| ports.own.is_some())
 }

@@ -423,10 +423,12 @@ impl CmMachine {
         if mutant!(newcomers_probe_nobody) {
             return;
         }
-        let others = self
-            .peers
-            .at(newcomer.host())
-            .filter(|(key, peer)| *key != newcomer && peer.flow_port.is_some() && peer.machine.is_up());
+        let is_one_flow =
+            |key, number| self.endpoints.asked_ports(key, number).is_some_and(|ports| ports.own.is_some());
+        let others = self.peers.at(newcomer.host()).filter(|(key, peer)| {
+            let number = peer.machine.current().filter(|_| *key != newcomer && peer.machine.is_up());
+            number.is_some_and(|number| is_one_flow(*key, number))
+        });
         for key in others.map(|(key, _)| key).take(PROBED).collect::<Vec<_>>() {
             self.probe_live(key);
         }

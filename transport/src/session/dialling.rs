@@ -73,10 +73,13 @@ impl CmMachine {
         if !peer.machine.has(number) {
             return;
         }
-        let (one_flow, own) = (peer.machine.one_flow(), peer.flow_port);
-        let is_usual = own.is_none() && key.udp_port().is_none();
-        let ports = UdpPorts { own, peer: key.udp_port().unwrap_or(self.udp_port) };
-        let flow = (one_flow, Some(ports).filter(|_| !is_usual));
+        let usual = key.udp_port().map(|peer| UdpPorts { own: None, peer });
+        // A dial-back has the form of the request that it answers.
+        let flow = match self.endpoints.asked_ports(key, number) {
+            Some(ports) if ports.own.is_some() => (OneFlow::Yes, Some(ports)),
+            Some(_) => (OneFlow::No, usual),
+            None => (peer.machine.one_flow(), usual),
+        };
         if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello, flow)) {
             let now = self.now();
             if let Some(suppressed) = self.log.line(now) {

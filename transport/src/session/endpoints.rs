@@ -315,6 +315,14 @@ impl Endpoints {
         })
     }
 
+    /// Returns the UDP ports of a session's connections, as a request of the peer has set them; `None` without one and on
+    /// hardware.
+    pub(crate) fn asked_ports(&self, peer: PeerKey, number: u32) -> Option<UdpPorts> {
+        let ends = self.sessions.get(&(peer, number))?;
+        let (_, end) = ends.iter().find(|(role, _)| matches!(role, Role::Tgt(_)))?;
+        end.id.udp_ports()
+    }
+
     /// Returns the TGTs of a session.
     pub(crate) fn targets_of(&self, peer: PeerKey, number: u32) -> Vec<QpNumber> {
         let ends = self.sessions.get(&(peer, number)).into_iter().flatten();

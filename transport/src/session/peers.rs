@@ -43,8 +43,6 @@ pub(super) struct PeerSession {
     pub(super) named: bool,
     /// Our address on connections with it, once known.
     pub(super) source: Option<IpAddr>,
-    /// UDP port that the peer's requests of one flow arrive at.
-    pub(super) flow_port: Option<u16>,
     /// Cookie that the peer wants in our requests.
     pub(super) cookie: Option<Cookie>,
     /// Time of the last probe of the live session for a newcomer.
@@ -135,7 +133,6 @@ impl Peers {
                 host,
                 named: false,
                 source: None,
-                flow_port: None,
                 cookie: None,
                 probed_at: None,
                 forget_at: None,

@@ -30,8 +30,6 @@ pub(super) struct Admitted {
     pub(super) peer: PeerKey,
     /// Our address that received the request.
     pub(super) local: IpAddr,
-    /// Our UDP port that received the request, if only answers in one pair of UDP ports reach the sender.
-    pub(super) flow_port: Option<u16>,
 }
 
 impl CmMachine {
@@ -108,8 +106,7 @@ impl CmMachine {
             };
             self.forget(idle);
         }
-        let flow_port = ports.and_then(|ports| ports.own);
-        Ok(Admitted { hello, peer, local: id.local_address().ip(), flow_port })
+        Ok(Admitted { hello, peer, local: id.local_address().ip() })
     }
 
     /// Ends an unproven session, whose place another one takes. Its peer may try again.
