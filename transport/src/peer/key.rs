@@ -22,9 +22,8 @@ struct Words {
     /// Halves of the IP address. IPv4 is stored as IPv4-mapped IPv6.
     high: u64,
     low: u64,
-    port: u16,
-    /// 0 for the port of this node's own device.
-    udp_port: u16,
+    /// Port that the peer listens on, above the UDP port of its device: 0 for the port of this node's own device.
+    ports: u32,
     hint: Hint,
 }
 
@@ -94,20 +93,28 @@ impl PeerKey {
             IpAddr::V6(v6) => v6,
         };
         let (high, low) = halves(ip.to_bits());
-        Self(Words { high, low, port: address.port(), udp_port: 0, hint: Hint::NOWHERE })
+        Self(Words { high, low, ports: (address.port() as u32) << 16, hint: Hint::NOWHERE })
+    }
+
+    /// Returns the port that the peer listens on, and the UDP port of its device.
+    #[inline]
+    fn both_ports(self) -> (u16, u16) {
+        let [a, b, c, d] = self.0.ports.to_be_bytes();
+        (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
     /// Returns the UDP port of the peer's device; `None` if it is the same as this node's.
     #[must_use]
     #[inline]
     pub fn udp_port(self) -> Option<u16> {
-        Some(self.0.udp_port).filter(|port| *port != 0)
+        Some(self.both_ports().1).filter(|port| *port != 0)
     }
 
     /// Returns the key with this UDP port. `None` and 0 stand for the port of this node's own device.
     #[must_use]
     pub fn with_udp_port(self, udp_port: Option<u16>) -> Self {
-        Self(Words { udp_port: udp_port.unwrap_or(0), ..self.0 })
+        let ports = self.0.ports & 0xffff_0000 | u32::from(udp_port.unwrap_or(0));
+        Self(Words { ports, ..self.0 })
     }
 
     /// Returns the key by which a node names the peer whose own device has this UDP port.
@@ -131,7 +138,7 @@ impl PeerKey {
     /// Returns the address that the peer listens on.
     #[must_use]
     pub fn address(self) -> SocketAddr {
-        SocketAddr::new(self.host(), self.0.port)
+        SocketAddr::new(self.host(), self.both_ports().0)
     }
 
     /// Returns the IP address of the peer's host.
@@ -151,9 +158,9 @@ impl PeerKey {
     /// these bits, too.
     #[inline]
     pub(crate) fn mix(self) -> usize {
-        let Words { high, low, port, udp_port, .. } = self.0;
-        let ports = u64::from(port) | u64::from(udp_port) << 16;
-        let bits = (high ^ low.rotate_left(32) ^ ports).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let Words { high, low, ports, .. } = self.0;
+        let bits = (high ^ low.rotate_left(32) ^ u64::from(ports.rotate_left(16)))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         usize::from(bits.to_le_bytes()[7])
     }
 
