@@ -22,7 +22,7 @@ tree=$scratch/tree
 small_tree "$tree"
 export tree
 
-# firewall EGRESS: the caller drops incoming packets that answer none of its own. EGRESS is the rule for packets that it may send;
+# firewall EGRESS: the caller drops incoming packets that are no answers. EGRESS is the rule for packets that it may send;
 # if empty, all. Connection tracking leaves out the neighbour discovery of IPv6.
 firewall() {
     local neighbours='icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept' output=''

@@ -17,8 +17,8 @@ use trunkline::{Channel, Node, StartError, Target, block_on};
 /// The server, and what the client proves and expects.
 #[derive(Debug, Args)]
 pub struct ClientArguments {
-    /// Server: a host name or an IP address, and a port; with a slash and a UDP port after it if that of the server's software
-    /// device is not this node's, such as shop.example:7000/4792
+    /// Server: a host name or an IP address, and a port; with a slash and a UDP port after it if the server's software device has
+    /// another than this node's, such as shop.example:7000/4792
     #[arg(value_name = "ADDRESS", value_parser = host_and_port)]
     pub(crate) address: String,
     /// Certificates of this client, PEM; without them it has no identity

@@ -341,7 +341,7 @@ impl NodeOptions {
         self
     }
 
-    /// Returns the UDP port of the node's software device, by default that of the environment. Peers with the same one are
+    /// Returns the UDP port of the node's software device, by default the environment's. Peers with the same one are
     /// named without it, see [`PeerKey::seen_from`](crate::PeerKey::seen_from).
     #[must_use]
     pub fn udp_port(&self) -> u16 {

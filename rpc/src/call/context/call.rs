@@ -37,7 +37,7 @@ impl Peer {
         self.key.address()
     }
 
-    /// Returns the UDP port of the node's software device; `None` if it is the same as that of the node called.
+    /// Returns the UDP port of the node's software device; `None` if the called node's device has the same.
     #[must_use]
     pub fn udp_port(&self) -> Option<u16> {
         self.key.udp_port()

@@ -46,7 +46,7 @@ mod at {
 
 /// Request for communication. A field narrower than its type is aligned to the type's low bit. A software
 /// device writes byte 4 ([`Req::is_one_flow`]) and bytes 24 to 27 ([`Req::udp_port`]); the other reserved fields are 0.
-/// What was received is kept, so that a capture re-emits equal.
+/// Received values are kept, so that a capture re-emits equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Req {
     /// The sender's communication id.
@@ -120,8 +120,7 @@ impl Req {
     /// Sets what [`Self::is_one_flow`] returns.
     #[must_use]
     pub const fn with_one_flow(self, is_one_flow: bool) -> Self {
-        let others = self.reserved_4 & !IS_ONE_FLOW;
-        Self { reserved_4: if is_one_flow { others | IS_ONE_FLOW } else { others }, ..self }
+        self.with(IS_ONE_FLOW, is_one_flow)
     }
 
     /// Returns true if the sender will ask for one flow unless this request is answered. A refusal of it leaves from a port
@@ -134,8 +133,13 @@ impl Req {
     /// Sets what [`Self::tries`] returns.
     #[must_use]
     pub const fn with_tries(self, tries: bool) -> Self {
-        let others = self.reserved_4 & !TRIES;
-        Self { reserved_4: if tries { others | TRIES } else { others }, ..self }
+        self.with(TRIES, tries)
+    }
+
+    /// Sets a bit of byte 4.
+    const fn with(self, bit: u8, is_set: bool) -> Self {
+        let others = self.reserved_4 & !bit;
+        Self { reserved_4: if is_set { others | bit } else { others }, ..self }
     }
 
     /// Returns the UDP port at which the sender's software device receives; `None` for 4791.
