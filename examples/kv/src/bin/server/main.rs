@@ -9,6 +9,7 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use trunkline::health::HealthReporter;
 use trunkline::{Bytes, DeviceFlags, Node, Status};
 use trunkline_example_kv::{Kv, KvServer};
 
@@ -89,6 +90,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .device_flags(&options.device)
         .grace(Duration::from_secs(options.grace))
         .serve(KvServer::new(Store::default()))
+        // For the probes of `trunkctl health`.
+        .health(&HealthReporter::new())
         .start()?;
     let node = Arc::new(node);
     let mut out = std::io::stdout();
