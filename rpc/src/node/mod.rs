@@ -37,7 +37,7 @@ use trunkline_machine::Runtime;
 use trunkline_machine::rings::cell::{self, Getter};
 use trunkline_transport::footprint::Footprint;
 use trunkline_transport::{
-    Connections, DeviceCounter, InProcessNetwork, Limit, NicOptions, NodeEvents, NodeOptions, NodeReport,
+    Connections, EventCounter, InProcessNetwork, Limit, NicOptions, NodeEvents, NodeOptions, NodeReport,
     Pinning, PollerIndex, ProviderChoice, RecordedEvent, RegisteredBuffer, host_has,
 };
 use trunkline_verbs::{Clock, PathChoice};
@@ -1093,7 +1093,7 @@ impl NodeInner {
             ("servers_left_out", self.routes.servers_left_out()),
             ("pollers_held", self.watchdog.held()),
         ]
-        .map(|(name, value)| DeviceCounter { name, value });
+        .map(|(name, value)| EventCounter { name, value });
         report.counters.retain(|counter| counters.iter().all(|own| own.name != counter.name));
         report.counters.extend(counters);
     }
