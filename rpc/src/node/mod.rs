@@ -340,8 +340,11 @@ impl NodeBuilder {
     /// It needs no port, socket or directory. The node gets an address of that network, [`Node::local_address`],
     /// with the ports given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without any it
     /// gets a free port.
+    ///
+    /// Call it before [`NodeBuilder::channel`]: a channel drops the UDP port of a target by the port that the node has by then.
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         self.options = self.options.in_process(network);
+        self.routes.set_udp_port(self.options.udp_port());
         self
     }
 
@@ -658,7 +661,7 @@ impl NodeBuilder {
     }
 
     /// Replaces all settings except pollers, addresses and services by the transport's options. Simulations use it to
-    /// set a simulated runtime and a software device.
+    /// set a simulated runtime and a software device. Call it before [`NodeBuilder::channel`], as [`NodeBuilder::in_process`].
     #[doc(hidden)]
     pub fn transport(mut self, options: NodeOptions) -> Self {
         self.routes.set_udp_port(options.udp_port());
