@@ -11,7 +11,7 @@ mod tests {
     use trunkline::{Node, block_on};
     #[cfg(feature = "identity")]
     use trunkline_testkit::Folder;
-    use trunkline_testkit::is_in_network_namespace;
+    use trunkline_testkit::{Process, fresh_ip, is_in_network_namespace};
 
     /// Returns the exit status and standard output.
     fn trunkctl(arguments: &[&str]) -> (i32, String) {
@@ -136,6 +136,26 @@ mod tests {
             (&"UNAUTHENTICATED".into(), &"shop.example".into())
         );
         assert_eq!(ping(&[&address]).0, 1, "a client without an identity");
+    }
+
+    /// A second process at the address uses the port of the first.
+    #[test]
+    fn nodes_names_the_holder_and_the_users_of_a_port() {
+        let server = Node::builder().listen((fresh_ip(), 0)).start().unwrap();
+        let address = server.local_address();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+        command.args(["ping", "-c", "2", "--interval-ms", "60000", &address.to_string()]);
+        let mut client =
+            Process::start("ping", command.env("TRUNKLINE_ADDRESS", address.ip().to_string())).unwrap();
+        client.after("  call 0").unwrap();
+        let (exit, text) = trunkctl(&["nodes", "--json", "--interval-ms", "0"]);
+        assert_eq!(exit, 0, "{text}");
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        let ports = list["ports"].as_array().unwrap();
+        let port = ports.iter().find(|port| port["address"] == address.ip().to_string()).expect("the port");
+        assert_eq!((&port["pid"], &port["port"]), (&std::process::id().into(), &4791.into()), "{port}");
+        assert_eq!(port["senders"], serde_json::json!([client.id()]), "{port}");
+        assert!(port["uid"].is_u64() && port["since"].as_str().is_some_and(|at| at.ends_with('Z')), "{port}");
     }
 
     #[test]
