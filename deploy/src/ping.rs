@@ -30,7 +30,7 @@ use trunkline_softrdma::link::printable;
 /// line has the cause. A round trip is a call of the health service; a node without that service answers as well.
 /// Events of the set-up are in the log of every node, at level debug with the target trunkline::setup.
 ///
-/// Of a session it prints the level, and the names, issuer and end of the certificate that the server has proved.
+/// It also prints the level of the session, and the names, issuer and end of the certificate that the server has proved.
 /// With --json a failure has the `code` and `reason` of a call's status beside its `cause`.
 ///
 /// Exit status: 0 a session was made and every call was answered; 1 not; 2 the command line is invalid.

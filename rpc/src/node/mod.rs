@@ -341,7 +341,7 @@ impl NodeBuilder {
     /// with the ports given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without any it
     /// gets a free port.
     ///
-    /// Call it before [`NodeBuilder::channel`]: a channel drops the UDP port of a target by the port that the node has by then.
+    /// Call it before [`NodeBuilder::channel`]: existing channels keep the UDP port of the device that this one replaces.
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         self.options = self.options.in_process(network);
         self.routes.set_udp_port(self.options.udp_port());
