@@ -38,7 +38,7 @@ fn nodes_with_settings(listen: IpAddr) {
     let server = server.serve(GreeterServer::new(Polite)).start().unwrap();
     let node = Node::builder().in_process(&network);
     let channel = node.channel("127.0.0.1:7/4791");
-    assert!(format!("{channel:?}").contains("server: Link(127.0.0.1:7)"), "{channel:?}");
+    assert!(format!("{channel:?}").contains("Address(127.0.0.1:7)"), "{channel:?}");
     let node = node.start().unwrap();
     let client = GreeterClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.greet("trunk".into())), Ok("Good day, trunk!".to_owned()));
