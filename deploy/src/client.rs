@@ -12,7 +12,8 @@ use std::time::Duration;
 use trunkline::device::PathChoice;
 use trunkline::health::HealthClient;
 use trunkline::report::PeerKey;
-use trunkline::{Channel, Node, StartError, Target, block_on};
+use trunkline::stub::CODES;
+use trunkline::{Channel, Node, Reason, StartError, Status, Target, block_on};
 
 /// The server, and what the client proves and expects.
 #[derive(Debug, Args)]
@@ -52,11 +53,11 @@ impl ClientArguments {
     /// # Errors
     /// As for every node.
     pub(crate) fn start(&self) -> Result<Node, String> {
-        let mut builder = Node::builder().pollers(1);
-        if std::env::var_os("TRUNKLINE_ADDRESS").is_none() {
+        // The node serves nothing, so it may use the address of TRUNKLINE_ADDRESS, too.
+        let mut builder = Node::builder().pollers(1).allow_unauthenticated(true);
+        if std::env::var_os("TRUNKLINE_ADDRESS").is_none_or(|address| address.is_empty()) {
             for source in self.sources() {
-                // The node serves nothing.
-                builder = builder.listen((source, 0)).allow_unauthenticated(true);
+                builder = builder.listen((source, 0));
             }
         }
         if let Some(path) = self.link {
@@ -129,19 +130,44 @@ fn host_and_port(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Failure of a step or of a call.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// Cause, which may have texts of the server.
+    pub(crate) cause: String,
+    /// Code and reason of the status of a call, by the names that `trunkctl record` has.
+    pub(crate) code: Option<&'static str>,
+    pub(crate) reason: Option<Reason>,
+}
+
+impl From<String> for Failure {
+    fn from(cause: String) -> Self {
+        Self { cause, code: None, reason: None }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        let code = CODES.get(usize::from(status.code().number())).copied();
+        Self { cause: status.to_string(), code, reason: status.reason() }
+    }
+}
+
 /// Waits for a channel's session.
 ///
 /// # Errors
 /// The cause why there is none. After the time limit it is what is known until then.
-pub(crate) fn connect(channel: &Channel, limit: Duration) -> Result<(), String> {
+pub(crate) fn connect(channel: &Channel, limit: Duration) -> Result<(), Failure> {
     let (sender, receiver) = mpsc::channel();
     let ready = channel.ready();
     // The thread ends with the process if the attempt outlasts the limit.
     thread::spawn(move || sender.send(block_on(ready)));
     if let Ok(result) = receiver.recv_timeout(limit) {
-        return result.map_err(|status| status.to_string());
+        return Ok(result?);
     }
     let client = HealthClient::new(channel.clone()).with_timeout(Duration::from_millis(1));
-    let known = block_on(client.check(String::new())).err().map(|status| status.message().to_owned());
-    Err(format!("no session after {limit:?}: {}", known.unwrap_or_default()))
+    let known = block_on(client.check(String::new())).err();
+    let text = known.as_ref().map_or("", Status::message);
+    let cause = format!("no session after {limit:?}: {text}");
+    Err(Failure { cause, ..known.map_or_else(|| String::new().into(), Failure::from) })
 }

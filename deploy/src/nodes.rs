@@ -5,22 +5,30 @@
 
 use clap::Args;
 use serde_json::json;
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+use std::fs;
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
-use trunkline_softrdma::device::{FoundNode, HostError, MAX_NODES, NodeRequest, ask_nodes};
-use trunkline_transport::{NodeStatus, PathStatus, PeerStatus};
+use std::time::{Duration, SystemTime};
+use trunkline_softrdma::device::{
+    DeviceList, FoundNode, HostError, MAX_NODES, NodeRequest, ask_nodes, list_devices,
+};
+use trunkline_softrdma::link::{Owner, PortOwner, printable};
+use trunkline_transport::{NodeStatus, PathStatus, PeerStatus, utc};
 
 /// Maximum wait for the answers of 64 nodes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// Ticks per second in `/proc`, on all architectures that Rust supports.
+const USER_HZ: u64 = 100;
 /// Note on the nodes that the list cannot contain.
 pub(crate) const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nodes, and those of another user, network namespace or runtime directory";
 
-/// List the running nodes of this user and network namespace: address, process, pollers, and the path and the message
-/// rate of each peer
+/// List the running nodes of this user and network namespace: address, process, pollers, the path and the message
+/// rate of each peer, and the processes that hold and use the UDP port of each address
 #[derive(Debug, Args)]
 pub struct NodesArguments {
     /// Print JSON
@@ -35,6 +43,8 @@ pub struct NodesArguments {
 #[derive(Debug)]
 struct Listing {
     nodes: Vec<ListedNode>,
+    /// UDP ports at which these nodes receive, by address.
+    ports: Vec<UdpPort>,
     /// Processes of nodes that do not answer, because they are stopped, too busy or ending, or have a different version.
     silent_pids: Vec<Option<u32>>,
     /// True if there are more nodes than were queried.
@@ -49,6 +59,109 @@ struct ListedNode {
     status: NodeStatus,
     /// Messages sent to and received from each peer per second; `None` if they were not measured.
     rates: Vec<[Option<f64>; 2]>,
+}
+
+/// UDP port of nodes at an address.
+#[derive(Debug)]
+struct UdpPort {
+    at: SocketAddr,
+    /// `None` if it is unknown.
+    holder: Option<Holder>,
+    /// Other processes with devices at the address: the holder passes on what arrives for them.
+    senders: BTreeSet<u32>,
+}
+
+/// Owner of a UDP port.
+#[derive(Debug)]
+struct Holder {
+    owner: PortOwner,
+    uid: Option<u32>,
+    /// Time at which the process began.
+    since: Option<String>,
+}
+
+impl Holder {
+    fn new(owner: PortOwner) -> Self {
+        let (uid, since) = match &owner.who {
+            Owner::Process { pid, .. } => {
+                let process = Path::new("/proc").join(pid.to_string());
+                (fs::metadata(&process).ok().map(|process| process.uid()), began(&process))
+            }
+            Owner::Hidden { uid } => (Some(*uid), None),
+            Owner::Kernel => (None, None),
+        };
+        Self { owner, uid, since }
+    }
+
+    /// Returns process id and program.
+    fn process(&self) -> Option<(u32, &str)> {
+        let Owner::Process { pid, program, .. } = &self.owner.who else { return None };
+        Some((*pid, program))
+    }
+}
+
+impl fmt::Display for UdpPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UDP port {} at {}: ", self.at.port(), self.at.ip())?;
+        match &self.holder {
+            Some(holder) => {
+                match holder.process() {
+                    Some((pid, program)) => write!(f, "process {pid} ({})", printable(program))?,
+                    None => holder.owner.fmt(f)?,
+                }
+                if let (Some(uid), Some(since)) = (holder.uid, &holder.since) {
+                    write!(f, ", user {uid}, since {since}")?;
+                }
+            }
+            None => f.write_str("its process is unknown")?,
+        }
+        if !self.senders.is_empty() {
+            let senders: Vec<_> = self.senders.iter().map(u32::to_string).collect();
+            write!(f, "; used by {}", senders.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the time at which a process began, in UTC.
+fn began(process: &Path) -> Option<String> {
+    let stat = fs::read(process.join("stat")).ok()?;
+    // The name in parentheses, the second field, may contain anything.
+    let fields = str::from_utf8(stat.rsplit(|byte| *byte == b')').next()?).ok()?;
+    let ticks: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let system = fs::read_to_string("/proc/stat").ok()?;
+    let booted = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let began = Duration::from_secs(booted) + Duration::from_millis(ticks.checked_mul(1000 / USER_HZ)?);
+    let mut text = utc(SystemTime::UNIX_EPOCH.checked_add(began)?);
+    text.truncate("2027-01-31T18:05:00".len());
+    Some(text + "Z")
+}
+
+/// Returns the UDP ports of the nodes. `devices` are those of the same runtime directory.
+fn udp_ports(nodes: &[ListedNode], devices: &DeviceList) -> Vec<UdpPort> {
+    let all: BTreeSet<_> = nodes
+        .iter()
+        .map(|node| SocketAddr::new(node.status.address.ip().to_canonical(), node.status.udp_port))
+        .collect();
+    let others = |at: &SocketAddr| {
+        let devices = devices.ports.get(&at.ip()).into_iter().flatten();
+        let receives = |port: &u16| all.contains(&SocketAddr::new(at.ip(), *port));
+        let first = devices.filter(|ports| !ports.iter().any(receives)).filter_map(|ports| ports.first());
+        first.map(|port| SocketAddr::new(at.ip(), *port)).collect::<Vec<_>>()
+    };
+    let places: Vec<_> = all.iter().flat_map(|at| others(at).into_iter().chain([*at])).collect();
+    let mut owners = PortOwner::find_all(&places);
+    let port = |at: SocketAddr| {
+        let holder = owners.remove(&at).map(Holder::new);
+        let own = holder.as_ref().and_then(Holder::process).map(|(pid, _)| pid);
+        let pid = |at| match owners.get(&at)?.who {
+            Owner::Process { pid, .. } => Some(pid).filter(|pid| Some(*pid) != own),
+            _ => None,
+        };
+        let senders = others(&at).into_iter().filter_map(pid).collect();
+        UdpPort { at, holder, senders }
+    };
+    all.iter().copied().map(port).collect()
 }
 
 /// Lists the nodes. If the runtime directory does not exist, the list is empty, and a line on standard error says so. Exit
@@ -91,7 +204,12 @@ fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, Host
         earlier = statuses.filter_map(|node| Some((node.name.clone(), status(&node)?))).collect();
         std::thread::sleep(interval);
     }
-    Ok(list(&ask_nodes(directory, NodeRequest::Status, PATIENCE)?, &earlier))
+    let mut listing = list(&ask_nodes(directory, NodeRequest::Status, PATIENCE)?, &earlier);
+    if !listing.nodes.is_empty() {
+        // The holders are known without the registry, too, which may be full.
+        listing.ports = udp_ports(&listing.nodes, &list_devices(directory).unwrap_or_default());
+    }
+    Ok(listing)
 }
 
 pub(crate) fn status(node: &FoundNode) -> Option<NodeStatus> {
@@ -100,8 +218,12 @@ pub(crate) fn status(node: &FoundNode) -> Option<NodeStatus> {
 
 /// Returns the nodes that were found. Rates are computed from their earlier answers, by name.
 fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing {
-    let mut listing =
-        Listing { nodes: Vec::new(), silent_pids: Vec::new(), is_cut: found.len() >= MAX_NODES };
+    let mut listing = Listing {
+        nodes: Vec::new(),
+        ports: Vec::new(),
+        silent_pids: Vec::new(),
+        is_cut: found.len() >= MAX_NODES,
+    };
     for node in found {
         match status(node) {
             Some(status) => {
@@ -159,8 +281,21 @@ fn json(listing: &Listing) -> String {
             "peers_omitted": status.omitted,
         })
     };
+    let port = |UdpPort { at, holder, senders }: &UdpPort| {
+        let process = holder.as_ref().and_then(Holder::process);
+        json!({
+            "address": at.ip(),
+            "port": at.port(),
+            "pid": process.map(|(pid, _)| pid),
+            "program": process.map(|(_, program)| program),
+            "uid": holder.as_ref().and_then(|holder| holder.uid),
+            "since": holder.as_ref().and_then(|holder| holder.since.as_ref()),
+            "senders": senders,
+        })
+    };
     let document = json!({
         "nodes": listing.nodes.iter().map(node).collect::<Vec<_>>(),
+        "ports": listing.ports.iter().map(port).collect::<Vec<_>>(),
         "silent_pids": listing.silent_pids,
         "is_cut": listing.is_cut,
         "not_visible": NOT_VISIBLE,
@@ -195,6 +330,9 @@ fn table(listing: &Listing) -> String {
             line(&mut text, format_args!("  and {} more peers", node.omitted));
         }
     }
+    for port in &listing.ports {
+        line(&mut text, format_args!("{port}"));
+    }
     for silent in &listing.silent_pids {
         line(
             &mut text,
@@ -210,7 +348,7 @@ fn table(listing: &Listing) -> String {
     text + NOT_VISIBLE
 }
 
-pub(crate) fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+pub(crate) fn line(text: &mut String, line: fmt::Arguments<'_>) {
     // Writing to a string does not fail.
     let _written = writeln!(text, "{line}");
 }
@@ -244,6 +382,7 @@ mod tests {
         let path = |path: &str, why: &str| PathStatus { path: path.into(), why: why.into(), qps: 2 };
         NodeStatus {
             address: "127.0.0.1:4000".parse().expect("an address"),
+            udp_port: 4792,
             pollers: 2,
             link: "udp".into(),
             connections: "xrc".into(),
@@ -267,6 +406,38 @@ mod tests {
 
     fn found(name: &str, pid: u32, answer: Option<String>) -> FoundNode {
         FoundNode::new(name.to_owned(), Some(pid), answer)
+    }
+
+    #[test]
+    fn ports_name_their_holders_and_users() {
+        let at: SocketAddr = "127.0.0.1:4792".parse().expect("an address");
+        let port = |holder: Option<(Owner, Option<u32>)>, senders: &[u32]| {
+            let holder = holder.map(|(who, uid)| Holder {
+                owner: PortOwner { address: at.ip(), port: at.port(), who },
+                uid,
+                since: uid.map(|_| "2027-01-31T18:05:00Z".to_owned()),
+            });
+            UdpPort { at, holder, senders: senders.iter().copied().collect() }
+        };
+        let process = Owner::Process { pid: 17, program: "a\u{1b}b".into(), runtime_directory: None };
+        let ports = vec![
+            port(Some((process, Some(7))), &[19, 18]),
+            port(Some((Owner::Hidden { uid: 5 }, None)), &[]),
+            port(None, &[]),
+        ];
+        let texts: Vec<_> = ports.iter().map(ToString::to_string).collect();
+        let expected = "UDP port 4792 at 127.0.0.1: process 17 (a\\u{1b}b), user 7, since 2027-01-31T18:05:00Z; used by 18, 19";
+        assert_eq!(texts[0], expected);
+        assert!(texts[1].contains("a process of user 5") && texts[2].ends_with("is unknown"), "{texts:?}");
+        let listing = Listing { ports, ..list(&[], &BTreeMap::new()) };
+        assert!(table(&listing).contains(expected));
+        let json: serde_json::Value = serde_json::from_str(&json(&listing)).expect("JSON");
+        let expected = json!({
+            "address": "127.0.0.1", "port": 4792, "pid": 17, "program": "a\u{1b}b", "uid": 7,
+            "since": "2027-01-31T18:05:00Z", "senders": [18, 19],
+        });
+        assert_eq!(json["ports"][0], expected);
+        assert!(json["ports"][1]["pid"].is_null(), "{json}");
     }
 
     #[test]

@@ -2,9 +2,13 @@
 //!
 //! The steps are events that the node logs with the target `trunkline::setup`.
 
-use crate::client::{ClientArguments, connect};
+use crate::client::{ClientArguments, Failure, connect};
+#[cfg(feature = "identity")]
+use crate::keys::show::Certificate;
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -25,6 +29,9 @@ use trunkline_softrdma::link::printable;
 /// Prints the steps of the set-up, each with the time since the step before. If a step is not reached, the last
 /// line has the cause. A round trip is a call of the health service; a node without that service answers as well.
 /// Events of the set-up are in the log of every node, at level debug with the target trunkline::setup.
+///
+/// It also prints the level of the session, and the names, issuer and end of the certificate that the server has proved.
+/// With --json a failure has the `code` and `reason` of a call's status beside its `cause`.
 ///
 /// Exit status: 0 a session was made and every call was answered; 1 not; 2 the command line is invalid.
 #[derive(Debug, Args)]
@@ -74,6 +81,8 @@ struct Step {
 #[derive(Debug)]
 struct SetUpLog {
     steps: Mutex<Vec<Step>>,
+    /// Own certificates that servers have proved, DER, by address. Each ends a chain that was verified.
+    certificates: Mutex<BTreeMap<String, Vec<u8>>>,
     began: Instant,
     is_printed: bool,
 }
@@ -96,6 +105,14 @@ impl SetUpLog {
         steps.push(Step { peer, name, detail, at });
     }
 
+    /// Returns the identity of the last server with a session; `None` without a session.
+    fn server(&self) -> Option<ServerIdentity> {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let up = steps.iter().rfind(|step| step.name == "session up")?;
+        let certificates = self.certificates.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(ServerIdentity::new(&up.detail, up.peer.as_ref().and_then(|peer| certificates.get(peer))))
+    }
+
     fn json(&self) -> Value {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let before = [self.began].into_iter().chain(steps.iter().map(|step| step.at));
@@ -103,6 +120,51 @@ impl SetUpLog {
             json!({ "step": step.name, "server": step.peer, "detail": step.detail, "ms": since(before, step.at) })
         });
         all.collect()
+    }
+}
+
+/// The server's side of a session, as it was proved.
+#[derive(Debug, Default, Serialize)]
+struct ServerIdentity {
+    /// Level of the session, as in `trunkctl nodes`.
+    level: &'static str,
+    /// Names in its certificate, the principal first.
+    names: Vec<String>,
+    issuer: Option<String>,
+    not_after: Option<String>,
+}
+
+impl ServerIdentity {
+    /// Creates the identity in a session that came up with this detail. `certificate` is what the server has proved.
+    fn new(detail: &str, certificate: Option<&Vec<u8>>) -> Self {
+        #[cfg(feature = "identity")]
+        if let Some(Certificate { names, issuer, not_after, .. }) =
+            certificate.and_then(|der| Certificate::parse(der))
+        {
+            let (issuer, not_after) = (Some(printable(&issuer)), Some(not_after));
+            let names = names.iter().map(|name| printable(name)).collect();
+            return Self { level: "encrypted", names, issuer, not_after };
+        }
+        let level = match certificate {
+            Some(_) => "encrypted",
+            None if detail.starts_with("local:") => "local",
+            None => "none",
+        };
+        Self { level, ..Self::default() }
+    }
+}
+
+impl fmt::Display for ServerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.level)?;
+        if let (Some(issuer), Some(not_after)) = (&self.issuer, &self.not_after) {
+            write!(
+                f,
+                ", certificate of {} issued by {issuer}, valid until {not_after}",
+                self.names.join(", ")
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -116,6 +178,7 @@ struct StepFields {
     peer: String,
     step: String,
     detail: String,
+    certificate: Option<Vec<u8>>,
 }
 
 impl Visit for StepFields {
@@ -130,6 +193,12 @@ impl Visit for StepFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "step" {
             value.clone_into(&mut self.step);
+        }
+    }
+
+    fn record_bytes(&mut self, field: &Field, value: &[u8]) {
+        if field.name() == "certificate" {
+            self.certificate = Some(value.to_owned());
         }
     }
 }
@@ -154,7 +223,13 @@ impl Subscriber for SetUpSubscriber {
     fn event(&self, event: &Event<'_>) {
         let mut fields = StepFields::default();
         event.record(&mut fields);
-        self.0.note(Some(fields.peer), fields.step, &fields.detail);
+        match fields.certificate {
+            Some(certificate) => {
+                let mut certificates = self.0.certificates.lock().unwrap_or_else(PoisonError::into_inner);
+                certificates.insert(fields.peer, certificate);
+            }
+            None => self.0.note(Some(fields.peer), fields.step, &fields.detail),
+        }
     }
 
     fn enter(&self, _: &Id) {}
@@ -166,12 +241,15 @@ impl Subscriber for SetUpSubscriber {
 #[must_use]
 pub fn run(arguments: &PingArguments) -> ExitCode {
     let is_printed = !arguments.json;
-    let log = Arc::new(SetUpLog { steps: Mutex::default(), began: Instant::now(), is_printed });
+    let (steps, certificates) = Default::default();
+    let log = Arc::new(SetUpLog { steps, certificates, began: Instant::now(), is_printed });
     // Fails only if there is a subscriber, which only tests have.
     let _is_set = subscriber::set_global_default(SetUpSubscriber(Arc::clone(&log)));
     let mut trips = Vec::new();
+    let failure = ping(arguments, &log, &mut trips).err();
     // It may have texts of the server.
-    let cause = ping(arguments, &log, &mut trips).err().map(|cause| printable(&cause));
+    let cause = failure.as_ref().map(|failure| printable(&failure.cause));
+    let server = log.server();
     let last = log.steps.lock().unwrap_or_else(PoisonError::into_inner).last().map(|step| step.name.clone());
     let text = match (&cause, arguments.json) {
         (_, true) => json!({
@@ -179,6 +257,9 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
             "steps": log.json(),
             "failed_after": cause.as_ref().map(|_| last.as_deref().unwrap_or("start")),
             "cause": cause,
+            "code": failure.as_ref().and_then(|failure| failure.code),
+            "reason": failure.as_ref().and_then(|failure| Some(format!("{:?}", failure.reason?))),
+            "server": server,
             "round_trips_us": trips.iter().map(|trip| trip.as_secs_f64() * 1e6).collect::<Vec<_>>(),
         })
         .to_string(),
@@ -187,6 +268,10 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
             format!("failed after \"{}\": {cause}", last.as_deref().unwrap_or("start"))
         }
     };
+    if let Some(server) = server.filter(|_| is_printed) {
+        // As above.
+        let _closed = writeln!(io::stdout(), "  level            {server}");
+    }
     // As above.
     let _closed = writeln!(io::stdout(), "{text}");
     ExitCode::from(u8::from(cause.is_some()))
@@ -196,7 +281,7 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
 ///
 /// # Errors
 /// The cause why there is no session, or why a call was not answered.
-fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) -> Result<(), String> {
+fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) -> Result<(), Failure> {
     let limit = Duration::from_millis(arguments.timeout_ms);
     let address = &arguments.client.address;
     if address.parse::<PeerKey>().is_err() {
@@ -234,12 +319,12 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
 ///
 /// # Errors
 /// When no reply came, or the node drains and refuses all calls.
-fn trip(channel: &Channel, limit: Duration) -> Result<Duration, String> {
+fn trip(channel: &Channel, limit: Duration) -> Result<Duration, Failure> {
     let client = HealthClient::new(channel.clone()).with_timeout(limit);
     let began = Instant::now();
     match block_on(client.check(String::new())) {
         Err(status) if status.origin() == Origin::Local || status.reason() == Some(Reason::Draining) => {
-            Err(status.to_string())
+            Err(status.into())
         }
         _ => Ok(began.elapsed()),
     }

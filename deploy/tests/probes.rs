@@ -11,6 +11,7 @@ mod tests {
     use trunkline::{Node, block_on};
     #[cfg(feature = "identity")]
     use trunkline_testkit::Folder;
+    use trunkline_testkit::{Process, fresh_ip, is_in_network_namespace};
 
     /// Returns the exit status and standard output.
     fn trunkctl(arguments: &[&str]) -> (i32, String) {
@@ -43,7 +44,31 @@ mod tests {
         assert_eq!(steps.last(), Some(&"session up"), "{result}");
         // This node has no health service, and answers.
         assert_eq!(result["round_trips_us"].as_array().map(Vec::len), Some(3), "{result}");
-        assert!(result["cause"].is_null());
+        assert!(["cause", "code", "reason"].iter().all(|name| result[name].is_null()), "{result}");
+        assert_eq!((&result["server"]["level"], &result["server"]["issuer"]), (&"none".into(), &Value::Null));
+    }
+
+    #[test]
+    fn ping_without_an_identity_uses_the_address_of_the_environment() {
+        let test = "ping_without_an_identity_uses_the_address_of_the_environment";
+        let own = "10.99.0.1";
+        if !is_in_network_namespace(module_path!(), test, &format!("ip address add {own}/32 dev lo")) {
+            return;
+        }
+        let server = Node::builder().listen("127.0.0.1:0").start().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+            .args(["ping", "--json", "-c", "1", &server.local_address().to_string()])
+            .env("TRUNKLINE_ADDRESS", own)
+            .output()
+            .expect("the program starts");
+        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(output.status.success(), "{result}");
+        let step = &result["steps"][0];
+        assert_eq!(step["step"], "node started", "{result}");
+        assert!(
+            step["detail"].as_str().is_some_and(|detail| detail.contains(&format!(", {own}:"))),
+            "{result}"
+        );
     }
 
     #[test]
@@ -58,8 +83,14 @@ mod tests {
             result["cause"].as_str().is_some_and(|cause| cause.contains(&address.to_string())),
             "{result}"
         );
+        assert_eq!(
+            (&result["code"], &result["reason"]),
+            (&"UNAVAILABLE".into(), &"Unreachable".into()),
+            "{result}"
+        );
         let (exit, result) = ping(&["no-such-host.invalid:7000"]);
         assert_eq!((exit, &result["steps"]), (1, &Value::Array(Vec::new())), "{result}");
+        assert!(["code", "reason", "server"].iter().all(|name| result[name].is_null()), "{result}");
     }
 
     #[cfg(feature = "identity")]
@@ -87,10 +118,44 @@ mod tests {
             named.is_some_and(|step| step["detail"].as_str().unwrap().contains("shop.example")),
             "{result}"
         );
+        let (_, shown) = trunkctl(&["keys", "show", "--json", &shop]);
+        let shown: Value = serde_json::from_str(&shown).expect("JSON");
+        let certificate = &shown["files"][0]["certificates"][0];
+        assert_eq!(result["server"]["level"], "encrypted", "{result}");
+        for field in ["names", "issuer", "not_after"] {
+            assert_eq!(result["server"][field], certificate[field], "{result}");
+        }
+        let (_, text) =
+            trunkctl(&[&["ping", "-c", "0"], &proof[..], &["--name", "shop.example", &address]].concat());
+        assert!(text.contains("encrypted, certificate of shop.example issued by CN="), "{text}");
         let (exit, result) = ping(&[&proof[..], &["--name", "till.example", &address]].concat());
         assert_eq!(exit, 1, "{result}");
         assert!(result["cause"].as_str().is_some_and(|cause| cause.contains("till.example")), "{result}");
+        assert_eq!(
+            (&result["code"], &result["server"]["names"][0]),
+            (&"UNAUTHENTICATED".into(), &"shop.example".into())
+        );
         assert_eq!(ping(&[&address]).0, 1, "a client without an identity");
+    }
+
+    /// A second process at the address uses the port of the first.
+    #[test]
+    fn nodes_names_the_holder_and_the_users_of_a_port() {
+        let server = Node::builder().listen((fresh_ip(), 0)).start().unwrap();
+        let address = server.local_address();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+        command.args(["ping", "-c", "2", "--interval-ms", "60000", &address.to_string()]);
+        let mut client =
+            Process::start("ping", command.env("TRUNKLINE_ADDRESS", address.ip().to_string())).unwrap();
+        client.after("  call 0").unwrap();
+        let (exit, text) = trunkctl(&["nodes", "--json", "--interval-ms", "0"]);
+        assert_eq!(exit, 0, "{text}");
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        let ports = list["ports"].as_array().unwrap();
+        let port = ports.iter().find(|port| port["address"] == address.ip().to_string()).expect("the port");
+        assert_eq!((&port["pid"], &port["port"]), (&std::process::id().into(), &4791.into()), "{port}");
+        assert_eq!(port["senders"], serde_json::json!([client.id()]), "{port}");
+        assert!(port["uid"].is_u64() && port["since"].as_str().is_some_and(|at| at.ends_with('Z')), "{port}");
     }
 
     #[test]

@@ -112,8 +112,8 @@ pub mod report {
     //! [`Node::record`](crate::Node::record).
 
     pub use trunkline_transport::{
-        BudgetReport, DeviceCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport,
-        MethodReport, NodeReport, PathReport, PeerKey, RecordedEvent, ServerReport,
+        BudgetReport, EventCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport, MethodReport,
+        NodeReport, PathReport, PeerKey, RecordedEvent, ServerReport,
     };
 }
 
@@ -151,4 +151,4 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 #[doc(hidden)]
 pub use device::{Connections, NicOptions, NoNic, Pinning};
 #[doc(hidden)]
-pub use report::{BudgetReport, DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport, PeerKey};
+pub use report::{BudgetReport, EventCounter, LaneReport, LimitReport, NodeReport, PathReport, PeerKey};

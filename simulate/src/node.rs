@@ -263,7 +263,7 @@ impl SimNode {
     /// Returns one of its device's counters.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
-        let counters = node.report().counters;
+        let counters = node.report().device_counters;
         counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value).sum()
     }
 
@@ -343,9 +343,9 @@ impl SimNode {
     }
 }
 
-/// Adds the counters of a process's device to the coverage, at the process's end.
+/// Adds the counters of a process and of its device to the coverage, at the process's end.
 fn count_events(scheduler: &Scheduler, running: &Running) {
-    let counters = running.node.report().counters;
+    let report = running.node.report();
     for (name, kind) in [
         ("relayed_to_members", EventKind::PacketRelayed),
         ("port_taken_over", EventKind::PortTakenOver),
@@ -355,7 +355,8 @@ fn count_events(scheduler: &Scheduler, running: &Running) {
         ("handshakes_renewed", EventKind::NameRenewed),
         ("sessions_local", EventKind::LocalUserExempt),
     ] {
-        let counted = counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value);
+        let counters = report.device_counters.iter().chain(&report.counters);
+        let counted = counters.filter(|counter| counter.name == name).map(|counter| counter.value);
         scheduler.coverage.add(kind, counted.sum());
     }
 }

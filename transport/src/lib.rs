@@ -62,7 +62,7 @@ pub use peer::{InvalidPeer, PeerHosts, PeerKey, PeerMap};
 pub use poller::{Begun, Transport};
 pub use provider::{Connections, NoNic, host_has, preview_device};
 pub use report::{
-    DeviceCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport, LogLimit, MethodReport,
+    EventCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport, LogLimit, MethodReport,
     MethodStatus, NodeReport, NodeStatus, PathReport, PathStatus, PeerStatus, RecordedEvent, ServerReport,
 };
 #[doc(hidden)]

@@ -4,7 +4,7 @@
 //! certificate is written only if the verifier of nodes accepts it with all its names. Private keys are never printed.
 
 mod files;
-mod show;
+pub(crate) mod show;
 
 use clap::{Args, Subcommand};
 use files::Pair;

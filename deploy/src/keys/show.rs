@@ -26,14 +26,14 @@ struct ShownFile {
 }
 
 #[derive(Debug, Serialize)]
-struct Certificate {
+pub(crate) struct Certificate {
     /// Usable names, the principal first.
-    names: Vec<String>,
+    pub(crate) names: Vec<String>,
     subject: String,
-    issuer: String,
+    pub(crate) issuer: String,
     serial: String,
     not_before: String,
-    not_after: String,
+    pub(crate) not_after: String,
     days_left: i64,
     /// Empty if the certificate is for any use.
     uses: Vec<String>,
@@ -176,6 +176,11 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<Name> {
 }
 
 impl Certificate {
+    /// Parses a certificate in DER.
+    pub(crate) fn parse(der: &[u8]) -> Option<Self> {
+        Some(Self::new(&X509Certificate::from_der(der).ok()?.1, der))
+    }
+
     fn new(certificate: &X509Certificate<'_>, der: &[u8]) -> Self {
         let validity = certificate.validity();
         let now = ASN1Time::now();

@@ -37,7 +37,7 @@ use trunkline_machine::Runtime;
 use trunkline_machine::rings::cell::{self, Getter};
 use trunkline_transport::footprint::Footprint;
 use trunkline_transport::{
-    Connections, DeviceCounter, InProcessNetwork, Limit, NicOptions, NodeEvents, NodeOptions, NodeReport,
+    Connections, EventCounter, InProcessNetwork, Limit, NicOptions, NodeEvents, NodeOptions, NodeReport,
     Pinning, PollerIndex, ProviderChoice, RecordedEvent, RegisteredBuffer, host_has,
 };
 use trunkline_verbs::{Clock, PathChoice};
@@ -340,8 +340,11 @@ impl NodeBuilder {
     /// It needs no port, socket or directory. The node gets an address of that network, [`Node::local_address`],
     /// with the ports given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without any it
     /// gets a free port.
+    ///
+    /// Call it before [`NodeBuilder::channel`]: existing channels keep the UDP port of the device that this one replaces.
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         self.options = self.options.in_process(network);
+        self.routes.set_udp_port(self.options.udp_port());
         self
     }
 
@@ -658,7 +661,7 @@ impl NodeBuilder {
     }
 
     /// Replaces all settings except pollers, addresses and services by the transport's options. Simulations use it to
-    /// set a simulated runtime and a software device.
+    /// set a simulated runtime and a software device. Call it before [`NodeBuilder::channel`], as [`NodeBuilder::in_process`].
     #[doc(hidden)]
     pub fn transport(mut self, options: NodeOptions) -> Self {
         self.routes.set_udp_port(options.udp_port());
@@ -1093,7 +1096,7 @@ impl NodeInner {
             ("servers_left_out", self.routes.servers_left_out()),
             ("pollers_held", self.watchdog.held()),
         ]
-        .map(|(name, value)| DeviceCounter { name, value });
+        .map(|(name, value)| EventCounter { name, value });
         report.counters.retain(|counter| counters.iter().all(|own| own.name != counter.name));
         report.counters.extend(counters);
     }

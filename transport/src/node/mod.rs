@@ -27,7 +27,7 @@ use crate::peer::epochs::Epochs;
 use crate::poller::{OfNode, Parts, Transport};
 use crate::provider;
 use crate::report::record::calendar;
-use crate::report::{DeviceCounter, NodeEvents, NodeReport, SessionQps, Traffic, link_of};
+use crate::report::{EventCounter, NodeEvents, NodeReport, SessionQps, Traffic, link_of};
 use crate::session::cm_machine::CmMachine;
 use crate::{Limit, PollerIndex};
 use footprint::Footprint;
@@ -46,7 +46,7 @@ use trunkline_machine::mutant;
 use trunkline_machine::{Machine, MakeMachine, NotJoined, Running};
 use trunkline_verbs::fork::Process;
 use trunkline_verbs::internal_thread::ThreadNumber;
-use trunkline_verbs::{Access, Counter, Time, headroom};
+use trunkline_verbs::{Access, Time, headroom};
 
 /// No limit, for the application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
@@ -214,12 +214,13 @@ impl Node {
         }
         let device = self.shared.device.get();
         let facts = self.shared.device.facts();
-        #[cfg_attr(not(feature = "identity"), expect(unused_mut, reason = "an identity has counters"))]
-        let mut counters = self.shared.device.counters();
-        #[cfg(feature = "identity")]
-        counters.extend(self.shared.identity.iter().flat_map(OwnIdentity::counters));
+        let of_device = self.shared.device.counters();
         let sum = |names: &[&str]| {
-            counters.iter().filter(|counter| names.contains(&counter.name)).map(|counter| counter.value).sum()
+            of_device
+                .iter()
+                .filter(|counter| names.contains(&counter.name))
+                .map(|counter| counter.value)
+                .sum()
         };
         let pollers = u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX);
         let paths = self.shared.session_qps.report();
@@ -256,20 +257,26 @@ impl Node {
             paths,
             servers: Vec::new(),
             traffic: self.shared.traffic.report(),
-            counters: counters
-                .into_iter()
-                .map(|Counter { name, value }| DeviceCounter { name, value })
-                .chain(
-                    [
-                        ("session_refused_unproven", &self.shared.unproven),
-                        ("session_cookies_unanswered", &self.shared.cookies_unanswered),
-                        ("session_dial_backs_unanswered", &self.shared.dial_backs_unanswered),
-                        ("frames_of_unknown_kind", &self.shared.unknown_frames),
-                    ]
-                    .map(|(name, value)| DeviceCounter { name, value: value.load(Ordering::Relaxed) }),
-                )
-                .collect(),
+            counters: self.counters(),
+            device_counters: of_device.into_iter().map(EventCounter::from).collect(),
         }
+    }
+
+    /// Returns the node's counters, without those of its device.
+    fn counters(&self) -> Vec<EventCounter> {
+        let shared = &self.shared;
+        let counters = [
+            ("session_refused_unproven", &shared.unproven),
+            ("session_cookies_unanswered", &shared.cookies_unanswered),
+            ("session_dial_backs_unanswered", &shared.dial_backs_unanswered),
+            ("frames_of_unknown_kind", &shared.unknown_frames),
+        ];
+        let counters =
+            counters.map(|(name, value)| EventCounter { name, value: value.load(Ordering::Relaxed) });
+        #[cfg(feature = "identity")]
+        let counters =
+            shared.identity.iter().flat_map(OwnIdentity::counters).map(EventCounter::from).chain(counters);
+        Vec::from_iter(counters)
     }
 
     /// Shuts the node down. Drivers are notified, work in progress gets up to `grace` to finish, and

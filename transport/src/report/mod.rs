@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use trunkline_verbs::fork::FORKED;
-use trunkline_verbs::{QpPath, QueuePair};
+use trunkline_verbs::{Counter, QpPath, QueuePair};
 
 /// The state and the counters of a node at one moment.
 #[derive(Debug, Clone)]
@@ -67,18 +67,20 @@ pub struct NodeReport {
     pub srqs: u32,
     /// RNR NAKs sent and received since the start.
     pub rnr: u64,
-    /// Packets sent again since the start. Probes for lost packets are in `counters`, as `tail_loss_probes`.
+    /// Packets sent again since the start. Probes for lost packets are in `device_counters`, as `tail_loss_probes`.
     pub retransmits: u64,
     /// Requests refused because the peer wants connections of the other kind, if the device reports it. The log
     /// names each such peer once. Both sides need the same `NodeBuilder::connections`.
     pub other_kind: u64,
-    /// All counters of the device, including those of earlier devices, and those of the node:
+    /// Counters of the device, including those of earlier devices, such as `retransmits` and `drop_bad_icrc`.
+    pub device_counters: Vec<EventCounter>,
+    /// Counters of the node, such as
     /// `session_refused_unproven`, requests refused with a cookie; `session_cookies_unanswered`, cookies that did not come back
     /// within 5 s, of at most 64 hosts at once; `session_dial_backs_unanswered`, sessions of peers that did not answer this
     /// node's connection; `frames_of_unknown_kind`, frames ignored because this version does not know their kind. A node with an identity also has `handshakes_begun`,
     /// `handshakes_failed`, `handshakes_renewed`, and `sessions_proven`, `sessions_local` and `sessions_unproven`, sessions that came up with
     /// peers that have proved a name, with local users, and with others.
-    pub counters: Vec<DeviceCounter>,
+    pub counters: Vec<EventCounter>,
     /// Budgets of the node's resources that peers use.
     pub budgets: Vec<BudgetReport>,
     /// Limits of the offered services and of their methods.
@@ -122,6 +124,7 @@ impl NodeReport {
             rnr: 0,
             retransmits: 0,
             other_kind: 0,
+            device_counters: Vec::new(),
             counters: Vec::new(),
             budgets: Vec::new(),
             limits: Vec::new(),
@@ -224,13 +227,19 @@ pub struct ServerReport {
     pub omitted: usize,
 }
 
-/// A counter of the device.
+/// A counter of a node or of its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceCounter {
+pub struct EventCounter {
     /// Name in snake case, such as `rnr_nak_sent`. The same event has the same name on every provider.
     pub name: &'static str,
     /// Events since the node started.
     pub value: u64,
+}
+
+impl From<Counter> for EventCounter {
+    fn from(Counter { name, value }: Counter) -> Self {
+        Self { name, value }
+    }
 }
 
 /// The messages between one local poller and one poller of a peer, since the peer is known.

@@ -4,7 +4,7 @@
 //! begin with `trunkline_`. Prometheus scrapes every few seconds, so the text is built from the report on
 //! demand, at no cost for calls.
 
-use crate::{Histogram, MethodReport, NodeReport};
+use crate::{EventCounter, Histogram, MethodReport, NodeReport};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -22,14 +22,9 @@ impl NodeReport {
         let mut text = Text::default();
         text.methods("server", &self.served);
         text.methods("client", &self.called);
-        let mut events = BTreeMap::<_, u64>::new();
-        for counter in &self.counters {
-            *events.entry(counter.name).or_default() += counter.value;
-        }
-        text.family("trunkline_events_total", "counter", "Events of the node and its device.");
-        for (name, value) in events {
-            text.sample("trunkline_events_total", &[("event", name)], value);
-        }
+        text.events("trunkline_events_total", "Events of the node.", &self.counters);
+        let of_device = "Events of the device, such as packets, retransmissions and drops.";
+        text.events("trunkline_device_events_total", of_device, &self.device_counters);
         if let Some(left) = self.certificate_expires_in {
             let help = "Time until the certificate of the node expires.";
             text.family("trunkline_certificate_expires_seconds", "gauge", help);
@@ -86,6 +81,18 @@ impl Text {
     /// Begins a family of samples.
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// Adds counters, those with the same name as one.
+    fn events(&mut self, family: &str, help: &str, counters: &[EventCounter]) {
+        let mut events = BTreeMap::<_, u64>::new();
+        for counter in counters {
+            *events.entry(counter.name).or_default() += counter.value;
+        }
+        self.family(family, "counter", help);
+        for (name, value) in events {
+            self.sample(family, &[("event", name)], value);
+        }
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
@@ -170,7 +177,7 @@ fn seconds(time: Duration) -> String {
 mod tests {
     use super::*;
     use crate::report::histogram::HistogramWriter;
-    use crate::{DeviceCounter, FailedCalls, LimitReport};
+    use crate::{FailedCalls, LimitReport};
     use trunkline_testkit::parse_scrape;
 
     fn report() -> NodeReport {
@@ -184,7 +191,8 @@ mod tests {
         let mut report = NodeReport::forked("127.0.0.1:1".parse().unwrap());
         report.served.push(row);
         report.certificate_expires_in = Some(Duration::from_secs(86_400));
-        report.counters = vec![DeviceCounter { name: "retransmits", value: 7 }; 2];
+        report.counters = vec![EventCounter { name: "hedged_calls", value: 3 }];
+        report.device_counters = vec![EventCounter { name: "retransmits", value: 7 }; 2];
         let limit = LimitReport { name: "a\nb".to_owned(), running: 1, limit: 2, refused: 3 };
         report.limits.push(limit);
         report
@@ -209,12 +217,14 @@ mod tests {
                 r#"trunkline_server_calls_failed_total{{{method},rpc_response_status_code="NOT_FOUND"}} 2"#
             ),
             format!(r#"trunkline_server_calls_running{{{method}}} 3"#),
-            r#"trunkline_events_total{event="retransmits"} 14"#.to_owned(),
+            r#"trunkline_events_total{event="hedged_calls"} 3"#.to_owned(),
+            r#"trunkline_device_events_total{event="retransmits"} 14"#.to_owned(),
             r#"trunkline_limit_refused_total{of="a\nb"} 3"#.to_owned(),
             "trunkline_certificate_expires_seconds 86400".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+        assert_eq!(text.matches(r#"event=""#).count(), 2, "an event is in one family\n{text}");
     }
 
     #[test]

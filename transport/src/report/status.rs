@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use trunkline_softrdma::device::MAX_NODE_BYTES;
+use trunkline_softrdma::link::ROCE_PORT;
 use trunkline_verbs::QpPath;
 
 /// The first line.
@@ -27,6 +28,8 @@ const LAST_LINE: usize = 64;
 pub struct NodeStatus {
     /// Address that it listens on first.
     pub address: SocketAddr,
+    /// UDP port of its device; that of RoCEv2 from earlier versions.
+    pub udp_port: u16,
     /// Number of its pollers.
     pub pollers: u16,
     /// Paths that its packets take, such as `shm` or `shm+udp`; the device's link without a session.
@@ -144,8 +147,9 @@ impl NodeStatus {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{MAGIC}\naddress\t{}\npollers\t{}\nlink\t{}\nconnections\t{}\naway\t{}\nat\t{}\nretransmits\t{}\n",
+            "{MAGIC}\naddress\t{}\nudp port\t{}\npollers\t{}\nlink\t{}\nconnections\t{}\naway\t{}\nat\t{}\nretransmits\t{}\n",
             self.address,
+            self.udp_port,
             self.pollers,
             clean(&self.link),
             clean(&self.connections),
@@ -185,6 +189,7 @@ impl NodeStatus {
         let (mut address, mut pollers, mut unread) = (None, None, 0);
         let mut status = Self {
             address: SocketAddr::from(([0; 4], 0)),
+            udp_port: ROCE_PORT,
             pollers: 0,
             link: String::new(),
             connections: String::new(),
@@ -200,6 +205,7 @@ impl NodeStatus {
             let fields: Vec<_> = line.split('\t').collect();
             match *fields.as_slice() {
                 ["address", text] => address = Some(text.parse().ok()?),
+                ["udp port", text] => status.udp_port = text.parse().ok()?,
                 ["pollers", text] => pollers = Some(text.parse().ok()?),
                 ["link", text] => status.link = clean(text),
                 ["connections", text] => status.connections = clean(text),
@@ -299,6 +305,7 @@ mod tests {
     fn node(peers: u16) -> NodeStatus {
         NodeStatus {
             address: "[::1]:4000".parse().unwrap(),
+            udp_port: 4793,
             pollers: 3,
             link: "udp".into(),
             connections: "xrc".into(),
@@ -352,6 +359,8 @@ mod tests {
     fn texts_of_no_node_are_refused_and_unknown_lines_skipped() {
         let text = node(2).to_text();
         assert_eq!(NodeStatus::parse(&format!("{text}colour\tblue\n\t\t\n")), Some(node(2)));
+        let earlier = NodeStatus::parse(&text.replace("udp port\t4793\n", ""));
+        assert_eq!(earlier, Some(NodeStatus { udp_port: 4791, ..node(2) }));
         for length in 0..text.len() {
             // A truncated text is read in part, or refused; it never panics.
             let _read = NodeStatus::parse(&text[..length]);

@@ -246,6 +246,7 @@ impl CmMachine {
         let retransmits = counters.iter().find(|counter| counter.name == "retransmits");
         NodeStatus {
             address: self.address(),
+            udp_port: self.udp_port,
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
             link: link_of(all.iter().map(|path| path.path), facts.link),
             connections: facts.connections.to_owned(),

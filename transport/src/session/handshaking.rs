@@ -269,6 +269,10 @@ impl CmMachine {
         }
         self.peer_proved(key, number);
         log_set_up(key, number, "name proved", &proof.proven.principal());
+        if let Some(own) = proof.proven.certificates().first() {
+            let certificate: &[u8] = own;
+            tracing::trace!(target: "trunkline::setup", peer = %key, session = number, certificate, "peer's certificate");
+        }
         let name = principal(&proof.proven);
         self.live(session, role, binding, proof);
         if !self.drive(key, |machine, actions| machine.proved(now, number, &name, actions)) {

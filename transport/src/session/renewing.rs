@@ -33,6 +33,9 @@ const GRACE: Duration = Duration::from_secs(60);
 /// Maximum number of renewals that run at once, of all sessions and of one principal.
 const RENEWALS: usize = 64;
 const RENEWALS_OF_ONE: usize = 4;
+/// Pause between the renewals of two sessions after a change of credentials, and the most of all pauses together.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSES: Duration = Duration::from_secs(30);
 
 impl CmMachine {
     /// Notes the outcome of a session's first handshake.
@@ -98,10 +101,15 @@ impl CmMachine {
     pub(super) fn take_credentials(&mut self, credentials: &Arc<Credentials>) {
         let earlier = self.proving.credentials.replace(Arc::clone(credentials));
         let is_same = earlier.and_then(|earlier| earlier.principal()) == credentials.principal();
+        let mut sessions = Vec::new();
         for session in self.proving.live_sessions() {
             self.judge(session);
+            sessions.extend(self.proving.renewing(session).map(|live| (live.ends_at, session)));
+        }
+        let now = self.now();
+        for (session, pause) in one_by_one(sessions) {
             if is_same {
-                self.ask_for_renewal(session);
+                self.ask_for_renewal(session, now + pause);
             }
             self.set_live_timer(session);
         }
@@ -136,11 +144,11 @@ impl CmMachine {
         credentials.verifier.check(proven.certificates(), date).map(drop)
     }
 
-    /// Schedules a renewal. The TLS server will ask the client for it.
-    fn ask_for_renewal(&mut self, session: SessionOfPeer) {
-        let (now, interval) = (self.now(), INTERVAL.min(self.renew_after));
+    /// Schedules a renewal at a time, or later if the last one was just before. The TLS server will ask the client for it.
+    fn ask_for_renewal(&mut self, session: SessionOfPeer, at: Time) {
+        let interval = INTERVAL.min(self.renew_after);
         let Some(live) = self.proving.live(session).filter(|live| live.exchange.is_none()) else { return };
-        live.renew_at = Some(now.max(live.begun_at + interval));
+        live.renew_at = Some(at.max(live.begun_at + interval));
     }
 
     /// Begins a renewal, or asks the TLS client to.
@@ -174,7 +182,7 @@ impl CmMachine {
                 Err(failure) => self.renewal_failed(session, failure),
             },
             None if live.role == Role::Client && part == Part::Renew && number > live.number => {
-                self.ask_for_renewal(session);
+                self.ask_for_renewal(session, now);
                 self.set_live_timer(session);
             }
             _ if live.role == Role::Server && part == Part::Tls && number >= live.number => {
@@ -294,7 +302,7 @@ impl CmMachine {
             if let Some(live) = self.proving.live(session) {
                 live.ends_at = live.ends_at.min(had_until);
             }
-            self.ask_for_renewal(session);
+            self.ask_for_renewal(session, now);
         }
         self.set_live_timer(session);
     }
@@ -333,4 +341,29 @@ fn left(credentials: &Credentials, until: UnixTime) -> Duration {
     let date = credentials.client.time_provider.current_time();
     let left = date.map_or(0, |date| until.as_secs().saturating_sub(date.as_secs()));
     Duration::from_secs(left)
+}
+
+/// Returns sessions with the pause before the renewal of each, in the order in which their certificates end.
+fn one_by_one<S: Ord>(mut sessions: Vec<(Time, S)>) -> impl Iterator<Item = (S, Duration)> {
+    sessions.sort_unstable();
+    let count = u32::try_from(sessions.len()).unwrap_or(u32::MAX);
+    let pause = PAUSE.min(PAUSES / count.max(1));
+    (0..).zip(sessions).map(move |(before, (_, session))| (session, pause * before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewals_after_a_change_are_spread_and_those_of_the_first_certificates_to_end_come_first() {
+        let pauses = |count: u64| {
+            one_by_one((0..count).map(|number| (Time(1_000_000 - number), number)).collect())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(1), [(0, Duration::ZERO)]);
+        assert_eq!(pauses(3), [(2, Duration::ZERO), (1, PAUSE), (0, PAUSE * 2)]);
+        let (last, pause) = pauses(100_000).pop().unwrap();
+        assert!(last == 0 && pause < PAUSES && pause > PAUSES * 9 / 10, "{pause:?}");
+    }
 }

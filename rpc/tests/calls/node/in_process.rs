@@ -36,7 +36,10 @@ fn nodes_with_settings(listen: IpAddr) {
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).listen((listen, 0)).pollers(2);
     let server = server.serve(GreeterServer::new(Polite)).start().unwrap();
-    let node = Node::builder().in_process(&network).start().unwrap();
+    let node = Node::builder().in_process(&network);
+    let channel = node.channel("127.0.0.1:7/4791");
+    assert!(format!("{channel:?}").contains("Address(127.0.0.1:7)"), "{channel:?}");
+    let node = node.start().unwrap();
     let client = GreeterClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.greet("trunk".into())), Ok("Good day, trunk!".to_owned()));
 }
@@ -54,7 +57,7 @@ fn a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_dire
     assert!(refused.to_string().contains("4791"), "{refused}");
     let name = "a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_directory";
     let mut child = same_test(module_path!(), name);
-    child.env(CHILD, listen.to_string()).env("TRUNKLINE_PROVIDER", "require");
+    child.env(CHILD, listen.to_string()).env("TRUNKLINE_PROVIDER", "require").env("TRUNKLINE_PORT", "4792");
     for directory in ["TRUNKLINE_RUNTIME_DIR", "XDG_RUNTIME_DIR", "TMPDIR", "HOME"] {
         child.env(directory, "/proc/nowhere");
     }

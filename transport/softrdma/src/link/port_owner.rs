@@ -5,6 +5,7 @@
 //! the descriptor links and the environment of the other process, and it never waits.
 #![forbid(unsafe_code)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -99,20 +100,34 @@ impl PortOwner {
         if links_of(Path::new("/proc/self")).contains(&link_to(socket.inode)) {
             return None;
         }
-        let Owner::Process { pid, .. } = process_with(socket.inode)? else { return None };
+        let Owner::Process { pid, .. } = processes_with(&[socket.inode].into()).remove(&socket.inode)? else {
+            return None;
+        };
         is_stopped(pid).then_some(pid)
     }
 
     /// Returns the owner of the port at this address; `None` if the port is free, or `/proc` cannot be read.
     #[must_use]
     pub fn find(at: SocketAddr) -> Option<Self> {
-        let socket = receiving_at(at)?.into_iter().next()?;
-        let who = if socket.inode == 0 {
-            Owner::Kernel
-        } else {
-            process_with(socket.inode).unwrap_or(Owner::Hidden { uid: socket.uid })
+        Self::find_all(&[at]).remove(&at)
+    }
+
+    /// Returns the owners of several ports, without those that [`PortOwner::find`] does not know. Looks at each process once.
+    #[must_use]
+    pub fn find_all(all: &[SocketAddr]) -> BTreeMap<SocketAddr, Self> {
+        let sockets = all_sockets().unwrap_or_default();
+        let receiving = |at: &SocketAddr| Some((*at, sockets.iter().find(|socket| socket.receives_at(*at))?));
+        let found: Vec<_> = all.iter().filter_map(receiving).collect();
+        let processes = processes_with(&found.iter().map(|(_, socket)| socket.inode).collect());
+        let owner = |(at, socket): (SocketAddr, &Listed)| {
+            let who = match processes.get(&socket.inode) {
+                _ if socket.inode == 0 => Owner::Kernel,
+                Some(process) => process.clone(),
+                None => Owner::Hidden { uid: socket.uid },
+            };
+            (at, Self { address: socket.address, port: socket.port, who })
         };
-        Some(Self { address: socket.address, port: socket.port, who })
+        found.into_iter().map(owner).collect()
     }
 }
 
@@ -275,26 +290,34 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Returns the process that has a descriptor of this socket, among those that this user may examine.
-fn process_with(inode: u64) -> Option<Owner> {
-    let wanted = link_to(inode);
-    let processes = fs::read_dir("/proc").ok()?.flatten().take(MOST_PROCESSES);
+/// Returns the processes that have descriptors of these sockets, by inode, among those that this user may examine.
+fn processes_with(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Owner> {
+    let mut wanted: BTreeMap<_, _> =
+        inodes.iter().filter(|inode| **inode != 0).map(|inode| (link_to(*inode), *inode)).collect();
+    let mut found = BTreeMap::new();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().take(MOST_PROCESSES);
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids {
+        if wanted.is_empty() {
+            break;
+        }
         let process = PathBuf::from(format!("/proc/{pid}"));
         let links = links_of(&process);
-        if links.contains(&wanted) {
-            let program = fs::read(process.join("comm")).unwrap_or_default();
-            let program = String::from_utf8_lossy(&program).trim_end().to_owned();
-            let directories = links.iter().filter_map(|link| runtime_directory_of(link));
-            let runtime_directory = directories.reduce(|first, other| match first.is_emptied {
-                true => other,
-                false => first,
-            });
-            return Some(Owner::Process { pid, program, runtime_directory });
+        let own: Vec<_> = links.iter().filter_map(|link| wanted.remove(link)).collect();
+        if own.is_empty() {
+            continue;
         }
+        let program = fs::read(process.join("comm")).unwrap_or_default();
+        let program = String::from_utf8_lossy(&program).trim_end().to_owned();
+        let directories = links.iter().filter_map(|link| runtime_directory_of(link));
+        let runtime_directory = directories.reduce(|first, other| match first.is_emptied {
+            true => other,
+            false => first,
+        });
+        let owner = Owner::Process { pid, program, runtime_directory };
+        found.extend(own.into_iter().map(|inode| (inode, owner.clone())));
     }
-    None
+    found
 }
 
 /// Returns the target of the descriptors of a socket.

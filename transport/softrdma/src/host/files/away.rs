@@ -21,6 +21,8 @@ const NAME: &str = "away";
 pub struct DeviceList {
     /// Addresses at which devices have listeners or QPs, with the number of devices at each.
     pub in_use: BTreeMap<IpAddr, usize>,
+    /// UDP ports at these addresses, a set for each device.
+    pub ports: BTreeMap<IpAddr, Vec<BTreeSet<u16>>>,
     /// Addresses whose removable devices are taken away.
     pub away: BTreeSet<IpAddr>,
     /// True if the removable devices of all addresses are taken away.
@@ -34,8 +36,9 @@ pub struct DeviceList {
 /// ([`HostError::Absent`]).
 pub fn list_devices(directory: Option<&Path>) -> Result<DeviceList, HostError> {
     let Some(folder) = existing_folder(directory)? else { return Ok(DeviceList::default()) };
-    let in_use = Host::join(directory)?.addresses_in_use();
-    let mut list = DeviceList { in_use, ..DeviceList::default() };
+    let ports = Host::join(directory)?.ports_in_use();
+    let in_use = ports.iter().map(|(address, devices)| (*address, devices.len())).collect();
+    let mut list = DeviceList { in_use, ports, ..DeviceList::default() };
     let unread = |source| HostError::Os { doing: "list", path: folder.clone(), source };
     for entry in fs::read_dir(&folder).map_err(unread)? {
         let entry = entry.map_err(unread)?.file_name();
@@ -155,6 +158,9 @@ mod tests {
         take_away(Some(&root), Some(v6)).unwrap();
         let list = list_devices(Some(&root)).unwrap();
         assert_eq!(list.in_use, BTreeMap::from([(v4, 2), (v6, 1)]));
+        let mut at_v4 = list.ports[&v4].clone();
+        at_v4.sort();
+        assert_eq!(at_v4, [BTreeSet::from([5000, 5001]), BTreeSet::from([5002])]);
         assert_eq!((list.away, list.all_away), (BTreeSet::from([v6]), false));
         drop(other);
         take_away(Some(&root), None).unwrap();

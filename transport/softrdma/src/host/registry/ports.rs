@@ -196,14 +196,15 @@ impl Host {
         self.records(&PORTS).any(|record| record.words[..2] == [high, low] && self.is_alive(record.owner))
     }
 
-    /// Returns the addresses at which living members have ports, with the number of these members.
-    pub(in crate::host) fn addresses_in_use(&self) -> BTreeMap<IpAddr, usize> {
-        let mut owners: BTreeMap<IpAddr, BTreeSet<u64>> = BTreeMap::new();
+    /// Returns the ports of living members by address, a set for each member.
+    pub(in crate::host) fn ports_in_use(&self) -> BTreeMap<IpAddr, Vec<BTreeSet<u16>>> {
+        let mut members: BTreeMap<IpAddr, BTreeMap<u64, BTreeSet<u16>>> = BTreeMap::new();
         for record in self.records(&PORTS).filter(|record| self.is_alive(record.owner)) {
             let place = PackedAddress::from_words([record.words[0], record.words[1]]);
-            owners.entry(place.address()).or_default().insert(record.owner.pack());
+            let member = members.entry(place.address()).or_default().entry(record.owner.pack()).or_default();
+            member.extend(u16::try_from(record.words[2] & u64::from(u16::MAX)));
         }
-        owners.into_iter().map(|(address, owners)| (address, owners.len())).collect()
+        members.into_iter().map(|(address, members)| (address, members.into_values().collect())).collect()
     }
 
     fn ports_changed(&self) {
