@@ -57,16 +57,11 @@ ucx_runs() {
 }
 
 # Only with the connection manager: otherwise qperf sends no GID, which RoCE needs.
-# qperf's server sends its port over TCP before it listens there. A client that is faster is rejected, as by a NIC whose host has
-# no listener, so each test has its own attempts.
 qperf_runs() {
-    local where=$1 run="qperf -lp %p" test
-    attempts=5 again_for='Event rejected'
-    for test in rc_bw rc_bi_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw rc_rdma_write_lat \
-        rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add; do
-        exchange "qperf-$test-$where" tcp "$where" 20 "$run" "$run -t 1 -cm 1 %s $test quit"
-    done
-    attempts=1 again_for=""
+    local where=$1 run="qperf -lp %p" tests
+    tests="rc_bw rc_bi_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw rc_rdma_write_lat rc_rdma_write_poll_lat"
+    tests+=" rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add"
+    exchange "qperf-$where" tcp "$where" 60 "$run" "$run -t 1 -cm 1 %s $tests quit"
 }
 
 # fio buffers the server's output, hence stdbuf. It posts receives for the expected messages and requests

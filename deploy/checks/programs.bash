@@ -12,7 +12,7 @@ runtime=/tmp/trunkline
 next_port=20000
 declare -A holder=() # process that keeps each namespace alive
 attempts=1           # attempts of an exchange; code that sets more gives the reason
-again_for=           # pattern: only failures whose reason or last output matches are tried again
+again_for=           # pattern: only failures that match are tried again
 attempt=1            # number of the present attempt
 running=()           # programs that have not been waited for
 results=()           # "name<tab>verdict<tab>seconds"
@@ -184,7 +184,7 @@ exchange() {
         try "${@:2}"
         if [[ -z $why ]]; then break; fi
         failed=$(last_output)
-        if ((attempt == attempts)) || [[ ! "$why$failed" =~ $again_for ]]; then break; fi
+        if ((attempt == attempts)) || [[ ! $why =~ $again_for ]]; then break; fi
         printf 'again %s: %s\n%s\n' "$name" "$why" "$failed"
     done
     record "$name" "$why" $((SECONDS - began)) "$failed"

@@ -162,7 +162,7 @@ fn pairs(ledgers: &[PollerLedger]) -> Vec<(&Spending, &Granting)> {
         grants.extend(own.map(|granting| ((ledger.node.ip(), granting.target, ledger.poller), granting)));
     }
     let spending = ledgers.iter().flat_map(|ledger| &ledger.spending);
-    let half = |one: &Spending| grants.get(&(one.peer.ip(), one.target, one.poller)).copied();
+    let half = |one: &Spending| grants.get(&(one.peer.host(), one.target, one.poller)).copied();
     spending.filter_map(|spending| Some((spending, half(spending)?))).collect()
 }
 
@@ -238,7 +238,7 @@ fn within_bounds<'a>(
     let (of_host, of_all) = ledger.half_open_limit;
     let (mut by_host, mut all) = (BTreeMap::<IpAddr, u32>::new(), 0);
     for session in strangers {
-        *by_host.entry(session.peer.ip()).or_default() += session.announced;
+        *by_host.entry(session.peer.host()).or_default() += session.announced;
         all += session.announced;
     }
     let most = by_host.values().max().copied().unwrap_or(0);
@@ -261,7 +261,7 @@ fn within_unproven(ledger: &SessionLedger) -> Result<(), String> {
             return Err(format!("{} has {candidates} candidates of {}", ledger.node, session.peer));
         }
         if !session.is_named {
-            *by_host.entry(session.peer.ip()).or_default() += unproven;
+            *by_host.entry(session.peer.host()).or_default() += unproven;
         }
     }
     match by_host.into_iter().find(|(_, unproven)| *unproven > of_host) {
@@ -273,7 +273,7 @@ fn within_unproven(ledger: &SessionLedger) -> Result<(), String> {
 fn within_shares(ledger: &SessionLedger) -> Result<(), String> {
     let mut by_host = BTreeMap::<IpAddr, (u32, usize)>::new();
     for session in ledger.sessions.iter().filter(|session| !session.is_named) {
-        let (connections, sessions) = by_host.entry(session.peer.ip()).or_default();
+        let (connections, sessions) = by_host.entry(session.peer.host()).or_default();
         *connections += session.announced;
         *sessions += usize::from(session.announced > 0);
     }

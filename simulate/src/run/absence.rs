@@ -243,7 +243,7 @@ impl Run {
 
 /// Returns true if a node has a session with the node at this address.
 fn has_session(ledger: &SessionLedger, peer: SocketAddr) -> bool {
-    ledger.node != peer && ledger.sessions.iter().any(|session| session.peer == peer)
+    ledger.node != peer && ledger.sessions.iter().any(|session| session.peer.address() == peer)
 }
 
 /// Calls until a call succeeds. Once an attempt has failed, a call that waits for another attempt is followed

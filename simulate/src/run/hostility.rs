@@ -119,9 +119,11 @@ impl Run {
     /// Returns true if a node has a session with the hostile peer, or the rest of one.
     fn knows(&self, hostile: SocketAddr) -> bool {
         let sessions = self.scheduler.sessions();
-        let mut peers = sessions.iter().flat_map(|ledger| &ledger.sessions).map(|session| session.peer);
+        let mut peers =
+            sessions.iter().flat_map(|ledger| &ledger.sessions).map(|session| session.peer.address());
         let ledgers = self.ledgers();
-        let mut spent = ledgers.iter().flat_map(|ledger| &ledger.spending).map(|spending| spending.peer);
+        let mut spent =
+            ledgers.iter().flat_map(|ledger| &ledger.spending).map(|spending| spending.peer.address());
         peers.any(|peer| peer == hostile) || spent.any(|peer| peer == hostile)
     }
 

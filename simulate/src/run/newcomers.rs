@@ -68,6 +68,6 @@ impl Run {
     /// Returns a node's session with another.
     pub(super) fn session(&self, node: SocketAddr, peer: SocketAddr) -> Option<SessionEntry> {
         let ledger = self.scheduler.sessions().into_iter().find(|ledger| ledger.node == node)?;
-        ledger.sessions.into_iter().find(|session| session.peer == peer)
+        ledger.sessions.into_iter().find(|session| session.peer.address() == peer)
     }
 }

@@ -362,8 +362,8 @@ impl Grantor {
         self.is_short = false;
         for (place, pair) in &mut self.pairs {
             let of_use = if pair.active { BASE + AHEAD } else { BASE };
-            let is_hoarding = pair.least > of_use && passed_ms > 0;
-            pair.hoarding_ms = if is_hoarding { pair.hoarding_ms + passed_ms } else { 0 };
+            // A moment without a shortage is no merit of the pair.
+            pair.hoarding_ms = if pair.least > of_use { pair.hoarding_ms + passed_ms } else { 0 };
             if pair.hoarding_ms >= HOARDING_MS {
                 pair.hoarding_ms = 0;
                 self.hoarding.push((PairId(place), pair.target));

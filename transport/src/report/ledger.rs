@@ -64,8 +64,8 @@ pub struct SessionLedger {
 /// A session, as known to the CM machine.
 #[derive(Debug, Clone)]
 pub struct SessionEntry {
-    /// Address that the peer listens on.
-    pub peer: SocketAddr,
+    /// The peer.
+    pub peer: PeerKey,
     /// True if the session is complete, as seen from here.
     pub is_up: bool,
     /// True if this node's program has named the peer.
@@ -118,8 +118,8 @@ pub struct DriverLedger {
 /// The spender's half of a pair. Positions wrap.
 #[derive(Debug, Clone, Copy)]
 pub struct Spending {
-    /// Address that the peer listens on.
-    pub peer: SocketAddr,
+    /// The peer.
+    pub peer: PeerKey,
     /// TGT at the peer.
     pub target: QpNumber,
     /// Poller at the peer.

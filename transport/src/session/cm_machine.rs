@@ -281,7 +281,7 @@ impl CmMachine {
             let number = peer.machine.current().or_else(|| peer.machine.oldest_unproven())?;
             Some(SessionEntry {
                 unproven: (peer.machine.unproven_sessions(), peer.machine.candidates()),
-                peer: key.address(),
+                peer: key,
                 is_up: peer.machine.is_up(),
                 is_named: peer.named,
                 announced: peer.machine.connections(),

@@ -140,7 +140,7 @@ impl Trunk {
     /// Returns the credits of each lane, for a count.
     pub(crate) fn spending(&self) -> Vec<Spending> {
         let Ok(attributes) = self.pipeline.qp().query() else { return Vec::new() };
-        let peer = self.peer.address();
+        let peer = self.peer;
         let lane = |(poller, lane): (u16, &Lane)| {
             let [granted, released, sent] = lane.spender.positions();
             Spending { peer, target: attributes.destination_qp, poller, granted, released, sent }

@@ -148,6 +148,9 @@ pub enum CmOption {
     UdpPorts(UdpPorts),
     /// One pair of UDP ports for all packets of the connection. Software devices only.
     OneFlow(OneFlow),
+    /// If true, a request that nothing receives is repeated for 525 ms instead of ending at once, in case the peer is just
+    /// starting. Software devices only.
+    RetryRefused(bool),
 }
 
 /// Use of one pair of UDP ports by all packets of a connection, so that a firewall or an address translator at the

@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use trunkline_verbs::{CmId, Device, PortSpace, QpType};
+use trunkline_verbs::{CmId, CmOption, Device, PortSpace, QpType};
 
 /// An id. Its C structure is reached by its [`Id`] only, field by field.
 #[repr(C)]
@@ -101,7 +101,12 @@ pub(super) fn create<'a>(
     let device = host().device()?;
     let own = if channel.is_none() { Some(ChannelObject::create()?) } else { None };
     let Some(reports_to) = channel.or(own) else { return Err(Errno::EINVAL) };
-    let endpoint = device.connection_manager().create_id(port_space, wire_type, &reports_to.inner);
+    let manager = device.connection_manager();
+    let endpoint = manager.create_id(port_space, wire_type, &reports_to.inner).and_then(|endpoint| {
+        // Programs such as qperf tell their peer a port before they listen there.
+        endpoint.set_option(CmOption::RetryRefused(true))?;
+        Ok(endpoint)
+    });
     let endpoint = endpoint.inspect_err(|_| {
         if let Some(own) = own {
             // SAFETY: it was made in this call, and no id refers to it.

@@ -221,9 +221,23 @@ fn rejections_report_their_reason() {
 }
 
 #[test]
+fn a_request_that_nothing_receives_is_repeated_before_it_is_rejected() {
+    let channel = Channel::new();
+    let id = channel.resolved(address(), std::net::SocketAddrV4::new(address(), 9), RDMA_PS_TCP);
+    create_qp(id);
+    let began = std::time::Instant::now();
+    connect(id, &mut with(b"")).unwrap();
+    assert_eq!(channel.expect(RDMA_CM_EVENT_REJECTED).status, 8);
+    assert!(began.elapsed() >= Duration::from_millis(525), "a server may be starting");
+    // SAFETY: the id is not destroyed yet.
+    unsafe { rdma_destroy_qp(id) };
+    destroy(id);
+}
+
+#[test]
 fn a_peer_that_never_replies_is_unreachable() {
     let channel = Channel::new();
-    // A request to an address without a socket is refused.
+    // The socket keeps requests from being refused.
     let at = address();
     let _unread = std::net::UdpSocket::bind((at, 4791)).unwrap();
     let id = channel.resolved(address(), std::net::SocketAddrV4::new(at, 9), RDMA_PS_TCP);

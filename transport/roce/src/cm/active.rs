@@ -1,7 +1,7 @@
 //! The active side: sends the REQ, takes the REP, sends the RTU.
 
 use super::config::CLOSING_NS;
-use super::connection::{Addresses, Connection, ConnectionState};
+use super::connection::{Addresses, Connection, ConnectionState, Refusals};
 use super::{CmDrop, CmError, CmMachine, Connect, ConnectionId, Event, Peer, message};
 use crate::wire::QP1;
 use crate::wire::cm::{Answered, CmMessage, REQ_USER_BYTES, Rep, Req};
@@ -43,6 +43,7 @@ impl CmMachine {
             local_qpn: connect.qpn,
             peer: asked(&canonical),
             one_flow: connect.one_flow,
+            refusals: Refusals::new(&self.config, connect.retry_refused),
             transaction,
             state: ConnectionState::ReqSent,
             unanswered: None,

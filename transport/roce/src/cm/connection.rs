@@ -1,6 +1,6 @@
 //! One connection: the ids of both sides, its state, and the message to repeat.
 
-use super::{ListenerId, Peer, Transport};
+use super::{CmConfig, ListenerId, Peer, Transport};
 use crate::wire::cm::CmMessage;
 use std::net::IpAddr;
 use trunkline_verbs::{OneFlow, PeerHost, QpNumber, UnreachableCause};
@@ -46,6 +46,27 @@ pub(super) struct Addresses {
     pub(super) remote: IpAddr,
 }
 
+/// Proven reports that nothing receives a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusals {
+    /// Time for which the request is repeated after the first report.
+    retry_ns: u64,
+    first: Option<u64>,
+}
+
+impl Refusals {
+    pub(super) fn new(config: &CmConfig, retry: bool) -> Self {
+        // Three transmissions and the waits after them.
+        let retry_ns = if retry { config.first_retry_ns.saturating_mul(7) } else { 0 };
+        Self { retry_ns, first: None }
+    }
+
+    /// Counts a report. Returns true if it ends the request.
+    pub(super) fn ends(&mut self, now: u64) -> bool {
+        now.saturating_sub(*self.first.get_or_insert(now)) >= self.retry_ns
+    }
+}
+
 /// A message that is sent until it is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unanswered {
@@ -86,6 +107,7 @@ pub(super) struct Connection {
     pub(super) reply_private: Vec<u8>,
     /// Use of one flow, as the REQ says.
     pub(super) one_flow: OneFlow,
+    pub(super) refusals: Refusals,
     /// True if the program has released the connection: only the last event is reported.
     pub(super) is_released: bool,
     /// Time for which a DREQ is repeated while the program waits for its outcome.

@@ -153,24 +153,29 @@ impl CmMachine {
         }
     }
 
-    /// Ends our requests that a report says were not delivered: the one whose transaction it quotes at once. A report
-    /// without a transaction may be forged: requests to its address end only if they are still unanswered when they
-    /// would be repeated for the third time. Nothing but requests is affected. Returns true if there was such a request.
+    /// Ends our requests that a report says were not delivered: the one whose transaction it quotes, at once or, if it
+    /// is retried, by a report at least 525 ms after the first. A report without a transaction may be forged: requests
+    /// to its address end only if they are still unanswered when they would be repeated for the third time. Nothing but
+    /// requests is affected. Returns true if there was such a request.
     pub fn handle_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let (addresses, report) = canonical(report);
-        let mut is_ours = self.question_unreachable(&report);
+        let mut is_ours = self.question_unreachable(now, &report);
         for id in self.table.asking(addresses) {
             let Some(connection) = self.table.get_mut(id) else { continue };
             if report.transaction.is_some_and(|quoted| quoted != connection.transaction) {
                 continue;
             }
+            is_ours = true;
+            let is_proven = report.transaction.is_some();
+            if is_proven && !connection.refusals.ends(now) {
+                continue;
+            }
             if let Some(unanswered) = &mut connection.unanswered {
                 unanswered.unreachable = Some(report.cause);
             }
-            if report.transaction.is_some() {
+            if is_proven {
                 self.give_up(now, id);
             }
-            is_ours = true;
         }
         is_ours
     }

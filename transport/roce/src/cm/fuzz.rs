@@ -137,7 +137,10 @@ impl World {
         if input.byte().is_multiple_of(3) {
             let remote = (remote, u16::from(input.byte() % 3)).into();
             // Refused when the table is full, as below.
-            if let Ok(id) = self.machine.ask(self.now, &Ask { local: (US, 9).into(), remote, private: &[] }) {
+            if let Ok(id) = self
+                .machine
+                .ask(self.now, &Ask { local: (US, 9).into(), remote, retry_refused: true, private: &[] })
+            {
                 self.ids.push(id);
             }
             return;
@@ -159,6 +162,7 @@ impl World {
             traffic_class: 0,
             srq: false,
             ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
+            retry_refused: true,
             one_flow: if input.byte().is_multiple_of(2) { OneFlow::No } else { OneFlow::Try },
             private: &[],
         };

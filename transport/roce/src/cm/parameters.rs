@@ -69,6 +69,8 @@ pub struct Connect<'a> {
     pub ports: UdpPorts,
     /// Use of one pair of UDP ports that the request asks for.
     pub one_flow: OneFlow,
+    /// If true, the request is repeated for a while after a report that nothing receives it.
+    pub retry_refused: bool,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],
 }
@@ -102,6 +104,8 @@ pub struct Ask<'a> {
     pub local: SocketAddr,
     /// The peer, and the service's port.
     pub remote: SocketAddr,
+    /// Same as [`Connect::retry_refused`].
+    pub retry_refused: bool,
     /// Private data, up to 180 bytes.
     pub private: &'a [u8],
 }

@@ -2,7 +2,7 @@
 
 use super::active::{check_private, is_usable, sane_ack_timeout};
 use super::config::closing_ns;
-use super::connection::{Addresses, Connection, ConnectionState, RemoteKey};
+use super::connection::{Addresses, Connection, ConnectionState, Refusals, RemoteKey};
 use super::event::ConnectRequest;
 use super::other_kinds::OtherKind;
 use super::{
@@ -150,6 +150,7 @@ impl CmMachine {
             has_alternate: req.alternate != Path::default(),
             reply_private: Vec::new(),
             one_flow: if req.tries() { OneFlow::Try } else { OneFlow::No },
+            refusals: Refusals::new(&self.config, false),
             is_released: false,
             closing_ns: closing_ns(req.local_timeout, req.max_cm_retries),
             timer: None,

@@ -3,7 +3,7 @@
 //! Every change goes through here, so that the indices, the listeners' backlogs and the counts of
 //! undecided questions always agree with the questions.
 
-use super::connection::{Addresses, ConnectionId};
+use super::connection::{Addresses, ConnectionId, Refusals};
 use super::listener::{ListenerId, Listeners};
 use crate::wire::cm::{CmMessage, ServiceId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,7 +13,7 @@ use trunkline_verbs::PeerHost;
 #[derive(Debug)]
 pub(super) enum Stage {
     /// We asked: repeated until it is answered or `until` has passed.
-    Asked { message: Box<CmMessage>, sent: u32, until: u64 },
+    Asked { message: Box<CmMessage>, sent: u32, until: u64, refusals: Refusals },
     /// The program decides. Counts for this host, and against the backlog of the listener until the question
     /// has been delivered to the program.
     Undecided { host: PeerHost, waiting: Option<ListenerId> },
@@ -86,6 +86,14 @@ impl Questions {
         self.timers.insert((timer, id));
         self.questions.insert(id, question);
         self.count(listeners, id, true);
+    }
+
+    /// Returns the refusals of a question of ours.
+    pub(super) fn refusals(&mut self, id: ConnectionId) -> Option<&mut Refusals> {
+        match &mut self.questions.get_mut(&id)?.stage {
+            Stage::Asked { refusals, .. } => Some(refusals),
+            _ => None,
+        }
     }
 
     /// Counts one more transmission of a question of ours, and returns the question to send.

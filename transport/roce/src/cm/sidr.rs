@@ -10,7 +10,7 @@
 //! as long as a program may take to decide.
 
 use super::active::check_private;
-use super::connection::Addresses;
+use super::connection::{Addresses, Refusals};
 use super::event::ServiceRequest;
 use super::parameters::{Answer, Ask};
 use super::questions::{Question, QuestionKey, Stage};
@@ -57,7 +57,8 @@ impl CmMachine {
         self.queue(addresses, key.transaction, &message);
         let until = now.saturating_add(self.config.decision_ns);
         let timer = now.saturating_add(self.config.first_retry_ns);
-        let stage = Stage::Asked { message: Box::new(message), sent: 1, until };
+        let refusals = Refusals::new(&self.config, ask.retry_refused);
+        let stage = Stage::Asked { message: Box::new(message), sent: 1, until, refusals };
         self.questions.insert(&mut self.listeners, Question { id, key, stage, timer });
         Ok(id)
     }
@@ -130,10 +131,13 @@ impl CmMachine {
         is_asking.then_some(id)
     }
 
-    /// Ends the question of this side whose transaction a report quotes. Returns true if there is one.
-    pub(super) fn question_unreachable(&mut self, report: &UnreachableReport) -> bool {
+    /// Ends the question of this side whose transaction a report quotes, unless it is retried. Returns true if there is
+    /// one.
+    pub(super) fn question_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let asking = self.question_of(report);
-        if let Some(id) = asking {
+        if let Some(id) = asking
+            && self.questions.refusals(id).is_some_and(|refusals| refusals.ends(now))
+        {
             self.questions.remove(&mut self.listeners, id);
             self.report_question(Event::Unreachable(id, report.cause));
         }

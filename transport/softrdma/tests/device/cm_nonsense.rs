@@ -127,6 +127,7 @@ fn request_of(number: u32, from: IpAddr, to: IpAddr) -> Mad {
         srq: false,
         ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
         one_flow: trunkline_verbs::OneFlow::No,
+        retry_refused: false,
         private: &[],
     };
     let mut machine = CmMachine::new(CmConfig::new(0x5054_00ff_fe00_0001, number.into()));

@@ -107,6 +107,7 @@ impl Hello {
             srq: true,
             ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
             one_flow: OneFlow::No,
+            retry_refused: false,
             private: &self.to_bytes(),
         };
         let id = device.connect(0, &connect).expect("addresses of one family").0;

@@ -102,7 +102,7 @@ fn taken_from(peers: &[(&str, AddressOwner)]) -> usize {
             let source = MadSource { owner, ..MadSource::from(address) };
             machine.handle_mad(0, source, to, &request_of(number, address, to));
             let (local, remote) = ((address, 1).into(), (to, network::PORT).into());
-            asker.ask(0, &Ask { local, remote, private: &[] }).unwrap();
+            asker.ask(0, &Ask { local, remote, retry_refused: false, private: &[] }).unwrap();
             machine.handle_mad(0, source, to, &asker.poll_transmit().unwrap().mad);
         }
     }

@@ -121,6 +121,7 @@ fn the_active_side_speaks_like_a_kernel() {
             srq: false,
             ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
             one_flow: trunkline_verbs::OneFlow::No,
+            retry_refused: false,
             private: &[],
         };
         let id = machine.connect(0, &connect).unwrap();

@@ -67,6 +67,7 @@ pub(super) fn connect_to(node: usize, transport: Transport, qpn: u32) -> Connect
         srq: false,
         ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
         one_flow: trunkline_verbs::OneFlow::No,
+        retry_refused: false,
         private: b"hello",
     }
 }
@@ -88,6 +89,7 @@ pub(super) fn question_to(node: usize) -> Ask<'static> {
     Ask {
         local: SocketAddr::new(address(1 - node), 999),
         remote: SocketAddr::new(address(node), PORT),
+        retry_refused: false,
         private: b"hello",
     }
 }

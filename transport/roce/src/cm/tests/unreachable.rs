@@ -1,7 +1,7 @@
 //! Reports that a request was not delivered.
 
-use super::network::{A, B, Network, address, milliseconds, question_to};
-use crate::cm::{CmMachine, Event, Transport, UnreachableReport};
+use super::network::{A, B, Network, address, connect_to, milliseconds, question_to};
+use crate::cm::{Ask, CmMachine, Connect, Event, Transport, UnreachableReport};
 use crate::wire::Attribute;
 use trunkline_verbs::UnreachableCause;
 
@@ -36,6 +36,33 @@ fn a_report_that_quotes_a_request_ends_it_at_once() {
     assert!(machine.expects_unreachable(&report(Some(quoted), UnreachableCause::Host)));
     assert!(machine.handle_unreachable(now, &report(Some(quoted), UnreachableCause::Host)));
     assert_eq!(machine.poll_event(), Some(Event::Unreachable(asked, UnreachableCause::Host)));
+}
+
+#[test]
+fn a_retried_request_outlasts_reports_for_525_ms() {
+    let mut network = Network::losing(Attribute::REQ, u32::MAX);
+    let now = network.now;
+    let machine = &mut network.nodes[A].machine;
+    let connect = Connect { retry_refused: true, ..connect_to(B, Transport::Xrc, 0x17) };
+    let ask = Ask { retry_refused: true, ..question_to(B) };
+    for id in [machine.connect(now, &connect).unwrap(), machine.ask(now, &ask).unwrap()] {
+        let quoted = report(Some(transaction(machine, id)), UnreachableCause::Port);
+        for after in [1, 75, 225, 525] {
+            assert!(machine.handle_unreachable(now + milliseconds(after), &quoted));
+            assert_eq!(machine.poll_event(), None, "{after} ms");
+        }
+        assert!(machine.handle_unreachable(now + milliseconds(526), &quoted));
+        assert_eq!(machine.poll_event(), Some(Event::Unreachable(id, UnreachableCause::Port)));
+    }
+    // Repeated meanwhile, at the usual intervals; a peer that starts in this time is reached.
+    let mut network = Network::losing(Attribute::REQ, 3);
+    let now = network.now;
+    let machine = &mut network.nodes[A].machine;
+    let id = machine.connect(now, &connect).unwrap();
+    let quoted = report(Some(transaction(machine, id)), UnreachableCause::Port);
+    assert!(machine.handle_unreachable(now, &quoted));
+    network.run(milliseconds(600));
+    assert!(network.nodes[A].is_established(id));
 }
 
 #[test]

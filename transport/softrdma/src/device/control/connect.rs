@@ -48,7 +48,7 @@ impl Control {
         let ack_timeout = endpoint.ack_timeout.unwrap_or(parameters.ack_timeout);
         let link = shards.first().link();
         let mtu = link.mtu_of(local.ip());
-        let one_flow = endpoint.one_flow;
+        let (one_flow, retry_refused) = (endpoint.one_flow, endpoint.retry_refused);
         let mut ports = endpoint.ports.unwrap_or_else(|| UdpPorts { own: None, peer: link.port() });
         if one_flow == OneFlow::Yes {
             ports.own.get_or_insert_with(|| link.source(local.ip()).port());
@@ -72,6 +72,7 @@ impl Control {
             srq: parameters.srq,
             ports,
             one_flow,
+            retry_refused,
             private: &parameters.private_data,
         };
         let connection = self.connections.machine().connect(now.0, &connect).map_err(refusal)?;
@@ -244,7 +245,8 @@ impl Control {
         if !endpoint.has_route || endpoint.has_asked {
             return Err(VerbsError::Invalid("an endpoint asks once, when the way to the peer is resolved"));
         }
-        let ask = Ask { local: endpoint.local, remote, private: &parameters.private_data };
+        let retry_refused = endpoint.retry_refused;
+        let ask = Ask { local: endpoint.local, remote, retry_refused, private: &parameters.private_data };
         let question = self.connections.machine().ask(now.0, &ask).map_err(refusal)?;
         self.connections.asks(id, question);
         self.finish(shards, now);

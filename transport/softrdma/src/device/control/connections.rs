@@ -290,6 +290,7 @@ impl Connections {
             CmOption::AckTimeout(code) => endpoint.ack_timeout = Some(code),
             CmOption::UdpPorts(ports) => endpoint.ports = Some(ports),
             CmOption::OneFlow(one_flow) => endpoint.one_flow = one_flow,
+            CmOption::RetryRefused(retries) => endpoint.retry_refused = retries,
             _ => return Err(VerbsError::NotSupported("this option")),
         }
         Ok(())

@@ -69,6 +69,7 @@ pub(super) struct Endpoint {
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
     pub(super) one_flow: OneFlow,
+    pub(super) retry_refused: bool,
     /// UDP ports of the connection, once there is one, or as the program named them.
     pub(super) ports: Option<UdpPorts>,
     /// Claimed services of the endpoint, which no other device that shares the addresses can claim.
@@ -103,6 +104,7 @@ impl Endpoint {
             is_family_only: false,
             ack_timeout: None,
             one_flow: OneFlow::No,
+            retry_refused: false,
             ports: None,
             claims: Vec::new(),
         }
