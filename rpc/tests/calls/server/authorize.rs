@@ -122,7 +122,9 @@ fn token(token: &str, padding: usize) -> CallOptions {
 }
 
 fn counted(node: &Node, name: &str) -> u64 {
-    node.report().counters.iter().find(|counter| counter.name == name).unwrap().value
+    let report = node.report();
+    let mut counters = report.counters.iter().chain(&report.device_counters);
+    counters.find(|counter| counter.name == name).unwrap().value
 }
 
 #[track_caller]
