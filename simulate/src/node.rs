@@ -260,11 +260,12 @@ impl SimNode {
         self.plan.shards.unwrap_or(self.plan.pollers.into())
     }
 
-    /// Returns one of its device's counters.
+    /// Returns one of its counters, or of its device's.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
-        let counters = node.report().device_counters;
-        counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value).sum()
+        let report = node.report();
+        let counters = report.counters.iter().chain(&report.device_counters);
+        counters.filter(|counter| counter.name == name).map(|counter| counter.value).sum()
     }
 
     /// Returns the paths of its packets to an address.

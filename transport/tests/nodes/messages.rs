@@ -58,7 +58,7 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
     let sizes = (0..300).map(|number| number * 37 % 1500).collect::<Vec<_>>();
     echoes_of_one_turn(&mut client, peer, &sizes);
     let sent = |node: &TestNode| {
-        let counters = node.report().counters;
+        let counters = node.report().device_counters;
         counters.iter().find(|counter| counter.name == "packets_sent").map(|counter| counter.value)
     };
     let before = [sent(&client), sent(&server)];
@@ -142,7 +142,7 @@ fn refused_messages_are_not_read_and_hold_nothing() {
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
     let reads = |node: &TestNode| {
-        let counters = node.report().counters;
+        let counters = node.report().device_counters;
         counters.iter().find(|counter| counter.name == "read_responses_sent").map(|counter| counter.value)
     };
     for token in 0..MESSAGES {

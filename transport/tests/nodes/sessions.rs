@@ -207,7 +207,7 @@ fn an_idle_session_stays_up() {
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
     let sent = |node: &TestNode| {
-        let counters = node.report().counters;
+        let counters = node.report().device_counters;
         let sent =
             counters.iter().filter(|counter| ["packets_sent", "shm_packets_sent"].contains(&counter.name));
         sent.map(|counter| counter.value).reduce(|one, other| one + other)

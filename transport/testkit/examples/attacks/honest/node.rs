@@ -201,9 +201,10 @@ impl Driven {
                 print_line(&format!("QPS ini={} tgt={}", report.ini, report.tgt));
             }
             ["counters"] => {
-                let counters = self.node.report().counters;
+                let report = self.node.report();
+                let counters = report.counters.iter().chain(&report.device_counters);
                 let pairs: Vec<String> =
-                    counters.iter().map(|counter| format!("{}={}", counter.name, counter.value)).collect();
+                    counters.map(|counter| format!("{}={}", counter.name, counter.value)).collect();
                 print_line(&format!("COUNTERS {}", pairs.join(" ")));
             }
             ["crowd", server, count] => {
