@@ -20,9 +20,10 @@ use crate::node::start_error::HandlerInitError;
 use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
 use crate::status::Status;
 use crate::status::reason::Reason;
-use crate::stream::Unsent;
+use crate::stream::{Item, Unsent};
 use crate::wire::frame::{
-    DATA, FrameError, Header, NOBODY, REPLY, REQUEST, RepliedBy, StreamHeader, StreamPart, Unparsed,
+    DATA, DATA_BYTES, FrameError, Header, NOBODY, REPLY, REQUEST, RepliedBy, StreamHeader, StreamPart,
+    Unparsed,
 };
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -33,8 +34,8 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_machine::{self as machine, Machine, mutant};
 use trunkline_transport::ledger::DriverLedger;
 use trunkline_transport::{
-    Awaited, Begun, Connect, Event, Leaves, Message, MessageHeader, Origin, PeerDown, PeerEvent, PeerKey,
-    Screening, SendOutcome, Token, Transport,
+    Awaited, Begun, Connect, EAGER_BYTES, Event, Leaves, Message, MessageHeader, Origin, PeerDown, PeerEvent,
+    PeerKey, Screening, SendOutcome, Token, Transport,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -330,7 +331,7 @@ impl Rpc {
     }
 
     /// Takes a frame of a stream.
-    fn stream(&mut self, transport: &mut Transport, from: Origin, header: StreamHeader, item: &[u8]) {
+    fn stream(&mut self, transport: &mut Transport, from: Origin, header: StreamHeader, item: Item<'_>) {
         let StreamHeader { call, part, .. } = header;
         if header.from_caller {
             self.dispatch.stream_frame(transport, from, call, part, item);
@@ -537,7 +538,10 @@ impl Rpc {
             }
             DATA => {
                 if let Some((header, item)) = StreamHeader::parse_data(header, contents) {
-                    self.stream(transport, from, header, item);
+                    if item.len() > EAGER_BYTES {
+                        return self.large_item(transport, from, header, message);
+                    }
+                    self.stream(transport, from, header, Item::Borrowed(item));
                     return self.inbox.running().nobody();
                 }
             }
@@ -580,8 +584,27 @@ impl Rpc {
             }
             Header::Stream(header) => {
                 let item = message.as_slice().get(encoded.end..).unwrap_or_default();
-                self.stream(transport, from, header, item);
+                self.stream(transport, from, header, Item::Borrowed(item));
             }
+        }
+        self.inbox.running().nobody();
+    }
+
+    /// Takes an item that was READ. The reader gets its memory, unless so much is in use that a reader that stops could keep
+    /// others from receiving.
+    #[inline(never)]
+    fn large_item(
+        &mut self,
+        transport: &mut Transport,
+        from: Origin,
+        header: StreamHeader,
+        message: Message,
+    ) {
+        if transport.has_spare_memory() {
+            self.stream(transport, from, header, Item::Own(message.bytes_from(DATA_BYTES)));
+        } else {
+            let item = message.as_slice().get(DATA_BYTES..).unwrap_or_default();
+            self.stream(transport, from, header, Item::Borrowed(item));
         }
         self.inbox.running().nobody();
     }

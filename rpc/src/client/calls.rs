@@ -23,7 +23,7 @@ use crate::observe::counted::{CallFailure, MethodCounters};
 use crate::server::ArgumentMemory;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::{Address, Expiry, Misuse};
+use crate::stream::{Address, Expiry, Item, Misuse};
 use crate::wire::frame::{
     Encoded, FrameError, HANDLER_ERROR, Header, Joined, MethodRef, Number, RepliedBy, RequestHeader,
     StreamPart, join, send,
@@ -397,7 +397,7 @@ impl Calls {
         from: PeerKey,
         call: u64,
         part: StreamPart,
-        item: &[u8],
+        item: Item<'_>,
     ) {
         let (now, most_metadata, memory) = (transport.now(), self.most_metadata, Rc::clone(&self.memory));
         let waiting = if mutant!(late_items_match_any_stream) {
@@ -409,7 +409,7 @@ impl Calls {
         let Some(stream) = pending.completion.stream() else { return self.without_stream(transport, call) };
         // The server may allow more than this side.
         let most = if part == StreamPart::Accept { most_metadata } else { usize::MAX };
-        let received = check_metadata(item.len(), most)
+        let received = check_metadata(item.as_slice().len(), most)
             .map_err(Status::after_run)
             .and_then(|()| stream.frame(now, part, item, &|peer, from, to| memory.recharge(peer, from, to)));
         if let Err(status) = received {

@@ -54,20 +54,20 @@ struct Items {
 
 impl Items {
     /// Adds an item with `room` bytes in front of it. The buffer grows to `most` bytes, or as far as the item needs.
-    fn push(&mut self, room: usize, item: &[u8], most: usize, own: impl FnOnce() -> Bytes) {
-        let needed = self.bytes.len() + room + if item.len() <= COPIED { item.len() } else { 0 };
+    fn push(&mut self, room: usize, most: usize, item: Item<'_>) {
+        let bytes = item.as_slice();
+        let copied = if bytes.len() <= COPIED { bytes } else { &[] };
+        let needed = self.bytes.len() + room + copied.len();
         if needed > self.bytes.capacity() {
             let capacity = (self.bytes.capacity() * 2).max(LEAST).min(most).max(needed);
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         self.bytes.resize(self.bytes.len() + room, 0);
-        match u32::try_from(item.len()) {
-            Ok(length) if item.len() <= COPIED => {
-                self.bytes.extend_from_slice(item);
-                self.items.push_back(Stored::Copied(length));
-            }
-            _ => self.items.push_back(Stored::Own(own())),
-        }
+        self.bytes.extend_from_slice(copied);
+        self.items.push_back(match u32::try_from(bytes.len()) {
+            Ok(length) if bytes.len() <= COPIED => Stored::Copied(length),
+            _ => Stored::Own(item.into_bytes()),
+        });
     }
 
     /// Removes the first item, which has `room` bytes in front of it.
@@ -140,7 +140,7 @@ impl ItemBuffer {
     /// Never fails. It has the signature of `value`, so that stubs need not distinguish the two.
     pub fn bytes(&mut self, item: Bytes) -> Result<(), Status> {
         self.added += item.len();
-        self.items.push(DATA_BYTES, &item, BATCH_BYTES, || item.clone());
+        self.items.push(DATA_BYTES, BATCH_BYTES, Item::Own(item));
         Ok(())
     }
 
@@ -170,16 +170,25 @@ impl ItemBuffer {
 }
 
 /// An item that was received.
-pub(super) enum Item<'b> {
-    Small(&'b [u8]),
-    Large(Bytes),
+pub(crate) enum Item<'b> {
+    /// An item in memory that is about to be reused.
+    Borrowed(&'b [u8]),
+    /// An item in its own memory.
+    Own(Bytes),
 }
 
 impl Item<'_> {
-    pub(super) fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
-            Self::Small(item) => item,
-            Self::Large(item) => item,
+            Self::Borrowed(item) => item,
+            Self::Own(item) => item,
+        }
+    }
+
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Borrowed(item) => Bytes::copy_from_slice(item),
+            Self::Own(item) => item,
         }
     }
 }
@@ -189,10 +198,10 @@ impl Item<'_> {
 pub(super) struct ReceivedItems(Items);
 
 impl ReceivedItems {
-    /// Copies an item out of receive memory. `left` are the bytes that may still come, with the item.
-    pub(super) fn push(&mut self, item: &[u8], left: usize) {
+    /// Adds an item, which is copied unless it has its own memory. `left` are the bytes that may still come, with the item.
+    pub(super) fn push(&mut self, item: Item<'_>, left: usize) {
         let most = self.0.bytes.len() + left;
-        self.0.push(0, item, most, || Bytes::copy_from_slice(item));
+        self.0.push(0, most, item);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -204,9 +213,9 @@ impl ReceivedItems {
         let value = match self.0.items.front_mut()? {
             Stored::Copied(length) => {
                 let end = self.0.start + *length as usize;
-                with(Item::Small(self.0.bytes.get(self.0.start..end)?))
+                with(Item::Borrowed(self.0.bytes.get(self.0.start..end)?))
             }
-            Stored::Own(item) => with(Item::Large(mem::take(item))),
+            Stored::Own(item) => with(Item::Own(mem::take(item))),
         };
         self.0.pop(0);
         Some(value)
@@ -233,7 +242,7 @@ mod tests {
             let item = [&head[DATA_BYTES..], &body].concat();
             let data = MessageHeader { kind: 0x21, flags: 0, word: 9 };
             assert_eq!((item.len(), header), (size, data));
-            received.push(&item, item.len());
+            received.push(Item::Borrowed(&item), item.len());
             buffer.pop();
         }
         assert!(buffer.is_empty() && buffer.next(3, false, 9).is_none());
@@ -257,7 +266,7 @@ mod tests {
                 let reads = [false, step % 8 < 7, step % 97 < 50, step % 5003 < 2500][step as usize / 5000];
                 if !reads {
                     if left > 0 {
-                        received.push(&item, left);
+                        received.push(Item::Borrowed(&item), left);
                         left = left.saturating_sub(size);
                     }
                 } else if batch.take(|_| ()).is_some() {

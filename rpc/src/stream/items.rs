@@ -2,7 +2,7 @@
 
 use super::StreamHost;
 use super::Window;
-use super::buffer::{Item, ReceivedItems};
+use super::buffer::ReceivedItems;
 use super::channel::Watch;
 use super::state::{CallStream, Read};
 use crate::call::response::Most;
@@ -254,8 +254,7 @@ impl<T> Reader<T> {
             let bytes = item.as_slice().len();
             let value = match (decode, item) {
                 (Decode::Coded(decode, most), item) => decode(item.as_slice(), *most),
-                (Decode::Raw(value), Item::Small(item)) => Ok(value(Bytes::copy_from_slice(item))),
-                (Decode::Raw(value), Item::Large(item)) => Ok(value(item)),
+                (Decode::Raw(value), item) => Ok(value(item.into_bytes())),
             };
             (bytes, value)
         })?;

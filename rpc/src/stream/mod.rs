@@ -26,6 +26,7 @@ pub(crate) mod peer_memory;
 mod state;
 mod writer;
 
+pub(crate) use buffer::Item;
 #[doc(hidden)]
 pub use buffer::ItemBuffer;
 pub(crate) use changes::{Changes, Unsent};

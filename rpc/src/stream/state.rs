@@ -2,7 +2,7 @@
 //!
 //! Wakers are woken after the lock is released, because they may run code of the program.
 
-use super::buffer::{ItemBuffer, Next, ReceivedItems};
+use super::buffer::{Item, ItemBuffer, Next, ReceivedItems};
 use super::{
     BATCH, CallEnd, Charge, ENOUGH_BYTES, FIRST, ITEMS_AHEAD, MOST, RETURNED_BYTES, StreamHost, Window,
 };
@@ -327,7 +327,7 @@ impl CallStream {
         &self,
         now: Time,
         part: StreamPart,
-        item: &[u8],
+        item: Item<'_>,
         charge: Charge<'_>,
     ) -> Result<(), Status> {
         let mut state = self.state.lock();
@@ -337,18 +337,19 @@ impl CallStream {
         if !mutant!(arrivals_leave_the_idle_timer) {
             state.arrived = now;
         }
-        self.check(state.is_accepted, part, item)?;
+        let bytes = item.as_slice();
+        self.check(state.is_accepted, part, bytes)?;
         let woken = match part {
             StreamPart::Data { number } => {
                 state.incoming.check(self.reads(), number)?;
-                state.charge_beyond(charge, item.len())?;
+                state.charge_beyond(charge, bytes.len())?;
                 state.incoming.item(item)
             }
             StreamPart::End { items } => state.incoming.end(self.reads(), items)?,
             StreamPart::Window { bytes, items } => state.sending.more(bytes, items)?,
             StreamPart::Reset => state.sending.reset(),
             StreamPart::Accept => {
-                let initial = Metadata::parse(item).map_err(|_| Misuse("its metadata cannot be read"))?;
+                let initial = Metadata::parse(bytes).map_err(|_| Misuse("its metadata cannot be read"))?;
                 if !initial.is_empty() {
                     state.metadata.get_or_insert_default().initial = initial;
                 }
@@ -766,11 +767,11 @@ impl Incoming {
     }
 
     /// Takes an item.
-    fn item(&mut self, item: &[u8]) -> Option<Waker> {
-        let left = usize::try_from(self.left.bytes).unwrap_or_default();
-        self.left.spend(item.len());
+    fn item(&mut self, item: Item<'_>) -> Option<Waker> {
+        let (left, bytes) = (usize::try_from(self.left.bytes).unwrap_or_default(), item.as_slice().len());
+        self.left.spend(bytes);
         self.received += 1;
-        self.largest = self.largest.max(item.len());
+        self.largest = self.largest.max(bytes);
         if self.is_closed {
             return None;
         }

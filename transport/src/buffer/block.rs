@@ -209,6 +209,12 @@ impl BlockPool {
         Ok(Block { chunk: Some(chunk), pool: Arc::clone(self), length, peer, writing: ArrayVec::new() })
     }
 
+    /// Returns true if blocks of all peers use at most half of what a block of `largest` bytes leaves of a peer's limit.
+    pub(crate) fn has_spare(&self, largest: usize) -> bool {
+        let state = self.lock();
+        state.in_use <= state.share.limit().per_peer.saturating_sub(largest) / 2
+    }
+
     /// Returns the memory in use, and the registered memory.
     pub(crate) fn ledger(&self) -> MemoryLedger {
         let state = self.lock();

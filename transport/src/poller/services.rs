@@ -104,6 +104,13 @@ impl Transport {
         self.find(node, Connect::FailFast)
     }
 
+    /// Returns true if this node may keep further large messages for long: whatever their number, a message of the maximum
+    /// size finds memory beside them.
+    #[must_use]
+    pub fn has_spare_memory(&self) -> bool {
+        self.res.shared.sinks.has_spare(self.res.shared.limits.max_message_bytes)
+    }
+
     /// Returns true if a message to the peer would leave through a session that is up.
     #[must_use]
     pub fn is_up(&self, peer: PeerKey) -> bool {

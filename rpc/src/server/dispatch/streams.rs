@@ -7,7 +7,7 @@ use crate::server::caller::{Caller, Key};
 use crate::server::{ArgumentMemory, Failure};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::{Address, CallStream, Misuse, first_charge};
+use crate::stream::{Address, CallStream, Item, Misuse, first_charge};
 use crate::wire::frame::StreamPart;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Dispatch {
         from: Origin,
         call: u64,
         part: StreamPart,
-        item: &[u8],
+        item: Item<'_>,
     ) {
         let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };
         let Some(running) = self.running.get(&task) else { return };

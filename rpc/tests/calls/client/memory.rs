@@ -1,6 +1,6 @@
 //! Replies for which the caller's node has no memory, and messages whose memory cannot be registered.
 
-use crate::common::{fresh_address, node, until};
+use crate::common::{fresh_address, node, pair, until};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -101,6 +101,45 @@ fn a_reply_without_memory_ends_its_call_with_the_setting() {
 
     drop(held);
     assert_eq!(block_on(client.block(BYTES)).unwrap().len(), usize::try_from(BYTES).unwrap());
+}
+
+/// Returns the bytes of large messages that a node has received and holds.
+fn held_bytes(node: &Node) -> u64 {
+    let budgets = node.report().budgets;
+    budgets.iter().find(|budget| budget.name == "bytes of large messages received").unwrap().used
+}
+
+#[test]
+fn large_items_keep_the_memory_that_they_were_read_into() {
+    let (server, caller) = pair(BlocksServer::new(Zeros));
+    let client = BlocksClient::connect(&caller, server.local_address()).unwrap();
+    let mut items = block_on(client.feed(BYTES)).unwrap();
+    let item = block_on(items.message()).unwrap().unwrap();
+    drop(items);
+    let one = u64::from(BYTES)..2 * u64::from(BYTES);
+    until("only the item is left", || one.contains(&held_bytes(&caller)).then_some(()));
+    assert_eq!(item, zeros(BYTES));
+    drop(item);
+    until("its memory is returned", || (held_bytes(&caller) == 0).then_some(()));
+}
+
+#[test]
+fn stopped_readers_leave_memory_for_the_largest_message() {
+    const LARGEST: u32 = 4 << 20;
+    let server = node().serve(BlocksServer::new(Zeros)).start().unwrap();
+    let caller =
+        node().rendezvous_bytes_per_peer(8 << 20).max_message_bytes(LARGEST as usize).start().unwrap();
+    let client = BlocksClient::connect(&caller, server.local_address()).unwrap();
+    // Their first items take more than the largest message leaves.
+    let stopped = (0..10).map(|_| block_on(client.feed(BYTES)).unwrap()).collect::<Vec<_>>();
+    for _ in 0..10 {
+        let reply = block_on(client.block(LARGEST - 64)).unwrap();
+        assert_eq!(reply.len(), LARGEST as usize - 64);
+    }
+    until("items keep some memory", || (held_bytes(&caller) > 0).then_some(()));
+    for mut items in stopped {
+        assert_eq!(block_on(items.message()).unwrap().unwrap(), zeros(BYTES));
+    }
 }
 
 #[test]

@@ -532,13 +532,13 @@ fn a_shared_ring_delivers_each_message_whole_and_in_order() {
         });
         let (mut ring, mut message) = (Consumer::new(16), Vec::new());
         for expected in 1_u64..=2 {
-            while ring.pop(&*sender, 8, &mut message) != Ok(Some(8)) {
+            while ring.pop(&*sender, 8, 8, &mut message) != Ok(Some(8)) {
                 thread::yield_now();
             }
             assert_eq!(message, expected.to_le_bytes());
             ring.release(&*receiver);
         }
-        assert_eq!(ring.pop(&*sender, 8, &mut message), Ok(None));
+        assert_eq!(ring.pop(&*sender, 8, 8, &mut message), Ok(None));
         sending.join().unwrap();
     });
 }
@@ -565,7 +565,7 @@ fn wakes_a_parked_shared_ring(is_urgent: bool, wanted: Wanted) {
             }
         });
         let (mut ring, mut message) = (Consumer::new(16), Vec::new());
-        while ring.pop(&*sender, 8, &mut message) != Ok(Some(0)) {
+        while ring.pop(&*sender, 8, 8, &mut message) != Ok(Some(0)) {
             if ring.park(&*receiver, &*sender, wanted) {
                 wake.wait();
                 ring.unpark(&*receiver);

@@ -96,6 +96,13 @@ impl Position {
         }
     }
 
+    /// Returns the ranges of `length` bytes, `from` bytes further on.
+    fn ranges(mut self, from: usize, length: usize) -> [Range<usize>; 2] {
+        self.advance(from);
+        let straight = self.straight(length);
+        [self.at..self.at + straight, 0..length - straight]
+    }
+
     /// Returns how many of the next `bytes` bytes lie before the end of the ring's memory.
     fn straight(&self, bytes: usize) -> usize {
         bytes.min(self.capacity - self.at)
@@ -154,10 +161,7 @@ impl Producer {
     /// the whole message.
     #[must_use]
     pub fn ranges(&self, from: usize, length: usize) -> [Range<usize>; 2] {
-        let mut start = self.written;
-        start.advance(HEADER + from);
-        let straight = start.straight(length);
-        [start.at..start.at + straight, 0..length - straight]
+        self.written.ranges(HEADER + from, length)
     }
 
     /// Appends a message. [`Producer::has_room`] must have found room for it, and its `written` bytes between
@@ -241,6 +245,8 @@ impl Producer {
 #[derive(Debug)]
 pub struct Consumer {
     taken: Position,
+    /// Start of the bytes of the last message.
+    last: Position,
     /// Position published to the sender.
     released: u64,
     /// Last known position of the sender.
@@ -256,11 +262,13 @@ impl Consumer {
     /// If `capacity` is not a multiple of 8, or not greater than 8.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self { taken: Position::new(capacity), released: 0, produced: 0, parked: 0 }
+        let start = Position::new(capacity);
+        Self { taken: start, last: start, released: 0, produced: 0, parked: 0 }
     }
 
-    /// Copies the next message to the front of `into`, which grows if it is too short. Returns the message's length;
-    /// `None` if there is none. `longest` is the length of the longest honest message.
+    /// Copies the next message, or its first `most` bytes, to the front of `into`, which grows to the message's length if
+    /// it is shorter. Returns the length; `None` if there is no message. `longest` is the length of the longest honest
+    /// message. The rest of it is in its [ranges](Consumer::ranges), and `into` has any bytes in its place.
     ///
     /// # Errors
     /// [`Violation`].
@@ -268,6 +276,7 @@ impl Consumer {
         &mut self,
         peer: &impl PeerArea,
         longest: usize,
+        most: usize,
         into: &mut Vec<u8>,
     ) -> Result<Option<usize>, Violation> {
         if self.taken.count == self.produced && !self.look(peer)? {
@@ -284,13 +293,21 @@ impl Consumer {
         if into.len() < length {
             into.resize(length, 0);
         }
-        let (first, rest) = into[..length].split_at_mut(self.taken.straight(length));
+        self.last = self.taken;
+        let (first, rest) = into[..length.min(most)].split_at_mut(self.taken.straight(length.min(most)));
         peer.read(self.taken.at, first);
         if !rest.is_empty() {
             peer.read(0, rest);
         }
         self.taken.advance(length.next_multiple_of(8));
         Ok(Some(length))
+    }
+
+    /// Returns the ranges of the ring for the bytes `from..from + length` of the last message. The second range is empty
+    /// unless the bytes wrap around the ring's end. The sender may reuse them after [`Consumer::release`].
+    #[must_use]
+    pub fn ranges(&self, from: usize, length: usize) -> [Range<usize>; 2] {
+        self.last.ranges(from, length)
     }
 
     /// Returns true if a message, or nonsense, has arrived.

@@ -47,7 +47,8 @@ enum Step {
     /// A message, and the range of it that is written before the rest.
     Push(Vec<u8>, [Index; 2]),
     Publish(bool),
-    Pop,
+    /// Takes a message, of which this part is copied first.
+    Pop(Index),
     Release,
     Park(Wanted),
     Unpark,
@@ -58,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (vec(any::<u8>(), 0..=LONGEST), any::<[Index; 2]>())
             .prop_map(|(message, written)| Step::Push(message, written)),
         3 => any::<bool>().prop_map(Step::Publish),
-        4 => Just(Step::Pop),
+        4 => any::<Index>().prop_map(Step::Pop),
         2 => Just(Step::Release),
         1 => any::<bool>().prop_map(|all| Step::Park(if all { Wanted::All } else { Wanted::Urgent })),
         1 => Just(Step::Unpark),
@@ -99,8 +100,14 @@ proptest! {
                     }
                     published.append(&mut pushed);
                 }
-                Step::Pop => {
-                    let popped = consumer.pop(&sender, LONGEST, &mut out).unwrap().map(|length| out[..length].to_vec());
+                Step::Pop(most) => {
+                    let most = most.index(LONGEST);
+                    let popped = consumer.pop(&sender, LONGEST, most, &mut out).unwrap().map(|length| {
+                        let rest = length.saturating_sub(most);
+                        let ranges = consumer.ranges(length - rest, rest);
+                        let parts = ranges.map(|range| sender.bytes.borrow()[range].to_vec());
+                        [&out[..length - rest], &parts[0], &parts[1]].concat()
+                    });
                     prop_assert_eq!(popped, published.pop_front());
                 }
                 Step::Release => consumer.release(&receiver),
@@ -144,8 +151,10 @@ proptest! {
             // Near what it was, too: far-off values alone would be found out at once.
             peer.words[Word::Produced as usize].set(if words[0] % 2 == 0 { ahead & !7 } else { words[0] });
             *peer.bytes.borrow_mut() = bytes;
-            while let Ok(Some(length)) = consumer.pop(&peer, LONGEST, &mut out) {
+            while let Ok(Some(length)) = consumer.pop(&peer, LONGEST, 16, &mut out) {
                 prop_assert!(length <= LONGEST);
+                let ranges = consumer.ranges(0, length);
+                prop_assert!(ranges.iter().all(|range| range.end <= CAPACITY));
             }
             consumer.release(&local);
             let _ = consumer.park(&local, &peer, Wanted::All);
@@ -163,12 +172,20 @@ fn positions_that_no_honest_side_has_are_nonsense() {
     let mut out = Vec::new();
     for produced in [264, u64::MAX, u64::MAX - 7, 12] {
         peer.store(Word::Produced, produced);
-        assert_eq!(Consumer::new(CAPACITY).pop(&peer, LONGEST, &mut out), Err(Violation), "{produced}");
+        assert_eq!(
+            Consumer::new(CAPACITY).pop(&peer, LONGEST, LONGEST, &mut out),
+            Err(Violation),
+            "{produced}"
+        );
     }
     peer.store(Word::Produced, 64);
     for length in [57_u64, 121, 1 << 40, u64::MAX] {
         peer.write(0, &length.to_le_bytes());
-        assert_eq!(Consumer::new(CAPACITY).pop(&peer, LONGEST, &mut out), Err(Violation), "{length}");
+        assert_eq!(
+            Consumer::new(CAPACITY).pop(&peer, LONGEST, LONGEST, &mut out),
+            Err(Violation),
+            "{length}"
+        );
     }
     let mut producer = Producer::new(CAPACITY);
     for _ in 0..2 {
@@ -214,7 +231,7 @@ fn a_receiver_that_waits_for_urgent_messages_is_woken_for_no_other() {
     assert!(!consumer.park(&receiver, &sender, Wanted::All), "a message is there");
     assert!(!send(true), "it polls");
     let mut out = Vec::new();
-    while matches!(consumer.pop(&sender, 8, &mut out), Ok(Some(_))) {}
+    while matches!(consumer.pop(&sender, 8, 8, &mut out), Ok(Some(_))) {}
     assert!(consumer.park(&receiver, &sender, Wanted::Urgent));
     assert!(!send(false) && send(true) && !send(true));
 }

@@ -27,7 +27,7 @@ pub use mad::{
     mad_packet,
 };
 pub use opcode::{Opcode, Operation, Service};
-pub use packet::{Packet, emit_pad, is_positive_acknowledge, pad_for};
+pub use packet::{Packet, emit_pad, is_positive_acknowledge, is_read_response, pad_for};
 
 /// UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;

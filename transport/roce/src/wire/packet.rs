@@ -261,6 +261,13 @@ pub fn is_positive_acknowledge(packet: &[u8]) -> bool {
         && syndrome.is_some_and(|syndrome| matches!(Syndrome::new(*syndrome), Syndrome::Ack { .. }))
 }
 
+/// Returns true if a packet, BTH first, has data of a READ.
+#[must_use]
+pub fn is_read_response(packet: &[u8]) -> bool {
+    let data = Operation::READ_RESPONSE_FIRST.0..=Operation::READ_RESPONSE_ONLY.0;
+    packet.first().is_some_and(|opcode| data.contains(&Opcode(*opcode).operation().0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Operation, Service};

@@ -1,7 +1,7 @@
 //! A process that writes anything into the memory that it shares. Its own connections may end, and no other
 //! process notices.
 
-use super::memory::{HOST, Way, operate, way};
+use super::memory::{HOST, Way, bytes_at, operate, way};
 use super::world::{Process, World};
 use crate::common::node::Node;
 use std::sync::Arc;
@@ -17,6 +17,15 @@ const ROUNDS: u64 = 250;
 const AT_ONCE: u64 = 40;
 /// Longer than a device waits before it shares memory again with a process that has written nonsense.
 const LONG_NS: u64 = 30_000_000_000;
+/// Number of turns in which most pairs share memory, and in which most messages through it are answered.
+const SHARED_AFTER: usize = 2000;
+const ANSWERED_WITHIN: usize = 100;
+/// Length of the victim's receives.
+const RECEIVE: u32 = 4000;
+/// Offset in both memories from which, and to which, the victim READs, and the length: more than one answer.
+const TARGET: (usize, u32) = (16_000, 20_000);
+/// Content of the memory of the hostile process.
+const THEIRS: u8 = 7;
 
 /// Returns an offset and a value: often a word that controls a ring, and a length that a message may have.
 fn anything(world: &World, words: usize) -> (usize, u64) {
@@ -45,8 +54,18 @@ impl Hostile {
     fn new(world: &mut World, process: Process, victim: &Process) -> Self {
         let door = Node::with_device(Arc::clone(&victim.node.device), victim.node.address, 1 << 16);
         let ways = [way(&process.node, &door), way(&door, &process.node)];
+        process.node.memory.write(0, &vec![THEIRS; process.node.memory.len()]).unwrap();
         world.turn();
         Self { process, door, ways }
+    }
+
+    /// Checks that the victim's memory has been written where the victim has asked for it only.
+    fn check_memory(&self) {
+        let bytes = bytes_at(&self.door, 0, self.door.memory.len());
+        let (receive, (start, length)) = (RECEIVE as usize, TARGET);
+        let end = start + length as usize;
+        assert!(bytes[receive..start].iter().chain(&bytes[end..]).all(|byte| *byte == 0));
+        assert!(bytes[start..end].contains(&THEIRS), "READs are answered");
     }
 
     /// Writes up to this number of words. Returns the number written.
@@ -61,11 +80,11 @@ impl Hostile {
         written
     }
 
-    /// Sends from both sides, over connections that have not ended.
+    /// Sends from both sides, over connections that have not ended. The victim READs, too.
     fn send(&mut self, foreign: SrqNumber) {
         let (node, door) = (&self.process.node, &self.door);
         for (index, (from, to)) in [(node, door), (door, node)].into_iter().enumerate() {
-            to.receive(0, 0, 4000);
+            to.receive(0, 0, RECEIVE);
             let ini = &self.ways[index].ini;
             if ini.query().is_ok_and(|attributes| attributes.state == QpState::Error) {
                 self.ways[index] = way(from, to);
@@ -76,6 +95,10 @@ impl Hostile {
                 if srq == own || index == 0 {
                     post(&*self.ways[index].ini, operation, &[from.sge(0, 3000)], srq);
                 }
+            }
+            if index == 1 {
+                let target = [from.sge(TARGET.0, TARGET.1)];
+                post(&*self.ways[index].ini, SendOperation::RdmaRead(to.remote(TARGET.0)), &target, own);
             }
             let mut some = [Completion::default(); 16];
             while from.cq.poll(&mut some) > 0 {}
@@ -100,7 +123,13 @@ fn a_million_words_of_anything_harm_nobody_but_their_writer() {
     let (mut round, mut written) = (0, 0);
     while written < WORDS {
         assert!(round < 4 * ROUNDS, "only {written} words have found memory");
-        hostile.send(foreign);
+        // The first messages make both sides share memory again.
+        for turns in [SHARED_AFTER, ANSWERED_WITHIN] {
+            hostile.send(foreign);
+            for _ in 0..world.below(turns) {
+                world.turn();
+            }
+        }
         written += hostile.write_anything(&mut world, WORDS / ROUNDS);
         operate(&mut world, &ways[0], &victim, &bystander, 2 * round);
         operate(&mut world, &ways[1], &bystander, &victim, 2 * round + 1);
@@ -110,6 +139,7 @@ fn a_million_words_of_anything_harm_nobody_but_their_writer() {
         world.pass(LONG_NS);
         round += 1;
     }
+    hostile.check_memory();
     let counted = |name| victim.node.counter(name);
     assert!(counted("drop_shm_nonsense") > 20, "{} times", counted("drop_shm_nonsense"));
     assert_eq!(bystander.node.counter("shm_peers_ended"), 0, "no other use of memory has ended");

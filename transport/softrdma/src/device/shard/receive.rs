@@ -180,7 +180,7 @@ impl Shard {
                 handled.is_proof()
             })
         } else {
-            qp.handle_response(packet, false, now, resources).map(Response::is_proof)
+            qp.handle_response(packet, false, None, now, resources).map(Response::is_proof)
         };
         match is_proof {
             Some(is_proof) if is_proof || mutant!(route_follows_any_packet) => qp.heard(&source(), soft),

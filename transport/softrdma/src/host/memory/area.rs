@@ -201,6 +201,20 @@ impl OwnArea {
         debug_assert_eq!(read, Ok(()), "own offsets are inside");
     }
 
+    /// Copies `length` bytes to `at` of another memory, for messages to oneself.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`], of the other memory.
+    pub(crate) fn copy_out(
+        &self,
+        offset: usize,
+        into: &Memory,
+        at: usize,
+        length: usize,
+    ) -> Result<(), MemoryError> {
+        self.bytes.memory().copy_to(offset, length, into, at)
+    }
+
     fn permit(&self, stores: usize) -> usize {
         let permitted = |life: &Arc<Life>| usize::try_from(life.permit(stores as u64)).unwrap_or(stores);
         self.life.as_ref().map_or(stores, permitted)
@@ -208,6 +222,20 @@ impl OwnArea {
 }
 
 impl MappedArea {
+    /// Copies `length` bytes to `at` of another memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`], of the other memory.
+    pub(crate) fn copy_out(
+        &self,
+        offset: usize,
+        into: &Memory,
+        at: usize,
+        length: usize,
+    ) -> Result<(), MemoryError> {
+        self.bytes.memory().copy_to(offset, length, into, at)
+    }
+
     /// Loads a word, with acquire ordering.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.bytes.memory().load(offset).unwrap_or(0)

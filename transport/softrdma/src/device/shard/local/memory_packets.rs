@@ -13,7 +13,7 @@ use crate::host::{AreaHandle, MemberId};
 use std::os::fd::RawFd;
 use trunkline_machine::rings::shared::Wanted;
 use trunkline_roce::engine::{Response, is_request};
-use trunkline_roce::wire::{Packet, QP1};
+use trunkline_roce::wire::{Packet, QP1, is_read_response};
 use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, VerbsError};
 
 /// Maximum number of packets taken from a ring in one turn.
@@ -246,7 +246,11 @@ fn handle(
         }
         qp.handle_request(packet, true, now, resources).map(trunkline_roce::engine::Handled::is_proof)
     } else {
-        qp.handle_response(packet, true, now, resources).map(Response::is_proof)
+        let payload_at = bytes.len() - packet.payload.len() - usize::from(packet.bth.pad);
+        // The pair may have ended meanwhile.
+        let Some(arrived) = local.arrived(pair, payload_at) else { return true };
+        let arrived = is_read_response(bytes).then_some(arrived);
+        qp.handle_response(packet, true, arrived, now, resources).map(Response::is_proof)
     };
     match is_proof {
         Some(true) => qp.heard_by_memory(),

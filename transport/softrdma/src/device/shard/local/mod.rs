@@ -46,7 +46,7 @@ pub use init::MAX_SHARED_BYTES;
 pub(super) use memory_packets::serve_without_memory;
 pub(in crate::device) use message::Refusal;
 pub(super) use message::{Ends, KINDS};
-pub(super) use pair::{RING_BYTES, RingPayload};
+pub(super) use pair::{ArrivedPayload, RING_BYTES, RingPayload};
 
 use super::outbox::MemberOutbox;
 use crate::device::tables::directory::ShardIndex;
@@ -511,7 +511,8 @@ impl LocalPaths {
         }
     }
 
-    /// Takes the next packet of a pair to the front of `into`, which never shrinks.
+    /// Takes the next packet of a pair to the front of `into`, which never shrinks. The payload of an answer to a READ stays
+    /// in the ring: [`LocalPaths::arrived`].
     pub(super) fn take(
         &mut self,
         index: usize,
@@ -537,6 +538,11 @@ impl LocalPaths {
     pub(super) fn is_nonsense(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) {
         self.counts.nonsense += 1;
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
+    }
+
+    /// Returns the payload of the packet that was taken last, from its byte `at` on.
+    pub(super) fn arrived(&self, index: usize, at: usize) -> Option<ArrivedPayload<'_>> {
+        self.pairs.get(index).map(|pair| pair.arrived(at))
     }
 
     /// Releases the handled packets of a pair, so that its sender may reuse their space.

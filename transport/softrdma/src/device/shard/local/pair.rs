@@ -17,7 +17,7 @@ use std::cell::Cell;
 use trunkline_machine::mutant;
 use trunkline_machine::rings::shared::{Consumer, LocalArea, PeerArea, Producer, Violation, Wanted, Word};
 use trunkline_roce::engine::JOINED_BYTES;
-use trunkline_roce::wire::{HEADERS_LENGTH_MAX, is_positive_acknowledge};
+use trunkline_roce::wire::{HEADERS_LENGTH_MAX, is_positive_acknowledge, is_read_response};
 use trunkline_verbs::Time;
 
 /// Size of an area, in bytes. Each side of a pair allocates one.
@@ -30,6 +30,12 @@ pub(super) const ATTACHED: usize = 256;
 
 /// Length of the longest packet: headers, payload, and pad.
 pub(super) const LONGEST: usize = HEADERS_LENGTH_MAX + JOINED_BYTES as usize + 3;
+
+/// Number of bytes of each packet that are copied out of the ring before its kind is known: all headers, and short
+/// packets as a whole.
+const HEAD_BYTES: usize = 512;
+
+const _: () = assert!(HEADERS_LENGTH_MAX <= HEAD_BYTES, "headers are checked and used in one copy");
 
 const _: () = assert!(2 * LONGEST < RING_BYTES, "one packet may be written while another is read");
 
@@ -133,6 +139,39 @@ impl RingPayload<'_> {
     /// Returns the position and length of the written payload.
     pub(in crate::device::shard) fn written(self) -> Written {
         self.written.get()
+    }
+}
+
+/// Payload of the packet that was taken last, in the ring. It is copied once, to registered memory. The peer may change
+/// it meanwhile, so nothing may depend on its content.
+#[derive(Debug)]
+pub(in crate::device::shard) struct ArrivedPayload<'a> {
+    pair: &'a MemoryPair,
+    /// Offset of the next byte in the packet.
+    at: usize,
+}
+
+impl ArrivedPayload<'_> {
+    /// Copies the next `length` bytes to a checked range.
+    pub(in crate::device::shard) fn copy_next(
+        &mut self,
+        to: &KeyRange<'_>,
+        length: usize,
+    ) -> Result<(), Refused> {
+        let MemoryPair { consumer, other, own, .. } = self.pair;
+        let mut at = to.offset;
+        for range in consumer.ranges(self.at, length) {
+            let (from, length) = (RING_AT + range.start, range.len());
+            let copied = match other {
+                Other::Mapped(area, _) => area.copy_out(from, to.memory, at, length),
+                Other::Same => own.copy_out(from, to.memory, at, length),
+                Other::Awaited => return Err(Refused),
+            };
+            copied.map_err(|_| Refused)?;
+            at += length;
+        }
+        self.at += length;
+        Ok(())
     }
 }
 
@@ -296,13 +335,26 @@ impl MemoryPair {
         self.producer.was_not_woken();
     }
 
-    /// Copies the next packet to the front of `into`. Returns its length; `None` if there is none.
+    /// Copies the next packet to the front of `into`. Returns its length; `None` if there is none. Of an answer to a READ
+    /// only the headers are sure to be copied; [`MemoryPair::arrived`] returns its payload.
     pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<Option<usize>, Violation> {
-        let popped = self.consumer.pop(&Shown(&self.other, &self.own), LONGEST, into)?;
-        if popped.is_some() {
-            self.heard = now;
+        let shown = Shown(&self.other, &self.own);
+        let Some(length) = self.consumer.pop(&shown, LONGEST, HEAD_BYTES, into)? else { return Ok(None) };
+        self.heard = now;
+        if length > HEAD_BYTES && !is_read_response(into) {
+            let mut rest = &mut into[HEAD_BYTES..length];
+            for range in self.consumer.ranges(HEAD_BYTES, rest.len()) {
+                let (part, later) = rest.split_at_mut(range.len());
+                shown.read(range.start, part);
+                rest = later;
+            }
         }
-        Ok(popped)
+        Ok(Some(length))
+    }
+
+    /// Returns the payload of the packet that was taken last, from its byte `at` on.
+    pub(super) fn arrived(&self, at: usize) -> ArrivedPayload<'_> {
+        ArrivedPayload { pair: self, at }
     }
 
     /// Makes the space of the packets taken out available to the sender.
@@ -367,5 +419,86 @@ impl MemoryPair {
         self.is_stalled = false;
         self.full = None;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::hosts;
+    use crate::host::{Areas, MemberId};
+    use trunkline_roce::wire::{Opcode, Operation, Packet, Service};
+    use trunkline_verbs::{Memory, Psn, QpNumber};
+
+    /// Packets that go around the ring three times.
+    const PACKETS: usize = 24;
+    /// Length of their headers: BTH and AETH.
+    const HEADERS: usize = 16;
+
+    /// Two pairs that share their areas, as in two processes.
+    fn joined() -> [MemoryPair; 2] {
+        let (_folder, hosts) = hosts();
+        let areas = hosts.map(|host| Areas::new(&host).unwrap());
+        let made = areas.each_ref().map(|areas| areas.make(AREA_BYTES).unwrap());
+        let [(own_one, handle_one), (own_two, handle_two)] = made;
+        let partner = Partner { member: MemberId { slot: 0, generation: 1 }, shard: 0 };
+        let [mut one, mut two] =
+            [(own_one, 1), (own_two, 2)].map(|(own, number)| MemoryPair::new(partner, own, number, Time(0)));
+        one.attach(areas[0].map(handle_two, AREA_BYTES).unwrap(), 2, Time(0));
+        two.attach(areas[1].map(handle_one, AREA_BYTES).unwrap(), 1, Time(0));
+        [one, two]
+    }
+
+    fn answer(payload: &[u8]) -> Vec<u8> {
+        let opcode = Opcode::new(Service::XRC, Operation::READ_RESPONSE_ONLY);
+        let mut packet = Packet::new(opcode, QpNumber::new(17), Psn::new(5), payload);
+        packet.aeth = Some(trunkline_roce::wire::Aeth { syndrome: 0, msn: 1 });
+        let mut bytes = Vec::new();
+        packet.emit(&mut bytes);
+        bytes
+    }
+
+    /// Sends answers to READs, and copies the payload of each to two ranges of a memory. If `scribbles`, the sender overwrites
+    /// all of its ring between the check of the headers and the copy.
+    fn answers_arrive(scribbles: bool) {
+        let [mut from, mut to] = joined();
+        let (memory, mut taken) = (Memory::zeroed(64 << 10).unwrap(), Vec::new());
+        let mut expected = vec![0; 64 << 10];
+        for number in 1..=PACKETS {
+            let mut payload = vec![number.to_le_bytes()[0]; JOINED_BYTES as usize - 4 * number];
+            payload[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+            let packet = answer(&payload);
+            assert_eq!(from.has_room(), Ok(true));
+            from.push(&packet, Written::default());
+            let _wakes = from.publish();
+            assert_eq!(to.pop(&mut taken, Time(1)), Ok(Some(packet.len())));
+            assert_eq!(taken[..HEADERS], packet[..HEADERS]);
+            if scribbles {
+                from.own.write(RING_AT, &[0xee; RING_BYTES]);
+                payload.fill(0xee);
+            }
+            let parsed = Packet::parse_joined(&taken[..packet.len()]).unwrap();
+            assert_eq!(parsed.payload.len(), payload.len());
+            let mut arrived = to.arrived(HEADERS);
+            let (first, rest) = payload.split_at(5000 + number);
+            for (offset, part) in [(30_000, first), (1000, rest)] {
+                arrived.copy_next(&KeyRange { memory: &memory, offset }, part.len()).unwrap();
+                expected[offset..offset + part.len()].copy_from_slice(part);
+            }
+            let mut found = vec![0; expected.len()];
+            memory.read(0, &mut found).unwrap();
+            assert!(found == expected, "packet {number}");
+            to.release();
+        }
+    }
+
+    #[test]
+    fn answers_to_reads_arrive_in_order_around_the_end_of_the_ring() {
+        answers_arrive(false);
+    }
+
+    #[test]
+    fn a_sender_that_overwrites_an_answer_changes_its_target_only() {
+        answers_arrive(true);
     }
 }

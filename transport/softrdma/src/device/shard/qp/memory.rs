@@ -2,7 +2,7 @@
 //!
 //! Owns nothing: it joins the key table with the QP's protection domain for the requester.
 
-use crate::device::shard::local::RingPayload;
+use crate::device::shard::local::{ArrivedPayload, RingPayload};
 use crate::device::tables::keys::{KeyRange, KeyView, PdNumber, Refused};
 use trunkline_roce::engine::{LocalFault, LocalMemory};
 use trunkline_verbs::{Access, Sge};
@@ -14,6 +14,9 @@ pub(in crate::device::shard) struct QpMemory<'a> {
     pub(in crate::device::shard) pd: PdNumber,
     /// Destination of the packet's payload, if it is a ring.
     pub(in crate::device::shard) ring: Option<&'a RingPayload<'a>>,
+    /// Source of the bytes that the engine writes, if they are the payload of a packet in a ring. The engine has
+    /// only their number.
+    pub(in crate::device::shard) arrived: Option<ArrivedPayload<'a>>,
 }
 
 impl LocalMemory for QpMemory<'_> {
@@ -28,7 +31,15 @@ impl LocalMemory for QpMemory<'_> {
     }
 
     fn write(&mut self, piece: Sge, bytes: &[u8]) -> Result<(), LocalFault> {
-        self.keys.scatter(self.pd, piece, bytes).map_err(|_| LocalFault)
+        let written = match &mut self.arrived {
+            Some(arrived) => {
+                let (key, length) = (piece.lkey.0, bytes.len());
+                let to = self.keys.range(key, self.pd, piece.address, length, Access::LOCAL_WRITE);
+                to.and_then(|to| arrived.copy_next(&to, length))
+            }
+            None => self.keys.scatter(self.pd, piece, bytes),
+        };
+        written.map_err(|_| LocalFault)
     }
 }
 

@@ -166,7 +166,7 @@ impl Qp {
         };
         let Resources { reader, tables, .. } = resources;
         let reading = reader.enter();
-        let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring };
+        let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring, arrived: None };
         requester.poll_joined(now, &memory, packet).is_some()
     }
 

@@ -6,6 +6,7 @@ use super::route::Heard;
 use super::target::QpTarget;
 use crate::device::shard::ControlEvent;
 use crate::device::shard::link_endpoint::Outgoing;
+use crate::device::shard::local::ArrivedPayload;
 use crate::device::shard::resources::Resources;
 use trunkline_roce::engine::{
     Handled, NakCode, Placement, Requester, RequesterEvent, ResponderEvent, ResponderState, Response,
@@ -71,18 +72,20 @@ impl Qp {
             || self.path.epoch == 0
     }
 
-    /// Hands a response to the requester; `None` when there is no requester. `joined` is as for requests.
+    /// Hands a response to the requester; `None` when there is no requester. `joined` is as for requests. `arrived` is the
+    /// payload of an answer to a READ if it is in a ring; the packet has only its length.
     pub(in crate::device::shard) fn handle_response(
         &mut self,
         packet: &Packet<'_>,
         joined: bool,
+        arrived: Option<ArrivedPayload<'_>>,
         now: Time,
         resources: &mut Resources,
     ) -> Option<Response> {
         let requester = self.requester.as_mut()?;
         let Resources { reader, tables, .. } = resources;
         let reading = reader.enter();
-        let mut memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring: None };
+        let mut memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring: None, arrived };
         Some(if joined {
             requester.handle_joined(now, packet, &mut memory)
         } else {
@@ -151,7 +154,8 @@ impl Qp {
         if let Some(requester) = &mut self.requester {
             let Resources { reader, tables, .. } = resources;
             let reading = reader.enter();
-            let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring: None };
+            let memory =
+                QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring: None, arrived: None };
             sent += outgoing
                 .push_run(route, PACKETS_IN_TURN - sent, |out| requester.poll_transmit(now, &memory, out));
         }
