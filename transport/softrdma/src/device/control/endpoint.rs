@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::cm::{CmError, ConnectionId, ListenerId, Peer, Transport};
 use trunkline_verbs::{
-    Access, AddressVector, CmEventKind, CmIdNumber, ConnectParameters, Gid, OneFlow, PortSpace, Psn,
+    Access, AddressVector, CmEventKind, CmIdNumber, ConnectParameters, Gid, Mtu, OneFlow, PortSpace, Psn,
     QpModify, QpNumber, QpState, QpType, UdpPorts, VerbsError,
 };
 
@@ -68,6 +68,8 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
+    /// Largest path MTU to ask for.
+    pub(super) path_mtu: Option<Mtu>,
     pub(super) one_flow: OneFlow,
     /// UDP ports of the connection, once there is one, or as the program named them.
     pub(super) ports: Option<UdpPorts>,
@@ -102,6 +104,7 @@ impl Endpoint {
             reuses_address: false,
             is_family_only: false,
             ack_timeout: None,
+            path_mtu: None,
             one_flow: OneFlow::No,
             ports: None,
             claims: Vec::new(),
