@@ -398,7 +398,7 @@ pub enum PeerDown {
         /// Payload of such a packet, in bytes.
         bytes: u32,
     },
-    /// Full packets vanish on the way between the nodes, although the peer answers. The next sessions have the next smaller path
+    /// Large packets vanish on the way between the nodes, although the peer answers. The next sessions have the next smaller path
     /// MTU.
     #[error("{}", PathMtuText(*mtu, *is_told))]
     PathMtu {
@@ -515,7 +515,7 @@ impl PeerDown {
         self.is_of_this_node() || self.is_incompatible()
     }
 
-    /// Returns the path MTU of the next sessions if full packets have vanished in one. `asked` is the path MTU that its peer has
+    /// Returns the path MTU of the next sessions if large packets have vanished in one. `asked` is the path MTU that its peer has
     /// asked for. A peer can tell of the connections with that one only, so a forged DREQ lowers it by one step at most.
     pub(crate) fn next_mtu(self, asked: Option<Mtu>) -> Option<Mtu> {
         let Self::PathMtu { mtu, is_told } = self else { return None };
@@ -557,8 +557,8 @@ impl fmt::Display for PathMtuText {
         );
         write!(
             f,
-            "{said}packets with {} bytes of payload vanish on the way between the nodes, which smaller ones pass: the next session tries \
-             {}; lower the MTU of the interface at one end to that of the path",
+            "{said}large packets vanish on the way between the nodes, although the peer answers: the next session tries a path MTU of {1} \
+             in place of {0}; lower the MTU of the interface at one end to that of the path",
             mtu.bytes(),
             next.bytes()
         )

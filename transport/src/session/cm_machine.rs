@@ -659,7 +659,7 @@ impl CmMachine {
         stopped.unwrap_or(cause)
     }
 
-    /// Remembers the path MTU for the next sessions with a peer if full packets have vanished in this one. Returns true
+    /// Remembers the path MTU for the next sessions with a peer if large packets have vanished in this one. Returns true
     /// if they have.
     pub(super) fn remember_mtu(&mut self, key: PeerKey, number: u32, cause: PeerDown) -> bool {
         let asked = self.endpoints.asked(key, number).map(|(_, mtu)| mtu);

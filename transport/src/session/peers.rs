@@ -30,7 +30,7 @@ pub(super) const UNPROVEN_OF_HOST: usize = 64;
 const UNPROVEN: usize = 1024;
 /// Part of [`UNPROVEN`] for hosts of which a peer has proved a name before.
 const UNPROVEN_OF_KNOWN: usize = UNPROVEN / 8;
-/// Maximum number of hosts that are remembered because a peer has proved a name, or of addresses to which full packets vanish.
+/// Maximum number of hosts that are remembered because a peer has proved a name, or of addresses to which large packets vanish.
 const REMEMBERED: usize = 4096;
 /// Time for which a proved name is remembered.
 const PROVED_FOR: Duration = Duration::from_secs(3600);
@@ -304,11 +304,14 @@ impl Peers {
 
     /// Notes the largest path MTU of sessions with peers at an address.
     pub(super) fn too_large(&mut self, address: IpAddr, next: Mtu, now: Time) {
+        if mutant!(path_mtu_is_forgotten) {
+            return;
+        }
         let known = self.path_mtu(address, now).unwrap_or(next);
         self.path_mtus.note(address, next.min(known), now);
     }
 
-    /// Returns the largest path MTU of sessions with peers at an address, if full packets have vanished in the last 10 minutes.
+    /// Returns the largest path MTU of sessions with peers at an address, if large packets have vanished in the last 10 minutes.
     pub(super) fn path_mtu(&self, address: IpAddr, now: Time) -> Option<Mtu> {
         self.path_mtus.get(address, PATH_MTU_FOR, now)
     }

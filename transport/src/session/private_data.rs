@@ -168,7 +168,7 @@ pub(crate) enum Refusal {
     ProtocolBroken,
     /// The node has ended a session because something sealed did not open.
     Altered,
-    /// The node has ended a session because full packets of this path MTU vanish on the way.
+    /// The node has ended a session because large packets of this path MTU vanish on the way.
     PathMtu(Mtu),
 }
 
@@ -344,7 +344,7 @@ impl Refusal {
             Self::IdentityRequired => NO_IDENTITY,
             Self::ProtocolBroken => "this node broke the protocol; the peer's log names the rule",
             Self::Altered => "a sealed frame or message of this node arrived changed, repeated or not at all",
-            Self::PathMtu(_) => "full packets vanish on the way between the nodes",
+            Self::PathMtu(_) => "large packets vanish on the way between the nodes",
             Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {

@@ -233,21 +233,24 @@ fn the_receiver_learns_of_a_message_that_is_announced_beyond_its_budget() {
 /// MTU by one step.
 #[test]
 fn sessions_come_down_to_the_mtu_of_the_path() {
-    let narrow = || SoftOptions { faults: Some("longest=2000".parse().unwrap()), ..SoftOptions::default() };
+    let narrow = || SoftOptions { faults: Some("longest=1990".parse().unwrap()), ..SoftOptions::default() };
     let lost = |mtu, is_told| PeerDown::PathMtu { mtu, is_told };
     let too_large = [Mtu::Mtu4096, Mtu::Mtu2048];
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp().device(narrow()), 1);
-    client.echoes(&server, &[100, 1900]);
-    for mtu in too_large {
+    client.echoes(&server, &[100, 1800]);
+    for (mtu, size) in too_large.into_iter().zip([2_020, 8_000]) {
         let peer = client.name(0, server.address);
-        client.send(0, peer, &[ECHO], pattern(8_000, 7), 1);
+        client.send(0, peer, &[ECHO], pattern(size, 7), 1);
         let SendOutcome::Failed(failure) = client.outcome(1) else {
             panic!("a packet of {} bytes got through", mtu.bytes())
         };
         assert_eq!(failure.cause, lost(mtu, false));
         let (text, next) = (failure.cause.to_string(), mtu.bytes() / 2);
-        assert!(text.contains("lower the MTU") && text.contains(&format!("tries {next}")), "{text}");
+        assert!(
+            text.contains("lower the MTU") && text.contains(&format!("path MTU of {next} in place")),
+            "{text}"
+        );
         assert_eq!(client.down(peer), failure.cause);
     }
     client.echoes(&server, &[8_000, 300_000]);

@@ -102,8 +102,8 @@ bitflags::bitflags! {
         /// The sender requested a solicited event.
         const SOLICITED = 1 << 1;
         /// Only with [`CompletionStatus::RetryExceeded`], of software devices: the peer answers, but no packet with the payload of
-        /// the failed one gets through.
-        const FULL_PACKETS_LOST = 1 << 2;
+        /// the lost one gets through.
+        const LARGE_PACKETS_LOST = 1 << 2;
     }
 }
 

@@ -25,9 +25,9 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(Access::from_bits_truncate(flags))
 }
 
-/// `vendor_err` of a work request whose retries are exhausted because full packets vanish on the way
+/// `vendor_err` of a work request whose retries are exhausted because large packets vanish on the way
 /// (docs/software-device.md).
-const VENDOR_ERR_FULL_PACKETS_LOST: u32 = 1;
+const VENDOR_ERR_LARGE_PACKETS_LOST: u32 = 1;
 
 /// Converts a completion to C, with immediate data in network order. A receive has the flag of a GRH,
 /// which all packets of RoCE have, as with the kernel's software device
@@ -54,8 +54,8 @@ pub(super) fn completion(from: &Completion) -> ibv_wc {
         byte_len: from.byte_length,
         imm_data: from.immediate.to_be(),
         qp_num: from.qp_number.get(),
-        vendor_err: if from.flags.contains(CompletionFlags::FULL_PACKETS_LOST) {
-            VENDOR_ERR_FULL_PACKETS_LOST
+        vendor_err: if from.flags.contains(CompletionFlags::LARGE_PACKETS_LOST) {
+            VENDOR_ERR_LARGE_PACKETS_LOST
         } else {
             0
         },
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn full_packets_that_vanish_show_in_vendor_err_alone() {
         let status = CompletionStatus::RetryExceeded;
-        let [named, plain] = [CompletionFlags::FULL_PACKETS_LOST, CompletionFlags::empty()]
+        let [named, plain] = [CompletionFlags::LARGE_PACKETS_LOST, CompletionFlags::empty()]
             .map(|flags| completion(&Completion { status, flags, ..Completion::default() }));
-        assert_eq!((named.vendor_err, plain.vendor_err), (VENDOR_ERR_FULL_PACKETS_LOST, 0));
+        assert_eq!((named.vendor_err, plain.vendor_err), (VENDOR_ERR_LARGE_PACKETS_LOST, 0));
         assert_eq!((named.status, named.wc_flags), (plain.status, plain.wc_flags));
     }
 

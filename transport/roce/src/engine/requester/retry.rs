@@ -190,7 +190,7 @@ impl Requester {
                 self.rewind();
                 self.retry.deadline = self.retry.deadline(now);
                 self.retry.activity = now;
-                if self.is_full_packet_missing() {
+                if self.is_large_packet_missing() {
                     (self.retry.duplicate_due, self.retry.is_answer_awaited) = (true, true);
                     // The answer may imply the loss of a READ response that is requested again already.
                     self.retry.went_back = Some((self.una, now));
@@ -266,21 +266,21 @@ impl Requester {
             return true;
         }
         let answered = self.retry.answered_timeouts.saturating_add(self.retry.is_reported_lost.into());
-        let is_size_the_cause = answered >= ANSWERED_RETRIES && self.is_full_packet_missing();
+        let is_size_the_cause = answered >= ANSWERED_RETRIES && self.is_large_packet_missing();
         let flags =
-            if is_size_the_cause { CompletionFlags::FULL_PACKETS_LOST } else { CompletionFlags::empty() };
+            if is_size_the_cause { CompletionFlags::LARGE_PACKETS_LOST } else { CompletionFlags::empty() };
         self.fail_with(0, CompletionStatus::RetryExceeded, flags);
         false
     }
 
-    /// Returns true if the packet at `una`, or the READ response with that PSN, has more payload than the next smaller
-    /// path MTU allows.
-    fn is_full_packet_missing(&self) -> bool {
+    /// Returns true if the packet at `una`, or the READ response with that PSN, has more payload than the smallest path MTU
+    /// allows.
+    fn is_large_packet_missing(&self) -> bool {
         let mtu = self.geometry.mtu;
-        let Some(wqe) = self.queue.front().filter(|_| mtu > Mtu::Mtu256.bytes()) else { return false };
+        let Some(wqe) = self.queue.front() else { return false };
         let packet = self.una.after(wqe.first_psn).max(0).cast_unsigned();
         let payload = wqe.length.saturating_sub(packet.saturating_mul(mtu)).min(mtu);
-        wqe.kind != RequestKind::Atomic && payload > mtu / 2
+        wqe.kind != RequestKind::Atomic && payload > Mtu::Mtu256.bytes()
     }
 
     /// Sends from `una` again, because a sequence NAK reports that packet lost. Charges a retry (contract

@@ -1,7 +1,7 @@
 //! The requester's rules, one by one.
 
 mod asking;
-mod full_packets;
+mod large_packets;
 mod reads;
 mod retries;
 

@@ -1,4 +1,4 @@
-//! The judgement that full packets vanish on the way, from the side that sends or READs them.
+//! The judgement that large packets vanish on the way, from the side that sends or READs them.
 
 use super::*;
 use crate::engine::responder::ResponderState;
@@ -53,28 +53,28 @@ impl Path {
         }
     }
 
-    /// Returns the status of the first completion, and true if it says that full packets vanish.
+    /// Returns the status of the first completion, and true if it says that large packets vanish.
     fn outcome(&mut self) -> Option<(CompletionStatus, bool)> {
         let completion = self.rig.requester.poll_completion()?;
-        Some((completion.status, completion.flags.contains(CompletionFlags::FULL_PACKETS_LOST)))
+        Some((completion.status, completion.flags.contains(CompletionFlags::LARGE_PACKETS_LOST)))
     }
 }
 
 const NEVER: Time = Time(u64::MAX);
 
 #[test]
-fn full_packets_that_vanish_are_named_whatever_is_sent_behind() {
+fn large_packets_that_vanish_are_named_whatever_is_sent_behind() {
     for retry_count in 2..=7 {
         for operation in [
             SendOperation::Send,
             SendOperation::RdmaWrite(remote(64)),
             SendOperation::RdmaRead(remote(0x4000)),
         ] {
-            for (length, behind) in [(4096, 0), (4096, 3), (3000, 0), (1024, 1), (700, 0)] {
+            for (length, behind) in [(4096, 0), (4096, 3), (3000, 0), (1024, 1), (700, 0), (257, 2)] {
                 let mut path = Path::new(retry_count);
                 path.rig.post(1, operation, length);
                 (0..behind).for_each(|wr_id| path.rig.send(2 + wr_id));
-                path.run(NEVER, |payload| payload <= 600);
+                path.run(NEVER, |payload| payload <= 256);
                 let outcome = path.outcome();
                 assert_eq!(outcome, Some((S::RetryExceeded, true)), "{operation:?} {length} {retry_count}");
             }
@@ -83,11 +83,11 @@ fn full_packets_that_vanish_are_named_whatever_is_sent_behind() {
 }
 
 #[test]
-fn no_packet_of_at_most_the_next_smaller_mtu_is_too_large() {
+fn no_packet_of_at_most_the_smallest_mtu_is_too_large() {
     for operation in [SendOperation::Send, SendOperation::RdmaRead(remote(0x4000))] {
         let mut path = Path::new(6);
-        path.rig.post(1, operation, 512);
-        path.run(NEVER, |payload| payload < 512);
+        path.rig.post(1, operation, 256);
+        path.run(NEVER, |payload| payload < 256);
         assert_eq!(path.outcome(), Some((S::RetryExceeded, false)), "{operation:?}");
     }
 }
