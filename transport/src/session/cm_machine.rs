@@ -326,6 +326,10 @@ impl CmMachine {
             }
             CmCommand::Broken { peer, number, cause } => {
                 let is_too_large = self.remember_mtu(peer, number, cause);
+                if is_too_large {
+                    // The peer is told, also of a session that is not up.
+                    self.endpoints.close(peer, number, Refusal::for_ended_session(cause));
+                }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, is_too_large, actions));
             }
             #[cfg(feature = "identity")]
