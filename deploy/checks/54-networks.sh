@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Clients behind a stateful firewall, devices at other UDP ports, and another user who sends from the caller's address. The hosts
+# Clients behind a stateful firewall, devices at other UDP ports, a path that carries less than its ends, and another user who sends from the caller's address. The hosts
 # are network namespaces with a router between them. Prints a table: row, how it was made, the result, and what the logs of both
 # sides say.
 #
@@ -118,6 +118,15 @@ ports() {
     row port-tree "both have UDP port 5791, with two pollers"
     stop
     unset TRUNKLINE_PORT
+}
+
+# narrow: the interfaces of the hosts carry 9,000 bytes, the router's 1,500 beyond the caller's side, and it says nothing. Small and
+# large calls in both directions succeed in the third session, after those with path MTUs of 4,096 and 2,048 bytes.
+narrow() {
+    local link
+    for link in "caller wire" "server wire" "router near" "router far"; do ip -n "${link% *}" link set "${link#* }" mtu 9000 || return; done
+    on router ip route replace 10.97.2.0/24 dev far mtu lock 1500 && on router ip route replace 10.97.1.0/24 dev near mtu lock 1500
+    on router sysctl -qw net.ipv4.icmp_ratemask=0
 }
 
 # users: two users of the server's host serve at one address.

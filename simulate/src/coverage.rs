@@ -92,6 +92,7 @@ kinds! {
     PacketCorrupted "packet corrupted" false,
     PacketCut "packet cut off by a partition" false,
     PacketWalled "packet dropped by a firewall" false,
+    PacketTooLarge "packet too large for its path" false,
     PacketForged "packet of a connection forged" false,
     RequestForged "connection request forged" false,
     MessageForged "other CM message forged" false,
@@ -131,6 +132,7 @@ kinds! {
     StrangersCrowded "many sessions begun by one stranger" true,
     HostCrowded "session refused to a host that has its share" true,
     FirewallCrossed "client behind a firewall" false,
+    NarrowPathCrossed "path MTU found by lost packets" false,
     DeviceRemoved "device removed" true,
     DeviceRestored "device restored" true,
 }

@@ -197,6 +197,9 @@ pub(crate) struct Plan {
     pub(crate) has_crowded_host: bool,
     /// True if one or two more nodes call from behind a firewall, which every second run has.
     pub(crate) has_firewall: bool,
+    /// True if one more node calls over a path that carries less than the interfaces at its ends, which every second
+    /// run has.
+    pub(crate) has_narrow_path: bool,
     /// True if the nodes have identities, so that sessions begin with a handshake, as in one run of three.
     pub(crate) has_identities: bool,
     /// Duration of the phase with faults.
@@ -330,6 +333,7 @@ impl Plan {
             has_replicas: seed % 8 == 2,
             has_crowded_host: seed % 8 == 4,
             has_firewall: seed % 2 == 1,
+            has_narrow_path: seed.is_multiple_of(2),
             has_identities: seed % 3 == 1,
             lasts,
             nodes,

@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 #[cfg(feature = "identity")]
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_verbs::{Time, VerbsError};
+use trunkline_verbs::{Mtu, Time, VerbsError};
 
 /// Cause and remedy of a refusal by a node that requires an identity.
 pub(crate) const NO_IDENTITY: &str = "it requires an identity, and this node has none: give this node one, or let the peer accept nodes without";
@@ -388,7 +388,8 @@ pub enum PeerDown {
     /// was silent.
     #[error("the peer gave up the session and began another")]
     Replaced,
-    /// The peer stopped answering when packets became larger than any that had got through.
+    /// The peer stopped answering when packets became larger than any that had got through. Only NICs; software devices find
+    /// out that the peer answers ([`Self::PathMtu`]).
     #[error(
         "the peer stopped answering, and no packet with {bytes} bytes of payload has got through in this session: if the \
          peer is up, the path carries less than the interfaces at its ends; lower the MTU of one of them to that of the path"
@@ -396,6 +397,15 @@ pub enum PeerDown {
     FullPacketsLost {
         /// Payload of such a packet, in bytes.
         bytes: u32,
+    },
+    /// Large packets vanish on the way between the nodes, although the peer answers. The next sessions have the next smaller path
+    /// MTU.
+    #[error("{}", PathMtuText(*mtu, *is_told))]
+    PathMtu {
+        /// Path MTU of the session.
+        mtu: Mtu,
+        /// True if the peer has found out, and said so when it closed the session. Nothing proves that.
+        is_told: bool,
     },
     /// The peer closed the session in an orderly way, or its process died and a device reported that.
     #[error("the peer closed the session, or its process has ended")]
@@ -486,6 +496,7 @@ impl PeerDown {
                 | Self::AccessRefused
                 | Self::Replaced
                 | Self::FullPacketsLost { .. }
+                | Self::PathMtu { .. }
                 | Self::Leaving
                 | Self::NotCompleted
                 | Self::Closed
@@ -502,6 +513,13 @@ impl PeerDown {
     #[must_use]
     pub fn is_final(self) -> bool {
         self.is_of_this_node() || self.is_incompatible()
+    }
+
+    /// Returns the path MTU of the next sessions if large packets have vanished in one. `asked` is the path MTU that its peer has
+    /// asked for. A peer can tell of the connections with that one only, so a forged DREQ lowers it by one step at most.
+    pub(crate) fn next_mtu(self, asked: Option<Mtu>) -> Option<Mtu> {
+        let Self::PathMtu { mtu, is_told } = self else { return None };
+        mtu.smaller().filter(|_| !is_told || asked == Some(mtu))
     }
 
     /// Returns true if one of the two nodes has to be updated.
@@ -524,6 +542,26 @@ impl fmt::Display for Range<'_> {
             (lowest, highest) if lowest == highest => write!(f, "version {highest}"),
             (lowest, highest) => write!(f, "versions {lowest} to {highest}"),
         }
+    }
+}
+
+/// A text for a path MTU that is too large, and true if the peer has said so.
+struct PathMtuText(Mtu, bool);
+
+impl fmt::Display for PathMtuText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(mtu, is_told) = *self;
+        let (said, next) = (
+            if is_told { "the peer closed the session, and says: " } else { "" },
+            mtu.smaller().unwrap_or(mtu),
+        );
+        write!(
+            f,
+            "{said}large packets vanish on the way between the nodes, although the peer answers: the next session tries a path MTU of {1} \
+             in place of {0}; lower the MTU of the interface at one end to that of the path",
+            mtu.bytes(),
+            next.bytes()
+        )
     }
 }
 

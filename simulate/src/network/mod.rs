@@ -61,6 +61,8 @@ struct NetworkState {
     /// Pairs of addresses that cannot reach each other, smaller address first.
     cut: BTreeSet<(IpAddr, IpAddr)>,
     firewalls: Firewalls,
+    /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload that passes, in bytes.
+    narrow: Option<(IpAddr, IpAddr, usize)>,
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
@@ -104,6 +106,7 @@ impl Network {
             conditions: Conditions::default(),
             cut: BTreeSet::new(),
             firewalls: Firewalls::default(),
+            narrow: None,
             random: fastrand::Rng::with_seed(seed),
             attacker: Attacker::new(seed ^ 0x666f_7267),
             strangers: Strangers::default(),
@@ -155,6 +158,11 @@ impl Network {
     /// Ends [`Network::wall`].
     pub(crate) fn unwall(&self, host: IpAddr) {
         self.wire.lock().firewalls.remove(host);
+    }
+
+    /// Makes the path between two addresses drop what has a larger UDP payload, in bytes; or lets all paths carry all sizes.
+    pub(crate) fn set_narrow(&self, narrow: Option<(IpAddr, IpAddr, usize)>) {
+        self.wire.lock().narrow = narrow;
     }
 
     /// Makes the node at this address break the rules from now on.
@@ -291,6 +299,12 @@ impl NetworkState {
         if self.cut.contains(&(from.min(to), from.max(to))) {
             self.coverage.count(EventKind::PacketCut);
             return self.tell(now, &datagram, format_args!("cut off by a partition"));
+        }
+        let is_too_large =
+            |(a, b, bytes)| ((from, to) == (a, b) || (from, to) == (b, a)) && datagram.bytes.len() > bytes;
+        if self.narrow.is_some_and(is_too_large) {
+            self.coverage.count(EventKind::PacketTooLarge);
+            return self.tell(now, &datagram, format_args!("too large for its path"));
         }
         let conditions = self.conditions;
         if self.random.f64() < conditions.lost {

@@ -50,6 +50,7 @@
 //! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call that asked to wait ends other than by success or deadline (`run/absence.rs`) |
 //! | vanished clients are forgotten | a node keeps a session with a client that died while idle for more than 30 s (`run/absence.rs`) |
 //! | a silent peer proves that it lives | a call to a node that died more than 1 s after its last message or acknowledgement takes longer than 1.3 s, or may have run (`run/absence.rs`) |
+//! | packets become as small as the path needs | over a path that carries less than the interfaces at its ends, a call fails with another cause, the sessions lost are more than the steps down to the path MTU that fits, or calls do not succeed in the end; or a call over another path fails with that cause (`run/narrow.rs`) |
 //! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call that asked to wait is not made soon after any of the name's addresses answers (`run/absence.rs`) |
 //!
 //! # Resources
@@ -135,6 +136,9 @@ const LATE_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of frames and maximum time of a phase, a tenth of it for the turn in which it ends.
 const PHASE_FRAMES: u32 = 1000;
 const PHASE_TIME: Duration = Duration::from_millis(1100);
+
+/// Part of a status whose session ended because the path carries less than the interfaces at its ends.
+pub(crate) const TOO_LARGE: &str = "large packets vanish on the way";
 
 /// Maximum time of a call between connected nodes without faults.
 pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
@@ -259,6 +263,8 @@ struct OracleState {
     disturbed: BTreeMap<SocketAddr, Time>,
     /// Address of the peer that breaks the session protocol.
     hostile: Option<SocketAddr>,
+    /// True if a path carries less than the interfaces at its ends.
+    is_narrow: bool,
     /// Processes that drain or shut down. No handler may start there.
     draining: BTreeSet<u64>,
     /// Processes in which each call of `repeat` fails.
@@ -621,6 +627,11 @@ impl Oracle {
                 "call {id} ({what}) has run, but its caller was told that it did not: {status}"
             ));
         }
+        if status.to_string().contains(TOO_LARGE) && !self.lock().is_narrow {
+            self.fail(format!(
+                "call {id} ({what}) failed for the size of packets that all paths carry: {status}"
+            ));
+        }
         // A running call is not refused; it ends with the grace period.
         let is_draining = status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining);
         if is_draining && entered == 0 {
@@ -708,6 +719,11 @@ impl Oracle {
     /// Records that the peer at this address breaks the session protocol.
     pub(crate) fn is_hostile(&self, address: SocketAddr) {
         self.lock().hostile = Some(address);
+    }
+
+    /// Records that from now on a path carries less than the interfaces at its ends, or that all carry all sizes.
+    pub(crate) fn set_narrow(&self, is_narrow: bool) {
+        self.lock().is_narrow = is_narrow;
     }
 
     /// Returns the number of calls that have not ended.

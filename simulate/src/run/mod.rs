@@ -30,6 +30,7 @@ mod draining;
 mod firewall;
 mod greed;
 mod hostility;
+mod narrow;
 mod newcomers;
 mod paths;
 mod renamed;
@@ -99,6 +100,7 @@ const PHASES: &[Phase] = &[
         |plan| plan.has_firewall,
         Run::a_client_is_behind_a_firewall,
     ),
+    Phase::of_some("a narrow path", |plan| plan.has_narrow_path, Run::a_path_is_narrow),
     Phase::of_all("requests to a stopped node", Run::some_never_leave),
     Phase::of_all("one node dies", Run::one_dies),
     Phase::of_all("one node is away", Run::one_is_away),

@@ -14,7 +14,7 @@ use super::sends::cause_of;
 use super::sessions::SessionOfPeer;
 use crate::buffer::{Received, SendSlots};
 use crate::command::CmCommand;
-use crate::trunk::{not_shared, parse_wr_id, wr_id};
+use crate::trunk::{not_shared, parse_wr_id, too_large, wr_id};
 use crate::wire::frame::FrameError;
 use crate::wire::handshake::{FRAGMENT, Fragment, HANDSHAKE_FRAME, Part};
 use crate::{PeerDown, PeerKey};
@@ -202,7 +202,10 @@ impl Transport {
             let is_gone = |qp: &dyn QueuePair| qp.query().is_err_and(|error| error == VerbsError::Gone);
             let cause = match completion.status {
                 CompletionStatus::WorkRequestFlushed if qp.is_some_and(is_gone) => PeerDown::DeviceRemoved,
-                status => qp.and_then(not_shared).unwrap_or_else(|| cause_of(status)),
+                status => {
+                    let named = qp.and_then(|qp| too_large(qp, completion).or_else(|| not_shared(qp)));
+                    named.unwrap_or_else(|| cause_of(status))
+                }
             };
             // Nothing follows: the INI is in ERR.
             self.handshakes.end(session);

@@ -4,7 +4,8 @@
 
 use super::Transport;
 use crate::PeerDown;
-use crate::trunk::parse_wr_id;
+use crate::provider::SOFTWARE;
+use crate::trunk::{Trunk, parse_wr_id};
 use trunkline_verbs::{Completion, CompletionStatus};
 
 impl Transport {
@@ -29,15 +30,22 @@ impl Transport {
                 status => cause_of(status),
             };
             let cause = self.res.shared.stops.explain(cause, self.res.time.now());
-            let lost = (completion.status == CompletionStatus::RetryExceeded && cause == PeerDown::Died)
-                .then(|| trunk.lost_packet_bytes(sequence))
-                .flatten();
-            let cause = lost.map_or(cause, |bytes| PeerDown::FullPacketsLost { bytes });
+            let cause =
+                trunk.too_large(completion).unwrap_or_else(|| self.maybe_too_large(trunk, completion, cause));
             self.break_trunk(slot, cause);
         }
         if let Some(trunk) = self.trunks.get_mut(slot) {
             trunk.complete(&mut self.res, sequence, success);
         }
+    }
+
+    /// Returns the cause, which may be the size of a packet if it was larger than any that got through. NICs give no verdict.
+    fn maybe_too_large(&self, trunk: &Trunk, completion: &Completion, cause: PeerDown) -> PeerDown {
+        let is_silent = completion.status == CompletionStatus::RetryExceeded && cause == PeerDown::Died;
+        let is_nic = || self.res.shared.device.get().is_some_and(|device| device.provider != SOFTWARE);
+        let (_, sequence) = parse_wr_id(completion.wr_id);
+        let lost = (is_silent && is_nic()).then(|| trunk.lost_packet_bytes(sequence)).flatten();
+        lost.map_or(cause, |bytes| PeerDown::FullPacketsLost { bytes })
     }
 
     /// Stages and posts the work of the trunks, then announces credit that no frame carried.

@@ -326,7 +326,12 @@ impl CmMachine {
                 self.resolved(peer, number, poller, hello, outcome);
             }
             CmCommand::Broken { peer, number, cause } => {
-                self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
+                let is_too_large = self.remember_mtu(peer, number, cause);
+                if is_too_large {
+                    // The peer is told, also of a session that is not up.
+                    self.endpoints.close(peer, number, Refusal::for_ended_session(cause));
+                }
+                self.drive(peer, |machine, actions| machine.fail(now, number, cause, is_too_large, actions));
             }
             #[cfg(feature = "identity")]
             CmCommand::Handshake { peer, number, frame } => self.handshake_frame(peer, number, frame),
@@ -425,7 +430,7 @@ impl CmMachine {
             return;
         }
         let is_one_flow =
-            |key, number| self.endpoints.asked_ports(key, number).is_some_and(|ports| ports.own.is_some());
+            |key, number| self.endpoints.asked(key, number).is_some_and(|(ports, _)| ports.own.is_some());
         let others = self.peers.at(newcomer.host()).filter(|(key, peer)| {
             let number = peer.machine.current().filter(|_| *key != newcomer && peer.machine.is_up());
             number.is_some_and(|number| is_one_flow(*key, number))
@@ -657,6 +662,16 @@ impl CmMachine {
             peer.machine.explain(cause);
         }
         stopped.unwrap_or(cause)
+    }
+
+    /// Remembers the path MTU for the next sessions with a peer if large packets have vanished in this one. Returns true
+    /// if they have.
+    pub(super) fn remember_mtu(&mut self, key: PeerKey, number: u32, cause: PeerDown) -> bool {
+        let asked = self.endpoints.asked(key, number).map(|(_, mtu)| mtu);
+        let Some(next) = cause.next_mtu(asked) else { return false };
+        let now = self.now();
+        self.peers.too_large(key.host(), next, now);
+        true
     }
 
     /// Returns the address and UDP port of a peer's device.

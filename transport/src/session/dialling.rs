@@ -74,14 +74,19 @@ impl CmMachine {
             return;
         }
         let usual = key.udp_port().map(|peer| UdpPorts { own: None, peer });
-        // A dial-back has the form of the request that it answers.
-        let flow = match self.endpoints.asked_ports(key, number) {
-            Some(ports) if ports.own.is_some() => (OneFlow::Yes, Some(ports)),
+        let now = self.now();
+        let remembered = self.peers.path_mtu(key.host(), now);
+        // A dial-back has the form of the request that it answers, and its path MTU, which one node remembers for both.
+        let asked = self.endpoints.asked(key, number);
+        let path_mtu = asked.map(|(_, mtu)| mtu).into_iter().chain(remembered).min();
+        let flow = match asked {
+            Some((ports, _)) if ports.own.is_some() => (OneFlow::Yes, Some(ports)),
             Some(_) => (OneFlow::No, usual),
             None => (peer.machine.one_flow(), usual),
         };
-        if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello, flow)) {
-            let now = self.now();
+        let dialled =
+            outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello, flow, path_mtu));
+        if let Err(error) = dialled {
             if let Some(suppressed) = self.log.line(now) {
                 tracing::warn!(peer = %key, %error, suppressed, "connection not dialled");
             }

@@ -23,9 +23,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_verbs::{
     Access, AddressOwner, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption,
-    ConnectParameters, DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, OneFlow, PortSpace,
-    QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time, UdpPorts,
-    VerbsError,
+    ConnectParameters, DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, Mtu, OneFlow,
+    PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time,
+    UdpPorts, VerbsError,
 };
 
 /// Maximum time before a disconnected endpoint is dropped.
@@ -242,6 +242,7 @@ impl Endpoints {
         poller: u16,
         private_data: Vec<u8>,
         flow: (OneFlow, Option<UdpPorts>),
+        path_mtu: Option<Mtu>,
     ) -> Result<(), VerbsError> {
         let device = self.device()?;
         let limits = &self.shared.limits;
@@ -258,6 +259,9 @@ impl Endpoints {
         }
         if one_flow != OneFlow::No && device.provider == SOFTWARE {
             id.set_option(CmOption::OneFlow(one_flow))?;
+        }
+        if let Some(mtu) = path_mtu.filter(|_| device.provider == SOFTWARE) {
+            id.set_option(CmOption::PathMtu(mtu))?;
         }
         id.attach(qp)?;
         id.connect(&ConnectParameters { private_data, ..asked })
@@ -315,12 +319,12 @@ impl Endpoints {
         })
     }
 
-    /// Returns the UDP ports of a session's connections, as a request of the peer has set them; `None` without one and on
-    /// hardware.
-    pub(crate) fn asked_ports(&self, peer: PeerKey, number: u32) -> Option<UdpPorts> {
+    /// Returns the UDP ports and the path MTU that the peer has asked for in a session; `None` before its first request
+    /// and on hardware.
+    pub(crate) fn asked(&self, peer: PeerKey, number: u32) -> Option<(UdpPorts, Mtu)> {
         let ends = self.sessions.get(&(peer, number))?;
         let (_, end) = ends.iter().find(|(role, _)| matches!(role, Role::Tgt(_)))?;
-        end.id.udp_ports()
+        end.id.udp_ports().zip(end.id.asked_mtu())
     }
 
     /// Returns the TGTs of a session.

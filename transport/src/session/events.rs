@@ -104,6 +104,7 @@ impl CmMachine {
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
                 tracing::debug!(%peer, ?role, ?kind, "connection failed");
+                self.remember_mtu(peer, number, cause);
                 // A session that pollers wait for, or that was up, is logged where they are notified.
                 // So is a dial-back without an answer.
                 let unnoticed = |peer: &PeerSession| {

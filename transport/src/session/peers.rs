@@ -6,10 +6,11 @@ use super::machine::Machine;
 use super::private_data::Cookie;
 use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_verbs::{PeerHost, Time};
+use trunkline_verbs::{Mtu, PeerHost, Time};
 
 /// Time down after which a peer is forgotten that was not named here, and with which a session has been up. A
 /// peer without an earlier session is forgotten at once.
@@ -29,9 +30,12 @@ pub(super) const UNPROVEN_OF_HOST: usize = 64;
 const UNPROVEN: usize = 1024;
 /// Part of [`UNPROVEN`] for hosts of which a peer has proved a name before.
 const UNPROVEN_OF_KNOWN: usize = UNPROVEN / 8;
-/// Maximum number of hosts that are remembered because a peer has proved a name, and the time for which they are.
-const PROVED_HOSTS: usize = 4096;
+/// Maximum number of hosts that are remembered because a peer has proved a name, or of addresses to which large packets vanish.
+const REMEMBERED: usize = 4096;
+/// Time for which a proved name is remembered.
 const PROVED_FOR: Duration = Duration::from_secs(3600);
+/// Time for which a path MTU is remembered. Paths change.
+const PATH_MTU_FOR: Duration = Duration::from_secs(600);
 
 /// A peer with its machine.
 #[derive(Debug)]
@@ -92,9 +96,45 @@ pub(super) struct Peers {
     /// Unproven sessions of each host, and the number of all.
     unproven: BTreeMap<PeerHost, Unproven>,
     unproven_count: usize,
-    /// Hosts of which a peer has proved a name, with the time of the last proof; and the same by time.
-    proved: HashMap<PeerHost, Time>,
-    proved_by_time: BTreeSet<(Time, PeerHost)>,
+    /// Hosts of which a peer has proved a name.
+    proved: Remembered<PeerHost, ()>,
+    /// Largest path MTU of sessions with peers at these addresses.
+    path_mtus: Remembered<IpAddr, Mtu>,
+}
+
+/// Values with the times at which they were noted, also by time. Beyond [`REMEMBERED`] the oldest goes.
+#[derive(Debug)]
+struct Remembered<K, V> {
+    by_key: HashMap<K, (Time, V)>,
+    by_time: BTreeSet<(Time, K)>,
+}
+
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Self { by_key: HashMap::new(), by_time: BTreeSet::new() }
+    }
+}
+
+impl<K: Copy + Eq + Hash + Ord, V: Copy> Remembered<K, V> {
+    fn note(&mut self, key: K, value: V, now: Time) {
+        if let Some((earlier, _)) = self.by_key.insert(key, (now, value)) {
+            self.by_time.remove(&(earlier, key));
+        }
+        self.by_time.insert((now, key));
+        if self.by_key.len() > REMEMBERED
+            && let Some((_, oldest)) = self.by_time.pop_first()
+        {
+            self.by_key.remove(&oldest);
+        }
+    }
+
+    /// Returns the value if it was noted less than this time ago.
+    fn get(&self, key: K, lasts: Duration, now: Time) -> Option<V> {
+        self.by_key
+            .get(&key)
+            .filter(|(at, _)| now.saturating_duration_since(*at) < lasts)
+            .map(|(_, value)| *value)
+    }
 }
 
 impl Peers {
@@ -259,20 +299,26 @@ impl Peers {
     /// Notes that a peer has proved a name.
     #[cfg_attr(not(feature = "identity"), expect(dead_code, reason = "no peer proves a name"))]
     pub(super) fn proved(&mut self, host: PeerHost, now: Time) {
-        if let Some(earlier) = self.proved.insert(host, now) {
-            self.proved_by_time.remove(&(earlier, host));
+        self.proved.note(host, (), now);
+    }
+
+    /// Notes the largest path MTU of sessions with peers at an address.
+    pub(super) fn too_large(&mut self, address: IpAddr, next: Mtu, now: Time) {
+        if mutant!(path_mtu_is_forgotten) {
+            return;
         }
-        self.proved_by_time.insert((now, host));
-        if self.proved.len() > PROVED_HOSTS
-            && let Some((_, oldest)) = self.proved_by_time.pop_first()
-        {
-            self.proved.remove(&oldest);
-        }
+        let known = self.path_mtu(address, now).unwrap_or(next);
+        self.path_mtus.note(address, next.min(known), now);
+    }
+
+    /// Returns the largest path MTU of sessions with peers at an address, if large packets have vanished in the last 10 minutes.
+    pub(super) fn path_mtu(&self, address: IpAddr, now: Time) -> Option<Mtu> {
+        self.path_mtus.get(address, PATH_MTU_FOR, now)
     }
 
     /// Returns true if a peer of the host has proved a name in the last hour.
     pub(super) fn has_proved(&self, host: PeerHost, now: Time) -> bool {
-        self.proved.get(&host).is_some_and(|at| now.saturating_duration_since(*at) < PROVED_FOR)
+        self.proved.get(host, PROVED_FOR, now).is_some()
     }
 
     fn count_unproven(
@@ -489,11 +535,32 @@ mod tests {
             peers.remove(key);
         }
         assert_eq!((peers.unproven.len(), peers.unproven_count), (0, 0));
-        for number in 0..u64::try_from(PROVED_HOSTS).unwrap() {
+        for number in 0..u64::try_from(REMEMBERED).unwrap() {
             peers.proved(host(1000 + number), now + Duration::from_nanos(number));
         }
         assert!(!peers.has_proved(host(2), now), "the oldest of 4,097 is forgotten");
-        assert_eq!((peers.proved.len(), peers.proved_by_time.len()), (PROVED_HOSTS, PROVED_HOSTS));
+        assert_eq!((peers.proved.by_key.len(), peers.proved.by_time.len()), (REMEMBERED, REMEMBERED));
+    }
+
+    #[test]
+    fn a_path_mtu_is_remembered_for_ten_minutes_and_only_falls_meanwhile() {
+        let (mut peers, now) = (Peers::default(), Time(1_000_000));
+        let address = |number: u32| IpAddr::from(number.to_be_bytes());
+        peers.too_large(address(1), Mtu::Mtu1024, now);
+        let later = now + Duration::from_secs(400);
+        peers.too_large(address(1), Mtu::Mtu2048, later);
+        assert_eq!(
+            peers.path_mtu(address(1), later + (PATH_MTU_FOR - Duration::from_nanos(1))),
+            Some(Mtu::Mtu1024)
+        );
+        let over = later + PATH_MTU_FOR;
+        assert_eq!((peers.path_mtu(address(1), over), peers.path_mtu(address(2), now)), (None, None));
+        peers.too_large(address(1), Mtu::Mtu2048, over);
+        assert_eq!(peers.path_mtu(address(1), over), Some(Mtu::Mtu2048));
+        for number in 2..2 + u32::try_from(REMEMBERED).unwrap() {
+            peers.too_large(address(number), Mtu::Mtu256, over);
+        }
+        assert_eq!(peers.path_mtus.by_key.len(), REMEMBERED);
     }
 
     #[test]

@@ -12,8 +12,8 @@
 //! REP  4 highest version (1)  5 features (1)  6 lowest version (1)  7 pollers (1)  8 epoch (8)  16 number (4)
 //!     20 UDP port (2)  22 zero (2)  24 SRQ numbers (4 each, by poller)
 //! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 one flow (1)  8 cookie (16), with reason 11
-//!     8 setting (2), with reason 12
-//! DREQ as REJ, with reason 14 or 15; or zero
+//!     8 setting (2), with reason 12  8 code of the path MTU (1), with reason 16
+//! DREQ as REJ, with reason 14 to 16; or zero
 //! ```
 //!
 //! A handshake between a dialing node and a listening one, with two pollers each:
@@ -35,7 +35,7 @@ use crate::PeerDown;
 use crate::messages::NO_IDENTITY;
 use crate::provider::connections::ConnectionKind;
 use std::num::NonZeroU16;
-use trunkline_verbs::SrqNumber;
+use trunkline_verbs::{Mtu, SrqNumber};
 
 /// Versions of the session protocol that this node speaks.
 pub(crate) const SPOKEN: Versions = Versions { lowest: 5, highest: 5 };
@@ -53,6 +53,8 @@ const OTHER_VERSION: u8 = 2;
 const UNPROVEN: u8 = 11;
 /// The code of [`Refusal::Setting`].
 const UNKNOWN_SETTING: u8 = 12;
+/// The code of [`Refusal::PathMtu`].
+const PATH_MTU: u8 = 16;
 
 /// Versions that a node speaks, at offsets that never change. A session uses the highest one that both sides
 /// speak.
@@ -166,6 +168,8 @@ pub(crate) enum Refusal {
     ProtocolBroken,
     /// The node has ended a session because something sealed did not open.
     Altered,
+    /// The node has ended a session because large packets of this path MTU vanish on the way.
+    PathMtu(Mtu),
 }
 
 impl Refusal {
@@ -202,6 +206,7 @@ impl Refusal {
             Self::IdentityRequired => 13,
             Self::ProtocolBroken => 14,
             Self::Altered => 15,
+            Self::PathMtu(_) => PATH_MTU,
         }
     }
 
@@ -213,6 +218,7 @@ impl Refusal {
         match self {
             Self::Unproven(Cookie(cookie)) => out.extend(cookie),
             Self::Setting(setting) => out.extend(setting.to_be_bytes()),
+            Self::PathMtu(mtu) => out.push(mtu.code()),
             _ => {}
         }
         out
@@ -235,6 +241,9 @@ impl Refusal {
         if code == UNKNOWN_SETTING {
             return array(bytes, 8).map(|setting| Self::Setting(u16::from_be_bytes(setting)));
         }
+        if code == PATH_MTU {
+            return Mtu::from_code(*bytes.get(8)?).filter(|mtu| mtu.smaller().is_some()).map(Self::PathMtu);
+        }
         if code == OTHER_VERSION {
             let [highest, _, lowest] = array(bytes, 4)?;
             return Some(Self::Version(Versions { lowest, highest }));
@@ -248,6 +257,7 @@ impl Refusal {
             PeerDown::Misbehaved(_) | PeerDown::UnknownFrame(_) => Some(Self::ProtocolBroken),
             #[cfg(feature = "identity")]
             PeerDown::Altered(_) => Some(Self::Altered),
+            PeerDown::PathMtu { mtu, is_told: false } => Some(Self::PathMtu(mtu)),
             _ => None,
         }
     }
@@ -257,6 +267,7 @@ impl Refusal {
     pub(super) fn of_ended_session(self) -> PeerDown {
         match self {
             Self::ProtocolBroken | Self::Altered => PeerDown::ClosedFor(self.explain()),
+            Self::PathMtu(mtu) => PeerDown::PathMtu { mtu, is_told: true },
             _ => PeerDown::Closed,
         }
     }
@@ -308,6 +319,7 @@ impl Refusal {
             | Self::Resources
             | Self::ProtocolBroken
             | Self::Altered
+            | Self::PathMtu(_)
             | Self::Unproven(_) => None,
         }
     }
@@ -332,6 +344,7 @@ impl Refusal {
             Self::IdentityRequired => NO_IDENTITY,
             Self::ProtocolBroken => "this node broke the protocol; the peer's log names the rule",
             Self::Altered => "a sealed frame or message of this node arrived changed, repeated or not at all",
+            Self::PathMtu(_) => "large packets vanish on the way between the nodes",
             Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {
@@ -581,7 +594,8 @@ mod tests {
             bytes.resize(196, 0);
             assert_eq!(Welcome::parse(&bytes), Ok(welcome(pollers)));
         }
-        let others = [Refusal::Unproven(Cookie([7; 16])), Refusal::Setting(0x123)];
+        let others =
+            [Refusal::Unproven(Cookie([7; 16])), Refusal::Setting(0x123), Refusal::PathMtu(Mtu::Mtu512)];
         for refusal in Refusal::PLAIN.into_iter().chain(others) {
             for is_one_flow in [false, true] {
                 let bytes = refusal.emit(is_one_flow);
@@ -623,6 +637,26 @@ mod tests {
         assert_eq!(Refusal::parse(b"TRNK\x04\xff"), None);
         assert_eq!(Refusal::parse(b"TRNK\x04\x0b\x04\0too short"), None);
         assert_eq!(Refusal::parse(b""), None);
+    }
+
+    #[test]
+    fn a_peer_can_lower_the_path_mtu_that_it_has_asked_for_by_one_step() {
+        let lost = PeerDown::PathMtu { mtu: Mtu::Mtu1024, is_told: false };
+        let mut bytes = Refusal::for_ended_session(lost).unwrap().emit(false);
+        bytes.resize(220, 0);
+        let told = Refusal::parse(&bytes).unwrap().of_ended_session();
+        assert_eq!(told, PeerDown::PathMtu { mtu: Mtu::Mtu1024, is_told: true });
+        assert!(told.to_string().contains("the peer closed the session, and says"), "{told}");
+        assert_eq!(Refusal::for_ended_session(told), None, "the peer knows");
+        assert_eq!(lost.next_mtu(None), Some(Mtu::Mtu512));
+        assert_eq!(told.next_mtu(Some(Mtu::Mtu1024)), Some(Mtu::Mtu512));
+        assert_eq!((told.next_mtu(Some(Mtu::Mtu4096)), told.next_mtu(None)), (None, None), "forged");
+        assert_eq!(PeerDown::Died.next_mtu(Some(Mtu::Mtu1024)), None);
+        for no_step in [0, Mtu::Mtu256.code(), 6, 255] {
+            bytes[8] = no_step;
+            assert_eq!(Refusal::parse(&bytes), None, "{no_step}");
+        }
+        assert_eq!(Refusal::parse(&bytes[..8]), None);
     }
 
     #[test]

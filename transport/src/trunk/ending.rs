@@ -10,7 +10,9 @@ use crate::{PeerDown, PeerEvent, SendFailure, SendOutcome};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_machine::mutant;
-use trunkline_verbs::{QpModify, QpPath, QpState, QueuePair, Time, VerbsError};
+use trunkline_verbs::{
+    Completion, CompletionFlags, Mtu, QpModify, QpPath, QpState, QueuePair, Time, VerbsError,
+};
 
 /// Time to wait for a device to flush a QP.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
@@ -53,10 +55,15 @@ impl Trunk {
     /// Returns the packet payload of the failed work with this number, if it is larger than any that got
     /// through and larger than every network carries.
     pub(crate) fn lost_packet_bytes(&self, sequence: u64) -> Option<u32> {
-        let mtu = self.pipeline.qp().query().ok()?.path_mtu.bytes();
+        let mtu = path_mtu(self.pipeline.qp())?.bytes();
         let (failed, carried) = self.pipeline.failed_and_carried(sequence)?;
         let (lost, carried) = (failed.min(mtu), carried.min(mtu));
         (lost > carried && lost > CARRIED_EVERYWHERE_BYTES).then_some(lost)
+    }
+
+    /// Returns the cause if the device says with a completion that large packets vanish on the way.
+    pub(crate) fn too_large(&self, completion: &Completion) -> Option<PeerDown> {
+        too_large(self.pipeline.qp(), completion)
     }
 
     /// Begins the first phase: nothing new is posted, and posted work comes back. Returns false if it had
@@ -168,6 +175,17 @@ impl Trunk {
 pub(crate) fn not_shared(qp: &dyn QueuePair) -> Option<PeerDown> {
     let path = qp.path().filter(|path| path.name == QpPath::NONE)?;
     Some(PeerDown::NotShared(path.why))
+}
+
+/// Returns the cause if the device says with a completion of this QP that large packets vanish on the way.
+pub(crate) fn too_large(qp: &dyn QueuePair, completion: &Completion) -> Option<PeerDown> {
+    let mtu = path_mtu(qp).filter(|_| completion.flags.contains(CompletionFlags::LARGE_PACKETS_LOST))?;
+    Some(PeerDown::PathMtu { mtu, is_told: false })
+}
+
+/// Returns the path MTU of a connected QP.
+pub(crate) fn path_mtu(qp: &dyn QueuePair) -> Option<Mtu> {
+    qp.query().ok().map(|attributes| attributes.path_mtu)
 }
 
 /// Destroys an INI that is in ERR or has never sent anything.

@@ -39,6 +39,8 @@ mod unsealed;
 pub(crate) use ending::destroy_ini;
 #[cfg(feature = "identity")]
 pub(crate) use ending::not_shared;
+#[cfg(feature = "identity")]
+pub(crate) use ending::too_large;
 pub(crate) use outbound::Outbound;
 pub(crate) use pipeline::parse_wr_id;
 #[cfg(feature = "identity")]

@@ -12,6 +12,7 @@ use trunkline_softrdma::link::Hub;
 use trunkline_transport::{
     Limit, NodeOptions, PeerDown, PeerKey, ProviderChoice, RegisteredBuffer, SendFailure, SendOutcome,
 };
+use trunkline_verbs::Mtu;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -228,26 +229,42 @@ fn the_receiver_learns_of_a_message_that_is_announced_beyond_its_budget() {
     assert_eq!(client.outcome(3), SendOutcome::Failed(failure));
 }
 
-/// The interfaces carry packets of 4,096 bytes, the path between them does not.
+/// The interfaces carry packets of 4,096 bytes, the path between them at most 1,024. Each session that ends lowers the path
+/// MTU by one step.
 #[test]
-fn lost_full_packets_are_named_in_the_error() {
-    let narrow = || SoftOptions { faults: Some("longest=2000".parse().unwrap()), ..SoftOptions::default() };
+fn sessions_come_down_to_the_mtu_of_the_path() {
+    let narrow = || SoftOptions { faults: Some("longest=1990".parse().unwrap()), ..SoftOptions::default() };
+    let lost = |mtu, is_told| PeerDown::PathMtu { mtu, is_told };
+    let too_large = [Mtu::Mtu4096, Mtu::Mtu2048];
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp().device(narrow()), 1);
-    client.echoes(&server, &[100, 1900]);
-    let peer = client.name(0, server.address);
-    client.send(0, peer, &[ECHO], pattern(8_000, 7), 1);
-    let SendOutcome::Failed(failure) = client.outcome(1) else {
-        panic!("a packet of 4,096 bytes got through")
-    };
-    assert_eq!(failure.cause, PeerDown::FullPacketsLost { bytes: 4096 });
-    assert!(failure.cause.to_string().contains("lower the MTU"), "{}", failure.cause);
+    client.echoes(&server, &[100, 1800]);
+    for (mtu, size) in too_large.into_iter().zip([2_020, 8_000]) {
+        let peer = client.name(0, server.address);
+        client.send(0, peer, &[ECHO], pattern(size, 7), 1);
+        let SendOutcome::Failed(failure) = client.outcome(1) else {
+            panic!("a packet of {} bytes got through", mtu.bytes())
+        };
+        assert_eq!(failure.cause, lost(mtu, false));
+        let (text, next) = (failure.cause.to_string(), mtu.bytes() / 2);
+        assert!(
+            text.contains("lower the MTU") && text.contains(&format!("path MTU of {next} in place")),
+            "{text}"
+        );
+        assert_eq!(client.down(peer), failure.cause);
+    }
+    client.echoes(&server, &[8_000, 300_000]);
 
-    // READ responses of the client are lost on their way to the server, which notices.
+    // READ responses of the client are lost on their way to the server, which notices and tells the client.
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp().device(narrow()), 1);
-    let there = client.connect(0, server.address);
-    let here = server.up();
-    client.send(0, there, &[ECHO], pattern(300_000, 7), 1);
-    assert_eq!(server.down(here), PeerDown::FullPacketsLost { bytes: 4096 });
+    for mtu in too_large {
+        let there = client.connect(0, server.address);
+        let here = server.up();
+        client.send(0, there, &[ECHO], pattern(300_000, 7), 1);
+        assert_eq!((server.down(here), client.down(there)), (lost(mtu, false), lost(mtu, true)));
+        let failure = SendFailure { may_have_arrived: true, cause: lost(mtu, true) };
+        assert_eq!(client.outcome(1), SendOutcome::Failed(failure));
+    }
+    client.echoes(&server, &[8_000, 300_000]);
 }

@@ -23,7 +23,7 @@
 //! ```
 
 use crate::channel::is_readable;
-use crate::{QpModify, QpNumber, QpState, QpType, QueuePair, VerbsError};
+use crate::{Mtu, QpModify, QpNumber, QpState, QpType, QueuePair, VerbsError};
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
@@ -151,6 +151,8 @@ pub enum CmOption {
     /// If true, a request that nothing receives is repeated for 525 ms instead of ending at once, in case the peer is just
     /// starting. Software devices only.
     RetryRefused(bool),
+    /// Largest path MTU that the request asks for. Software devices only.
+    PathMtu(Mtu),
 }
 
 /// Use of one pair of UDP ports by all packets of a connection, so that a firewall or an address translator at the
@@ -344,6 +346,11 @@ pub trait CmId: Any + Send + Sync + Debug {
 
     /// Returns the UDP ports of the connection, once they are known; `None` on hardware.
     fn udp_ports(&self) -> Option<UdpPorts> {
+        None
+    }
+
+    /// Returns the path MTU that the peer has asked for; `None` if it has not, and on hardware.
+    fn asked_mtu(&self) -> Option<Mtu> {
         None
     }
 

@@ -101,10 +101,13 @@ bitflags::bitflags! {
         const WITH_IMMEDIATE = 1;
         /// The sender requested a solicited event.
         const SOLICITED = 1 << 1;
+        /// Only with [`CompletionStatus::RetryExceeded`], of software devices: the peer answers, but no packet with the payload of
+        /// the lost one gets through.
+        const LARGE_PACKETS_LOST = 1 << 2;
     }
 }
 
-/// One work completion. If it failed, only `wr_id`, `status` and `qp_number` are valid.
+/// One work completion. If it failed, only `wr_id`, `status`, `qp_number` and `flags` are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Completion {
     /// The `wr_id` of the work request.

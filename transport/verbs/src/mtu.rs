@@ -34,6 +34,12 @@ impl Mtu {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
+    /// Returns the next smaller MTU.
+    #[must_use]
+    pub fn smaller(self) -> Option<Self> {
+        Self::from_code(self.code() - 1)
+    }
+
     /// Returns the largest path MTU for a link MTU in bytes, which leaves 96 bytes for headers, XRCETH
     /// included (contract rocev2 3.3).
     #[must_use]

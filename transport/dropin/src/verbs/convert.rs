@@ -25,6 +25,10 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(Access::from_bits_truncate(flags))
 }
 
+/// `vendor_err` of a work request whose retries are exhausted because large packets vanish on the way
+/// (docs/software-device.md).
+const VENDOR_ERR_LARGE_PACKETS_LOST: u32 = 1;
+
 /// Converts a completion to C, with immediate data in network order. A receive has the flag of a GRH,
 /// which all packets of RoCE have, as with the kernel's software device
 /// (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`). Only UD QPs put the GRH into the buffer.
@@ -50,6 +54,11 @@ pub(super) fn completion(from: &Completion) -> ibv_wc {
         byte_len: from.byte_length,
         imm_data: from.immediate.to_be(),
         qp_num: from.qp_number.get(),
+        vendor_err: if from.flags.contains(CompletionFlags::LARGE_PACKETS_LOST) {
+            VENDOR_ERR_LARGE_PACKETS_LOST
+        } else {
+            0
+        },
         wc_flags: flags,
         ..ibv_wc::default()
     }
@@ -111,6 +120,15 @@ mod tests {
         let wc = completion(&from);
         assert_eq!(wc.imm_data.to_ne_bytes(), [1, 2, 3, 4]);
         assert_ne!(wc.wc_flags & IBV_WC_WITH_IMM, 0);
+    }
+
+    #[test]
+    fn full_packets_that_vanish_show_in_vendor_err_alone() {
+        let status = CompletionStatus::RetryExceeded;
+        let [named, plain] = [CompletionFlags::LARGE_PACKETS_LOST, CompletionFlags::empty()]
+            .map(|flags| completion(&Completion { status, flags, ..Completion::default() }));
+        assert_eq!((named.vendor_err, plain.vendor_err), (VENDOR_ERR_LARGE_PACKETS_LOST, 0));
+        assert_eq!((named.status, named.wc_flags), (plain.status, plain.wc_flags));
     }
 
     #[test]

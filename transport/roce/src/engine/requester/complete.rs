@@ -4,7 +4,7 @@ use super::{Requester, RequesterEvent, Response};
 use crate::engine::segment::{JOINED_BYTES, RequestKind, packets};
 use crate::engine::{LocalMemory, Time};
 use crate::wire::{Aeth, Bth, NakCode, Operation, Packet, Syndrome};
-use trunkline_verbs::{CompletionStatus, Psn, QpState};
+use trunkline_verbs::{CompletionFlags, CompletionStatus, Psn, QpState};
 
 /// Position of a response's PSN, relative to the PSNs sent.
 enum Position {
@@ -72,6 +72,9 @@ impl Requester {
         } else {
             Response::Unexpected
         };
+        if outcome != Response::Unexpected {
+            self.retry.heard();
+        }
         match outcome {
             Response::Progress => {}
             Response::Stale => self.counters.stale += 1,
@@ -324,6 +327,11 @@ impl Requester {
     /// Ends all requests: number `failing` with `status`, all others as flushed, unsignalled ones too (contract
     /// I1, rocev2 7.26).
     pub(super) fn fail(&mut self, failing: usize, status: CompletionStatus) {
+        self.fail_with(failing, status, CompletionFlags::empty());
+    }
+
+    /// Like [`Self::fail`], with flags in the completion that has the status.
+    pub(super) fn fail_with(&mut self, failing: usize, status: CompletionStatus, flags: CompletionFlags) {
         if !self.is_sending() {
             return;
         }
@@ -331,6 +339,9 @@ impl Requester {
         while let Some(wqe) = self.queue.pop_front() {
             let status = if index == failing { status } else { CompletionStatus::WorkRequestFlushed };
             self.complete(wqe, status);
+            if let Some(completion) = self.completions.back_mut().filter(|_| index == failing) {
+                completion.flags |= flags;
+            }
             index += 1;
         }
         self.stop(QpState::Error);

@@ -27,6 +27,13 @@
 //! a few smoothed round trips (at least 1 ms, doubling), the oldest unacknowledged packet is sent
 //! once more, without charge to `retry_cnt`. A peer sees a duplicate, which the protocol allows at
 //! any time; only the nominal timeouts decide that a peer is dead.
+//!
+//! # Large packets that vanish
+//! A network that carries less than the interfaces at its ends may drop large packets without a word. A peer that
+//! died, and losses at random, must not look like that. So each ACK timeout of a packet with more payload than the
+//! smallest path MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it as a
+//! duplicate, whatever it has of later packets. If retries are exhausted, and the peer has answered two of them
+//! without the packet, the work completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
 
 mod complete;
 mod pace;

@@ -1,13 +1,18 @@
 //! Timers, and going back: when packets are sent again, and when a peer counts as dead.
 
 use super::{Requester, Tuning};
+use crate::engine::segment::RequestKind;
 use crate::engine::{Time, rtt::RoundTrip};
-use trunkline_verbs::{CompletionStatus, Psn, QpAttributes, QpState};
+use trunkline_verbs::{CompletionFlags, CompletionStatus, Mtu, Psn, QpAttributes, QpState};
 
 /// Factor of the shortest wait before a probe on a path that rarely loses packets.
 const RARE_LOSS_FACTOR: u64 = 16;
 /// Maximum number of times that a probe's wait is doubled.
 const PROBE_DOUBLINGS_MAX: u32 = 8;
+
+/// Number of retries of one packet that the peer has answered without the packet, if packets of that size vanish. At most one
+/// of them is for a reported loss; the others are ACK timeouts, each after several probes of the packet.
+const ANSWERED_RETRIES: u8 = 2;
 
 /// The value of `rnr_retry` that means no limit (contract rocev2 7.21).
 const RNR_UNLIMITED: u8 = 7;
@@ -44,6 +49,14 @@ pub(super) struct Retry {
     /// PSN and time of the last concluded loss: the same conclusion is not drawn twice from one burst of
     /// answers.
     went_back: Option<(Psn, Time)>,
+    /// True if the next `poll_transmit` must send a duplicate that the peer answers.
+    pub(super) duplicate_due: bool,
+    /// True between an ACK timeout of the packet at `una` and the next answer.
+    is_answer_awaited: bool,
+    /// Number of ACK timeouts of the packet at `una` that an answer has followed.
+    answered_timeouts: u8,
+    /// True if a retry was charged because an answer reports the packet at `una` lost.
+    is_reported_lost: bool,
 }
 
 impl Retry {
@@ -121,8 +134,22 @@ impl Retry {
         }
         self.probe_due = false;
         self.went_back = None;
+        self.forget_answers();
         self.activity = now;
         self.deadline = if outstanding { self.deadline(now) } else { None };
+    }
+
+    /// Notes an answer that acknowledges nothing.
+    pub(super) fn heard(&mut self) {
+        if std::mem::take(&mut self.is_answer_awaited) {
+            self.answered_timeouts = self.answered_timeouts.saturating_add(1);
+        }
+    }
+
+    /// Forgets the timeouts that answers have followed, because the packet at `una` has arrived.
+    fn forget_answers(&mut self) {
+        (self.duplicate_due, self.is_answer_awaited) = (false, false);
+        (self.answered_timeouts, self.is_reported_lost) = (0, false);
     }
 
     fn probe_wait_ns(&self, floor_ns: u64, round_trips: u32, round_trip: &RoundTrip) -> u64 {
@@ -163,6 +190,11 @@ impl Requester {
                 self.rewind();
                 self.retry.deadline = self.retry.deadline(now);
                 self.retry.activity = now;
+                if self.is_large_packet_missing() {
+                    (self.retry.duplicate_due, self.retry.is_answer_awaited) = (true, true);
+                    // The answer may imply the loss of a READ response that is requested again already.
+                    self.retry.went_back = Some((self.una, now));
+                }
             }
         } else if self.probe_deadline().is_some_and(|deadline| deadline <= now) {
             self.counters.probes += 1;
@@ -233,8 +265,22 @@ impl Requester {
             self.retry.left = left;
             return true;
         }
-        self.fail(0, CompletionStatus::RetryExceeded);
+        let answered = self.retry.answered_timeouts.saturating_add(self.retry.is_reported_lost.into());
+        let is_size_the_cause = answered >= ANSWERED_RETRIES && self.is_large_packet_missing();
+        let flags =
+            if is_size_the_cause { CompletionFlags::LARGE_PACKETS_LOST } else { CompletionFlags::empty() };
+        self.fail_with(0, CompletionStatus::RetryExceeded, flags);
         false
+    }
+
+    /// Returns true if the packet at `una`, or the READ response with that PSN, has more payload than the smallest path MTU
+    /// allows.
+    fn is_large_packet_missing(&self) -> bool {
+        let mtu = self.geometry.mtu;
+        let Some(wqe) = self.queue.front() else { return false };
+        let packet = self.una.after(wqe.first_psn).max(0).cast_unsigned();
+        let payload = wqe.length.saturating_sub(packet.saturating_mul(mtu)).min(mtu);
+        wqe.kind != RequestKind::Atomic && payload > Mtu::Mtu256.bytes()
     }
 
     /// Sends from `una` again, because a sequence NAK reports that packet lost. Charges a retry (contract
@@ -265,6 +311,7 @@ impl Requester {
         }
         if self.charge_retry() {
             self.retry.went_back = Some((self.una, now));
+            self.retry.is_reported_lost = true;
             self.retry.activity = now;
             self.retry.deadline = self.retry.deadline(now);
             self.rewind();
@@ -293,6 +340,7 @@ impl Requester {
         self.retry.probe_doublings = 0;
         self.retry.deadline = None;
         self.retry.probe_due = false;
+        self.retry.forget_answers();
         self.rewind();
     }
 

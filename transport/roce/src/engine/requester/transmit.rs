@@ -57,6 +57,7 @@ impl Requester {
     pub fn has_output(&self) -> bool {
         self.cursor.index < self.queue.len()
             || self.retry.probe_due
+            || self.retry.duplicate_due
             // The drained state is reported from `poll_transmit`.
             || self.state == QpState::SendQueueDrained
     }
@@ -77,6 +78,9 @@ impl Requester {
             && let Some(sent) = self.send_probe(now, memory, out)
         {
             return Some(sent);
+        }
+        if self.retry.duplicate_due {
+            return self.send_duplicate(out);
         }
         self.report_drained();
         let wqe = self.queue.get(self.cursor.index)?;
@@ -172,6 +176,20 @@ impl Requester {
         self.retry.sent(now, true);
         self.counters.packets += 1;
         Some(Transmit { psn: self.una, retransmission: true })
+    }
+
+    /// Sends an empty SEND before the oldest unacknowledged packet. It has other bytes than the packet that had its PSN,
+    /// which a peer does not keep: it acknowledges the duplicate (contract rocev2 7.5).
+    #[cold]
+    fn send_duplicate(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.retry.duplicate_due = false;
+        let (wqe, psn) = (self.queue.front()?, self.una.minus(1));
+        let mut header = self.geometry.packet(Operation::SEND_ONLY, psn);
+        header.bth.ack_request = true;
+        header.xrceth = (self.qp_type == QpType::XrcIni).then_some((0, wqe.remote_srq));
+        header.emit_headers(out);
+        self.counters.packets += 1;
+        Some(Transmit { psn, retransmission: true })
     }
 
     /// Returns true if the packet at the cursor has to wait for something.

@@ -47,7 +47,8 @@ impl Control {
         let (port_space, qp_type, local) = (endpoint.port_space, endpoint.qp_type, endpoint.local);
         let ack_timeout = endpoint.ack_timeout.unwrap_or(parameters.ack_timeout);
         let link = shards.first().link();
-        let mtu = link.mtu_of(local.ip());
+        let carried = link.mtu_of(local.ip());
+        let mtu = endpoint.path_mtu.map_or(carried, |most| most.min(carried));
         let (one_flow, retry_refused) = (endpoint.one_flow, endpoint.retry_refused);
         let mut ports = endpoint.ports.unwrap_or_else(|| UdpPorts { own: None, peer: link.port() });
         if one_flow == OneFlow::Yes {

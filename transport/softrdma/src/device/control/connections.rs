@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::cm::{CmConfig, CmDrop, CmMachine, CommIds, ConnectionId, ListenerId};
 use trunkline_verbs::{
-    CmEventKind, CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, UdpPorts, VerbsError,
-    WILDCARD_TAKEN,
+    CmEventKind, CmIdNumber, CmOption, Counter, Mtu, PortSpace, Psn, QpNumber, QpType, Time, UdpPorts,
+    VerbsError, WILDCARD_TAKEN,
 };
 
 /// Number of ports tried for an endpoint that is bound to any port.
@@ -257,6 +257,11 @@ impl Connections {
         self.get(id).and_then(|endpoint| endpoint.ports)
     }
 
+    /// Returns the path MTU that a peer has asked for.
+    pub(in crate::device) fn asked_mtu(&self, id: CmIdNumber) -> Option<Mtu> {
+        self.get(id)?.offered.map(|peer| peer.mtu)
+    }
+
     /// Completes the resolution of a peer's route. The host's routing knows the route, so no request is sent.
     pub(in crate::device) fn resolve_route(&mut self, id: CmIdNumber) -> Result<(), VerbsError> {
         let endpoint = self.endpoint(id)?;
@@ -291,6 +296,7 @@ impl Connections {
             CmOption::UdpPorts(ports) => endpoint.ports = Some(ports),
             CmOption::OneFlow(one_flow) => endpoint.one_flow = one_flow,
             CmOption::RetryRefused(retries) => endpoint.retry_refused = retries,
+            CmOption::PathMtu(mtu) => endpoint.path_mtu = Some(mtu),
             _ => return Err(VerbsError::NotSupported("this option")),
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::cm::{CmError, ConnectionId, ListenerId, Peer, Transport};
 use trunkline_verbs::{
-    Access, AddressVector, CmEventKind, CmIdNumber, ConnectParameters, Gid, OneFlow, PortSpace, Psn,
+    Access, AddressVector, CmEventKind, CmIdNumber, ConnectParameters, Gid, Mtu, OneFlow, PortSpace, Psn,
     QpModify, QpNumber, QpState, QpType, UdpPorts, VerbsError,
 };
 
@@ -68,6 +68,8 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
+    /// Largest path MTU to ask for.
+    pub(super) path_mtu: Option<Mtu>,
     pub(super) one_flow: OneFlow,
     pub(super) retry_refused: bool,
     /// UDP ports of the connection, once there is one, or as the program named them.
@@ -103,6 +105,7 @@ impl Endpoint {
             reuses_address: false,
             is_family_only: false,
             ack_timeout: None,
+            path_mtu: None,
             one_flow: OneFlow::No,
             retry_refused: false,
             ports: None,

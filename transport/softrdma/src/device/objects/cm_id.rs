@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use trunkline_verbs::{
-    CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption, ConnectParameters, QpModify, QpState,
+    CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption, ConnectParameters, Mtu, QpModify, QpState,
     QueuePair, RejectReason, UdpPorts, VerbsError,
 };
 
@@ -127,6 +127,10 @@ impl CmId for SoftCmId {
 
     fn udp_ports(&self) -> Option<UdpPorts> {
         self.core.control().connections().udp_ports(self.number)
+    }
+
+    fn asked_mtu(&self) -> Option<Mtu> {
+        self.core.control().connections().asked_mtu(self.number)
     }
 
     fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError> {
