@@ -73,7 +73,7 @@ impl CmMachine {
         if !peer.machine.has(number) {
             return;
         }
-        let usual = key.udp_port().map(|peer| UdpPorts { own: None, peer });
+        let usual = key.udp_port().map(UdpPorts::new);
         // A dial-back has the form of the request that it answers.
         let flow = match self.endpoints.asked_ports(key, number) {
             Some(ports) if ports.own.is_some() => (OneFlow::Yes, Some(ports)),
