@@ -131,6 +131,7 @@ kinds! {
     StrangersCrowded "many sessions begun by one stranger" true,
     HostCrowded "session refused to a host that has its share" true,
     FirewallCrossed "client behind a firewall" false,
+    TranslatorCrossed "client behind an address translator" false,
     DeviceRemoved "device removed" true,
     DeviceRestored "device restored" true,
 }

@@ -10,6 +10,7 @@ mod forged;
 mod sent_frames;
 pub(crate) mod strangers;
 pub(crate) mod tampering;
+mod translators;
 
 use crate::coverage::{Coverage, EventKind};
 use crate::trace::{Pen, Since};
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use strangers::{Request, Strangers};
 use tampering::Tamperer;
+use translators::Translators;
 use trunkline_machine::Runtime;
 use trunkline_roce::wire::Bth;
 use trunkline_softrdma::link::Datagram;
@@ -61,6 +63,7 @@ struct NetworkState {
     /// Pairs of addresses that cannot reach each other, smaller address first.
     cut: BTreeSet<(IpAddr, IpAddr)>,
     firewalls: Firewalls,
+    translators: Translators,
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
@@ -104,6 +107,7 @@ impl Network {
             conditions: Conditions::default(),
             cut: BTreeSet::new(),
             firewalls: Firewalls::default(),
+            translators: Translators::default(),
             random: fastrand::Rng::with_seed(seed),
             attacker: Attacker::new(seed ^ 0x666f_7267),
             strangers: Strangers::default(),
@@ -152,9 +156,17 @@ impl Network {
         self.wire.lock().firewalls.add(host);
     }
 
-    /// Ends [`Network::wall`].
+    /// Puts a host behind an address translator, until [`Network::unwall`]. The trace and the observers of the network show
+    /// the datagrams as the host sees them.
+    pub(crate) fn translate(&self, host: IpAddr, translator: IpAddr) {
+        self.wire.lock().translators.add(host, translator);
+    }
+
+    /// Ends [`Network::wall`] and [`Network::translate`].
     pub(crate) fn unwall(&self, host: IpAddr) {
-        self.wire.lock().firewalls.remove(host);
+        let mut state = self.wire.lock();
+        state.firewalls.remove(host);
+        state.translators.remove(host);
     }
 
     /// Makes the node at this address break the rules from now on.
@@ -218,6 +230,7 @@ impl Network {
                 state.tell(now, &datagram, format_args!("dropped by a firewall"));
                 continue;
             }
+            let datagram = Datagram { source: state.translators.outward(now, &datagram), ..datagram };
             let is_taken = self.hosts.get(&destination.ip()).is_some_and(|host| host.deliver(datagram));
             if is_taken {
                 reached.insert(destination.ip());
@@ -258,6 +271,10 @@ impl fmt::Debug for Wire {
 
 impl NetworkState {
     fn send(&mut self, now: Time, datagram: Datagram<'_>) {
+        let Some(destination) = self.translators.inward(now, &datagram) else {
+            return self.tell(now, &datagram, format_args!("dropped by an address translator"));
+        };
+        let datagram = Datagram { destination, ..datagram };
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         if self.hostile.contains_key(&to) {
             self.frames.trades(&datagram);
