@@ -110,11 +110,10 @@ translators() {
             ip -n "$host" link set wire up && ip -n "gate-$host" link set inside up && ip -n "gate-$host" link set outside up &&
             ip -n router link set "$host" up && ip -n "$host" route add default via 10.97.9.1 &&
             ip -n "gate-$host" route add default via "10.97.$number.254" &&
-            on "gate-$host" sysctl -qw net.ipv4.ip_forward=1 && on "gate-$host" nft -f - <<END || return
-table ip nat {
-    chain postrouting { type nat hook postrouting priority 100; oifname outside masquerade $random; }
-}
-END
+            on "gate-$host" sysctl -qw net.ipv4.ip_forward=1 &&
+            on "gate-$host" nft -f - <<<"table ip nat {
+                chain postrouting { type nat hook postrouting priority 100; oifname outside masquerade $random; }
+            }" || return
     done 2>"$TMPDIR/nft.log"
 }
 
@@ -134,10 +133,10 @@ translated() {
         row "translated-$beside" "two clients with one private address behind two translators; process beside that has UDP port 4791: ${beside/alone/none}"
         stop
     done
-    start server server serve 10.97.2.1
-    on left /run/programs/trunkctl ping -c 2 --interval-ms 40000 10.97.2.1:7000 >"$TMPDIR/ping" 2>"$TMPDIR/call.log"
+    serve_tree 10.97.2.1
+    on left /run/programs/trunkctl ping -c 2 --interval-ms 40000 "$listening" >"$TMPDIR/ping" 2>"$TMPDIR/call.log"
     result="exit $?, $(tail -n 1 "$TMPDIR/ping")"
-    [[ $result == 'exit 0,'* ]] && (($(grep -c 'step="session up"' "$TMPDIR/server.log") == 1))
+    [[ $result == 'exit 0,'* ]] && up_from 10.97.3.1
     row translated-idle "calls before and after 40 s without calls, through a translator"
     stop
 }
