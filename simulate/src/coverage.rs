@@ -92,6 +92,7 @@ kinds! {
     PacketCorrupted "packet corrupted" false,
     PacketCut "packet cut off by a partition" false,
     PacketWalled "packet dropped by a firewall" false,
+    PacketUntranslated "packet dropped by an address translator" false,
     PacketForged "packet of a connection forged" false,
     RequestForged "connection request forged" false,
     MessageForged "other CM message forged" false,
@@ -132,6 +133,7 @@ kinds! {
     HostCrowded "session refused to a host that has its share" true,
     FirewallCrossed "client behind a firewall" false,
     TranslatorCrossed "client behind an address translator" false,
+    MappingsLost "address translator that lost its mappings" true,
     DeviceRemoved "device removed" true,
     DeviceRestored "device restored" true,
 }

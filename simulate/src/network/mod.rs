@@ -162,6 +162,16 @@ impl Network {
         self.wire.lock().translators.add(host, translator);
     }
 
+    /// Makes the address translators lose all mappings, and the datagrams in transit from and to their hosts: the answer to
+    /// one of these would tell the peer the new port.
+    pub(crate) fn forget_mappings(&self) {
+        let state = &mut *self.wire.lock();
+        state.translators.forget();
+        let (under_way, translators) = (&mut state.under_way, &state.translators);
+        under_way
+            .retain(|_, sent| ![sent.source, sent.destination].iter().any(|at| translators.has(at.ip())));
+    }
+
     /// Ends [`Network::wall`] and [`Network::translate`].
     pub(crate) fn unwall(&self, host: IpAddr) {
         let mut state = self.wire.lock();
@@ -272,6 +282,7 @@ impl fmt::Debug for Wire {
 impl NetworkState {
     fn send(&mut self, now: Time, datagram: Datagram<'_>) {
         let Some(destination) = self.translators.inward(now, &datagram) else {
+            self.coverage.count(EventKind::PacketUntranslated);
             return self.tell(now, &datagram, format_args!("dropped by an address translator"));
         };
         let datagram = Datagram { destination, ..datagram };

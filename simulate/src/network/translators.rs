@@ -41,6 +41,16 @@ impl Translators {
         self.mappings.retain(|(own, _), _| own.ip() != host);
     }
 
+    /// Returns true if a host is behind a translator.
+    pub(super) fn has(&self, host: IpAddr) -> bool {
+        self.hosts.contains_key(&host)
+    }
+
+    /// Forgets all mappings. New ones have other ports.
+    pub(super) fn forget(&mut self) {
+        self.mappings.clear();
+    }
+
     /// Returns the source that a datagram has when it arrives.
     pub(super) fn outward(&mut self, now: Time, datagram: &Datagram<'_>) -> SocketAddr {
         let Datagram { source, destination, .. } = *datagram;

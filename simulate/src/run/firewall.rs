@@ -2,17 +2,20 @@
 //!
 //! One or two more nodes of one host, which is behind a firewall and perhaps an address translator, call the first node, are idle, and call again. One of
 //! their processes is killed. The first node looks for the dead once the successor, which has another port, calls it, and
-//! keeps the other session.
+//! keeps the other session. At last the translator loses its mappings: the nodes get new sessions, and the first node ends
+//! only those that it cannot reach.
 
-use super::{Checked, QUIET, Run, TRY};
+use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
 use crate::oracle::CALM_LIMIT;
 use crate::plan::NodePlan;
 use crate::workload::client::{Ask, all};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use trunkline::Status;
+use trunkline_transport::ledger::SessionEntry;
 use trunkline_verbs::QpNumber;
 
 /// Maximum time of a first call, for which a request in each of two forms is sent.
@@ -25,6 +28,11 @@ const PAUSE_S: RangeInclusive<u64> = 25..=60;
 const TRANSLATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 9, 9));
 /// Maximum time from a successor's first call until the session of its predecessor has ended.
 const DEAD_IS_NOTICED: Duration = Duration::from_secs(3);
+
+/// Maximum time from the loss of a mapping until a client that calls is served again.
+const BACK: Duration = Duration::from_secs(5);
+/// Maximum time from the loss of a mapping until the server has ended the session, which it probes each 10 s.
+const LOST_IS_NOTICED: Duration = Duration::from_secs(15);
 
 impl Run {
     /// Calls a node from behind a firewall, with a pause, and from another process after a death.
@@ -73,11 +81,56 @@ impl Run {
         if self.targets_of(&clients[1..], server, outside)? != before[1..] {
             return Err("a death at its address ended a session".to_owned());
         }
+        if is_translated {
+            self.mappings_are_lost(&clients, server)?;
+        }
         self.scheduler.network.unwall(own.ip());
         self.scheduler.coverage.count(EventKind::FirewallCrossed);
         if is_translated {
             self.scheduler.coverage.count(EventKind::TranslatorCrossed);
         }
+        Ok(())
+    }
+
+    /// Makes the translator lose its mappings. Clients that call get new sessions, and the server ends no others than their
+    /// old ones.
+    fn mappings_are_lost(&mut self, clients: &[usize], server: SocketAddr) -> Checked {
+        let sessions = |run: &Self| {
+            let ledger = run.scheduler.sessions().into_iter().find(|ledger| ledger.node == server);
+            let up = ledger.into_iter().flat_map(|ledger| ledger.sessions).filter(|session| session.is_up);
+            let (lost, kept): (Vec<_>, _) = up.partition(|session| session.peer.ip() == TRANSLATOR);
+            let targets = |sessions: Vec<SessionEntry>| -> BTreeSet<_> {
+                sessions.into_iter().flat_map(|session| session.targets).collect()
+            };
+            (targets(lost), targets(kept))
+        };
+        let (lost, kept) = sessions(self);
+        self.scheduler.network.forget_mappings();
+        let limit = self.scheduler.now() + LOST_IS_NOTICED;
+        let ended = Tally::default();
+        for at in clients {
+            let client = self.client_of(&self.extra[*at], vec![server])?;
+            self.add(&ended, client.process, async move {
+                while client.number_waiting(server, TRY).await.is_some() {
+                    client.timers.sleep(QUIET).await;
+                }
+            });
+        }
+        self.within(BACK, "a client whose mapping was lost is not served again", |_| {
+            ended.get() == clients.len()
+        })?;
+        self.scheduler.run_until(limit, |_| false);
+        let (now, others) = sessions(self);
+        if !lost.is_disjoint(&now) {
+            return Err(format!("{server} keeps a session that no packet of it reaches: {lost:?}, {now:?}"));
+        }
+        if !kept.is_subset(&others) {
+            return Err(format!("a lost mapping ended another session: {kept:?}, {others:?}"));
+        }
+        for at in clients {
+            self.calls_through(*at, server, TRY, "a call after a lost mapping")?;
+        }
+        self.scheduler.coverage.count(EventKind::MappingsLost);
         Ok(())
     }
 

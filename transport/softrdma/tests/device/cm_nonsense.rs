@@ -4,7 +4,7 @@
 use crate::common::address;
 use crate::common::by_hand::ByHand;
 use crate::common::host::Host;
-use crate::common::node::{BOUND, Node, next_request};
+use crate::common::node::{BOUND, Node, next_event, next_request};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 use trunkline_roce::cm::{CmConfig, CmMachine, Connect, Transport};
@@ -197,4 +197,69 @@ fn a_request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
     assert_eq!(send(&request(OneFlow::Yes), IpUdp::new(dialled, named)), dropped);
     assert_eq!(send(&request(OneFlow::No), view), dropped);
     assert_eq!(send(&rtu(), view), dropped, "of a connection that does not exist");
+}
+
+/// The TGT of a peer behind an address translator takes packets from the peer's address outside only.
+#[test]
+fn the_view_of_a_peer_opens_its_connection_to_no_other_address() {
+    let mut hands = ByHand::new(40_000);
+    let (peer, stranger) = (hands.source, SocketAddr::new(address(), 40_000));
+    let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));
+    for address in [stranger, named] {
+        hands.link.open(address.ip()).unwrap();
+    }
+    let channel = hands.node.cm_channel();
+    let _listener = hands.node.listen(SocketAddr::new(hands.node.address, PORT), &channel).unwrap();
+    let view = IpUdp::new(named, dialled);
+    // Returns the destinations of answers, all of which have the view, and the first PSN of a REP among them.
+    let answers = |hands: &mut ByHand| {
+        let (mut received, mut to, mut starting_psn) = (ReceiveBatch::new(64), Vec::new(), None);
+        hands.link.receive(&mut received);
+        for answer in received.iter() {
+            assert!(icrc::check(&IpUdp::new(dialled, named), answer.bytes), "{}", answer.destination);
+            let packet = Packet::parse(&answer.bytes[..answer.bytes.len() - ICRC_LENGTH]).unwrap();
+            match Mad::from_packet(&packet).map(|mad| CmMessage::parse(&mad)) {
+                None => to.push(answer.destination),
+                Some(CmMessage::Rep(rep)) => starting_psn = Some(rep.starting_psn),
+                Some(message) => panic!("{message:?}"),
+            }
+        }
+        (to, starting_psn)
+    };
+    let send = |hands: &mut ByHand, from, covered: IpUdp, packet: &Packet<'_>| {
+        hands.source = from;
+        let counted = counted_with(hands, bytes_of(packet), |headers| *headers = covered);
+        (counted, answers(hands).0)
+    };
+    let request = request_of(0x100, named.ip(), dialled.ip(), OneFlow::Yes).to_bytes();
+    let connect = |hands: &mut ByHand, from| {
+        assert_eq!(send(hands, from, view, &mad_packet(Psn::new(1), &request)).0, ["cm_received"]);
+        let id = next_request(&*channel);
+        let tgt = hands.node.accept(&*id);
+        let starting_psn = wait_until("a REP is sent", BOUND, || {
+            hands.node.cq.poll(&mut [Completion::default()]);
+            answers(hands).1
+        });
+        (id, tgt, starting_psn)
+    };
+    let (_peer_id, tgt, psn) = connect(&mut hands, peer);
+    let [first, second] = [psn, psn.plus(1)].map(|psn| {
+        let mut packet = hands.message(psn, true);
+        packet.bth.destination = tgt.number();
+        packet
+    });
+    let acknowledged = (vec![], vec![peer]);
+    assert_eq!(send(&mut hands, peer, view, &first), acknowledged);
+    assert!(matches!(next_event(&*channel).kind, CmEventKind::Established));
+    // A stranger makes the same request, which names the addresses of the peer.
+    let (_stranger_id, other, _) = connect(&mut hands, stranger);
+    assert_ne!(other.number(), tgt.number());
+    let dropped = (vec!["drop_wrong_address"], vec![]);
+    assert_eq!(send(&mut hands, stranger, view, &second), dropped);
+    let plain = IpUdp::new(named, SocketAddr::new(hands.node.address, ROCE_PORT));
+    assert_eq!(send(&mut hands, named, plain, &second), dropped, "the address that the peer names");
+    // Another program at the peer's address does not know the PSN: the answer goes to the peer.
+    let elsewhere = SocketAddr::new(peer.ip(), 50_000);
+    assert_eq!(send(&mut hands, elsewhere, view, &first), acknowledged);
+    assert_eq!(send(&mut hands, peer, view, &second), acknowledged);
 }

@@ -1,7 +1,10 @@
 use super::network::{PORT, accept_with, address};
 use super::*;
 use crate::wire::Attribute;
-use crate::wire::cm::{Answered, CmMessage, Ids, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Rej};
+use crate::wire::cm::{
+    Answered, CmMessage, DREQ_PRIVATE_BYTES, Dreq, Ids, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, RTU_PRIVATE_BYTES,
+    Rej,
+};
 use trunkline_verbs::{Mtu, OneFlow, PeerView, Psn, QpNumber, RejectReason, UdpPorts};
 
 /// Ports of messages between devices with the usual port.
@@ -388,6 +391,43 @@ fn a_request_for_one_flow_may_name_other_addresses_than_its_packet() {
     );
     let CmMessage::Rej(rej) = CmMessage::parse(&peer.poll_transmit().unwrap().mad) else { panic!() };
     assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID, "only a listener is missing");
+}
+
+#[test]
+fn a_stranger_that_names_the_addresses_of_a_peer_reaches_only_its_own_connection() {
+    let mad = translated(OneFlow::Yes);
+    let mut network = Network::new();
+    let machine = &mut network.nodes[B].machine;
+    let stranger = std::net::IpAddr::from([10, 0, 0, 3]);
+    let source = |ip| MadSource { ports: (4791, 40_000), view: Some(view()), ..MadSource::from(ip) };
+    let handle = |machine: &mut CmMachine, from, mad: &crate::wire::Mad| {
+        machine.handle_mad(0, source(from), address(B), mad);
+        let Some(event) = machine.poll_event() else { return None };
+        if let Event::ConnectRequest(id, _) = &event {
+            machine.accept(0, *id, &accept_with(0x100)).unwrap();
+        }
+        let mut sent = std::iter::from_fn(|| machine.poll_transmit());
+        assert!(sent.all(|sent| sent.to == from), "an answer to another address");
+        Some(event)
+    };
+    let Some(Event::ConnectRequest(of_peer, request)) = handle(machine, address(A), &mad) else { panic!() };
+    let ids = Ids { local_id: 0, remote_id: of_peer.0, private: [0; RTU_PRIVATE_BYTES] };
+    let CmMessage::Req(crate::wire::cm::Req { local_id, .. }) = CmMessage::parse(&mad) else { panic!() };
+    let rtu = CmMessage::Rtu(Ids { local_id, ..ids }).mad(1);
+    assert!(matches!(handle(machine, address(A), &rtu), Some(Event::Established(..))));
+    // The same request, and an end of the peer's connection.
+    let Some(Event::ConnectRequest(other, again)) = handle(machine, stranger, &mad) else { panic!() };
+    assert_ne!(other, of_peer);
+    assert_eq!((request.remote.ip(), again.remote.ip()), (address(A), stranger));
+    let (qpn, private) = (QpNumber::new(0x100), [0; DREQ_PRIVATE_BYTES]);
+    let ends = Dreq { local_id, remote_id: of_peer.0, qpn, reserved_11: 0, private };
+    assert!(handle(machine, stranger, &CmMessage::Dreq(ends).mad(2)).is_none());
+    assert_eq!(machine.counters().dropped(CmDrop::WrongPeer), 1);
+    assert_eq!(machine.table.get(of_peer).unwrap().state, connection::ConnectionState::Established);
+    assert!(matches!(
+        handle(machine, address(A), &CmMessage::Dreq(ends).mad(3)),
+        Some(Event::Disconnected { .. })
+    ));
 }
 
 #[test]
