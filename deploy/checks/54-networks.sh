@@ -141,6 +141,30 @@ translated() {
     stop
 }
 
+# flushed: the translator of `right` loses its mappings while a client calls, and gives it another port. A call is answered again
+# within 5 s, which is judged strictly only.
+flushed() {
+    local client before began most=30
+    if [[ $strict ]]; then most=5; fi
+    serve_tree 10.97.2.1
+    TRUNKLINE_ADDRESS=10.97.9.2 on right timeout 60 /run/programs/examples/causes call --repeat "$listening" \
+        >"$TMPDIR/call" 2>"$TMPDIR/call.log" &
+    client=$!
+    until (($(wc -l <"$TMPDIR/call") >= 5)) || ! kill -0 "$client" 2>/dev/null; do sleep 0.1; done
+    before=$(sort -u "$TMPDIR/call" | tr '\n' ' ')
+    on gate-right conntrack -D >/dev/null 2>"$TMPDIR/nft.log"
+    began=$(date +%s%N)
+    # A last call of the old session may still be answered.
+    until sed '1,/^[^a]/d' "$TMPDIR/call" | grep -q answered || ! kill -0 "$client" 2>/dev/null; do sleep 0.1; done
+    began=$((($(date +%s%N) - began) / 1000000))
+    result="before: $before; after: $(sort "$TMPDIR/call" | uniq -c | tr -s ' \n' ' '), again after $began ms"
+    kill "$client" && [[ $before == 'answered ' ]] && ((began <= most * 1000)) &&
+        (($(grep -cE ' peer=10.97.4.1:.* step="session up"' "$TMPDIR/server.log") == 2))
+    row translated-flushed "a client calls all the time, and its translator forgets its port"
+    wait "$client"
+    stop
+}
+
 # up_from ADDRESS: true if the server has had one session with a node at this address.
 up_from() { (($(grep -cE " peer=$1:.* step=\"session up\"" "$TMPDIR/server.log") == 1)); }
 
@@ -229,6 +253,7 @@ rows() {
     fi
     if translators; then
         translated
+        if need networks-translated-flushed conntrack conntrack; then flushed; fi
     else
         skip networks-translated "no rules for translation can be made here: $(tail -n 1 "$TMPDIR/nft.log")"
     fi
