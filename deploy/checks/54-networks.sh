@@ -95,7 +95,7 @@ fetches() {
     verdict "networks-$1-drops" $? "the firewall has dropped nothing"
 }
 
-# translators: makes two hosts with the address 10.97.9.2, each behind a translator that is connected to the router. The translator of
+# translators: makes two hosts with the addresses 10.97.9.2 and fd97:9::2, each behind a translator that is connected to the router. The translator of
 # `right` uses other ports than the clients.
 translators() {
     local host number random
@@ -110,28 +110,37 @@ translators() {
             ip -n "$host" link set wire up && ip -n "gate-$host" link set inside up && ip -n "gate-$host" link set outside up &&
             ip -n router link set "$host" up && ip -n "$host" route add default via 10.97.9.1 &&
             ip -n "gate-$host" route add default via "10.97.$number.254" &&
-            on "gate-$host" sysctl -qw net.ipv4.ip_forward=1 &&
-            on "gate-$host" nft -f - <<<"table ip nat {
+            ip -n "$host" address add fd97:9::2/64 dev wire nodad && ip -n "gate-$host" address add fd97:9::1/64 dev inside nodad &&
+            ip -n "gate-$host" address add "fd97:$number::1/64" dev outside nodad &&
+            ip -n router address add "fd97:$number::254/64" dev "$host" nodad &&
+            ip -n "$host" route add default via fd97:9::1 && ip -n "gate-$host" route add default via "fd97:$number::254" &&
+            on "gate-$host" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 &&
+            on "gate-$host" nft -f - <<<"table inet nat {
                 chain postrouting { type nat hook postrouting priority 100; oifname outside masquerade $random; }
             }" || return
     done 2>"$TMPDIR/nft.log"
 }
 
-# translated: two clients with one address behind two translators call one server, alone and beside a process that holds UDP port 4791.
+# translated: two clients with one address behind two translators call one server, with IPv4 and IPv6, alone and beside a process that
+# holds UDP port 4791.
 translated() {
-    local beside left from status
-    for beside in alone server; do
-        if [[ $beside != alone ]]; then start server beside serve 10.97.2.1; fi
-        serve_tree 10.97.2.1 --pollers 2
-        on left timeout 60 /run/programs/trunkline-demo client --server "$listening" --client-address 10.97.9.2 --tree "$tree" \
-            --allow-unauthenticated --pollers 2 --calls 2000 >"$TMPDIR/left.call" 2>"$TMPDIR/left.log" &
-        left=$!
-        from=right fetch 10.97.9.2 --pollers 2 --calls 2000
-        status=$?
-        wait "$left" && grep -q ' 0 mismatches' "$TMPDIR/left.call" && ((status == 0)) &&
-            ! grep -E ' (WARN|ERROR) ' "$TMPDIR/left.log" && up_from 10.97.3.1 && up_from 10.97.4.1
-        row "translated-$beside" "two clients with one private address behind two translators; process beside that has UDP port 4791: ${beside/alone/none}"
-        stop
+    local family beside left from status own server seen
+    for family in IPv4 IPv6; do
+        own=10.97.9.2 server=10.97.2.1 seen='10.97.%s.1'
+        if [[ $family == IPv6 ]]; then own=fd97:9::2 server=fd97:2::1 seen='\[fd97:%s::1\]'; fi
+        for beside in alone server; do
+            if [[ $beside != alone ]]; then start server beside serve "$server"; fi
+            serve_tree "$server" --pollers 2
+            on left timeout 60 /run/programs/trunkline-demo client --server "$listening" --client-address "$own" --tree "$tree" \
+                --allow-unauthenticated --pollers 2 --calls 2000 >"$TMPDIR/left.call" 2>"$TMPDIR/left.log" &
+            left=$!
+            from=right fetch "$own" --pollers 2 --calls 2000
+            status=$?
+            wait "$left" && grep -q ' 0 mismatches' "$TMPDIR/left.call" && ((status == 0)) &&
+                ! grep -E ' (WARN|ERROR) ' "$TMPDIR/left.log" && up_from "${seen/\%s/3}" && up_from "${seen/\%s/4}"
+            row "translated-$family-$beside" "two clients with one private address behind two translators; process beside that has UDP port 4791: ${beside/alone/none}"
+            stop
+        done
     done
     serve_tree 10.97.2.1
     on left /run/programs/trunkctl ping -c 2 --interval-ms 40000 "$listening" >"$TMPDIR/ping" 2>"$TMPDIR/call.log"
@@ -159,14 +168,14 @@ flushed() {
     began=$((($(date +%s%N) - began) / 1000000))
     result="before: $before; after: $(sort "$TMPDIR/call" | uniq -c | tr -s ' \n' ' '), again after $began ms"
     kill "$client" && [[ $before == 'answered ' ]] && ((began <= most * 1000)) &&
-        (($(grep -cE ' peer=10.97.4.1:.* step="session up"' "$TMPDIR/server.log") == 2))
+        up_from 10.97.4.1 2
     row translated-flushed "a client calls all the time, and its translator forgets its port"
     wait "$client"
     stop
 }
 
-# up_from ADDRESS: true if the server has had one session with a node at this address.
-up_from() { (($(grep -cE " peer=$1:.* step=\"session up\"" "$TMPDIR/server.log") == 1)); }
+# up_from ADDRESS [SESSIONS]: true if the server has had one session, or this number, with nodes at this address.
+up_from() { (($(grep -cE " peer=$1:.* step=\"session up\"" "$TMPDIR/server.log") == ${2-1})); }
 
 # meets NAME HOW SERVER: pings the server and makes a call.
 meets() {
