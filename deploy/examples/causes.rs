@@ -46,7 +46,7 @@ enum Options {
         /// Holds the session.
         #[arg(long)]
         hold: bool,
-        /// Calls all the time, and prints `answered` or the code of the status for each call.
+        /// Then calls all the time, and prints `answered` or the code of the status for each call.
         #[arg(long)]
         repeat: bool,
         #[command(flatten)]
@@ -189,6 +189,7 @@ fn ready() -> ! {
 /// Makes calls until the process is killed.
 fn call_again(channel: Channel) -> ! {
     let client = HealthClient::new(channel).with_timeout(Duration::from_millis(500));
+    println!("ready");
     loop {
         match block_on(client.check(String::new())) {
             Err(status) if status.origin() == Origin::Local => println!("{:?}", status.code()),
