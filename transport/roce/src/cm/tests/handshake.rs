@@ -402,7 +402,7 @@ fn a_stranger_that_names_the_addresses_of_a_peer_reaches_only_its_own_connection
     let source = |ip| MadSource { ports: (4791, 40_000), view: Some(view()), ..MadSource::from(ip) };
     let handle = |machine: &mut CmMachine, from, mad: &crate::wire::Mad| {
         machine.handle_mad(0, source(from), address(B), mad);
-        let Some(event) = machine.poll_event() else { return None };
+        let event = machine.poll_event()?;
         if let Event::ConnectRequest(id, _) = &event {
             machine.accept(0, *id, &accept_with(0x100)).unwrap();
         }
