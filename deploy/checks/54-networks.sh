@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Clients behind a stateful firewall, devices at other UDP ports, a path that carries less than its ends, and another user who sends from the caller's address. The hosts
+# Clients behind a stateful firewall or an address translator, devices at other UDP ports, and another user who sends from the caller's address. The hosts
 # are network namespaces with a router between them. Prints a table: row, how it was made, the result, and what the logs of both
 # sides say.
 #
@@ -63,7 +63,7 @@ serve_tree() {
 fetch() {
     local address=$1 status
     shift
-    on caller timeout 60 /run/programs/trunkline-demo client --server "$listening" --client-address "$address" --tree "$tree" \
+    on "${from-caller}" timeout 60 /run/programs/trunkline-demo client --server "$listening" --client-address "$address" --tree "$tree" \
         --allow-unauthenticated "$@" >"$TMPDIR/call" 2>"$TMPDIR/call.log"
     status=$?
     result="exit $status, $(sed -nE 's/^(files|calls) +//p' "$TMPDIR/call" | tr '\n' ' ')"
@@ -94,6 +94,85 @@ fetches() {
     on caller nft list counter inet filter dropped | grep -q 'packets [1-9]'
     verdict "networks-$1-drops" $? "the firewall has dropped nothing"
 }
+
+# translators: makes two hosts with the addresses 10.97.9.2 and fd97:9::2, each behind a translator that is connected to the router. The translator of
+# `right` uses other ports than the clients.
+translators() {
+    local host number random
+    for host in "left 3" "right 4 random"; do
+        read -r host number random <<<"$host"
+        ip netns add "$host" && ip netns add "gate-$host" && mkdir "$TMPDIR/$host" "$TMPDIR/gate-$host" &&
+            ip -n "$host" link set lo up && ip -n "$host" link add wire type veth peer name inside netns "gate-$host" &&
+            ip -n "gate-$host" link add outside type veth peer name "$host" netns router &&
+            ip -n "$host" address add 10.97.9.2/24 dev wire && ip -n "gate-$host" address add 10.97.9.1/24 dev inside &&
+            ip -n "gate-$host" address add "10.97.$number.1/24" dev outside &&
+            ip -n router address add "10.97.$number.254/24" dev "$host" &&
+            ip -n "$host" link set wire up && ip -n "gate-$host" link set inside up && ip -n "gate-$host" link set outside up &&
+            ip -n router link set "$host" up && ip -n "$host" route add default via 10.97.9.1 &&
+            ip -n "gate-$host" route add default via "10.97.$number.254" &&
+            ip -n "$host" address add fd97:9::2/64 dev wire nodad && ip -n "gate-$host" address add fd97:9::1/64 dev inside nodad &&
+            ip -n "gate-$host" address add "fd97:$number::1/64" dev outside nodad &&
+            ip -n router address add "fd97:$number::254/64" dev "$host" nodad &&
+            ip -n "$host" route add default via fd97:9::1 && ip -n "gate-$host" route add default via "fd97:$number::254" &&
+            on "gate-$host" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 &&
+            on "gate-$host" nft -f - <<<"table inet nat {
+                chain postrouting { type nat hook postrouting priority 100; oifname outside masquerade $random; }
+            }" || return
+    done 2>"$TMPDIR/nft.log"
+}
+
+# translated: two clients with one address behind two translators call one server, with IPv4 and IPv6, alone and beside a process that
+# holds UDP port 4791.
+translated() {
+    local family beside left from status own server seen
+    for family in IPv4 IPv6; do
+        own=10.97.9.2 server=10.97.2.1 seen='10.97.%s.1'
+        if [[ $family == IPv6 ]]; then own=fd97:9::2 server=fd97:2::1 seen='\[fd97:%s::1\]'; fi
+        for beside in alone server; do
+            if [[ $beside != alone ]]; then start server beside serve "$server"; fi
+            serve_tree "$server" --pollers 2
+            on left timeout 60 /run/programs/trunkline-demo client --server "$listening" --client-address "$own" --tree "$tree" \
+                --allow-unauthenticated --pollers 2 --calls 2000 >"$TMPDIR/left.call" 2>"$TMPDIR/left.log" &
+            left=$!
+            from=right fetch "$own" --pollers 2 --calls 2000
+            status=$?
+            wait "$left" && grep -q ' 0 mismatches' "$TMPDIR/left.call" && ((status == 0)) &&
+                ! grep -E ' (WARN|ERROR) ' "$TMPDIR/left.log" && up_from "${seen/\%s/3}" && up_from "${seen/\%s/4}"
+            row "translated-$family-$beside" "two clients with one private address behind two translators; process beside that has UDP port 4791: ${beside/alone/none}"
+            stop
+        done
+    done
+    serve_tree 10.97.2.1
+    on left /run/programs/trunkctl ping -c 2 --interval-ms 40000 "$listening" >"$TMPDIR/ping" 2>"$TMPDIR/call.log"
+    result="exit $?, $(tail -n 1 "$TMPDIR/ping")"
+    [[ $result == 'exit 0,'* ]] && up_from 10.97.3.1
+    row translated-idle "calls before and after 40 s without calls, through a translator"
+    stop
+}
+
+# flushed: the translator of `right` loses its mappings while a client calls, and gives it another port. A call is answered again
+# within 5 s, which is judged strictly only.
+flushed() {
+    local before began most=30
+    if [[ $strict ]]; then most=5; fi
+    serve_tree 10.97.2.1
+    TRUNKLINE_ADDRESS=10.97.9.2 start right call call --repeat "$listening"
+    until (($(wc -l <"$TMPDIR/out") >= 6)) || ! kill -0 "${running[-1]}" 2>/dev/null; do sleep 0.1; done
+    before=$(sed 1d "$TMPDIR/out" | sort -u | tr '\n' ' ')
+    on gate-right conntrack -D >/dev/null 2>"$TMPDIR/nft.log"
+    began=$(date +%s%N)
+    # A last call of the old session may still be answered.
+    until sed '1,/^[^a]/d' "$TMPDIR/out" | grep -q answered || (($(date +%s%N) - began > most * 1000000000)); do sleep 0.1; done
+    began=$((($(date +%s%N) - began) / 1000000))
+    result="before: $before; in all: $(sed 1d "$TMPDIR/out" | sort | uniq -c | tr -s ' \n' ' '); again after $began ms"
+    [[ $before == 'answered ' ]] && ((began <= most * 1000)) &&
+        up_from 10.97.4.1 2
+    row translated-flushed "a client calls all the time, and its translator forgets its port"
+    stop
+}
+
+# up_from ADDRESS [SESSIONS]: true if the server has had one session, or this number, with nodes at this address.
+up_from() { (($(grep -cE " peer=$1:.* step=\"session up\"" "$TMPDIR/server.log") == ${2-1})); }
 
 # meets NAME HOW SERVER: pings the server and makes a call.
 meets() {
@@ -187,6 +266,12 @@ rows() {
     else
         skip networks-firewall "no rules for connections can be made here: $(tail -n 1 "$TMPDIR/nft.log")"
     fi
+    if translators; then
+        translated
+        if need networks-translated-flushed conntrack conntrack; then flushed; fi
+    else
+        skip networks-translated "no rules for translation can be made here: $(tail -n 1 "$TMPDIR/nft.log")"
+    fi
     ports
     if "${nobody[@]}" true 2>/dev/null; then
         users
@@ -196,5 +281,5 @@ rows() {
     fi
 }
 
-between_hosts networks 600
+between_hosts networks 700
 exit "$check_status"

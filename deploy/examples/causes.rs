@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 use tracing_subscriber::filter::LevelFilter;
-use trunkline::{Connections, Node, NodeBuilder, Status, Target, block_on};
+use trunkline::health::HealthClient;
+use trunkline::{Channel, Connections, Node, NodeBuilder, Origin, Status, Target, block_on};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::HandMadePeer;
 use trunkline_verbs::{CmEventKind, QpType};
@@ -45,6 +46,9 @@ enum Options {
         /// Holds the session.
         #[arg(long)]
         hold: bool,
+        /// Then calls all the time, and prints `answered` or the code of the status for each call.
+        #[arg(long)]
+        repeat: bool,
         #[command(flatten)]
         identity: Identity,
     },
@@ -131,15 +135,17 @@ fn main() -> Result<(), Box<dyn Error>> {
             let node = Arc::new(node);
             if drains { drain(&node) } else { ready() }
         }
-        Options::Call { server, hold, identity } => {
+        Options::Call { server, hold, repeat, identity } => {
             let node = identity.give(Node::builder()).start()?;
             let target = Target::from(server.as_str());
             let target = match &identity.name {
                 Some(name) => target.named(name),
                 None => target,
             };
-            match block_on(node.channel(target).ready()) {
+            let channel = node.channel(target);
+            match block_on(channel.ready()) {
                 Ok(()) if hold => ready(),
+                Ok(()) if repeat => call_again(channel),
                 Ok(()) => {
                     println!("ready");
                     Ok(())
@@ -177,6 +183,19 @@ fn ready() -> ! {
     println!("ready");
     loop {
         thread::park();
+    }
+}
+
+/// Makes calls until the process is killed.
+fn call_again(channel: Channel) -> ! {
+    let client = HealthClient::new(channel).with_timeout(Duration::from_millis(500));
+    println!("ready");
+    loop {
+        match block_on(client.check(String::new())) {
+            Err(status) if status.origin() == Origin::Local => println!("{:?}", status.code()),
+            _ => println!("answered"),
+        }
+        thread::sleep(Duration::from_millis(100));
     }
 }
 

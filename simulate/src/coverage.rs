@@ -93,6 +93,7 @@ kinds! {
     PacketCut "packet cut off by a partition" false,
     PacketWalled "packet dropped by a firewall" false,
     PacketTooLarge "packet too large for its path" false,
+    PacketUntranslated "packet dropped by an address translator" false,
     PacketForged "packet of a connection forged" false,
     RequestForged "connection request forged" false,
     MessageForged "other CM message forged" false,
@@ -133,6 +134,8 @@ kinds! {
     HostCrowded "session refused to a host that has its share" true,
     FirewallCrossed "client behind a firewall" false,
     NarrowPathCrossed "path MTU found by lost packets" false,
+    TranslatorCrossed "client behind an address translator" false,
+    MappingsLost "address translator that lost its mappings" true,
     DeviceRemoved "device removed" true,
     DeviceRestored "device restored" true,
 }

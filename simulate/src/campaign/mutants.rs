@@ -104,6 +104,7 @@ mutants! {
     route_follows_any_packet "route: a QP sends to where any packet came from, whatever its PSN",
     refusals_leave_from_the_own_port "route: the refusal of a first request leaves from the port that it reached",
     one_flow_uses_any_port "route: QPs of a connection of one flow keep their own source port",
+    icrc_covers_translated_addresses "route: the ICRC of packets to a peer behind an address translator covers their own headers",
     cookies_are_not_checked "proof: a request whose sender returned no cookie is accepted",
     restart_needs_no_proof "proof: a request that claims that a live peer was restarted needs no cookie",
     all_pollers_dial_at_once "dial-backs: a stranger that proved its address is dialed for every poller at once",

@@ -10,7 +10,7 @@ use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::Time;
 
 /// Time after which an unused flow is closed: the shortest that is common for UDP.
-const FORGOTTEN: Duration = Duration::from_secs(30);
+pub(super) const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// The firewalls of all hosts.
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@ mod forged;
 mod sent_frames;
 pub(crate) mod strangers;
 pub(crate) mod tampering;
+mod translators;
 
 use crate::coverage::{Coverage, EventKind};
 use crate::trace::{Pen, Since};
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use strangers::{Request, Strangers};
 use tampering::Tamperer;
+use translators::Translators;
 use trunkline_machine::Runtime;
 use trunkline_roce::wire::Bth;
 use trunkline_softrdma::link::Datagram;
@@ -63,6 +65,7 @@ struct NetworkState {
     firewalls: Firewalls,
     /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload that passes, in bytes.
     narrow: Option<(IpAddr, IpAddr, usize)>,
+    translators: Translators,
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
@@ -107,6 +110,7 @@ impl Network {
             cut: BTreeSet::new(),
             firewalls: Firewalls::default(),
             narrow: None,
+            translators: Translators::default(),
             random: fastrand::Rng::with_seed(seed),
             attacker: Attacker::new(seed ^ 0x666f_7267),
             strangers: Strangers::default(),
@@ -155,9 +159,27 @@ impl Network {
         self.wire.lock().firewalls.add(host);
     }
 
-    /// Ends [`Network::wall`].
+    /// Puts a host behind an address translator, until [`Network::unwall`]. The trace and the observers of the network show
+    /// the datagrams as the host sees them.
+    pub(crate) fn translate(&self, host: IpAddr, translator: IpAddr) {
+        self.wire.lock().translators.add(host, translator);
+    }
+
+    /// Makes the address translators lose all mappings, and the datagrams in transit from and to their hosts: the answer to
+    /// one of these would tell the peer the new port.
+    pub(crate) fn forget_mappings(&self) {
+        let state = &mut *self.wire.lock();
+        state.translators.forget();
+        let (under_way, translators) = (&mut state.under_way, &state.translators);
+        under_way
+            .retain(|_, sent| ![sent.source, sent.destination].iter().any(|at| translators.has(at.ip())));
+    }
+
+    /// Ends [`Network::wall`] and [`Network::translate`].
     pub(crate) fn unwall(&self, host: IpAddr) {
-        self.wire.lock().firewalls.remove(host);
+        let mut state = self.wire.lock();
+        state.firewalls.remove(host);
+        state.translators.remove(host);
     }
 
     /// Makes the path between two addresses drop what has a larger UDP payload, in bytes; or lets all paths carry all sizes.
@@ -226,6 +248,7 @@ impl Network {
                 state.tell(now, &datagram, format_args!("dropped by a firewall"));
                 continue;
             }
+            let datagram = Datagram { source: state.translators.outward(now, &datagram), ..datagram };
             let is_taken = self.hosts.get(&destination.ip()).is_some_and(|host| host.deliver(datagram));
             if is_taken {
                 reached.insert(destination.ip());
@@ -266,6 +289,11 @@ impl fmt::Debug for Wire {
 
 impl NetworkState {
     fn send(&mut self, now: Time, datagram: Datagram<'_>) {
+        let Some(destination) = self.translators.inward(now, &datagram) else {
+            self.coverage.count(EventKind::PacketUntranslated);
+            return self.tell(now, &datagram, format_args!("dropped by an address translator"));
+        };
+        let datagram = Datagram { destination, ..datagram };
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         if self.hostile.contains_key(&to) {
             self.frames.trades(&datagram);

@@ -1,18 +1,21 @@
 //! A client behind a stateful firewall: its first calls succeed, and its session outlives a pause.
 //!
-//! One or two more nodes of one host, which is behind a firewall, call the first node, are idle, and call again. One of
+//! One or two more nodes of one host, which is behind a firewall and perhaps an address translator, call the first node, are idle, and call again. One of
 //! their processes is killed. The first node looks for the dead once the successor, which has another port, calls it, and
-//! keeps the other session.
+//! keeps the other session. At last the translator loses its mappings: the nodes get new sessions, and the first node ends
+//! only those that it cannot reach.
 
-use super::{Checked, QUIET, Run, TRY};
+use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
 use crate::oracle::CALM_LIMIT;
 use crate::plan::NodePlan;
 use crate::workload::client::{Ask, all};
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use trunkline::Status;
+use trunkline_transport::ledger::SessionEntry;
 use trunkline_verbs::QpNumber;
 
 /// Maximum time of a first call, for which a request in each of two forms is sent.
@@ -21,8 +24,15 @@ const FIRST: Duration = Duration::from_secs(2);
 const CALLS: Duration = Duration::from_secs(5);
 /// Length of the pause in seconds. Some are longer than firewalls keep a flow that is not used.
 const PAUSE_S: RangeInclusive<u64> = 25..=60;
+/// Address of the translator. No host has it.
+const TRANSLATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 9, 9));
 /// Maximum time from a successor's first call until the session of its predecessor has ended.
 const DEAD_IS_NOTICED: Duration = Duration::from_secs(3);
+
+/// Maximum time from the loss of a mapping until a client that calls is served again.
+const BACK: Duration = Duration::from_secs(5);
+/// Maximum time from the loss of a mapping until the server has ended the session, which it probes each 10 s.
+const LOST_IS_NOTICED: Duration = Duration::from_secs(15);
 
 impl Run {
     /// Calls a node from behind a firewall, with a pause, and from another process after a death.
@@ -36,17 +46,22 @@ impl Run {
         }
         let (server, own) = (self.nodes[0].address, self.extra[client].address);
         self.scheduler.network.wall(own.ip());
+        let is_translated = self.random.bool();
+        if is_translated {
+            self.scheduler.network.translate(own.ip(), TRANSLATOR);
+        }
+        let outside = if is_translated { TRANSLATOR } else { own.ip() };
         for at in &clients {
             self.calls_through(*at, server, FIRST, "a first call")?;
         }
-        let before = self.targets_of(&clients, server)?;
+        let before = self.targets_of(&clients, server, outside)?;
         let pause = Duration::from_secs(self.random.u64(PAUSE_S));
         self.pass(pause);
         self.count_credits()?;
         for at in &clients {
             self.calls_through(*at, server, TRY, "a call after a pause")?;
         }
-        let after = self.targets_of(&clients, server)?;
+        let after = self.targets_of(&clients, server, outside)?;
         if before != after {
             return Err(format!("a session through a firewall was lost: {before:?}, {after:?}"));
         }
@@ -57,23 +72,77 @@ impl Run {
         let limit = self.scheduler.now() + DEAD_IS_NOTICED;
         self.calls_through(client, server, FIRST, "a call of a successor")?;
         self.scheduler.run_until(limit, |_| false);
-        if self.session(server, own).is_some() {
+        if self.session(server, SocketAddr::new(outside, own.port())).is_some() {
             return Err(format!("{server} keeps a session with a client that was killed"));
         }
         for at in &clients {
             self.calls_through(*at, server, TRY, "a call after a death")?;
         }
-        if self.targets_of(&clients[1..], server)? != before[1..] {
+        if self.targets_of(&clients[1..], server, outside)? != before[1..] {
             return Err("a death at its address ended a session".to_owned());
+        }
+        if is_translated {
+            self.mappings_are_lost(&clients, server)?;
         }
         self.scheduler.network.unwall(own.ip());
         self.scheduler.coverage.count(EventKind::FirewallCrossed);
+        if is_translated {
+            self.scheduler.coverage.count(EventKind::TranslatorCrossed);
+        }
         Ok(())
     }
 
-    /// Returns the TGTs of a server's sessions with further nodes.
-    fn targets_of(&self, clients: &[usize], server: SocketAddr) -> Checked<Vec<Vec<QpNumber>>> {
-        clients.iter().map(|at| self.targets(server, self.extra[*at].address)).collect()
+    /// Makes the translator lose its mappings. Clients that call get new sessions, and the server ends no others than their
+    /// old ones.
+    fn mappings_are_lost(&mut self, clients: &[usize], server: SocketAddr) -> Checked {
+        let sessions = |run: &Self| {
+            let ledger = run.scheduler.sessions().into_iter().find(|ledger| ledger.node == server);
+            let up = ledger.into_iter().flat_map(|ledger| ledger.sessions).filter(|session| session.is_up);
+            let (lost, kept): (Vec<_>, _) = up.partition(|session| session.peer.host() == TRANSLATOR);
+            let targets = |sessions: Vec<SessionEntry>| -> BTreeSet<_> {
+                sessions.into_iter().flat_map(|session| session.targets).collect()
+            };
+            (targets(lost), targets(kept))
+        };
+        let (lost, kept) = sessions(self);
+        self.scheduler.network.forget_mappings();
+        let limit = self.scheduler.now() + LOST_IS_NOTICED;
+        let ended = Tally::default();
+        for at in clients {
+            let client = self.client_of(&self.extra[*at], vec![server])?;
+            self.add(&ended, client.process, async move {
+                while client.number_waiting(server, TRY).await.is_some() {
+                    client.timers.sleep(QUIET).await;
+                }
+            });
+        }
+        self.within(BACK, "a client whose mapping was lost is not served again", |_| {
+            ended.get() == clients.len()
+        })?;
+        self.scheduler.run_until(limit, |_| false);
+        let (now, others) = sessions(self);
+        if !lost.is_disjoint(&now) {
+            return Err(format!("{server} keeps a session that no packet of it reaches: {lost:?}, {now:?}"));
+        }
+        if !kept.is_subset(&others) {
+            return Err(format!("a lost mapping ended another session: {kept:?}, {others:?}"));
+        }
+        for at in clients {
+            self.calls_through(*at, server, TRY, "a call after a lost mapping")?;
+        }
+        self.scheduler.coverage.count(EventKind::MappingsLost);
+        Ok(())
+    }
+
+    /// Returns the TGTs of a server's sessions with further nodes, which it sees at the address `outside`.
+    fn targets_of(
+        &self,
+        clients: &[usize],
+        server: SocketAddr,
+        outside: IpAddr,
+    ) -> Checked<Vec<Vec<QpNumber>>> {
+        let seen = |at: &usize| SocketAddr::new(outside, self.extra[*at].address.port());
+        clients.iter().map(|at| self.targets(server, seen(at))).collect()
     }
 
     /// Makes calls of several kinds to a node, each of which must succeed. The first ones may take this time.

@@ -73,7 +73,7 @@ impl CmMachine {
         if !peer.machine.has(number) {
             return;
         }
-        let usual = key.udp_port().map(|peer| UdpPorts { own: None, peer });
+        let usual = key.udp_port().map(UdpPorts::new);
         let now = self.now();
         let remembered = self.peers.path_mtu(key.host(), now);
         // A dial-back has the form of the request that it answers, and its path MTU, which one node remembers for both.

@@ -74,7 +74,7 @@ pub(crate) struct FirstPair {
 pub(crate) struct FirstConnection {
     pub(crate) ini: QpNumber,
     pub(crate) tgt: QpNumber,
-    /// Address of the node that dialled. Its REQ has the same one as a GID, or the CM refuses it.
+    /// Address of the node that dialled, as its REQ names it: behind an address translator not that of its packets.
     pub(crate) from: IpAddr,
     pub(crate) request: Vec<u8>,
     pub(crate) reply: Vec<u8>,
@@ -385,8 +385,11 @@ impl Endpoints {
             FirstConnection { ini, tgt, from, request, reply }
         };
         let ((own_ini, their_tgt), (own_tgt, their_ini)) = (numbers(ini)?, numbers(tgt)?);
-        let ours = connection(ini, own_ini, their_tgt, ini.id.local_address().ip());
-        let theirs = connection(tgt, their_ini, own_tgt, tgt.id.peer_address()?.ip());
+        let view = |end: &End| end.id.udp_ports().and_then(|ports| ports.view);
+        let own = view(ini).map_or(ini.id.local_address(), |view| view.own);
+        let peer = view(tgt).map(|view| view.peer).or(tgt.id.peer_address())?;
+        let ours = connection(ini, own_ini, their_tgt, own.ip());
+        let theirs = connection(tgt, their_ini, own_tgt, peer.ip());
         Some(FirstPair { inis: [ours, theirs], qp: Arc::clone(ini.qp.as_ref()?) })
     }
 

@@ -176,11 +176,30 @@ pub struct UdpPorts {
     pub own: Option<u16>,
     /// Port that they go to.
     pub peer: u16,
+    /// Addresses that the ICRC covers in place of those of the packets, if an address translator changes these on their
+    /// way. Only the side that accepted a connection of one flow, or dials back in one, has a view.
+    pub view: Option<PeerView>,
 }
 
 impl UdpPorts {
     /// In place of the own port: any but the one at which the device receives.
     pub const OTHER: u16 = 0;
+
+    /// Returns the ports of packets that may leave from any port.
+    #[must_use]
+    pub const fn new(peer: u16) -> Self {
+        Self { own: None, peer, view: None }
+    }
+}
+
+/// Addresses and UDP ports of a connection's packets as its peer, which is behind an address translator, sees them.
+/// Nothing is ever sent to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerView {
+    /// Our address and port.
+    pub own: SocketAddr,
+    /// The peer's address and port.
+    pub peer: SocketAddr,
 }
 
 /// Why a connection was rejected (contract rocev2 9.7).

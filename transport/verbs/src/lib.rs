@@ -55,8 +55,8 @@ pub use async_event::{AsyncEvent, AsyncEventKind, AsyncSubject};
 pub use channel::CompletionChannel;
 pub use cm::{
     CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption, ConnectParameters, ConnectionManager,
-    EndpointDone, EndpointRequest, EndpointSide, OneFlow, PortSpace, RejectReason, SidrStatus, UDP_Q_KEY,
-    UdpPorts, UnreachableCause, canonical,
+    EndpointDone, EndpointRequest, EndpointSide, OneFlow, PeerView, PortSpace, RejectReason, SidrStatus,
+    UDP_Q_KEY, UdpPorts, UnreachableCause, canonical,
 };
 pub use completion::{Completion, CompletionFlags, CompletionOpcode, CompletionStatus};
 pub use counters::Counter;

@@ -232,7 +232,7 @@ impl CmMachine {
 
     /// Returns the connection that a REJ is about: the one of our id, or, when the peer takes a REQ back
     /// before it knows our id, the one of the peer's id.
-    fn rejected(&self, addresses: Addresses, rej: &Rej) -> Option<&Connection> {
+    pub(super) fn rejected(&self, addresses: Addresses, rej: &Rej) -> Option<&Connection> {
         if rej.remote_id != 0 {
             return self.table.get(ConnectionId(rej.remote_id));
         }

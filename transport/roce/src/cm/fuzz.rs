@@ -161,7 +161,7 @@ impl World {
             flow_control: false,
             traffic_class: 0,
             srq: false,
-            ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
+            ports: trunkline_verbs::UdpPorts::new(4791),
             retry_refused: true,
             one_flow: if input.byte().is_multiple_of(2) { OneFlow::No } else { OneFlow::Try },
             private: &[],

@@ -10,7 +10,7 @@ use crate::wire::cm::CmMessage;
 use crate::wire::{Mad, ROCE_PORT};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use trunkline_verbs::{AddressOwner, PeerHost, UdpPorts, UnreachableCause};
+use trunkline_verbs::{AddressOwner, PeerHost, PeerView, UdpPorts, UnreachableCause};
 
 /// A message to send, from QP 1 to QP 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,12 +57,15 @@ pub struct MadSource {
     pub owner: AddressOwner,
     /// UDP port that the message came from, if a process of this user on this host has the port.
     pub local_port: Option<u16>,
+    /// Addresses of [`CmMachine::view_of`], if its ICRC covers those in place of the addresses of its packet.
+    pub view: Option<PeerView>,
 }
 
 impl From<IpAddr> for MadSource {
     /// Returns a sender on another host.
     fn from(address: IpAddr) -> Self {
-        Self { address, ports: (ROCE_PORT, ROCE_PORT), owner: AddressOwner::OtherHost, local_port: None }
+        let (ports, owner) = ((ROCE_PORT, ROCE_PORT), AddressOwner::OtherHost);
+        Self { address, ports, owner, local_port: None, view: None }
     }
 }
 
@@ -157,6 +160,22 @@ impl CmMachine {
         }
     }
 
+    /// Returns the addresses that the ICRC of a message from `from` to `to` may cover in place of these: those that a REQ
+    /// for one flow names, and in other messages those of the connection that they name.
+    #[must_use]
+    pub fn view_of(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Option<PeerView> {
+        if !mad.header.is_cm() {
+            return None;
+        }
+        let addresses = Addresses { local: to.to_canonical(), remote: from.to_canonical() };
+        let connection = match CmMessage::parse(mad) {
+            CmMessage::Req(req) => return req.view(),
+            CmMessage::Rej(rej) => self.rejected(addresses, &rej),
+            message => self.table.get(ConnectionId(message.remote_id()?)),
+        };
+        connection.filter(|connection| connection.addresses == addresses)?.peer.ports.view
+    }
+
     /// Takes the next message to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.transmits.pop_front()
@@ -199,7 +218,7 @@ impl CmMachine {
 
     /// Queues a message that belongs to no connection.
     pub(super) fn queue(&mut self, addresses: Addresses, transaction: u64, message: &CmMessage) {
-        let ports = UdpPorts { own: None, peer: self.config.udp_port };
+        let ports = UdpPorts::new(self.config.udp_port);
         self.queue_to(addresses, ports, transaction, message);
     }
 

@@ -12,7 +12,7 @@ use crate::wire::cm::{
     Req, SIDR_REP_INFO_BYTES, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_PRIVATE_BYTES, ServiceId, SidrRep, SidrReq,
 };
 use std::net::SocketAddr;
-use trunkline_verbs::{Gid, Mtu, OneFlow, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
+use trunkline_verbs::{Gid, Mtu, OneFlow, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus, UdpPorts};
 
 /// LID of a RoCE path that may contain routers (contract rocev2 11.5).
 const LID_ROUTED: u16 = 0xffff;
@@ -43,23 +43,36 @@ fn with_header<const N: usize>(header: &AddressHeader, bytes: &[u8]) -> [u8; N] 
     field
 }
 
+/// Returns a REQ in the form with or without one flow. Each form names other ports.
+pub(super) fn in_form(config: &CmConfig, req: Req, ports: &UdpPorts, is_one_flow: bool) -> Req {
+    let (own, dialled) = match ports.view {
+        _ if !is_one_flow => (config.udp_port, ROCE_PORT),
+        Some(view) => (view.own.port(), view.peer.port()),
+        None => (ports.own.unwrap_or(config.udp_port), ports.peer),
+    };
+    // A foreign peer ignores reserved fields; with the usual ports they are 0.
+    req.with_one_flow(is_one_flow).with_ports(own, dialled)
+}
+
 pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) -> CmMessage {
-    let private: [u8; REQ_PRIVATE_BYTES] =
-        with_header(&AddressHeader::new(connect.local, connect.remote.ip()), connect.private);
+    let (local, remote) = match connect.ports.view {
+        Some(view) => (view.own.ip(), view.peer.ip()),
+        None => (connect.local.ip(), connect.remote.ip()),
+    };
+    let header = AddressHeader::new(SocketAddr::new(local, connect.local.port()), remote);
+    let private: [u8; REQ_PRIVATE_BYTES] = with_header(&header, connect.private);
     let is_rc = connect.transport == Transport::Rc;
     // An INI serves nothing and has no receive side (contract rocev2 10.2).
     let rc = |value: u8| if is_rc { value } else { 0 };
     // contract rocev2 11.5
     let ports = u32::from(connect.local.port()) * 31 + u32::from(connect.remote.port());
-    // A foreign peer ignores reserved fields; to a peer with the usual port they are 0.
-    let port = if config.udp_port == ROCE_PORT { 0 } else { config.udp_port };
     let req = Req {
         local_id: id.0,
         reserved_4: 0,
         vendor_id: 0,
         service_id: ServiceId::new(connect.port_space, connect.remote.port()),
         ca_guid: config.ca_guid,
-        reserved_24: port.into(),
+        reserved_24: 0,
         qkey: 0,
         qpn: connect.qpn,
         responder_resources: rc(connect.responder_resources),
@@ -81,8 +94,8 @@ pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) ->
         primary: Path {
             local_lid: LID_ROUTED,
             remote_lid: LID_ROUTED,
-            local_gid: Gid::from(connect.local.ip()),
-            remote_gid: Gid::from(connect.remote.ip()),
+            local_gid: Gid::from(local),
+            remote_gid: Gid::from(remote),
             flow_label: ports & 0x000f_ffff,
             hop_limit: HOP_LIMIT,
             traffic_class: connect.traffic_class,
@@ -92,9 +105,8 @@ pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) ->
         alternate: Path::default(),
         private,
     };
-    CmMessage::Req(
-        req.with_one_flow(connect.one_flow == OneFlow::Yes).with_tries(connect.one_flow == OneFlow::Try),
-    )
+    let req = req.with_tries(connect.one_flow == OneFlow::Try);
+    CmMessage::Req(in_form(config, req, &connect.ports, connect.one_flow == OneFlow::Yes))
 }
 
 pub(super) fn rep(config: &CmConfig, connection: &Connection, accept: &Accept<'_>) -> CmMessage {

@@ -8,11 +8,10 @@ use super::other_kinds::OtherKind;
 use super::{
     Accept, CmDrop, CmError, CmMachine, ConnectionId, Event, ListenerId, MadSource, Peer, Transport, message,
 };
-use crate::wire::ROCE_PORT;
 use crate::wire::cm::{
     ADDRESS_HEADER_BYTES, AddressHeader, Answered, Ids, Path, REP_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Req,
 };
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use trunkline_verbs::{
     Gid, Mtu, OneFlow, PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason, UdpPorts,
 };
@@ -104,8 +103,8 @@ impl CmMachine {
             return;
         }
         let ports = match req.is_one_flow() {
-            true => UdpPorts { own: Some(from.ports.0), peer: from.ports.1 },
-            false => UdpPorts { own: None, peer: req.udp_port().unwrap_or(ROCE_PORT) },
+            true => UdpPorts { own: Some(from.ports.0), peer: from.ports.1, view: from.view },
+            false => UdpPorts::new(req.udp_port()),
         };
         let mut request = match self.check_req(addresses, ports, req) {
             Ok(request) => request,
@@ -198,15 +197,18 @@ impl CmMachine {
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             return Err(RejectReason::UNSUPPORTED.into());
         }
-        // If the addresses in the REQ differ from those of its packets, the peer is behind an address
-        // translator or forges them. In both cases the QPs could not reach each other.
-        let gid = |ip: IpAddr| Gid::from(ip);
-        if (req.primary.local_gid, req.primary.remote_gid) != (gid(at.remote), gid(at.local)) {
+        // In one flow a peer behind an address translator may name other addresses than those of its packets. Nothing is
+        // sent there: they only go into ICRCs. In the other form the QPs could not reach each other.
+        let (local, remote) = match ports.view {
+            Some(view) => (view.own.ip(), view.peer.ip()),
+            None => (at.local, at.remote),
+        };
+        if (req.primary.local_gid, req.primary.remote_gid) != (Gid::from(remote), Gid::from(local)) {
             return Err(RejectReason::INVALID_PRIMARY_GID.into());
         }
         let header = AddressHeader::parse(&req.private);
         let (source, destination) = header.addresses().ok_or(RejectReason::CONSUMER)?;
-        if (source.ip().to_canonical(), destination.to_canonical()) != (at.remote, at.local) {
+        if (source.ip().to_canonical(), destination.to_canonical()) != (remote, local) {
             return Err(RejectReason::INVALID_SERVICE_ID.into());
         }
         if !self.colliding(at, req.ca_guid, req.local_id, req.qpn).is_empty() {

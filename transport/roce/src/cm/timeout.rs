@@ -67,7 +67,7 @@ impl CmMachine {
         if let CmMessage::Req(req) = &mut unanswered.message
             && alternates
         {
-            *req = req.with_one_flow(!req.is_one_flow());
+            *req = message::in_form(config, *req, &connection.peer.ports, !req.is_one_flow());
         }
         unanswered.sent = unanswered.sent.saturating_add(1);
         let message = unanswered.message;

@@ -14,6 +14,8 @@ pub const MAD_BYTES: usize = 256;
 pub const MAD_HEADER_BYTES: usize = 24;
 /// Length of a MAD's data, after the header, in bytes.
 pub const MAD_DATA_BYTES: usize = MAD_BYTES - MAD_HEADER_BYTES;
+/// Length of a packet that carries a MAD, without its ICRC, in bytes.
+pub const MAD_PACKET_BYTES: usize = BTH_LENGTH + 8 + MAD_BYTES;
 /// The general services queue pair.
 pub const QP1: QpNumber = QpNumber::new(1);
 /// The queue key of QP 1 (contract rocev2 8.6).
@@ -229,7 +231,7 @@ mod tests {
         let bytes = mad.to_bytes();
         assert_eq!(bytes[..20], *b"\x01\x07\x02\x03\0\0\0\0\0\0\0\0\0\0\x01\x02\x00\x14\0\0");
         let packet = mad_packet(Psn::new(5), &bytes);
-        assert_eq!(packet.bth.opcode.0, 0x64);
+        assert_eq!((packet.bth.opcode.0, packet.emitted_len()), (0x64, MAD_PACKET_BYTES));
         assert_eq!(Mad::from_packet(&packet), Some(mad));
         assert!(mad.header.is_cm());
     }

@@ -23,8 +23,8 @@ pub use headers::{Aeth, AtomicEth, Bth, Deth, Reth};
 pub use icrc::IpUdp;
 pub use layout::{BTH_LENGTH, HEADERS_LENGTH_MAX, Headers, ICRC_LENGTH, PayloadRule};
 pub use mad::{
-    Attribute, MAD_BYTES, MAD_DATA_BYTES, MAD_HEADER_BYTES, Mad, MadHeader, QP1, QP1_QKEY, QuotedPacket,
-    mad_packet,
+    Attribute, MAD_BYTES, MAD_DATA_BYTES, MAD_HEADER_BYTES, MAD_PACKET_BYTES, Mad, MadHeader, QP1, QP1_QKEY,
+    QuotedPacket, mad_packet,
 };
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::{Packet, emit_pad, is_positive_acknowledge, is_read_response, pad_for};

@@ -73,7 +73,8 @@ pub trait Judge {
     /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Judges a datagram; `None` if it has to be dropped, which the judge counts.
+    /// Judges a datagram; `None` if its ICRC is not that of its headers. Its receiver, which may know of an address
+    /// translator, checks it again.
     fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict>;
 
     /// Reports a datagram that the link drops without having it judged.

@@ -237,22 +237,15 @@ impl Relay {
         if !mad.header.is_cm() {
             return None;
         }
-        let ours = match CmMessage::parse(&mad) {
-            CmMessage::Req(req) => return self.listening(datagram, req.local_id, req.service_id),
-            CmMessage::SidrReq(req) => return self.listening(datagram, req.request_id, req.service_id),
-            CmMessage::SidrRep(rep) => rep.request_id,
-            CmMessage::Mra(mra) => mra.remote_id,
+        match CmMessage::parse(&mad) {
+            CmMessage::Req(req) => self.listening(datagram, req.local_id, req.service_id),
+            CmMessage::SidrReq(req) => self.listening(datagram, req.request_id, req.service_id),
             // The peer withdraws a request before it knows our id.
             CmMessage::Rej(rej) if rej.remote_id == 0 => {
-                return self.requests.get(&(datagram.source.ip(), rej.local_id)).map(|(_, owner)| *owner);
+                self.requests.get(&(datagram.source.ip(), rej.local_id)).map(|(_, owner)| *owner)
             }
-            CmMessage::Rej(rej) => rej.remote_id,
-            CmMessage::Rep(rep) => rep.remote_id,
-            CmMessage::Rtu(ids) | CmMessage::Drep(ids) => ids.remote_id,
-            CmMessage::Dreq(dreq) => dreq.remote_id,
-            CmMessage::Other(..) => return None,
-        };
-        self.host().owner_of_comm_id(ours)
+            message => self.host().owner_of_comm_id(message.remote_id()?),
+        }
     }
 
     /// Returns the member that listens for the service that a peer requests, or that did so at its first

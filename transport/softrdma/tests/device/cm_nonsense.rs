@@ -4,7 +4,7 @@
 use crate::common::address;
 use crate::common::by_hand::ByHand;
 use crate::common::host::Host;
-use crate::common::node::{BOUND, Node, next_request};
+use crate::common::node::{BOUND, Node, next_event, next_request};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 use trunkline_roce::cm::{CmConfig, CmMachine, Connect, Transport};
@@ -12,7 +12,7 @@ use trunkline_roce::wire::cm::{CmMessage, Ids};
 use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, MAD_BYTES, Mad, Opcode, Packet, ROCE_PORT, icrc, mad_packet};
 use trunkline_softrdma::link::{Link, ReceiveBatch};
 use trunkline_testkit::wait_until;
-use trunkline_verbs::{CmEventKind, Completion, Mtu, PortSpace, Psn, QpNumber};
+use trunkline_verbs::{CmEventKind, Completion, Mtu, OneFlow, PortSpace, Psn, QpNumber};
 
 /// Port of the listener.
 const PORT: u16 = 7;
@@ -50,13 +50,18 @@ fn bytes_of(packet: &Packet<'_>) -> Vec<u8> {
 
 /// Sends a packet and returns what counted it: the cause of its drop, or `cm_received`.
 fn counted(hands: &mut ByHand, bytes: Vec<u8>) -> Vec<&'static str> {
+    counted_with(hands, bytes, |_| {})
+}
+
+/// Like [`counted`]; `headers` may change what the ICRC covers.
+fn counted_with(hands: &mut ByHand, bytes: Vec<u8>, headers: impl FnOnce(&mut IpUdp)) -> Vec<&'static str> {
     let counts = |node: &Node| {
         let mut counters = node.device_counters();
         counters.retain(|counter| counter.name.starts_with("drop_") || counter.name == "cm_received");
         counters
     };
     let (before, received) = (counts(&hands.node), hands.node.counter("packets_received"));
-    hands.send_bytes(bytes, |_| {});
+    hands.send_bytes(bytes, headers);
     let until = Instant::now() + BOUND;
     while hands.node.counter("packets_received") == received {
         assert!(Instant::now() < until, "the device stopped: {:#?}", hands.node.device_counters());
@@ -108,7 +113,7 @@ fn every_answer_goes_to_port_4791_wherever_the_message_came_from() {
 }
 
 /// Builds a REQ for the listener, with a QP of this number.
-fn request_of(number: u32, from: IpAddr, to: IpAddr) -> Mad {
+fn request_of(number: u32, from: IpAddr, to: IpAddr, one_flow: OneFlow) -> Mad {
     let connect = Connect {
         local: SocketAddr::new(from, 0x4321),
         remote: SocketAddr::new(to, PORT),
@@ -125,8 +130,8 @@ fn request_of(number: u32, from: IpAddr, to: IpAddr) -> Mad {
         flow_control: false,
         traffic_class: 0,
         srq: false,
-        ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
-        one_flow: trunkline_verbs::OneFlow::No,
+        ports: trunkline_verbs::UdpPorts::new(4791),
+        one_flow,
         retry_refused: false,
         private: &[],
     };
@@ -148,7 +153,7 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
     for number in 0..300 {
         let socket = &sockets[usize::from(number % 2 == 1)];
         let source = socket.local_addr().unwrap();
-        let mad = request_of(0x100 + number, source.ip(), node.address).to_bytes();
+        let mad = request_of(0x100 + number, source.ip(), node.address, OneFlow::No).to_bytes();
         let mut bytes = bytes_of(&mad_packet(Psn::new(1), &mad));
         let to = SocketAddr::new(node.address, ROCE_PORT);
         icrc::append(&IpUdp::new(source, to), &mut bytes);
@@ -164,4 +169,98 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
     let member_channel = member.cm_channel();
     let _asked = member.ask(at, &member_channel);
     next_request(&*channel);
+}
+
+/// Behind an address translator a peer names addresses that are not those of its packets.
+#[test]
+fn a_request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
+    let mut hands = ByHand::new(40_000);
+    let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));
+    hands.link.open(named.ip()).unwrap();
+    let mut send = |mad: &Mad, covered: IpUdp| {
+        let counted =
+            counted_with(&mut hands, bytes_of(&mad_packet(Psn::new(1), &mad.to_bytes())), |headers| {
+                *headers = covered
+            });
+        let mut received = ReceiveBatch::new(64);
+        hands.link.receive(&mut received);
+        let answers = received.iter().map(|answer| (answer.destination, answer.bytes.to_vec()));
+        (counted, answers.collect::<Vec<_>>())
+    };
+    let view = IpUdp::new(named, dialled);
+    let request = |one_flow| request_of(0x100, named.ip(), dialled.ip(), one_flow);
+    let (counted, answers) = send(&request(OneFlow::Yes), view);
+    assert_eq!(counted, ["cm_received"]);
+    let [(destination, answer)] = &answers[..] else { panic!("{} answers", answers.len()) };
+    assert_eq!(destination.port(), 40_000, "{destination}");
+    assert!(icrc::check(&IpUdp::new(dialled, named), answer), "the answer's ICRC covers what the peer sees");
+    let dropped = (vec!["drop_bad_icrc"], Vec::new());
+    assert_eq!(send(&request(OneFlow::Yes), IpUdp::new(dialled, named)), dropped);
+    assert_eq!(send(&request(OneFlow::No), view), dropped);
+    assert_eq!(send(&rtu(), view), dropped, "of a connection that does not exist");
+}
+
+/// The TGT of a peer behind an address translator takes packets from the peer's address outside only.
+#[test]
+fn the_view_of_a_peer_opens_its_connection_to_no_other_address() {
+    let mut hands = ByHand::new(40_000);
+    let (peer, stranger) = (hands.source, SocketAddr::new(address(), 40_000));
+    let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));
+    for address in [stranger, named] {
+        hands.link.open(address.ip()).unwrap();
+    }
+    let channel = hands.node.cm_channel();
+    let _listener = hands.node.listen(SocketAddr::new(hands.node.address, PORT), &channel).unwrap();
+    let view = IpUdp::new(named, dialled);
+    // Returns the destinations of answers, all of which have the view, and the first PSN of a REP among them.
+    let answers = |hands: &mut ByHand| {
+        let (mut received, mut to, mut starting_psn) = (ReceiveBatch::new(64), Vec::new(), None);
+        hands.link.receive(&mut received);
+        for answer in received.iter() {
+            assert!(icrc::check(&IpUdp::new(dialled, named), answer.bytes), "{}", answer.destination);
+            let packet = Packet::parse(&answer.bytes[..answer.bytes.len() - ICRC_LENGTH]).unwrap();
+            match Mad::from_packet(&packet).map(|mad| CmMessage::parse(&mad)) {
+                None => to.push(answer.destination),
+                Some(CmMessage::Rep(rep)) => starting_psn = Some(rep.starting_psn),
+                Some(message) => panic!("{message:?}"),
+            }
+        }
+        (to, starting_psn)
+    };
+    let send = |hands: &mut ByHand, from, covered: IpUdp, packet: &Packet<'_>| {
+        hands.source = from;
+        let counted = counted_with(hands, bytes_of(packet), |headers| *headers = covered);
+        (counted, answers(hands).0)
+    };
+    let request = request_of(0x100, named.ip(), dialled.ip(), OneFlow::Yes).to_bytes();
+    let connect = |hands: &mut ByHand, from| {
+        assert_eq!(send(hands, from, view, &mad_packet(Psn::new(1), &request)).0, ["cm_received"]);
+        let id = next_request(&*channel);
+        let tgt = hands.node.accept(&*id);
+        let starting_psn = wait_until("a REP is sent", BOUND, || {
+            hands.node.cq.poll(&mut [Completion::default()]);
+            answers(hands).1
+        });
+        (id, tgt, starting_psn)
+    };
+    let (_peer_id, tgt, psn) = connect(&mut hands, peer);
+    let [first, second] = [psn, psn.plus(1)].map(|psn| {
+        let mut packet = hands.message(psn, true);
+        packet.bth.destination = tgt.number();
+        packet
+    });
+    let acknowledged = (vec![], vec![peer]);
+    assert_eq!(send(&mut hands, peer, view, &first), acknowledged);
+    assert!(matches!(next_event(&*channel).kind, CmEventKind::Established));
+    // A stranger makes the same request, which names the addresses of the peer.
+    let (_stranger_id, other, _) = connect(&mut hands, stranger);
+    assert_ne!(other.number(), tgt.number());
+    let dropped = (vec!["drop_wrong_address"], vec![]);
+    assert_eq!(send(&mut hands, stranger, view, &second), dropped);
+    let plain = IpUdp::new(named, SocketAddr::new(hands.node.address, ROCE_PORT));
+    assert_eq!(send(&mut hands, named, plain, &second), dropped, "the address that the peer names");
+    // Another program at the peer's address does not know the PSN: the answer goes to the peer.
+    let elsewhere = SocketAddr::new(peer.ip(), 50_000);
+    assert_eq!(send(&mut hands, elsewhere, view, &first), acknowledged);
+    assert_eq!(send(&mut hands, peer, view, &second), acknowledged);
 }

@@ -292,7 +292,7 @@ fn all_packets_of_one_flow_have_one_pair_of_ports() {
     let side = EndpointSide::Active { remote: listener.local_address(), source: None };
     let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
     let id = near.device.connection_manager().create_endpoint(&request, &near_channel).unwrap();
-    id.set_option(CmOption::UdpPorts(UdpPorts { own: None, peer: PORT })).unwrap();
+    id.set_option(CmOption::UdpPorts(UdpPorts::new(PORT))).unwrap();
     id.set_option(CmOption::OneFlow(OneFlow::Yes)).unwrap();
     let (ini, _) = connect((&near, &pollers[1]), (&far, 0));
     ini.modify(&QpModify { state: Some(QpState::Reset), ..QpModify::default() }).unwrap();
@@ -317,7 +317,7 @@ fn all_packets_of_one_flow_have_one_pair_of_ports() {
     let &[(own, PORT)] = &near_ports[..] else { panic!("{near_ports:?}") };
     assert_ne!(own, 4791);
     assert_eq!(ports(&all[2]), [(PORT, own)]);
-    assert_eq!(accepted.udp_ports(), Some(UdpPorts { own: Some(PORT), peer: own }));
+    assert_eq!(accepted.udp_ports(), Some(UdpPorts { own: Some(PORT), ..UdpPorts::new(own) }));
     assert!(holders[1].counter("sent_for_members") > 0);
     drop(held);
 }

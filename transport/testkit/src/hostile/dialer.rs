@@ -105,7 +105,7 @@ impl Hello {
             flow_control: false,
             traffic_class: 0,
             srq: true,
-            ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
+            ports: trunkline_verbs::UdpPorts::new(4791),
             one_flow: OneFlow::No,
             retry_refused: false,
             private: &self.to_bytes(),

@@ -1,11 +1,14 @@
 use super::network::{PORT, accept_with, address};
 use super::*;
 use crate::wire::Attribute;
-use crate::wire::cm::{Answered, CmMessage, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, Rej};
-use trunkline_verbs::{Mtu, OneFlow, Psn, QpNumber, RejectReason, UdpPorts};
+use crate::wire::cm::{
+    Answered, CmMessage, DREQ_PRIVATE_BYTES, Dreq, Ids, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, RTU_PRIVATE_BYTES,
+    Rej,
+};
+use trunkline_verbs::{Mtu, OneFlow, PeerView, Psn, QpNumber, RejectReason, UdpPorts};
 
 /// Ports of messages between devices with the usual port.
-const PORTS: UdpPorts = UdpPorts { own: None, peer: 4791 };
+const PORTS: UdpPorts = UdpPorts::new(4791);
 
 fn request(network: &Network) -> ConnectRequest {
     let found = network.nodes[B].events.iter().find_map(|event| match event {
@@ -310,7 +313,7 @@ fn refusal_that_proposes_no_smaller_mtu_is_final() {
 #[test]
 fn answers_to_a_request_for_one_flow_use_its_pair_of_ports() {
     let asked = |one_flow, udp_port| {
-        let ports = UdpPorts { own: None, peer: 5001 };
+        let ports = UdpPorts::new(5001);
         let mut asking = CmMachine::new(CmConfig { udp_port, ..CmConfig::new(7, 7) });
         let connect = Connect { one_flow, ports, ..connect_to(B, Transport::Xrc, 0x17) };
         asking.connect(0, &connect).unwrap();
@@ -329,12 +332,112 @@ fn answers_to_a_request_for_one_flow_use_its_pair_of_ports() {
         // Nobody listens.
         asked.poll_transmit().unwrap().ports
     };
-    let one_flow = UdpPorts { own: Some(5001), peer: 40_000 };
+    let one_flow = UdpPorts { own: Some(5001), ..UdpPorts::new(40_000) };
     let forms = |one_flow, udp_port| asked(one_flow, udp_port).iter().map(answer_to).collect::<Vec<_>>();
     assert_eq!(forms(OneFlow::No, 4791), [PORTS; 4]);
-    assert_eq!(forms(OneFlow::No, 5000), [UdpPorts { own: None, peer: 5000 }; 4]);
+    assert_eq!(forms(OneFlow::No, 5000), [UdpPorts::new(5000); 4]);
     assert_eq!(forms(OneFlow::Yes, 4791), [one_flow; 4]);
     // A firewall that takes the refusal of the plain form for an answer would prove nothing.
     let elsewhere = UdpPorts { own: Some(UdpPorts::OTHER), ..PORTS };
     assert_eq!(forms(OneFlow::Try, 4791), [elsewhere, one_flow, elsewhere, one_flow]);
+}
+
+/// The view of a peer behind an address translator, which has the address of A outside.
+fn view() -> PeerView {
+    PeerView { own: ([192, 0, 2, 7], 5001).into(), peer: ([192, 168, 0, 5], 4791).into() }
+}
+
+/// Returns the REQ of a peer with this view, in one flow or not.
+fn translated(one_flow: OneFlow) -> crate::wire::Mad {
+    let mut asking = CmMachine::new(CmConfig::new(7, 7));
+    let (local, remote) = ((view().peer.ip(), 999).into(), (view().own.ip(), PORT).into());
+    let ports = UdpPorts::new(view().own.port());
+    let connect = Connect { one_flow, ports, local, remote, ..connect_to(B, Transport::Xrc, 0x17) };
+    asking.connect(0, &connect).unwrap();
+    asking.poll_transmit().unwrap().mad
+}
+
+#[test]
+fn a_request_for_one_flow_may_name_other_addresses_than_its_packet() {
+    let mad = translated(OneFlow::Yes);
+    let mut network = Network::new();
+    let machine = &mut network.nodes[B].machine;
+    assert_eq!(machine.view_of(address(A), address(B), &mad), Some(view()));
+    let from = MadSource { ports: (4791, 40_000), view: Some(view()), ..address(A).into() };
+    machine.handle_mad(0, from, address(B), &mad);
+    network.drain();
+    let request = request(&network);
+    // The program sees where packets go, which is never what a request names.
+    assert_eq!((request.local, request.remote), ((address(B), PORT).into(), (address(A), 999).into()));
+    let ports = UdpPorts { own: Some(4791), peer: 40_000, view: Some(view()) };
+    assert_eq!(request.peer.ports, ports);
+    let machine = &mut network.nodes[B].machine;
+    let id = machine.table.ids()[0];
+    // Messages of the connection have its view, those from elsewhere have none.
+    let rtu = CmMessage::Rtu(Ids { local_id: 7, remote_id: id.0, private: [0; RTU_PRIVATE_BYTES] }).mad(1);
+    assert_eq!(machine.view_of(address(A), address(B), &rtu), Some(view()));
+    assert_eq!(machine.view_of(view().peer.ip(), address(B), &rtu), None);
+    // A dial-back names what the peer sees.
+    let connect = Connect { ports, one_flow: OneFlow::Yes, ..connect_to(A, Transport::Xrc, 0x18) };
+    machine.connect(0, &connect).unwrap();
+    let back = machine.poll_transmit().unwrap();
+    assert_eq!((back.from, back.to, back.ports), (address(B), address(A), ports));
+    let mut peer = CmMachine::new(CmConfig::new(9, 9));
+    peer.handle_mad(
+        0,
+        MadSource { ports: (4791, 5001), ..view().own.ip().into() },
+        view().peer.ip(),
+        &back.mad,
+    );
+    let CmMessage::Rej(rej) = CmMessage::parse(&peer.poll_transmit().unwrap().mad) else { panic!() };
+    assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID, "only a listener is missing");
+}
+
+#[test]
+fn a_stranger_that_names_the_addresses_of_a_peer_reaches_only_its_own_connection() {
+    let mad = translated(OneFlow::Yes);
+    let mut network = Network::new();
+    let machine = &mut network.nodes[B].machine;
+    let stranger = std::net::IpAddr::from([10, 0, 0, 3]);
+    let source = |ip| MadSource { ports: (4791, 40_000), view: Some(view()), ..MadSource::from(ip) };
+    let handle = |machine: &mut CmMachine, from, mad: &crate::wire::Mad| {
+        machine.handle_mad(0, source(from), address(B), mad);
+        let event = machine.poll_event()?;
+        if let Event::ConnectRequest(id, _) = &event {
+            machine.accept(0, *id, &accept_with(0x100)).unwrap();
+        }
+        let mut sent = std::iter::from_fn(|| machine.poll_transmit());
+        assert!(sent.all(|sent| sent.to == from), "an answer to another address");
+        Some(event)
+    };
+    let Some(Event::ConnectRequest(of_peer, request)) = handle(machine, address(A), &mad) else { panic!() };
+    let ids = Ids { local_id: 0, remote_id: of_peer.0, private: [0; RTU_PRIVATE_BYTES] };
+    let CmMessage::Req(crate::wire::cm::Req { local_id, .. }) = CmMessage::parse(&mad) else { panic!() };
+    let rtu = CmMessage::Rtu(Ids { local_id, ..ids }).mad(1);
+    assert!(matches!(handle(machine, address(A), &rtu), Some(Event::Established(..))));
+    // The same request, and an end of the peer's connection.
+    let Some(Event::ConnectRequest(other, again)) = handle(machine, stranger, &mad) else { panic!() };
+    assert_ne!(other, of_peer);
+    assert_eq!((request.remote.ip(), again.remote.ip()), (address(A), stranger));
+    let (qpn, private) = (QpNumber::new(0x100), [0; DREQ_PRIVATE_BYTES]);
+    let ends = Dreq { local_id, remote_id: of_peer.0, qpn, reserved_11: 0, private };
+    assert!(handle(machine, stranger, &CmMessage::Dreq(ends).mad(2)).is_none());
+    assert_eq!(machine.counters().dropped(CmDrop::WrongPeer), 1);
+    assert_eq!(machine.table.get(of_peer).unwrap().state, connection::ConnectionState::Established);
+    assert!(matches!(
+        handle(machine, address(A), &CmMessage::Dreq(ends).mad(3)),
+        Some(Event::Disconnected { .. })
+    ));
+}
+
+#[test]
+fn a_request_without_one_flow_names_the_addresses_of_its_packet() {
+    let mad = translated(OneFlow::No);
+    let mut machine = CmMachine::new(CmConfig::new(8, 8));
+    assert_eq!(machine.view_of(address(A), address(B), &mad), None);
+    machine.handle_mad(0, address(A), address(B), &mad);
+    let rej = machine.poll_transmit().unwrap();
+    assert_eq!(rej.to, address(A));
+    let CmMessage::Rej(rej) = CmMessage::parse(&rej.mad) else { panic!() };
+    assert_eq!(rej.reason, RejectReason::INVALID_PRIMARY_GID);
 }

@@ -119,7 +119,7 @@ fn the_active_side_speaks_like_a_kernel() {
             flow_control: false,
             traffic_class: 0,
             srq: false,
-            ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
+            ports: trunkline_verbs::UdpPorts::new(4791),
             one_flow: trunkline_verbs::OneFlow::No,
             retry_refused: false,
             private: &[],

@@ -65,7 +65,7 @@ pub(super) fn connect_to(node: usize, transport: Transport, qpn: u32) -> Connect
         flow_control: true,
         traffic_class: 0x68,
         srq: false,
-        ports: trunkline_verbs::UdpPorts { own: None, peer: 4791 },
+        ports: trunkline_verbs::UdpPorts::new(4791),
         one_flow: trunkline_verbs::OneFlow::No,
         retry_refused: false,
         private: b"hello",

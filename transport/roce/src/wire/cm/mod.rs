@@ -107,6 +107,20 @@ impl CmMessage {
         }
     }
 
+    /// Returns the receiver's communication id, or the id of its SIDR_REQ. A REJ that takes a REQ back has 0.
+    #[must_use]
+    pub const fn remote_id(&self) -> Option<u32> {
+        Some(match self {
+            Self::Mra(mra) => mra.remote_id,
+            Self::Rej(rej) => rej.remote_id,
+            Self::Rep(rep) => rep.remote_id,
+            Self::Rtu(ids) | Self::Drep(ids) => ids.remote_id,
+            Self::Dreq(dreq) => dreq.remote_id,
+            Self::SidrRep(rep) => rep.request_id,
+            Self::Req(_) | Self::SidrReq(_) | Self::Other(..) => return None,
+        })
+    }
+
     /// Emits the MAD's data.
     #[must_use]
     pub fn data(&self) -> [u8; MAD_DATA_BYTES] {

@@ -3,8 +3,10 @@
 use super::field::{self, Data, Field};
 use super::service::{ADDRESS_HEADER_BYTES, ServiceId};
 use super::{Path, TransportType};
+use crate::wire::ROCE_PORT;
 use crate::wire::mad::MAD_DATA_BYTES;
-use trunkline_verbs::{Psn, QpNumber};
+use std::net::SocketAddr;
+use trunkline_verbs::{PeerView, Psn, QpNumber};
 
 /// Length of the private data in bytes.
 pub const REQ_PRIVATE_BYTES: usize = 92;
@@ -45,7 +47,7 @@ mod at {
 }
 
 /// Request for communication. A field narrower than its type is aligned to the type's low bit. A software
-/// device writes byte 4 ([`Req::is_one_flow`]) and bytes 24 to 27 ([`Req::udp_port`]); the other reserved fields are 0.
+/// device writes byte 4 ([`Req::is_one_flow`]) and bytes 24 to 27 ([`Req::with_ports`]); the other reserved fields are 0.
 /// Received values are kept, so that a capture re-emits equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Req {
@@ -110,6 +112,14 @@ const IS_ONE_FLOW: u8 = 0x01;
 /// Bit of byte 4: the sender will set [`IS_ONE_FLOW`] unless it gets an answer.
 const TRIES: u8 = 0x02;
 
+/// Returns the UDP port that two bytes stand for.
+const fn port_of(bytes: [u8; 2]) -> u16 {
+    match u16::from_be_bytes(bytes) {
+        0 => ROCE_PORT,
+        port => port,
+    }
+}
+
 impl Req {
     /// Returns true if all packets of the connection are to use the pair of UDP ports of this one.
     #[must_use]
@@ -142,14 +152,37 @@ impl Req {
         Self { reserved_4: if is_set { others | bit } else { others }, ..self }
     }
 
-    /// Returns the UDP port at which the sender's software device receives; `None` for 4791.
+    /// Returns the UDP port at which the sender's software device receives. In one flow it is the port that the sender
+    /// has sent this request from.
     #[must_use]
-    pub const fn udp_port(&self) -> Option<u16> {
+    pub const fn udp_port(&self) -> u16 {
         let [_, _, high, low] = self.reserved_24.to_be_bytes();
-        match u16::from_be_bytes([high, low]) {
-            0 => None,
-            port => Some(port),
-        }
+        port_of([high, low])
+    }
+
+    /// Returns the UDP port that the sender has sent a request for one flow to.
+    #[must_use]
+    pub const fn dialled_port(&self) -> u16 {
+        let [high, low, _, _] = self.reserved_24.to_be_bytes();
+        port_of([high, low])
+    }
+
+    /// Sets what [`Self::udp_port`] and [`Self::dialled_port`] return.
+    #[must_use]
+    pub fn with_ports(self, own: u16, dialled: u16) -> Self {
+        let code = |port| if port == ROCE_PORT { 0 } else { u32::from(port) };
+        Self { reserved_24: code(dialled) << 16 | code(own), ..self }
+    }
+
+    /// Returns the addresses and UDP ports of the packet of this request as its sender sees them, if it asks for one
+    /// flow. Others name no ports.
+    #[must_use]
+    pub fn view(&self) -> Option<PeerView> {
+        let Path { local_gid, remote_gid, .. } = self.primary;
+        self.is_one_flow().then(|| PeerView {
+            own: SocketAddr::new(remote_gid.ip(), self.dialled_port()),
+            peer: SocketAddr::new(local_gid.ip(), self.udp_port()),
+        })
     }
 
     pub(super) fn parse(d: &Data) -> Self {

@@ -144,8 +144,8 @@ impl Flow {
     }
 
     /// Returns the packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four
-    /// bytes.
-    fn difference(&mut self, payload_with_icrc: &[u8]) -> Option<u32> {
+    /// bytes. Packets of one length whose ICRC covers certain other headers have the same difference.
+    pub fn difference(&mut self, payload_with_icrc: &[u8]) -> Option<u32> {
         let (packet, found) = payload_with_icrc.split_last_chunk()?;
         Some(u32::from_le_bytes(*found) ^ self.icrc(packet))
     }
@@ -205,6 +205,14 @@ fn clamp(length: usize) -> u16 {
 #[must_use]
 pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
     Flow::new(headers).icrc(payload_without_icrc)
+}
+
+/// Returns [`Flow::difference`] of management datagrams whose ICRC covers `covered` in place of `headers`.
+#[must_use]
+pub fn mad_difference(headers: &IpUdp, covered: &IpUdp) -> u32 {
+    // A CRC is linear: what both packets contain cancels out.
+    let packet = [0; super::MAD_PACKET_BYTES];
+    icrc(headers, &packet) ^ icrc(covered, &packet)
 }
 
 /// Appends the ICRC to a packet.
@@ -301,6 +309,22 @@ mod tests {
                 assert_eq!(icrc(&headers, &packet[..length]), expected, "{length} bytes");
                 assert_eq!(flow.icrc(&packet[..length]), expected, "{length} bytes after others");
             }
+        }
+    }
+
+    #[test]
+    fn the_difference_of_two_headers_is_that_of_every_packet() {
+        let here = headers("198.51.100.1:40000", "10.0.0.2:4791", 0);
+        for covered in
+            [headers("10.0.0.1:4791", "10.0.0.2:4791", 0), headers("[fd00::1]:4791", "[fd00::2]:5000", 0)]
+        {
+            let difference = mad_difference(&here, &covered);
+            for byte in [0, 0x5a] {
+                let mut packet = vec![byte; super::super::MAD_PACKET_BYTES];
+                append(&covered, &mut packet);
+                assert_eq!(Flow::new(&here).difference(&packet), Some(difference));
+            }
+            assert_ne!(difference, 0);
         }
     }
 

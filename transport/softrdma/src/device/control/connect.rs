@@ -50,9 +50,12 @@ impl Control {
         let carried = link.mtu_of(local.ip());
         let mtu = endpoint.path_mtu.map_or(carried, |most| most.min(carried));
         let (one_flow, retry_refused) = (endpoint.one_flow, endpoint.retry_refused);
-        let mut ports = endpoint.ports.unwrap_or_else(|| UdpPorts { own: None, peer: link.port() });
+        let mut ports = endpoint.ports.unwrap_or_else(|| UdpPorts::new(link.port()));
+        // The form with one flow names the port that it leaves from.
+        let leaves_from = || (one_flow != OneFlow::No).then(|| link.source(local.ip()).port());
+        let own = ports.own.or_else(leaves_from);
         if one_flow == OneFlow::Yes {
-            ports.own.get_or_insert_with(|| link.source(local.ip()).port());
+            ports.own = own;
         }
         endpoint.ports = Some(ports);
         let connect = Connect {
@@ -71,7 +74,7 @@ impl Control {
             flow_control: parameters.flow_control,
             traffic_class,
             srq: parameters.srq,
-            ports,
+            ports: UdpPorts { own, ..ports },
             one_flow,
             retry_refused,
             private: &parameters.private_data,

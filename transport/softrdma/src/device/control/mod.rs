@@ -50,9 +50,11 @@ use addresses::Addresses;
 use following::Following;
 use removal::Removal;
 use requests::{Received, Requests};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_roce::cm::{MadSource, UnreachableReport, is_request};
-use trunkline_verbs::{AddressOwner, Counter, Time, UnreachableCause};
+use trunkline_roce::wire::{IpUdp, Mad, icrc};
+use trunkline_verbs::{AddressOwner, Counter, PeerView, Time, UnreachableCause};
 
 /// Parts from which control is created.
 #[derive(Debug)]
@@ -166,8 +168,12 @@ impl Control {
     fn take_control_events(&mut self, shards: &mut Reach<'_>, now: Time) {
         for event in shards.take_control_events() {
             match event {
-                ControlEvent::Mad { from, is_member, to, mad } => {
-                    let received = Received { from, is_member, to, mad };
+                ControlEvent::Mad { from, is_member, to, difference, mad } => {
+                    let Ok(view) = self.check_mad((from, to), difference, &mad) else {
+                        shards.first().count_bad_icrc();
+                        continue;
+                    };
+                    let received = Received { from, is_member, to, view, mad };
                     if is_request(&received.mad) {
                         self.requests.add(received);
                     } else {
@@ -205,10 +211,27 @@ impl Control {
         }
     }
 
+    /// Checks the ICRC of a management datagram. Returns what it covers in place of the datagram's source and destination,
+    /// or an error if it is wrong.
+    fn check_mad(
+        &mut self,
+        (from, to): (SocketAddr, SocketAddr),
+        difference: u32,
+        mad: &Mad,
+    ) -> Result<Option<PeerView>, ()> {
+        if difference == 0 {
+            return Ok(None);
+        }
+        let view = self.connections.machine().view_of(from.ip(), to.ip(), mad).ok_or(())?;
+        let covered = IpUdp::new(view.peer, view.own);
+        let is_right = icrc::mad_difference(&IpUdp::new(from, to), &covered) == difference;
+        is_right.then_some(Some(view)).ok_or(())
+    }
+
     fn handle_mad(&mut self, received: &Received, owner: AddressOwner, now: Time) {
-        let Received { from, is_member, to, mad } = received;
+        let Received { from, is_member, to, view, mad } = received;
         let (ports, local_port) = ((to.port(), from.port()), is_member.then(|| from.port()));
-        let source = MadSource { address: from.ip(), ports, owner, local_port };
+        let source = MadSource { address: from.ip(), ports, owner, local_port, view: *view };
         self.connections.machine().handle_mad(now.0, source, to.ip(), mad);
     }
 

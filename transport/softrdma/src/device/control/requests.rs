@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_roce::wire::Mad;
-use trunkline_verbs::{AddressOwner, PeerHost, Time};
+use trunkline_verbs::{AddressOwner, PeerHost, PeerView, Time};
 
 /// Interval at which requests go on, their number in each, and their number after a quiet time.
 const TICK: Duration = Duration::from_millis(1);
@@ -25,6 +25,7 @@ pub(super) struct Received {
     pub(super) from: SocketAddr,
     pub(super) is_member: bool,
     pub(super) to: SocketAddr,
+    pub(super) view: Option<PeerView>,
     pub(super) mad: Box<Mad>,
 }
 
@@ -120,7 +121,8 @@ mod tests {
         let mut mad = Mad::parse(&[0; MAD_BYTES]);
         mad.header.transaction = transaction;
         let from = SocketAddr::from(([10, 0, 0, host], 4791));
-        Received { from, is_member: false, to: ([10, 1, 0, 1], 4791).into(), mad: Box::new(mad) }
+        let to = ([10, 1, 0, 1], 4791).into();
+        Received { from, is_member: false, to, view: None, mad: Box::new(mad) }
     }
 
     /// Takes all requests that may go on. Returns the last bytes of their addresses.

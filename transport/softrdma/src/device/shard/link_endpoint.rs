@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use trunkline_roce::engine::Transmit;
 use trunkline_roce::wire::icrc::{self, Flow};
 use trunkline_roce::wire::{IpUdp, Mad, mad_packet};
-use trunkline_verbs::{Counter, Mtu, Psn, Time, VerbsError};
+use trunkline_verbs::{Counter, Mtu, PeerView, Psn, Time, VerbsError};
 
 /// Datagrams taken off the link at once.
 const RECEIVE_SLOTS: usize = 64;
@@ -281,7 +281,7 @@ impl Outgoing {
         mut write: impl FnMut(&mut Vec<u8>) -> Option<Transmit>,
     ) -> usize {
         let (source, destination) = (route.source(), route.destination());
-        let flow = flow_of(&mut self.flow, source, destination);
+        let flow = flow_of(&mut self.flow, route.covered());
         self.batch.push_run(source, destination, most, |out| {
             let start = out.len();
             if write(out).is_none() {
@@ -294,8 +294,18 @@ impl Outgoing {
     }
 
     /// Appends a management datagram.
-    pub(super) fn push_mad(&mut self, source: SocketAddr, destination: SocketAddr, psn: Psn, mad: &Mad) {
-        let headers = IpUdp::new(source, destination);
+    pub(super) fn push_mad(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        view: Option<PeerView>,
+        psn: Psn,
+        mad: &Mad,
+    ) {
+        let headers = match view {
+            Some(PeerView { own, peer }) => IpUdp::new(own, peer),
+            None => IpUdp::new(source, destination),
+        };
         self.batch.push_with(source, destination, |out| {
             let start = out.len();
             mad_packet(psn, &mad.to_bytes()).emit(out);
@@ -305,9 +315,8 @@ impl Outgoing {
     }
 }
 
-/// Returns the cached flow of these addresses, and replaces the cache if they differ.
-fn flow_of(last: &mut Option<Flow>, source: SocketAddr, destination: SocketAddr) -> &mut Flow {
-    let headers = IpUdp::new(source, destination);
+/// Returns the cached flow of these headers, and replaces the cache if they differ.
+fn flow_of(last: &mut Option<Flow>, headers: IpUdp) -> &mut Flow {
     match last {
         Some(flow) if *flow.headers() == headers => {}
         _ => *last = None,

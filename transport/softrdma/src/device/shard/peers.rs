@@ -34,11 +34,10 @@
 //! foreign and so weaken the check of its packets. A connection that cannot be made is the lesser harm, and
 //! it is counted (`drop_bad_icrc`). An address that is foreign stays foreign.
 
-use crate::device::counters::ShardCounters;
 use crate::device::tables::guid::is_soft;
 use crate::link::{Datagram, Judge, Verdict};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::IpUdp;
 use trunkline_roce::wire::icrc::{self, Flow};
 use trunkline_verbs::Time;
@@ -71,11 +70,10 @@ struct Identification {
     at: Time,
 }
 
-/// Judges and counts what a link receives.
+/// Judges what a link receives.
 #[derive(Debug)]
 pub(super) struct Checker<'a> {
     pub(super) peers: &'a mut Peers,
-    pub(super) counters: &'a mut ShardCounters,
     pub(super) now: Time,
 }
 
@@ -85,12 +83,7 @@ impl Judge for Checker<'_> {
     }
 
     fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict> {
-        let verdict = self.peers.check(&datagram, self.now);
-        if verdict.is_none() {
-            self.counters.packets_received += 1;
-            self.counters.bad_icrc += 1;
-        }
-        verdict
+        self.peers.check(&datagram, self.now)
     }
 }
 
@@ -98,36 +91,64 @@ impl Judge for Checker<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<AddressPair, SenderKind>,
-    /// Flow of the last packet from a soft peer, so that the next packet needs no look-up.
-    last_soft: Option<Flow>,
+    /// The last packet from a soft peer, so that the next packet needs no look-up.
+    last_soft: Option<LastSoft>,
+}
+
+/// Source and destination of a packet, and the flow of its ICRC.
+#[derive(Debug)]
+struct LastSoft {
+    source: SocketAddr,
+    destination: SocketAddr,
+    /// Its headers differ from the packet's if an address translator has changed these.
+    flow: Flow,
 }
 
 impl Peers {
     /// Returns true if a sender is known to be a software device: only identification 0 is tried.
     pub(super) fn is_soft(&self, pair: AddressPair) -> bool {
-        let is_last = self.last_soft.as_ref().is_some_and(|flow| {
-            let headers = flow.headers();
-            (headers.source.ip(), headers.destination.ip()) == pair
-        });
+        let is_last =
+            self.last_soft.as_ref().is_some_and(|last| (last.source.ip(), last.destination.ip()) == pair);
         is_last || matches!(self.known.get(&pair), Some(SenderKind::Soft))
     }
 
-    /// Checks the ICRC of a datagram; `None` when it is wrong.
+    /// Checks the ICRC of a datagram; `None` when it is wrong. It is right for the headers of the datagram, or for those
+    /// of the last [`Peers::check_translated`].
     pub(super) fn check(&mut self, datagram: &Datagram<'_>, now: Time) -> Option<Verdict> {
-        if let Some(flow) = self.last_soft.as_mut().filter(|flow| is_between(flow, datagram)) {
-            return flow.check(datagram.bytes).then_some(Verdict::Taken { is_soft: true });
+        let Datagram { source, destination, bytes } = *datagram;
+        let taken = Verdict::Taken { is_soft: true };
+        let headers = IpUdp::new(source, destination);
+        if let Some(last) = &mut self.last_soft
+            && (last.source, last.destination) == (source, destination)
+        {
+            let is_right =
+                last.flow.check(bytes) || *last.flow.headers() != headers && icrc::check(&headers, bytes);
+            return is_right.then_some(taken);
         }
-        let headers = IpUdp::new(datagram.source, datagram.destination);
-        let pair = (datagram.source.ip(), datagram.destination.ip());
+        let pair = (source.ip(), destination.ip());
         if self.is_soft(pair) {
-            let flow = self.last_soft.insert(Flow::new(&headers));
-            return flow.check(datagram.bytes).then_some(Verdict::Taken { is_soft: true });
+            let last = self.last_soft.insert(LastSoft { source, destination, flow: Flow::new(&headers) });
+            return last.flow.check(bytes).then_some(taken);
         }
         if pair.0.is_ipv6() {
             return icrc::check(&headers, datagram.bytes).then_some(Verdict::Taken { is_soft: false });
         }
         let identification = icrc::solve_identification(&headers, datagram.bytes)?;
         Some(self.judge(pair, identification, now))
+    }
+
+    /// Checks the ICRC of a datagram whose headers were others when its sender computed the ICRC. Only software devices
+    /// take part in this.
+    pub(super) fn check_translated(&mut self, datagram: &Datagram<'_>, covered: &IpUdp) -> Option<Verdict> {
+        let Datagram { source, destination, bytes } = *datagram;
+        let mut flow = Flow::new(covered);
+        if !flow.check(bytes) {
+            return None;
+        }
+        let taken = Verdict::Taken { is_soft: true };
+        self.inherit(datagram, taken);
+        self.last_soft = Some(LastSoft { source, destination, flow });
+        Some(taken)
     }
 
     /// Records the verdict of the process that received a datagram.
@@ -171,12 +192,6 @@ impl Peers {
         }
         self.known.insert(pair, peer);
     }
-}
-
-/// Returns true if a datagram belongs to a flow.
-fn is_between(flow: &Flow, datagram: &Datagram<'_>) -> bool {
-    let headers = flow.headers();
-    headers.source == datagram.source && headers.destination == datagram.destination
 }
 
 impl Identification {

@@ -2,7 +2,8 @@
 //!
 //! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form, QP, P_Key,
 //! address, service. Each failure is silent on the wire and counted by cause. A packet for a QP of another
-//! shard is handed over after the ICRC check.
+//! shard is handed over after the ICRC check. If an address translator has changed the packet, the QP or the connection
+//! knows what its ICRC covers, so a second check follows there.
 
 use super::Shard;
 use super::outbox::ControlEvent;
@@ -14,7 +15,8 @@ use trunkline_machine::mutant;
 use trunkline_roce::cm;
 use trunkline_roce::engine::{Handled, Response, is_request};
 use trunkline_roce::wire::cm::CmMessage;
-use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Operation, Packet, QP1, QuotedPacket};
+use trunkline_roce::wire::icrc::Flow;
+use trunkline_roce::wire::{Bth, ICRC_LENGTH, IpUdp, Mad, Operation, Packet, QP1, QuotedPacket};
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
@@ -22,8 +24,8 @@ impl Shard {
     // Kept out of the turns in which only memory is polled.
     #[inline(never)]
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
-        let Self { link, peers, resources, .. } = self;
-        let mut judge = Checker { peers, counters: &mut resources.counters, now };
+        let Self { link, peers, .. } = self;
+        let mut judge = Checker { peers, now };
         let Some((batch, more)) = link.receive(&mut judge) else { return false };
         for (datagram, origin) in batch.iter_with_origin() {
             self.resources.counters.packets_received += 1;
@@ -86,13 +88,13 @@ impl Shard {
                 self.peers.inherit(datagram, verdict);
                 verdict
             }
-            None => match self.peers.check(datagram, now) {
-                Some(verdict) => verdict,
-                None => {
-                    self.resources.counters.bad_icrc += 1;
-                    return;
+            None => {
+                let verdict = self.peers.check(datagram, now);
+                match verdict.or_else(|| self.check_translated(datagram, origin, was_handed_over)) {
+                    Some(verdict) => verdict,
+                    None => return,
                 }
-            },
+            }
         };
         let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
         if self.neighbours.are_many() && !was_handed_over {
@@ -118,7 +120,7 @@ impl Shard {
         if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             counters.wrong_pkey += 1;
         } else if packet.bth.destination == QP1 {
-            self.handle_mad(packet, datagram, origin);
+            self.handle_mad(packet, datagram, origin, verdict);
         } else if verdict == Verdict::Unsure && !self.proves_itself(packet, datagram, origin) {
             self.resources.counters.unproven += 1;
         } else {
@@ -126,20 +128,64 @@ impl Shard {
         }
     }
 
+    /// Checks the ICRC of a packet whose ICRC does not cover its headers. Returns `None` if it is wrong, or if the shard
+    /// that has the QP checks it. A management datagram passes for now: control knows the connection that it is about.
+    #[cold]
+    fn check_translated(
+        &mut self,
+        datagram: &Datagram<'_>,
+        origin: Origin,
+        was_handed_over: bool,
+    ) -> Option<Verdict> {
+        let Self { qps, peers, .. } = self;
+        let body = datagram.bytes.get(..datagram.bytes.len().saturating_sub(ICRC_LENGTH)).unwrap_or_default();
+        let bth = Bth::parse(body).ok();
+        let verdict = bth.and_then(|bth| match qps.get(bth.destination.get()) {
+            _ if bth.destination == QP1 => {
+                let is_mad = Packet::parse(body).is_ok_and(|packet| Mad::from_packet(&packet).is_some());
+                is_mad.then_some(Verdict::Taken { is_soft: true })
+            }
+            Some(qp) => peers.check_translated(datagram, &qp.covered_by_peer()?),
+            None => None,
+        });
+        let goes_on = verdict.is_some()
+            || !was_handed_over
+                && self.neighbours.are_many()
+                && self.hand_over(body, datagram, Origin { verdict: None, ..origin });
+        if !goes_on {
+            self.resources.counters.bad_icrc += 1;
+        }
+        verdict
+    }
+
+    /// Counts a management datagram whose ICRC control has found to be wrong.
+    pub(in crate::device) fn count_bad_icrc(&mut self) {
+        self.resources.counters.bad_icrc += 1;
+    }
+
     /// Passes a packet for QP 1 to control.
-    fn handle_mad(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin) {
+    fn handle_mad(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin, verdict: Verdict) {
         let Some(mad) = Mad::from_packet(packet) else {
             self.resources.counters.bad_mads += 1;
             return;
         };
-        let (from, to) = (datagram.source.ip(), datagram.destination.ip());
-        match CmMessage::parse(&mad) {
-            CmMessage::Req(req) => self.peers.saw_guid((from, to), req.ca_guid),
-            CmMessage::Rep(rep) => self.peers.saw_guid((from, to), rep.ca_guid),
-            _ => {}
-        }
         let (from, to, is_member) = (datagram.source, datagram.destination, origin.is_member);
-        self.resources.control_events.push(ControlEvent::Mad { from, is_member, to, mad: Box::new(mad) });
+        let difference = match verdict {
+            Verdict::Taken { is_soft: true } => Flow::new(&IpUdp::new(from, to)).difference(datagram.bytes),
+            // Their identification is solved for.
+            Verdict::Taken { is_soft: false } | Verdict::Unsure => Some(0),
+        };
+        let difference = difference.unwrap_or(0);
+        if difference == 0 {
+            let pair = (from.ip(), to.ip());
+            match CmMessage::parse(&mad) {
+                CmMessage::Req(req) => self.peers.saw_guid(pair, req.ca_guid),
+                CmMessage::Rep(rep) => self.peers.saw_guid(pair, rep.ca_guid),
+                _ => {}
+            }
+        }
+        let mad = Box::new(mad);
+        self.resources.control_events.push(ControlEvent::Mad { from, is_member, to, difference, mad });
     }
 
     /// Returns true if the content of a packet from an unknown peer makes it plausible: an acknowledgement,

@@ -69,7 +69,7 @@ impl Shard {
             Some(own) => SocketAddr::new(from, own),
             None => self.link.source(from),
         };
-        self.link.outgoing().push_mad(source, SocketAddr::new(to, ports.peer), psn, mad);
+        self.link.outgoing().push_mad(source, SocketAddr::new(to, ports.peer), ports.view, psn, mad);
     }
 
     /// Repeats the last acknowledgement of a QP whose owner is about to stop it receiving. The peer may still

@@ -189,10 +189,7 @@ impl Gate<'_, '_> {
                 }
             },
         };
-        let verdict = match &mut self.judge {
-            Some(judge) => Some(judge.judge(datagram)?),
-            None => None,
-        };
+        let verdict = self.judge.as_mut().and_then(|judge| judge.judge(datagram));
         Some(Origin { is_member, verdict })
     }
 

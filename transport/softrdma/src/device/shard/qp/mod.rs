@@ -34,6 +34,7 @@ use std::sync::Arc;
 use trunkline_roce::engine::{
     PostRefused, Requester, RequesterCounters, ResponderCounters, ResponderState, Tuning,
 };
+use trunkline_roce::wire::IpUdp;
 use trunkline_verbs::{
     AsyncEventKind, AsyncSubject, PostError, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
     ReceiveRequest, SendRequest, SrqNumber, UdpPorts, VerbsError,
@@ -176,6 +177,12 @@ impl Qp {
         self.route
             .as_ref()
             .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
+    }
+
+    /// Returns the headers that the ICRC of packets from the peer covers, if an address translator changes those of the
+    /// packets.
+    pub(super) fn covered_by_peer(&self) -> Option<IpUdp> {
+        self.route.as_ref()?.covered_by_peer()
     }
 
     /// Sets the UDP ports of the connection.

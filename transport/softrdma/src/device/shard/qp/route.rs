@@ -20,7 +20,8 @@
 use crate::link::Datagram;
 use std::net::SocketAddr;
 use trunkline_machine::mutant;
-use trunkline_verbs::UdpPorts;
+use trunkline_roce::wire::IpUdp;
+use trunkline_verbs::{PeerView, UdpPorts};
 
 /// Time-outs after which the peer may have moved.
 const MAY_HAVE_MOVED: u32 = 2;
@@ -46,12 +47,14 @@ pub(in crate::device) struct Route {
     is_to_member: bool,
     /// Number of time-outs since the last answer.
     silences: u32,
+    /// Addresses that ICRCs cover in place of those above.
+    view: Option<PeerView>,
 }
 
 impl Route {
     pub(in crate::device::shard) fn new(source: SocketAddr, destination: SocketAddr) -> Self {
         let port = destination.port();
-        Self { source, destination, home: port, seen: port, is_to_member: false, silences: 0 }
+        Self { source, destination, home: port, seen: port, is_to_member: false, silences: 0, view: None }
     }
 
     /// Sets the UDP ports of the connection.
@@ -61,6 +64,22 @@ impl Route {
         }
         self.destination.set_port(ports.peer);
         (self.home, self.seen) = (ports.peer, ports.peer);
+        self.view = ports.view;
+    }
+
+    /// Returns the headers that the ICRC of packets to the peer covers.
+    pub(in crate::device::shard) fn covered(&self) -> IpUdp {
+        match self.view {
+            Some(PeerView { own, peer }) if !mutant!(icrc_covers_translated_addresses) => {
+                IpUdp::new(own, peer)
+            }
+            _ => IpUdp::new(self.source, self.destination),
+        }
+    }
+
+    /// Returns the headers that the ICRC of packets from the peer covers, if they are not those of the packets.
+    pub(in crate::device::shard) fn covered_by_peer(&self) -> Option<IpUdp> {
+        self.view.map(|PeerView { own, peer }| IpUdp::new(peer, own))
     }
 
     /// Returns the address that packets are sent from.
@@ -158,7 +177,7 @@ mod tests {
     #[test]
     fn ports_of_a_connection_stand_for_those_of_the_devices() {
         let mut route = route();
-        route.set_ports(UdpPorts { own: Some(5000), peer: 5001 });
+        route.set_ports(UdpPorts { own: Some(5000), ..UdpPorts::new(5001) });
         assert_eq!((route.source.port(), route.destination.port()), (5000, 5001));
         route.heard(&from(50_000), || true);
         let ports = [(); 2].map(|()| {
@@ -166,7 +185,7 @@ mod tests {
             route.destination.port()
         });
         assert_eq!(ports, [50_000, 5001]);
-        route.set_ports(UdpPorts { own: None, peer: 4791 });
+        route.set_ports(UdpPorts::new(4791));
         assert_eq!((route.source.port(), route.destination.port()), (5000, 4791));
     }
 

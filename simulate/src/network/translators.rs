@@ -1,0 +1,86 @@
+//! Address translators: the world outside sees the hosts behind one at its address.
+//!
+//! A datagram to a peer maps its source to a port of the translator for a while. Each further datagram, in either direction,
+//! keeps the mapping. What has none does not reach a host behind a translator.
+
+use super::firewalls::FORGOTTEN;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use trunkline_softrdma::link::Datagram;
+use trunkline_verbs::Time;
+
+/// First port that a translator uses.
+const FIRST_PORT: u16 = 40_000;
+
+#[derive(Debug)]
+struct Mapping {
+    outside: SocketAddr,
+    used: Time,
+}
+
+/// The translators of all hosts.
+#[derive(Debug, Default)]
+pub(super) struct Translators {
+    /// Address of the translator of each host behind one.
+    hosts: BTreeMap<IpAddr, IpAddr>,
+    /// Mappings by the host's socket and the peer's.
+    mappings: BTreeMap<(SocketAddr, SocketAddr), Mapping>,
+    /// Number of mappings so far.
+    count: u16,
+}
+
+impl Translators {
+    /// Puts a host behind a translator without mappings.
+    pub(super) fn add(&mut self, host: IpAddr, translator: IpAddr) {
+        self.hosts.insert(host, translator);
+    }
+
+    /// Removes the translator of a host.
+    pub(super) fn remove(&mut self, host: IpAddr) {
+        self.hosts.remove(&host);
+        self.mappings.retain(|(own, _), _| own.ip() != host);
+    }
+
+    /// Returns true if a host is behind a translator.
+    pub(super) fn has(&self, host: IpAddr) -> bool {
+        self.hosts.contains_key(&host)
+    }
+
+    /// Forgets all mappings. New ones have other ports.
+    pub(super) fn forget(&mut self) {
+        self.mappings.clear();
+    }
+
+    /// Returns the source that a datagram has when it arrives.
+    pub(super) fn outward(&mut self, now: Time, datagram: &Datagram<'_>) -> SocketAddr {
+        let Datagram { source, destination, .. } = *datagram;
+        let Some(translator) = self.hosts.get(&source.ip()) else { return source };
+        if source.ip() == destination.ip() {
+            return source;
+        }
+        let count = &mut self.count;
+        let mut new = || {
+            *count += 1;
+            Mapping { outside: SocketAddr::new(*translator, FIRST_PORT + *count), used: now }
+        };
+        let mapping = self.mappings.entry((source, destination)).or_insert_with(&mut new);
+        if now - mapping.used > FORGOTTEN {
+            *mapping = new();
+        }
+        mapping.used = now;
+        mapping.outside
+    }
+
+    /// Returns the destination that a datagram has behind the translator, or `None` without a mapping.
+    pub(super) fn inward(&mut self, now: Time, datagram: &Datagram<'_>) -> Option<SocketAddr> {
+        let Datagram { source, destination, .. } = *datagram;
+        if !self.hosts.values().any(|translator| *translator == destination.ip()) {
+            return Some(destination);
+        }
+        let (key, mapping) = self.mappings.iter_mut().find(|((_, peer), mapping)| {
+            (*peer, mapping.outside) == (source, destination) && now - mapping.used <= FORGOTTEN
+        })?;
+        mapping.used = now;
+        Some(key.0)
+    }
+}
