@@ -94,6 +94,7 @@ kinds! {
     PacketWalled "packet dropped by a firewall" false,
     PacketTooLarge "packet too large for its path" false,
     PacketUntranslated "packet dropped by an address translator" false,
+    PacketDropped "packet dropped by a full queue" false,
     PacketForged "packet of a connection forged" false,
     RequestForged "connection request forged" false,
     MessageForged "other CM message forged" false,
@@ -136,6 +137,7 @@ kinds! {
     NarrowPathCrossed "path MTU found by lost packets" false,
     TranslatorCrossed "client behind an address translator" false,
     MappingsLost "address translator that lost its mappings" true,
+    BottleneckShared "link of little bandwidth shared" false,
     DeviceRemoved "device removed" true,
     DeviceRestored "device restored" true,
 }

@@ -200,6 +200,8 @@ pub(crate) struct Plan {
     /// True if one more node calls over a path that carries less than the interfaces at its ends, which every second
     /// run has.
     pub(crate) has_narrow_path: bool,
+    /// True if several nodes call one through a link of little bandwidth.
+    pub(crate) has_bottleneck: bool,
     /// True if the nodes have identities, so that sessions begin with a handshake, as in one run of three.
     pub(crate) has_identities: bool,
     /// Duration of the phase with faults.
@@ -334,6 +336,7 @@ impl Plan {
             has_crowded_host: seed % 8 == 4,
             has_firewall: seed % 2 == 1,
             has_narrow_path: seed.is_multiple_of(2),
+            has_bottleneck: seed % 4 == 2,
             has_identities: seed % 3 == 1,
             lasts,
             nodes,

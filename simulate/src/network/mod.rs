@@ -5,6 +5,7 @@
 //! arrives.
 
 mod attacker;
+mod bottleneck;
 mod firewalls;
 mod forged;
 mod sent_frames;
@@ -15,6 +16,8 @@ mod translators;
 use crate::coverage::{Coverage, EventKind};
 use crate::trace::{Pen, Since};
 use attacker::Attacker;
+use bottleneck::Link;
+pub(crate) use bottleneck::{Bottleneck, Passed};
 use firewalls::Firewalls;
 use forged::Forged;
 use sent_frames::SentFrames;
@@ -66,6 +69,7 @@ struct NetworkState {
     /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload that passes, in bytes.
     narrow: Option<(IpAddr, IpAddr, usize)>,
     translators: Translators,
+    bottleneck: Option<Link>,
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
@@ -111,6 +115,7 @@ impl Network {
             firewalls: Firewalls::default(),
             narrow: None,
             translators: Translators::default(),
+            bottleneck: None,
             random: fastrand::Rng::with_seed(seed),
             attacker: Attacker::new(seed ^ 0x666f_7267),
             strangers: Strangers::default(),
@@ -185,6 +190,12 @@ impl Network {
     /// Makes the path between two addresses drop what has a larger UDP payload, in bytes; or lets all paths carry all sizes.
     pub(crate) fn set_narrow(&self, narrow: Option<(IpAddr, IpAddr, usize)>) {
         self.wire.lock().narrow = narrow;
+    }
+
+    /// Makes the link to a host a bottleneck, or ends that. Returns the datagrams that came to the last bottleneck.
+    pub(crate) fn set_bottleneck(&self, bottleneck: Option<Bottleneck>) -> Passed {
+        let before = std::mem::replace(&mut self.wire.lock().bottleneck, bottleneck.map(Link::new));
+        before.map_or_else(Passed::default, |link| link.passed)
     }
 
     /// Makes the node at this address break the rules from now on.
@@ -347,7 +358,15 @@ impl NetworkState {
             self.tell(now, &datagram, format_args!("corrupted: a bit of byte {at}"));
         }
         let jitter = u64::try_from(conditions.jitter.as_nanos()).unwrap_or(0);
-        let mut arrives = now + conditions.least_delay;
+        let passed = match &mut self.bottleneck {
+            Some(link) => link.pass(now, to, bytes.len()),
+            None => Some(now),
+        };
+        let Some(passed) = passed else {
+            self.coverage.count(EventKind::PacketDropped);
+            return self.tell(now, &datagram, format_args!("dropped by a full queue"));
+        };
+        let mut arrives = passed + conditions.least_delay;
         if self.random.f64() < conditions.overtaken {
             arrives = arrives.plus_ns(self.random.u64(0..=jitter.saturating_mul(20)));
             self.coverage.count(EventKind::PacketOvertaken);

@@ -23,6 +23,7 @@ use trunkline_transport::ledger::PollerLedger;
 use trunkline_verbs::Time;
 
 mod absence;
+mod bottleneck;
 mod calm;
 mod chaos;
 mod crowding;
@@ -101,6 +102,7 @@ const PHASES: &[Phase] = &[
         Run::a_client_is_behind_a_firewall,
     ),
     Phase::of_some("a narrow path", |plan| plan.has_narrow_path, Run::a_path_is_narrow),
+    Phase::of_some("a bottleneck", |plan| plan.has_bottleneck, Run::a_link_is_shared),
     Phase::of_all("requests to a stopped node", Run::some_never_leave),
     Phase::of_all("one node dies", Run::one_dies),
     Phase::of_all("one node is away", Run::one_is_away),

@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod congestion;
 mod memory;
 mod requester;
 mod responder;
@@ -29,9 +30,13 @@ mod target;
 mod testing;
 
 pub use crate::wire::NakCode;
+pub use congestion::Congestion;
 pub use memory::{LocalFault, LocalMemory};
-pub use requester::{PostRefused, Requester, RequesterCounters, RequesterEvent, Response, Tuning};
+pub use requester::{
+    Allowance, InFlight, PostRefused, Requester, RequesterCounters, RequesterEvent, Response, Signals, Tuning,
+};
 pub use responder::{Handled, IMAGE_WORDS, MAX_SAVED, ResponderCounters, ResponderEvent, ResponderState};
+pub use rtt::Measured;
 pub use segment::{JOINED_BYTES, Transmit, is_request};
 pub use target::{Placement, PlacementRequest, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
 pub use trunkline_verbs::Time;

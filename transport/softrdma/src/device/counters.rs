@@ -26,6 +26,8 @@ pub(super) struct ShardCounters {
     /// Packets for QPs of other shards, and packets that found no room there.
     pub(super) handed_over: u64,
     pub(super) not_handed_over: u64,
+    /// Times that a QP waited for the window of its path.
+    pub(super) congestion_waits: u64,
 }
 
 impl ShardCounters {
@@ -46,6 +48,7 @@ impl ShardCounters {
         self.bad_mads += from.bad_mads;
         self.handed_over += from.handed_over;
         self.not_handed_over += from.not_handed_over;
+        self.congestion_waits += from.congestion_waits;
     }
 }
 
@@ -149,6 +152,7 @@ pub(super) fn list(
         ("drop_unknown_srq", responder.dropped_policy),
         ("handed_to_shards", shard.handed_over),
         ("drop_not_handed_over", shard.not_handed_over),
+        ("congestion_waits", shard.congestion_waits),
         ("targets_taken_over", members.taken_over),
         ("drop_unknown_message", members.unknown_messages),
         ("drop_stale_psn", requester.stale),

@@ -119,6 +119,12 @@ pub trait Link: Send + Debug {
         self.source(address)
     }
 
+    /// Returns true if datagrams between these addresses pass a network, whose queues other traffic fills.
+    fn is_between_hosts(&self, from: IpAddr, to: IpAddr) -> bool {
+        let _ = (from, to);
+        false
+    }
+
     /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
     /// # Errors

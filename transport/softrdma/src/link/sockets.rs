@@ -42,6 +42,11 @@ pub(crate) trait Sockets: Send + Debug {
     /// [`LinkError::AddressInUse`], [`LinkError::NoSuchAddress`], [`LinkError::Os`].
     fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError>;
 
+    /// Returns true if datagrams between these addresses pass a network.
+    fn is_between_hosts(&self, from: IpAddr, to: IpAddr) -> bool {
+        from != to && !to.to_canonical().is_loopback()
+    }
+
     /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
     /// # Errors

@@ -105,6 +105,11 @@ impl Sockets for ProcessSockets {
         Ok(Box::new(ProcessSocket(Arc::new(bound))))
     }
 
+    // The hosts have addresses of loopback.
+    fn is_between_hosts(&self, _from: IpAddr, to: IpAddr) -> bool {
+        !self.ports.addresses.contains(&to)
+    }
+
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         if self.ports.addresses.contains(&address) {
             Ok(MTU_BYTES)

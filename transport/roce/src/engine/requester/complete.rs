@@ -168,7 +168,7 @@ impl Requester {
         let expected = span.saturating_mul(mtu).min(wqe.length - offset);
         let last = end == wqe.psns;
         // Each piece of a READ is a separate request to the peer.
-        let piece_end = self.pace.piece_end(wqe.received, wqe.psns);
+        let piece_end = wqe.piece_end(wqe.received);
         let ends_piece = end == piece_end;
         let ends = matches!(
             packet.bth.opcode.operation(),
@@ -189,6 +189,7 @@ impl Requester {
         } else if let Some(wqe) = self.queue.front_mut() {
             wqe.received = end;
         }
+        self.signals.acknowledged.add_responses(span);
         self.moved(now, psn.plus(span));
         // Unlike an acknowledgement, a response indicates nothing about later ones: they are on their
         // way, or the next probe finds them missing. Requesting all of them again would fill the
@@ -272,6 +273,7 @@ impl Requester {
             self.retire_front();
         }
         if una != self.una {
+            self.signals.acknowledged.add_requests(una.after(self.una).cast_unsigned());
             self.moved(now, una);
         }
         implied
@@ -314,6 +316,7 @@ impl Requester {
             && !self.retry.is_pausing(now)
             && self.cursor.psn != self.una
         {
+            self.note_loss();
             self.rewind();
         }
     }

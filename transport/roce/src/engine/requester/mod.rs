@@ -37,6 +37,7 @@
 
 mod complete;
 mod pace;
+mod path;
 mod queue;
 mod retry;
 mod transmit;
@@ -47,6 +48,7 @@ mod tests;
 use super::rtt::RoundTrip;
 use super::segment::Geometry;
 use pace::Pace;
+pub use path::{Allowance, InFlight, Signals};
 use queue::{Spare, Wqe};
 use retry::Retry;
 use std::collections::VecDeque;
@@ -219,6 +221,11 @@ pub struct Requester {
     /// Message number up to which the peer has receives; `None` is unlimited.
     credit_limit: Option<Psn>,
     drain_reported: bool,
+    /// Packets that the path admits; `None` on a path without congestion control.
+    allowance: Option<Allowance>,
+    /// True if the packet at the cursor waits for the path only.
+    is_held_back: bool,
+    signals: Signals,
     counters: RequesterCounters,
 }
 
@@ -255,6 +262,9 @@ impl Requester {
             round_trip: RoundTrip::default(),
             credit_limit: None,
             drain_reported: false,
+            allowance: None,
+            is_held_back: false,
+            signals: Signals::default(),
             counters: RequesterCounters::default(),
         }
     }
@@ -340,6 +350,7 @@ impl Requester {
         self.una = self.post_psn;
         self.sent_end = self.post_psn;
         self.retry = Retry::default();
+        self.is_held_back = false;
         self.round_trip = RoundTrip::default();
         self.credit_limit = None;
         self.seek();

@@ -27,18 +27,18 @@ impl Pace {
             read_window: tuning.read_window.min(whole).max(1),
         }
     }
+}
 
-    /// Returns one past the last packet of the piece that contains packet number `packet` of a READ of `psns`
-    /// packets.
-    pub(super) fn piece_end(&self, packet: u32, psns: u32) -> u32 {
-        let start = packet - packet % self.read_piece;
-        start.saturating_add(self.read_piece).min(psns)
-    }
+/// Returns one past the last packet of the piece that contains packet number `packet` of a READ of `psns` packets
+/// in pieces of `piece`.
+pub(super) fn piece_end(packet: u32, psns: u32, piece: u32) -> u32 {
+    let start = packet - packet % piece;
+    start.saturating_add(piece).min(psns)
+}
 
-    /// Returns the number of requests that a peer counts: each piece of a READ is a message.
-    pub(super) fn messages(&self, kind: RequestKind, psns: u32) -> u32 {
-        if kind == RequestKind::Read { psns.div_ceil(self.read_piece) } else { 1 }
-    }
+/// Returns the number of requests that a peer counts: each piece of a READ is a message.
+pub(super) fn messages(kind: RequestKind, psns: u32, piece: u32) -> u32 {
+    if kind == RequestKind::Read { psns.div_ceil(piece) } else { 1 }
 }
 
 /// Returns the bytes that Linux counts for a full packet in a receive buffer: the next power of two that
@@ -51,7 +51,7 @@ impl Requester {
     /// Returns true if a READ's piece of `packets` has to wait for earlier ones. At least one piece may be
     /// outstanding.
     pub(super) fn is_read_window_full(&self, packets: u32) -> bool {
-        let missing = self.cursor.read_span + self.cursor.reads;
+        let missing = self.missing_responses();
         missing > 0 && missing + packets > self.pace.read_window
     }
 }
@@ -74,12 +74,11 @@ mod tests {
 
     #[test]
     fn pieces_end_at_fixed_distances() {
-        let pace = Pace::new(&Tuning { read_piece: 4, ..Tuning::default() }, 256);
-        let ends = |psns| (0..psns).map(|packet| pace.piece_end(packet, psns)).collect::<Vec<_>>();
+        let ends = |psns| (0..psns).map(|packet| piece_end(packet, psns, 4)).collect::<Vec<_>>();
         assert_eq!(ends(1), [1]);
         assert_eq!(ends(4), [4; 4]);
         assert_eq!(ends(10), [4, 4, 4, 4, 8, 8, 8, 8, 10, 10]);
-        assert_eq!([1, 4, 5, 10].map(|psns| pace.messages(RequestKind::Read, psns)), [1, 1, 2, 3]);
-        assert_eq!(pace.messages(RequestKind::Write, 10), 1);
+        assert_eq!([1, 4, 5, 10].map(|psns| messages(RequestKind::Read, psns, 4)), [1, 1, 2, 3]);
+        assert_eq!(messages(RequestKind::Write, 10, 4), 1);
     }
 }

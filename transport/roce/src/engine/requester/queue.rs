@@ -1,5 +1,6 @@
 //! The send queue: posted requests, in the form in which they are sent.
 
+use super::pace::{messages, piece_end};
 use super::{PostRefused, Requester};
 use crate::engine::segment::{PSN_SPAN_MAX, RequestKind, packets};
 use crate::engine::{LocalFault, LocalMemory};
@@ -68,6 +69,8 @@ pub(super) struct Wqe {
     pub(super) psns: u32,
     /// Message number; of a READ in pieces, the last one.
     pub(super) ssn: Psn,
+    /// READ: response packets of one piece.
+    pub(super) piece: u32,
     /// READ: response packets that are in place.
     pub(super) received: u32,
     /// Fault that prevents sending. The request fails once everything before it has ended.
@@ -78,6 +81,11 @@ impl Wqe {
     /// Returns one past the last PSN of the request.
     pub(super) fn end_psn(&self) -> Psn {
         self.first_psn.plus(self.psns)
+    }
+
+    /// Returns one past the last packet of the piece of a READ that contains packet number `packet`.
+    pub(super) fn piece_end(&self, packet: u32) -> u32 {
+        piece_end(packet, self.psns, self.piece)
     }
 
     /// Returns true if it is answered by data, not by an acknowledgement, and counts against `max_rd_atomic`.
@@ -203,7 +211,8 @@ impl Requester {
             RequestKind::Atomic => 1,
             _ => packets(length, self.geometry.mtu),
         };
-        let ssn = self.post_ssn.plus(self.pace.messages(kind, psns));
+        let piece = self.read_piece();
+        let ssn = self.post_ssn.plus(messages(kind, psns, piece));
         let wqe = Wqe {
             wr_id: request.wr_id,
             operation: request.operation,
@@ -217,6 +226,7 @@ impl Requester {
             first_psn: self.post_psn,
             psns,
             ssn,
+            piece,
             received: 0,
             fault: None,
         };

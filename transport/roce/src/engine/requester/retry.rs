@@ -187,6 +187,7 @@ impl Requester {
             self.counters.timeouts += 1;
             self.retry.deadline = None;
             if self.charge_retry() {
+                self.retry.is_path_proven = false;
                 self.rewind();
                 self.retry.deadline = self.retry.deadline(now);
                 self.retry.activity = now;
@@ -314,6 +315,7 @@ impl Requester {
             self.retry.is_reported_lost = true;
             self.retry.activity = now;
             self.retry.deadline = self.retry.deadline(now);
+            self.note_loss();
             self.rewind();
         }
     }

@@ -71,6 +71,7 @@ impl Requester {
         most: u32,
         out: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        self.is_held_back = false;
         if !self.is_sending() || self.retry.is_pausing(now) {
             return None;
         }
@@ -87,6 +88,10 @@ impl Requester {
         if self.is_blocked(wqe) {
             return None;
         }
+        if !self.is_admitted(wqe) {
+            self.is_held_back = true;
+            return None;
+        }
         let Cursor { packet, psn, .. } = self.cursor;
         let answered = wqe.is_read_or_atomic();
         let unacknowledged = self.unacknowledged_packets();
@@ -97,16 +102,18 @@ impl Requester {
         let retransmission = psn.after(self.sent_end) < 0;
         let since = self.cursor.since_ack_request + span;
         let ack_request = answered
-            || since >= self.pace.ack_every
+            || since >= self.ack_every()
             || unacknowledged + span >= self.pace.window
             || ends
                 && (retransmission || since >= self.pace.window / 4 || self.is_acknowledgement_awaited(wqe));
+        let wqe_kind = wqe.kind;
         let start = out.len();
         if self.write_packet(wqe, packet, span, ack_request, memory, out).is_err() {
             out.truncate(start);
             self.local_fault(CompletionStatus::LocalProtectionError);
             return None;
         }
+        self.spend(wqe_kind, next - packet);
         self.cursor.read_span += next - packet - span;
         self.cursor.reads += u32::from(answered);
         self.cursor.psn = psn.plus(next - packet);
@@ -131,7 +138,7 @@ impl Requester {
         if retransmission {
             self.counters.retransmits += 1;
         } else if ack_request {
-            self.round_trip.sent(psn, now);
+            self.round_trip.sent(psn, answered, now);
         }
         self.retry.sent(now, psn == self.una);
         Some(Transmit { psn, retransmission })
@@ -153,8 +160,8 @@ impl Requester {
     /// Returns the number of the packet sent after number `packet` of an entry. A READ skips the packets that
     /// it requests.
     #[inline]
-    fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
-        if wqe.kind == RequestKind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }
+    pub(super) fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
+        if wqe.kind == RequestKind::Read { wqe.piece_end(packet) } else { packet + 1 }
     }
 
     /// Sends the oldest unacknowledged packet once more; the cursor stays.
@@ -230,7 +237,7 @@ impl Requester {
 
     /// Returns the number of request packets between `una` and the cursor.
     #[inline]
-    fn unacknowledged_packets(&self) -> u32 {
+    pub(super) fn unacknowledged_packets(&self) -> u32 {
         self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(self.cursor.read_span)
     }
 
@@ -304,7 +311,7 @@ impl Requester {
                 header.immediate = last.then_some(immediate);
             }
             SendOperation::RdmaRead(remote) => {
-                let end = self.pace.piece_end(packet, wqe.psns).saturating_mul(mtu).min(wqe.length);
+                let end = wqe.piece_end(packet).saturating_mul(mtu).min(wqe.length);
                 header.reth = Some(reth(remote, offset, end - offset));
             }
             SendOperation::CompareSwap { remote, compare, swap } => {

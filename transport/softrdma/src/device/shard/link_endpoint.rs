@@ -68,6 +68,11 @@ impl LinkEndpoint {
         self.tap.wire.link.name()
     }
 
+    /// Returns true if datagrams between these addresses pass a network.
+    pub(super) fn is_between_hosts(&self, from: IpAddr, to: IpAddr) -> bool {
+        self.tap.wire.link.is_between_hosts(from, to)
+    }
+
     /// Opens an address unless it is open.
     pub(in crate::device) fn open(&mut self, address: IpAddr) -> Result<(), VerbsError> {
         if !self.is_open(address) {

@@ -18,6 +18,7 @@
 //! | `qp_table`, `timers` | QPs by number, the service order of QPs, deadlines |
 //! | `qp` | one QP: engine halves, attributes, addresses of its packets, its receives and memory |
 //! | `resources` | resources shared by the QPs |
+//! | `paths` | congestion control, by address |
 //! | `peers` | peers whose ICRC may be solved for |
 //! | `receive`, `transmit` | the receive path and the send path |
 //! | `local` | memory shared with other processes, in place of the link |
@@ -31,6 +32,7 @@ mod local;
 mod neighbours;
 mod no_link;
 mod outbox;
+mod paths;
 mod peers;
 mod qp;
 mod qp_table;
@@ -62,6 +64,7 @@ use crate::host::Members;
 use crate::link::Tap;
 use local::LocalPaths;
 use neighbours::HandedOver;
+use paths::Paths;
 use peers::Peers;
 use qp::Qp;
 use resources::Resources;
@@ -132,6 +135,7 @@ impl Shard {
             outbox: MemberOutbox::new(members),
             control_events: Vec::new(),
             image: Vec::new(),
+            paths: Paths::default(),
         };
         Self {
             index,
@@ -193,7 +197,11 @@ impl Shard {
         if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);
         }
-        if self.qps.ready() > 0 || !self.resources.control_events.is_empty() || self.local.must_choose() {
+        if self.qps.ready() > 0
+            || self.resources.paths.has_released()
+            || !self.resources.control_events.is_empty()
+            || self.local.must_choose()
+        {
             return Some(now);
         }
         self.qps.next_due().into_iter().chain(self.link.next_timeout()).min()
@@ -211,7 +219,7 @@ impl Shard {
 
     /// Returns true if QPs want service and the link has room.
     pub(super) fn has_work(&self) -> bool {
-        self.qps.ready() > 0 && self.link.is_idle()
+        (self.qps.ready() > 0 || self.resources.paths.has_released()) && self.link.is_idle()
     }
 
     /// Returns the link and its open addresses.
@@ -235,8 +243,9 @@ impl Shard {
             return Err(VerbsError::Invalid("the two GIDs are of different address families"));
         }
         self.link.open(source)?;
+        let is_between_hosts = self.link.is_between_hosts(source, destination);
         let destination = SocketAddr::new(destination, self.link.port());
-        Ok(Route::new(self.link.source(source), destination))
+        Ok(Route::new(self.link.source(source), destination).between_hosts(is_between_hosts))
     }
 
     /// Sets the UDP ports of a QP's connection.
@@ -289,6 +298,9 @@ impl Shard {
     /// Destroys a QP.
     pub(super) fn remove_qp(&mut self, number: u32) {
         self.send_final_ack(number);
+        if let Some(qp) = self.qps.get_mut(number) {
+            qp.leave_path(&mut self.resources);
+        }
         self.qps.remove(number);
     }
 

@@ -7,6 +7,7 @@
 use super::neighbours::Neighbours;
 use super::outbox::ControlEvent;
 use super::outbox::MemberOutbox;
+use super::paths::Paths;
 use crate::device::counters::ShardCounters;
 use crate::device::objects::async_events::AsyncEvents;
 use crate::device::objects::cq_ring::CqRing;
@@ -33,6 +34,8 @@ pub(super) struct Resources {
     pub(super) control_events: Vec<ControlEvent>,
     /// Scratch space for the image of a shared TGT.
     pub(super) image: Vec<u64>,
+    /// Congestion control of the paths to other hosts.
+    pub(super) paths: Paths,
 }
 
 impl Resources {

@@ -20,7 +20,11 @@ impl Shard {
     #[inline]
     pub(in crate::device) fn flush(&mut self, now: Time) {
         let has_overflowed = self.overflows_served != self.resources.tables.overflows();
-        if self.qps.ready() > 0 || has_overflowed || !self.resources.outbox.is_empty() || !self.link.is_idle()
+        if self.qps.ready() > 0
+            || self.resources.paths.has_released()
+            || has_overflowed
+            || !self.resources.outbox.is_empty()
+            || !self.link.is_idle()
         {
             self.flush_some(now);
         }
@@ -31,6 +35,9 @@ impl Shard {
     fn flush_some(&mut self, now: Time) {
         let turns = self.qps.ready() + 4;
         for _ in 0..turns {
+            while let Some(number) = self.resources.paths.next_released() {
+                self.qps.mark_ready(number);
+            }
             if self.link.outgoing().len() >= PACKETS_AT_ONCE && !self.send(now) {
                 return;
             }

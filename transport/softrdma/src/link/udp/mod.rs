@@ -230,6 +230,10 @@ impl Link for UdpLink {
         SocketAddr::new(address, self.ports.other_source(address))
     }
 
+    fn is_between_hosts(&self, from: IpAddr, to: IpAddr) -> bool {
+        self.ports.sockets().is_between_hosts(from, to)
+    }
+
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         self.ports.sockets().mtu(address)
     }

@@ -21,6 +21,7 @@ mod traffic;
 use self::reception::{ReceiveSource, Reception};
 use self::route::{Heard, Route};
 use super::local::QpPath;
+use super::paths::OnPath;
 use super::resources::Resources;
 use super::shared_tgt::SharedTgt;
 use crate::device::MAX_MESSAGE;
@@ -90,6 +91,7 @@ pub(super) struct Qp {
     send_cq: Option<Arc<CqRing>>,
     route: Option<Route>,
     path: QpPath,
+    on_path: OnPath,
     /// Source of a request whose placement in another process is awaited.
     awaits_proof: Option<Heard>,
     /// True if the first packet replaces the RTU of its connection.
@@ -136,6 +138,7 @@ impl Qp {
             send_cq: parts.send_cq,
             route: None,
             path: QpPath::default(),
+            on_path: OnPath::default(),
             awaits_proof: None,
             awaits_rtu: false,
             domain,
@@ -157,6 +160,7 @@ impl Qp {
             send_cq: None,
             route,
             path: QpPath::default(),
+            on_path: OnPath::default(),
             awaits_proof: None,
             awaits_rtu: false,
             domain: Some(domain),
@@ -232,11 +236,13 @@ impl Qp {
         let entered = self.attributes.state != state;
         if let Some(route) = route {
             self.route = Some(route);
+            self.leave_path(resources);
             self.forget_path();
         }
         self.attributes = *after;
         if entered && state == QpState::Reset {
             self.route = None;
+            self.leave_path(resources);
             self.forget_path();
             self.awaits_proof = None;
             self.reception.reset();
@@ -284,6 +290,7 @@ impl Qp {
 
     /// Ends the unfinished work of the receive side. The requester flushes by itself.
     fn enter_error(&mut self, resources: &mut Resources) {
+        self.leave_path(resources);
         self.flush_receives(resources);
         let events = &resources.events;
         if matches!(self.reception.source(), ReceiveSource::Basic { .. } | ReceiveSource::Xrc { .. }) {

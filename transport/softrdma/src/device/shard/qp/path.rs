@@ -68,6 +68,14 @@ impl Qp {
         self.path.choice.pair.filter(|_| self.path.choice.is_used)
     }
 
+    /// Takes the QP out of the congestion control of its path.
+    pub(in crate::device::shard) fn leave_path(&mut self, resources: &mut Resources) {
+        if let Some(requester) = &mut self.requester {
+            resources.paths.leave(&mut self.on_path);
+            requester.admit(None);
+        }
+    }
+
     /// Forgets the path of a QP that is connected with another peer, or with none.
     pub(super) fn forget_path(&mut self) {
         self.path = QpPath::default();
@@ -102,6 +110,9 @@ impl Qp {
         now: Time,
         resources: &mut Resources,
     ) -> bool {
+        if self.on_path.is_controlled() {
+            self.leave_path(resources);
+        }
         // The state is published before any response is sent.
         self.publish(resources);
         let mut sent = 0;

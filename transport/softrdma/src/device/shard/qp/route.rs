@@ -43,6 +43,8 @@ pub(in crate::device) struct Route {
     home: u16,
     /// Port from which the peer's last proof came.
     seen: u16,
+    /// True if packets pass a network.
+    is_between_hosts: bool,
     /// True if the peer is a member of this host.
     is_to_member: bool,
     /// Number of time-outs since the last answer.
@@ -54,7 +56,26 @@ pub(in crate::device) struct Route {
 impl Route {
     pub(in crate::device::shard) fn new(source: SocketAddr, destination: SocketAddr) -> Self {
         let port = destination.port();
-        Self { source, destination, home: port, seen: port, is_to_member: false, silences: 0, view: None }
+        Self {
+            source,
+            destination,
+            home: port,
+            seen: port,
+            is_between_hosts: false,
+            is_to_member: false,
+            silences: 0,
+            view: None,
+        }
+    }
+
+    /// Sets whether packets pass a network.
+    pub(in crate::device::shard) fn between_hosts(self, is_between_hosts: bool) -> Self {
+        Self { is_between_hosts, ..self }
+    }
+
+    /// Returns true if packets pass a network.
+    pub(in crate::device::shard) fn is_between_hosts(&self) -> bool {
+        self.is_between_hosts
     }
 
     /// Sets the UDP ports of the connection.

@@ -83,14 +83,16 @@ impl Qp {
         resources: &mut Resources,
     ) -> Option<Response> {
         let requester = self.requester.as_mut()?;
-        let Resources { reader, tables, .. } = resources;
+        let Resources { reader, tables, paths, .. } = resources;
         let reading = reader.enter();
         let mut memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring: None, arrived };
-        Some(if joined {
+        let response = if joined {
             requester.handle_joined(now, packet, &mut memory)
         } else {
             requester.handle_response(now, packet, &mut memory)
-        })
+        };
+        paths.observe(&mut self.on_path, self.number.get(), requester, false, now);
+        Some(response)
     }
 
     /// Returns true if a response with this header answers a PSN that is outstanding.
@@ -152,12 +154,15 @@ impl Qp {
             drop(target);
         }
         if let Some(requester) = &mut self.requester {
-            let Resources { reader, tables, .. } = resources;
+            let Resources { reader, tables, paths, counters, .. } = resources;
             let reading = reader.enter();
             let memory =
                 QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring: None, arrived: None };
+            paths.admit(&mut self.on_path, self.number.get(), route, requester, now);
             sent += outgoing
                 .push_run(route, PACKETS_IN_TURN - sent, |out| requester.poll_transmit(now, &memory, out));
+            paths.observe(&mut self.on_path, self.number.get(), requester, true, now);
+            counters.congestion_waits += u64::from(requester.is_held_back());
         }
         sent == PACKETS_IN_TURN
     }
@@ -249,8 +254,11 @@ impl Qp {
     /// Returns the time of the next timeout.
     pub(in crate::device::shard) fn next_timeout(&self) -> Option<Time> {
         let requester = self.requester.as_ref().and_then(Requester::next_timeout);
-        let Some(shared) = &self.shared else { return requester };
-        requester.into_iter().chain(shared.next_timeout()).min()
+        if self.shared.is_none() && self.on_path.pause_end.is_none() {
+            return requester;
+        }
+        let shared = self.shared.as_ref().and_then(|shared| shared.next_timeout());
+        requester.into_iter().chain(shared).chain(self.on_path.pause_end).min()
     }
 
     /// Handles a timeout. Returns true if an answer was missing.
@@ -260,6 +268,7 @@ impl Qp {
             let before = requester.counters().timeouts;
             requester.handle_timeout(now);
             is_silent = requester.counters().timeouts != before;
+            resources.paths.observe(&mut self.on_path, self.number.get(), requester, false, now);
             if is_silent && let Some(route) = &mut self.route {
                 route.silent();
                 self.reconsider_path();

@@ -1,0 +1,55 @@
+//! A link of little bandwidth in front of a host, with a queue that drops what does not fit.
+
+use std::net::IpAddr;
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// The link to a host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bottleneck {
+    pub(crate) host: IpAddr,
+    /// Nanoseconds per byte.
+    pub(crate) byte_ns: u64,
+    /// Bytes that wait.
+    pub(crate) queue: u64,
+    /// Delay of each datagram behind the queue.
+    pub(crate) delay: Duration,
+}
+
+/// Datagrams that came to a link.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Passed {
+    pub(crate) all: u64,
+    pub(crate) dropped: u64,
+}
+
+/// A link in use.
+#[derive(Debug)]
+pub(super) struct Link {
+    of: Bottleneck,
+    /// End of the transmission of everything that waits.
+    free: Time,
+    pub(super) passed: Passed,
+}
+
+impl Link {
+    pub(super) fn new(of: Bottleneck) -> Self {
+        Self { of, free: Time(0), passed: Passed::default() }
+    }
+
+    /// Returns the time at which a datagram of this length arrives at the end of the link; `None` if it is dropped.
+    pub(super) fn pass(&mut self, now: Time, to: IpAddr, bytes: usize) -> Option<Time> {
+        if to != self.of.host {
+            return Some(now);
+        }
+        self.passed.all += 1;
+        let length_ns = self.of.byte_ns * bytes as u64;
+        let waiting_ns = self.free.since(now);
+        if waiting_ns + length_ns > self.of.queue * self.of.byte_ns {
+            self.passed.dropped += 1;
+            return None;
+        }
+        self.free = self.free.max(now).plus_ns(length_ns);
+        Some(self.free + self.of.delay)
+    }
+}

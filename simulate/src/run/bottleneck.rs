@@ -1,0 +1,96 @@
+//! A link of little bandwidth: its senders fill it, share it and lose little, and no session ends.
+//!
+//! Several more nodes, each on its own host, send large arguments to the first node, which READs them through one link.
+//! The link is near with a short queue, or far with a longer one.
+
+use super::{Checked, Run, Tally};
+use crate::coverage::EventKind;
+use crate::network::Bottleneck;
+use crate::plan::NodePlan;
+use crate::workload::client::{Ask, Client, MINUTE};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Bytes of an argument.
+const LARGE: usize = 64 << 10;
+/// Calls of each sender at once, and calls in a row.
+const OUTSTANDING: usize = 4;
+const IN_A_ROW: usize = 6;
+/// Part of the link's rate, and the time in addition, within which all calls end.
+const USED: u32 = 2;
+const BEGIN: Duration = Duration::from_secs(1);
+/// Round trips in which windows grow.
+const GROWING: u32 = 60;
+/// One datagram of so many may be dropped, on a near link and on a far one, where only losses bound a window.
+const DROPPED: u64 = 50;
+const DROPPED_FAR: u64 = 8;
+
+impl Run {
+    /// Sends large arguments of several nodes through one link.
+    pub(super) fn a_link_is_shared(&mut self) -> Checked {
+        let is_far = self.random.bool();
+        let byte_ns = self.random.u64(8..=40);
+        let (delay, queue) = if is_far {
+            (Duration::from_millis(self.random.u64(5..=40)), 400_000)
+        } else {
+            (Duration::ZERO, self.random.u64(120_000..=250_000))
+        };
+        let server = self.nodes[0].address;
+        let count = self.random.usize(2..=5);
+        let bottleneck = Bottleneck { host: server.ip(), byte_ns, queue, delay };
+        let _none = self.scheduler.network.set_bottleneck(Some(bottleneck));
+        let mut senders = Vec::new();
+        for _ in 0..count {
+            senders.push(self.start_extra(|node| NodePlan { is_client: true, ..node })?);
+        }
+        // The sessions are there before the load is, and have seen the delay of the link.
+        let reached = Tally::default();
+        for at in &senders {
+            let client = self.client_of(&self.extra[*at], vec![server])?;
+            self.add(&reached, client.process, client.until_reached(server));
+        }
+        self.within(MINUTE, "a sender does not reach a node", |_| reached.get() == count)?;
+        let most = if is_far { DROPPED_FAR } else { DROPPED };
+        // Windows find their size in the first round.
+        for round in ["first", "second"] {
+            let _before = self.scheduler.network.set_bottleneck(Some(bottleneck));
+            let began = self.scheduler.now();
+            let ended = Tally::default();
+            for at in &senders {
+                let client = self.client_of(&self.extra[*at], vec![server])?;
+                for _ in 0..OUTSTANDING {
+                    self.add(&ended, client.process, large_calls(client.clone(), server));
+                }
+            }
+            let calls = count * OUTSTANDING * IN_A_ROW;
+            let sent = Duration::from_nanos(byte_ns * u64::try_from(calls * LARGE).unwrap_or(u64::MAX));
+            let limit = sent * USED + BEGIN + delay * GROWING;
+            let why = format!("calls through a bottleneck take more than {limit:?} in the {round} round");
+            self.within(limit, &why, |_| ended.get() == count * OUTSTANDING)?;
+            let took = self.scheduler.now() - began;
+            let passed = self.scheduler.network.set_bottleneck(None);
+            self.scheduler.trace.line(
+                self.scheduler.now(),
+                "bottleneck",
+                format_args!(
+                    "{round} round of {count} senders: {byte_ns} ns per byte, queue {queue}, delay {delay:?}, \
+                     {took:?} of {sent:?}, {passed:?}"
+                ),
+            );
+            if round == "second" && passed.dropped > passed.all / most {
+                return Err(format!("{} of {} datagrams found no room", passed.dropped, passed.all));
+            }
+        }
+        self.scheduler.coverage.count(EventKind::BottleneckShared);
+        self.count_credits()
+    }
+}
+
+/// Makes calls with a large argument, each of which must succeed.
+async fn large_calls(client: Client, server: SocketAddr) {
+    for _ in 0..IN_A_ROW {
+        if let Some(status) = client.call(server, MINUTE, Ask::echo(LARGE, 8)).await {
+            client.oracle.fail(format!("a call through a bottleneck failed: {status}"));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Congestion control of the packets that travel in one direction between two hosts.
+//!
+//! A window bounds the packets in flight. It follows the round trip: above a target it shrinks, at most by half and
+//! once per round trip, and below the target it grows. The method is Swift's (Kumar et al., SIGCOMM 2020), which was made for
+//! RPC over a transport in software. The judgement is by the *shortest* of the last round trips, because hosts that
+//! share their cores delay single packets by milliseconds. A loss shrinks the window as well, by less while the round
+//! trips show no queue.
+//!
+//! | round trip | base |
+//! |---|---|
+//! | under 2 ms | the shortest seen, at most 100 us: equal for all senders of a data centre, so that a sender that begins behind a full queue gets no larger share |
+//! | 2 ms or more | the shortest of the last 10 to 20 s |
+//!
+//! A window of less than one packet is a pause between packets. If the queue stays although the window is at its
+//! minimum, other traffic keeps it: the target grows until there is a share, as loss-based TCP has, and shrinks again every 256
+//! rounds, or sooner without a queue.
+
+#[cfg(test)]
+mod tests;
+
+use super::Time;
+use core::ops::RangeInclusive;
+
+/// Delay by queues that a large window leaves, in nanoseconds.
+const QUEUE_NS: f64 = 300_000.0;
+/// Part of the base that is the delay on long paths, where it is more.
+const FAR_QUEUE_PART: f64 = 1.0;
+/// Delay that a window of one packet adds to it; it falls with the square root of the window, so that many senders
+/// with small windows become equal.
+const SMALL_WINDOW_NS: f64 = 300_000.0;
+/// Maximum delay by queues that other traffic keeps.
+const QUEUE_MAX_NS: f64 = 200_000_000.0;
+/// Round trip from which on the base is measured.
+const FAR_NS: u64 = 2_000_000;
+/// Maximum base of a shorter round trip.
+const NEAR_BASE_NS: u64 = 100_000;
+/// Half of the time after which the shortest round trip is forgotten.
+const BASE_EPOCH_NS: u64 = 10_000_000_000;
+/// Bytes of the first window, about those of TCP (RFC 6928), and its packets at least and at most.
+const FIRST_WINDOW_BYTES: u32 = 16 << 10;
+const FIRST_WINDOW: RangeInclusive<u32> = 2..=8;
+/// Minimum of the window.
+const LEAST_WINDOW: f64 = 0.25;
+/// Packets by which the window grows in a round trip. It doubles every 8 rounds of growth, up to an eighth of the window.
+const STEP: f64 = 0.25;
+const ROUNDS_PER_DOUBLING: i32 = 8;
+/// Round trips that one judgement needs.
+const SAMPLES: u32 = 4;
+/// Rounds at the minimum after which other traffic keeps the queue.
+const ROUNDS_AT_LEAST: u32 = 24;
+/// Round trip that is taken for that of another route after some rounds at the minimum, and their number.
+const ROUTE_NS: u64 = 10_000_000;
+const ROUNDS_OF_ROUTE: u32 = 4;
+/// Rounds after which the target of a kept queue shrinks.
+const ROUNDS_OF_TARGET: u32 = 256;
+
+/// The window of one direction of a path. Times are in nanoseconds, windows in packets.
+#[derive(Debug, Clone)]
+pub struct Congestion {
+    window: f64,
+    in_flight: u32,
+    /// Shortest round trips of this epoch and the one before.
+    base_ns: [u64; 2],
+    epoch: Option<Time>,
+    smoothed_ns: f64,
+    /// Shortest round trip of this round, and the number of samples.
+    shortest_ns: u64,
+    samples: u32,
+    round_end: Time,
+    /// Delay that other traffic keeps, or 0.
+    kept_ns: f64,
+    /// True until the first sign of congestion: the window doubles each round trip.
+    is_starting: bool,
+    /// True if something waited for the window in this round, and in the one before.
+    is_limiting: bool,
+    was_limiting: bool,
+    /// True if the last round was above the target.
+    is_over: bool,
+    /// Rounds of growth in a row.
+    grown: i32,
+    rounds_at_least: u32,
+    rounds_of_target: u32,
+    /// End of the round trip in which the window does not shrink again for a loss.
+    next_cut: Time,
+    /// End of the pause of a window of less than one packet.
+    next_send: Time,
+}
+
+impl Congestion {
+    /// Creates the window of a path with this MTU.
+    #[must_use]
+    pub fn new(mtu: u32) -> Self {
+        let first = (FIRST_WINDOW_BYTES / mtu.max(1)).clamp(*FIRST_WINDOW.start(), *FIRST_WINDOW.end());
+        Self {
+            window: f64::from(first),
+            in_flight: 0,
+            base_ns: [u64::MAX; 2],
+            epoch: None,
+            smoothed_ns: 0.0,
+            shortest_ns: u64::MAX,
+            samples: 0,
+            round_end: Time(0),
+            kept_ns: 0.0,
+            is_starting: true,
+            is_limiting: false,
+            was_limiting: false,
+            is_over: false,
+            grown: 0,
+            rounds_at_least: 0,
+            rounds_of_target: 0,
+            next_cut: Time(0),
+            next_send: Time(0),
+        }
+    }
+
+    /// Returns the number of packets that may be sent now.
+    #[must_use]
+    pub fn room(&self, now: Time) -> u32 {
+        if self.window < 1.0 {
+            return u32::from(self.in_flight == 0 && now >= self.next_send);
+        }
+        self.whole_window().saturating_sub(self.in_flight)
+    }
+
+    /// Returns the window in whole packets, at least 1.
+    #[must_use]
+    pub fn whole_window(&self) -> u32 {
+        // Bounded by what QPs admit, so far below u32::MAX.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at least 1, and small")]
+        let whole = self.window.max(1.0) as u32;
+        whole
+    }
+
+    /// Returns the number of packets in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Returns the end of a pause, if nothing else opens the window.
+    #[must_use]
+    pub fn pause_end(&self) -> Option<Time> {
+        (self.window < 1.0 && self.in_flight == 0).then_some(self.next_send)
+    }
+
+    /// Notes that something waits for room.
+    pub fn limits(&mut self) {
+        self.is_limiting = true;
+    }
+
+    /// Replaces the packets in flight of one sender. More packets than before have been sent now.
+    pub fn replace(&mut self, before: u32, after: u32, now: Time) {
+        self.in_flight = (self.in_flight + after).saturating_sub(before);
+        if after > before && self.window < 1.0 {
+            self.next_send = now.plus_ns(nanoseconds(self.smoothed_ns / self.window));
+        }
+    }
+
+    /// Notes that packets were acknowledged, and the round trip of one of them if it was measured. The window grows up
+    /// to `most` packets.
+    pub fn acknowledged(&mut self, packets: u32, round_trip_ns: Option<u64>, most: u32, now: Time) {
+        if let Some(sample) = round_trip_ns {
+            self.measure(sample, now);
+        }
+        let needed = if self.window < 2.0 { 1 } else { SAMPLES };
+        if now >= self.round_end && self.samples >= needed {
+            self.judge(now);
+        }
+        self.grow(packets, most);
+    }
+
+    /// Notes that packets were lost.
+    pub fn lost(&mut self, now: Time) {
+        self.grown = 0;
+        if now < self.next_cut {
+            return;
+        }
+        self.next_cut = now.plus_ns(nanoseconds(self.smoothed_ns));
+        let was_starting = std::mem::replace(&mut self.is_starting, false);
+        let has_queue = self.samples == 0 || self.shortest() > self.base() + self.queue_target() / 2.0;
+        self.shrink(match (was_starting, has_queue) {
+            (true, _) => 0.5,
+            (_, true) => 0.7,
+            (_, false) => 0.9,
+        });
+    }
+
+    fn measure(&mut self, sample: u64, now: Time) {
+        let epoch = *self.epoch.get_or_insert(now);
+        if now.since(epoch) > BASE_EPOCH_NS {
+            self.base_ns = [u64::MAX, self.base_ns[0]];
+            self.epoch = Some(now);
+        }
+        self.base_ns[0] = self.base_ns[0].min(sample);
+        let sample_ns = to_f64(sample);
+        self.smoothed_ns +=
+            (sample_ns - self.smoothed_ns) * if self.smoothed_ns == 0.0 { 1.0 } else { 0.125 };
+        self.shortest_ns = if self.samples == 0 { sample } else { self.shortest_ns.min(sample) };
+        self.samples += 1;
+    }
+
+    /// Ends a round: compares its shortest round trip with the target.
+    fn judge(&mut self, now: Time) {
+        let over = self.shortest() - self.base() - self.queue_target();
+        self.is_over = over > 0.0;
+        let is_kept = self.kept_ns > 0.0;
+        if self.is_over {
+            self.is_starting = false;
+            self.grown = 0;
+            if is_kept || self.window <= LEAST_WINDOW {
+                self.rounds_at_least += 1;
+            } else {
+                self.rounds_at_least = 0;
+            }
+            if self.rounds_at_least >= ROUNDS_OF_ROUTE && !is_kept && self.shortest_ns >= ROUTE_NS {
+                self.rounds_at_least = 0;
+                self.base_ns = [self.shortest_ns; 2];
+            } else if self.rounds_at_least >= ROUNDS_AT_LEAST {
+                self.rounds_at_least = 0;
+                self.kept_ns = (self.kept_ns.max(QUEUE_NS) * 1.5).min(QUEUE_MAX_NS);
+            }
+            self.shrink((1.0 - 0.8 * over / self.shortest()).max(0.5));
+        } else {
+            self.rounds_at_least = if is_kept { self.rounds_at_least.saturating_sub(1) } else { 0 };
+            self.grown += i32::from(self.is_limiting);
+        }
+        if is_kept {
+            let is_empty = self.shortest() < self.base() + QUEUE_NS;
+            self.rounds_of_target += if is_empty { 16 } else { 1 };
+            if self.rounds_of_target >= ROUNDS_OF_TARGET {
+                self.rounds_of_target = 0;
+                self.kept_ns /= 1.5;
+                if self.kept_ns <= QUEUE_NS {
+                    self.kept_ns = 0.0;
+                }
+            }
+        }
+        self.was_limiting = std::mem::take(&mut self.is_limiting);
+        self.samples = 0;
+        self.round_end = now.plus_ns(nanoseconds(self.smoothed_ns));
+    }
+
+    fn grow(&mut self, packets: u32, most: u32) {
+        let is_over =
+            self.is_over || self.samples > 0 && self.shortest() >= self.base() + self.queue_target();
+        if is_over || !(self.is_limiting || self.was_limiting) || packets == 0 {
+            return;
+        }
+        let packets = f64::from(packets);
+        if self.is_starting {
+            self.window += packets;
+        } else {
+            let doubled = STEP * 2_f64.powi((self.grown / ROUNDS_PER_DOUBLING).min(10));
+            let step = doubled.min((self.window / 8.0).max(STEP));
+            self.window += step * packets / self.window.max(1.0);
+        }
+        self.window = self.window.min(f64::from(most.max(1)));
+    }
+
+    fn shrink(&mut self, factor: f64) {
+        self.window = (self.window * factor).max(LEAST_WINDOW);
+    }
+
+    /// Returns the round trip without queues, in nanoseconds.
+    fn base(&self) -> f64 {
+        let [now, before] = self.base_ns;
+        let shortest = now.min(before);
+        to_f64(if shortest < FAR_NS { shortest.min(NEAR_BASE_NS) } else { shortest })
+    }
+
+    fn shortest(&self) -> f64 {
+        to_f64(self.shortest_ns)
+    }
+
+    fn queue_target(&self) -> f64 {
+        QUEUE_NS.max(self.base() / FAR_QUEUE_PART).max(self.kept_ns)
+            + SMALL_WINDOW_NS / self.window.max(1.0).sqrt()
+    }
+}
+
+/// Nanoseconds as a float; they are far below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
+fn to_f64(ns: u64) -> f64 {
+    ns as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of floats saturate")]
+fn nanoseconds(ns: f64) -> u64 {
+    ns as u64
+}

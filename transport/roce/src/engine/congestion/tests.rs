@@ -1,0 +1,256 @@
+//! Windows of several senders at one bottleneck: a link with a queue that drops what does not fit.
+
+use super::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const MAX_WINDOW: u32 = 1024;
+/// Time until senders are judged.
+const SETTLED: Time = Time(1_000_000_000);
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    /// Nanoseconds per packet.
+    packet_ns: u64,
+    /// Packets that wait.
+    queue: u64,
+    /// Round trip without a queue, in nanoseconds.
+    round_trip_ns: u64,
+    /// Maximum of a random delay at the hosts, in nanoseconds.
+    noise_ns: u64,
+    /// One packet of so many is lost at random; 0 is none.
+    lost_of: u64,
+}
+
+/// 200 Mbit/s with packets of about 1 KiB, and 60 kB of queue.
+const LINK: Link =
+    Link { packet_ns: 44_000, queue: 54, round_trip_ns: 100_000, noise_ns: 20_000, lost_of: 0 };
+
+/// A sender that always has packets.
+trait Sender {
+    fn may_send(&self, now: Time) -> bool;
+    fn sent(&mut self, now: Time);
+    fn acknowledged(&mut self, round_trip_ns: u64, now: Time);
+    fn lost(&mut self, now: Time);
+    /// Returns the end of a pause.
+    fn pause_end(&self) -> Option<Time>;
+}
+
+impl Sender for Congestion {
+    fn may_send(&self, now: Time) -> bool {
+        self.room(now) > 0
+    }
+
+    fn sent(&mut self, now: Time) {
+        self.replace(0, 1, now);
+        if self.room(now) == 0 {
+            self.limits();
+        }
+    }
+
+    fn acknowledged(&mut self, round_trip_ns: u64, now: Time) {
+        self.replace(1, 0, now);
+        Self::acknowledged(self, 1, Some(round_trip_ns), MAX_WINDOW, now);
+    }
+
+    fn lost(&mut self, now: Time) {
+        self.replace(1, 0, now);
+        Self::lost(self, now);
+    }
+
+    fn pause_end(&self) -> Option<Time> {
+        Self::pause_end(self)
+    }
+}
+
+/// A sender with the window of RFC 5681, which grows until it loses.
+#[derive(Default)]
+struct Reno {
+    window: f64,
+    in_flight: f64,
+    has_lost: bool,
+    next_cut: Time,
+}
+
+impl Sender for Reno {
+    fn may_send(&self, _: Time) -> bool {
+        self.in_flight < self.window.max(2.0)
+    }
+
+    fn sent(&mut self, _: Time) {
+        self.in_flight += 1.0;
+    }
+
+    fn acknowledged(&mut self, _: u64, _: Time) {
+        self.in_flight -= 1.0;
+        self.window += if self.has_lost { 1.0 / self.window.max(1.0) } else { 1.0 };
+    }
+
+    fn lost(&mut self, now: Time) {
+        self.in_flight -= 1.0;
+        self.has_lost = true;
+        if now >= self.next_cut {
+            self.window /= 2.0;
+            self.next_cut = now.plus_ns(3_000_000);
+        }
+    }
+
+    fn pause_end(&self) -> Option<Time> {
+        None
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Begins,
+    Arrives { sent: Time },
+    IsLost,
+}
+
+/// Results after [`SETTLED`].
+#[derive(Debug)]
+struct Outcome {
+    /// Packets that arrived, by sender.
+    arrived: Vec<u64>,
+    /// Share of the link's rate.
+    used: f64,
+    /// Share of the packets that found no room, from the begin on.
+    dropped: f64,
+    /// Time from the last sender's begin until it had four fifths of its share for 100 ms.
+    joined: Option<Duration>,
+}
+
+impl Outcome {
+    /// Jain's index of fairness: 1 if all are equal.
+    fn fairness(&self) -> f64 {
+        let arrived = self.arrived.iter().map(|packets| to_f64(*packets)).collect::<Vec<_>>();
+        let square = |of: f64| of * of;
+        square(arrived.iter().sum())
+            / (to_f64(arrived.len() as u64) * arrived.iter().copied().map(square).sum::<f64>())
+    }
+}
+
+/// Runs senders for a time. Each begins within 2 ms, and the last at `last`.
+fn run(link: Link, mut senders: Vec<Box<dyn Sender>>, last: Time, seconds: u64) -> Outcome {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut events = BTreeMap::new();
+    let mut serial = 0;
+    let mut schedule = |events: &mut BTreeMap<_, _>, at: Time, sender: usize, event: Event| {
+        serial += 1;
+        events.insert((at, serial), (sender, event));
+    };
+    let count = senders.len();
+    for sender in 0..count {
+        let at = if sender + 1 == count { last } else { Time(random.u64(0..2_000_000)) };
+        schedule(&mut events, at, sender, Event::Begins);
+    }
+    let settled = SETTLED.max(last.plus_ns(SETTLED.0));
+    let end = Time(seconds * 1_000_000_000);
+    let (mut free, mut sent, mut dropped) = (Time(0), 0_u64, 0_u64);
+    let (mut arrived, mut lately) = (vec![0_u64; count], vec![0_u64; count]);
+    let (mut lately_until, mut joined) = (last, None);
+    while let Some(((now, _), (sender, event))) = events.pop_first()
+        && now < end
+    {
+        let own = &mut senders[sender];
+        match event {
+            Event::Begins => {}
+            Event::Arrives { sent } => {
+                own.acknowledged(now.since(sent), now);
+                arrived[sender] += u64::from(now > settled);
+                lately[sender] += 1;
+            }
+            Event::IsLost => own.lost(now),
+        }
+        if now > lately_until {
+            let share = lately.iter().sum::<u64>() / u64::try_from(count).unwrap();
+            if now > last && joined.is_none() && lately[count - 1] * 5 >= share * 4 {
+                joined = Some(Duration::from_nanos(now.since(last)));
+            }
+            lately.fill(0);
+            lately_until = now.plus_ns(100_000_000);
+        }
+        while own.may_send(now) {
+            own.sent(now);
+            sent += 1;
+            let waiting = free.since(now) / link.packet_ns;
+            let is_lost = link.lost_of > 0 && random.u64(0..link.lost_of) == 0;
+            if waiting + 1 > link.queue || is_lost {
+                dropped += u64::from(!is_lost);
+                let at = now.plus_ns(link.round_trip_ns + waiting * link.packet_ns);
+                schedule(&mut events, at, sender, Event::IsLost);
+            } else {
+                free = free.max(now).plus_ns(link.packet_ns);
+                let at = free.plus_ns(link.round_trip_ns + random.u64(0..=link.noise_ns));
+                schedule(&mut events, at, sender, Event::Arrives { sent: now });
+            }
+        }
+        if let Some(at) = own.pause_end()
+            && at > now
+        {
+            schedule(&mut events, at, sender, Event::Begins);
+        }
+    }
+    let used = to_f64(arrived.iter().sum::<u64>() * link.packet_ns) / to_f64(end.since(settled));
+    Outcome { arrived, used, dropped: to_f64(dropped) / to_f64(sent), joined }
+}
+
+fn ours(count: usize) -> Vec<Box<dyn Sender>> {
+    (0..count).map(|_| Box::new(Congestion::new(1024)) as Box<dyn Sender>).collect()
+}
+
+#[test]
+fn senders_fill_a_link_share_it_and_lose_little() {
+    for (count, link) in [
+        (1, LINK),
+        (4, LINK),
+        (8, Link { queue: 27, ..LINK }),
+        (16, Link { queue: 27, ..LINK }),
+        (8, Link { noise_ns: 300_000, ..LINK }),
+        (4, Link { round_trip_ns: 20_000_000, queue: 400, ..LINK }),
+        (1, Link { packet_ns: 3_300, round_trip_ns: 30_000, queue: 120, ..LINK }),
+    ] {
+        let outcome = run(link, ours(count), Time(0), 20);
+        assert!(outcome.used > 0.95, "{count} at {link:?}: {outcome:?}");
+        assert!(outcome.dropped < 0.003, "{count} at {link:?}: {outcome:?}");
+        assert!(outcome.fairness() > 0.95, "{count} at {link:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_sender_that_joins_behind_a_full_queue_gets_its_share() {
+    for count in [2, 4, 16] {
+        let outcome = run(LINK, ours(count), Time(1_000_000_000), 6);
+        assert!(outcome.joined.is_some_and(|after| after < Duration::from_secs(2)), "{count}: {outcome:?}");
+        assert!(outcome.fairness() > 0.95, "{count}: {outcome:?}");
+    }
+}
+
+#[test]
+fn senders_that_fill_the_queue_leave_a_share() {
+    for (link, most) in [(LINK, 3.0), (Link { packet_ns: 8_800, queue: 450, ..LINK }, 3.0)] {
+        let senders: Vec<Box<dyn Sender>> = vec![Box::new(Congestion::new(1024)), Box::new(Reno::default())];
+        let outcome = run(link, senders, Time(0), 20);
+        let ratio = to_f64(outcome.arrived[1]) / to_f64(outcome.arrived[0]);
+        assert!((1.0 / most..most).contains(&ratio), "{link:?}: {ratio} {outcome:?}");
+    }
+}
+
+#[test]
+fn random_losses_cost_less_than_half() {
+    let link = Link { packet_ns: 8_800, queue: 300, lost_of: 100, ..LINK };
+    let outcome = run(link, ours(1), Time(0), 3);
+    assert!(outcome.used > 0.5, "{outcome:?}");
+}
+
+#[test]
+fn a_window_below_one_packet_is_a_pause() {
+    let mut congestion =
+        Congestion { window: LEAST_WINDOW, smoothed_ns: 1_000_000.0, ..Congestion::new(1024) };
+    assert_eq!(congestion.room(Time(5)), 1);
+    congestion.replace(0, 1, Time(5));
+    assert_eq!((congestion.room(Time(4_000_005)), congestion.pause_end()), (0, None), "in flight");
+    congestion.replace(1, 0, Time(10));
+    assert_eq!(congestion.pause_end(), Some(Time(4_000_005)));
+    assert_eq!([4_000_004, 4_000_005].map(|now| congestion.room(Time(now))), [0, 1]);
+}

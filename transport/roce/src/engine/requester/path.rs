@@ -1,0 +1,150 @@
+//! Exchange with the congestion control of the path: what it admits, and what it judges by.
+
+use super::Requester;
+use super::queue::Wqe;
+use crate::engine::rtt::Measured;
+use crate::engine::segment::RequestKind;
+
+/// Packets in flight, by direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InFlight {
+    /// Request packets without an acknowledgement.
+    pub requests: u32,
+    /// Response packets of READs that were requested and have not arrived.
+    pub responses: u32,
+}
+
+impl InFlight {
+    // Nothing reads the counts on a path without congestion control.
+    pub(super) fn add_requests(&mut self, packets: u32) {
+        self.requests = self.requests.saturating_add(packets);
+    }
+
+    pub(super) fn add_responses(&mut self, packets: u32) {
+        self.responses = self.responses.saturating_add(packets);
+    }
+}
+
+/// Packets that a path admits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Number of request packets that may be sent.
+    pub requests: u32,
+    /// Number of response packets that may be requested.
+    pub responses: u32,
+    /// True if no response is in flight on the path: a piece of a READ that is longer than `responses` may be requested.
+    pub is_idle: bool,
+    /// Packets after which an acknowledgement is requested, at least 1.
+    pub ack_every: u32,
+    /// Response packets of one piece of a READ that is posted from now on, at least 1.
+    pub read_piece: u32,
+}
+
+/// Events since the last [`Requester::take_signals`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Signals {
+    /// Packets that were acknowledged, or have arrived.
+    pub acknowledged: InFlight,
+    /// The last measured round trip.
+    pub measured: Option<Measured>,
+    /// True if request packets were lost.
+    pub lost_requests: bool,
+    /// True if responses were lost.
+    pub lost_responses: bool,
+}
+
+impl Requester {
+    /// Sets what the path admits from now on; `None` is a path without congestion control.
+    pub fn admit(&mut self, allowance: Option<Allowance>) {
+        self.allowance = allowance;
+    }
+
+    /// Returns true if nothing has been answered since the last ACK timeout, or at all on this path. The peer may be dead:
+    /// the packets of such a QP take no room of others.
+    #[must_use]
+    pub fn is_on_trial(&self) -> bool {
+        !self.retry.is_path_proven()
+    }
+
+    /// Returns true if the next packet waits for the path only.
+    #[must_use]
+    pub fn is_held_back(&self) -> bool {
+        self.is_held_back
+    }
+
+    /// Returns true if the next packet is the request of a READ.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        self.queue.get(self.cursor.index).is_some_and(|wqe| wqe.kind == RequestKind::Read)
+    }
+
+    /// Returns the payload bytes of a full packet.
+    #[must_use]
+    pub fn mtu(&self) -> u32 {
+        self.geometry.mtu
+    }
+
+    /// Returns the packets in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        InFlight {
+            requests: self.unacknowledged_packets().saturating_sub(self.cursor.reads),
+            responses: self.missing_responses(),
+        }
+    }
+
+    /// Takes what has happened since the last call.
+    pub fn take_signals(&mut self) -> Signals {
+        Signals { measured: self.round_trip.take_measured(), ..std::mem::take(&mut self.signals) }
+    }
+
+    /// Returns the number of response packets that were requested and have not arrived.
+    pub(super) fn missing_responses(&self) -> u32 {
+        self.cursor.read_span + self.cursor.reads
+    }
+
+    /// Returns the length in packets of the pieces of a READ that is posted now.
+    pub(super) fn read_piece(&self) -> u32 {
+        let most = self.pace.read_piece;
+        self.allowance.map_or(most, |allowance| allowance.read_piece.clamp(1, most))
+    }
+
+    /// Returns the number of packets after which an acknowledgement is requested.
+    pub(super) fn ack_every(&self) -> u32 {
+        let most = self.pace.ack_every;
+        // The last packet that the path admits requests one as well, since nothing else opens the window.
+        self.allowance.map_or(most, |allowance| {
+            if allowance.requests <= 1 { 1 } else { allowance.ack_every.clamp(1, most) }
+        })
+    }
+
+    /// Returns true if the path admits the packet at the cursor.
+    pub(super) fn is_admitted(&self, wqe: &Wqe) -> bool {
+        let Some(allowance) = self.allowance else { return true };
+        if wqe.kind != RequestKind::Read {
+            return allowance.requests > 0;
+        }
+        let asked = self.next_packet(wqe, self.cursor.packet) - self.cursor.packet;
+        asked <= allowance.responses || allowance.is_idle && allowance.responses > 0
+    }
+
+    /// Subtracts a packet that was sent, or the responses that it requests.
+    pub(super) fn spend(&mut self, kind: RequestKind, packets: u32) {
+        let Some(allowance) = &mut self.allowance else { return };
+        if kind == RequestKind::Read {
+            allowance.responses = allowance.responses.saturating_sub(packets);
+            allowance.is_idle = false;
+        } else {
+            allowance.requests = allowance.requests.saturating_sub(packets);
+        }
+    }
+
+    /// Notes that the oldest packet, or the response to it, was lost.
+    pub(super) fn note_loss(&mut self) {
+        if self.queue.front().is_some_and(Wqe::is_read_or_atomic) {
+            self.signals.lost_responses = true;
+        } else {
+            self.signals.lost_requests = true;
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Congestion control of the paths to other hosts.
+//!
+//! Owns a window for each direction of a path, which all QPs of the shard with the same two addresses share, and the
+//! QPs that wait for room in one. Acknowledgements tell about the packets that a QP sends. Nothing acknowledges the
+//! responses to its READs, so their requests are bounded instead. Packets that stay on their host have no path.
+
+use super::qp::route::Route;
+use slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use trunkline_machine::mutant;
+use trunkline_roce::engine::{Allowance, Congestion, InFlight, Requester};
+use trunkline_verbs::Time;
+
+/// Maximum window in packets. Each QP has a smaller one, for the buffers of its peer.
+const MAX_WINDOW: u32 = 1024;
+/// Parts of a window: the length of a READ's piece, and of a run of packets without a request for an acknowledgement.
+const PARTS: u32 = 4;
+
+/// Packets that a QP may have in flight whose peer has not answered, or no longer answers. They count in no window.
+const ON_TRIAL: InFlight = InFlight { requests: 2, responses: 8 };
+
+/// Path of a QP's packets.
+#[derive(Debug, Clone, Copy, Default)]
+enum Place {
+    /// Decided with the next packet.
+    #[default]
+    Undecided,
+    /// Without congestion control.
+    Free,
+    /// The path of this number.
+    Path(usize),
+}
+
+/// A QP's part in a path.
+#[derive(Debug, Default)]
+pub(super) struct OnPath {
+    place: Place,
+    /// The QP's packets in flight, as they are counted in the path.
+    counted: InFlight,
+    /// End of a pause that the QP waits for.
+    pub(super) pause_end: Option<Time>,
+}
+
+impl OnPath {
+    /// Returns true if the QP's packets are under congestion control.
+    #[inline]
+    pub(super) fn is_controlled(&self) -> bool {
+        matches!(self.place, Place::Path(_))
+    }
+}
+
+/// The window of one direction, and the QPs that wait for it.
+#[derive(Debug)]
+struct Direction {
+    congestion: Congestion,
+    waiting: VecDeque<u32>,
+}
+
+impl Direction {
+    fn new(mtu: u32) -> Self {
+        Self { congestion: Congestion::new(mtu), waiting: VecDeque::new() }
+    }
+
+    /// Returns the number of packets that a QP may send: nothing while another QP waits longer.
+    fn room_of(&self, qp_number: u32, now: Time) -> u32 {
+        let is_first = self.waiting.front().is_none_or(|first| *first == qp_number);
+        if is_first { self.congestion.room(now) } else { 0 }
+    }
+
+    /// Takes note that a QP was served. A QP that `has_sent` and still `waits` comes last.
+    fn served(&mut self, qp_number: u32, has_sent: bool, waits: bool) {
+        if (has_sent || !waits) && !self.waiting.is_empty() {
+            self.waiting.retain(|number| *number != qp_number);
+        }
+        if waits {
+            self.congestion.limits();
+            if !self.waiting.contains(&qp_number) {
+                self.waiting.push_back(qp_number);
+            }
+        }
+    }
+
+    /// Returns the QP that waits longest, if it may be served, or has to wait for the end of a pause.
+    fn released(&self, now: Time) -> Option<u32> {
+        let first = *self.waiting.front()?;
+        let congestion = &self.congestion;
+        (congestion.room(now) > 0 || congestion.pause_end().is_some()).then_some(first)
+    }
+}
+
+#[derive(Debug)]
+struct Path {
+    addresses: (IpAddr, IpAddr),
+    qps: usize,
+    requests: Direction,
+    responses: Direction,
+}
+
+/// The paths of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    paths: Slab<Path>,
+    numbers: BTreeMap<(IpAddr, IpAddr), usize>,
+    /// QPs that waited and may be served.
+    released: VecDeque<u32>,
+}
+
+impl Paths {
+    /// Tells the requester of a QP what the path of its packets admits. A QP that is not the first to wait gets nothing.
+    #[inline]
+    pub(super) fn admit(
+        &mut self,
+        qp: &mut OnPath,
+        qp_number: u32,
+        route: &Route,
+        requester: &mut Requester,
+        now: Time,
+    ) {
+        if let Place::Undecided = qp.place {
+            self.join(qp, route, requester.mtu());
+        }
+        let Place::Path(number) = qp.place else { return };
+        if requester.is_on_trial() {
+            let in_flight = requester.in_flight();
+            requester.admit(Some(Allowance {
+                requests: ON_TRIAL.requests.saturating_sub(in_flight.requests),
+                responses: ON_TRIAL.responses.saturating_sub(in_flight.responses),
+                is_idle: in_flight.responses == 0,
+                ack_every: 1,
+                read_piece: ON_TRIAL.responses,
+            }));
+            return;
+        }
+        let Path { requests, responses, .. } = &self.paths[number];
+        requester.admit(Some(Allowance {
+            requests: requests.room_of(qp_number, now),
+            responses: responses.room_of(qp_number, now),
+            is_idle: responses.congestion.in_flight() == 0,
+            ack_every: (requests.congestion.whole_window() / PARTS).max(1),
+            read_piece: (responses.congestion.whole_window() / PARTS).max(1),
+        }));
+    }
+
+    /// Adds a QP to the path of its packets.
+    fn join(&mut self, qp: &mut OnPath, route: &Route, mtu: u32) {
+        if !route.is_between_hosts() || mutant!(paths_have_no_windows) {
+            qp.place = Place::Free;
+            return;
+        }
+        let addresses = (route.source().ip(), route.destination().ip());
+        let paths = &mut self.paths;
+        let number = *self.numbers.entry(addresses).or_insert_with(|| {
+            let (requests, responses) = (Direction::new(mtu), Direction::new(mtu));
+            paths.insert(Path { addresses, qps: 0, requests, responses })
+        });
+        self.paths[number].qps += 1;
+        qp.place = Place::Path(number);
+    }
+
+    /// Removes a QP from its path.
+    pub(super) fn leave(&mut self, qp: &mut OnPath) {
+        let OnPath { place: Place::Path(number), counted, .. } = std::mem::take(qp) else { return };
+        let path = &mut self.paths[number];
+        path.requests.congestion.replace(counted.requests, 0, Time(0));
+        path.responses.congestion.replace(counted.responses, 0, Time(0));
+        path.qps -= 1;
+        // Another QP may wait for the acknowledgement of a packet of this one.
+        self.released.extend(path.requests.waiting.drain(..));
+        self.released.extend(path.responses.waiting.drain(..));
+        if path.qps == 0 {
+            let path = self.paths.remove(number);
+            self.numbers.remove(&path.addresses);
+        }
+    }
+
+    /// Takes note of what the requester of a QP has received, and of what it has sent if it `was_served`.
+    #[inline]
+    pub(super) fn observe(
+        &mut self,
+        qp: &mut OnPath,
+        qp_number: u32,
+        requester: &mut Requester,
+        was_served: bool,
+        now: Time,
+    ) {
+        if let Place::Path(number) = qp.place {
+            self.observe_path(number, qp, qp_number, requester, was_served, now);
+        }
+    }
+
+    fn observe_path(
+        &mut self,
+        number: usize,
+        qp: &mut OnPath,
+        qp_number: u32,
+        requester: &mut Requester,
+        was_served: bool,
+        now: Time,
+    ) {
+        let Path { requests, responses, .. } = &mut self.paths[number];
+        let signals = requester.take_signals();
+        let is_on_trial = requester.is_on_trial();
+        let after = if is_on_trial { InFlight::default() } else { requester.in_flight() };
+        let before = std::mem::replace(&mut qp.counted, after);
+        let round_trip_ns = |is_read| {
+            signals.measured.filter(|measured| measured.is_read == is_read).map(|of| of.round_trip_ns)
+        };
+        let most = if mutant!(windows_never_grow) { 1 } else { MAX_WINDOW };
+        requests.congestion.replace(before.requests, after.requests, now);
+        responses.congestion.replace(before.responses, after.responses, now);
+        requests.congestion.acknowledged(signals.acknowledged.requests, round_trip_ns(false), most, now);
+        responses.congestion.acknowledged(signals.acknowledged.responses, round_trip_ns(true), most, now);
+        if signals.lost_requests {
+            requests.congestion.lost(now);
+        }
+        if signals.lost_responses {
+            responses.congestion.lost(now);
+        }
+        if was_served {
+            let is_held_back = requester.is_held_back() && !is_on_trial;
+            let waits = |is_read| is_held_back && requester.is_reading() == is_read;
+            requests.served(qp_number, after.requests > before.requests, waits(false));
+            responses.served(qp_number, after.responses > before.responses, waits(true));
+            qp.pause_end = match is_held_back {
+                false => None,
+                true if requester.is_reading() => responses.congestion.pause_end(),
+                true => requests.congestion.pause_end(),
+            };
+            if is_held_back {
+                return;
+            }
+        }
+        self.released.extend([requests, responses].into_iter().filter_map(|way| way.released(now)));
+    }
+
+    /// Takes a QP that waited and may be served.
+    #[inline]
+    pub(super) fn next_released(&mut self) -> Option<u32> {
+        self.released.pop_front()
+    }
+
+    /// Returns true if there is one.
+    #[inline]
+    pub(super) fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn direction(waiting: &[u32]) -> Direction {
+        Direction { waiting: waiting.iter().copied().collect(), ..Direction::new(4096) }
+    }
+
+    #[test]
+    fn qps_get_room_in_turn() {
+        let mut way = direction(&[]);
+        assert_eq!(way.room_of(7, Time(0)), 4, "nobody waits");
+        way.served(7, true, true);
+        way.served(8, false, true);
+        way.congestion.replace(0, 4, Time(0));
+        assert_eq!(way.released(Time(0)), None, "the window is full");
+        way.congestion.replace(4, 1, Time(0));
+        assert_eq!([7, 8].map(|qp| way.room_of(qp, Time(0))), [3, 0]);
+        assert_eq!(way.released(Time(0)), Some(7));
+        // It has sent, and waits for more: the other one is next.
+        way.served(7, true, true);
+        assert_eq!(([7, 8].map(|qp| way.room_of(qp, Time(0))), way.released(Time(0))), ([0, 3], Some(8)));
+        // One that could not send keeps its place.
+        way.served(8, false, true);
+        assert_eq!(way.released(Time(0)), Some(8));
+        way.served(8, true, false);
+        assert_eq!(way.released(Time(0)), Some(7));
+    }
+}
