@@ -117,7 +117,8 @@ impl From<&NodeReport> for Losses {
             retransmits: report.retransmits,
             timeouts: sum(|name| name == "ack_timeouts"),
             rnr: report.rnr,
-            drops: sum(|name| name.starts_with("drop_")),
+            // A stale acknowledgement carries nothing that was lost.
+            drops: sum(|name| name.starts_with("drop_") && name != "drop_stale_psn"),
         }
     }
 }
