@@ -43,7 +43,7 @@ use std::path::PathBuf;
 ///   trunkline-bench fair --large 8                  small calls next to large ones
 ///   trunkline-bench node                            on each of several hosts, and then on one of them:
 ///   trunkline-bench run --nodes a,b,c,d --pattern all-to-all
-///                                                   calls between these hosts
+///                                                   calls between these hosts, next to TCP; `run --help` has an example
 ///   trunkline-bench scale                           calls to more peers, over more pollers, to more services; sessions per second
 ///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, next to each of them alone
 ///   trunkline-bench burst --calls 200000            200,000 calls at once: successes, time and memory
@@ -66,7 +66,7 @@ use std::path::PathBuf;
 /// --json and --html are tried before anything is measured.
 ///
 /// Exit codes: 0 measured; 1 measured and printed, but a file cannot be written any more; 2 wrong usage, or something cannot be
-/// measured; 3 the server process died; 4 `compare` found a regression; 5 some nodes or calls of a run between hosts
+/// measured; 3 the server process died; 4 `compare` found a regression, or a verdict of `run --strict` failed; 5 some nodes or calls of a run between hosts
 /// failed, and the others were measured. Results from before a failure are printed and written.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-bench", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]

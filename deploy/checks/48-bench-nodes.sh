@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `trunkline-bench run --nodes` between four network namespaces, joined by a bridge with rate-limited links, with loss and delay
-# from TRUNKLINE_FAULTS: all patterns, and a node that is killed during a run. No time is judged.
+# from TRUNKLINE_FAULTS: all patterns, one of them beside TCP and with small calls, and a node that is killed during a run. No time
+# is judged.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -37,11 +38,13 @@ inside() {
         for _ in $(seq 100); do grep -q listening "$SCRATCH/n$n/log" && break || sleep 0.1; done
     done
     for pattern in pairs all-to-all incast ring; do
-        bench "$pattern" 2
+        bench "$pattern" 2 "$pattern" --size 1K --no-tcp
         echo "status $pattern $?"
     done
+    bench incast 1 tcp --small-beside-bulk --size 64K
+    echo "status tcp $?"
     (sleep 3 && kill -KILL "${pids[3]}") &
-    bench all-to-all 4 killed 2>"$SCRATCH/killed.err"
+    bench all-to-all 4 killed --size 1K --no-tcp 2>"$SCRATCH/killed.err"
     echo "status killed $?"
     kill "${pids[@]:0:3}"
     for pid in "${pids[@]:0:3}"; do
@@ -50,11 +53,11 @@ inside() {
     done
 }
 
-# bench PATTERN REPETITIONS [NAME]: runs the coordinator in the first namespace.
+# bench PATTERN REPETITIONS NAME [OPTION]...: runs the coordinator in the first namespace.
 bench() {
     TRUNKLINE_RUNTIME_DIR=$SCRATCH/n1 timeout 120 nsenter --net=/run/netns/n1 "$PROGRAM" run --quiet --allow-unauthenticated \
-        --nodes 10.99.0.1,10.99.0.2,10.99.0.3,10.99.0.4 --pattern "$1" --repetitions "$2" --seconds 1 --size 1K --outstanding 8 \
-        --json "$SCRATCH/${3:-$1}.json" --html "$SCRATCH/${3:-$1}.html"
+        --nodes 10.99.0.1,10.99.0.2,10.99.0.3,10.99.0.4 --pattern "$1" --repetitions "$2" --seconds 1 --outstanding 8 \
+        --json "$SCRATCH/$3.json" --html "$SCRATCH/$3.html" "${@:4}"
 }
 export -f inside bench
 
@@ -94,6 +97,16 @@ for pattern, count in pairs.items():
     drawn = "<svg" in open(f"{scratch}/{pattern}.html").read() if is_whole else False
     figures = drawn and all(run.get(key, 0) > 0 for key in ("rtt_p50_ns", "rtt_p99_ns", "calls_per_s", "bytes_per_s"))
     judge(f"bench-nodes-{pattern}", is_whole and figures, f"status {of.get(pattern)}, {len(measured)} of {count} pairs: {str(run)[:2000]}")
+run = read("tcp")
+rows = [run.get("comparison", {}), *(node.get("comparison", {}) for node in run.get("nodes", []))]
+goodput = [row for row in rows if min(row.get(key) or 0 for key in ("goodput_bytes_per_s", "tcp_bytes_per_s", "tcp_ratio")) > 0]
+small = [row for row in rows if (row.get("small") or {}).get("rtt_p99_ns", 0) > 0]
+jain = [row for row in rows if 0.25 <= (row.get("jain") or 0) <= 1]
+judged = [row for row in rows if row.get("verdict", {}).get("goodput") in (True, False)]
+# All and four nodes; all and three callers; all and the one target.
+counts = [len(which) for which in (goodput, small, jain, judged)]
+is_right = of.get("tcp") == 0 and counts == [5, 4, 2, 5]
+judge("bench-nodes-tcp", is_right, f"status {of.get('tcp')}, rows {counts}: {str(run)[:2000]}")
 run, told = read("killed"), open(f"{scratch}/killed.err").read()
 lost = list(run.get("lost", {}))
 others = [node for node in run.get("nodes", [])[:3] if node.get("made", {}).get("calls_per_s", 0) > 0]

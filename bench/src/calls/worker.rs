@@ -176,6 +176,11 @@ impl Measurement {
         each.into_iter().zip(&self.members).map(finish).collect()
     }
 
+    /// Returns the rate as a mean over the measured time until now.
+    pub(crate) fn mean_per_s(&self) -> f64 {
+        self.recorders().all.mean_per_s()
+    }
+
     /// Returns the results until the end or a failure, and the failure.
     pub(crate) fn finish_partly(&self) -> (Option<Sample>, Option<String>) {
         std::mem::replace(&mut self.recorders().all, Recorder::new(0)).finish_partly()

@@ -11,7 +11,7 @@ pub(crate) enum Failure {
     Unwritten(String),
     /// The server process has died.
     ServerDied(String),
-    /// A value became worse between two runs.
+    /// A value became worse between two runs, or a verdict of a strict run failed.
     Worse(String),
     /// Some nodes or calls of a run between hosts have failed; the others were measured.
     Partial(String),

@@ -106,15 +106,16 @@ impl Recorder {
             return Err(why);
         }
         let rates = Spread::of(&self.rates).ok_or("too few calls have ended; use a larger --seconds")?;
-        let per_s = match self.span_ns {
-            // The first call starts the time and does not count.
-            #[expect(clippy::cast_precision_loss, reason = "counts and times stay far below 2^52")]
-            Some((first_ns, last_ns)) if self.is_mean => {
-                (self.times.len() - 1) as f64 * 1e9 / (last_ns - first_ns).max(1) as f64
-            }
-            _ => rates.median,
-        };
+        let per_s = if self.is_mean { self.mean_per_s() } else { rates.median };
         Ok(Sample { times: self.times, per_s })
+    }
+
+    /// Returns the rate as a mean over the measured time. The first call starts the time and does not count.
+    #[expect(clippy::cast_precision_loss, reason = "counts and times stay far below 2^52")]
+    pub(crate) fn mean_per_s(&self) -> f64 {
+        self.span_ns.map_or(0.0, |(first_ns, last_ns)| {
+            (self.times.len() - 1) as f64 * 1e9 / (last_ns - first_ns).max(1) as f64
+        })
     }
 
     /// Returns the results until the end or a failure, and the failure.

@@ -80,12 +80,23 @@ fn a_pattern_has_results_of_nodes_and_in_sum() {
     let folder = Folder::new().expect("a temporary directory");
     let (path, page) = (folder.join("out.json"), folder.join("out.html"));
     let files = format!("--json {} --html {}", path.display(), page.display());
-    let options = format!("--pattern all-to-all --seconds 0.1 --repetitions 2 {files}");
+    let options =
+        format!("--pattern all-to-all --seconds 0.1 --repetitions 2 --size 1K --small-beside-bulk {files}");
     let output = run(&hosts, &options).output().expect("it runs");
     assert!(output.status.success(), "{}", told(&output));
     let json: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
     for key in ["rtt_p50_ns", "rtt_p99_ns", "calls_per_s", "bytes_per_s"] {
         assert!(json[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {json}");
+    }
+    for row in [&json].into_iter().chain(json["nodes"].as_array().expect("nodes")) {
+        let row = &row["comparison"];
+        for key in ["/goodput_bytes_per_s", "/tcp_bytes_per_s", "/tcp_ratio", "/jain", "/small/calls"] {
+            assert!(
+                row.pointer(key).and_then(Value::as_f64).is_some_and(|value| value > 0.0),
+                "{key}: {row}"
+            );
+        }
+        assert!(row["verdict"]["goodput"].is_boolean() && row["losses"]["retransmits"].is_u64(), "{row}");
     }
     let shown = std::fs::read_to_string(&page).expect("the page");
     let caller = &hosts[2].address;
@@ -93,6 +104,23 @@ fn a_pattern_has_results_of_nodes_and_in_sum() {
     let nodes = json["nodes"].as_array().expect("nodes");
     let measured = nodes.iter().filter_map(|node| node["pairs"].as_array()).map(Vec::len).sum::<usize>();
     assert_eq!((nodes.len(), measured, &json["partial"]), (3, 6, &false.into()), "{json}");
+}
+
+#[test]
+fn strict_ends_with_the_verdicts() {
+    let _alone = crate::alone();
+    let hosts: [Host; 2] = std::array::from_fn(|_| Host::start());
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    let options = "--pattern pairs --seconds 0.1 --repetitions 1 --size 1 --strict";
+    let output = run(&hosts, &format!("{options} --json {}", path.display())).output().expect("it runs");
+    let json: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+    // Usually TCP has the higher goodput of one-byte payloads. No test checks a rate.
+    let passed = json["comparison"]["verdict"]["passed"].as_bool().expect("a verdict");
+    assert_eq!(output.status.code(), Some(if passed { 0 } else { 4 }), "{}", told(&output));
+    assert_eq!(passed, !told(&output).contains("all: failed: goodput"), "{}", told(&output));
+    let output = run(&hosts, &format!("{options} --no-tcp")).output().expect("it runs");
+    assert!(output.status.success(), "{}", told(&output));
 }
 
 #[test]

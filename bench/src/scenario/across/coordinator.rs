@@ -2,13 +2,14 @@
 
 use super::outcome::{Outcome, Settings};
 use super::pattern::Pattern;
-use super::service::{ControlClient, Load, Measured};
+use super::service::{ControlClient, Load, Losses, Measured};
 use super::{address, own_address};
 use crate::meter::failure::Failure;
 use crate::scenario::{Output, Scenario, seconds};
 use crate::sizes::Sizes;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,8 +26,27 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Time limit for a node to reach its targets.
 const CONNECTING: Duration = Duration::from_secs(20);
 
+/// Example of the help.
+const EXAMPLE: &str = "\
+Each repetition is followed by one over the kernel's TCP: a stream from each caller to each of its targets, of payloads of the
+same size. Each row has a verdict: goodput at least 0.95 of TCP's, Jain's index over the callers at least 0.95, and with
+--small-beside-bulk a p99 of at most 4 times p50. --strict makes a failed verdict exit code 4.
+
+Example, as root: a link of 200 Mbit/s between two network namespaces
+  ip link add bridge type bridge && ip link set bridge up
+  for n in 1 2; do
+    ip netns add n$n && ip link add v$n type veth peer name eth0 netns n$n && ip link set v$n master bridge up
+    ip -n n$n address add 10.99.0.$n/24 dev eth0 && ip -n n$n link set eth0 up && ip -n n$n link set lo up
+    tc -n n$n qdisc add dev eth0 root tbf rate 200mbit burst 256kb latency 50ms
+    export TRUNKLINE_RUNTIME_DIR=$(mktemp -d) # programs of different namespaces share no memory
+    ip netns exec n$n trunkline-bench node --address 10.99.0.$n --allow-unauthenticated &
+  done
+  sleep 1 && ip netns exec n2 trunkline-bench run --nodes 10.99.0.1,10.99.0.2 --pattern ring --size 64K --small-beside-bulk --allow-unauthenticated
+  kill $(jobs -p); ip netns delete n1; ip netns delete n2; ip link delete bridge";
+
 /// The nodes and their workload.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
 pub(crate) struct Orders {
     /// Hosts where `trunkline-bench node` runs, with or without a port.
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', required = true)]
@@ -49,6 +69,15 @@ pub(crate) struct Orders {
     /// One-way calls: a call ends when its payload is in the target's memory.
     #[arg(long)]
     one_way: bool,
+    /// Also make calls of 64 bytes, one at a time from each caller to each of its targets, while the others are under way.
+    #[arg(long)]
+    small_beside_bulk: bool,
+    /// Measure calls only, without TCP after each repetition.
+    #[arg(long)]
+    no_tcp: bool,
+    /// Exit with 4 if a verdict failed.
+    #[arg(long)]
+    strict: bool,
     /// The coordinator's own address [default: the one on the route to the first node].
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
@@ -168,26 +197,43 @@ impl Coordinator<'_> {
     fn measure(&mut self, targets: &[Vec<usize>]) -> Result<(), Failure> {
         // Random, because coordinators in containers have the same process id.
         let first = RandomState::new().hash_one(std::process::id());
-        for repetition in 0..self.orders.repetitions {
-            let loads = self.loads(targets);
+        // An empty payload has no goodput to compare.
+        let has_tcp = !self.orders.no_tcp && self.orders.size.0[0] > 0;
+        let steps = (0..self.orders.repetitions).flat_map(|_| [false, true]).filter(|tcp| has_tcp || !tcp);
+        for (step, tcp) in (0_u64..).zip(steps) {
+            let loads = self.loads(targets, tcp);
             if loads.is_empty() || self.is_interrupted.load(Ordering::Relaxed) {
                 break;
             }
-            self.scenario.bar.set_message(format!("{} nodes call", loads.len()));
-            let run = first.wrapping_add(u64::from(repetition));
-            let callers = self.prepare(run, &loads, repetition == 0)?;
-            self.outcome.begin();
+            let what = if tcp { "stream over TCP" } else { "call" };
+            self.scenario.bar.set_message(format!("{} nodes {what}", loads.len()));
+            let run = first.wrapping_add(step);
+            let callers = self.prepare(run, &loads, step == 0)?;
+            if !tcp {
+                self.outcome.begin();
+            }
+            let before = self.losses();
             let begun =
                 self.ask(&callers, PATIENCE, |client, within| block_on(client.with(within).begin(run)));
-            self.collect(run, begun, targets);
-            self.outcome.end();
-            self.scenario.bar.inc(1);
+            self.collect(run, begun, targets, tcp);
+            if !tcp {
+                let after = self.losses();
+                self.outcome.end(&before, &after);
+                self.scenario.bar.inc(1);
+            }
         }
         Ok(())
     }
 
+    /// Asks all nodes that are not lost for the losses that they have noticed.
+    fn losses(&mut self) -> BTreeMap<usize, Losses> {
+        let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
+        let losses = self.ask(&all, PATIENCE, |client, within| block_on(client.with(within).losses()));
+        losses.into_iter().collect()
+    }
+
     /// Returns the load of each node that is not lost.
-    fn loads(&self, targets: &[Vec<usize>]) -> Vec<(usize, Load)> {
+    fn loads(&self, targets: &[Vec<usize>], tcp: bool) -> Vec<(usize, Load)> {
         let is_there = |node: &usize| !self.outcome.is_lost(*node);
         let callers = (0..targets.len()).filter(is_there);
         let loads = callers.map(|node| {
@@ -198,6 +244,8 @@ impl Coordinator<'_> {
                 outstanding: self.orders.outstanding,
                 seconds: self.orders.seconds,
                 one_way: self.orders.one_way,
+                small_beside_bulk: self.orders.small_beside_bulk,
+                tcp,
             };
             (node, load)
         });
@@ -247,7 +295,7 @@ impl Coordinator<'_> {
     }
 
     /// Waits until these nodes are done, and collects their results.
-    fn collect(&mut self, run: u64, begun: Vec<(usize, ())>, targets: &[Vec<usize>]) {
+    fn collect(&mut self, run: u64, begun: Vec<(usize, ())>, targets: &[Vec<usize>], tcp: bool) {
         let mut busy = begun.into_iter().map(|(node, ())| node).collect::<Vec<_>>();
         while !busy.is_empty() && !self.is_interrupted.load(Ordering::Relaxed) {
             thread::sleep(ASK);
@@ -259,7 +307,7 @@ impl Coordinator<'_> {
             for (node, results) in
                 self.ask(&over, CONNECTING, |client, within| block_on(client.with(within).results(run)))
             {
-                self.add(node, &results, &targets[node]);
+                self.add(node, &results, &targets[node], tcp);
             }
             // Detects dead nodes, including those that only serve.
             let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
@@ -267,21 +315,25 @@ impl Coordinator<'_> {
         }
     }
 
-    fn add(&mut self, node: usize, results: &[Measured], targets: &[usize]) {
+    fn add(&mut self, node: usize, results: &[Measured], targets: &[usize], tcp: bool) {
         for measured in results {
             let is_target = |target: &&usize| self.hosts[**target].address.to_string() == measured.target;
             if let Some(target) = targets.iter().find(is_target) {
-                self.outcome.add(node, *target, measured);
+                self.outcome.add(node, *target, measured, tcp);
             }
         }
     }
 
-    /// Reports missing results.
+    /// Reports missing results, and with `--strict` failed verdicts.
     fn check(&self) -> Result<(), Failure> {
         if self.is_interrupted.load(Ordering::Relaxed) {
             let why = format!("interrupted: {} repetitions were begun", self.outcome.repetitions());
             return Err(Failure::Partial(why));
         }
-        self.outcome.missing().map_or(Ok(()), |missing| Err(Failure::Partial(missing)))
+        if let Some(missing) = self.outcome.missing() {
+            return Err(Failure::Partial(missing));
+        }
+        let failed = self.outcome.failed_verdicts().filter(|_| self.orders.strict);
+        failed.map_or(Ok(()), |failed| Err(Failure::Worse(failed)))
     }
 }

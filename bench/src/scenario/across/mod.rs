@@ -6,18 +6,22 @@
 //! | `pattern` | who calls whom |
 //! | `node` | a node: serves the benchmark's calls, and makes calls on a coordinator's request |
 //! | `load` | the calls of a node to one target |
+//! | `tcp` | streams over the kernel's TCP instead of calls |
 //! | `coordinator` | controls and watches the nodes, collects their results |
 //! | `outcome` | results of nodes and in sum, as JSON and as a table |
+//! | `comparison` | goodput beside TCP's, fairness, small calls, losses, and verdicts |
 //!
 //! Clocks need not agree: a coordinator tells all nodes to begin, and each measures durations by its own clock. A node also calls
 //! before and after its measurement, so that the other nodes are under load during theirs.
 
+mod comparison;
 mod coordinator;
 mod load;
 mod node;
 mod outcome;
 mod pattern;
 mod service;
+mod tcp;
 
 pub(crate) use coordinator::{Orders, run};
 pub(crate) use node::{Host, serve};

@@ -1,8 +1,8 @@
 //! A node: serves the benchmark's calls, and makes calls on a coordinator's request.
 
 use super::load::TargetLoad;
-use super::service::{Control, ControlServer, Hello, LEASE, Load, Measured};
-use super::{PORT, own_address};
+use super::service::{Control, ControlServer, Hello, LEASE, Load, Losses, MOST_TARGETS, Measured};
+use super::{PORT, own_address, tcp};
 use crate::calls::echo::{EchoClient, EchoServer, Mirror};
 use crate::meter::failure::Failure;
 use clap::Args;
@@ -47,7 +47,7 @@ struct Board {
 #[derive(Debug)]
 struct Run {
     number: u64,
-    outstanding: u32,
+    load: Load,
     pairs: Vec<Arc<TargetLoad>>,
     has_begun: bool,
     is_over: Arc<AtomicBool>,
@@ -83,6 +83,10 @@ pub(crate) fn serve(host: &Host) -> Result<(), Failure> {
         .start()
         .map_err(|error| error.to_string())?;
     let node = board.node.get_or_init(|| Arc::new(node));
+    let listening = tcp::listen(node.local_address(), MOST_TARGETS);
+    listening.map_err(|error| {
+        format!("cannot listen on TCP {}: {error}; choose another --port", node.local_address())
+    })?;
     output::out(&format!("listening {}", node.local_address()))?;
     while !is_ended.load(Ordering::Relaxed) {
         thread::sleep(LOOK);
@@ -133,13 +137,18 @@ impl Run {
             return;
         }
         let (pairs, is_over, node) = (self.pairs.clone(), Arc::clone(&self.is_over), Arc::clone(node));
-        let outstanding = self.outstanding;
+        let load = self.load.clone();
         thread::spawn(move || {
+            if load.tcp {
+                stream(&pairs, &load);
+                return is_over.store(true, Ordering::Relaxed);
+            }
             let pollers = (0..pollers).map(PollerIndex).cycle();
-            let of_pairs = (0..outstanding).flat_map(|_| &pairs).zip(pollers);
-            let tasks = of_pairs.map(|(pair, poller)| {
+            let kinds = (0..load.outstanding).map(|_| false).chain(load.small_beside_bulk.then_some(true));
+            let of_pairs = kinds.flat_map(|is_small| pairs.iter().map(move |pair| (pair, is_small)));
+            let tasks = of_pairs.zip(pollers).map(|((pair, is_small), poller)| {
                 let at_work = Arc::clone(pair);
-                (pair, node.run_on(poller, async move |context| at_work.work(context).await))
+                (pair, node.run_on(poller, async move |context| at_work.work(context, is_small).await))
             });
             for (pair, task) in tasks.collect::<Vec<_>>() {
                 if let Err(status) = block_on(task) {
@@ -149,6 +158,19 @@ impl Run {
             is_over.store(true, Ordering::Relaxed);
         });
     }
+}
+
+/// Streams to all targets at once over TCP, each on a thread.
+fn stream(pairs: &[Arc<TargetLoad>], load: &Load) {
+    thread::scope(|scope| {
+        for pair in pairs {
+            let spawned = thread::Builder::new().spawn_scoped(scope, || pair.stream(load));
+            spawned
+                .err()
+                .into_iter()
+                .for_each(|error| pair.stop(&format!("no thread for a TCP stream: {error}")));
+        }
+    });
 }
 
 impl Control for Handler {
@@ -175,7 +197,7 @@ impl Control for Handler {
             let pairs = targets.iter().map(|target| Arc::new(TargetLoad::new(*target, &load))).collect();
             let next = Run {
                 number: run,
-                outstanding: load.outstanding,
+                load,
                 pairs,
                 has_begun: false,
                 is_over: Arc::default(),
@@ -203,6 +225,10 @@ impl Control for Handler {
         let given_up = self.0.run().take_if(|known| known.number == run);
         given_up.into_iter().for_each(|run| run.stop("its coordinator has given it up"));
         Ok(())
+    }
+
+    async fn losses(&self) -> Result<Losses, Status> {
+        Ok(Losses::from(&self.node()?.report()))
     }
 
     async fn results(&self, run: u64) -> Result<Vec<Measured>, Status> {

@@ -1,6 +1,7 @@
 //! Results of each node and of all together, as JSON and as a table.
 
-use super::service::Measured;
+use super::comparison::{self, Comparison, Row};
+use super::service::{Losses, Measured};
 use crate::meter::recorder::{Sample, histogram};
 use crate::meter::spread::Spread;
 use crate::results::table::{Table, or_dash, us};
@@ -43,6 +44,7 @@ pub(super) struct Outcome {
     made: BTreeMap<usize, Calls>,
     served: BTreeMap<usize, Calls>,
     pairs: BTreeMap<(usize, usize), Calls>,
+    comparison: Comparison,
     /// Reasons for which calls from one node to another ended early.
     failed: BTreeMap<(usize, usize), String>,
     /// Reasons for the loss of nodes.
@@ -71,6 +73,7 @@ struct OfNode<'a> {
     served: Option<Figures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pairs: Vec<OfPair<'a>>,
+    comparison: Row,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<&'a str>,
 }
@@ -93,6 +96,7 @@ pub(super) struct Json<'a> {
     /// Figures of all calls.
     #[serde(flatten)]
     figures: Option<Figures>,
+    comparison: Row,
     nodes: Vec<OfNode<'a>>,
     lost: BTreeMap<&'a str, &'a str>,
     points: Vec<Point<'a>>,
@@ -156,6 +160,7 @@ impl Outcome {
             made: BTreeMap::new(),
             served: BTreeMap::new(),
             pairs: BTreeMap::new(),
+            comparison: Comparison::default(),
             failed: BTreeMap::new(),
             lost: BTreeMap::new(),
         }
@@ -164,24 +169,32 @@ impl Outcome {
     /// Begins another repetition.
     pub(super) fn begin(&mut self) {
         self.repetitions += 1;
+        self.comparison.begin();
     }
 
-    /// Ends the current repetition.
-    pub(super) fn end(&mut self) {
+    /// Ends the calls of the current repetition, with the losses that nodes had reported before and after it.
+    pub(super) fn end(&mut self, before: &BTreeMap<usize, Losses>, after: &BTreeMap<usize, Losses>) {
+        self.comparison.add_losses(before, after);
         let of_nodes = self.made.values_mut().chain(self.served.values_mut());
         of_nodes.chain(self.pairs.values_mut()).for_each(Calls::end);
         self.all.end();
     }
 
-    /// Adds a node's measurement of a target in this repetition. Implausible figures count as a failure.
-    pub(super) fn add(&mut self, node: usize, target: usize, measured: &Measured) {
+    /// Adds a node's measurement of a target in this repetition, of calls or of `tcp`. Implausible figures count as a failure.
+    pub(super) fn add(&mut self, node: usize, target: usize, measured: &Measured, tcp: bool) {
         if let Some(why) = &measured.failed {
             self.failed.entry((node, target)).or_insert_with(|| why.clone());
         }
-        let is_number = measured.per_s.is_finite() && measured.per_s >= 0.0;
-        if measured.times.len() > MOST_TIMES || !is_number {
+        let is_rate = |rate: f64| rate.is_finite() && rate >= 0.0;
+        let are_times = |times: &[_]| times.len() <= MOST_TIMES;
+        let is_plausible = are_times(&measured.times) && are_times(&measured.small);
+        if !is_plausible || !is_rate(measured.per_s) || !is_rate(measured.goodput_per_s) {
             let why = "it has reported figures that cannot be true".to_owned();
             self.failed.entry((node, target)).or_insert(why);
+            return;
+        }
+        self.comparison.add((node, target), measured, tcp, self.bytes_of_call());
+        if tcp {
             return;
         }
         let of = |calls: Option<&mut Calls>| calls.into_iter().for_each(|calls| calls.add(measured));
@@ -233,6 +246,7 @@ impl Outcome {
             settings,
             partial: self.missing().is_some(),
             figures: self.all.figures(self.bytes_of_call()),
+            comparison: self.comparison.row(None),
             nodes: (0..self.nodes.len()).map(|node| self.of_node(node)).collect(),
             lost: self.lost.iter().map(|(node, why)| (self.nodes[*node].as_str(), why.as_str())).collect(),
             points: of_nodes.chain([("all", &self.all)]).filter_map(point).collect(),
@@ -255,11 +269,25 @@ impl Outcome {
             made: figures(self.made.get(&node)),
             served: figures(self.served.get(&node)),
             pairs: targets.filter_map(pair).collect(),
+            comparison: self.comparison.row(Some(node)),
             lost: self.lost.get(&node).map(String::as_str),
         }
     }
 
-    /// Returns the outcome as a table with a row for each node and one for all.
+    /// Returns the comparison of each node and of all.
+    fn rows(&self) -> impl Iterator<Item = (&str, Row)> {
+        let nodes = self.nodes.iter().enumerate();
+        let nodes = nodes.map(|(node, name)| (name.as_str(), self.comparison.row(Some(node))));
+        nodes.chain([("all", self.comparison.row(None))])
+    }
+
+    /// Describes the verdicts that failed, if there are any.
+    pub(super) fn failed_verdicts(&self) -> Option<String> {
+        let failed = self.rows().filter_map(|(name, row)| row.verdict(name)?.err()).collect::<Vec<_>>();
+        (!failed.is_empty()).then(|| failed.join("\n"))
+    }
+
+    /// Returns the outcome as two tables, each with a row for each node and one for all, and the verdicts.
     pub(super) fn table(&self) -> String {
         let mut table = Table::new(["<node", "p50 us", "p99 us", "makes/s", "MB/s", "serves/s", "MB/s"]);
         let mut row = |name: String, made: Option<&Figures>, served: Option<&Figures>| {
@@ -278,7 +306,7 @@ impl Outcome {
             row(format!("{address}{note}"), made.as_ref(), served.as_ref());
         }
         row("all".to_owned(), self.all.figures(self.bytes_of_call()).as_ref(), None);
-        table.text()
+        format!("{}\n{}", table.text(), comparison::table(self.rows()))
     }
 }
 
@@ -289,16 +317,18 @@ mod tests {
 
     fn measured(us: u64, per_s: f64, failed: Option<&str>) -> Measured {
         let failed = failed.map(str::to_owned);
-        Measured { target: String::new(), times: vec![(us * 1000, 100)], per_s, failed }
+        let (target, times) = (String::new(), vec![(us * 1000, 100)]);
+        Measured { target, times, per_s, goodput_per_s: per_s, small: Vec::new(), failed }
     }
 
     fn outcome() -> Outcome {
         let mut outcome = Outcome::new(["a", "b", "c"].map(str::to_owned).to_vec(), 50, false);
         for per_s in [1000.0, 3000.0] {
             outcome.begin();
-            outcome.add(0, 1, &measured(10, per_s, None));
-            outcome.add(2, 1, &measured(30, per_s, None));
-            outcome.end();
+            outcome.add(0, 1, &measured(10, per_s, None), false);
+            outcome.add(2, 1, &measured(30, per_s, None), false);
+            outcome.end(&BTreeMap::new(), &BTreeMap::new());
+            outcome.add(0, 1, &measured(10, 2.0 * per_s, None), true);
         }
         outcome
     }
@@ -331,7 +361,13 @@ mod tests {
         assert_eq!(nodes[2]["pairs"][0]["target"], "b");
         let p50 = |node: usize| nodes[node]["made"]["rtt_p50_ns"].as_u64().unwrap() / 1000;
         assert_eq!((p50(0), p50(2)), (10, 30));
-        assert_eq!(outcome.table().lines().count(), 5);
+        assert_eq!(outcome.table().lines().count(), 5 + 1 + 5 + 1 + 3);
+        assert_eq!(
+            (&json["comparison"]["jain"], &json["comparison"]["tcp_ratio"]),
+            (&1.0.into(), &0.5.into())
+        );
+        assert_eq!(nodes[0]["comparison"]["verdict"]["goodput"], false);
+        assert!(outcome.failed_verdicts().unwrap().starts_with("a: failed: goodput 0.500"));
         assert_eq!(outcome.missing(), None);
     }
 
@@ -339,8 +375,8 @@ mod tests {
     fn what_is_missing_is_named() {
         let mut outcome = outcome();
         outcome.lose(1, "it was killed".to_owned());
-        outcome.add(0, 1, &measured(10, 1.0, Some("unreachable")));
-        outcome.add(0, 2, &measured(10, f64::NAN, None));
+        outcome.add(0, 1, &measured(10, 1.0, Some("unreachable")), false);
+        outcome.add(0, 2, &measured(10, f64::NAN, None), false);
         let missing = outcome.missing().unwrap();
         for part in
             ["the node b was lost: it was killed", "from a to b ended early: unreachable", "cannot be true"]

@@ -2,12 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use trunkline::Status;
+use trunkline::{NodeReport, Status};
 
 /// Protocol version, which coordinator and nodes must share. Increment it with every change of the messages.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// Time without a message from its coordinator after which a run ends.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
+/// Bytes of a small call.
+pub(super) const SMALL: usize = 64;
 
 /// Limits on the work that a node does for any peer that can reach it.
 pub(super) const MOST_TARGETS: usize = 1024;
@@ -36,6 +38,9 @@ pub(super) trait Control {
     /// Abandons a run.
     async fn release(&self, run: u64) -> Result<(), Status>;
 
+    /// Returns the packets that were lost, as far as this node has noticed, since it started.
+    async fn losses(&self) -> Result<Losses, Status>;
+
     /// Returns the results of a finished run, and drops the run.
     async fn results(&self, run: u64) -> Result<Vec<Measured>, Status>;
 }
@@ -57,6 +62,10 @@ pub(super) struct Load {
     pub(super) outstanding: u32,
     pub(super) seconds: f64,
     pub(super) one_way: bool,
+    /// True if each target also has calls of [`SMALL`] bytes, one at a time.
+    pub(super) small_beside_bulk: bool,
+    /// True if TCP carries the payloads, in one stream to each target, not calls.
+    pub(super) tcp: bool,
 }
 
 /// Results of a node for the calls to one target.
@@ -65,9 +74,53 @@ pub(super) struct Measured {
     pub(super) target: String,
     /// Times in nanoseconds, and the number of calls of each time.
     pub(super) times: Vec<(u64, u64)>,
+    /// Calls per second: median over slices of the measured time.
     pub(super) per_s: f64,
+    /// Payloads per second, as a mean over the measured time.
+    pub(super) goodput_per_s: f64,
+    /// Times of small calls, like `times`.
+    pub(super) small: Vec<(u64, u64)>,
     /// Reason for which the calls ended early.
     pub(super) failed: Option<String>,
+}
+
+/// Signs of lost packets in a node's report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Losses {
+    pub(super) retransmits: u64,
+    pub(super) timeouts: u64,
+    /// RNR NAKs, sent and received.
+    pub(super) rnr: u64,
+    /// Packets that the device has dropped.
+    pub(super) drops: u64,
+}
+
+impl Losses {
+    /// Applies `of` to each counter of both.
+    pub(super) fn with(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            retransmits: of(self.retransmits, other.retransmits),
+            timeouts: of(self.timeouts, other.timeouts),
+            rnr: of(self.rnr, other.rnr),
+            drops: of(self.drops, other.drops),
+        }
+    }
+}
+
+impl From<&NodeReport> for Losses {
+    fn from(report: &NodeReport) -> Self {
+        let sum = |is_counted: fn(&str) -> bool| {
+            let counters = report.counters.iter().filter(|counter| is_counted(counter.name));
+            counters.map(|counter| counter.value).sum()
+        };
+        Self {
+            retransmits: report.retransmits,
+            timeouts: sum(|name| name == "ack_timeouts"),
+            rnr: report.rnr,
+            // A stale acknowledgement carries nothing that was lost.
+            drops: sum(|name| name.starts_with("drop_") && name != "drop_stale_psn"),
+        }
+    }
 }
 
 impl Hello {
@@ -124,7 +177,15 @@ mod tests {
     use super::*;
 
     fn load() -> Load {
-        Load { targets: vec![String::new(); 4], bytes: 64, outstanding: 32, seconds: 1.0, one_way: false }
+        Load {
+            targets: vec![String::new(); 4],
+            bytes: 64,
+            outstanding: 32,
+            seconds: 1.0,
+            one_way: false,
+            small_beside_bulk: false,
+            tcp: false,
+        }
     }
 
     #[test]
