@@ -199,13 +199,22 @@ ports() {
     unset TRUNKLINE_PORT
 }
 
-# narrow: the interfaces of the hosts carry 9,000 bytes, the router's 1,500 beyond the caller's side, and it says nothing. Small and
-# large calls in both directions succeed in the third session, after those with path MTUs of 4,096 and 2,048 bytes.
+# narrow: the hosts send packets of up to 9,000 bytes, and the router drops those of more than 1,500 without an error. Large calls fail
+# with the path MTUs 4,096 and 2,048, and each failure lowers the next.
 narrow() {
-    local link
-    for link in "caller wire" "server wire" "router near" "router far"; do ip -n "${link% *}" link set "${link#* }" mtu 9000 || return; done
-    on router ip route replace 10.97.2.0/24 dev far mtu lock 1500 && on router ip route replace 10.97.1.0/24 dev near mtu lock 1500
-    on router sysctl -qw net.ipv4.icmp_ratemask=0
+    local link attempt exits=''
+    for link in "caller wire" "server wire" "router near" "router far"; do ip -n "${link% *}" link set "${link#* }" mtu 9000; done &&
+        on router ip route replace 10.97.2.0/24 dev far mtu lock 1500 && on router ip route replace 10.97.1.0/24 dev near mtu lock 1500 &&
+        on router sysctl -qw net.ipv4.icmp_ratemask=0 net.ipv4.icmp_ratelimit=1000000 || return
+    serve_tree 10.97.2.1
+    for attempt in 1 2 3; do
+        warned='large packets' fetch 10.97.1.1 --calls 2000
+        exits+="$? "
+    done
+    result="attempts: $exits; $result"
+    [[ $exits == '1 1 0 ' ]] && grep -q 'large packets vanish' "$TMPDIR/server.log"
+    row narrow "the router drops packets of more than 1,500 bytes without an error, the hosts send up to 9,000"
+    stop
 }
 
 # users: two users of the server's host serve at one address.
@@ -279,6 +288,7 @@ rows() {
     else
         skip networks-users "programs cannot run as another user here"
     fi
+    narrow
 }
 
 between_hosts networks 700

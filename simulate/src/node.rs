@@ -263,9 +263,7 @@ impl SimNode {
     /// Returns one of its counters, or of its device's.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
-        let report = node.report();
-        let counters = report.counters.iter().chain(&report.device_counters);
-        counters.filter(|counter| counter.name == name).map(|counter| counter.value).sum()
+        node.report().counter(name).unwrap_or(0)
     }
 
     /// Returns the paths of its packets to an address.
@@ -356,8 +354,6 @@ fn count_events(scheduler: &Scheduler, running: &Running) {
         ("handshakes_renewed", EventKind::NameRenewed),
         ("sessions_local", EventKind::LocalUserExempt),
     ] {
-        let counters = report.device_counters.iter().chain(&report.counters);
-        let counted = counters.filter(|counter| counter.name == name).map(|counter| counter.value);
-        scheduler.coverage.add(kind, counted.sum());
+        scheduler.coverage.add(kind, report.counter(name).unwrap_or(0));
     }
 }

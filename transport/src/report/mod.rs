@@ -99,6 +99,16 @@ pub struct NodeReport {
 }
 
 impl NodeReport {
+    /// Returns the counter of this name, of the node or of its device; `None` if there is none.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        let counters = self.counters.iter().chain(&self.device_counters);
+        counters
+            .filter(|counter| counter.name == name)
+            .map(|counter| counter.value)
+            .reduce(|sum, value| sum + value)
+    }
+
     /// Returns the report of a node at this address in a forked child, which has none of its threads.
     #[doc(hidden)]
     #[must_use]

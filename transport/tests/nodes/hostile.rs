@@ -378,9 +378,7 @@ fn unknown_kinds_of_frames_are_counted_or_end_the_session() {
     assert!(peer.send_politely(&frame::build(0x0c, 0, 7, b"of a later version"), 1));
     assert!(peer.send_politely(&message(b"hello"), 1));
     assert_eq!(&node.message().1[..], b"hello");
-    let counters = node.report().counters;
-    let unknown = counters.iter().find(|counter| counter.name == "frames_of_unknown_kind").unwrap();
-    assert_eq!(unknown.value, 1);
+    assert_eq!(node.report().counter("frames_of_unknown_kind"), Some(1));
     assert!(peer.send_politely(&frame::build(0x0d, CRITICAL, 0, &[]), 1));
     assert_eq!(node.down(key), PeerDown::UnknownFrame(0x0d));
     // No node agrees to handshakes yet.

@@ -194,10 +194,7 @@ fn names_are_proved_again_in_a_live_session_while_messages_flow() {
                 _ => {}
             });
         }
-        let counted = |node: &TestNode| {
-            let counters = node.report().counters;
-            counters.iter().find(|counter| counter.name == "handshakes_renewed").unwrap().value
-        };
+        let counted = |node: &TestNode| node.report().counter("handshakes_renewed").unwrap();
         assert!(counted(&server) >= 2, "{}", counted(&server));
         assert_eq!(server.identity().to_string(), "a.example");
     }
@@ -298,10 +295,7 @@ fn a_renewal_that_both_sides_begin_at_once_leaves_the_session_alive() {
         client.node.as_ref().unwrap().set_credentials(Arc::clone(own));
     }
     server.node.as_ref().unwrap().set_credentials(server_own);
-    let renewed = |node: &TestNode| {
-        let counters = node.report().counters;
-        counters.iter().find(|counter| counter.name == "handshakes_renewed").unwrap().value
-    };
+    let renewed = |node: &TestNode| node.report().counter("handshakes_renewed").unwrap();
     trunkline_testkit::wait_until("the clients have renewed", Duration::from_secs(60), || {
         clients.iter().all(|client| renewed(client) > 0).then_some(())
     });

@@ -58,10 +58,7 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
     // Some are too long for a bundle, or for the room left in one.
     let sizes = (0..300).map(|number| number * 37 % 1500).collect::<Vec<_>>();
     echoes_of_one_turn(&mut client, peer, &sizes);
-    let sent = |node: &TestNode| {
-        let counters = node.report().device_counters;
-        counters.iter().find(|counter| counter.name == "packets_sent").map(|counter| counter.value)
-    };
+    let sent = |node: &TestNode| node.report().counter("packets_sent");
     let before = [sent(&client), sent(&server)];
     echoes_of_one_turn(&mut client, peer, &[20; 300]);
     for (before, after) in before.into_iter().zip([sent(&client), sent(&server)]) {
@@ -142,10 +139,7 @@ fn refused_messages_are_not_read_and_hold_nothing() {
     let mut server = TestNode::start_screening(over_udp());
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
-    let reads = |node: &TestNode| {
-        let counters = node.report().device_counters;
-        counters.iter().find(|counter| counter.name == "read_responses_sent").map(|counter| counter.value)
-    };
+    let reads = |node: &TestNode| node.report().counter("read_responses_sent");
     for token in 0..MESSAGES {
         client.send(0, peer, &[REFUSED], pattern(100_000, 3), token);
     }

@@ -109,16 +109,14 @@ impl Losses {
 
 impl From<&NodeReport> for Losses {
     fn from(report: &NodeReport) -> Self {
-        let sum = |is_counted: fn(&str) -> bool| {
-            let counters = report.counters.iter().filter(|counter| is_counted(counter.name));
-            counters.map(|counter| counter.value).sum()
-        };
+        // A stale acknowledgement carries nothing that was lost.
+        let is_drop = |name: &str| name.starts_with("drop_") && name != "drop_stale_psn";
+        let drops = report.device_counters.iter().filter(|counter| is_drop(counter.name));
         Self {
             retransmits: report.retransmits,
-            timeouts: sum(|name| name == "ack_timeouts"),
+            timeouts: report.counter("ack_timeouts").unwrap_or(0),
             rnr: report.rnr,
-            // A stale acknowledgement carries nothing that was lost.
-            drops: sum(|name| name.starts_with("drop_") && name != "drop_stale_psn"),
+            drops: drops.map(|counter| counter.value).sum(),
         }
     }
 }
@@ -175,6 +173,7 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline::report::EventCounter;
 
     fn load() -> Load {
         Load {
@@ -216,5 +215,15 @@ mod tests {
         ] {
             assert!(other.check().unwrap_err().contains(&other.version));
         }
+    }
+
+    #[test]
+    fn losses_are_read_from_counters_of_device_and_node() {
+        let mut report = NodeReport::forked("127.0.0.1:1".parse().unwrap());
+        let counter = |name, value| EventCounter { name, value };
+        report.device_counters =
+            vec![counter("ack_timeouts", 3), counter("drop_bad_icrc", 2), counter("drop_stale_psn", 9)];
+        (report.retransmits, report.rnr) = (7, 1);
+        assert_eq!(Losses::from(&report), Losses { retransmits: 7, timeouts: 3, rnr: 1, drops: 2 });
     }
 }

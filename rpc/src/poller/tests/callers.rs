@@ -123,8 +123,7 @@ impl Caller {
     }
 
     fn counter(&self, name: &str) -> u64 {
-        let report = self.node.report();
-        report.counters.iter().find(|counter| counter.name == name).expect("there is one").value
+        self.node.report().counter(name).expect("there is one")
     }
 
     /// Checks that a call is answered.

@@ -63,7 +63,5 @@ fn a_number_is_used_if_it_was_asked_for_and_until_a_request_by_number_is_refused
     refuse(&server, request);
     server.world.run();
     assert_eq!(method_ref(&mut server), by_hash, "after the refusal of a one-way call");
-    let report = server.node.report();
-    let unserved = report.counters.iter().find(|counter| counter.name == "one_way_calls_not_served");
-    assert_eq!(unserved.map(|counter| counter.value), Some(1));
+    assert_eq!(server.node.report().counter("one_way_calls_not_served"), Some(1));
 }

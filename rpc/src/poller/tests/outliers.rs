@@ -142,8 +142,7 @@ impl Rig {
     }
 
     fn left_out(&self) -> u64 {
-        let report = self.node.report();
-        report.counters.iter().find(|counter| counter.name == "servers_left_out").expect("there is one").value
+        self.node.report().counter("servers_left_out").expect("there is one")
     }
 }
 

@@ -161,9 +161,7 @@ impl Hedging {
 
     fn counters(&self) -> [u64; 2] {
         let report = self.node.report();
-        ["hedged_calls", "hedges_won"].map(|name| {
-            report.counters.iter().find(|counter| counter.name == name).expect("there is one").value
-        })
+        ["hedged_calls", "hedges_won"].map(|name| report.counter(name).expect("there is one"))
     }
 }
 

@@ -158,7 +158,7 @@ impl Replicas {
 
     fn refused(&self, at: usize) -> u64 {
         let report = self.servers[at].as_ref().unwrap().report();
-        report.counters.iter().find(|counter| counter.name == "requests_refused_draining").unwrap().value
+        report.counter("requests_refused_draining").unwrap()
     }
 }
 
@@ -169,10 +169,7 @@ fn hedged_call_is_answered_by_another_server_while_its_own_one_does_not() {
     let client = replicas.client(balance);
     replicas.connect(&client);
     replicas.workers[0].holds.store(true, Ordering::SeqCst);
-    let hedged = || {
-        let report = replicas.caller.report();
-        report.counters.iter().find(|counter| counter.name == "hedges_won").unwrap().value
-    };
+    let hedged = || replicas.caller.report().counter("hedges_won").unwrap();
     // The other server may be slow too, but it answers.
     until("a hedge wins", || {
         assert_eq!(block_on(client.set(0)), Ok(1));

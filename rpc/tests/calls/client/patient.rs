@@ -77,8 +77,7 @@ impl Draining {
 
     /// Returns the number of requests that it has refused.
     fn refused(&self) -> u64 {
-        let counters = self.node.report().counters;
-        counters.iter().find(|counter| counter.name == "requests_refused_draining").unwrap().value
+        self.node.report().counter("requests_refused_draining").unwrap()
     }
 
     /// Ends the server, and starts another one at its address.

@@ -231,10 +231,8 @@ fn a_handler_keeps_the_name_of_its_own_session() {
 /// Returns the numbers of handshakes that began and failed, and of sessions with and without a proven name.
 fn counts(node: &Node) -> [u64; 4] {
     let report = node.report();
-    ["handshakes_begun", "handshakes_failed", "sessions_proven", "sessions_unproven"].map(|name| {
-        let counter = report.counters.iter().find(|counter| counter.name == name);
-        counter.expect("a node with an identity has the counter").value
-    })
+    ["handshakes_begun", "handshakes_failed", "sessions_proven", "sessions_unproven"]
+        .map(|name| report.counter(name).expect("a node with an identity has the counter"))
 }
 
 /// Returns the status of a call that does not reach a handler.

@@ -236,9 +236,8 @@ impl Rig {
 
     /// Ends the nodes, after a check that the session has the level that it should have.
     fn end(self) {
-        let report = self.server.report();
-        let proven = report.counters.iter().find(|counter| counter.name == "sessions_proven");
-        assert_eq!(proven.map_or(0, |counter| counter.value), u64::from(self.session == Session::Sealed));
+        let proven = self.server.report().counter("sessions_proven");
+        assert_eq!(proven.unwrap_or(0), u64::from(self.session == Session::Sealed));
         self.node.shutdown();
         self.server.shutdown();
     }

@@ -122,9 +122,7 @@ fn token(token: &str, padding: usize) -> CallOptions {
 }
 
 fn counted(node: &Node, name: &str) -> u64 {
-    let report = node.report();
-    let mut counters = report.counters.iter().chain(&report.device_counters);
-    counters.find(|counter| counter.name == name).unwrap().value
+    node.report().counter(name).unwrap()
 }
 
 #[track_caller]

@@ -34,7 +34,7 @@ impl Held for Holder {
 }
 
 fn held(server: &Node) -> u64 {
-    server.report().counters.iter().find(|counter| counter.name == "pollers_held").unwrap().value
+    server.report().counter("pollers_held").unwrap()
 }
 
 /// Starts a rig with the default limit.

@@ -59,7 +59,7 @@ fn refused(status: &Status, difference: &str) {
 }
 
 fn counted(node: &Node, name: &str) -> u64 {
-    node.report().counters.iter().find(|counter| counter.name == name).unwrap().value
+    node.report().counter(name).unwrap()
 }
 
 #[test]
