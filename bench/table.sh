@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The table of docs/performance.md: calls over UDP, in process and through shared memory, all floors, and other systems, in seven interleaved repetitions.
+# The table of docs/book/src/reference/performance.md: calls over UDP, in process and through shared memory, all floors, and other systems, in seven interleaved repetitions.
 # Takes about eight minutes on two cores, which should be otherwise idle.
 #
 #   bench/table.sh FOLDER [REPETITIONS [SECONDS]]

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// with 1 and with 32 calls under way, made by tasks on the client's poller. In process, it also counts handlers that await
 /// once, callers outside pollers that share a channel, two pollers per side, encrypted sessions, and the items of one stream in
 /// each direction.
-/// A run takes about two minutes. docs/performance.md explains what is counted and what is not.
+/// A run takes about two minutes. docs/book/src/reference/performance.md explains what is counted and what is not.
 ///
 /// Examples:
 ///   cargo counts                    the table, which is also Markdown

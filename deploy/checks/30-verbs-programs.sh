@@ -123,7 +123,7 @@ ucmatose_runs() {
 
 # Use of queues: several QPs, both ways at once, few completions, lists of requests, shared receive queues,
 # inline data, small packets, the older posting calls. The outstanding data of several QPs must fit in the receive buffer that
-# they share: see "Several QPs" in docs/software-device.md.
+# they share: see "Several QPs" in docs/book/src/reference/software-device.md.
 perftest_options() {
     local where=$1 operation few="-s 4096 -t 4"
     options() { exchange "$2-$1-$where" tcp "$where" 60 "$2 -F -x 0 -p %p -n 512 $3" "$2 -F -x 0 -p %p -n 512 $3 %s"; }

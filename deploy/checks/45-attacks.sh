@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Attacks on running nodes by another host, another user, a peer without a session, and a peer that breaks its rules;
-# docs/security.md has what each of them may do. One line for each attack, after those of its claims.
+# docs/book/src/why/security.md has what each of them may do. One line for each attack, after those of its claims.
 #
 # 45-attacks.sh [--packets N] [--seconds N] [--strict] [ATTACK...]: the size of the floods, whether ratios of times are
 # judged, which a quiet machine allows, and which attacks; by default small floods, no ratios, and all.
@@ -88,7 +88,7 @@ tests() {
     verdict "attack-$name" "$status" "cargo test $*"
 }
 
-# In the order of the attackers in docs/security.md.
+# In the order of the attackers in docs/book/src/why/security.md.
 attack forged-packets-xrc forged
 attack forged-packets-rc forged --connections rc
 attack request-storm storm

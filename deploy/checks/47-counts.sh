@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Counts of one call have not grown since counts/record.json: instructions, allocations, system calls (docs/performance.md).
+# Counts of one call have not grown since counts/record.json: instructions, allocations, system calls (docs/book/src/reference/performance.md).
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 

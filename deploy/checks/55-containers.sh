@@ -204,10 +204,10 @@ END
     fi
 }
 
-# unit: prints the unit of docs/deploy.md.
-unit() { sed -n '/^## systemd/,/^## /{/^```ini/,/^```$/p}' docs/deploy.md | grep -v '^```'; }
+# unit: prints the unit of docs/book/src/operate/systemd.md.
+unit() { sed -n '/^```ini/,/^```$/p' docs/book/src/operate/systemd.md | grep -v '^```'; }
 
-# services: boots systemd from this machine's /usr, with the unit of docs/deploy.md twice, as two services of one user.
+# services: boots systemd from this machine's /usr, with that unit twice, as two services of one user.
 services() {
     local booted=$TMPDIR/booted name
     mkdir -p "$booted/orders.service.d" "$booted/tills.service.d"

@@ -235,7 +235,10 @@ mod tests {
     fn frames_of_all_kinds_are_in_the_corpus() {
         let corpus = corpus("frame");
         for (name, frame) in wire_examples() {
-            assert!(corpus.contains(&frame), "docs/wire.md has an example that the corpus does not: {name}");
+            assert!(
+                corpus.contains(&frame),
+                "docs/book/src/why/wire.md has an example that the corpus does not: {name}"
+            );
         }
     }
 

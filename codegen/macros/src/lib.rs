@@ -74,7 +74,7 @@ use proc_macro::TokenStream;
 ///
 /// Arguments may be added at the end of a method while clients and servers without them are in use: those that a client does
 /// not send are `None` if their type is an `Option`, and refused by name otherwise; those that a server does not know are
-/// skipped. `docs/evolution.md` lists the other allowed changes; all else needs a new `version`. Raw bytes are part of a method's identity: one that
+/// skipped. `docs/book/src/guide/evolution.md` lists the other allowed changes; all else needs a new `version`. Raw bytes are part of a method's identity: one that
 /// begins or ceases to send an argument or its result as raw bytes is another method. So a type that is named `Bytes` has to be `trunkline::Bytes`, and that must not have another name there; the compiler refuses both.
 ///
 /// A method may also return `anyhow::Result<T>` or `eyre::Result<T>`, written so, with the feature of that name: its errors are sent as

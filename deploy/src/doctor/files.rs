@@ -27,15 +27,15 @@ const NODE_DESCRIPTORS: u64 = 64;
 const SESSION_DESCRIPTORS: u64 = 3;
 /// The usual soft limit of descriptors.
 const USUAL_DESCRIPTORS: u64 = 1024;
-/// Buffers that a poller registers at its start, in bytes: docs/deploy.md.
+/// Buffers that a poller registers at its start, in bytes: docs/book/src/operate/memory.md.
 const REGISTERED_AT_START: u64 = 23_000_000;
-/// Buffers that a poller registers for many peers, in bytes: docs/deploy.md.
+/// Buffers that a poller registers for many peers, in bytes: docs/book/src/operate/memory.md.
 const REGISTERED_AT_MOST: u64 = 149_000_000;
-/// Private memory of a node with default settings and a small program, in bytes: docs/budgets.md.
+/// Private memory of a node with default settings and a small program, in bytes: docs/book/src/reference/budgets.md.
 const MEMORY_AT_START: u64 = 39 << 20;
-/// Sum of the default budgets in bytes: docs/budgets.md, "The memory ceiling".
+/// Sum of the default budgets in bytes: docs/book/src/reference/budgets.md, "The memory ceiling".
 const MEMORY_CEILING: u64 = 4_666_000_000;
-/// Interface MTU below which a packet carries less than 1024 bytes: docs/deploy.md.
+/// Interface MTU below which a packet carries less than 1024 bytes: docs/book/src/operate/networks.md.
 const SMALL_MTU: u64 = 1120;
 
 const DEVICES: &str = "sys/class/infiniband";
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn the_memory_ceiling_is_that_of_the_documents() {
-        let budgets = include_str!("../../../docs/budgets.md");
+        let budgets = include_str!("../../../docs/book/src/reference/budgets.md");
         assert!(budgets.contains("| sum | | 4,666 MB |") && MEMORY_CEILING == 4_666_000_000);
         assert!(budgets.contains("| private memory | 39 MiB |") && MEMORY_AT_START == 39 << 20);
     }

@@ -41,7 +41,7 @@ pub(super) const CALLS: &[fn(&Host) -> Vec<Finding>] = &[loopback_calls, own_add
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Calls of which the median time is reported.
 const CALLS_TIMED: usize = 100;
-/// Space that the runtime directory takes, in bytes: docs/deploy.md.
+/// Space that the runtime directory takes, in bytes: docs/book/src/operate/processes.md.
 const DIRECTORY_BYTES: u64 = 3 << 20;
 
 impl Host {
@@ -389,7 +389,7 @@ fn own_address_calls(host: &Host) -> Vec<Finding> {
     let nic = |ip: IpAddr| {
         Pair { provider: ProviderChoice::Require, path: PathChoice::Auto, addresses: [ip, ip] }.finding(
             format!("call on the RDMA device of {ip}"),
-            "see docs/rdma-core.md: locked memory, ports, GIDs",
+            "see docs/book/src/reference/rdma-core.md: locked memory, ports, GIDs",
         )
     };
     [soft].into_iter().chain(own.into_iter().map(nic)).collect()

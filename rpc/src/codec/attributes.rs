@@ -1,4 +1,4 @@
-//! Tests of serde attributes: the rows of `docs/evolution.md`, with both codecs. A value arrives unchanged or is refused
+//! Tests of serde attributes: the rows of `docs/book/src/guide/evolution.md`, with both codecs. A value arrives unchanged or is refused
 //! by name.
 
 #![cfg(feature = "message-pack")]

@@ -25,7 +25,7 @@ const MOST_BYTES: usize = 1 << 30;
 /// and new programs call each other.
 ///
 /// The two sides of a type must agree on fields and variants. Encoding refuses serde attributes that break this, such
-/// as `skip_serializing_if`, `flatten` and `tag`; `docs/evolution.md` has the list. To find them, the first value of
+/// as `skip_serializing_if`, `flatten` and `tag`; `docs/book/src/guide/evolution.md` has the list. To find them, the first value of
 /// each struct and variant is decoded where it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Bincode;

@@ -1,4 +1,4 @@
-//! Changes that a type survives while old and new programs call each other: the rows of `docs/evolution.md`, each between an old
+//! Changes that a type survives while old and new programs call each other: the rows of `docs/book/src/guide/evolution.md`, each between an old
 //! and a new side, in all four pairs.
 
 #![cfg(feature = "message-pack")]

@@ -14,10 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// MessagePack, for all types with serde's derives.
 ///
 /// Structs are maps with field names, and variants are named. Fields and variants can be added, removed and
-/// reordered while old and new programs call each other; `docs/evolution.md` has the rules. It takes more bytes and
+/// reordered while old and new programs call each other; `docs/book/src/guide/evolution.md` has the rules. It takes more bytes and
 /// more time than [`Bincode`](super::Bincode).
 ///
-/// Types with serde's `untagged`, `tag` or `flatten` nest up to 12 levels deep; `docs/evolution.md` has the reasons.
+/// Types with serde's `untagged`, `tag` or `flatten` nest up to 12 levels deep; `docs/book/src/guide/evolution.md` has the reasons.
 ///
 /// MessagePack has one `nil`: `Some(None)` and `Some(())` would arrive as `None`, and are refused when they are encoded.
 /// Structs and variants whose unnamed fields one side leaves out are refused too. To find those, the first value of each is

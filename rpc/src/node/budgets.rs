@@ -88,7 +88,7 @@ impl Limits {
     }
 }
 
-/// Returns the memory that a node and its peers may use: the table in `docs/budgets.md`.
+/// Returns the memory that a node and its peers may use: the table in `docs/book/src/reference/budgets.md`.
 pub(crate) fn ceiling(options: &NodeOptions, limits: &Limits, pollers: u16) -> Footprint {
     let mut sum = options.memory_at_most();
     sum.append(limits.at_most());
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn ceiling_is_that_of_the_documents() {
         let sum = ceiling(&NodeOptions::new(), &Limits::default(), 1).bytes();
-        let budgets = include_str!("../../../docs/budgets.md");
+        let budgets = include_str!("../../../docs/book/src/reference/budgets.md");
         assert_eq!(sum.div_ceil(1_000_000), 4_666);
         assert!(budgets.contains("| sum | | 4,666 MB |"));
     }

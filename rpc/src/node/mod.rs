@@ -581,7 +581,7 @@ impl NodeBuilder {
     /// 10 s or [`idle_keepalive`](Self::idle_keepalive), and ends that much later. A peer that is stopped for longer loses
     /// its session. The time is one of the device's settings, the ACK timeout times the number of retries, which come in
     /// steps: between three quarters of it and all of it are reached, 0.94 s by default. A NIC may take up to four times as
-    /// long, as its standard allows. `docs/deploy.md` has a table. Each node decides by its own setting.
+    /// long, as its standard allows. `docs/book/src/operate/memory.md` has a table. Each node decides by its own setting.
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.options = self.options.session_loss_time(time);
         self
@@ -618,7 +618,7 @@ impl NodeBuilder {
     }
 
     /// Limits the memory, in bytes, that the node and its peers use at most, without the program's own allocations. The default
-    /// is the sum of all budgets, 4.7 GB with one poller. `docs/budgets.md` has its parts.
+    /// is the sum of all budgets, 4.7 GB with one poller. `docs/book/src/reference/budgets.md` has its parts.
     ///
     /// The budgets are lowered by one factor until their sum is at most this. Those that the program sets keep their values,
     /// in any order of the calls, and a limit above the sum changes nothing. The least is about 450 MB with one

@@ -1,5 +1,5 @@
-//! The Rust examples of the documents. Each document has a module here that contains its examples word for word, compiles
-//! them, and runs some. Examples of another crate begin with its name in a comment.
+//! The Rust examples of `README.md` and of the book in `docs/book`. Each is in a program that is compiled or run, word for
+//! word. Examples of another crate begin with its name in a comment.
 
 use std::fs;
 use std::path::Path;
@@ -15,37 +15,37 @@ mod evolution;
 #[allow(dead_code, reason = "most examples are compiled only")]
 mod guide;
 
-/// The documents with Rust examples, and the code of their modules.
-const DOCUMENTS: [(&str, &str); 8] = [
-    ("README.md", include_str!("../../../examples/hello/src/main.rs")),
-    ("docs/budgets.md", include_str!("pages/budgets.rs")),
-    ("docs/coming-from-tarpc.md", include_str!("pages/coming_from_tarpc.rs")),
-    ("docs/coming-from-tonic.md", include_str!("pages/coming_from_tonic.rs")),
-    ("docs/deploy.md", include_str!("pages/deploy.rs")),
-    ("docs/evolution.md", include_str!("pages/evolution.rs")),
+/// The programs that contain the examples.
+const PROGRAMS: [&str; 8] = [
+    include_str!("../../../examples/hello/src/main.rs"),
+    include_str!("pages/budgets.rs"),
+    include_str!("pages/coming_from_tarpc.rs"),
+    include_str!("pages/coming_from_tonic.rs"),
+    include_str!("pages/deploy.rs"),
+    include_str!("pages/evolution.rs"),
     // Run by `.ci/full`, with the adapter.
-    ("docs/grpc.md", include_str!("../../tonic/interop/tests/page.rs")),
-    ("docs/rpc.md", concat!(include_str!("pages/guide.rs"), include_str!("streams/unfinished.rs"))),
+    include_str!("../../tonic/interop/tests/page.rs"),
+    concat!(include_str!("pages/guide.rs"), include_str!("streams/unfinished.rs")),
 ];
 
 #[test]
 fn examples_of_the_documents_are_compiled() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let pages = fs::read_dir(root.join("docs")).unwrap().map(|page| page.unwrap().path());
-    let mut checked = Vec::new();
-    for page in pages.chain([root.join("README.md")]).filter(|page| page.extension() == Some("md".as_ref())) {
-        let name = page.strip_prefix(root).unwrap().to_str().unwrap();
-        let program = DOCUMENTS.iter().find(|(document, _)| *document == name);
-        let text = fs::read_to_string(&page).unwrap();
-        for example in examples(&text) {
-            let (_, program) = program.unwrap_or_else(|| panic!("{name} has an example and no module"));
-            assert!(contains(program, &example), "not in the module of {name}:\n{}", example.join("\n"));
-            checked.push(name.to_owned());
+    let mut used = [false; PROGRAMS.len()];
+    let mut paths = vec![root.join("README.md"), root.join("docs/book/src")];
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        for example in examples(&fs::read_to_string(&path).unwrap()) {
+            let program = PROGRAMS.iter().position(|program| contains(program, &example));
+            let missing =
+                || panic!("{} has an example of no program:\n{}", path.display(), example.join("\n"));
+            used[program.unwrap_or_else(missing)] = true;
         }
     }
-    for (document, _) in DOCUMENTS {
-        assert!(checked.iter().any(|name| name == document), "{document} has no example");
-    }
+    assert_eq!(used, [true; PROGRAMS.len()], "a program has no example");
 }
 
 /// Returns the lines of each Rust example of a document.

@@ -1,4 +1,4 @@
-"""Decodes the frames of Trunkline in a capture, written from docs/wire.md alone.
+"""Decodes the frames of Trunkline in a capture, written from docs/book/src/why/wire.md alone.
 
 Usage: decode.py CAPTURE ADDRESS
 

@@ -1,4 +1,4 @@
-//! A decoder in Python, written from `docs/wire.md` alone, reads the capture of a session. Its counts must
+//! A decoder in Python, written from `docs/book/src/why/wire.md` alone, reads the capture of a session. Its counts must
 //! match those of the nodes.
 
 #[cfg(test)]
@@ -145,7 +145,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
         }
     }
 
-    /// Sizes as in the table of `docs/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
+    /// Sizes as in the table of `docs/book/src/why/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
     #[test]
     fn a_call_has_as_many_bytes_as_the_document_lists() {
         if !has_python() {
@@ -165,7 +165,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
         let ([first, later], [of_first, of_later]) = ([(146, 168), (98, 120)], [(45, 68), (25, 48)]);
         assert_eq!(counts.request_sizes, [first, later, later]);
         assert_eq!(counts.reply_sizes, [of_first, of_later, of_later]);
-        let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wire.md");
+        let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/book/src/why/wire.md");
         let document = std::fs::read_to_string(document).unwrap();
         for (name, request, reply) in [("first", first, of_first), ("later", later, of_later)] {
             let sum = (request.0 + reply.0, request.1 + reply.1);

@@ -3,7 +3,7 @@
 //! Owns the forged packets, and the rule that nobody sends anything to the attacker's UDP port. The network
 //! shows it datagrams, from which it takes shapes only: opcodes, QP numbers and keys, as if it had guessed
 //! them all. It must not take PSNs and communication ids, because they protect a session. A PSN near a live
-//! one is never used: that would be a lucky guess, whose odds are in docs/security.md.
+//! one is never used: that would be a lucky guess, whose odds are in docs/book/src/why/security.md.
 
 use super::forged::{Forged, PORT, packet_of};
 use std::collections::BTreeMap;

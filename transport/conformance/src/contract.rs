@@ -3,7 +3,7 @@
 //! The page is the only source of numbers and texts; [`crate::COVERAGE`] names the tests of each item.
 
 /// The documentation page.
-const PAGE: &str = include_str!("../../../docs/xrc-contract.md");
+const PAGE: &str = include_str!("../../../docs/book/src/reference/xrc-contract.md");
 
 /// One item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -253,10 +253,10 @@ pub(super) mod tests {
         assert_eq!(error.to_string(), "end of the list");
     }
 
-    /// The table of `docs/security.md` has the ids and names of this file.
+    /// The table of `docs/book/src/why/security.md` has the ids and names of this file.
     #[test]
     fn fields_have_the_names_of_the_document() {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src/why/security.md");
         let page = std::fs::read_to_string(page).unwrap();
         let mut count = 0;
         for row in page.lines().filter_map(|line| line.strip_prefix("| 0x0")) {

@@ -1,7 +1,7 @@
 //! The handshake of two nodes, without I/O: frames and time go in, frames and the proof come out.
 //!
 //! TLS runs in the QUIC form of rustls: handshake bytes without records, which this file cuts into frames, and seals once
-//! there are keys. `docs/security.md`, *States*, has the states of both roles. Until the proof a peer is a stranger.
+//! there are keys. `docs/book/src/why/security.md`, *States*, has the states of both roles. Until the proof a peer is a stranger.
 //! So an exchange holds one flight at a time, rustls reads nothing before it is whole and has the expected messages,
 //! and each failure ends it. All bytes come from a peer: nothing here panics.
 

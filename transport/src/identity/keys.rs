@@ -1,6 +1,6 @@
 //! Secrets of a session, derived from the exporter of TLS by HKDF-Expand of RFC 5869 with SHA-256.
 //!
-//! `docs/security.md`, *Keys*, has the labels and a test vector. Secrets are overwritten on drop, by `zeroize`: ring
+//! `docs/book/src/why/security.md`, *Keys*, has the labels and a test vector. Secrets are overwritten on drop, by `zeroize`: ring
 //! does not offer it, the compiler may remove a plain assignment, and rustls depends on that crate already. Secrets
 //! are on the heap, since a move would leave a copy on the stack. Stack frames of ring and rustls are not overwritten.
 #![forbid(unsafe_code)]
@@ -261,7 +261,7 @@ mod tests {
     use std::collections::BTreeMap;
     use trunkline_testkit::key_examples;
 
-    /// The values of `docs/security.md` are those of this program, in Python 3:
+    /// The values of `docs/book/src/why/security.md` are those of this program, in Python 3:
     ///
     /// ```python
     /// from hashlib import sha256

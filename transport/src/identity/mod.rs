@@ -1,6 +1,6 @@
 //! Proof of the names of two nodes, by certificates, in a handshake that precedes a session, and sealing of its frames.
 //!
-//! `docs/security.md`, *Identity*, specifies it. A node has an [`Identity`] and [`Trust`], both
+//! `docs/book/src/why/security.md`, *Identity*, specifies it. A node has an [`Identity`] and [`Trust`], both
 //! from PEM. [`Credentials`] turns them into the configurations of TLS, once per change of files. A [`Verifier`] judges a
 //! peer's chain, and answers with the [`Proven`] names or with the number of the cause. Channels compare [`Expected`] names
 //! with the proven ones.

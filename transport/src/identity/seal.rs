@@ -9,7 +9,7 @@
 //! A frame is sealed when it is posted: nothing of it changes afterwards, and a frame that was sealed and not posted ends
 //! its trunk. So the device sends one ciphertext for each nonce, however often it retransmits. The nonce is the count of the
 //! lane's frames. RC delivers them in order and once, so both sides count alike, and a frame that was repeated, left out or
-//! moved does not open. `docs/security.md`, *Sealed frames*, has the rules.
+//! moved does not open. `docs/book/src/why/security.md`, *Sealed frames*, has the rules.
 #![forbid(unsafe_code)]
 
 use super::keys::{Aead, LaneKeys, LaneSecret, LaneSecrets, Secret};

@@ -124,7 +124,7 @@ impl NodeOptions {
     }
 
     /// Returns the maximum memory that the options let the node and its peers use: the transport's part of the table in
-    /// `docs/budgets.md`.
+    /// `docs/book/src/reference/budgets.md`.
     #[must_use]
     pub fn memory_at_most(&self) -> Footprint {
         memory_at_most(self)

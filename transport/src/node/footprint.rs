@@ -1,7 +1,7 @@
 //! Settings can ask for more memory than the machine has, and the kernel then kills the process much later.
 //!
 //! A [`Footprint`] is a sum of named parts. A node has two: the memory that it takes when it starts, and the
-//! memory that its limits let peers use. `docs/budgets.md` has the same table. The first is compared with the
+//! memory that its limits let peers use. `docs/book/src/reference/budgets.md` has the same table. The first is compared with the
 //! free memory of the machine and its control group. The second is compared with all of it, counting only
 //! limits that are raised above their defaults. Sums saturate, and a saturated sum never fits.
 #![forbid(unsafe_code)]

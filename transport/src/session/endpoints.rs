@@ -626,7 +626,7 @@ mod tests {
             assert!((most * 3 / 4..=most).contains(&millis(found)), "{time_ms} ms: {found:?}");
             assert!((2..7).contains(&found.0), "{time_ms} ms: {found:?}");
         }
-        // The table of docs/deploy.md.
+        // The table of docs/book/src/operate/memory.md.
         for (time_ms, found, reached_ms) in [
             (500, (2, 15), 402),
             (1_000, (6, 15), 939),

@@ -116,7 +116,7 @@ enum Target {
     Arrived,
 }
 
-/// Levels of the sessions that a node makes. `docs/security.md`, *Levels*, has the rules.
+/// Levels of the sessions that a node makes. `docs/book/src/why/security.md`, *Levels*, has the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Levels {
     /// Without a handshake: the node has no identity.

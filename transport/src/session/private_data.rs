@@ -81,7 +81,7 @@ pub(crate) struct SessionName {
     pub(crate) number: u32,
 }
 
-/// Features of a request or a reply. `docs/wire.md` assigns the bits.
+/// Features of a request or a reply. `docs/book/src/why/wire.md` assigns the bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Features(u8);
 

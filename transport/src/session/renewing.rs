@@ -2,7 +2,7 @@
 //!
 //! The TLS client begins one after an hour, before either certificate ends, after its own credentials have changed, and when
 //! the server asks by RENEW. Frames travel among calls, in the lane of the pollers 0. A renewal that fails is repeated; the
-//! session ends with the peer's certificate. `docs/security.md`, *Renewal*, has the rules.
+//! session ends with the peer's certificate. `docs/book/src/why/security.md`, *Renewal*, has the rules.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;

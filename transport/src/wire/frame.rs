@@ -2,7 +2,7 @@
 //!
 //! Defines the layout; senders and receivers of a poller call it. It never panics on the bytes of a peer and
 //! never trusts a length in them: every claim of a frame is checked against the length that the device
-//! reports. All fields are little endian. `docs/wire.md` specifies the layout for other implementations.
+//! reports. All fields are little endian. `docs/book/src/why/wire.md` specifies the layout for other implementations.
 //!
 //! ```text
 //!  0 kind (1)  1 flags (1)  2 word (2)
@@ -77,7 +77,7 @@ pub(crate) const VOID: u8 = 0x00;
 /// Maximum size of the settings of a lane, in bytes.
 const MOST_SETTINGS: usize = 504;
 
-/// The part of a message's header that the driver chooses. `docs/wire.md` lists kinds and flags.
+/// The part of a message's header that the driver chooses. `docs/book/src/why/wire.md` lists kinds and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHeader {
     /// Kind, of 0x10 or more.
@@ -559,7 +559,7 @@ mod tests {
         assert!(Fin::parse_all(&unknown).next().unwrap().is_err());
     }
 
-    /// The examples of `docs/wire.md` are parsed and emitted as documented.
+    /// The examples of `docs/book/src/why/wire.md` are parsed and emitted as documented.
     #[test]
     fn the_examples_of_the_document_are_right() {
         let mut kinds = Vec::new();

@@ -1,8 +1,8 @@
-//! The examples of `docs/wire.md` and `docs/security.md`, for tests of code that parses frames or derives keys.
+//! The examples of `docs/book/src/why/wire.md` and `docs/book/src/why/security.md`, for tests of code that parses frames or derives keys.
 
 use std::path::Path;
 
-/// Returns the frames of `docs/wire.md`, each with its name.
+/// Returns the frames of `docs/book/src/why/wire.md`, each with its name.
 ///
 /// # Panics
 /// If there is no document, or a line of it is not a name and bytes.
@@ -11,7 +11,7 @@ pub fn wire_examples() -> Vec<(String, Vec<u8>)> {
     examples("wire.md", "```frames")
 }
 
-/// Returns the test vector of the keys in `docs/security.md`, each value with its name.
+/// Returns the test vector of the keys in `docs/book/src/why/security.md`, each value with its name.
 ///
 /// # Panics
 /// If there is no document, or a line of it is not a name and bytes.
@@ -22,7 +22,7 @@ pub fn key_examples() -> Vec<(String, Vec<u8>)> {
 
 /// Returns the examples of a document that follow the line `start`.
 fn examples(document: &str, start: &str) -> Vec<(String, Vec<u8>)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(document);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/src/why").join(document);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let lines = text.lines().skip_while(|line| *line != start).skip(1).take_while(|line| *line != "```");
     let byte = |text: &str| u8::from_str_radix(text, 16).unwrap_or_else(|_| panic!("{text:?} is not a byte"));

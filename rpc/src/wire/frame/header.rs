@@ -593,7 +593,7 @@ mod tests {
         assert_eq!(Header::parse(received, &bytes), Err(FrameError::Length));
     }
 
-    /// The examples of `docs/wire.md` that are the RPC layer's, as they are parsed and emitted here.
+    /// The examples of `docs/book/src/why/wire.md` that are the RPC layer's, as they are parsed and emitted here.
     #[test]
     fn the_examples_of_the_document_are_right() {
         let (mut seen, mut shapes) = (Vec::new(), 0);

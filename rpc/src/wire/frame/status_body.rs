@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(parse(b"\x01\0\0\0\xff\0", 0).unwrap().message, "\u{fffd}");
     }
 
-    /// The statuses in the examples of `docs/wire.md`.
+    /// The statuses in the examples of `docs/book/src/why/wire.md`.
     #[test]
     fn the_examples_of_the_document_are_right() {
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! The examples of `docs/budgets.md`.
+//! The examples of `docs/book/src/reference/budgets.md`.
 
 use trunkline::{InProcessNetwork, Limit, Node, NodeBuilder};
 

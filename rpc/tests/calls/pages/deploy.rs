@@ -1,4 +1,4 @@
-//! The examples of `docs/deploy.md`.
+//! The examples of `docs/book/src/operate/certificates.md`.
 
 use trunkline::{Context, Node, NodeBuilder, StartError, Status, Target};
 

@@ -1,4 +1,4 @@
-//! The examples of `docs/evolution.md`: a service's codec, and its versions.
+//! The examples of `docs/book/src/guide/evolution.md`: a service's codec, and its versions.
 
 use trunkline::{Code, InProcessNetwork, Node, block_on};
 

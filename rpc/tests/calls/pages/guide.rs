@@ -1,4 +1,4 @@
-//! The examples of `docs/rpc.md`, with the code around them. The tests run those whose rules no other test checks.
+//! The examples of `docs/book/src/guide`, with the code around them. The tests run those whose rules no other test checks.
 
 #![allow(unreachable_pub, unnameable_types, reason = "a user's program")]
 

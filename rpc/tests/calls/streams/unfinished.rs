@@ -16,7 +16,7 @@ trait Rows {
     async fn copy(&self, rows: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
 }
 
-/// The example of `docs/rpc.md`.
+/// The example of `docs/book/src/guide/streams.md`.
 async fn forward<T>(
     mut rows: impl Stream<Item = T> + Unpin,
     feeder: tokio::task::JoinHandle<Result<(), Status>>,

@@ -1,5 +1,5 @@
 //! Changes allowed in the methods and versions of a service while old and new programs call each
-//! other: rows of `docs/evolution.md`. Changes of types are tested beside the codecs, in
+//! other: rows of `docs/book/src/guide/evolution.md`. Changes of types are tested beside the codecs, in
 //! `src/codec/evolution.rs`.
 
 use crate::common::node;

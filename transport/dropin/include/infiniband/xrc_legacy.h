@@ -2,7 +2,7 @@
  * The XRC calls of OFED 1.x, for programs that were written for them, on the drop-in libibverbs.
  *
  * Include it after <infiniband/verbs.h>, whose structures are unchanged. So a source for OFED 1.x needs these changes
- * (docs/software-device.md shows each edit):
+ * (docs/book/src/reference/software-device.md shows each edit):
  *   - struct ibv_xrc_domain is opaque;
  *   - ibv_create_xrc_rcv_qp takes a structure of its own;
  *   - the number of an SRQ comes from ibv_get_srq_num, not from a member of struct ibv_srq;

@@ -26,7 +26,7 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
 }
 
 /// `vendor_err` of a work request whose retries are exhausted because large packets vanish on the way
-/// (docs/software-device.md).
+/// (docs/book/src/reference/software-device.md).
 const VENDOR_ERR_LARGE_PACKETS_LOST: u32 = 1;
 
 /// Converts a completion to C, with immediate data in network order. A receive has the flag of a GRH,

@@ -1,5 +1,5 @@
 /*
- * Items of the XRC contract (docs/xrc-contract.md) that only the C interface can show: masks, NULLs,
+ * Items of the XRC contract (docs/book/src/reference/xrc-contract.md) that only the C interface can show: masks, NULLs,
  * errno, handles, acknowledgements. `conformance ITEM` prints "held", or what differs and exits with
  * status 1. Written for Debian's headers; run by conformance_c.rs.
  */

@@ -2,7 +2,7 @@
 //! `deploy/checks/45-attacks.sh` and `deploy/checks/50-identity.sh` run this program.
 //!
 //! Each attack starts honest nodes in separate processes, and attacks them from outside within the threat
-//! model of `docs/security.md`. It prints a line for each claim: `pass ATTACK-CLAIM (measured)` or `fail
+//! model of `docs/book/src/why/security.md`. It prints a line for each claim: `pass ATTACK-CLAIM (measured)` or `fail
 //! ATTACK-CLAIM: measured`. The program uses only packets, the environment and the public crates, so the same
 //! source can be built next to any version.
 

@@ -107,7 +107,7 @@ pub struct Req {
     pub private: [u8; REQ_PRIVATE_BYTES],
 }
 
-/// Bit of byte 4: the sender takes only answers, in one pair of UDP ports (`docs/wire.md`).
+/// Bit of byte 4: the sender takes only answers, in one pair of UDP ports (`docs/book/src/why/wire.md`).
 const IS_ONE_FLOW: u8 = 0x01;
 /// Bit of byte 4: the sender will set [`IS_ONE_FLOW`] unless it gets an answer.
 const TRIES: u8 = 0x02;

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 const KEPT: f64 = 0.5;
 /// Time within which a newcomer with a certificate joins meanwhile.
 const JOIN_US: u64 = 2_000_000;
-/// Memory of all unproven sessions, as in `docs/security.md`, and what the allocator may add to it, in MiB.
+/// Memory of all unproven sessions, as in `docs/book/src/why/security.md`, and what the allocator may add to it, in MiB.
 const MEMORY_MIB: [u64; 2] = [42, 16];
 /// Time after which no unproven session is left.
 const AFTERMATH: Duration = Duration::from_secs(12);
