@@ -33,7 +33,7 @@ const SMALLEST: usize = 32 * 1024;
 const KEPT_BYTES: usize = 128 << 20;
 
 /// Maximum number of READs into a block at a time.
-pub(crate) const MOST_WRITING: usize = 2;
+pub(crate) const MOST_WRITING: usize = 8;
 
 /// The reason why there is no block, or no registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -496,7 +496,7 @@ impl AsRef<[u8]> for Frozen {
 
 /// Creates a pool on a software device, for tests.
 #[cfg(test)]
-pub(super) fn pool() -> (Arc<BlockPool>, Arc<trunkline_softrdma::device::SoftDevice>) {
+pub(crate) fn pool() -> (Arc<BlockPool>, Arc<trunkline_softrdma::device::SoftDevice>) {
     use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
     use trunkline_verbs::Device as _;
     let link = LinkChoice::InProcess(Arc::default());

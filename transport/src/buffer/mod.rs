@@ -11,6 +11,8 @@ mod registered;
 mod short;
 mod slots;
 
+#[cfg(test)]
+pub(crate) use block::pool;
 pub(crate) use block::{Block, BlockPool, MOST_WRITING, NotNow};
 pub use body::Body;
 pub(crate) use received::{ReceiveSlots, Received};

@@ -183,12 +183,17 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Allocates memory for the sinks that wait for it, in order, and stages READs up to the depth.
+    /// Allocates memory for the sinks that wait for it, in order, and stages READs: those that the path admits at once,
+    /// so that no small message waits behind others. Each completed READ leads here again.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
         let peer = Some(self.peer);
         self.sinks.feed(|length| res.shared.sinks.take(length, peer, Some(&res.waker)).ok());
+        if !self.sinks.has_next_read() {
+            return;
+        }
+        let mut allowance = self.pipeline.qp().read_allowance();
         while self.pipeline.has_room() && res.sends.has_room() {
-            let Some(Piece { sink, lane, to, from }) = self.sinks.next_read() else { return };
+            let Some(Piece { sink, lane, to, from }) = self.sinks.next_read(&mut allowance) else { return };
             let record = Record::Read { sink, bytes: to.length };
             let read = Read { sge: to, from, srq: self.lanes[lane].srq };
             self.pipeline.stage_read(&mut res.sends, read, record);

@@ -71,7 +71,7 @@ use crate::wire::settings::Settings;
 use ending::Health;
 use lane::Lane;
 use pipeline::Pipeline;
-use rendezvous::{READS_OUT, Sinks, Sources};
+use rendezvous::{MOST_READS, Sinks, Sources};
 use std::sync::Arc;
 #[cfg(feature = "identity")]
 use std::time::Duration;
@@ -205,7 +205,7 @@ impl Trunk {
             is_open: false,
             pipeline: Pipeline::new(session.qp, slot, overhead),
             sources: Sources::new(),
-            sinks: Sinks::new(u32::from(session.read_depth).clamp(1, READS_OUT)),
+            sinks: Sinks::new(u32::from(session.read_depth).clamp(1, MOST_READS)),
             next_copy: 0,
             silence: Silence::new(res.time.now_ms(), session.is_accepted),
             rests: true,

@@ -18,17 +18,20 @@ use crate::wire::frame::FrameError;
 use crate::{Body, Message, MessageHeader, Screening};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
-use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge, Time};
+use trunkline_verbs::{IoAddress, ReadAllowance, RemoteAddress, Rkey, Sge, Time};
 
 /// Maximum size of one READ, in bytes.
 pub(crate) const PIECE: usize = 256 << 10;
-/// Number of READs of a trunk that the device has at a time. Later work requests, including small messages,
-/// wait until the last of them was sent, so together they must be few bytes. With a single one, the network
-/// would be idle while its completion is handled.
-pub(crate) const READS_OUT: u32 = 2;
+/// Number of READs of a trunk that the device has at a time, on a path without congestion control. Later work requests,
+/// including small messages, wait until the last of them was sent, so together they must be few bytes. With a single
+/// one, the network would be idle while its completion is handled.
+const READS_OUT: u32 = 2;
+/// Maximum number of READs of a trunk on a path with congestion control. They are parts of its window, of which about
+/// four fit.
+pub(crate) const MOST_READS: u32 = 8;
 const _: () =
     assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
-const _: () = assert!(READS_OUT as usize <= MOST_WRITING, "a block takes all READs of its trunk");
+const _: () = assert!(MOST_READS as usize <= MOST_WRITING, "a block takes all READs of its trunk");
 /// Maximum number of requests without a FIN per lane. Further ones wait in its queue. A receiver refuses
 /// more.
 pub(crate) const REQUESTS_PER_LANE: u32 = 64;
@@ -116,10 +119,18 @@ impl Sink {
         self.block = Some(block);
     }
 
-    /// Returns the next piece to READ: its destination and source.
-    fn next_piece(&mut self) -> Option<(Sge, RemoteAddress)> {
-        let most = self.seal.as_ref().map_or(PIECE, |seal| seal.sealed(PIECE));
-        let length = u32::try_from((self.body_to_read() - self.asked).min(most)).ok().filter(|&n| n > 0)?;
+    /// Returns the size of the next piece to READ, at most `most` bytes.
+    fn next_length(&self, most: usize) -> u32 {
+        let piece = self.seal.as_ref().map_or(PIECE, |seal| seal.sealed(PIECE));
+        let length = (self.body_to_read() - self.asked).min(piece).min(most);
+        u32::try_from(length).unwrap_or(0)
+    }
+
+    /// Returns the next piece to READ, of this size: its destination and source.
+    fn next_piece(&mut self, length: u32) -> Option<(Sge, RemoteAddress)> {
+        if length == 0 {
+            return None;
+        }
         let sge = self.block.as_mut()?.writable(self.head_bytes + self.asked, length)?;
         let address = IoAddress(self.from.address.0.wrapping_add(self.asked as u64));
         self.asked += length as usize;
@@ -233,14 +244,32 @@ impl Sinks {
         }
     }
 
-    /// Returns the next READ to post, which counts as posted; `None` while the maximum is outstanding.
-    pub(crate) fn next_read(&mut self) -> Option<Piece> {
-        while self.reads_out < self.read_depth {
+    /// Returns true if READs are to be posted, and fewer than the maximum are outstanding.
+    pub(crate) fn has_next_read(&self) -> bool {
+        !self.reading.is_empty() && self.reads_out < self.read_depth
+    }
+
+    /// Returns the next READ to post, which counts as posted; `None` while the maximum is outstanding, or more than
+    /// the path admits. One READ is always outstanding: the device then gives it its turn.
+    pub(crate) fn next_read(&mut self, allowance: &mut Option<ReadAllowance>) -> Option<Piece> {
+        let (depth, most) = match allowance {
+            None => (READS_OUT.min(self.read_depth), usize::MAX),
+            Some(of) => (self.read_depth, of.per_read.saturating_mul(of.packet_bytes) as usize),
+        };
+        while self.reads_out < depth {
             let &key = self.reading.front()?;
             let sink = self.open.get_mut(key);
+            let length = sink.as_ref().map_or(0, |sink| sink.next_length(most));
+            if let Some(allowance) = allowance {
+                let packets = length.div_ceil(allowance.packet_bytes.max(1));
+                if packets > allowance.packets && self.reads_out > 0 {
+                    return None;
+                }
+                allowance.packets = allowance.packets.saturating_sub(packets);
+            }
             let piece = sink.and_then(|sink| {
                 let lane = sink.lane;
-                sink.next_piece().map(|(to, from)| Piece { sink: key, lane, to, from })
+                sink.next_piece(length).map(|(to, from)| Piece { sink: key, lane, to, from })
             });
             if piece.is_none() || self.open.get(key).is_none_or(Sink::is_asked) {
                 self.reading.pop_front();
@@ -385,5 +414,68 @@ impl Sources {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::pool;
+
+    /// Returns sinks of messages of these sizes, with memory, and their device.
+    fn sinks(sizes: &[usize]) -> (Sinks, impl Sized + use<>) {
+        let (pool, device) = pool();
+        let mut sinks = Sinks::new(MOST_READS);
+        for (id, bytes) in (0..).zip(sizes) {
+            sinks.add(Sink {
+                lane: 0,
+                id,
+                header: MessageHeader { kind: 0x10, flags: 0, word: 0 },
+                time_left_us: 0,
+                head: None,
+                head_bytes: 0,
+                body_bytes: *bytes,
+                screening: Some(Screening::Undecided),
+                from: RemoteAddress::default(),
+                deadline: Time::MAX,
+                block: None,
+                asked: 0,
+                read: 0,
+                seal: None,
+                opened: 0,
+            });
+        }
+        sinks.feed(|bytes| pool.take(bytes, None, None).ok());
+        (sinks, (pool, device))
+    }
+
+    /// Takes READs until there is none. Returns their sinks and lengths.
+    fn reads(sinks: &mut Sinks, packets: u32) -> Vec<(usize, u32)> {
+        let mut allowance = Some(ReadAllowance { packets, per_read: 3, packet_bytes: 1000 });
+        let next = || sinks.next_read(&mut allowance).map(|piece| (piece.sink, piece.to.length));
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn reads_are_posted_up_to_allowance_and_one_beyond_it() {
+        let (mut sinks, _device) = sinks(&[7500, 6000]);
+        assert_eq!(reads(&mut sinks, 7), [(0, 3000), (0, 3000)]);
+        assert_eq!(reads(&mut sinks, 1), [], "the rest has two packets");
+        assert_eq!(reads(&mut sinks, 2), [(0, 1500)]);
+        for bytes in [3000, 3000] {
+            assert!(sinks.piece_read(0, bytes, true).is_none());
+            assert_eq!(reads(&mut sinks, 0), []);
+        }
+        assert!(sinks.piece_read(0, 1500, true).is_some(), "the message is whole");
+        assert_eq!(reads(&mut sinks, 0), [(1, 3000)], "one READ waits in the device");
+        assert_eq!(reads(&mut sinks, 100), [(1, 3000)]);
+        assert!(!sinks.has_next_read());
+    }
+
+    #[test]
+    fn path_without_congestion_control_has_two_long_reads() {
+        let (mut sinks, _device) = sinks(&[3 * PIECE]);
+        let lengths = std::iter::from_fn(|| sinks.next_read(&mut None).map(|piece| piece.to.length));
+        assert_eq!(lengths.map(|length| length as usize).collect::<Vec<_>>(), [PIECE, PIECE]);
     }
 }

@@ -72,7 +72,7 @@ pub use number::{PKEY_DEFAULT, Psn, QpNumber, SrqNumber};
 pub use pd::ProtectionDomain;
 pub use peer_host::PeerHost;
 pub use provider::{DeviceInfo, Provider};
-pub use qp::{QpInit, QueueCapacities, QueuePair};
+pub use qp::{QpInit, QueueCapacities, QueuePair, ReadAllowance};
 pub use qp_attributes::{AddressVector, QpAttributes, QpModify};
 pub use qp_path::{PathChoice, QpPath};
 pub use qp_state::QpState;

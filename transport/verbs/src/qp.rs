@@ -67,6 +67,17 @@ impl QpInit {
     }
 }
 
+/// READs that a path admits at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadAllowance {
+    /// Packets of data that READs posted now may ask for without a wait.
+    pub packets: u32,
+    /// Maximum packets of one READ, so that several are on their way at a time; at least 1.
+    pub per_read: u32,
+    /// Payload bytes of a packet; at least 1.
+    pub packet_bytes: u32,
+}
+
 /// A queue pair. For a TGT this is one handle of it.
 pub trait QueuePair: Any + Send + Sync + Debug {
     /// Returns the QP number.
@@ -99,6 +110,12 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// Returns the number of packets that the QP has received in order; `None` if the device does not tell, or the
     /// QP is not here.
     fn received_packets(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns what READs posted now may ask for; `None` if the device bounds nothing. A READ beyond it is taken, but
+    /// waits in the send queue, and so does all work behind it.
+    fn read_allowance(&self) -> Option<ReadAllowance> {
         None
     }
 

@@ -4,6 +4,7 @@ use super::Requester;
 use super::queue::Wqe;
 use crate::engine::rtt::Measured;
 use crate::engine::segment::RequestKind;
+use trunkline_verbs::ReadAllowance;
 
 /// Packets in flight, by direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,6 +92,22 @@ impl Requester {
             requests: self.unacknowledged_packets().saturating_sub(self.cursor.reads),
             responses: self.missing_responses(),
         }
+    }
+
+    /// Returns what READs posted now may ask for; `None` on a path without congestion control.
+    #[must_use]
+    pub fn read_allowance(&self) -> Option<ReadAllowance> {
+        let allowance = self.allowance?;
+        let unsent = self.queue.range(self.cursor.index.min(self.queue.len())..);
+        let unsent = unsent.filter(|wqe| wqe.kind == RequestKind::Read).map(|wqe| wqe.psns).sum::<u32>();
+        // Part of the READ at the cursor is in flight already.
+        let begun = if self.is_reading() { self.cursor.packet } else { 0 };
+        let buffered = self.pace.read_window.saturating_sub(self.missing_responses());
+        Some(ReadAllowance {
+            packets: allowance.responses.min(buffered).saturating_sub(unsent - begun),
+            per_read: self.read_piece(),
+            packet_bytes: self.geometry.mtu,
+        })
     }
 
     /// Takes what has happened since the last call.

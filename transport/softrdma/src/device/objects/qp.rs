@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use trunkline_verbs::{
-    PostError, QpAttributes, QpModify, QpNumber, QpPath, QpType, QueueCapacities, QueuePair, ReceiveRequest,
-    SendRequest, Time, VerbsError,
+    PostError, QpAttributes, QpModify, QpNumber, QpPath, QpType, QueueCapacities, QueuePair, ReadAllowance,
+    ReceiveRequest, SendRequest, Time, VerbsError,
 };
 
 /// Time limit for an answer of the process that executes a shared TGT. It answers immediately, unless it is
@@ -188,6 +188,11 @@ impl QueuePair for SoftQp {
 
     fn received_packets(&self) -> Option<u64> {
         self.core.shard(self.home).shard.enter().received_packets(self.number.get())
+    }
+
+    fn read_allowance(&self) -> Option<ReadAllowance> {
+        let now = self.core.runtime().clock().now();
+        self.core.shard(self.home).shard.enter().read_allowance(self.number.get(), now)
     }
 
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {

@@ -72,8 +72,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::{
-    Counter, PostError, QpAttributes, QpNumber, QpState, ReceiveRequest, SendRequest, SrqNumber, Time,
-    UdpPorts, VerbsError,
+    Counter, PostError, QpAttributes, QpNumber, QpState, ReadAllowance, ReceiveRequest, SendRequest,
+    SrqNumber, Time, UdpPorts, VerbsError,
 };
 
 /// Time after which a link without room is tried again.
@@ -332,6 +332,11 @@ impl Shard {
         if let Some(qp) = self.qps.get_mut(number) {
             qp.await_rtu(awaits);
         }
+    }
+
+    /// Returns what READs that are posted to a QP now may ask for; `None` without congestion control.
+    pub(super) fn read_allowance(&mut self, number: u32, now: Time) -> Option<ReadAllowance> {
+        self.qps.get_mut(number)?.read_allowance(&mut self.resources.paths, now)
     }
 
     /// Posts sends and transmits them.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use trunkline_machine::mutant;
 use trunkline_roce::engine::{Allowance, Congestion, InFlight, Requester};
-use trunkline_verbs::Time;
+use trunkline_verbs::{ReadAllowance, Time};
 
 /// Maximum window in packets. Each QP has a smaller one, for the buffers of its peer.
 const MAX_WINDOW: u32 = 1024;
@@ -95,6 +95,20 @@ struct Path {
     qps: usize,
     requests: Direction,
     responses: Direction,
+    /// Number of QPs with responses in flight.
+    readers: u32,
+}
+
+impl Path {
+    /// Returns the rest of a QP's share of the window of responses, of which `own` are in flight. The QP has READs to
+    /// post, and posts none beyond the window: so a window that is half full limits it.
+    fn share(&mut self, own: u32) -> u32 {
+        let window = self.responses.congestion.whole_window();
+        if self.responses.congestion.in_flight() >= window / 2 {
+            self.responses.congestion.limits();
+        }
+        (window / self.readers.max(1)).saturating_sub(own)
+    }
 }
 
 /// The paths of a shard.
@@ -142,6 +156,26 @@ impl Paths {
         }));
     }
 
+    /// Returns what READs posted to a QP now may ask for: the room of the path, but no more than the QP's share of the
+    /// window. `None` on a path without congestion control.
+    pub(super) fn read_allowance(
+        &mut self,
+        qp: &mut OnPath,
+        qp_number: u32,
+        route: &Route,
+        requester: &mut Requester,
+        now: Time,
+    ) -> Option<ReadAllowance> {
+        let Place::Path(number) = qp.place else { return None };
+        if mutant!(reads_have_no_allowance) {
+            return None;
+        }
+        self.admit(qp, qp_number, route, requester, now);
+        let share = self.paths[number].share(qp.counted.responses);
+        let allowance = requester.read_allowance()?;
+        Some(ReadAllowance { packets: allowance.packets.min(share), ..allowance })
+    }
+
     /// Adds a QP to the path of its packets.
     fn join(&mut self, qp: &mut OnPath, route: &Route, mtu: u32) {
         if !route.is_between_hosts() || mutant!(paths_have_no_windows) {
@@ -152,7 +186,7 @@ impl Paths {
         let paths = &mut self.paths;
         let number = *self.numbers.entry(addresses).or_insert_with(|| {
             let (requests, responses) = (Direction::new(mtu), Direction::new(mtu));
-            paths.insert(Path { addresses, qps: 0, requests, responses })
+            paths.insert(Path { addresses, qps: 0, requests, responses, readers: 0 })
         });
         self.paths[number].qps += 1;
         qp.place = Place::Path(number);
@@ -164,6 +198,7 @@ impl Paths {
         let path = &mut self.paths[number];
         path.requests.congestion.replace(counted.requests, 0, Time(0));
         path.responses.congestion.replace(counted.responses, 0, Time(0));
+        path.readers -= u32::from(counted.responses > 0);
         path.qps -= 1;
         // Another QP may wait for the acknowledgement of a packet of this one.
         self.released.extend(path.requests.waiting.drain(..));
@@ -198,7 +233,7 @@ impl Paths {
         was_served: bool,
         now: Time,
     ) {
-        let Path { requests, responses, .. } = &mut self.paths[number];
+        let Path { requests, responses, readers, .. } = &mut self.paths[number];
         let signals = requester.take_signals();
         let is_on_trial = requester.is_on_trial();
         let after = if is_on_trial { InFlight::default() } else { requester.in_flight() };
@@ -207,6 +242,7 @@ impl Paths {
             signals.measured.filter(|measured| measured.is_read == is_read).map(|of| of.round_trip_ns)
         };
         let most = if mutant!(windows_never_grow) { 1 } else { MAX_WINDOW };
+        *readers = *readers + u32::from(after.responses > 0) - u32::from(before.responses > 0);
         requests.congestion.replace(before.requests, after.requests, now);
         responses.congestion.replace(before.responses, after.responses, now);
         requests.congestion.acknowledged(signals.acknowledged.requests, round_trip_ns(false), most, now);
@@ -253,6 +289,29 @@ mod tests {
 
     fn direction(waiting: &[u32]) -> Direction {
         Direction { waiting: waiting.iter().copied().collect(), ..Direction::new(4096) }
+    }
+
+    #[test]
+    fn window_is_shared_by_qps_that_read() {
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let [requests, responses] = [(); 2].map(|()| direction(&[]));
+        let mut path = Path { addresses: (address, address), qps: 2, requests, responses, readers: 0 };
+        assert_eq!(path.share(0), 4, "the whole window");
+        path.readers = 2;
+        assert_eq!([0, 1, 3].map(|own| path.share(own)), [2, 1, 0]);
+    }
+
+    #[test]
+    fn window_grows_for_reads_that_are_not_posted() {
+        for (in_flight, window) in [(1, 4), (2, 5)] {
+            let address = IpAddr::from([192, 0, 2, 1]);
+            let [requests, responses] = [(); 2].map(|()| direction(&[]));
+            let mut path = Path { addresses: (address, address), qps: 1, requests, responses, readers: 1 };
+            path.responses.congestion.replace(0, in_flight, Time(0));
+            path.share(in_flight);
+            path.responses.congestion.acknowledged(1, None, MAX_WINDOW, Time(0));
+            assert_eq!(path.responses.congestion.whole_window(), window);
+        }
     }
 
     #[test]

@@ -246,3 +246,21 @@ fn read_that_was_begun_is_finished_before_sqd() {
     assert_eq!(rig.psns(), [] as [u32; 0]);
     assert_eq!(rig.events(), [RequesterEvent::Drained]);
 }
+
+#[test]
+fn reads_that_are_posted_and_not_sent_use_allowance() {
+    let tuning = Tuning { read_piece: 4, read_window: 12, ..Tuning::default() };
+    let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
+    let admit = |rig: &mut Rig, responses| {
+        let allowance = Allowance { requests: 9, responses, is_idle: false, ack_every: 4, read_piece: 3 };
+        rig.requester.admit(Some(allowance));
+        rig.requester.read_allowance().map(|of| (of.packets, of.per_read))
+    };
+    assert_eq!(rig.requester.read_allowance(), None, "no congestion control");
+    assert_eq!(admit(&mut rig, 5), Some((5, 3)));
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 6 * MTU);
+    assert_eq!(admit(&mut rig, 5), Some((0, 3)));
+    assert_eq!(rig.psns(), [100], "there is room for one piece");
+    assert_eq!(admit(&mut rig, 5), Some((2, 3)), "the other one waits");
+    assert_eq!(admit(&mut rig, 100), Some((6, 3)), "12 packets have buffers");
+}

@@ -8,11 +8,12 @@ use super::memory::QpMemory;
 use super::target::QpTarget;
 use crate::device::shard::local::{LocalPaths, QpPath, RingPayload};
 use crate::device::shard::outbox::MemberOutbox;
+use crate::device::shard::paths::Paths;
 use crate::device::shard::resources::Resources;
 use std::net::IpAddr;
 use trunkline_machine::mutant;
 use trunkline_roce::engine::{Requester, ResponderState};
-use trunkline_verbs::{QpState, Time};
+use trunkline_verbs::{QpState, ReadAllowance, Time};
 
 /// Maximum number of packets that a QP sends in one turn.
 const PACKETS_IN_TURN: usize = 64;
@@ -66,6 +67,16 @@ impl Qp {
     /// Returns the pair that the QP's packets go through, if it uses memory.
     pub(in crate::device::shard) fn pair_in_use(&self) -> Option<usize> {
         self.path.choice.pair.filter(|_| self.path.choice.is_used)
+    }
+
+    /// Returns what READs posted now may ask for; `None` without congestion control.
+    pub(in crate::device::shard) fn read_allowance(
+        &mut self,
+        paths: &mut Paths,
+        now: Time,
+    ) -> Option<ReadAllowance> {
+        let (route, requester) = (self.route.as_ref()?, self.requester.as_mut()?);
+        paths.read_allowance(&mut self.on_path, self.number.get(), route, requester, now)
     }
 
     /// Takes the QP out of the congestion control of its path.
