@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_give_the_reason() {
+    fn refusals_give_reason() {
         for (line, word) in [
             ("latency --seconds 0", "not above 0"),
             ("latency --arrivals x", "not a number"),

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_written_with_its_unit() {
+    fn size_is_written_with_its_unit() {
         let all = [0, 64, 1500, 4096, 1 << 20].map(written);
         assert_eq!(all, ["0", "64", "1500", "4K", "1M"]);
         let all = [0, 64, 1500, 4096, 1 << 20].map(with_unit);

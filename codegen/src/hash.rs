@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_is_hashed_with_its_raw_parts() {
+    fn method_is_hashed_with_its_raw_parts() {
         let position = Some(1);
         for (raw, text) in [
             (CODED, "s\0m"),

@@ -10,7 +10,7 @@ mod tests {
     use trunkline_codegen::generate;
 
     #[test]
-    fn the_stubs_match_the_golden_file() {
+    fn stubs_match_golden_file() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
         let stubs = generate(&fs::read_to_string(folder.join("kv.in.rs")).unwrap()).unwrap();
         let golden = folder.join("kv.rs");
@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_without_options_uses_the_name_of_its_trait() {
+    fn service_without_options_uses_name_of_its_trait() {
         let stubs = generate("#[trunkline::service]\ntrait Bare {}").unwrap();
         assert!(stubs.contains("struct BareServer"), "{stubs}");
         assert!(stubs.contains("name: \"Bare\""), "{stubs}");
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_of_the_crate_is_an_option() {
+    fn path_of_crate_is_option() {
         let methods = "{ async fn one(&self, a: u8) -> Result<Option<Bytes>, Status>; #[blocking] async fn two(&self) -> Result<u8>; }";
         for attribute in ["facade::rpc::service(crate = facade::rpc)", "service(crate = facade::rpc)"] {
             let stubs = generate(&format!("#[{attribute}]\ntrait Kv {methods}")).unwrap();

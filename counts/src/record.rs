@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_may_shrink_move_between_layers_and_grow_a_little() {
+    fn counts_may_shrink_move_between_layers_and_grow_little() {
         assert_eq!(verdict(|_| {}), Verdict::Same);
         assert_eq!(verdict(|now| now.outstanding_32.udp.client.device -= 3000.0), Verdict::Same);
         let moved = verdict(|now| {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_has_the_keys_that_others_read() {
+    fn record_has_keys_that_others_read() {
         let json = serde_json::to_value(record()).unwrap();
         for link in ["in-process", "udp", "shm"] {
             for side in ["client", "server"] {

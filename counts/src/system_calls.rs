@@ -67,7 +67,7 @@ mod tests {
         SYSCALL[7,1](307) ... [async] --> Success(0x1) \n";
 
     #[test]
-    fn calls_count_for_the_side_whose_turn_it_is() {
+    fn calls_count_for_side_whose_turn_it_is() {
         let log = [
             &asks("client"),
             SENDS,

@@ -95,12 +95,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn link_local_addresses_of_devices_are_refused_with_the_remedy() {
+    fn link_local_addresses_of_devices_are_refused_with_remedy() {
         for operation in ["remove", "restore"] {
             let parse = |address| Cli::try_parse_from(["trunkctl", "device", operation, address]);
             for address in ["fe80::1%3", "fe80::1%eth0", "fe80::1"] {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_removable_stays_and_nothing_changes() {
+    fn device_that_is_not_removable_stays_and_nothing_changes() {
         let directory = Directory::new();
         let [here, elsewhere] = addresses();
         let _device = directory.device(here, false);

@@ -466,7 +466,7 @@ mod tests {
 
     /// A node remembers a client that has ended for a while.
     #[test]
-    fn peers_without_a_session_are_not_counted_as_sessions() {
+    fn peers_without_session_are_not_counted_as_sessions() {
         let mut status = NodeStatus { omitted: 0, ..node(1, 0) };
         let ended = PeerStatus { is_up: false, paths: Vec::new(), ..status.peers[0].clone() };
         status.peers.extend([ended.clone(), ended]);
@@ -481,7 +481,7 @@ mod tests {
 
     /// Any process of the user can claim to be a node.
     #[test]
-    fn numbers_of_a_hostile_node_are_shown_as_they_are() {
+    fn numbers_of_hostile_node_are_shown_as_they_are() {
         let hostile = NodeStatus { omitted: usize::MAX, at_ns: u64::MAX, ..node(0, u64::MAX) };
         let earlier = BTreeMap::from([("a".to_owned(), node(1, 0))]);
         let listing = list(&[found("a", u32::MAX, Some(hostile.to_text()))], &earlier);

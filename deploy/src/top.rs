@@ -221,7 +221,7 @@ mod tests {
 
     /// Any process of the user can claim to be a node.
     #[test]
-    fn largest_numbers_of_a_node_are_shown() {
+    fn largest_numbers_of_node_are_shown() {
         let max = u64::MAX;
         let mut answer = format!(
             "trunkline-node 1\naddress\t[::1]:1\npollers\t1\nmethods omitted\t{max}\nomitted\t{max}\n"

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn issued_certificates_load_and_have_their_names_with_the_principal_first() {
+    fn issued_certificates_load_and_have_their_names_with_principal_first() {
         let folder = authority();
         let names = ["10.0.0.7", "Web.example.com", SPIFFE, "*.example.com", "fd00::1", "web.example.com"];
         let shown = json(&[&["issue", "ca"], &names[..], &["--out", "web"]].concat(), folder.path());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_replaces_both_files_and_no_target_of_a_link() {
+    fn renewal_replaces_both_files_and_no_target_of_link() {
         let folder = authority();
         let web = ["issue", "ca", "web", "--out", "web", "--replace"];
         let first = json(&web, folder.path());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_ends_with_its_root() {
+    fn certificate_ends_with_its_root() {
         let folder = Folder::new().expect("a temporary directory");
         json(&["init", "ca", "--days", "5"], folder.path());
         let output = keys(&["issue", "ca", "web", "--json"], folder.path());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_the_old_files() {
+    fn full_disk_leaves_old_files() {
         let folder = authority();
         let small = folder.join("small");
         fs::create_dir(&small).expect("ours");

@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn ping_has_the_steps_of_a_session_and_its_round_trips() {
+    fn ping_has_steps_of_session_and_its_round_trips() {
         let server = Node::builder().listen("127.0.0.1:0").start().unwrap();
         let (exit, result) = ping(&["-c", "3", &format!("localhost:{}", server.local_address().port())]);
         assert_eq!(exit, 0, "{result}");
@@ -49,8 +49,8 @@ mod tests {
     }
 
     #[test]
-    fn ping_without_an_identity_uses_the_address_of_the_environment() {
-        let test = "ping_without_an_identity_uses_the_address_of_the_environment";
+    fn ping_without_identity_uses_address_of_environment() {
+        let test = "ping_without_identity_uses_address_of_environment";
         let own = "10.99.0.1";
         if !is_in_network_namespace(module_path!(), test, &format!("ip address add {own}/32 dev lo")) {
             return;
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn ping_names_the_last_step_and_the_cause() {
+    fn ping_names_last_step_and_cause() {
         let server = Node::builder().listen("127.0.0.1:0").start().unwrap();
         let address = server.local_address();
         drop(server);
@@ -95,7 +95,7 @@ mod tests {
 
     #[cfg(feature = "identity")]
     #[test]
-    fn ping_proves_names_and_shows_the_servers() {
+    fn ping_proves_names_and_shows_servers() {
         let folder = Folder::new().expect("a temporary directory");
         let at = |name: &str| folder.path().join(name).display().to_string();
         assert_eq!(trunkctl(&["keys", "init", &at("ca")]).0, 0);
@@ -140,7 +140,7 @@ mod tests {
 
     /// A second process at the address uses the port of the first.
     #[test]
-    fn nodes_names_the_holder_and_the_users_of_a_port() {
+    fn nodes_names_holder_and_users_of_port() {
         let server = Node::builder().listen((fresh_ip(), 0)).start().unwrap();
         let address = server.local_address();
         let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn health_has_the_exit_statuses_of_probes() {
+    fn health_has_exit_statuses_of_probes() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address().to_string();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn record_has_the_calls_failures_and_sessions_of_a_node() {
+    fn record_has_calls_failures_and_sessions_of_node() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address();
@@ -206,7 +206,7 @@ mod tests {
 
     /// The nodes of other tests are in the list as well.
     #[test]
-    fn top_has_the_rates_of_methods_and_peers() {
+    fn top_has_rates_of_methods_and_peers() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address();

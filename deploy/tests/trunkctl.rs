@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_fault() {
+    fn closed_pipe_is_no_fault() {
         assert_eq!(status_with_a_closed_pipe(&[&vector("xrc/xsrq_pingpong.pcap")]), Some(0));
         let broken = scratch("closed", b"no capture");
         assert_eq!(status_with_a_closed_pipe(&[&broken]), Some(1), "faults stay faults");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn json_output_has_the_numbers_of_packets_and_files() {
+    fn json_output_has_numbers_of_packets_and_files() {
         let output = trunkctl(&["--json"], &[&vector("xrc/xrdma_cm.pcap")]);
         assert!(output.status.success());
         let lines: Vec<serde_json::Value> =
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_found_and_the_packet_named() {
+    fn flipped_bit_is_found_and_packet_named() {
         let mut file = fs::read(vector("xrc/xsrq_small.pcap")).expect("a vector");
         let (start, length) = frame_starts(&file)[4];
         file[start + length - 5] ^= 1; // the byte before the ICRC
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_opcode_and_a_set_pad_byte_are_faults() {
+    fn unknown_opcode_and_set_pad_byte_are_faults() {
         use trunkline_roce::pcap::PcapWriter;
         use trunkline_roce::wire::{IpUdp, icrc};
         let address = |text: &str| text.parse().expect("an address with its port");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named_once_and_has_its_own_status() {
+    fn file_that_cannot_be_read_is_named_once_and_has_its_own_status() {
         let good = vector("xrc/xsrq_small.pcap");
         let folder = std::env::temp_dir();
         for (path, why) in [(Path::new("absent.pcap"), "No such file"), (&*folder, "Is a directory")] {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_explains_output_and_options() {
+    fn help_explains_output_and_options() {
         let output = Command::new(env!("CARGO_BIN_EXE_trunkctl")).args(["pcap", "check", "--help"]).output();
         let text = stdout(&output.expect("the program starts"));
         for word in ["Examples:", "How to read a line", "Exit status", "--json", "--quiet", "4791"] {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_a_mistyped_runtime_directory_are_empty_name_it_and_do_not_create_it() {
+    fn lists_of_mistyped_runtime_directory_are_empty_name_it_and_do_not_create_it() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let mistyped = folder.join("mistyped");
         let nodes: &[&str] = &["nodes", "--json", "--interval-ms", "0"];
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_written_is_an_error() {
+    fn list_that_cannot_be_written_is_error() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let full = fs::File::options().write(true).open("/dev/full").expect("the device");
         let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_doctor_calls_over_the_loopback() {
+    fn doctor_calls_over_loopback() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let doctor = |arguments: &[&str], directory: &Path| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_listed_checked_and_asked() {
+    fn policy_is_listed_checked_and_asked() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let file = folder.join("policy.toml");
         let policy = "[[allow]]\npeers = ['spiffe://a/*', 'local']\ncalls = ['/s/*']\n\n\

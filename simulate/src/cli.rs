@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_for_one_seed() {
+    fn trace_is_for_one_seed() {
         assert!(check(&["--trace", "x"]).unwrap_err().contains("add --seed N"));
         assert!(check(&["--trace", "x", "--seed", "1", "--runs", "2"]).is_err());
         assert!(check(&["--trace", "x", "--mutant", "all"]).is_err());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_names_existing_faults() {
+    fn help_names_existing_faults() {
         let help = Cli::command().render_long_help().to_string();
         let names = help.split("--mutant ").skip(1).filter_map(|rest| rest.split_whitespace().next());
         let names = names.filter(|name| !["all", "list", "<NAME>"].contains(name)).collect::<Vec<_>>();

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_repeat_with_a_seed() {
+    fn handshakes_repeat_with_seed() {
         let (pair, same, other) = (Pair::new(7), Pair::new(7), Pair::new(8));
         let first = pair.handshake(0).unwrap();
         assert_eq!(first.exported[0], first.exported[1]);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_certificate_is_refused() {
+    fn expired_certificate_is_refused() {
         let pair = Pair::new(7);
         pair.advance(HOUR);
         for client in [0, 1] {
@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_of_another_seed_is_unknown() {
+    fn authority_of_another_seed_is_unknown() {
         let (mut pair, other) = (Pair::new(7), Pair::new(8));
         pair.sides[1] = other.sides[1].clone();
         assert_eq!(pair.handshake(0), Err(Refused::UnknownRoot));
     }
 
     #[test]
-    fn the_key_exchange_is_x25519() {
+    fn key_exchange_is_x25519() {
         let (_, runtime) = Scheduler::new(7, Trace::checksum_only(), Arc::new(Coverage::default())).process();
         let group = provider(&runtime, Duration::ZERO).kx_groups[0];
         let ring = default_provider().kx_groups;

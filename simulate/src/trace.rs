@@ -286,14 +286,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_since_the_start_of_the_run() {
+    fn times_are_since_start_of_run() {
         assert_eq!(Since(START).to_string(), "0.000000000");
         assert_eq!(Since(START.plus_ns(1_189_945_003)).to_string(), "1.189945003");
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another thread is what is tested")]
-    fn a_thread_without_a_trace_silences_no_line_of_the_log() {
+    fn thread_without_trace_silences_no_line_of_log() {
         let log = || tracing::warn!("line of a node");
         let file = std::env::temp_dir().join(format!("trunkline-simulate-{}-log", std::process::id()));
         let trace = Trace::to_file(&file).unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_reported_at_the_end() {
+    fn full_disk_is_reported_at_end() {
         let trace = Trace::to_file(Path::new("/dev/full")).unwrap();
         for _ in 0..10_000 {
             trace.line(START, "test", format_args!("a line that fills the buffer"));

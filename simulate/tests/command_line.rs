@@ -28,7 +28,7 @@ fn one_seed_prints_one_json_document() {
 }
 
 #[test]
-fn a_campaign_ends_with_its_result() {
+fn campaign_ends_with_its_result() {
     let (code, stdout, _) = run(&["--seed", "7", "--runs", "2"]);
     assert_eq!(code, Some(0));
     assert!(stdout.starts_with("2 runs in "), "{stdout}");
@@ -37,7 +37,7 @@ fn a_campaign_ends_with_its_result() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_is_one_error() {
+fn trace_that_cannot_be_written_is_one_error() {
     let (code, _, stderr) = run(&["--seed", "7", "--trace", "/dev/full"]);
     assert_eq!(code, Some(2));
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -45,7 +45,7 @@ fn a_trace_that_cannot_be_written_is_one_error() {
 }
 
 #[test]
-fn a_full_standard_output_is_one_error() {
+fn full_standard_output_is_one_error() {
     let full = File::create("/dev/full").unwrap();
     let output = simulate(&["--mutant", "list"]).stdout(Stdio::from(full)).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -55,7 +55,7 @@ fn a_full_standard_output_is_one_error() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_error() {
+fn closed_pipe_is_no_error() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = simulate(&["--mutant", "list"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();

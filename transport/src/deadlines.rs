@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn one_deadline_wakes_for_itself_and_a_few_times_before() {
+    fn one_deadline_wakes_for_itself_and_few_times_before() {
         let mut deadlines = Deadlines::default();
         let (mut now, at) = (Time(123), Time(60_000_000_000));
         // The runs are occupied by others.

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_all_kinds_are_in_the_corpus() {
+    fn frames_of_all_kinds_are_in_corpus() {
         let corpus = corpus("frame");
         for (name, frame) in wire_examples() {
             assert!(corpus.contains(&frame), "docs/wire.md has an example that the corpus does not: {name}");

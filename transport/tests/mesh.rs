@@ -176,15 +176,15 @@ fn mesh(place: &MeshAddresses) {
 }
 
 #[test]
-fn on_the_software_device() {
+fn on_software_device() {
     mesh(&on_software());
 }
 
 #[cfg(feature = "rdma-core")]
 #[test]
-fn on_a_nic() {
+fn on_nic() {
     match on_nic() {
         Some(place) => mesh(&place),
-        None => println!("skip on_a_nic: no address in TRUNKLINE_MESH_ADDRESS"),
+        None => println!("skip on_nic: no address in TRUNKLINE_MESH_ADDRESS"),
     }
 }

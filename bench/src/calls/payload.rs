@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_a_payload_differ() {
+    fn places_of_payload_differ() {
         let bytes = filled(1 << 20, 7);
         assert_ne!(bytes[0], bytes[256]);
         assert_ne!(bytes[0], bytes[1 << 16]);

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_an_open_loop_are_due_at_equal_distances() {
+    fn calls_of_open_loop_are_due_at_equal_distances() {
         assert_eq!([0, 1, 1000].map(|call| due_ns(call, 1000.0)), [0, 1_000_000, 1_000_000_000]);
     }
 }

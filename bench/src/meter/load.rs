@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_below_the_own_group_or_the_root() {
+    fn groups_are_below_own_group_or_root() {
         let paths = |mounts, own| {
             parents(mounts, own).iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
         };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_of_no_time_is_refused() {
+    fn quota_of_no_time_is_refused() {
         assert_eq!(quota("0.5"), Ok(0.5));
         for text in ["0", "-1", "x", "inf", "nan"] {
             assert!(quota(text).unwrap_err().contains("0.01"), "{text}");

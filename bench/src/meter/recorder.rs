@@ -146,7 +146,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn warm_up_does_not_count_and_the_rate_is_a_median_over_slices() {
+    fn warm_up_does_not_count_and_rate_is_median_over_slices() {
         let mut recorder = Recorder::new(100 * MS);
         // One call every 0.1 ms, and one stall of 30 ms.
         let mut now = 0;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_counts_for_every_call_that_was_due_meanwhile() {
+    fn stall_counts_for_every_call_that_was_due_meanwhile() {
         // Open loop: one call begins each millisecond, and the server stalls for 50 ms.
         let mut recorder = Recorder::new(200 * MS);
         let mut free = 0;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_longer_than_the_measurement_is_still_measured() {
+    fn call_longer_than_measurement_is_still_measured() {
         let mut recorder = Recorder::new(MS);
         assert!(recorder.ended(0, 10 * MS), "it began before the warm-up ended");
         assert!(!recorder.ended(10 * MS, 20 * MS));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_ends_the_measurement_and_is_its_result() {
+    fn failure_ends_measurement_and_is_its_result() {
         let mut recorder = Recorder::new(MS);
         recorder.failed("first".to_owned());
         recorder.failed("second".to_owned());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_before_a_failure_is_a_part() {
+    fn what_was_measured_before_failure_is_part() {
         let mut recorder = Recorder::new(100 * MS);
         let mut now = 0;
         while now < 60 * MS {

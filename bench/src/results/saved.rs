@@ -152,7 +152,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn one_point_is_at_the_top_level_and_several_are_listed() {
+    fn one_point_is_at_top_level_and_several_are_listed() {
         let point = json!({"size_bytes": 4096, "outstanding": 2, "rtt_p50_ns": 1.0,
             "each_repetition": {"rtt_p50_ns": [1.0, 2.0]}});
         let mut one = json!({"command": "latency", "settings": {}, "machine": {}});

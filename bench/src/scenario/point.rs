@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subcommand_reports_what_it_measures() {
+    fn subcommand_reports_what_it_measures() {
         let keys = |measure| {
             let json = serde_json::to_value(point(measure).results().unwrap()).unwrap();
             [
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_without_measurements_has_no_results() {
+    fn point_without_measurements_has_no_results() {
         assert_eq!(Point::new(Measure::Rate, 64, 1, REFERENCES).results(), None);
     }
 }

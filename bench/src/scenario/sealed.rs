@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_sealed_and_opened() {
+    fn payload_is_sealed_and_opened() {
         assert!(seal_and_open().unwrap() > 0.0);
     }
 }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_and_missing_systems_are_remarked() {
+    fn busy_machine_and_missing_systems_are_remarked() {
         let missing = BTreeMap::from([("perftest".to_owned(), "it is not installed".to_owned())]);
         assert!(remarks(&BTreeMap::new(), Some(0.0)).is_empty());
         let remarks = remarks(&missing, Some(0.5)).join("\n");

@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_is_a_result_counts() {
+    fn first_line_that_is_result_counts() {
         let mut running = shell("echo 1.5us >&2; sleep 60 & echo none; echo 2; echo 3; wait");
         assert_eq!(running.first(Duration::from_secs(60), |line| line.parse::<u32>().ok()), Ok(2));
     }
 
     #[test]
-    fn a_program_without_a_result_is_named_with_its_last_line() {
+    fn program_without_result_is_named_with_its_last_line() {
         let why = shell("echo no device; exit 3").first(Duration::from_secs(60), |_| None::<()>);
         let why = why.unwrap_err();
         assert!(why.contains("sh has no result") && why.contains("no device"), "{why}");

@@ -74,7 +74,7 @@ fn told(output: &Output) -> String {
 }
 
 #[test]
-fn a_pattern_has_results_of_nodes_and_in_sum() {
+fn pattern_has_results_of_nodes_and_in_sum() {
     let _alone = crate::alone();
     let hosts: [Host; 3] = std::array::from_fn(|_| Host::start());
     let folder = Folder::new().expect("a temporary directory");
@@ -107,7 +107,7 @@ fn a_pattern_has_results_of_nodes_and_in_sum() {
 }
 
 #[test]
-fn strict_ends_with_the_verdicts() {
+fn strict_ends_with_verdicts() {
     let _alone = crate::alone();
     let hosts: [Host; 2] = std::array::from_fn(|_| Host::start());
     let folder = Folder::new().expect("a temporary directory");
@@ -124,7 +124,7 @@ fn strict_ends_with_the_verdicts() {
 }
 
 #[test]
-fn nodes_are_free_again_when_a_coordinator_is_killed() {
+fn nodes_are_free_again_when_coordinator_is_killed() {
     let _alone = crate::alone();
     let mut hosts = (0..4).map(|_| Host::start()).collect::<Vec<_>>();
     let mut idle = hosts.split_off(2);
@@ -142,7 +142,7 @@ fn nodes_are_free_again_when_a_coordinator_is_killed() {
 }
 
 #[test]
-fn refusals_name_the_node_and_the_reason() {
+fn refusals_name_node_and_reason() {
     let _alone = crate::alone();
     let host = Host::start();
     let address = host.address.clone();

@@ -51,7 +51,7 @@ fn assert_stamped(results: &Value) {
 }
 
 #[test]
-fn a_table_has_both_links_other_systems_and_floors() {
+fn table_has_both_links_other_systems_and_floors() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (peers, path) = (folder.join("peers"), folder.join("out.json"));
@@ -88,7 +88,7 @@ fn a_table_has_both_links_other_systems_and_floors() {
 }
 
 #[test]
-fn latency_has_floors_and_describes_the_machine() {
+fn latency_has_floors_and_describes_machine() {
     let _alone = crate::alone();
     // The only pinned run, so that no two share a core.
     let (point, _) = results("latency --verify --link process --seconds 0.1 --repetitions 1");
@@ -106,7 +106,7 @@ fn latency_has_floors_and_describes_the_machine() {
 }
 
 #[test]
-fn a_link_is_what_it_comes_to_and_says_why_not() {
+fn link_is_what_it_comes_to_and_says_why_not() {
     let _alone = crate::alone();
     let auto = |choice: &str| {
         let folder = Folder::new().expect("a temporary directory");
@@ -133,7 +133,7 @@ fn a_link_is_what_it_comes_to_and_says_why_not() {
 }
 
 #[test]
-fn a_server_that_dies_has_its_own_exit_code() {
+fn server_that_dies_has_its_own_exit_code() {
     let _alone = crate::alone();
     let mut program = program("latency --pin off --seconds 60 --quiet");
     let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
@@ -168,7 +168,7 @@ fn bandwidth_over_udp() {
 }
 
 #[test]
-fn a_pause_adds_floors_that_sleep() {
+fn pause_adds_floors_that_sleep() {
     let _alone = crate::alone();
     let point = json("latency --pause 1 --link process");
     for floor in ["eventfd, cross-core", "raw UDP, blocking"] {
@@ -177,7 +177,7 @@ fn a_pause_adds_floors_that_sleep() {
 }
 
 #[test]
-fn an_open_loop_makes_the_calls_that_are_due() {
+fn open_loop_makes_calls_that_are_due() {
     let _alone = crate::alone();
     let point = json("latency --arrivals 500 --outstanding 4 --link process");
     let per_s = point["calls"]["per_s"]["median"].as_f64().expect("a rate");
@@ -186,7 +186,7 @@ fn an_open_loop_makes_the_calls_that_are_due() {
 }
 
 #[test]
-fn wrong_usage_has_exit_code_2_and_a_reason() {
+fn wrong_usage_has_exit_code_2_and_reason() {
     let _alone = crate::alone();
     for (line, word) in [
         ("latency --size 65M", "67108864"),
@@ -202,7 +202,7 @@ fn wrong_usage_has_exit_code_2_and_a_reason() {
 }
 
 #[test]
-fn results_are_printed_although_the_disk_is_full() {
+fn results_are_printed_although_disk_is_full() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
@@ -222,7 +222,7 @@ fn results_are_printed_although_the_disk_is_full() {
 }
 
 #[test]
-fn rest_and_shared_announce_the_build_of_other_systems_or_leave_them_out() {
+fn rest_and_shared_announce_build_of_other_systems_or_leave_them_out() {
     let _alone = crate::alone();
     for line in [
         // Shared memory has no room for 501 idle sessions, which leaves one point.
@@ -245,7 +245,7 @@ fn rest_and_shared_announce_the_build_of_other_systems_or_leave_them_out() {
 }
 
 #[test]
-fn a_burst_reports_calls_and_memory() {
+fn burst_reports_calls_and_memory() {
     let _alone = crate::alone();
     let (results, text) = results("burst --calls 2000 --link process");
     assert!(text.contains("2000 succeeded"), "{text}");
@@ -277,7 +277,7 @@ fn streams_have_rates_and_memory() {
 }
 
 #[test]
-fn a_mix_has_each_member_mixed_and_alone() {
+fn mix_has_each_member_mixed_and_alone() {
     let _alone = crate::alone();
     let results = json("mixed --mix 64:50,1K/oneway:40,64K:10");
     assert_eq!(

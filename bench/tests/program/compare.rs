@@ -26,7 +26,7 @@ fn files(folder: &Folder, times: f64) -> [std::path::PathBuf; 2] {
 }
 
 #[test]
-fn the_exit_code_is_4_for_a_regression_beyond_the_bound() {
+fn exit_code_is_4_for_regression_beyond_bound() {
     let folder = Folder::new().expect("a temporary directory");
     for (times, bound, code, verdict) in [
         (1.0, "15", 0, "no_change"),

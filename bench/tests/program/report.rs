@@ -19,7 +19,7 @@ fn page(path: &Path) -> String {
 }
 
 #[test]
-fn a_run_writes_a_page_and_so_do_files_together() {
+fn run_writes_page_and_so_do_files_together() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (json, html, all) = (folder.join("out.json"), folder.join("out.html"), folder.join("all.html"));
@@ -35,7 +35,7 @@ fn a_run_writes_a_page_and_so_do_files_together() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_ends_a_run_before_it_measures() {
+fn file_that_cannot_be_written_ends_run_before_it_measures() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (old, bad) = (folder.join("old.json"), folder.join("none/out"));
@@ -55,7 +55,7 @@ fn a_file_that_cannot_be_written_ends_a_run_before_it_measures() {
 }
 
 #[test]
-fn a_run_ends_with_a_line_that_sums_it_up() {
+fn run_ends_with_line_that_sums_it_up() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let json = folder.join("out.json");
@@ -75,7 +75,7 @@ fn a_run_ends_with_a_line_that_sums_it_up() {
 }
 
 #[test]
-fn files_that_are_not_results_leave_the_page_as_it_was() {
+fn files_that_are_not_results_leave_page_as_it_was() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (json, html) = (folder.join("bad.json"), folder.join("out.html"));

@@ -65,7 +65,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn all_front_ends_make_the_same_code() {
+    fn all_front_ends_make_same_code() {
         let folder = Folder::new().unwrap();
         let input = file(&folder, "same.rs", SOURCE);
         let printed = cli(&[&input]);
@@ -82,7 +82,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn all_stubs_of_a_conditional_service_have_its_condition() {
+    fn all_stubs_of_conditional_service_have_its_condition() {
         let condition = "#[cfg(feature = \"shop\")]";
         for source in [
             format!("{condition}\n#[trunkline::service]\ntrait Shop {{ async fn order(&self) -> u8; }}"),
@@ -114,7 +114,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn the_command_teaches_and_names_what_is_wrong() {
+    fn command_teaches_and_names_what_is_wrong() {
         let folder = Folder::new().unwrap();
         let help = String::from_utf8(cli(&[Path::new("--help")]).stdout).unwrap();
         for text in ["#[trunkline::service]", "--output src/kv.rs", "--check", "build script", "Exit status"]
@@ -137,7 +137,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn a_stale_output_is_noticed() {
+    fn stale_output_is_noticed() {
         let folder = Folder::new().unwrap();
         let (input, output) = (file(&folder, "stale.rs", SOURCE), file(&folder, "stale.out.rs", ""));
         let check = || cli(&[&input, Path::new("--check"), Path::new("--output"), &output]);
@@ -169,7 +169,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_error() {
+    fn closed_pipe_is_no_error() {
         let folder = Folder::new().unwrap();
         let source = file(&folder, "closed_pipe.rs", SOURCE);
         let (reader, writer) = std::io::pipe().unwrap();

@@ -113,7 +113,7 @@ mod tests {
     use super::has_trunkline;
 
     #[test]
-    fn the_command_line_tells_if_the_crate_has_another_name() {
+    fn command_line_tells_if_crate_has_another_name() {
         let has = |line: &str| has_trunkline(line.split(' ').map(str::to_owned));
         assert!(has(
             "rustc --crate-name shop --extern serde=/lib/libserde.rlib --extern trunkline=/lib/libtrunkline-1.rlib"

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_turn_has_something_to_do_and_a_run_repeats_itself() {
+    fn every_turn_has_something_to_do_and_run_repeats_itself() {
         let runs = [(Linked::InProcess, 1), (Linked::InProcess, 32), (Linked::Udp, 1), (Linked::Shm, 1)];
         for (linked, outstanding) in runs {
             let (one, other) = (totals(linked, outstanding), totals(linked, outstanding));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_is_a_message_each_way_with_its_payload_and_header() {
+    fn each_call_is_message_each_way_with_its_payload_and_header() {
         let in_memory = totals(Linked::Shm, 32);
         assert_eq!([in_memory.client, in_memory.server].map(|side| side.datagrams), [0, 0]);
         let Totals { calls, client, server, .. } = totals(Linked::InProcess, 1);

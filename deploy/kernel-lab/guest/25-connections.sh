@@ -10,7 +10,7 @@ export TRUNKLINE_REQUIRE_DEVICE=1 RUST_BACKTRACE=0
 removal() {
     local status=0
     TRUNKLINE_REMOVE_COMMAND="rdma link delete $device" \
-        /lab/bin/connections every_endpoint_gets_an_event_when_the_device_is_removed --nocapture || status=$?
+        /lab/bin/connections every_endpoint_gets_event_when_device_is_removed --nocapture || status=$?
     device_up && return "$status"
 }
 

@@ -7,5 +7,5 @@
 
 # An unused address of the guest's network.
 export TRUNKLINE_MESH_ADDRESS=$address TRUNKLINE_MESH_DEAD=${address%.*}.99 TRUNKLINE_MESH_POLLERS=1 RUST_BACKTRACE=0
-check mesh 120 /lab/bin/mesh on_a_nic --nocapture
+check mesh 120 /lab/bin/mesh on_nic --nocapture
 exit "$check_status"

@@ -339,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_host_has_no_fault() {
+    fn sound_host_has_no_fault() {
         let found = findings(&[]);
         assert!(found.iter().all(|found| found.severity == Severity::Ok), "{found:?}");
         assert_eq!(found.len(), 11, "{found:?}");
     }
 
     #[test]
-    fn each_planted_fault_is_found_alone_with_a_remedy() {
+    fn each_planted_fault_is_found_alone_with_remedy() {
         let limits =
             |files: &str| format!("Max open files {files} 4096 files\nMax locked memory unlimited\n");
         let small_memory = "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n";
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_ceiling_is_that_of_the_documents() {
+    fn memory_ceiling_is_that_of_documents() {
         let budgets = include_str!("../../../docs/budgets.md");
         assert!(budgets.contains("| sum | | 4,666 MB |") && MEMORY_CEILING == 4_666_000_000);
         assert!(budgets.contains("| private memory | 39 MiB |") && MEMORY_AT_START == 39 << 20);

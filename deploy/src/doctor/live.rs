@@ -403,7 +403,7 @@ mod tests {
     use trunkline_softrdma::link::RuntimeDirectory;
 
     #[test]
-    fn a_held_port_is_a_failure_unless_an_own_node_holds_it() {
+    fn held_port_is_failure_unless_own_node_holds_it() {
         let at: SocketAddr = "10.0.0.1:4792".parse().unwrap();
         let owner = |who| Some(PortOwner { address: at.ip(), port: at.port(), who });
         let judged = |path: Option<&str>, is_emptied| {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_directory_that_cannot_serve_is_a_failure() {
+    fn runtime_directory_that_cannot_serve_is_failure() {
         let folder = trunkline_testkit::Folder::new().unwrap();
         let absent = directory(Some(&folder.join("run")));
         assert_eq!(absent.severity, Severity::Ok, "{absent:?}");
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_addresses_is_a_failure() {
+    fn host_without_addresses_is_failure() {
         let host = |ips: &[&str]| Host {
             root: "/".into(),
             addresses: ips

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_come_last_and_names_cannot_act_on_the_terminal() {
+    fn failures_come_last_and_names_cannot_act_on_terminal() {
         let findings = vec![
             Finding::failure("UDP port 4791", "held by \u{1b}[2Jx", "stop it"),
             Finding::ok("device", "softrdma"),

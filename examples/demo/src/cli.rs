@@ -166,18 +166,18 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn the_help_describes_the_program() {
+    fn help_describes_program() {
         let about = Cli::command().get_about().map(ToString::to_string).unwrap_or_default();
         assert!(about.starts_with("Trunkline's main job in one command"), "{about}");
     }
 
     #[test]
-    fn addresses_that_need_an_interface_are_refused_with_the_remedy() {
+    fn addresses_that_need_interface_are_refused_with_remedy() {
         for flag in ["--server-address", "--client-address"] {
             for address in ["fe80::1%3", "fe80::1%eth0", "fe80::1"] {
                 let error = Cli::try_parse_from(["demo", flag, address]).unwrap_err().to_string();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_formatted_as_in_the_environment() {
+    fn faults_are_formatted_as_in_environment() {
         let cli = Cli::parse_from(["demo", "--drop", "0.01", "--corrupt", "0.5", "--seed", "7"]);
         assert_eq!(cli.demo.faults().as_deref(), Some("drop=0.01,corrupt=0.5,seed=7"));
         assert_eq!(Cli::parse_from(["demo"]).demo.faults(), None);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn one_poller_a_side() {
+    fn one_poller_side() {
         let report = run(&Scene::new(), &["--calls", "3000"]);
         check(&report, 3000);
         assert_eq!(report["qps_per_node"], 2);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_error() {
+    fn closed_pipe_is_no_error() {
         let scene = Scene::new();
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pollers_a_side_share_four_queue_pairs() {
+    fn two_pollers_side_share_four_queue_pairs() {
         let report = run(&Scene::apart(), &["--calls", "3000", "--pollers", "2"]);
         check(&report, 3000);
         assert_eq!(report["qps_per_node"], 4);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_on_the_link_do_not_reach_the_calls() {
+    fn faults_on_link_do_not_reach_calls() {
         let faults = ["--drop", "0.01", "--reorder", "0.01", "--duplicate", "0.01", "--corrupt", "0.001"];
         let report = run(&Scene::new(), &[&faults[..], &["--calls", "3000", "--seed", "7"]].concat());
         check(&report, 3000);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn rc_connections_do_the_same_job() {
+    fn rc_connections_do_same_job() {
         let more =
             ["--connections", "rc", "--drop", "0.005", "--seed", "8", "--calls", "1500", "--pollers", "3"];
         let report = run(&Scene::apart(), &more);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_server_is_reported_and_its_restart_works() {
+    fn killed_server_is_reported_and_its_restart_works() {
         let scene = Scene::new();
         let (server, mut client) = running(&scene);
         server.process.signal(Signal::SIGKILL);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_client_is_reported_and_its_restart_works() {
+    fn killed_client_is_reported_and_its_restart_works() {
         let scene = Scene::new();
         let (mut server, client) = running(&scene);
         client.signal(Signal::SIGKILL);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_server_is_reported() {
+    fn stopped_server_is_reported() {
         let scene = Scene::new();
         let (server, mut client) = running(&scene);
         server.process.signal(Signal::SIGSTOP);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_client_is_reported_and_recovers_or_reports_why_not() {
+    fn stopped_client_is_reported_and_recovers_or_reports_why_not() {
         let scene = Scene::new();
         let (mut server, mut client) = running(&scene);
         client.signal(Signal::SIGSTOP);

@@ -61,7 +61,7 @@ mod tests {
     use trunkline_testkit::Folder;
 
     #[test]
-    fn events_reach_the_watchers_of_their_topic_in_order() {
+    fn events_reach_watchers_of_their_topic_in_order() {
         let server = Server::start();
         let mut watcher = Process::start("feed watch", &mut server.command(&["watch", "lamp"])).unwrap();
         assert_eq!(watcher.line().expect("it watches"), "watching");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_error() {
+    fn closed_pipe_is_no_error() {
         let server = Server::start();
         assert_eq!(printed(&server.run(&["publish", "lamp"], b"lit\n")), "published 1\n");
         let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_uploaded_whole() {
+    fn file_is_uploaded_whole() {
         let server = Server::start();
         let folder = Folder::new().unwrap();
         let file = folder.join("file");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_server_is_an_error_for_its_watchers() {
+    fn killed_server_is_error_for_its_watchers() {
         let mut server = Server::start();
         let output = std::thread::scope(|scope| {
             let mut command = server.command(&["watch"]);

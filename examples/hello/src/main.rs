@@ -28,11 +28,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_program_runs() {
+    fn program_runs() {
         // All programs share the address, and another user may hold the device's port there.
         if let Err(error) = super::main() {
             assert!(error.to_string().contains("4791"), "{error}");
-            eprintln!("SKIPPED the_program_runs: {error}");
+            eprintln!("SKIPPED program_runs: {error}");
         }
     }
 }

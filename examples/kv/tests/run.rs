@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_error() {
+    fn closed_pipe_is_no_error() {
         let server = Server::start();
         assert!(server.client(&["put", "colour", "green"], b"").status.success());
         for args in [&["get", "colour"][..], &["list"], &["load", "--for", "1", "--workers", "1"]] {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrape_has_the_calls_and_each_line_parses() {
+    fn scrape_has_calls_and_each_line_parses() {
         let mut server = Server::start();
         let url = server.process.after("metrics http://").expect("the address for scrapes");
         let metrics = url.strip_suffix("/metrics").expect("a path");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_server_reports_an_error() {
+    fn client_without_server_reports_error() {
         let mut server = Server::start();
         server.process.kill().expect("it runs");
         let output = server.client(&["get", "colour"], b"");

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_that_do_not_wait_for_room_are_held_up_to_a_limit() {
+    fn calls_that_do_not_wait_for_room_are_held_up_to_limit() {
         use AdmissionClass::{Reserved, Tries, Waits};
         let mut held = Held::default();
         let has_room = |held: &Held| [Tries, Reserved, Waits].map(|entry| held.has_room(entry));

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn interceptors_give_a_stream_without_a_time_limit_none() {
+    fn interceptors_give_stream_without_time_limit_none() {
         let later = Time(0) + Duration::from_millis(1);
         let deadline = |call: ClientCall, of_client| {
             call.into_parts(later).0.stream_deadline(of_client, Inherited::default(), later)
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interceptor_whose_calls_pass_through_itself_is_refused() {
+    fn interceptor_whose_calls_pass_through_itself_is_refused() {
         let itself = Arc::new(OnceLock::new());
         let same: Arc<OnceLock<ClientInterceptors>> = Arc::clone(&itself);
         let all = ClientInterceptors::NONE.with(Arc::new(move |_: &mut ClientCall| {

@@ -373,7 +373,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn calls_keep_the_order_of_their_size_and_of_their_channel() {
+    fn calls_keep_order_of_their_size_and_of_their_channel() {
         for seed in 0..200 {
             let (mut random, mut line) = (Random(seed), Line::new(0, 0));
             let (mut made, mut left, mut refused) = (Vec::<Made>::new(), Vec::new(), 0);

@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_count_then_length_and_bytes_of_each() {
+    fn layout_is_count_then_length_and_bytes_of_each() {
         assert_eq!(encoded!(), [0]);
         assert_eq!(encoded!(7_u8, "ab".to_owned()), [2, 1, 0, 0, 0, 7, 3, 0, 0, 0, 2, b'a', b'b']);
     }
 
     #[test]
-    fn an_added_argument_may_be_optional() {
+    fn added_argument_may_be_optional() {
         type Maybe = Option<u16>;
         let (old, new) = (encoded!(1_u8), encoded!(1_u8, Some(2_u16)));
         assert_eq!(decoded!(&old => u8), Ok((1,)));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn all_arguments_share_the_limits_of_their_message() {
+    fn all_arguments_share_limits_of_their_message() {
         // Each claims fewer empty elements than a message may, together they claim more.
         let claim = [1, 0, 0, 0, 250];
         let message = |count: u8| [&[count][..], &claim.repeat(usize::from(count))].concat();

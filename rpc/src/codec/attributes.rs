@@ -94,7 +94,7 @@ fn skip_serializing_is_refused() {
 }
 
 #[test]
-fn skip_deserializing_of_a_field_is_refused() {
+fn skip_deserializing_of_field_is_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Computed {
         #[serde(skip_deserializing)]
@@ -150,7 +150,7 @@ fn variants_after_one_that_is_not_decoded_are_refused() {
 }
 
 #[test]
-fn variants_after_a_skipped_one_are_refused() {
+fn variants_after_skipped_one_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Kind {
         #[serde(skip)]
@@ -312,7 +312,7 @@ fn other_attributes_work() {
 }
 
 #[test]
-fn types_of_the_standard_library_work() {
+fn types_of_standard_library_work() {
     use std::num::NonZeroU8;
     use std::ops::{Bound, RangeInclusive};
     use std::time::{Duration, SystemTime};
@@ -331,7 +331,7 @@ fn types_of_the_standard_library_work() {
 }
 
 #[test]
-fn a_type_whose_own_code_refuses_a_value_is_refused_by_the_receiver() {
+fn type_whose_own_code_refuses_value_is_refused_by_receiver() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(try_from = "Even")]
     struct Odd {
@@ -481,7 +481,7 @@ fn values_unequal_to_themselves_and_sets_work() {
 }
 
 #[test]
-fn a_type_that_is_only_sent_may_panic_when_it_is_decoded() {
+fn type_that_is_only_sent_may_panic_when_it_is_decoded() {
     #[derive(Debug, Serialize)]
     struct OnlySent {
         number: u8,

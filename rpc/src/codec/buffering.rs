@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_with_its_own_code_nests_deeper() {
+    fn type_with_its_own_code_nests_deeper() {
         // Its own code asks for any value, and decodes it at once.
         assert!(decode::<serde_json::Value>(&nested(LIST, 100, NUMBER)).is_ok());
         #[derive(Debug, Deserialize)]

@@ -102,7 +102,7 @@ fn judge_everywhere<const READ: u8>() {
 }
 
 #[test]
-fn a_type_that_chooses_its_encoding_is_compared_at_each_choice() {
+fn type_that_chooses_its_encoding_is_compared_at_each_choice() {
     macro_rules! judge_all {
         ($($read:literal)*) => {
             $(
@@ -115,7 +115,7 @@ fn a_type_that_chooses_its_encoding_is_compared_at_each_choice() {
 }
 
 #[test]
-fn a_type_that_chooses_its_encoding_is_compared_wherever_it_is() {
+fn type_that_chooses_its_encoding_is_compared_wherever_it_is() {
     judge_everywhere::<4>();
     judge_everywhere::<6>();
     judge_everywhere::<14>();
@@ -124,7 +124,7 @@ fn a_type_that_chooses_its_encoding_is_compared_wherever_it_is() {
 }
 
 #[test]
-fn parts_of_a_type_that_chooses_them_are_compared_at_each_choice() {
+fn parts_of_type_that_chooses_them_are_compared_at_each_choice() {
     /// Encoded by its number; decoded as the first of each form.
     #[derive(Debug, PartialEq)]
     struct Fields(u8);
@@ -223,7 +223,7 @@ fn fields_of_one_name_and_type_are_compared_in_each_struct() {
 }
 
 #[test]
-fn values_that_their_own_code_refuses_hide_no_fault_of_the_next() {
+fn values_that_their_own_code_refuses_hide_no_fault_of_next() {
     fn below_ten<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
         let number = u8::deserialize(deserializer)?;
         assert!(number < 100, "refused by a panic");

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_type_is_taken_if_the_codec_has_the_trait_for_it() {
+    fn type_is_taken_if_codec_has_trait_for_it() {
         struct Plain;
         #[derive(serde::Serialize, serde::Deserialize)]
         struct Derived(Vec<String>);

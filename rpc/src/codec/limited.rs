@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn a_struct_with_another_number_of_fields_than_announced_is_refused() {
+    fn struct_with_another_number_of_fields_than_announced_is_refused() {
         let error = Bincode::encode_value(&Miscounted, &mut Vec::new()).unwrap_err();
         assert!(error.contains("`Miscounted`") && error.contains('2') && error.contains('1'), "{error}");
     }

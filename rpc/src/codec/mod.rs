@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_length_is_not_allocated() {
+    fn claimed_length_is_not_allocated() {
         let bytes = length(1 << 62);
         assert!(decode::<Vec<u64>>(&bytes).is_err());
         assert!(decode::<String>(&bytes).is_err());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn deeply_nested_values_do_not_overflow_the_stack() {
+    fn deeply_nested_values_do_not_overflow_stack() {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         struct Chain(Option<Box<Self>>);
         #[derive(Debug, Serialize, Deserialize)]
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_survives_a_round_trip() {
+    fn every_shape_survives_round_trip() {
         survives::<Bincode>();
         #[cfg(feature = "message-pack")]
         survives::<MessagePack>();

@@ -32,7 +32,7 @@ fn from_u16<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> 
 }
 
 #[test]
-fn a_field_encoded_as_another_type_is_refused() {
+fn field_encoded_as_another_type_is_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Sent {
         first: u8,
@@ -73,7 +73,7 @@ fn a_field_encoded_as_another_type_is_refused() {
 }
 
 #[test]
-fn a_value_that_the_first_one_lacked_is_compared_too() {
+fn value_that_first_one_lacked_is_compared_too() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Maybe {
         #[serde(serialize_with = "option_as_i32")]
@@ -194,7 +194,7 @@ fn remote_and_generic_types_are_checked() {
 }
 
 #[test]
-fn a_variant_that_alone_is_untagged_is_refused() {
+fn variant_that_alone_is_untagged_is_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Mixed {
         Tagged(u8),
@@ -250,7 +250,7 @@ fn named_codecs_compare_what_is_decoded_in_sight_only() {
 }
 
 #[test]
-fn some_of_an_empty_value_is_refused_where_it_would_become_none() {
+fn some_of_empty_value_is_refused_where_it_would_become_none() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Newtype(Option<u8>);
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -274,7 +274,7 @@ thread_local! {
 }
 
 #[test]
-fn a_type_that_is_never_decoded_is_not_tried_for_ever() {
+fn type_that_is_never_decoded_is_not_tried_for_ever() {
     #[derive(Debug, Serialize)]
     struct OnlySent {
         number: u8,

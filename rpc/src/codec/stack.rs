@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_value_is_refused_before_the_stack_overflows() {
+    fn deep_value_is_refused_before_stack_overflows() {
         judge(page);
         judge(boxed);
         judge(wrapped);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_overflows_a_stack_of_64_kib() {
+    fn no_value_overflows_stack_of_64_kib() {
         /// About the largest values of the levels that are not checked, and of those that are.
         #[derive(Debug, Default, Serialize, Deserialize)]
         struct Sized<const WORDS: usize, T: Default>([[u64; 8]; WORDS], Vec<Self>, T)
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modest_value_works_on_a_stack_of_64_kib() {
+    fn modest_value_works_on_stack_of_64_kib() {
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         struct Order {
             number: u64,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_needs_no_more_than_an_ordinary_stack() {
+    fn large_value_needs_no_more_than_ordinary_stack() {
         type Large = [[[u64; 32]; 32]; 2];
         let mut bytes = Vec::new();
         Bincode::encode_value(&Large::default(), &mut bytes).unwrap();

@@ -139,7 +139,7 @@ mod tests {
     use crate::block_on;
 
     #[test]
-    fn only_waiting_within_a_poller_is_refused() {
+    fn only_waiting_within_poller_is_refused() {
         assert!(block_on(async { refusal() }).is_none(), "on a program's thread");
         let outer = Waiting::begin();
         let (node, other) = (Lifecycle::new(1), Lifecycle::new(1));

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_cpu_does_not_hold_a_poller() {
+    fn waiting_for_cpu_does_not_hold_poller() {
         let passed = Duration::from_millis(40);
         let before = stat('R', [5, 1]);
         assert_eq!(stat('R', [5, 1]).held_of(passed, Some(before)), Duration::ZERO, "it got no CPU");
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the time of a real thread is tested")]
-    fn a_thread_is_seen_to_compute_and_to_wait() {
+    fn thread_is_seen_to_compute_and_to_wait() {
         let ((tell, told), (go_on, goes_on)) = (channel(), channel::<()>());
         let thread = std::thread::spawn(move || {
             let stat = ThreadStat::current().unwrap();

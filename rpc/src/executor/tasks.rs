@@ -327,8 +327,8 @@ mod tests {
 
     /// A push may wait for one of another thread, which the child does not have.
     #[test]
-    fn wake_in_a_forked_child_does_not_touch_the_queue() {
-        if !runs_alone(module_path!(), "wake_in_a_forked_child_does_not_touch_the_queue") {
+    fn wake_in_forked_child_does_not_touch_queue() {
+        if !runs_alone(module_path!(), "wake_in_forked_child_does_not_touch_queue") {
             return;
         }
         let ready = Ready::new(Arc::new(Inbox::new(Lifecycle::new(1), Clock::monotonic())));

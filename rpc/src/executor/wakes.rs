@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn each_task_is_woken_once_whatever_the_first_one_does() {
+    fn each_task_is_woken_once_whatever_first_one_does() {
         let of_poller = Arc::<Wakes>::default();
         for first in [
             // Its task was dropped before it ran.
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the task of a real thread is tested")]
-    fn a_task_of_another_thread_wakes_the_others_during_the_turn() {
+    fn task_of_another_thread_wakes_others_during_turn() {
         let of_poller = Arc::<Wakes>::default();
         let task = Arc::<Count>::default();
         let turn = of_poller.enter();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_panics_wakes_its_tasks() {
+    fn turn_that_panics_wakes_its_tasks() {
         let task = Arc::<Count>::default();
         let ended = catch(|| {
             let _turn = Arc::<Wakes>::default().enter();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_beyond_the_queue_and_outside_of_turns_are_woken_at_once() {
+    fn tasks_beyond_queue_and_outside_of_turns_are_woken_at_once() {
         let of_poller = Arc::<Wakes>::default();
         let (within, beyond): (Arc<Count>, Arc<Count>) = Default::default();
         let turn = of_poller.enter();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn wakers_for_the_end_of_the_turn_are_collected() {
+    fn wakers_for_end_of_turn_are_collected() {
         let of_poller = Arc::<Wakes>::default();
         let task = Arc::<Count>::default();
         let waker = after_turn(Arc::clone(&task).into());

@@ -209,7 +209,7 @@ mod tests {
     };
 
     #[test]
-    fn the_remedy_fits_the_code_that_keeps_the_poller() {
+    fn remedy_fits_code_that_keeps_poller() {
         static ADAPTED: ServiceName = ServiceName { name: "trunkline.grpc", ..SERVICE };
         static CALL: MethodName = MethodName { service: &ADAPTED, ..GET };
         let is_to_be_marked = |occupation| remedy(occupation).contains("#[blocking]");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_takes_longer_than_the_limit_counts_once_and_a_poller_that_sleeps_does_not() {
+    fn turn_that_takes_longer_than_limit_counts_once_and_poller_that_sleeps_does_not() {
         let lifecycle = Lifecycle::new(2);
         let inboxes = Arc::<Inboxes>::default();
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle), Clock::monotonic()));

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn ceiling_is_that_of_the_documents() {
+    fn ceiling_is_that_of_documents() {
         let sum = ceiling(&NodeOptions::new(), &Limits::default(), 1).bytes();
         let budgets = include_str!("../../../docs/budgets.md");
         assert_eq!(sum.div_ceil(1_000_000), 4_666);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_limit_bounds_the_ceiling_in_the_proportions_of_the_defaults() {
+    fn memory_limit_bounds_ceiling_in_proportions_of_defaults() {
         let defaults = Limits::default();
         for pollers in [1, 2, 4, 32] {
             for mib in (512..6_000).step_by(173) {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_limit_keeps_what_the_program_sets() {
+    fn memory_limit_keeps_what_program_sets() {
         let own = Limit { per_peer: 70 << 20, in_all: 300 << 20 };
         let options = NodeOptions::new().queued_bytes(own).srq_depth_limit(4_096).rendezvous_bytes(200 << 20);
         let limits =
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_limit_that_is_too_small_is_refused_with_the_least() {
+    fn memory_limit_that_is_too_small_is_refused_with_least() {
         let refused = |memory, options| divided(memory, options, 1).expect_err("it is too small").to_string();
         let text = refused(1_000, NodeOptions::new());
         let (_, least) = text.split_once("memory_limit = 1000 is too small: choose ").expect(&text);

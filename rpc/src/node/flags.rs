@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn flattened_flags_keep_the_programs_description() {
+    fn flattened_flags_keep_programs_description() {
         let command = Program::command();
         let text =
             |about: Option<&clap::builder::StyledStr>| about.map(ToString::to_string).unwrap_or_default();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_link_is_the_one_of_the_flag() {
+    fn link_is_one_of_flag() {
         let parse = |link| Program::try_parse_from(["program", "--provider", "soft", "--link", link]);
         let flags = parse("shm").unwrap().device;
         // The link does not go with faults, so the node does not start.

@@ -96,8 +96,8 @@ mod tests {
     use trunkline_testkit::{in_forked_child, runs_alone};
 
     #[test]
-    fn a_forked_child_gets_the_lock_unless_a_thread_of_its_parent_held_it() {
-        if !runs_alone(module_path!(), "a_forked_child_gets_the_lock_unless_a_thread_of_its_parent_held_it") {
+    fn forked_child_gets_lock_unless_thread_of_its_parent_held_it() {
+        if !runs_alone(module_path!(), "forked_child_gets_lock_unless_thread_of_its_parent_held_it") {
             return;
         }
         let (free, held) = (ForkLock::new(1), ForkLock::new(2));

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_drained_when_all_its_pollers_are() {
+    fn node_is_drained_when_all_its_pollers_are() {
         let lifecycle = Lifecycle::new(2);
         assert!(!lifecycle.is_draining());
         lifecycle.begin_drain();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_handlers_that_a_poller_has_dropped() {
+    fn nobody_waits_for_handlers_that_poller_has_dropped() {
         let lifecycle = Lifecycle::new(1);
         lifecycle.poller_cut();
         assert!(!lifecycle.wait_drained(Duration::MAX));

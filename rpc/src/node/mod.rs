@@ -1152,7 +1152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_hold_limit_is_100_ms() {
+    fn default_hold_limit_is_100_ms() {
         assert_eq!(Node::builder().hold_limit, Duration::from_millis(100));
     }
 }

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_being_written_is_skipped() {
+    fn event_that_is_being_written_is_skipped() {
         let ring = Ring::new();
         (1..=3).for_each(|number| ring.push([number; WORDS]));
         ring.slots[2].sequence.store(UNREADABLE, Ordering::Relaxed);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a reader beside the writer")]
-    fn a_reader_sees_no_torn_event() {
+    fn reader_sees_no_torn_event() {
         let (ring, is_over) = (Ring::new(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {

@@ -148,7 +148,7 @@ mod tests {
     use trunkline_transport::PeerIdentity;
 
     #[test]
-    fn the_path_of_a_call_of_grpc_is_that_of_its_request() {
+    fn path_of_call_of_grpc_is_that_of_its_request() {
         static GRPC: ServiceName = ServiceName {
             name: "trunkline.grpc",
             version: 0,

@@ -166,7 +166,7 @@ mod tests {
     use crate::poller::tests::service::{ECHO, HANG};
 
     #[test]
-    fn a_call_is_under_the_limits_of_its_method_and_of_its_service() {
+    fn call_is_under_limits_of_its_method_and_of_its_service() {
         let mut limits = ServiceLimits::default();
         limits.of_service(ECHO.service, 3);
         limits.of_method(HANG, 1);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_nothing_is_refused() {
+    fn limit_of_nothing_is_refused() {
         let mut limits = ServiceLimits::default();
         limits.of_method(ECHO, 0);
         assert!(limits.check().unwrap_err().to_string().contains("choose 1 or more"));

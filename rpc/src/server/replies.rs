@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_a_lost_peer_is_freed_in_parts() {
+    fn line_of_lost_peer_is_freed_in_parts() {
         let (mut replies, lost, other) = (replies(), peer(1), peer(2));
         (0..1000).for_each(|call| add(&mut replies, lost, call, Some(ms(9)), ms(0)));
         add(&mut replies, other, 1, None, ms(0));
@@ -608,8 +608,8 @@ mod tests {
     }
 
     #[test]
-    fn charge_covers_the_memory_of_an_entry() {
-        if !runs_alone(module_path!(), "charge_covers_the_memory_of_an_entry") {
+    fn charge_covers_memory_of_entry() {
+        if !runs_alone(module_path!(), "charge_covers_memory_of_entry") {
             return;
         }
         // Peers with few and with many replies; some have been removed from the middle.

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_given_once_and_never_the_one_that_means_none() {
+    fn number_is_given_once_and_never_one_that_means_none() {
         let numbers = MethodNumbers::default();
         assert_eq!([7, 9, 7, 8].map(|hash| numbers.of(hash)), [Some(0), Some(1), Some(0), Some(2)]);
         numbers.0.lock().resize(usize::from(u16::MAX), 0);

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_standard_library_have_the_code_of_their_kind() {
+    fn errors_of_standard_library_have_code_of_their_kind() {
         fn read() -> Result<String, Status> {
             Ok(std::fs::read_to_string("/no such directory/file")?)
         }
@@ -192,7 +192,7 @@ mod tests {
     struct NoReply(#[source] Status);
 
     #[test]
-    fn a_status_within_an_error_is_kept() {
+    fn status_within_error_is_kept() {
         let status = Status::aborted("busy").with_details("details");
         let boxed: Box<dyn Error> = Box::new(status.clone());
         assert_eq!(Status::from(boxed), status);

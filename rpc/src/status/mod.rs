@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_warns_of_calls_that_may_have_run() {
+    fn text_warns_of_calls_that_may_have_run() {
         const WARNING: &str = "(the call may have run)";
         let warns = |status: Status| status.to_string().ends_with(WARNING);
         for code in [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted] {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_server_sends_no_control_characters_to_a_terminal() {
+    fn text_of_server_sends_no_control_characters_to_terminal() {
         let text = "a\u{1b}[2J\rb\u{9b}\u{0}\n\t\u{e4}\\";
         let escaped = "a\\u{1b}[2J\\rb\\u{9b}\\u{0}\n\t\u{e4}\\";
         let status = Status::aborted(text).with_cause(text);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_a_bounded_chain() {
+    fn causes_are_bounded_chain() {
         #[derive(Debug, thiserror::Error)]
         #[error("the disk is full")]
         struct Full;

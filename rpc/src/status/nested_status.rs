@@ -93,7 +93,7 @@ mod tests {
     use crate::{CallError, Metadata, Reason, Status};
 
     #[test]
-    fn a_nested_status_keeps_all_that_it_has() {
+    fn nested_status_keeps_all_that_it_has() {
         let mut metadata = Metadata::new();
         metadata.insert("retry-after", "7").unwrap();
         metadata.insert_bin("seal-bin", &[0, 255]).unwrap();

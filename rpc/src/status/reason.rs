@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_a_number() {
+    fn every_reason_has_number() {
         for number in 1..=19 {
             assert_eq!(Reason::from_number(number).map(Reason::number), Some(number));
         }

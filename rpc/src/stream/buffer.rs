@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn items_to_send_take_no_more_memory_than_a_batch() {
+    fn items_to_send_take_no_more_memory_than_batch() {
         for size in [1, 30, 1000, COPIED - 10, COPIED - 1, COPIED, 100_000] {
             let (mut waiting, mut sending) = (ItemBuffer::default(), ItemBuffer::default());
             let text = "a".repeat(size);

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_sender_within_an_adapter_is_an_error_whatever_the_adapter_returns() {
+    fn dropped_sender_within_adapter_is_error_whatever_adapter_returns() {
         for (items, is_finished) in [(0, true), (0, false), (2, true), (2, false)] {
             let (dropped, first) = channel(1);
             drop(dropped);

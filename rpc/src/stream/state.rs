@@ -946,7 +946,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
+    fn forked_child_takes_no_lock_that_poller_may_have_left() {
         let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: true }), Streams::Both, None);
         let of_poller = stream.state.lock();
         let (done, wait) = channel();
@@ -984,7 +984,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn a_waker_that_is_replaced_may_use_the_stream() {
+    fn waker_that_is_replaced_may_use_stream() {
         let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: false }), Streams::Both, None);
         let (done, wait) = channel();
         // A deadlock would keep the thread.

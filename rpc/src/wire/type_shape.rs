@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_has_the_names_and_kinds_of_all_parts() {
+    fn shape_has_names_and_kinds_of_all_parts() {
         #[derive(Deserialize)]
         struct Order {
             net: u64,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_is_named_with_both_sides() {
+    fn first_difference_is_named_with_both_sides() {
         types! {
             old {
                 pub(super) struct Order { net: u64, tax: u64, state: Phase }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn types_without_a_bound_are_unchecked() {
+    fn types_without_bound_are_unchecked() {
         #[derive(Deserialize)]
         #[serde(transparent)]
         struct Endless(Vec<Self>);

@@ -29,7 +29,7 @@ const DOCUMENTS: [(&str, &str); 8] = [
 ];
 
 #[test]
-fn examples_of_the_documents_are_compiled() {
+fn examples_of_documents_are_compiled() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let pages = fs::read_dir(root.join("docs")).unwrap().map(|page| page.unwrap().path());
     let mut checked = Vec::new();
@@ -83,7 +83,7 @@ fn without_indentation<'a>(lines: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_changed_example_is_found() {
+fn changed_example_is_found() {
     let document =
         "text\n```rust\nlet a = 1;\n\nlet b = 2;\n```\n```sh\nls\n```\n```rust,ignore\n// tonic\nx\n```\n";
     let examples = examples(document);

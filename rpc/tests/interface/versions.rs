@@ -94,7 +94,7 @@ impl Drop for Listener {
 }
 
 #[test]
-fn a_listener_of_another_version_is_named_to_callers_at_once() {
+fn listener_of_another_version_is_named_to_callers_at_once() {
     let listener = Listener::start();
     let node = Node::builder().listen(fresh_address()).start().unwrap();
     let client = PingClient::connect(&node, listener.address).unwrap().with_timeout(HOUR);

@@ -126,7 +126,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn the_decoder_reads_the_examples_of_the_document() {
+    fn decoder_reads_examples_of_document() {
         if !has_python() {
             return;
         }
@@ -147,7 +147,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
 
     /// Sizes as in the table of `docs/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
     #[test]
-    fn a_call_has_as_many_bytes_as_the_document_lists() {
+    fn call_has_as_many_bytes_as_document_lists() {
         if !has_python() {
             return;
         }
@@ -176,7 +176,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn metadata_in_a_capture_is_that_of_the_calls() {
+    fn metadata_in_capture_is_that_of_calls() {
         if !has_python() {
             return;
         }
@@ -203,7 +203,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "nodes in real time, of which some has to pass")]
-    fn the_time_left_is_that_when_the_request_leaves() {
+    fn time_left_is_that_when_request_leaves() {
         const LIMIT: Duration = Duration::from_secs(60);
         const WAITS: Duration = Duration::from_secs(1);
         if !has_python() {
@@ -231,7 +231,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn a_decoder_written_from_the_document_counts_what_the_nodes_have_counted() {
+    fn decoder_written_from_document_counts_what_nodes_have_counted() {
         if !has_python() {
             return;
         }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_keeps_its_details_and_metadata() {
+    fn status_keeps_its_details_and_metadata() {
         let mut metadata = trunkline::Metadata::new();
         metadata.insert("tag", "blue").unwrap();
         metadata.insert_bin("sum-bin", &[0, 255]).unwrap();

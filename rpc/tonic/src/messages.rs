@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_found_however_a_body_is_cut() {
+    fn sizes_are_found_however_body_is_cut() {
         let body =
             |sizes: &[usize]| sizes.iter().flat_map(|size| message(0, &vec![9; *size])).collect::<Vec<_>>();
         for cut in 1..=12 {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn small_messages_share_a_frame_and_large_ones_follow_their_prefix() {
+    fn small_messages_share_frame_and_large_ones_follow_their_prefix() {
         let small = [message(0, &[1; 10]), message(0, &[2; SMALL])].concat();
         let body = [&small[..], &message(0, &[3; SMALL + 1]), &message(0, &[])].concat();
         let mut messages = messages("identity", None);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_cannot_be_measured_pass_at_the_largest_charge() {
+    fn messages_that_cannot_be_measured_pass_at_largest_charge() {
         let plain = message(0, &[7; 10]);
         for (encoding, flag, bytes, held) in [
             ("zstd", 0, 10, 0),

@@ -603,7 +603,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_see_the_path_that_interceptors_see() {
+    fn routes_see_path_that_interceptors_see() {
         for (path, is_accepted) in [
             ("/greeter.Greeter/Greet", true),
             ("http://host/greeter.Greeter/Greet", false),
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_in_the_metadata_of_a_caller_stays_metadata() {
+    fn path_in_metadata_of_caller_stays_metadata() {
         let mut metadata = trunkline::Metadata::new();
         for path in ["/greeter.Greeter/Greet", "/greeter.Greeter/Delete", "other"] {
             metadata.append_reserved(PATH, path.as_bytes()).unwrap();

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_that_outlive_their_calls_have_a_limit() {
+    fn exchanges_that_outlive_their_calls_have_limit() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let running = (0..10).map(|_| spawner.spawn(None, pending()).unwrap()).collect::<Vec<_>>();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_that_panics_ends_alone() {
+    fn exchange_that_panics_ends_alone() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let panics = PanicsInDrop;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_ends_before_its_exchange_starts_runs_nothing() {
+    fn call_that_ends_before_its_exchange_starts_runs_nothing() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let started = Arc::new(());
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_with_thousands_of_exchanges_does_not_delay_the_exchange_of_another() {
+    fn peer_with_thousands_of_exchanges_does_not_delay_exchange_of_another() {
         let (runtime, order) = (stopped(), Arc::new(Mutex::new(Vec::new())));
         let spawner = Arc::new(Spawner::new(runtime.handle()));
         let [busy, other] = [1, 2].map(|port| Some(SocketAddr::from(([127, 0, 0, 1], port))));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_time_left_breaks_the_rule() {
+    fn request_without_time_left_breaks_rule() {
         let (only, first) = (Operation::SEND_ONLY, Operation::SEND_FIRST);
         for (operation, header) in
             [(only, [0x40, 0x04]), (only, [0x41, 0x04]), (first, [0x40, 0x04]), (only, [0x40, 0x06])]

@@ -22,7 +22,7 @@ fn traced() -> (Outcome, String) {
 }
 
 #[test]
-fn a_seed_has_one_trace_which_tells_what_happened_to_each_call() {
+fn seed_has_one_trace_which_tells_what_happened_to_each_call() {
     let (outcome, trace) = traced();
     let (same, again) = traced();
     assert!(trace == again, "the traces of one seed differ");
@@ -111,7 +111,7 @@ fn crowd_of_pollers_joins_one_node() {
 
 /// A peer that leaves work behind, is forgotten and comes back under its address keeps one budget.
 #[test]
-fn handlers_that_outlive_a_session_count_when_their_caller_returns() {
+fn handlers_that_outlive_session_count_when_their_caller_returns() {
     let mut run = run_of(vec![small_node(0, 2), small_node(1, 2)]);
     run.nodes[0].start(&mut run.scheduler, None);
     let server = run.nodes[0].address;
@@ -148,7 +148,7 @@ const OF_CLIENT: Duration = Duration::from_millis(7);
 
 /// A server is killed and started again: each of its clients has proved its name again and made a call in time.
 #[test]
-fn clients_with_identities_return_to_a_restarted_server() {
+fn clients_with_identities_return_to_restarted_server() {
     let clients = std::env::var("TRUNKLINE_CLIENTS");
     let clients = clients.map_or(CLIENTS, |clients| clients.parse().expect("a number of clients"));
     // Renewals every 2 s of 1,000 clients are more than the server can make.
@@ -195,7 +195,7 @@ const NEWCOMERS_JOINED: Duration = Duration::from_secs(3);
 /// A server can make 12 handshakes per second, and its clients want 100 renewals: no session ends, newcomers get their share
 /// of handshakes, and all clients return when the server restarts.
 #[test]
-fn renewals_beyond_the_capacity_of_a_server_keep_no_client_away() {
+fn renewals_beyond_capacity_of_server_keep_no_client_away() {
     let renew_after = Duration::from_secs(1);
     let server = NodePlan { handshake: SLOW_HANDSHAKE, renew_after, ..small_node(0, 1) };
     let client = |host| NodePlan { shards: Some(1), renew_after, ..small_node(host, 1) };
@@ -232,7 +232,7 @@ fn renewals_beyond_the_capacity_of_a_server_keep_no_client_away() {
 /// A call to a server that vanished ends within the time that its node is set to, and after three quarters of it at
 /// least. A call that waited is probed after half of it, at most 10 s.
 #[test]
-fn a_session_is_lost_after_the_time_that_is_set() {
+fn session_is_lost_after_time_that_is_set() {
     for time in [500, 1_000, 7_000, 60_000].map(Duration::from_millis) {
         let caller = NodePlan { session_loss_time: time, ..small_node(1, 1) };
         let mut run = run_of(vec![small_node(0, 1), caller]);

@@ -94,29 +94,29 @@ mod tests {
     }
 
     #[test]
-    fn g10_an_unusable_receive_is_nak_61_or_63() {
+    fn g10_unusable_receive_is_nak_61_or_63() {
         let refused = [Status::Success, Status::RemoteAccessError, Status::RetryExceeded];
         allows(unusable_receive, &[Status::RemoteInvalidRequest, Status::RemoteOperationError], &refused);
     }
 
     #[test]
-    fn g4_a_right_that_the_qp_lacks_is_an_invalid_request_or_an_access_error() {
+    fn g4_right_that_qp_lacks_is_invalid_request_or_access_error() {
         let refused = [Status::Success, Status::RemoteOperationError, Status::RetryExceeded];
         allows(denied_by_the_qp, &[Status::RemoteInvalidRequest, Status::RemoteAccessError], &refused);
     }
 
     #[test]
-    fn g4_an_atomic_of_wrong_length_is_refused_or_fails() {
+    fn g4_atomic_of_wrong_length_is_refused_or_fails() {
         allows(atomic_of_wrong_length, &[REFUSED, FAILURE], &[SUCCESS, REFUSED_LATER, BUSY, Posted::Waiting]);
     }
 
     #[test]
-    fn e8_f5_a_request_that_the_qp_may_not_execute_is_refused_or_fails_or_waits() {
+    fn e8_f5_request_that_qp_may_not_execute_is_refused_or_fails_or_waits() {
         allows(not_executed, &[REFUSED, Posted::Waiting, FAILURE], &[SUCCESS, REFUSED_LATER, BUSY]);
     }
 
     #[test]
-    fn f5_a_device_may_accept_a_depth_that_it_does_not_announce() {
+    fn f5_device_may_accept_depth_that_it_does_not_announce() {
         let refused = [Err(VerbsError::Busy("a test"))];
         allows(depth_above_the_device, &[Ok(()), Err(VerbsError::Invalid("a test"))], &refused);
     }

@@ -390,7 +390,7 @@ mod tests {
     /// With a kernel's connection manager, the sender of the DREQ gets no event before the other program
     /// answers.
     #[test]
-    fn j11_the_sender_of_the_dreq_is_checked_after_the_answer() {
+    fn j11_sender_of_dreq_is_checked_after_answer() {
         let answered = Cell::new(false);
         let outcome = both_sides_end(
             || Ok(event(CmEventKind::Disconnected { is_answered: true })),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn j11_another_event_on_either_side_is_a_deviation() {
+    fn j11_another_event_on_either_side_is_deviation() {
         let ended = || Ok(event(CmEventKind::Disconnected { is_answered: true }));
         let other = || Ok(event(CmEventKind::Established));
         assert!(both_sides_end(other, || (), ended).is_err());

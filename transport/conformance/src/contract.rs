@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_parsed_into_distinct_items() {
+    fn page_is_parsed_into_distinct_items() {
         let all: Vec<Clause> = clauses().collect();
         assert_eq!(all.len(), 131);
         assert_eq!(all[4], Clause { id: "A5", text: "The outcome of an open follows this table." });

@@ -38,7 +38,7 @@ const IN_C: &str = "transport/dropin/tests/conformance_c.rs";
 const CM_C: &str = "transport/dropin/tests/cm/endpoints.rs";
 
 /// One test for J2 to J6.
-const CM_C_XRC: &str = "j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message";
+const CM_C_XRC: &str = "j2_to_j6_xrc_endpoints_exchange_srq_number_and_message";
 
 /// Coverage of each item, in the contract's order.
 pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
@@ -50,7 +50,7 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("A14", &[Test(IN_C, "a14")]),
     ("A15", &[Test(IN_C, "a15")]),
     ("B1", &[Test(LEGACY_IN_C, "legacy_xrc")]),
-    ("B3", &[Test(LEGACY, "b3_a_device_without_xrc_returns_enosys")]),
+    ("B3", &[Test(LEGACY, "b3_device_without_xrc_returns_enosys")]),
     ("B7", &[NotHeld("the present sender replaces it (B8)")]),
     ("C1", &[Test(IN_C, "c1")]),
     ("C4", &[Test(IN_C, "c4")]),
@@ -68,13 +68,13 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("G6", &[NotHeld("the device has no memory windows, and does not announce any")]),
     ("G7", &[Test(POLICIES, "g7_nak62"), Test(POLICIES, "g7_drop")]),
     ("G8", &[Test(POLICIES, "g7_drop")]),
-    ("G11", &[Test(RESPONDER, "the_srq_may_not_change_inside_a_message")]),
-    ("G12", &[Test(RESPONDER, "the_first_message_is_acknowledged_with_msn_one_and_no_credits")]),
+    ("G11", &[Test(RESPONDER, "srq_may_not_change_inside_message")]),
+    ("G12", &[Test(RESPONDER, "first_message_is_acknowledged_with_msn_one_and_no_credits")]),
     ("H1", &[Test(IN_C, "h1")]),
     ("H5", &[Test(IN_C, "h5")]),
     ("H6", &[Test(IN_C, "h6")]),
-    ("I5", &[Test(REMOVAL, "i5_calls_on_a_removed_device_return_gone")]),
-    ("J1", &[Test(CM_C, "j1_the_tcp_port_space_makes_every_type_rc_on_the_wire")]),
+    ("I5", &[Test(REMOVAL, "i5_calls_on_removed_device_return_gone")]),
+    ("J1", &[Test(CM_C, "j1_tcp_port_space_makes_every_type_rc_on_wire")]),
     ("J2", &[Test(IN_C, "j2"), Test(CM_C, CM_C_XRC)]),
     ("J3", &[Test(IN_C, "j2"), Test(CM_C, CM_C_XRC)]),
     ("J4", &[Test(IN_C, "j2"), Test(CM_C, CM_C_XRC)]),
@@ -83,20 +83,20 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     (
         "J8",
         &[
-            Test(CM_CAPTURED, "the_active_side_speaks_like_a_kernel"),
-            Test(CM_CAPTURED, "the_passive_side_speaks_like_a_kernel"),
-            Test(PACKET, "the_srq_number_precedes_the_immediate_data"),
+            Test(CM_CAPTURED, "active_side_speaks_like_kernel"),
+            Test(CM_CAPTURED, "passive_side_speaks_like_kernel"),
+            Test(PACKET, "srq_number_precedes_immediate_data"),
         ],
     ),
-    ("J9", &[Test(CM_ENDING, "releasing_a_target_sends_no_dreq")]),
-    ("J11", &[Test(CM_ENDING, "a_restarted_peer_s_qp_ends_what_it_left_behind")]),
+    ("J9", &[Test(CM_ENDING, "releasing_target_sends_no_dreq")]),
+    ("J11", &[Test(CM_ENDING, "restarted_peer_s_qp_ends_what_it_left_behind")]),
     ("K1", &[Test(IN_C, "k1")]),
     ("K2", &[Fact("other devices")]),
     ("K3", &[Fact("other devices")]),
     ("K4", &[NotHeld("the device has no on-demand paging"), Test(IN_C, "k4")]),
     ("K5", &[Test(PROGRAMS, "ibv_xsrq_pingpong"), Test(PROGRAMS, "rdma_xserver"), Test(PYVERBS, "pyverbs")]),
     ("K6", &[Fact("other devices")]),
-    ("L", &[Test(POLLERS, "messages_of_one_trunk_reach_every_poller_of_the_peer")]),
+    ("L", &[Test(POLLERS, "messages_of_one_trunk_reach_every_poller_of_peer")]),
     ("M1", &[Same("C11")]),
     ("M2", &[Fact("other devices")]),
     ("M3", &[Same("G7")]),
@@ -126,7 +126,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn every_item_has_a_line() {
+    fn every_item_has_line() {
         for clause in clauses() {
             let in_suite = ITEMS.iter().any(|item| item.id == clause.id)
                 || PROCESS_ITEMS.iter().any(|item| item.id == clause.id);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_an_item() {
+    fn every_line_has_item() {
         let known = |id: &str| clauses().any(|clause| clause.id == id);
         for (index, (id, held)) in COVERAGE.iter().enumerate() {
             assert!(COVERAGE[..index].iter().all(|(other, _)| other != id), "{id} has two lines");

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objects_event_goes_to_its_opening_and_a_ports_to_all() {
+    fn objects_event_goes_to_its_opening_and_ports_to_all() {
         let device = two_openings();
         assert!(device.table.deliver(RawEvent { element: 0x1000, event_type: 1 }));
         // The port's number is the union's `int`. The other bytes have no meaning.
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_never_read_is_bounded() {
+    fn queue_that_is_never_read_is_bounded() {
         let device = two_openings();
         for _ in 0..2 * QUEUE_DEPTH {
             device.table.deliver(RawEvent { element: 1, event_type: 9 });
@@ -301,8 +301,8 @@ mod tests {
 
     /// Closed streams concern a whole process, so the test starts itself again.
     #[test]
-    fn no_descriptor_takes_the_number_of_a_closed_stream() {
-        const NAME: &str = "async_events::tests::no_descriptor_takes_the_number_of_a_closed_stream";
+    fn no_descriptor_takes_number_of_closed_stream() {
+        const NAME: &str = "async_events::tests::no_descriptor_takes_number_of_closed_stream";
         const CLOSED: &str = "TRUNKLINE_TEST_CLOSED";
         if std::env::var_os(CLOSED).is_none() {
             let mut test = std::process::Command::new(std::env::current_exe().unwrap());

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_goes_to_c_and_back_whole() {
+    fn change_goes_to_c_and_back_whole() {
         let change = QpModify {
             state: Some(QpState::ReadyToReceive),
             current_state: Some(QpState::Init),

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_start_when_the_device_is_opened() {
+    fn counters_start_when_device_is_opened() {
         let folder = std::env::temp_dir().join(format!("trunkline-counters-{}", std::process::id()));
         // A process that was killed may have had the same number.
         let _left = fs::remove_dir_all(&folder);

@@ -72,7 +72,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn the_missing_file_is_named() {
+    fn missing_file_is_named() {
         let folder = std::env::temp_dir().join(format!("trunkline-diagnosis-{}", std::process::id()));
         // A process that was killed may have had the same number.
         let _left = fs::remove_dir_all(&folder);

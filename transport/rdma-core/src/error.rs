@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_errno_is_explained_by_the_operation() {
+    fn errno_is_explained_by_operation() {
         let register = named(Doing::Register, libc::ENOMEM);
         assert!(register.to_string().contains("RLIMIT_MEMLOCK"), "{register}");
         assert_eq!(register.errno(), libc::ENOMEM);

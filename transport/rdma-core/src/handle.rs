@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destroyed_object_is_not_used() {
+    fn destroyed_object_is_not_used() {
         let mut object = 7_u32;
         // SAFETY: the object lives longer than the handle, whose destructors here do nothing.
         let handle = unsafe { Handle::new(NonNull::from(&mut object)) };

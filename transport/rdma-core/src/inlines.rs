@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bindings_have_the_layout_of_the_headers() {
+    fn bindings_have_layout_of_headers() {
         same_as_c! {
             verbs_context {
                 query_port, query_device_ex, open_qp, create_qp_ex, get_srq_num, create_srq_ex, open_xrcd,
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extended_verb_needs_the_mark_and_a_table_that_has_it() {
+    fn extended_verb_needs_mark_and_table_that_has_it() {
         // SAFETY: the structure consists of numbers and pointers.
         let mut table: Box<verbs_context> = Box::new(unsafe { crate::convert::zeroed() });
         unsafe extern "C" fn refuse(_: *mut ibv_context, _: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {

@@ -13,7 +13,7 @@ mod tests {
     /// device through the drop-in libraries: `cargo dropin`, then
     /// `LD_LIBRARY_PATH=$PWD/target/dropin cargo test -p trunkline-rdma-core --features rdma-core`.
     #[test]
-    fn every_item_holds_or_is_skipped_for_a_reason() {
+    fn every_item_holds_or_is_skipped_for_reason() {
         let bench = match OnHost::find() {
             Ok(bench) => bench,
             Err(why) => return println!("skip conformance on rdma-core: {why}"),

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_longer_than_a_batch_arrive_completely_and_in_order() {
+    fn lists_longer_than_batch_arrive_completely_and_in_order() {
         let Some(host) = device() else { return };
         let (near, far) = (Station::new(&host), Station::new(&host));
         near.join(&host, &far);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_is_reported_by_its_index_in_the_whole_list() {
+    fn refused_request_is_reported_by_its_index_in_whole_list() {
         let Some(host) = device() else { return };
         let (near, far) = (Station::new(&host), Station::new(&host));
         near.join(&host, &far);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_goes_to_the_opening_of_its_object_whichever_opening_reads_it() {
+    fn event_goes_to_opening_of_its_object_whichever_opening_reads_it() {
         let Some(host) = device() else { return };
         let (other, own) = (Station::new(&host), Station::with(&host, Some(0x5253)));
         other.join(&host, &own);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_may_be_dropped_before_its_objects() {
+    fn device_may_be_dropped_before_its_objects() {
         let Some(host) = device() else { return };
         let Station { device, cq, region, qp, .. } = Station::new(&host);
         cq.request_notify(Notify::Any).unwrap();

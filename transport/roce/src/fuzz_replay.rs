@@ -34,14 +34,14 @@ fn captured_packets() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn packet_corpus_keeps_the_properties_of_the_parser() {
+fn packet_corpus_keeps_properties_of_parser() {
     let mut corpus = captured_packets();
     corpus.extend(files(&folder("corpus/packet")));
     run("packet", &corpus, RUNS, fuzz::packet);
 }
 
 #[test]
-fn mad_corpus_keeps_the_properties_of_the_parser() {
+fn mad_corpus_keeps_properties_of_parser() {
     let mut corpus: Vec<_> = captured_packets()
         .into_iter()
         .filter(|p| p.len() == 20 + MAD_BYTES)
@@ -56,7 +56,7 @@ fn mad_corpus_keeps_the_properties_of_the_parser() {
 }
 
 #[test]
-fn capture_corpus_keeps_the_properties_of_the_reader() {
+fn capture_corpus_keeps_properties_of_reader() {
     let mut corpus = files(&folder("vectors/rc"));
     corpus.extend(files(&folder("vectors/xrc")));
     corpus.extend(files(&folder("corpus/capture")));

@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_index_comes_back(keys: [u64; 2], half_bits in 1_u32..=16, word: u32) {
+        fn index_comes_back(keys: [u64; 2], half_bits in 1_u32..=16, word: u32) {
             let permutation = Permutation::new(2 * half_bits, keys);
             let word = word & u32::MAX >> (32 - 2 * half_bits);
             let number = permutation.number_of(word);
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_a_width_comes_once() {
+    fn every_number_of_width_comes_once() {
         let permutation = Permutation::new(16, [1, 2]);
         let numbers: BTreeSet<u32> = (0..1 << 16).map(|index| permutation.number_of(index)).collect();
         assert_eq!((numbers.len(), numbers.last()), (1 << 16, Some(&0xffff)));
     }
 
     #[test]
-    fn what_is_known_of_some_numbers_tells_nothing_of_the_next() {
+    fn what_is_known_of_some_numbers_tells_nothing_of_next() {
         const COUNT: u32 = 1 << 14;
         let permutation = Permutation::new(32, [3, 4]);
         let numbers: Vec<u32> = (0..=COUNT).map(|index| permutation.number_of(index)).collect();

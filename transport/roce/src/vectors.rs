@@ -83,7 +83,7 @@ fn each_packet_re_emits_equal_and_its_icrc_is_right() {
 }
 
 #[test]
-fn the_identification_of_each_packet_is_found() {
+fn identification_of_each_packet_is_found() {
     for (name, expected) in FILES {
         let mut found = 0;
         each_datagram(name, |number, datagram| {
@@ -97,7 +97,7 @@ fn the_identification_of_each_packet_is_found() {
 }
 
 #[test]
-fn the_files_contain_each_of_these_operations() {
+fn files_contain_each_of_these_operations() {
     let mut seen = BTreeMap::new();
     for (name, _) in FILES {
         each_datagram(name, |_, datagram| {

@@ -31,8 +31,8 @@ fn sleeps() -> u64 {
 }
 
 #[test]
-fn an_idle_device_does_not_wake_up() {
-    if !runs_alone(module_path!(), "an_idle_device_does_not_wake_up") {
+fn idle_device_does_not_wake_up() {
+    if !runs_alone(module_path!(), "idle_device_does_not_wake_up") {
         return;
     }
     for options in [common::in_process(), [(); 2].map(|()| common::udp()), [(); 2].map(|()| common::memory())]

@@ -132,9 +132,9 @@ fn holder_dies(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn when_the_holder_of_port_4791_is_killed_the_others_continue() {
+fn when_holder_of_port_4791_is_killed_others_continue() {
     // It inspects the descriptors of the process.
-    if !runs_alone(module_path!(), "when_the_holder_of_port_4791_is_killed_the_others_continue") {
+    if !runs_alone(module_path!(), "when_holder_of_port_4791_is_killed_others_continue") {
         return;
     }
     let runs = [1, 2, 3].map(holder_dies);
@@ -176,7 +176,7 @@ fn learns_of_exit(seed: u64) -> bool {
 
 /// Its last message is not repeated, so a program that waits for the event would wait forever.
 #[test]
-fn a_process_that_exits_disconnects_its_peers_at_its_address() {
+fn process_that_exits_disconnects_its_peers_at_its_address() {
     let missed: Vec<u64> = (0..200).filter(|seed| !learns_of_exit(*seed)).collect();
     assert!(missed.is_empty(), "seeds {missed:?}");
 }
@@ -202,7 +202,7 @@ fn is_told(world: &mut World, channel: &dyn CmChannel) {
 }
 
 #[test]
-fn a_death_on_the_host_ends_both_sides_of_connections_and_one_elsewhere_does_not() {
+fn death_on_host_ends_both_sides_of_connections_and_one_elsewhere_does_not() {
     for seed in 0..20 {
         let mut world = World::new(seed);
         let (near, far) = (world.host(NEAR), world.host(FAR));
@@ -229,7 +229,7 @@ fn a_death_on_the_host_ends_both_sides_of_connections_and_one_elsewhere_does_not
 }
 
 #[test]
-fn the_death_of_a_peer_that_has_asked_only_takes_its_request_back() {
+fn death_of_peer_that_has_asked_only_takes_its_request_back() {
     let mut world = World::new(1);
     world.use_loopback();
     let near = world.host(NEAR);
@@ -248,7 +248,7 @@ fn the_death_of_a_peer_that_has_asked_only_takes_its_request_back() {
 
 /// The connection to a TGT that several processes share ends when the last of them has died.
 #[test]
-fn the_death_of_an_executor_ends_no_connection_while_another_process_has_a_handle() {
+fn death_of_executor_ends_no_connection_while_another_process_has_handle() {
     let mut world = World::new(1);
     let near = world.host(NEAR);
     let file = Folder::new().unwrap().create("domain").unwrap();
@@ -309,7 +309,7 @@ fn home_dies(seed: u64, stores: u64) -> bool {
 }
 
 #[test]
-fn an_executor_killed_between_any_two_stores_loses_and_duplicates_no_message() {
+fn executor_killed_between_any_two_stores_loses_and_duplicates_no_message() {
     let mut deaths = 0;
     for stores in (0..400).step_by(9) {
         deaths += u32::from(home_dies(7 + stores, stores));
@@ -318,7 +318,7 @@ fn an_executor_killed_between_any_two_stores_loses_and_duplicates_no_message() {
 }
 
 #[test]
-fn processes_of_a_host_prove_their_user_and_others_do_not() {
+fn processes_of_host_prove_their_user_and_others_do_not() {
     let mut world = World::new(1);
     let [here, there] = [NEAR, FAR].map(|address| world.host(address));
     let [server, near] = [(); 2].map(|()| world.process(&here));

@@ -85,7 +85,7 @@ fn equal_seeds_give_equal_events_at_equal_times() {
 }
 
 #[test]
-fn a_simulated_device_is_removed_and_opened_again() {
+fn simulated_device_is_removed_and_opened_again() {
     let mut world = World::new(3);
     let (hub, slot) = (Hub::new(), Slot::new());
     let options = SoftOptions { slot: Some(slot.clone()), ..at(&world, &hub, 1, None) };

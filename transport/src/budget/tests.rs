@@ -22,7 +22,7 @@ fn taken(share: &mut Share, peer: PeerKey) -> usize {
 }
 
 #[test]
-fn a_peer_at_its_limit_leaves_the_rest_to_others() {
+fn peer_at_its_limit_leaves_rest_to_others() {
     let budget = budget("things", Limit { per_peer: 4, in_all: 6 }, 1);
     let mut share = Share::new(&budget, 0);
     assert_eq!(taken(&mut share, A), 4);
@@ -40,7 +40,7 @@ fn a_peer_at_its_limit_leaves_the_rest_to_others() {
 }
 
 #[test]
-fn a_limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
+fn limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
     for (limit, pollers) in [(1, 1), (7, 3), (1000, 1), (1000, 4), (65_536, 32)] {
         let budget = budget("things", Limit { per_peer: limit, in_all: limit }, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
@@ -61,7 +61,7 @@ proptest! {
     /// With the cache, single units are taken and refused as without it, and count as used by the peer that
     /// has them.
     #[test]
-    fn the_cache_changes_nothing_but_what_it_costs(
+    fn cache_changes_nothing_but_what_it_costs(
         per_peer in 1_usize..2000,
         steps in proptest::collection::vec((0..8_u8, 0..2_usize, 0..2_usize, 1..60_usize), 1..120),
     ) {
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_left_of_a_peer_that_is_down() {
+fn nothing_is_left_of_peer_that_is_down() {
     let budget = budget("bytes", Limit { per_peer: 100, in_all: 100 }, 2);
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     shares[0].take(A, 60).unwrap();
@@ -123,7 +123,7 @@ fn nothing_is_left_of_a_peer_that_is_down() {
 }
 
 #[test]
-fn a_limit_of_nothing_is_refused_with_the_options_name() {
+fn limit_of_nothing_is_refused_with_options_name() {
     let check =
         |per_peer, in_all| Limit { per_peer, in_all }.check("things", 2..=usize::MAX, "choose 2 or more");
     assert!(check(2, 2).is_ok());
@@ -137,7 +137,7 @@ fn a_limit_of_nothing_is_refused_with_the_options_name() {
 const CUT_UP: Limit = Limit { per_peer: 256, in_all: 1024 };
 
 #[test]
-fn a_host_at_its_limit_leaves_half_to_others() {
+fn host_at_its_limit_leaves_half_to_others() {
     for pollers in [1, 3] {
         let budget = budget("things", CUT_UP, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
@@ -161,7 +161,7 @@ fn a_host_at_its_limit_leaves_half_to_others() {
 }
 
 #[test]
-fn hosts_that_use_up_a_budget_leave_some_to_each_that_uses_little() {
+fn hosts_that_use_up_budget_leave_some_to_each_that_uses_little() {
     let budget = budget("things", CUT_UP, 1);
     let mut share = Share::new(&budget, 0);
     let general =
@@ -185,7 +185,7 @@ fn hosts_that_use_up_a_budget_leave_some_to_each_that_uses_little() {
 }
 
 #[test]
-fn what_a_peer_has_left_counts_when_it_is_back() {
+fn what_peer_has_left_counts_when_it_is_back() {
     let budget = budget("things", Limit { per_peer: 4, in_all: 64 }, 2);
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     assert_eq!(taken(&mut shares[0], A), 4);
@@ -229,7 +229,7 @@ fn large_replies_do_not_keep_small_calls_out() {
 }
 
 #[test]
-fn a_part_is_left_of_every_limit_that_can_be_cut_up() {
+fn part_is_left_of_every_limit_that_can_be_cut_up() {
     let of =
         |limit| [Leaves::Eighth, Leaves::Quarter, Leaves::ThreeEighths].map(|leaves| leaves.limit(limit, 1));
     assert_eq!(of(0), [0, 0, 0]);
@@ -241,7 +241,7 @@ fn a_part_is_left_of_every_limit_that_can_be_cut_up() {
 }
 
 #[test]
-fn what_is_larger_than_the_part_may_go_alone() {
+fn what_is_larger_than_part_may_go_alone() {
     assert_eq!(Leaves::Quarter.limit(64, 60), 60);
     assert_eq!(Leaves::Quarter.limit(64, 100), 64);
     assert_eq!(Leaves::ThreeEighths.limit(64, 40), 40);
@@ -250,7 +250,7 @@ fn what_is_larger_than_the_part_may_go_alone() {
 }
 
 #[test]
-fn what_a_use_leaves_is_there_for_others() {
+fn what_use_leaves_is_there_for_others() {
     let budget = budget("things", Limit { per_peer: 8, in_all: 16 }, 1);
     let mut share = Share::new(&budget, 0);
     let taken =
@@ -266,7 +266,7 @@ fn what_a_use_leaves_is_there_for_others() {
 }
 
 #[test]
-fn what_others_have_reserved_is_left_all_the_same() {
+fn what_others_have_reserved_is_left_all_same() {
     // Large enough for portions: the poller keeps some of the units that it has put back.
     let budget = budget("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
     let mut share = Share::new(&budget, 0);
@@ -282,7 +282,7 @@ fn what_others_have_reserved_is_left_all_the_same() {
 /// No units are kept for a peer that is leaving. When it takes units then, it stops leaving: units are kept
 /// for it after all are put back, and the other poller lacks them.
 #[test]
-fn a_peer_that_takes_again_is_not_leaving_any_more() {
+fn peer_that_takes_again_is_not_leaving_any_more() {
     for peer in [A, A.at(0)] {
         let budget = budget("things", CUT_UP, 2);
         let [mut share, mut other] = [0, 1].map(|poller| Share::new(&budget, poller));
@@ -336,7 +336,7 @@ proptest! {
     /// Two pollers and six peers of two hosts. With keys that no poller made, every step follows the full
     /// rules; with keys that are found by their hints, most steps only count.
     #[test]
-    fn what_is_only_counted_is_as_by_the_rules(
+    fn what_is_only_counted_is_as_by_rules(
         steps in proptest::collection::vec((0..2_usize, 0..6_usize, step()), 1..300),
     ) {
         let budgets = [budget("things", CUT_UP, 2), budget("things", CUT_UP, 2)];
@@ -361,7 +361,7 @@ proptest! {
 }
 
 #[test]
-fn a_message_is_charged_with_its_bytes_or_not_at_all() {
+fn message_is_charged_with_its_bytes_or_not_at_all() {
     let queued_bytes = Limit { per_peer: 3, in_all: 3 };
     for peer in [A, A.at(0)] {
         let budgets =

@@ -517,8 +517,8 @@ mod tests {
     use trunkline_testkit::{in_forked_child, runs_alone};
 
     #[test]
-    fn block_of_a_forked_child_takes_no_lock_of_its_pool() {
-        if !runs_alone(module_path!(), "block_of_a_forked_child_takes_no_lock_of_its_pool") {
+    fn block_of_forked_child_takes_no_lock_of_its_pool() {
+        if !runs_alone(module_path!(), "block_of_forked_child_takes_no_lock_of_its_pool") {
             return;
         }
         let (pool, _device) = pool();
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_waste_at_most_a_fifth() {
+    fn classes_waste_at_most_fifth() {
         for length in [1, SMALLEST, SMALLEST + 1, 1 << 20, (1 << 26) + 65_536, 5_000_001, usize::MAX] {
             let class = class_of(length);
             assert!(class >= length);

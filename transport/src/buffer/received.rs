@@ -342,7 +342,7 @@ mod tests {
     use trunkline_verbs::{Device, SrqInit, SrqKind};
 
     #[test]
-    fn a_copy_says_the_same_and_gives_its_slot_back_at_once() {
+    fn copy_says_same_and_gives_its_slot_back_at_once() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_were_added_are_posted_and_returned_like_the_first() {
+    fn slots_that_were_added_are_posted_and_returned_like_first() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();

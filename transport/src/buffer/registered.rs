@@ -190,7 +190,7 @@ mod tests {
     use trunkline_verbs::{Access, Device as _};
 
     #[test]
-    fn buffers_of_a_node_with_an_identity_have_a_key_only_while_they_are_announced() {
+    fn buffers_of_node_with_identity_have_key_only_while_they_are_announced() {
         let (sources, device) = pool();
         let limit = Limit { per_peer: 1 << 20, in_all: 1 << 20 };
         let buffers = sources.sibling(Access::LOCAL_WRITE, "buffers", limit);
@@ -208,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_a_forked_child_take_no_lock_of_their_registry() {
-        if !runs_alone(module_path!(), "buffers_of_a_forked_child_take_no_lock_of_their_registry") {
+    fn buffers_of_forked_child_take_no_lock_of_their_registry() {
+        if !runs_alone(module_path!(), "buffers_of_forked_child_take_no_lock_of_their_registry") {
             return;
         }
         let (pool, _device) = pool();

@@ -136,7 +136,7 @@ mod tests {
     /// Each of P pollers grants from each of P SRQs. Whatever the peers claim to want, a home's SRQ is never
     /// promised beyond its depth.
     #[test]
-    fn pollers_together_never_grant_more_than_an_srq_has() {
+    fn pollers_together_never_grant_more_than_srq_has() {
         for (depth, pollers) in [(48, 3), (512, 3), (512, 2), (100, 7), (512, 32)] {
             let mut all =
                 (0..pollers).map(|_| Grants::new(depth / u32::from(pollers), pollers)).collect::<Vec<_>>();

@@ -152,7 +152,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn grants_never_exceed_the_depth(
+    fn grants_never_exceed_depth(
         depth in 16u32..200,
         pairs in 1usize..6,
         peers in 1u32..4,
@@ -196,7 +196,7 @@ proptest! {
 }
 
 #[test]
-fn a_greedy_peer_does_not_starve_the_others() {
+fn greedy_peer_does_not_starve_others() {
     let mut world = World::new(64, 3);
     world.pairs[0].backlog = 20_000;
     let mut sent = [0; 3];
@@ -224,7 +224,7 @@ fn a_greedy_peer_does_not_starve_the_others() {
 }
 
 #[test]
-fn a_new_pair_finds_room_beside_greedy_ones() {
+fn new_pair_finds_room_beside_greedy_ones() {
     let mut world = World::new(64, 1);
     world.pairs[0].backlog = 20_000;
     for _ in 0..20 {
@@ -243,7 +243,7 @@ fn a_new_pair_finds_room_beside_greedy_ones() {
 }
 
 #[test]
-fn idle_grants_decay_to_the_base() {
+fn idle_grants_decay_to_base() {
     let mut world = World::new(64, 1);
     world.pairs[0].backlog = 30;
     for _ in 0..10 {
@@ -266,7 +266,7 @@ fn idle_grants_decay_to_the_base() {
 }
 
 #[test]
-fn a_peer_that_cheats_is_found_out() {
+fn peer_that_cheats_is_found_out() {
     let mut grantor = Grantor::new(16);
     let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
     grantor.apply_header(id, 0, 0, None).unwrap();
@@ -278,7 +278,7 @@ fn a_peer_that_cheats_is_found_out() {
 }
 
 #[test]
-fn positions_survive_the_wrap() {
+fn positions_survive_wrap() {
     let mut grantor = Grantor::new(64);
     let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
     let mut spender = Spender::new(0);
@@ -330,7 +330,7 @@ fn credit_frames_that_answer_nothing_are_bounded() {
 }
 
 #[test]
-fn who_joins_finds_room_while_an_srq_can_become_deeper() {
+fn who_joins_finds_room_while_srq_can_become_deeper() {
     let mut grantor = Grantor::new(64);
     let mut depth = 64;
     for number in 0..1000 {
@@ -351,7 +351,7 @@ fn who_joins_finds_room_while_an_srq_can_become_deeper() {
 }
 
 #[test]
-fn a_pair_has_its_base_credit_back_whatever_others_hold() {
+fn pair_has_its_base_credit_back_whatever_others_hold() {
     // Two peers with four pairs each, and an honest one.
     let mut world = World::of_peers(512, [1, 1, 1, 1, 2, 2, 2, 2, 3]);
     world.hoard(0..8);
@@ -364,7 +364,7 @@ fn a_pair_has_its_base_credit_back_whatever_others_hold() {
 }
 
 #[test]
-fn one_peer_leaves_half_to_the_others_however_many_pairs_it_has() {
+fn one_peer_leaves_half_to_others_however_many_pairs_it_has() {
     let mut world = World::of_peers(512, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
     world.hoard(0..8);
     let (held, ledger) = (world.available(0..8), world.grantor.ledger());
@@ -408,7 +408,7 @@ fn who_keeps_unused_credit_that_others_lack_is_found() {
 }
 
 #[test]
-fn a_moment_without_a_shortage_forgives_no_hoarder() {
+fn moment_without_shortage_forgives_no_hoarder() {
     // The honest pairs together want more than the hoarding peer leaves, but not while they pause.
     let mut world = World::of_peers(256, [1, 1, 2, 3, 4, 5]);
     world.hoard(0..2);
@@ -462,7 +462,7 @@ fn who_keeps_credit_that_nobody_lacks_may() {
 }
 
 #[test]
-fn a_busy_pair_releases_what_it_does_not_use() {
+fn busy_pair_releases_what_it_does_not_use() {
     let mut world = World::new(512, 1);
     world.pairs[0].backlog = 200;
     for _ in 0..3 {

@@ -147,7 +147,7 @@ pub(super) mod tests {
     type Change = fn(&mut Binding, usize);
 
     #[test]
-    fn equal_views_are_equal_bytes_but_for_the_settings() {
+    fn equal_views_are_equal_bytes_but_for_settings() {
         let ours = example();
         let theirs = Binding { settings: vec![2, 0, 0, 0], ..example() };
         assert_eq!(ours.compare(&theirs.emit()), Ok(&[2, 0, 0, 0][..]));
@@ -197,7 +197,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_difference_has_the_name_of_its_field() {
+    fn each_difference_has_name_of_its_field() {
         for (name, theirs) in different() {
             let ours = example();
             assert_eq!(ours.compare(&theirs.emit()).unwrap_err().to_string(), name);
@@ -255,7 +255,7 @@ pub(super) mod tests {
 
     /// The table of `docs/security.md` has the ids and names of this file.
     #[test]
-    fn fields_have_the_names_of_the_document() {
+    fn fields_have_names_of_document() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
         let page = std::fs::read_to_string(page).unwrap();
         let mut count = 0;

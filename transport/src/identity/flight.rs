@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_flight_of_its_messages_is_accepted() {
+    fn whole_flight_of_its_messages_is_accepted() {
         for flight in Flight::ALL {
             let bytes = example(flight);
             assert_eq!(received(flight, &bytes), Ok(bytes.clone()), "{flight:?}");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_retry_request_is_refused() {
+    fn hello_retry_request_is_refused() {
         let mut hello = example(Flight::ServerHello);
         hello[RANDOM..RANDOM + 32].copy_from_slice(&RETRY);
         let error = received(Flight::ServerHello, &hello).unwrap_err();

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_opens_each_frame_once_in_order_and_unchanged() {
+    fn peer_opens_each_frame_once_in_order_and_unchanged() {
         for aead in [Aead::Aes256Gcm, Aead::ChaCha20Poly1305] {
             let [mut ours, mut theirs] = session(1, aead, NO_LIMIT);
             let [first, second] = [frame(1, 40), frame(2, 0)].map(|frame| {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_change_after_a_number_of_frames_and_after_a_time() {
+    fn keys_change_after_number_of_frames_and_after_time() {
         let limit = PhaseLimit { frames: 3, time: Duration::from_secs(60) };
         let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
         let phases = [0, 0, 0, 0, 59, 60, 61].map(|seconds| {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_changes_its_keys_at_most_twice_as_often_as_an_honest_one() {
+    fn peer_changes_its_keys_at_most_twice_as_often_as_honest_one() {
         let limit = PhaseLimit { frames: 10, time: Duration::from_secs(600) };
         // Returns the number of frames that are opened, and the error that ends them.
         let opened_of = |frames_per_phase, frames: u64, seconds_per_frame: u64| {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_large_message_open_in_their_order_and_no_others_do() {
+    fn pieces_of_large_message_open_in_their_order_and_no_others_do() {
         let [mut ours, theirs] = session(1, Aead::ChaCha20Poly1305, NO_LIMIT);
         let message = |ours: &mut LaneSeal| {
             let mut seal = ours.new_content(true);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_switch_to_the_keys_of_a_renewal_and_count_on() {
+    fn lanes_switch_to_keys_of_renewal_and_count_on() {
         let limit = PhaseLimit { frames: 2, time: Duration::MAX };
         let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
         let renewed = |is_client| {

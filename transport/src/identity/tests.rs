@@ -258,7 +258,7 @@ fn either_use_for_authentication_suffices() {
 }
 
 #[test]
-fn first_end_in_the_chain_counts() {
+fn first_end_in_chain_counts() {
     let root = authority();
     let mut params_2028 = authority_params("issuer");
     params_2028.not_after = date_time_ymd(2028, 1, 1);
@@ -401,7 +401,7 @@ fn malformed_alternative_names_are_unusable() {
 }
 
 #[test]
-fn identities_from_wrong_pem_name_the_mistake() {
+fn identities_from_wrong_pem_name_mistake() {
     let root = authority();
     let own = key();
     let certificate = params(&[NAME]).signed_by(&own, &root).unwrap().pem();
@@ -472,7 +472,7 @@ fn handshake(client: &Credentials, server: &Credentials) -> Result<[Connection; 
 }
 
 #[test]
-fn handshakes_have_the_documented_settings() {
+fn handshakes_have_documented_settings() {
     let root = authority();
     let (a, b) = (identity(&root, &params(&["a.example"])), identity(&root, &params(&["b.example"])));
     let (a, b) = (credentials(&a, &trust(&root)), credentials(&b, &trust(&root)));
@@ -505,7 +505,7 @@ fn handshakes_have_the_documented_settings() {
 }
 
 #[test]
-fn both_roles_refuse_by_the_same_causes() {
+fn both_roles_refuse_by_same_causes() {
     let (root, other) = (authority(), intermediate("other", &authority()));
     let good = identity(&root, &params(&[NAME]));
     let foreign = identity(&other, &params(&[NAME]));

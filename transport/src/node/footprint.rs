@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_beyond_the_memory_are_refused_with_their_largest_parts() {
+    fn sums_beyond_memory_are_refused_with_their_largest_parts() {
         let sum = sum(&[("a", 1), ("b", 40), ("c", 3), ("d", 20)]);
         assert_eq!(sum.check(Use::AtStart, bound(64)), Ok(()));
         assert_eq!(

@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_fills_what_was_not_set() {
+    fn environment_fills_what_was_not_set() {
         let all = [
             ("TRUNKLINE_PROVIDER", "require"),
             ("TRUNKLINE_DEVICE", "rxe0"),
@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_environment_says_wrongly_is_refused_with_its_name() {
+    fn what_environment_says_wrongly_is_refused_with_its_name() {
         for pair in [
             ("TRUNKLINE_PROVIDER", "hardware"),
             ("TRUNKLINE_GID_INDEX", "-1"),
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_named_as_it_was_set() {
+    fn setting_is_named_as_it_was_set() {
         let of_builder = NodeOptions::new().faults("drop=2").unwrap_err().to_string();
         assert!(of_builder.contains("setting faults: `2` does not fit drop"), "{of_builder}");
         assert!(!of_builder.contains("TRUNKLINE_"), "{of_builder}");

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_that_end_after_a_stop_of_the_process_are_ascribed_to_it() {
+    fn sessions_that_end_after_stop_of_process_are_ascribed_to_it() {
         let (stops, until) = (Stops::new(Duration::from_secs(60)), Time(0) + Duration::from_secs(100));
         stops.woke(until, until + Duration::from_millis(1999));
         let woken = until + Duration::from_secs(14);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_counts_if_it_is_as_long_as_the_loss_of_a_session() {
+    fn stop_counts_if_it_is_as_long_as_loss_of_session() {
         let (loss_time, until) = (Duration::from_millis(500), Time(0) + Duration::from_secs(100));
         for (delay, cause) in
             [(Duration::from_millis(499), PeerDown::Closed), (loss_time, PeerDown::Stopped { seconds: 1 })]

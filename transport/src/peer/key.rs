@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn all_spellings_of_an_address_are_one_peer() {
+    fn all_spellings_of_address_are_one_peer() {
         assert_eq!(key("[::ffff:10.0.0.1]:7"), key("10.0.0.1:7"));
         assert_ne!(key("10.0.0.1:7"), key("10.0.0.1:8"));
         assert_eq!(key("10.0.0.1:7").host(), key("10.0.0.1:8").host());
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_comes_back_as_it_was() {
+    fn address_comes_back_as_it_was() {
         for text in ["10.1.2.3:7471", "[fe80::1:2:3]:1", "[::10.0.0.1]:65535", "0.0.0.0:0"] {
             assert_eq!(key(text).address(), text.parse().unwrap());
         }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_port_is_part_of_the_name_and_of_its_text() {
+    fn udp_port_is_part_of_name_and_of_its_text() {
         for text in ["10.0.0.1:7000/4792", "[fd00::1]:7000/1", "[fd00::1]:0/65535", "10.0.0.1:7000"] {
             assert_eq!(key(text).to_string(), text);
         }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_a_host_are_those_of_all_its_ports() {
+    fn keys_of_host_are_those_of_all_its_ports() {
         let all = PeerKey::all_at("10.0.0.1".parse().unwrap());
         let texts = ["10.0.0.1:0", "10.0.0.1:0/1", "10.0.0.1:65535", "10.0.0.1:65535/65535"];
         assert!(texts.map(key).iter().all(|key| all.contains(key)));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_text_is_refused_with_the_form() {
+    fn invalid_text_is_refused_with_form() {
         for text in
             ["10.0.0.1:7000/0", "10.0.0.1:7000/70000", "10.0.0.1:7000/abc", "10.0.0.1:7000/", "[::1]:7/8/9"]
         {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_is_no_part_of_the_name() {
+    fn hint_is_no_part_of_name() {
         let (a, b) = (key("10.0.0.1:7"), key("10.0.0.1:7").at(3));
         assert_eq!((a, a.cmp(&b), b.hint()), (b, Ordering::Equal, 3));
         assert!(key("10.0.0.1:6").at(9) < a && a < key("10.0.0.2:0").at(0));

@@ -113,7 +113,7 @@ mod tests {
     proptest! {
         /// Hints, right or wrong, do not change the results.
         #[test]
-        fn it_is_a_map(steps in proptest::collection::vec((0..4_u8, 0..6_u32, 0..8_usize), 1..200)) {
+        fn it_is_map(steps in proptest::collection::vec((0..4_u8, 0..6_u32, 0..8_usize), 1..200)) {
             let (mut map, mut model) = (PeerMap::default(), BTreeMap::new());
             for (index, (what, number, hint)) in steps.into_iter().enumerate() {
                 let key = PeerKey::numbered(number);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_where_its_hint_names_it() {
+    fn peer_is_where_its_hint_names_it() {
         let mut map = PeerMap::default();
         for place in [5, 2, 9] {
             map.insert(PeerKey::numbered(place).at(place as usize), place);

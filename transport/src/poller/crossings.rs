@@ -406,7 +406,7 @@ mod tests {
     /// Each session has its allowance. When the rings are about to go, the items that found no room are not
     /// lost.
     #[test]
-    fn what_waits_for_room_comes_after_what_the_ring_holds() {
+    fn what_waits_for_room_comes_after_what_ring_holds() {
         let mut ends = Crossings::of_node(ConnectionKind::Rc, 2, 32);
         let (mut poller, mut home) = (ends.pop().unwrap(), ends.pop().unwrap());
         let count = u32::try_from(capacity(share(ConnectionKind::Rc, 2, 32)).next_power_of_two()).unwrap();

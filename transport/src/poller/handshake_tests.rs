@@ -197,7 +197,7 @@ fn flight(is_sealed: bool, length: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn flights_go_both_ways_before_the_session_is_up() {
+fn flights_go_both_ways_before_session_is_up() {
     for connections in [Connections::Xrc, Connections::Rc] {
         let (mut near, mut far) = Pollers::pair(connections);
         let (a, b) = (near.key(), far.key());
@@ -305,7 +305,7 @@ fn late_completion_changes_nothing() {
 }
 
 #[test]
-fn frame_that_the_peer_refuses_ends_the_session() {
+fn frame_that_peer_refuses_ends_session() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let b = far.key();
     near.begin(&far, 1, SrqNumber::new(0x00ab_cdef));
@@ -320,7 +320,7 @@ fn frame_that_the_peer_refuses_ends_the_session() {
 }
 
 #[test]
-fn sessions_wait_for_a_slot_in_turn() {
+fn sessions_wait_for_slot_in_turn() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let (b, srq) = (far.key(), far.empty_srq());
     let slots = SendSlots::new(&*near.device.pd, 1, HANDSHAKE_FRAME, IoAddress(1 << 40)).unwrap();
@@ -347,7 +347,7 @@ fn sessions_wait_for_a_slot_in_turn() {
 }
 
 #[test]
-fn frames_that_no_handshake_has_end_the_session() {
+fn frames_that_no_handshake_has_end_session() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let small = flight(false, 1).remove(0);
     let with_length = |length| [&small[..], &vec![0; length]].concat()[..length].to_vec();
@@ -427,7 +427,7 @@ fn node_without_handshakes_knows_no_such_frames() {
 /// A trunk that is being taken down still takes messages, because their sender has been told that they were delivered. The
 /// sender may have switched to the keys of a renewal before them.
 #[test]
-fn dying_trunk_takes_messages_behind_a_switch() {
+fn dying_trunk_takes_messages_behind_switch() {
     use crate::command::SessionUp;
     use crate::identity::keys::{Aead, Exported, PollerKeys, Pollers as Numbers, RenewedKeys};
     use crate::identity::seal::{LaneSeal, OVERHEAD, PhaseLimit};
@@ -546,7 +546,7 @@ fn dying_trunk_takes_messages_behind_a_switch() {
 
 /// Another poller of the node may be done with the earlier session, and take part in the renewal.
 #[test]
-fn session_that_waits_behind_another_switches_to_the_keys_of_its_renewal() {
+fn session_that_waits_behind_another_switches_to_keys_of_its_renewal() {
     use crate::PeerIdentity;
     use crate::command::SessionUp;
     use crate::identity::keys::{Aead, Exported, PollerKeys, Pollers as Numbers, RenewedKeys};

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_of_a_call_and_its_answer_is_learnt() {
+    fn pattern_of_call_and_its_answer_is_learnt() {
         let mut run = Run::new();
         let mut call = || {
             let slept = [run.gap(Duration::from_millis(10)), run.gap(Duration::from_micros(50))];
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_only_on_a_core_of_its_own() {
+    fn yields_only_on_core_of_its_own() {
         let mut run = Run::new();
         run.gap(Duration::from_micros(50));
         assert_eq!(run.poll(POLL_FOR / 2), None, "nothing is known of the core");
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn core_taken_from_a_round_with_work_is_shared_and_a_long_handler_takes_none() {
+    fn core_taken_from_round_with_work_is_shared_and_long_handler_takes_none() {
         let mut run = Run::alone();
         run.run(Duration::from_millis(4));
         run.event();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn short_waits_of_a_shared_program_take_no_core() {
+    fn short_waits_of_shared_program_take_no_core() {
         let mut run = Run::alone();
         for _ in 0..10_000 {
             run.run(Duration::from_micros(10));
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn no_poller_sleeps_in_the_middle_of_a_transfer_nor_waits_for_ever() {
+    fn no_poller_sleeps_in_middle_of_transfer_nor_waits_for_ever() {
         let mut run = Run::alone();
         let begin = run.now;
         let mut rest = Rest::Spin;

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_waits_for_an_earlier_one_to_end_is_not_asked_for() {
+    fn session_that_waits_for_earlier_one_to_end_is_not_asked_for() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
@@ -490,7 +490,7 @@ mod peer_table_tests {
     use trunkline_machine::Runtime;
 
     #[test]
-    fn a_key_finds_its_peer_and_no_other_at_its_place() {
+    fn key_finds_its_peer_and_no_other_at_its_place() {
         let mut table = PeerTable::<u32>::new(PeerHash::new(&Runtime::threads()));
         let named = PeerKey::numbered;
         for number in 0..10 {

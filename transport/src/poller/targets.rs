@@ -450,7 +450,7 @@ mod tests {
     /// Over RC a poller that was stopped receives at once everything a session's peer has sent to the others
     /// through it.
     #[test]
-    fn frames_before_the_announcement_are_kept_in_order_or_their_session_ends() {
+    fn frames_before_announcement_are_kept_in_order_or_their_session_ends() {
         let (qp, other, mut targets) = (QpNumber::new(7), QpNumber::new(8), Targets::default());
         let most = u8::try_from(3 * UNANNOUNCED).unwrap();
         for number in 0..most {
@@ -472,7 +472,7 @@ mod early_tests {
     use super::*;
 
     #[test]
-    fn the_longest_frame_makes_room_and_of_equal_ones_the_first() {
+    fn longest_frame_makes_room_and_of_equal_ones_first() {
         let (mut early, long) = (EarlyFrames::default(), MOST_BYTES / 4);
         let qp = QpNumber::new;
         for small in 0..1000 {

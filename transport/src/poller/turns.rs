@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_shorten_a_turn() {
+    fn long_messages_shorten_turn() {
         let virtual_clock = VirtualClock::new();
         let clock = Clock::simulated(virtual_clock.clone());
         let clocks = (&*virtual_clock, &clock);

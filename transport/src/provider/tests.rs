@@ -96,7 +96,7 @@ fn expect_refusal(ask: &Ask<'_>, nics: &[Nic], words: &[&str]) {
 }
 
 #[test]
-fn a_nic_that_has_the_address_is_taken() {
+fn nic_that_has_address_is_taken() {
     let rxe = || nic("rxe0", &["0=fe80::1", "1=10.0.0.2", "2=fd00::2"]);
     let other = || nic("rxe1", &["0=10.0.1.2"]);
     let both = [other(), rxe()];
@@ -119,7 +119,7 @@ fn a_nic_that_has_the_address_is_taken() {
 }
 
 #[test]
-fn a_loopback_address_means_software_unless_a_device_has_it() {
+fn loopback_address_means_software_unless_device_has_it() {
     let drop_in = || nic("trunkline0", &["0=10.0.0.2", "1=127.0.0.1"]);
     expect(&Ask { listen: &["127.0.0.1:7"], ..Ask::default() }, &[drop_in()], "trunkline0 127.0.0.1:7");
     expect(&Ask { listen: &["127.3.2.1:7"], ..Ask::default() }, &[drop_in()], "soft");
@@ -128,7 +128,7 @@ fn a_loopback_address_means_software_unless_a_device_has_it() {
 }
 
 #[test]
-fn a_wildcard_stands_for_the_addresses_of_one_nic() {
+fn wildcard_stands_for_addresses_of_one_nic() {
     let rxe = [nic("rxe0", &["0=fe80::1", "1=v1:10.0.0.2", "2=10.0.0.2", "3=fd00::2", "4=10.0.0.3"])];
     let v4 = Ask { listen: &["0.0.0.0:7000"], ..Ask::default() };
     expect(&v4, &rxe, "rxe0 10.0.0.2:7000 10.0.0.3:7000");
@@ -147,7 +147,7 @@ fn a_wildcard_stands_for_the_addresses_of_one_nic() {
 }
 
 #[test]
-fn a_client_takes_the_first_address_that_others_reach_if_it_may() {
+fn client_takes_first_address_that_others_reach_if_it_may() {
     let rxe = || nic("rxe0", &["0=fe80::1", "1=fd00::2", "2=v1:10.0.0.9", "3=10.0.0.2"]);
     let allowed = || Ask { allow: true, ..Ask::default() };
     expect(&allowed(), &[rxe()], "rxe0 10.0.0.2:0");
@@ -168,7 +168,7 @@ fn a_client_takes_the_first_address_that_others_reach_if_it_may() {
 }
 
 #[test]
-fn what_keeps_a_nic_from_serving_is_told_with_a_remedy() {
+fn what_keeps_nic_from_serving_is_told_with_remedy() {
     let rxe = || nic("rxe0", &["0=fe80::1", "1=10.0.0.2", "2=v1:10.0.0.2"]);
     let at = || Ask { listen: &["10.0.0.2:7000"], ..Ask::default() };
     expect_refusal(&at(), &[], &["no RDMA device", "ibv_devices"]);
@@ -252,7 +252,7 @@ impl Nics for Pretended {
 }
 
 #[test]
-fn the_nic_that_was_chosen_is_opened() {
+fn nic_that_was_chosen_is_opened() {
     let nics = Pretended { name: "rxe0", address: Some(ip("127.21.0.9")) };
     let here = Path::new("/nonexistent");
     let plain = NodeOptions::new();
@@ -270,7 +270,7 @@ fn the_nic_that_was_chosen_is_opened() {
 }
 
 #[test]
-fn without_devices_the_host_says_why() {
+fn without_devices_host_says_why() {
     let none = Pretended { name: "rxe0", address: None };
     let required = || NodeOptions::new().provider(ProviderChoice::Require);
     let reason = |folder: &Path| match open_from(&required(), &[], Some(&none), folder) {
@@ -291,7 +291,7 @@ fn without_devices_the_host_says_why() {
 }
 
 #[test]
-fn shared_memory_only_is_a_wish_of_software_only() {
+fn shared_memory_only_is_wish_of_software_only() {
     let of = |path| super::software_only(&NodeOptions::new().path(path));
     assert_eq!(of(PathChoice::Shm), Some("shared memory only was asked for"));
     assert_eq!((of(PathChoice::Auto), of(PathChoice::Udp)), (None, None));

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_records_and_adds_up_as_a_thread_does() {
+    fn report_records_and_adds_up_as_thread_does() {
         let (writer, mut one, mut other) =
             (HistogramWriter::default(), Histogram::default(), Histogram::default());
         for ns in [0, 7, 1_000_000, MOST_NS + 1] {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_holds_what_is_at_most_its_top_and_above_the_one_before() {
+    fn bucket_holds_what_is_at_most_its_top_and_above_one_before() {
         let near = (0..41)
             .flat_map(|power| [1_u64 << power, (1 << power) + 1, (1 << power) * 5 / 4, (1 << power) - 1]);
         for ns in near.chain(0..5000).filter(|ns| *ns <= MOST_NS) {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_count_from_the_shortest() {
+    fn quantiles_count_from_shortest() {
         let writer = HistogramWriter::default();
         for us in 1..=100 {
             writer.record(us * 1000);

@@ -375,7 +375,7 @@ mod tests {
 
     /// Any process of the user can claim to be a node.
     #[test]
-    fn values_of_a_text_are_short_and_plain() {
+    fn values_of_text_are_short_and_plain() {
         let long = "\u{1b}[31m".repeat(MAX_NODE_BYTES / 8);
         let head = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\n");
         let text = format!("{head}link\t{long}\nconnections\tx\u{202e}\u{2028}\u{85}rc\n");

@@ -61,7 +61,7 @@ mod tests {
 
     /// The active side receives a REP and sends nothing more, as if its RTU were lost.
     #[test]
-    fn a_packet_replaces_an_rtu_that_is_lost() {
+    fn packet_replaces_rtu_that_is_lost() {
         let device = SoftOptions {
             link: LinkChoice::InProcess(Hub::new()),
             addresses: vec![[127, 0, 0, 1].into()],

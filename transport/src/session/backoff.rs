@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_to_a_limit_and_are_longer_when_nobody_answers() {
+    fn pauses_double_to_limit_and_are_longer_when_nobody_answers() {
         for seed in [0, 0x1234_5678_9abc_def0, u64::MAX] {
             let refused = pauses(&mut Backoff::new(seed), PeerDown::NotListening, 10);
             let expected = [10, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280];
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_while_a_caller_waits_let_a_request_leave_once_a_second() {
+    fn pauses_while_caller_waits_let_request_leave_once_second() {
         // Time between the last request of an attempt that fails and its end.
         let causes = [(PeerDown::NotListening, 0), (PeerDown::Unreachable, 600)];
         for (cause, request_ms) in causes {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn early_attempts_of_a_node_are_at_most_64_in_any_second() {
+    fn early_attempts_of_node_are_at_most_64_in_any_second() {
         let mut pace = Pace::default();
         let mut now = START;
         let mut all = Vec::new();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_comes_up_ends_the_row() {
+    fn session_that_comes_up_ends_row() {
         let mut backoff = Backoff::new(7);
         pauses(&mut backoff, PeerDown::Unreachable, 5);
         backoff.failed(START, PeerDown::Unreachable, false);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_attempt_names_its_cause_and_no_other() {
+    fn failed_attempt_names_its_cause_and_no_other() {
         let refused =
             |refusal: Refusal| text(&CmEventKind::Rejected(RejectReason::CONSUMER), &refusal.emit(false));
         let drains = refused(Refusal::ShuttingDown);

@@ -153,7 +153,7 @@ fn requests_are_judged_by_level() {
 }
 
 #[test]
-fn dial_without_a_handshake_yields_to_one_with() {
+fn dial_without_handshake_yields_to_one_with() {
     let now = Time(1_000_000);
     let dialling = || {
         let mut machine = dialling_at(now, Levels::Either);
@@ -179,7 +179,7 @@ fn dial_without_a_handshake_yields_to_one_with() {
 }
 
 #[test]
-fn only_a_node_that_may_do_without_dials_without_a_handshake() {
+fn only_node_that_may_do_without_dials_without_handshake() {
     let now = Time(1_000_000);
     let mut named = dialling_at(now, Levels::Either);
     named.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut Vec::new()).unwrap();
@@ -196,7 +196,7 @@ fn only_a_node_that_may_do_without_dials_without_a_handshake() {
 }
 
 #[test]
-fn reply_has_the_features_of_its_request() {
+fn reply_has_features_of_its_request() {
     let now = Time(1_000_000);
     for (levels, reply) in [(Levels::None, secure_welcome(2)), (Levels::Either, welcome(PEER, 5, 2))] {
         let (mut machine, mut actions) = (dialling_at(now, levels), Vec::new());
@@ -210,7 +210,7 @@ fn reply_has_the_features_of_its_request() {
 }
 
 #[test]
-fn nothing_else_is_dialled_before_the_proof() {
+fn nothing_else_is_dialled_before_proof() {
     let now = Time(1_000_000);
     let (mut machine, mut actions) = (dialling_at(now, Levels::Encrypted), Vec::new());
     machine.unproven(now, 1, 0, &mut actions);
@@ -253,7 +253,7 @@ fn nothing_else_is_dialled_before_the_proof() {
 }
 
 #[test]
-fn each_half_of_a_session_with_a_handshake_has_a_time_limit() {
+fn each_half_of_session_with_handshake_has_time_limit() {
     let now = Time(1_000_000);
     let mut answered = dialling_at(now, Levels::Encrypted);
     answered.answered(now, 1, 0, secure_welcome(2), &mut Vec::new());
@@ -283,7 +283,7 @@ fn each_half_of_a_session_with_a_handshake_has_a_time_limit() {
 }
 
 #[test]
-fn request_that_joined_the_dial_of_another_session_loses_its_connection() {
+fn request_that_joined_dial_of_another_session_loses_its_connection() {
     let now = Time(1_000_000);
     for arrives in [false, true] {
         let (mut machine, mut actions) = (dialling_at(now, Levels::Encrypted), Vec::new());
@@ -319,7 +319,7 @@ fn newcomer(machine: &mut Machine, now: Time, epoch: u64, number: u32, actions: 
 }
 
 #[test]
-fn live_session_ends_only_for_a_newcomer_of_the_same_name() {
+fn live_session_ends_only_for_newcomer_of_same_name() {
     let now = Time(1_000_000);
     let live = |features| {
         let mut machine = match features {
@@ -357,7 +357,7 @@ fn live_session_ends_only_for_a_newcomer_of_the_same_name() {
 }
 
 #[test]
-fn first_newcomer_to_prove_a_name_becomes_the_session_and_the_others_go_on() {
+fn first_newcomer_to_prove_name_becomes_session_and_others_go_on() {
     let now = Time(1_000_000);
     let (mut machine, mut actions) = (exchanging(now, Levels::Encrypted), Vec::new());
     newcomer(&mut machine, now, 33, 2, &mut actions);
@@ -403,7 +403,7 @@ fn plain_welcome(is_local: bool) -> Welcome {
 }
 
 #[test]
-fn dial_of_a_local_user_needs_proof_of_the_user_or_a_handshake() {
+fn dial_of_local_user_needs_proof_of_user_or_handshake() {
     let now = Time(1_000_000);
     let local = || {
         let (mut machine, mut actions) = (machine(ME, 2, Levels::Encrypted), Vec::new());

@@ -83,7 +83,7 @@ fn up(now: Time, remote: u32) -> Machine {
 }
 
 #[test]
-fn a_request_out_of_the_blue_is_accepted_and_dialed_back() {
+fn request_out_of_blue_is_accepted_and_dialed_back() {
     let now = Time(1_000_000);
     let mut machine = new(ME, 2);
     let mut actions = Vec::new();
@@ -103,7 +103,7 @@ fn a_request_out_of_the_blue_is_accepted_and_dialed_back() {
 }
 
 #[test]
-fn a_cookie_makes_all_pollers_dial_and_again_when_it_expires_but_not_endlessly() {
+fn cookie_makes_all_pollers_dial_and_again_when_it_expires_but_not_endlessly() {
     let now = Time(1_000_000);
     let mut machine = new(ME, 2);
     let mut actions = Vec::new();
@@ -178,7 +178,7 @@ fn late_and_repeated_answers_change_nothing() {
 }
 
 #[test]
-fn a_half_made_session_times_out_and_is_told_to_who_waits() {
+fn half_made_session_times_out_and_is_told_to_who_waits() {
     let now = Time(1_000_000);
     let mut machine = dialing(now);
     let mut actions = Vec::new();
@@ -247,7 +247,7 @@ fn failures_back_off_and_transient_ones_are_retried() {
 }
 
 #[test]
-fn a_peer_that_accepts_and_does_not_connect_back_is_not_called_silent() {
+fn peer_that_accepts_and_does_not_connect_back_is_not_called_silent() {
     for (is_answered, cause) in [(false, PeerDown::Unreachable), (true, PeerDown::NoConnectionBack)] {
         let mut machine = dialing(Time(1_000_000));
         let mut actions = Vec::new();
@@ -277,7 +277,7 @@ fn away(now: Time) -> (Machine, Time) {
 }
 
 #[test]
-fn while_it_backs_off_a_want_is_refused_and_the_next_one_that_is_due_dials() {
+fn while_it_backs_off_want_is_refused_and_next_one_that_is_due_dials() {
     let now = Time(1_000_000);
     let (mut machine, until) = away(now);
     for at in [now, Time(until.0 - 1)] {
@@ -297,7 +297,7 @@ fn while_it_backs_off_a_want_is_refused_and_the_next_one_that_is_due_dials() {
 }
 
 #[test]
-fn caller_that_waits_shortens_the_pause() {
+fn caller_that_waits_shortens_pause() {
     let now = Time(1_000_000);
     let (mut machine, until) = away(now);
     let early = machine.backoff.early(now);
@@ -320,7 +320,7 @@ fn caller_that_waits_shortens_the_pause() {
 }
 
 #[test]
-fn a_peer_that_connects_to_us_is_not_away_any_more() {
+fn peer_that_connects_to_us_is_not_away_any_more() {
     let now = Time(1_000_000);
     let (mut machine, _) = away(now);
     let mut actions = Vec::new();
@@ -357,7 +357,7 @@ fn what_no_attempt_can_mend_is_reported_each_time_at_once() {
 }
 
 #[test]
-fn a_closed_machine_refuses_everything() {
+fn closed_machine_refuses_everything() {
     let now = Time(1_000_000);
     let mut machine = up(now, 5);
     let mut actions = Vec::new();
@@ -666,7 +666,7 @@ proptest! {
 }
 
 #[test]
-fn an_incarnation_with_an_unknown_critical_setting_is_refused_by_name_until_it_is_restarted() {
+fn incarnation_with_unknown_critical_setting_is_refused_by_name_until_it_is_restarted() {
     let now = Time(1_000_000);
     let cause = PeerDown::UnknownSetting(9);
     let mut machine = up(now, 5);

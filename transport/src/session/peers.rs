@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn half_open_sessions_of_a_host_are_bounded_until_they_are_given_up() {
+    fn half_open_sessions_of_host_are_bounded_until_they_are_given_up() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         for key in 0..8 {
             assert!(!peers.is_crowded(host(1)), "{key}");
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_a_host_are_bounded() {
+    fn sessions_of_host_are_bounded() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         let [first, second] = [0, 1].map(|port| half_make(&mut peers, port, 1, now));
         let [third, elsewhere] = [(1, 2), (2, 0)].map(|(host, port)| PeerKey::new(address(host, port)));
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_mtu_is_remembered_for_ten_minutes_and_only_falls_meanwhile() {
+    fn path_mtu_is_remembered_for_ten_minutes_and_only_falls_meanwhile() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         let address = |number: u32| IpAddr::from(number.to_be_bytes());
         peers.too_large(address(1), Mtu::Mtu1024, now);
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whose_time_has_come_is_looked_at_and_whoever_was_up_is_known_for_a_while() {
+    fn only_whose_time_has_come_is_looked_at_and_whoever_was_up_is_known_for_while() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         let early = half_make(&mut peers, 0, 1, now);
         let late = half_make(&mut peers, 1, 1, now + Duration::from_secs(1));

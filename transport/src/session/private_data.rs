@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_the_round_trip_within_the_fields() {
+    fn messages_survive_round_trip_within_fields() {
         for (echo, cookie) in [(None, None), (hello().echo, None), (None, hello().cookie)] {
             let hello = Hello { echo, cookie, ..hello() };
             let mut bytes = hello.emit();
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_can_lower_the_path_mtu_that_it_has_asked_for_by_one_step() {
+    fn peer_can_lower_path_mtu_that_it_has_asked_for_by_one_step() {
         let lost = PeerDown::PathMtu { mtu: Mtu::Mtu1024, is_told: false };
         let mut bytes = Refusal::for_ended_session(lost).unwrap().emit(false);
         bytes.resize(220, 0);
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_common_version_is_spoken() {
+    fn highest_common_version_is_spoken() {
         let versions = |lowest, highest| Versions { lowest, highest };
         for (ours, theirs, common) in [
             (versions(4, 4), versions(4, 4), Some(4)),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_its_sender_and_for_a_while() {
+    fn cookie_is_good_for_its_sender_and_for_while() {
         let clock = VirtualClock::new();
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), Arc::new(Counting::default()));
         let mut cookies = Cookies::new(&runtime);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn awaited_work_is_signaled_and_starts_the_count_again() {
+    fn awaited_work_is_signaled_and_starts_count_again() {
         let mut signals = Signals::default();
         signals.post(1, true, START);
         assert!(!signals.post(15, false, START));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_after_work_without_a_signal_is_limited() {
+    fn pause_after_work_without_signal_is_limited() {
         let mut signals = Signals::default();
         signals.post(1, false, START);
         assert_eq!(signals.due(), None);

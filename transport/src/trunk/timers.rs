@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_depends_on_what_is_awaited() {
+    fn interval_depends_on_what_is_awaited() {
         for accepted in [false, true] {
             assert_eq!(probed_after(accepted, Awaited::Reply, false), Some(500));
             assert_eq!(probed_after(accepted, Awaited::Item, false), Some(2_000));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_session_is_probed_by_the_side_that_accepted_it() {
+    fn idle_session_is_probed_by_side_that_accepted_it() {
         assert_eq!(probed_after(true, Awaited::Nothing, false), Some(10_000));
         assert_eq!(probed_after(false, Awaited::Nothing, false), None);
     }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_is_not_repeated_before_a_keepalive_can_be_due() {
+    fn check_is_not_repeated_before_keepalive_can_be_due() {
         let mut silence = Silence { check_ms: 600, ..Silence::new(100, true) };
         assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false, || 0));
         assert_eq!(silence.check_ms, 10_100);
@@ -302,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_keepalive_is_sent_at_once() {
+    fn first_keepalive_is_sent_at_once() {
         assert!(Silence::new(3, false).is_over(3, &LIMITS, Awaited::Nothing, false, || 0));
     }
 
     #[test]
-    fn keepalives_of_a_server_spare_those_of_a_stream_that_waits() {
+    fn keepalives_of_server_spare_those_of_stream_that_waits() {
         let mut silence = Silence { check_ms: 7, ..Silence::new(7, false) };
         // The server sends one every 2 s until 20 s.
         let received = |now_ms: u64| now_ms.min(20_000) / 2_000;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_of_silence_is_long() {
+    fn second_of_silence_is_long() {
         let silence = Silence::new(40, true);
         assert!(!silence.is_long(1_040) && silence.is_long(1_041));
     }

@@ -561,7 +561,7 @@ mod tests {
 
     /// The examples of `docs/wire.md` are parsed and emitted as documented.
     #[test]
-    fn the_examples_of_the_document_are_right() {
+    fn examples_of_document_are_right() {
         let mut kinds = Vec::new();
         for (name, bytes) in trunkline_testkit::wire_examples() {
             let header = Header::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_has_the_messages_that_were_not_given_up() {
+    fn bundle_has_messages_that_were_not_given_up() {
         let (short, long) = (in_bundle(0x10, 0, 8), in_bundle(0x40, flags::TIME_LEFT, 50));
         let void = in_bundle(VOID, flags::TIME_LEFT, 40);
         assert_eq!(in_bundles(1, std::slice::from_ref(&long)), Ok(std::iter::once(20..58).collect()));
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_left_fits_its_field() {
+    fn time_left_fits_its_field() {
         let (now, after) = (Time(1_000_000), |time| Time(1_000_000) + Duration::from_micros(time));
         let cases = [
             (Time::MAX, u32::MAX),
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_messages_survive_the_round_trip() {
+    fn headers_of_messages_survive_round_trip() {
         let header = MessageHeader { kind: 0x40, flags: 0x81, word: 0x1234 };
         for (set, left, kind, left_us) in [
             (0, None, FrameKind::Message, 0),
@@ -689,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_survive_the_round_trip() {
+    fn bodies_survive_round_trip() {
         let request = Announcement { id: 1, body: u64::MAX, address: 3, rkey: 4, patience_ms: 5 };
         assert_eq!(Announcement::parse(&request.emit()), request);
         let fins = [Fin { id: 9, status: FinStatus::Read }, Fin { id: 10, status: FinStatus::Exhausted }];

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_failed_claim_fails_the_run() {
+    fn one_failed_claim_fails_run() {
         for json in [false, true] {
             let mut claims = Claims::new("test", json);
             claims.claim(true, "first", "1 of 1");

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropping_a_folder_removes_it_with_its_content() {
+    fn dropping_folder_removes_it_with_its_content() {
         let folder = Folder::new().expect("a temporary directory");
         let path = folder.path().to_owned();
         std::fs::create_dir(folder.join("below")).expect("a directory in it");
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_another_process_left_is_passed_over() {
+    fn directory_that_another_process_left_is_passed_over() {
         let first = Folder::new().expect("a temporary directory");
         let text = first.path().to_str().expect("a name of ASCII");
         let (start, number) = text.rsplit_once('-').expect("a number at the end");

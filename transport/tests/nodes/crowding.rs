@@ -56,7 +56,7 @@ fn frames_of_half_made_sessions_take_nothing_from_those_that_are_up() {
 }
 
 #[test]
-fn nodes_of_one_host_take_at_most_half_of_an_srq() {
+fn nodes_of_one_host_take_at_most_half_of_srq() {
     /// Pollers of each node. The SRQ has room for 15 of other nodes.
     const POLLERS: u16 = 4;
     // Only the software device tells this user's nodes on other addresses from strangers of this host.

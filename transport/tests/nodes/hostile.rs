@@ -332,7 +332,7 @@ fn with_long_head() -> Vec<u8> {
 }
 
 #[test]
-fn nonsense_ends_the_session_and_nothing_else() {
+fn nonsense_ends_session_and_nothing_else() {
     let mut node = TestNode::start(over_udp(), 1);
     let honest = message(b"hello");
     let rows: [(&str, Vec<u8>); 8] = [
@@ -371,7 +371,7 @@ fn nonsense_ends_the_session_and_nothing_else() {
 
 /// Frames of kinds that a later version may have: most are ignored, and the critical ones end the session.
 #[test]
-fn unknown_kinds_of_frames_are_counted_or_end_the_session() {
+fn unknown_kinds_of_frames_are_counted_or_end_session() {
     let mut node = TestNode::start(over_udp(), 1);
     let peer = RawPeer::connect(node.address);
     let key = node.up();
@@ -404,7 +404,7 @@ fn announcement(peer: &RawPeer, id: u64, part: &[u8]) -> Vec<u8> {
 
 /// Each message is READ and passed on, or refused, but the peer grants no credit for the FINs.
 #[test]
-fn a_peer_that_grants_nothing_is_not_owed_ever_more() {
+fn peer_that_grants_nothing_is_not_owed_ever_more() {
     for (mut node, part) in
         [(TestNode::start(over_udp(), 1), &[][..]), (TestNode::start_screening(over_udp()), &[REFUSED])]
     {
@@ -418,7 +418,7 @@ fn a_peer_that_grants_nothing_is_not_owed_ever_more() {
 }
 
 #[test]
-fn announcements_of_a_session_that_ends_are_forgotten() {
+fn announcements_of_session_that_ends_are_forgotten() {
     let mut node = TestNode::start_screening(over_udp());
     for part in [&[REFUSED][..], &[ACCEPTED], &[]] {
         let peer = RawPeer::connect(node.address);
@@ -449,7 +449,7 @@ fn keep_busy(node: &TestNode) -> mpsc::Sender<()> {
 
 /// Frames wait for their peer's turn only within its credit. Others would be kept without a bound.
 #[test]
-fn frame_beyond_the_credit_does_not_wait() {
+fn frame_beyond_credit_does_not_wait() {
     const CREDIT: u16 = 100;
     let mut node = TestNode::start(over_udp(), 1);
     let peer = RawPeer::connect(node.address);
@@ -475,7 +475,7 @@ fn frame_beyond_the_credit_does_not_wait() {
 
 /// A poller that was busy takes more from its CQ in two rounds than it handles, and the device goes between them.
 #[test]
-fn waiting_messages_of_a_removed_device_keep_their_order() {
+fn waiting_messages_of_removed_device_keep_their_order() {
     const SENT: u16 = 310;
     let slot = Slot::new();
     let device = SoftOptions { slot: Some(slot.clone()), ..SoftOptions::default() };
@@ -508,7 +508,7 @@ fn waiting_messages_of_a_removed_device_keep_their_order() {
 
 /// A busy poller does not read what others pass on to it, and the ring to it is bounded.
 #[test]
-fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
+fn who_sends_more_than_its_credit_to_busy_poller_loses_its_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc).srq_depth(32), 2);
     // Two peers, so that together they have more there than the ring holds.
     let greedy = [0; 2].map(|_| {
@@ -540,7 +540,7 @@ fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
 
 /// A frame through one trunk that claims to be for another poller is judged there like any other.
 #[test]
-fn nonsense_for_another_poller_ends_the_session() {
+fn nonsense_for_another_poller_ends_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc), 2);
     let crossing = |frame| with(frame, 7, &[1]);
     let rows = [
@@ -568,7 +568,7 @@ fn nonsense_for_another_poller_ends_the_session() {
 
 /// Bytes that may not begin a lane: the cause names them. Each is sent in place of the peer's settings.
 #[test]
-fn a_lane_begins_with_settings_or_its_session_ends() {
+fn lane_begins_with_settings_or_its_session_ends() {
     let mut node = TestNode::start(over_udp(), 1);
     let rows = [
         (message(b"hello"), "before the settings"),
@@ -589,7 +589,7 @@ fn a_lane_begins_with_settings_or_its_session_ends() {
 
 /// A peer may be up before us. It may then send its settings, and nothing else.
 #[test]
-fn a_message_in_a_half_made_session_ends_it() {
+fn message_in_half_made_session_ends_it() {
     for (sending, options) in [
         (QpType::XrcIni, over_udp().connections(Connections::Xrc)),
         (QpType::Rc, over_udp().connections(Connections::Rc)),

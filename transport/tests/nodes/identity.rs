@@ -55,7 +55,7 @@ fn proven(node: &mut TestNode) -> String {
 }
 
 #[test]
-fn both_sides_learn_the_proven_name_over_all_paths() {
+fn both_sides_learn_proven_name_over_all_paths() {
     let root = authority("root");
     let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
     for connections in [Connections::Xrc, Connections::Rc] {
@@ -145,7 +145,7 @@ fn nodes_without_identity_are_refused_unless_accepted() {
 }
 
 #[test]
-fn processes_of_this_user_need_no_handshake_unless_a_side_demands_it() {
+fn processes_of_this_user_need_no_handshake_unless_side_demands_it() {
     let [root, other] = ["root", "other"].map(authority);
     let here = issue(&root, &root, "a.example", 4000);
     // Nobody trusts it.
@@ -171,7 +171,7 @@ fn processes_of_this_user_need_no_handshake_unless_a_side_demands_it() {
 }
 
 #[test]
-fn names_are_proved_again_in_a_live_session_while_messages_flow() {
+fn names_are_proved_again_in_live_session_while_messages_flow() {
     let root = authority("root");
     let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
     for connections in [Connections::Xrc, Connections::Rc] {
@@ -224,7 +224,7 @@ impl TimeProvider for Pausing {
 /// A peer holds a handshake half-done while its certificate is revoked, and completes it then. The exchange judges it by the
 /// lists of its beginning.
 #[test]
-fn a_certificate_that_is_revoked_during_a_handshake_keeps_no_session() {
+fn certificate_that_is_revoked_during_handshake_keeps_no_session() {
     for round in 0..4 {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "root");
@@ -282,7 +282,7 @@ fn a_certificate_that_is_revoked_during_a_handshake_keeps_no_session() {
 /// The files of two nodes change at once, as those of all nodes do when a root is added. The TLS client begins an exchange while
 /// the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun that exchange."
 #[test]
-fn a_renewal_that_both_sides_begin_at_once_leaves_the_session_alive() {
+fn renewal_that_both_sides_begin_at_once_leaves_session_alive() {
     const CLIENTS: usize = 12;
     let root = authority("root");
     let own = |name: &str| issue(&root, &root, name, 4000);

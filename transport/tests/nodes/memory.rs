@@ -46,9 +46,8 @@ fn budget(node: &TestNode, name: &str) -> BudgetReport {
 /// A peer whose poller never runs grants no credit and READs nothing, while its device acknowledges
 /// everything.
 #[test]
-fn a_peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
-    if !runs_alone(module_path!(), "a_peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session")
-    {
+fn peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
+    if !runs_alone(module_path!(), "peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session") {
         return;
     }
     let mut server = TestNode::start(options(), 1);

@@ -73,7 +73,7 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
 
 /// More requests than one doorbell takes, between a message and another that joins its frame.
 #[test]
-fn a_message_that_joins_the_frame_of_an_earlier_doorbell_has_its_time_left() {
+fn message_that_joins_frame_of_earlier_doorbell_has_its_time_left() {
     let mut server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
@@ -112,14 +112,14 @@ fn ipv6_carries_messages_too() {
 }
 
 #[test]
-fn the_largest_message_fits() {
+fn largest_message_fits() {
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);
     client.echoes(&server, &[64 << 20]);
 }
 
 #[test]
-fn a_registered_buffer_is_sent_without_a_copy() {
+fn registered_buffer_is_sent_without_copy() {
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
@@ -168,7 +168,7 @@ fn refused_messages_are_not_read_and_hold_nothing() {
 }
 
 #[test]
-fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
+fn message_that_cannot_be_registered_is_refused_and_nothing_else() {
     let mut server = TestNode::start(over_udp(), 1);
     // Regions for the slots of the poller, and for two buffers.
     let device = SoftOptions { max_regions: Some(4), ..SoftOptions::default() };
@@ -211,7 +211,7 @@ fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
 
 /// One message holds the memory, the next one waits for it, and the last one is announced beyond the budget.
 #[test]
-fn the_receiver_learns_of_a_message_that_is_announced_beyond_its_budget() {
+fn receiver_learns_of_message_that_is_announced_beyond_its_budget() {
     let large = Limit { per_peer: 1, in_all: 8 };
     let options = over_udp().max_message_bytes(640 << 10).rendezvous_bytes(1 << 20).large_messages(large);
     let mut server = TestNode::start(options, 1);
@@ -232,7 +232,7 @@ fn the_receiver_learns_of_a_message_that_is_announced_beyond_its_budget() {
 /// The interfaces carry packets of 4,096 bytes, the path between them at most 1,024. Each session that ends lowers the path
 /// MTU by one step.
 #[test]
-fn sessions_come_down_to_the_mtu_of_the_path() {
+fn sessions_come_down_to_mtu_of_path() {
     let narrow = || SoftOptions { faults: Some("longest=1990".parse().unwrap()), ..SoftOptions::default() };
     let lost = |mtu, is_told| PeerDown::PathMtu { mtu, is_told };
     let too_large = [Mtu::Mtu4096, Mtu::Mtu2048];

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::collections::HashSet;
 
 #[test]
-fn messages_of_one_trunk_reach_every_poller_of_the_peer() {
+fn messages_of_one_trunk_reach_every_poller_of_peer() {
     let server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 2);
     for poller in 0..2 {
@@ -25,7 +25,7 @@ fn messages_of_one_trunk_reach_every_poller_of_the_peer() {
 }
 
 #[test]
-fn messages_for_any_poller_go_to_the_counterpart_or_in_turn() {
+fn messages_for_any_poller_go_to_counterpart_or_in_turn() {
     for (here, there, reached) in [(2, 2, 1), (2, 1, 1), (1, 3, 3), (2, 4, 2), (3, 2, 2)] {
         let server = TestNode::start(over_udp(), there);
         let mut client = TestNode::start(over_udp(), here);

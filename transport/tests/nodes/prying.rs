@@ -232,7 +232,7 @@ fn derived() -> impl Iterator<Item = Guess> {
 }
 
 #[test]
-fn no_derived_key_reads_a_sealed_message_of_others() {
+fn no_derived_key_reads_sealed_message_of_others() {
     let guesses = derived().chain(known()).collect::<Vec<_>>();
     let all = guesses.len();
     let results = guess(Level::Encrypted, guesses);
@@ -243,7 +243,7 @@ fn no_derived_key_reads_a_sealed_message_of_others() {
 }
 
 #[test]
-fn known_key_reads_a_message_of_a_session_in_clear() {
+fn known_key_reads_message_of_session_in_clear() {
     let results = guess(Level::None, known().collect());
     assert_eq!((results.served, results.refused), (known().count(), 0));
     assert!(results.canaries > 1000, "{results:?}");

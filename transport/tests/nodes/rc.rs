@@ -30,7 +30,7 @@ fn every_size_comes_back() {
 }
 
 #[test]
-fn a_poller_reaches_every_poller_of_its_peer() {
+fn poller_reaches_every_poller_of_its_peer() {
     for (here, there) in [(2, 2), (1, 3), (3, 1), (3, 2)] {
         let server = TestNode::start(over_rc(), there);
         let mut client = TestNode::start(over_rc(), here);
@@ -55,7 +55,7 @@ fn a_poller_reaches_every_poller_of_its_peer() {
 
 /// A poller that does not run for long delays only peers that need it.
 #[test]
-fn a_busy_poller_loses_nothing_and_hinders_no_other() {
+fn busy_poller_loses_nothing_and_hinders_no_other() {
     let mut server = TestNode::start(over_rc().srq_depth(32), 2);
     let mut clients = [2, 2, 1].map(|pollers| TestNode::start(over_rc(), pollers));
     let peers = clients.each_mut().map(|client| client.connect(0, server.address));
@@ -86,7 +86,7 @@ fn a_busy_poller_loses_nothing_and_hinders_no_other() {
 /// A message for another poller that has arrived reaches that poller, although the session has ended
 /// meanwhile: its sender was told that it was delivered.
 #[test]
-fn what_has_arrived_is_handed_on_before_the_session_is_closed() {
+fn what_has_arrived_is_handed_on_before_session_is_closed() {
     const LAST: u64 = 4;
     let mut server = TestNode::start(over_rc(), 2);
     let mut client = TestNode::start(over_rc(), 1);

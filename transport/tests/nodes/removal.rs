@@ -161,19 +161,19 @@ fn under_load(connections: Connections, client_loses: bool) {
 }
 
 #[test]
-fn a_client_whose_device_goes_under_load_goes_on_when_it_is_back() {
+fn client_whose_device_goes_under_load_goes_on_when_it_is_back() {
     under_load(Connections::Xrc, true);
     under_load(Connections::Rc, true);
 }
 
 #[test]
-fn a_server_whose_device_goes_under_load_goes_on_when_it_is_back() {
+fn server_whose_device_goes_under_load_goes_on_when_it_is_back() {
     under_load(Connections::Xrc, false);
     under_load(Connections::Rc, false);
 }
 
 #[test]
-fn who_sends_without_a_device_is_told_why() {
+fn who_sends_without_device_is_told_why() {
     let slot = Slot::new();
     let mut client = node_in(&slot, 1);
     let mut server = TestNode::start(over_udp(), 1);
@@ -207,7 +207,7 @@ fn who_sends_without_a_device_is_told_why() {
 }
 
 #[test]
-fn memory_of_the_application_outlives_the_device() {
+fn memory_of_application_outlives_device() {
     let slot = Slot::new();
     let mut client = node_in(&slot, 1);
     let mut server = node_in(&slot, 1);
@@ -251,7 +251,7 @@ fn memory_of_the_application_outlives_the_device() {
 }
 
 #[test]
-fn a_node_can_end_while_its_device_is_away() {
+fn node_can_end_while_its_device_is_away() {
     let slot = Slot::new();
     let mut client = node_in(&slot, 2);
     let mut server = TestNode::start(over_udp(), 1);

@@ -19,7 +19,7 @@ fn failed(may_have_arrived: bool, cause: PeerDown) -> SendOutcome {
 }
 
 #[test]
-fn a_server_hears_of_a_client_that_went() {
+fn server_hears_of_client_that_went() {
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(NodeOptions::new(), 1);
     client.connect(0, server.address);
@@ -35,7 +35,7 @@ fn a_server_hears_of_a_client_that_went() {
 
 /// A poller that was busy finds the end of a session, and the messages before it, at once.
 #[test]
-fn what_was_delivered_before_a_goodbye_is_not_lost() {
+fn what_was_delivered_before_goodbye_is_not_lost() {
     for connections in [Connections::Xrc, Connections::Rc] {
         let mut server = TestNode::start(over_udp().connections(connections), 1);
         let mut client = TestNode::start(over_udp().connections(connections), 1);
@@ -111,7 +111,7 @@ fn nobody_listens() {
 
 /// Each remote poller needs a credit of the SRQ, of which sessions get half.
 #[test]
-fn a_session_that_this_node_has_no_room_for_is_not_said_to_be_refused_by_the_peer() {
+fn session_that_this_node_has_no_room_for_is_not_said_to_be_refused_by_peer() {
     let mut server = TestNode::start(over_udp(), 16);
     let mut client = TestNode::start(over_udp().srq_depth(16).srq_depth_limit(16), 1);
     let peer = client.name(0, server.address);
@@ -124,7 +124,7 @@ fn a_session_that_this_node_has_no_room_for_is_not_said_to_be_refused_by_the_pee
 }
 
 #[test]
-fn a_peer_of_the_other_address_family_is_refused_with_the_reason() {
+fn peer_of_other_address_family_is_refused_with_reason() {
     let rows =
         [("127.0.0.1:0", "[::1]:7471", "no IPv6 address"), ("[::1]:0", "127.0.0.1:7471", "no IPv4 address")];
     for (listen, peer, reason) in rows {
@@ -142,7 +142,7 @@ fn a_peer_of_the_other_address_family_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_peer_beyond_this_host_cannot_be_reached_from_a_loopback_address_and_the_text_says_so() {
+fn peer_beyond_this_host_cannot_be_reached_from_loopback_address_and_text_says_so() {
     let mut client = TestNode::start(over_udp(), 1);
     // A documentation address, which is never in use.
     let peer = client.name(0, "192.0.2.1:7471".parse().unwrap());
@@ -153,7 +153,7 @@ fn a_peer_beyond_this_host_cannot_be_reached_from_a_loopback_address_and_the_tex
 }
 
 #[test]
-fn a_message_for_which_no_memory_comes_free_fails_and_others_do_not() {
+fn message_for_which_no_memory_comes_free_fails_and_others_do_not() {
     let small = over_udp().max_message_bytes(1 << 20).rendezvous_bytes((1 << 20) + (64 << 10));
     let server = TestNode::start(small, 1);
     let mut client = TestNode::start(over_udp(), 1);
@@ -178,7 +178,7 @@ fn a_message_for_which_no_memory_comes_free_fails_and_others_do_not() {
 /// A request may be answered long after the session that delivered it, when the successor's request numbers
 /// are the same.
 #[test]
-fn an_answer_does_not_reach_the_incarnation_after_the_one_that_asked() {
+fn answer_does_not_reach_incarnation_after_one_that_asked() {
     let address = fresh_address();
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(NodeOptions::new().listen(address), 1);
@@ -202,7 +202,7 @@ fn an_answer_does_not_reach_the_incarnation_after_the_one_that_asked() {
 }
 
 #[test]
-fn an_idle_session_stays_up() {
+fn idle_session_stays_up() {
     let server = TestNode::start(over_udp().idle_keepalive(Duration::from_millis(500)), 1);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
@@ -231,7 +231,7 @@ fn an_idle_session_stays_up() {
 }
 
 #[test]
-fn a_node_whose_handler_panics_leaves_its_peers_at_once() {
+fn node_whose_handler_panics_leaves_its_peers_at_once() {
     let mut server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
@@ -244,7 +244,7 @@ fn a_node_whose_handler_panics_leaves_its_peers_at_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_at_the_start() {
+fn what_cannot_be_is_refused_at_start() {
     let start =
         |options| Node::start(options, |_| -> Result<Never, DriverFailure> { unreachable!() }).map(drop);
     let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_running_process_is_not_forked() {
+    fn running_process_is_not_forked() {
         let process = Process::current();
         assert!(!process.is_forked());
         assert_eq!(process, Process::current());

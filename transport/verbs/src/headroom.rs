@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_kept_to_the_last_kib_and_named() {
+    fn limit_is_kept_to_last_kib_and_named() {
         assert_eq!(Limit::AddressSpace.judge(100_000, 60_000, 40_000), Ok(()));
         let refused = Limit::AddressSpace.judge(100_000, 60_000, 40_001).unwrap_err();
         assert_eq!(
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri knows no limits")]
-    fn errors_that_mean_a_limit_name_it_and_its_value() {
+    fn errors_that_mean_limit_name_it_and_its_value() {
         let text = |errno: Errno| remedy(Some(errno as i32)).to_string();
         let (files, _hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert!(text(Errno::EMFILE).contains(&format!("limited to {files} (`ulimit -n`)")));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_of_a_process_has_both_numbers() {
+    fn status_of_process_has_both_numbers() {
         let status = "Name:\tx\nVmPeak:\t    9000 kB\nVmSize:\t    5312 kB\nVmData:\t     401 kB\n";
         assert_eq!(parse(status, "VmSize:"), Some(5312));
         assert_eq!(parse(status, "VmData:"), Some(401));

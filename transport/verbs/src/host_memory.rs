@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri isolates files")]
-    fn without_a_limited_group_the_machine_bounds() {
+    fn without_limited_group_machine_bounds() {
         let root = Root::new("machine", &[MACHINE, ("proc/self/cgroup", "0::/a\n9:pids:/\n")]);
         assert_eq!(read_below(&root.0), memory("the machine", 720 * KIB, 1050 * KIB));
         let none = Root::new("none", &[("proc/self/cgroup", "nonsense\n0::\n")]);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri isolates files")]
-    fn the_tightest_control_group_bounds() {
+    fn tightest_control_group_bounds() {
         let root = Root::new(
             "second",
             &[

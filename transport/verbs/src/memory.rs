@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_any_length_is_zero_and_begins_at_a_page() {
+    fn memory_of_any_length_is_zero_and_begins_at_page() {
         for length in [0, 1, 15, 16, 4095, 4096, 4097, 8191, 100_000, 1 << 22] {
             let memory = Memory::zeroed(length).unwrap();
             assert_eq!(memory.address(0).0 % PAGE as u64, 0, "{length} bytes");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_outside_the_memory_are_refused() {
+    fn copies_outside_memory_are_refused() {
         let memory = Memory::zeroed(16).unwrap();
         memory.write(4, b"abcd").unwrap();
         let mut out = [0; 4];
@@ -311,7 +311,7 @@ mod tests {
     /// Miri and ThreadSanitizer fail this test if a copy is a data race.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "threads that race are what is tested")]
-    fn threads_may_copy_in_and_out_at_the_same_time() {
+    fn threads_may_copy_in_and_out_at_same_time() {
         let memory = Memory::zeroed(600).unwrap();
         let rounds = if cfg!(miri) { 3 } else { 2_000 };
         std::thread::scope(|scope| {

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_extra_attribute_is_refused() {
+    fn missing_or_extra_attribute_is_refused() {
         // contract E1
         let mut short = to_rtr();
         short.rq_psn = None;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn error_and_reset_take_the_state_alone() {
+    fn error_and_reset_take_state_alone() {
         // contract E2
         let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
         let reset = QpModify { state: Some(QpState::Reset), ..QpModify::default() };

@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "compares with the system's clock")]
-    fn the_systems_clock_agrees_with_the_standard_library() {
+    fn systems_clock_agrees_with_standard_library() {
         let (clock, std) = (Clock::monotonic(), std::time::Instant::now());
         let (began, before) = (clock.now(), std.elapsed());
         while std.elapsed() < before + Duration::from_millis(2) {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_clock_advances_only_by_set_which_resets_charges() {
+    fn virtual_clock_advances_only_by_set_which_resets_charges() {
         let moved = VirtualClock::new();
         let clock = Clock::simulated(Arc::clone(&moved));
         moved.set(Time(100));

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_test_has_the_probabilities_of_tables() {
+    fn rank_test_has_probabilities_of_tables() {
         // All of five above all of five: one of 252 orders. One pair in the other order: one more.
         near(chance(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]), 1.0 / 252.0);
         near(chance(&[6.0, 7.0, 8.0, 9.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]), 1.0 / 252.0);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_larger_than_the_bound_and_the_noise() {
+    fn change_is_larger_than_bound_and_noise() {
         let quiet = [100.0, 101.0, 99.0, 100.0, 102.0];
         let times = |factor: f64| quiet.map(|value| value * factor);
         let change = |after: &[f64]| Change::between(&quiet, after);

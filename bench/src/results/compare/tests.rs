@@ -22,7 +22,7 @@ fn verdicts(outcome: &Outcome) -> Vec<Verdict> {
 }
 
 #[test]
-fn a_run_has_not_changed_from_itself() {
+fn run_has_not_changed_from_itself() {
     let same = outcome(run(&[8, 64], 2.0), run(&[8, 64], 2.0), false);
     assert_eq!(verdicts(&same), [Verdict::NoChange; 2]);
     assert_eq!(same.rows[0].key, "rtt_p50_ns / floor_p50_ns");
@@ -30,7 +30,7 @@ fn a_run_has_not_changed_from_itself() {
 }
 
 #[test]
-fn what_became_slower_is_a_regression_and_what_became_faster_is_none() {
+fn what_became_slower_is_regression_and_what_became_faster_is_none() {
     let worse = outcome(run(&[8], 2.0), run(&[8], 2.5), false);
     assert_eq!(verdicts(&worse), [Verdict::Worse]);
     let failure = worse.verdict().unwrap_err();
@@ -41,7 +41,7 @@ fn what_became_slower_is_a_regression_and_what_became_faster_is_none() {
 }
 
 #[test]
-fn p99_has_twice_the_bound() {
+fn p99_has_twice_bound() {
     let tail = |ns: f64| {
         json!({"command": "latency", "settings": {}, "machine": {}, "outstanding": 1,
             "each_repetition": {"rtt_p99_ns": vec![ns; 5], "floor_p50_ns": vec![100.0; 5]}})
@@ -61,7 +61,7 @@ fn of_rates_more_is_better() {
 }
 
 #[test]
-fn a_slower_machine_changes_absolute_values_only() {
+fn slower_machine_changes_absolute_values_only() {
     let mut slow = run(&[8], 2.0);
     let lists = slow["points"][0]["each_repetition"].as_object_mut().unwrap();
     for value in lists.values_mut().flat_map(|list| list.as_array_mut().unwrap()) {
@@ -76,7 +76,7 @@ fn a_slower_machine_changes_absolute_values_only() {
 }
 
 #[test]
-fn a_change_next_to_other_programs_is_undecided() {
+fn change_next_to_other_programs_is_undecided() {
     let with = |times, cores: f64| {
         let mut run = run(&[8, 64], times);
         run["others_cores"] = json!(cores);
@@ -95,7 +95,7 @@ fn a_change_next_to_other_programs_is_undecided() {
 }
 
 #[test]
-fn a_floor_alone_changes_nothing_unless_the_machine_is_another() {
+fn floor_alone_changes_nothing_unless_machine_is_another() {
     let mut fast = run(&[8], 2.0);
     let floor = &mut fast["points"][0]["each_repetition"]["floor_p50_ns"];
     *floor = json!([500.0, 550.0, 450.0, 525.0, 500.0]);

@@ -140,7 +140,7 @@ fn open_loops_of_several_files_are_one_chart() {
 }
 
 #[test]
-fn a_page_needs_nothing_else_and_escapes_what_files_contain() {
+fn page_needs_nothing_else_and_escapes_what_files_contain() {
     let html = page(&[run("latency", &[64, 512], &[1], &json!({"link": "<script>"}))]);
     for outside in ["<script", "<link", "@import", "url(", "src=", "http"] {
         assert!(!html.contains(outside), "{outside}");
@@ -163,7 +163,7 @@ fn a_page_needs_nothing_else_and_escapes_what_files_contain() {
 }
 
 #[test]
-fn a_page_opens_with_date_version_machine_and_one_table() {
+fn page_opens_with_date_version_machine_and_one_table() {
     let one = run("latency", &[64], &[1], &json!({"link": "shm"}));
     let html = page(std::slice::from_ref(&one));
     let top = &html[..html.find("<svg").unwrap()];
@@ -191,7 +191,7 @@ fn a_page_opens_with_date_version_machine_and_one_table() {
 }
 
 #[test]
-fn a_page_has_at_most_eight_charts_and_lists_them() {
+fn page_has_at_most_eight_charts_and_lists_them() {
     let many = run("latency", &[0, 64, 512, 4096], &[1, 2, 4, 8], &json!({}));
     let few = run("rate", &[64], &[1], &json!({}));
     for (files, charts) in

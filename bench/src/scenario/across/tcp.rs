@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_above_the_limit_are_closed() {
+    fn streams_above_limit_are_closed() {
         let address = listening();
         let _open = [(); 2].map(|()| TcpStream::connect(address).unwrap());
         let mut excess = TcpStream::connect(address).unwrap();

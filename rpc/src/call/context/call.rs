@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_the_end_of_a_call_learns_of_it() {
+    fn whoever_waits_for_end_of_call_learns_of_it() {
         let context = of_call();
         let mut task = task::Context::from_waker(Waker::noop());
         let mut before = pin!(context.cancelled());
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn a_waker_that_is_replaced_may_end_other_waiters() {
+    fn waker_that_is_replaced_may_end_other_waiters() {
         let (sender, receiver) = mpsc::channel();
         let polls = move || {
             let context: &'static Context = Box::leak(Box::new(of_call()));
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_the_current_context_within_its_polls() {
+    fn scope_is_current_context_within_its_polls() {
         let (outer, inner) = (of_call(), Context::detached());
         let is_outer = || Context::current().is_some_and(|current| Arc::ptr_eq(&current.0, &outer.0));
         let mut task = task::Context::from_waker(Waker::noop());

@@ -1219,7 +1219,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_fails_in_a_later_session_is_left_out_again() {
+    fn server_that_fails_in_later_session_is_left_out_again() {
         let (routes, balanced) = connected(Policy::PickFirst);
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
         let peer = address(1);
@@ -1240,7 +1240,7 @@ mod tests {
     }
 
     #[test]
-    fn call_moves_on_in_the_pause_to_servers_that_are_being_connected_and_then_to_others() {
+    fn call_moves_on_in_pause_to_servers_that_are_being_connected_and_then_to_others() {
         let routes = opened();
         let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
@@ -1259,7 +1259,7 @@ mod tests {
     }
 
     #[test]
-    fn call_in_the_pause_waits_for_a_server_that_is_being_connected_unless_it_waits_for_any() {
+    fn call_in_pause_waits_for_server_that_is_being_connected_unless_it_waits_for_any() {
         let routes = opened();
         let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
@@ -1277,7 +1277,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_waits_for_a_connection_goes_to_the_target_while_all_servers_are_left_out() {
+    fn call_that_waits_for_connection_goes_to_target_while_all_servers_are_left_out() {
         let (routes, balanced) = connected(Policy::RoundRobin);
         balanced.target.route().publish(Phase::Up(address(1)));
         for port in SERVERS {
@@ -1293,7 +1293,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_a_server_has_answered_waits_for_no_dead_one() {
+    fn call_that_server_has_answered_waits_for_no_dead_one() {
         let (routes, balanced) = connected(Policy::RoundRobin);
         routes.down(address(2));
         let now = Time(1_000_000_000);
@@ -1360,7 +1360,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_begin_at_random_servers_unless_they_pick_the_first() {
+    fn channels_begin_at_random_servers_unless_they_pick_first() {
         let firsts = |policy| {
             let (routes, _) = connected(policy);
             let first = || {
@@ -1390,8 +1390,8 @@ mod tests {
     }
 
     #[test]
-    fn end_of_a_call_in_a_forked_child_takes_no_lock() {
-        if !runs_alone(module_path!(), "end_of_a_call_in_a_forked_child_takes_no_lock") {
+    fn end_of_call_in_forked_child_takes_no_lock() {
+        if !runs_alone(module_path!(), "end_of_call_in_forked_child_takes_no_lock") {
             return;
         }
         let (_routes, balanced) = connected(Policy::PickFirst);
@@ -1418,7 +1418,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_allows_a_burst_and_then_a_part_of_the_successes() {
+    fn budget_allows_burst_and_then_part_of_successes() {
         let budget = RetryBudget::new(3, 20);
         let taken = |budget: &RetryBudget| (0..100).take_while(|_| budget.take()).count();
         assert_eq!(taken(&budget), 3);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_until_the_next_attempt_is_no_part_of_the_message() {
+    fn time_until_next_attempt_is_no_part_of_message() {
         let at = PeerKey::new(([10, 0, 0, 1], 1).into());
         let failure = Failure::new(&[(at, Unreached::Down(PeerDown::NotListening))], &[], true);
         let [soon, later] = [40, 1300].map(|ms| failure.status_while(Duration::from_millis(ms)));

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_poller_gets_only_usable_addresses_of_a_lookup() {
+    fn poller_gets_only_usable_addresses_of_lookup() {
         let outcome = |texts: &[&str]| {
             let addresses = texts.iter().map(|text| text.parse().unwrap()).collect();
             let id = RouteId(NonZeroU32::MIN);

@@ -251,8 +251,8 @@ mod tests {
     use trunkline_testkit::{in_forked_child, runs_alone};
 
     #[test]
-    fn channel_of_a_forked_child_does_not_watch() {
-        if !runs_alone(module_path!(), "channel_of_a_forked_child_does_not_watch") {
+    fn channel_of_forked_child_does_not_watch() {
+        if !runs_alone(module_path!(), "channel_of_forked_child_does_not_watch") {
             return;
         }
         let (routes, servers) = (opened(), ServerList::new("servers", [] as [PeerKey; 0]));
@@ -261,11 +261,8 @@ mod tests {
         in_forked_child(|| drop(Link::new(&routes, Target::resolver(servers.clone()))));
     }
     #[test]
-    fn list_that_a_thread_of_the_parent_held_is_not_changed_in_a_forked_child() {
-        if !runs_alone(
-            module_path!(),
-            "list_that_a_thread_of_the_parent_held_is_not_changed_in_a_forked_child",
-        ) {
+    fn list_that_thread_of_parent_held_is_not_changed_in_forked_child() {
+        if !runs_alone(module_path!(), "list_that_thread_of_parent_held_is_not_changed_in_forked_child") {
             return;
         }
         let (at, other) =

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_port_follows_an_address_or_a_name() {
+    fn udp_port_follows_address_or_name() {
         for text in ["10.0.0.1:7/4792", "[fd00::1]:7/4792"] {
             assert_eq!(
                 Target::from(text).address().map(|address| address.to_string()),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_own_udp_port_is_no_part_of_a_name() {
+    fn nodes_own_udp_port_is_no_part_of_name() {
         let [usual, other] = ["10.0.0.1:7", "10.0.0.1:7/4792"].map(|text| text.parse::<PeerKey>().unwrap());
         let seen = |own| Target::from([usual, other]).seen_from(own);
         assert!(matches!(seen(4791).source, Source::Addresses(all) if all.addresses == [usual, other]));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_addresses_the_first_different_ones_with_a_port_are_used_and_the_others_counted() {
+    fn of_many_addresses_first_different_ones_with_port_are_used_and_others_counted() {
         let address = |port| PeerKey::new(([10, 0, 0, 1], port).into());
         let many = (0..100_000_u32).map(|at| address(u16::try_from(at % 2000).unwrap_or(0)));
         let Usable { addresses, omitted } = usable(many, 4791);

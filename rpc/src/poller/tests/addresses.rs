@@ -104,7 +104,7 @@ pub(super) fn options(connect: Connect) -> CallOptions {
 }
 
 #[test]
-fn next_address_is_tried_when_the_last_has_failed_or_does_not_answer() {
+fn next_address_is_tried_when_last_has_failed_or_does_not_answer() {
     let mut rig = Rig::new();
     let channel = rig.node.channel([silent(), rig.dead(9), rig.peer.address()]);
     let options = options(Connect::FailFast);
@@ -130,7 +130,7 @@ fn next_address_is_tried_when_the_last_has_failed_or_does_not_answer() {
 }
 
 #[test]
-fn address_that_fails_is_tried_again_within_a_second_only_while_a_call_waits() {
+fn address_that_fails_is_tried_again_within_second_only_while_call_waits() {
     let mut rig = Rig::new();
     let dead = rig.dead(9);
     let channel = rig.node.channel([dead, silent()]);
@@ -169,7 +169,7 @@ impl Resolve for Rounds {
 }
 
 #[test]
-fn pause_after_a_failed_round_is_below_a_second_only_while_a_call_waits() {
+fn pause_after_failed_round_is_below_second_only_while_call_waits() {
     for (connect, least, most) in [(Connect::Wait, 750, 950), (Connect::FailFast, 1280, 1640)] {
         let mut rig = Rig::new();
         let (clock, addresses) = (rig.dials.clock.clone(), vec![rig.dead(8), rig.dead(9)]);
@@ -199,7 +199,7 @@ fn pause_after_a_failed_round_is_below_a_second_only_while_a_call_waits() {
 }
 
 #[test]
-fn rounds_of_a_long_list_try_16_addresses_each_in_rotation() {
+fn rounds_of_long_list_try_16_addresses_each_in_rotation() {
     let mut rig = Rig::new();
     let mut all = (1..=40).map(|port| rig.dead(port)).collect::<Vec<_>>();
     let channel = rig.node.channel(all.clone());
@@ -254,7 +254,7 @@ fn call_that_ends_while_connecting_names_why_there_is_no_connection() {
 }
 
 #[test]
-fn ready_of_a_list_waits_in_its_pause_and_fails_in_time_though_others_dial() {
+fn ready_of_list_waits_in_its_pause_and_fails_in_time_though_others_dial() {
     let mut rig = Rig::new();
     // The host of the next peer, which does not run yet.
     let next = SocketAddr::from(([10, 0, 0, rig.world.hosts + 1], 7471));

@@ -36,7 +36,7 @@ fn assert_cancelled(server: &mut Server, request: Arrived, what: &str) {
 }
 
 #[test]
-fn a_server_that_breaks_the_protocol_of_a_stream_loses_the_call_and_its_handler_is_cancelled() {
+fn server_that_breaks_protocol_of_stream_loses_call_and_its_handler_is_cancelled() {
     let mut server = Server::new();
     let options = CallOptions::new();
 
@@ -96,7 +96,7 @@ fn a_server_that_breaks_the_protocol_of_a_stream_loses_the_call_and_its_handler_
 }
 
 #[test]
-fn a_stream_has_finished_only_with_its_end_and_a_good_reply_without_a_value() {
+fn stream_has_finished_only_with_its_end_and_good_reply_without_value() {
     let mut server = Server::new();
     let options = CallOptions::new();
     let metadata = MetadataBytes { initial: 0, trailing: 5 };

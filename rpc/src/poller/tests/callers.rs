@@ -392,7 +392,7 @@ fn reused_numbers_and_foreign_cancels_harm_no_other_call() {
 }
 
 #[test]
-fn breach_of_the_stream_protocol_ends_only_its_stream() {
+fn breach_of_stream_protocol_ends_only_its_stream() {
     type Step = (StreamPart, usize);
     let beyond = (0..66).map(|number| (data(number), 1)).collect::<Vec<Step>>();
     let bytes = (0..4).map(|number| (data(number), 16 << 10)).collect::<Vec<Step>>();
@@ -523,7 +523,7 @@ fn readers_grant_what_they_have_consumed() {
 }
 
 #[test]
-fn handlers_of_a_lost_peer_do_not_all_end_in_one_turn() {
+fn handlers_of_lost_peer_do_not_all_end_in_one_turn() {
     let mut caller = Caller::new();
     (0..200).for_each(|call| caller.request(request(HANG, call), &[]));
     assert!(caller.frames().is_empty());

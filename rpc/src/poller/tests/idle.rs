@@ -39,7 +39,7 @@ fn take_window(items: &mut Streaming<Bytes>) {
 }
 
 #[test]
-fn a_stream_ends_by_its_idle_timeout_only_if_nothing_arrives_that_may() {
+fn stream_ends_by_its_idle_timeout_only_if_nothing_arrives_that_may() {
     let mut server = Server::new();
 
     // An arrival starts the time again.
@@ -81,7 +81,7 @@ fn a_stream_ends_by_its_idle_timeout_only_if_nothing_arrives_that_may() {
 }
 
 #[test]
-fn idle_time_does_not_begin_before_the_request_has_left() {
+fn idle_time_does_not_begin_before_request_has_left() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     // The first host is that of the node.

@@ -75,7 +75,7 @@ impl Resolve for Slow {
 }
 
 #[test]
-fn lookup_that_is_requested_follows_the_round_or_lookup_in_progress() {
+fn lookup_that_is_requested_follows_round_or_lookup_in_progress() {
     let mut rig = Rig::new();
     let slow = Arc::new(Slow::default());
     let channel = rig.node.channel(Target::resolver(Arc::clone(&slow)));
@@ -128,7 +128,7 @@ fn lookups_outside_of_rounds_are_100_ms_apart() {
 }
 
 #[test]
-fn empty_list_leaves_the_servers_that_are_known() {
+fn empty_list_leaves_servers_that_are_known() {
     let mut rig = Rig::new();
     let (slow, dead) = (Arc::new(Slow::default()), rig.dead(9));
     let channel = rig.node.channel(Target::resolver(Arc::clone(&slow)));
@@ -177,7 +177,7 @@ impl Resolve for Changing {
 }
 
 #[test]
-fn calls_of_a_balanced_channel_follow_a_name_whose_changes_nothing_reports() {
+fn calls_of_balanced_channel_follow_name_whose_changes_nothing_reports() {
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut rig = Rig::new();
         let (other, changing) = (rig.world.peer(), Arc::new(Changing::default()));
@@ -221,7 +221,7 @@ fn calls_of_a_balanced_channel_follow_a_name_whose_changes_nothing_reports() {
 }
 
 #[test]
-fn names_are_not_looked_up_from_time_to_time_without_a_use_for_it() {
+fn names_are_not_looked_up_from_time_to_time_without_use_for_it() {
     for (is_balanced, keeps_watcher) in [(true, true), (false, false)] {
         let mut rig = Rig::new();
         let changing = Arc::new(Changing { keeps_watcher, ..Changing::default() });

@@ -66,7 +66,7 @@ fn running(world: &World, node: &Node) -> (usize, usize) {
 }
 
 #[test]
-fn metadata_of_a_request_is_limited_checked_and_charged() {
+fn metadata_of_request_is_limited_checked_and_charged() {
     let mut world = World::new();
     let node = world.node(|builder| builder.decoded_bytes(Limit { per_peer: 64 << 10, in_all: 1 << 20 }));
     let peer = world.peer();

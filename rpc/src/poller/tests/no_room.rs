@@ -78,7 +78,7 @@ fn replied(peer: &Peer) -> Vec<(u64, Option<(Reason, bool)>)> {
 }
 
 #[test]
-fn large_replies_wait_in_order_within_a_limit() {
+fn large_replies_wait_in_order_within_limit() {
     let mut world = World::new();
     let queued = Limit { per_peer: 256 << 10, in_all: 2 << 20 };
     // The peer READs one at a time.

@@ -188,7 +188,7 @@ fn failing_server_is_left_out_within_20_calls_until_it_recovers() {
 }
 
 #[test]
-fn slow_server_is_left_out_until_a_call_after_the_pause() {
+fn slow_server_is_left_out_until_call_after_pause() {
     let slow = |time| move |at| if at == 0 { Answer::Slow(time) } else { Answer::Success };
     let mut rig = Rig::new(4, Policy::RoundRobin.into());
     let lags = |rig: &mut Rig, time| {
@@ -219,7 +219,7 @@ fn slow_server_is_left_out_until_a_call_after_the_pause() {
 }
 
 #[test]
-fn server_that_answers_at_once_makes_the_only_other_one_not_slow() {
+fn server_that_answers_at_once_makes_only_other_one_not_slow() {
     let one_is_fast = |at| if at == 0 { Answer::Success } else { Answer::Slow(50 * MS) };
     let mut rig = Rig::new(2, Policy::RoundRobin.into());
     rig.calls(6000 * MS, one_is_fast);
@@ -230,7 +230,7 @@ fn server_that_answers_at_once_makes_the_only_other_one_not_slow() {
 }
 
 #[test]
-fn server_that_fails_half_of_its_calls_is_left_out_at_the_end_of_a_period() {
+fn server_that_fails_half_of_its_calls_is_left_out_at_end_of_period() {
     for (every, expected) in [(2, "left out: fails"), (3, "up")] {
         let mut rig = Rig::new(2, Policy::RoundRobin.into());
         let mut calls = 0;
@@ -261,7 +261,7 @@ fn few_calls_decide_nothing() {
 }
 
 #[test]
-fn at_most_a_third_of_the_servers_is_left_out_and_never_the_last_one() {
+fn at_most_third_of_servers_is_left_out_and_never_last_one() {
     let mut rig = Rig::new(7, Policy::RoundRobin.into());
     rig.calls(3000 * MS, |at| if at < 3 { UNAVAILABLE } else { Answer::Success });
     let (states, left_out) = (rig.states(), rig.left_out());
@@ -277,7 +277,7 @@ fn at_most_a_third_of_the_servers_is_left_out_and_never_the_last_one() {
 }
 
 #[test]
-fn servers_stay_if_all_fail_or_the_channel_leaves_out_none() {
+fn servers_stay_if_all_fail_or_channel_leaves_out_none() {
     let mut rig = Rig::new(2, Policy::RoundRobin.into());
     rig.calls(3000 * MS, |_| UNAVAILABLE);
     assert_eq!((rig.states(), rig.left_out()), (vec!["up"; 2], 0));
@@ -292,7 +292,7 @@ fn by_node(reason: Reason) -> RepliedBy {
 }
 
 #[test]
-fn only_faults_of_the_server_leave_it_out() {
+fn only_faults_of_server_leave_it_out() {
     let refused = RepliedBy::Node { reason: Some(Reason::Overloaded), ran: false };
     for (answer, expected) in [
         (Answer::Failure(Code::NotFound, RepliedBy::Handler), 0),
@@ -349,7 +349,7 @@ fn beside_a_slow_server(balance: Balance) -> (usize, Duration) {
 }
 
 #[test]
-fn hedges_halve_the_tail_beside_a_slow_server_and_are_few() {
+fn hedges_halve_tail_beside_slow_server_and_are_few() {
     let (requests, without) = beside_a_slow_server(Policy::PowerOfTwo.into());
     assert_eq!(requests, 1000);
     let (requests, with) = beside_a_slow_server(Balance::from(Policy::PowerOfTwo).hedge_after(10 * MS));
@@ -363,7 +363,7 @@ fn error(code: Code) -> Answer {
 }
 
 #[test]
-fn no_idempotent_call_fails_beside_a_server_that_fails_all() {
+fn no_idempotent_call_fails_beside_server_that_fails_all() {
     let panic = Answer::Failure(Code::Internal, by_node(Reason::Panicked));
     for failure in [error(Code::Unavailable), error(Code::Internal), error(Code::Unknown), panic] {
         let mut rig = Rig::new(4, Policy::RoundRobin.into());
@@ -381,7 +381,7 @@ fn no_idempotent_call_fails_beside_a_server_that_fails_all() {
 }
 
 #[test]
-fn call_that_the_picked_server_fails_connects_the_next_one_in_time_or_returns_the_failure() {
+fn call_that_picked_server_fails_connects_next_one_in_time_or_returns_failure() {
     for (dead, is_late) in [(false, false), (true, false), (true, true)] {
         let mut world = World::new();
         let node = world.node(|builder| builder);
@@ -410,7 +410,7 @@ fn call_that_the_picked_server_fails_connects_the_next_one_in_time_or_returns_th
 }
 
 #[test]
-fn only_failures_of_a_server_are_made_again_and_only_if_that_does_no_harm() {
+fn only_failures_of_server_are_made_again_and_only_if_that_does_no_harm() {
     let unauthorised = RepliedBy::Node { reason: Some(Reason::Unauthorised), ran: false };
     for (method, answer, attempts) in [
         (&HEDGED, error(Code::DataLoss), 2),
@@ -436,7 +436,7 @@ fn only_failures_of_a_server_are_made_again_and_only_if_that_does_no_harm() {
 }
 
 #[test]
-fn failures_of_all_servers_cost_one_attempt_per_call_within_the_budget() {
+fn failures_of_all_servers_cost_one_attempt_per_call_within_budget() {
     let mut rig = Rig::new(4, Balance::from(Policy::RoundRobin).retry_budget(30, 20));
     let mut attempts = Vec::new();
     for call in 0..100 {

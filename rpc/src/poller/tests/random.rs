@@ -335,7 +335,7 @@ impl Run {
 }
 
 #[test]
-fn no_order_of_frames_breaks_a_node() {
+fn no_order_of_frames_breaks_node() {
     let mut replies = 0;
     for seed in 0..RUNS {
         let seed_of = format!("seed {seed}");

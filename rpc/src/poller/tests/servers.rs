@@ -24,7 +24,7 @@ use trunkline_verbs::Time;
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn all_servers_are_kept_connected_without_a_call_unless_the_first_is_picked() {
+fn all_servers_are_kept_connected_without_call_unless_first_is_picked() {
     for (policy, keeps) in
         [(Policy::PickFirst, false), (Policy::RoundRobin, true), (Policy::PowerOfTwo, true)]
     {
@@ -53,7 +53,7 @@ fn all_servers_are_kept_connected_without_a_call_unless_the_first_is_picked() {
 }
 
 #[test]
-fn silent_servers_of_a_balanced_channel_do_not_delay_the_others() {
+fn silent_servers_of_balanced_channel_do_not_delay_others() {
     let mut rig = Rig::new();
     let silent = (1..=100).map(|port| SocketAddr::new(silent().ip(), port)).collect::<Vec<_>>();
     let all = silent.iter().copied().chain([rig.peer.address()]);
@@ -73,7 +73,7 @@ fn silent_servers_of_a_balanced_channel_do_not_delay_the_others() {
 }
 
 #[test]
-fn streams_that_have_not_left_for_a_dead_server_do_not_fail() {
+fn streams_that_have_not_left_for_dead_server_do_not_fail() {
     for connect in [Connect::FailFast, Connect::Wait] {
         let mut world = World::new();
         let (node, other) = (world.node(|builder| builder), world.peer());
@@ -177,7 +177,7 @@ impl Wake for Wakes {
 }
 
 #[test]
-fn hedged_call_returns_the_first_answer_and_cancels_the_other_attempt() {
+fn hedged_call_returns_first_answer_and_cancels_other_attempt() {
     for winner in [0, 1] {
         let mut rig = Hedging::new(10);
         let (channel, options, wakes) = (rig.channel.clone(), options(Connect::FailFast), Arc::default());
@@ -203,7 +203,7 @@ fn hedged_call_returns_the_first_answer_and_cancels_the_other_attempt() {
 }
 
 #[test]
-fn hedges_use_the_retry_budget_and_only_idempotent_methods_have_any() {
+fn hedges_use_retry_budget_and_only_idempotent_methods_have_any() {
     let mut rig = Hedging::new(2);
     let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
     let calls = [ECHO, ECHO, ECHO, &HEDGED, &HEDGED, &HEDGED, &HEDGED];
@@ -247,7 +247,7 @@ fn one_way_calls_that_have_not_left_are_not_hedged() {
 }
 
 #[test]
-fn hedged_call_outlives_the_failure_of_one_attempt_and_ends_with_the_answer_of_a_handler() {
+fn hedged_call_outlives_failure_of_one_attempt_and_ends_with_answer_of_handler() {
     let overloaded = RepliedBy::Node { reason: Some(Reason::Overloaded), ran: false };
     let refusal = Code::ResourceExhausted.number();
     let refused = Some((refusal, overloaded));
@@ -283,7 +283,7 @@ fn hedged_call_outlives_the_failure_of_one_attempt_and_ends_with_the_answer_of_a
 }
 
 #[test]
-fn call_that_has_moved_on_is_hedged_only_at_a_server_that_it_has_not_tried() {
+fn call_that_has_moved_on_is_hedged_only_at_server_that_it_has_not_tried() {
     let mut rig = Hedging::new(10);
     let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
     let mut call = Box::pin(channel.call(&options, &HEDGED, &(), Bytes::new()));

@@ -130,7 +130,7 @@ fn first_server_that_does_not_serve_has_others_connected() {
 }
 
 #[test]
-fn watch_needs_no_room_of_the_call_limit() {
+fn watch_needs_no_room_of_call_limit() {
     let mut world = World::new();
     let limit = Limit { per_peer: 1, in_all: 1 };
     let node = world.node(|builder| builder.call_limit(limit));
@@ -189,7 +189,7 @@ fn watch_that_ends_is_repeated_after_pauses_and_counts_as_serving() {
 }
 
 #[test]
-fn changes_of_a_server_are_taken_a_few_at_a_time() {
+fn changes_of_server_are_taken_few_at_a_time() {
     let mut world = World::new();
     let (node, _channel, [peer, _other], [watch, _]) = watched(&mut world, Policy::RoundRobin);
     let changes = [NOT_SERVING, SERVING].repeat(30);
@@ -208,7 +208,7 @@ fn changes_of_a_server_are_taken_a_few_at_a_time() {
 }
 
 #[test]
-fn watch_ends_with_the_last_channel_and_makes_no_connection() {
+fn watch_ends_with_last_channel_and_makes_no_connection() {
     let mut rig = Rig::new();
     let other = rig.world.peer();
     for peer in [&rig.peer, &other] {
@@ -247,7 +247,7 @@ fn watch_ends_with_the_last_channel_and_makes_no_connection() {
 }
 
 #[test]
-fn watch_does_not_delay_the_shutdown_of_its_node() {
+fn watch_does_not_delay_shutdown_of_its_node() {
     let mut world = World::new();
     let (node, channel, [peer, _other], [watch, _]) = watched(&mut world, Policy::RoundRobin);
     report(&peer, watch, &[NOT_SERVING]);

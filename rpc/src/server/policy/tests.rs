@@ -69,7 +69,7 @@ fn names_and_paths_are_matched_whole_or_by_wildcard() {
 }
 
 #[test]
-fn errors_name_the_line_and_the_remedy() {
+fn errors_name_line_and_remedy() {
     let rule =
         |peers: &str, calls: &str| format!("# A comment.\n[[allow]]\npeers = {peers}\ncalls = {calls}\n");
     let peer = |peer: &str| rule(&format!("[\n\"{peer}\"]"), r#"["*"]"#);
@@ -223,7 +223,7 @@ fn rules() -> impl Strategy<Value = Vec<Written>> {
 
 proptest! {
     #[test]
-    fn decisions_are_those_of_a_search_through_all_rules(rules in rules()) {
+    fn decisions_are_those_of_search_through_all_rules(rules in rules()) {
         let policy = AccessPolicy::parse(&written(&rules)).unwrap();
         let shadowed: Vec<_> = policy.shadowed().iter().map(|(rule, _)| rule.line.cast_signed()).collect();
         let certified = [&PEERS[..], &["*.a"]].concat();

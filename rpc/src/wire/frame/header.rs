@@ -485,7 +485,7 @@ mod tests {
     const NUMBERED: Number = Number { number: 3, schema: SCHEMA, method: 12 };
 
     #[test]
-    fn headers_survive_a_round_trip() {
+    fn headers_survive_round_trip() {
         let all = [
             REQUEST_HEADER,
             Header::Request(RequestHeader {
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_precedes_the_encoded_part() {
+    fn metadata_precedes_encoded_part() {
         let metadata = MetadataBytes { initial: 2, trailing: 1 };
         let reply =
             Header::Reply { call: 5, code: 0, by: RepliedBy::Handler, number: Some(NUMBERED), metadata };
@@ -595,7 +595,7 @@ mod tests {
 
     /// The examples of `docs/wire.md` that are the RPC layer's, as they are parsed and emitted here.
     #[test]
-    fn the_examples_of_the_document_are_right() {
+    fn examples_of_document_are_right() {
         let (mut seen, mut shapes) = (Vec::new(), 0);
         for (name, frame) in
             trunkline_testkit::wire_examples().into_iter().filter(|(_, frame)| frame[0] >= 0x10)
@@ -677,7 +677,7 @@ mod tests {
 
     /// The shortcuts for most messages must accept none that [`Header::parse`] refuses or reads otherwise.
     #[test]
-    fn the_short_ways_parse_what_the_long_one_does() {
+    fn short_ways_parse_what_long_one_does() {
         let method_ref = MethodRef::Number(7);
         let request =
             Header::Request(RequestHeader { call: 6, one_way: false, opens: false, method_ref, metadata: 0 });

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_key_and_the_rule() {
+    fn errors_name_key_and_rule() {
         let mut metadata = Metadata::new();
         let long = "k".repeat(256);
         let longest = "v".repeat(65_535);

@@ -64,7 +64,7 @@ impl Work for Worker {
 }
 
 #[test]
-fn servers_beyond_the_bound_are_logged_and_reported() {
+fn servers_beyond_bound_are_logged_and_reported() {
     let caller = node().start().unwrap();
     let servers = (1..=1500).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect::<Vec<_>>();
     let logged = Logged::at(Level::WARN);
@@ -181,7 +181,7 @@ fn hedged_call_is_answered_by_another_server_while_its_own_one_does_not() {
 }
 
 #[test]
-fn round_robin_uses_all_20_servers_of_a_list_alike() {
+fn round_robin_uses_all_20_servers_of_list_alike() {
     let replicas = Replicas::new(20);
     let list = Target::resolver(ServerList::new("workers", replicas.addresses.iter().copied()));
     let channel = replicas.caller.channel(list).balanced(Policy::RoundRobin);
@@ -195,7 +195,7 @@ fn round_robin_uses_all_20_servers_of_a_list_alike() {
 }
 
 #[test]
-fn power_of_two_choices_avoids_a_server_whose_calls_do_not_end() {
+fn power_of_two_choices_avoids_server_whose_calls_do_not_end() {
     let replicas = Replicas::new(2);
     let client = replicas.client(Policy::PowerOfTwo);
     replicas.connect(&client);
@@ -219,7 +219,7 @@ fn power_of_two_choices_avoids_a_server_whose_calls_do_not_end() {
 }
 
 #[test]
-fn calls_that_a_draining_server_has_not_taken_need_no_budget() {
+fn calls_that_draining_server_has_not_taken_need_no_budget() {
     let replicas = Replicas::new(2);
     let client = replicas.client(Balance::from(Policy::PickFirst).retry_budget(0, 0));
     assert_eq!(block_on(client.add(u64::MAX)), Ok(0));
@@ -410,7 +410,7 @@ impl Resolve for Failing {
 }
 
 #[test]
-fn lookups_that_fail_keep_the_servers_and_are_logged_at_a_limited_rate() {
+fn lookups_that_fail_keep_servers_and_are_logged_at_limited_rate() {
     let (logged, replicas) = (Logged::by_all(), Replicas::new(2));
     let (servers, lookups) =
         (replicas.addresses.iter().copied().map(PeerKey::new).collect(), AtomicU64::new(0));
@@ -454,7 +454,7 @@ fn server_that_does_not_serve_gets_no_calls_until_it_does_unless_all_do_not() {
 }
 
 #[test]
-fn channels_share_the_watch_of_a_server_which_ends_with_the_last() {
+fn channels_share_watch_of_server_which_ends_with_last() {
     let (replicas, _health) = Replicas::with_health::<2>();
     let is = |running: u64| {
         until("the streams are open", || {
@@ -479,7 +479,7 @@ fn channels_share_the_watch_of_a_server_which_ends_with_the_last() {
 }
 
 #[test]
-fn watch_does_not_hold_the_drain_of_its_server_and_begins_again_with_its_next_session() {
+fn watch_does_not_hold_drain_of_its_server_and_begins_again_with_its_next_session() {
     let (mut replicas, health) = Replicas::with_health::<2>();
     let client = replicas.client(Policy::RoundRobin);
     replicas.connect(&client);

@@ -97,7 +97,7 @@ fn assert_refused(status: &Status, may_have_run: bool) {
 }
 
 #[test]
-fn a_call_waited_for_on_a_pollers_thread_fails_at_once() {
+fn call_waited_for_on_pollers_thread_fails_at_once() {
     let (reporter, statuses) = events();
     let own = Arc::new(OnceLock::new());
     let of_handlers = Arc::clone(&own);
@@ -120,7 +120,7 @@ fn a_call_waited_for_on_a_pollers_thread_fails_at_once() {
 }
 
 #[test]
-fn a_task_that_waits_on_its_poller_fails_at_once() {
+fn task_that_waits_on_its_poller_fails_at_once() {
     let node = Arc::new(node().start().unwrap());
     let of_task: Arc<Node> = Arc::clone(&node);
     let task = node.run_on(PollerIndex(0), move |_| async move {
@@ -131,7 +131,7 @@ fn a_task_that_waits_on_its_poller_fails_at_once() {
 }
 
 #[test]
-fn a_maker_that_waits_for_a_call_fails_at_once() {
+fn maker_that_waits_for_call_fails_at_once() {
     let (reporter, statuses) = events();
     let own = Arc::new(OnceLock::new());
     let service = WaitServer::per_poller(move |context| {
@@ -195,7 +195,7 @@ impl Wake for Waiter {
 }
 
 #[test]
-fn what_waits_for_a_call_when_the_poller_drops_or_wakes_it_fails_at_once() {
+fn what_waits_for_call_when_poller_drops_or_wakes_it_fails_at_once() {
     let server = node().serve(TakeServer::new(Takes)).start().unwrap();
     let caller = node().start().unwrap();
     let client = TakeClient::connect(&caller, server.local_address()).unwrap();

@@ -125,7 +125,7 @@ fn is_send<F: Future + Send>(future: F) -> F {
 }
 
 #[test]
-fn generic_code_works_with_a_client_and_with_a_mock() {
+fn generic_code_works_with_client_and_with_mock() {
     let (server, caller) = pair(StoreServer::new(Memory::default()));
     let client = StoreClient::connect(&caller, server.local_address()).unwrap();
     let mock = Mock::default();

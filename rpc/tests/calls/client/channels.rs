@@ -88,7 +88,7 @@ impl Resolve for Directory {
 }
 
 #[test]
-fn a_channel_is_lazy_and_ready_connects_it() {
+fn channel_is_lazy_and_ready_connects_it() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
     let channel = caller.channel(there.local_address());
@@ -113,7 +113,7 @@ impl Who for Passer {
 }
 
 #[test]
-fn a_channel_that_is_older_than_its_node_works_once_the_node_runs() {
+fn channel_that_is_older_than_its_node_works_once_node_runs() {
     let network = InProcessNetwork::new();
     let there = server(&network, 7);
     let directory = Directory::default();
@@ -144,7 +144,7 @@ fn a_channel_that_is_older_than_its_node_works_once_the_node_runs() {
 }
 
 #[test]
-fn a_channel_of_a_node_that_does_not_start_fails_at_once() {
+fn channel_of_node_that_does_not_start_fails_at_once() {
     let network = InProcessNetwork::new();
     let unused: SocketAddr = ([127, 0, 0, 1], 7000).into();
     // The settings are refused, the pollers fail to start, or the node is never started.
@@ -164,7 +164,7 @@ fn a_channel_of_a_node_that_does_not_start_fails_at_once() {
 }
 
 #[test]
-fn names_are_resolved_again_when_connecting_fails_and_when_a_session_ends() {
+fn names_are_resolved_again_when_connecting_fails_and_when_session_ends() {
     let network = InProcessNetwork::new();
     let (first, second) = (server(&network, 1), server(&network, 2));
     let caller = node(&network).start().unwrap();
@@ -226,7 +226,7 @@ fn silent_resolvers_do_not_delay_other_targets() {
 }
 
 #[test]
-fn a_name_is_asked_of_dns_and_its_error_is_kept() {
+fn name_is_asked_of_dns_and_its_error_is_kept() {
     // The default resolver is the system's, which knows this name.
     let server = crate::common::node().serve(WhoServer::new(Number(7, None))).start().unwrap();
     let caller = crate::common::node().start().unwrap();
@@ -242,7 +242,7 @@ fn a_name_is_asked_of_dns_and_its_error_is_kept() {
 }
 
 #[test]
-fn a_resolver_may_return_anything() {
+fn resolver_may_return_anything() {
     #[derive(Debug)]
     enum Hostile {
         Many(SocketAddr),
@@ -278,7 +278,7 @@ fn a_resolver_may_return_anything() {
 }
 
 #[test]
-fn a_resolver_is_named_by_what_it_says_and_not_by_its_fields() {
+fn resolver_is_named_by_what_it_says_and_not_by_its_fields() {
     #[derive(Debug)]
     struct Listed {
         _password: &'static str,
@@ -301,7 +301,7 @@ fn a_resolver_is_named_by_what_it_says_and_not_by_its_fields() {
 }
 
 #[test]
-fn what_is_not_a_target_is_refused_by_calls() {
+fn what_is_not_target_is_refused_by_calls() {
     let network = InProcessNetwork::new();
     let caller = node(&network).start().unwrap();
     let nowhere =
@@ -320,7 +320,7 @@ fn what_is_not_a_target_is_refused_by_calls() {
 
 /// A link-local address may be another host on each interface, and a peer's key has no interface.
 #[test]
-fn link_local_addresses_are_refused_with_the_remedy() {
+fn link_local_addresses_are_refused_with_remedy() {
     #[derive(Debug)]
     struct Listed(&'static [&'static str]);
     impl Resolve for Listed {
@@ -358,7 +358,7 @@ fn link_local_addresses_are_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_server_calls_its_client_over_the_same_session() {
+fn server_calls_its_client_over_same_session() {
     let network = InProcessNetwork::new();
     let own = Arc::new(Mutex::new(None));
     let handler = Number(1, Some(Arc::clone(&own)));
@@ -380,7 +380,7 @@ fn a_server_calls_its_client_over_the_same_session() {
 }
 
 #[test]
-fn a_channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
+fn channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).pollers(2).start().unwrap());
     let other = node(&network).start().unwrap();
@@ -400,7 +400,7 @@ fn a_channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
 }
 
 #[test]
-fn a_channel_that_is_dropped_leaves_no_route() {
+fn channel_that_is_dropped_leaves_no_route() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
     let directory = Directory::default();

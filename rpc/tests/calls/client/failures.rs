@@ -111,7 +111,7 @@ fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
 }
 
 #[test]
-fn a_zero_time_limit_expires_at_once_and_an_infinite_one_never() {
+fn zero_time_limit_expires_at_once_and_infinite_one_never() {
     let setting = Setting::new();
     let status = block_on(setting.client().with_timeout(Duration::ZERO).echo(1)).unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
@@ -120,7 +120,7 @@ fn a_zero_time_limit_expires_at_once_and_an_infinite_one_never() {
 }
 
 #[test]
-fn a_one_way_handler_is_dropped_at_its_deadline() {
+fn one_way_handler_is_dropped_at_its_deadline() {
     until("a handler starts before the time limit of its call", || {
         let setting = Setting::new();
         setting.assert_alive();
@@ -133,7 +133,7 @@ fn a_one_way_handler_is_dropped_at_its_deadline() {
 }
 
 #[test]
-fn a_panic_ends_its_call_as_internal_and_the_poller_continues() {
+fn panic_ends_its_call_as_internal_and_poller_continues() {
     let setting = Setting::new();
     for polls in [0, 1, 3] {
         let status = block_on(setting.client().panic(polls)).unwrap_err();
@@ -146,7 +146,7 @@ fn a_panic_ends_its_call_as_internal_and_the_poller_continues() {
 }
 
 #[test]
-fn a_panic_whose_payload_panics_when_dropped_ends_its_call_only() {
+fn panic_whose_payload_panics_when_dropped_ends_its_call_only() {
     let setting = Setting::new();
     for _ in 0..3 {
         let status = block_on(setting.client().panic_twice()).unwrap_err();
@@ -157,7 +157,7 @@ fn a_panic_whose_payload_panics_when_dropped_ends_its_call_only() {
 }
 
 #[test]
-fn a_panic_in_drop_affects_no_other_call() {
+fn panic_in_drop_affects_no_other_call() {
     let setting = Setting::new();
     for _ in 0..3 {
         let client = setting.client();
@@ -171,7 +171,7 @@ fn a_panic_in_drop_affects_no_other_call() {
 }
 
 #[test]
-fn a_panic_in_drop_at_shutdown_does_not_delay_peers() {
+fn panic_in_drop_at_shutdown_does_not_delay_peers() {
     let setting = Setting::new();
     let client = setting.client().with_timeout(LIMIT);
     let mut call = Box::pin(client.panic_when_dropped());
@@ -203,7 +203,7 @@ trait Nowhere {
 }
 
 #[test]
-fn errors_name_the_service_or_method_that_the_server_lacks() {
+fn errors_name_service_or_method_that_server_lacks() {
     let setting = Setting::new();
     let address = setting.server.local_address();
     let check = |outcome: Status, code: Code, reason: Reason, words: &[&str]| {
@@ -237,7 +237,7 @@ fn errors_name_the_service_or_method_that_the_server_lacks() {
 }
 
 #[test]
-fn polling_a_finished_call_returns_an_error() {
+fn polling_finished_call_returns_error() {
     let setting = Setting::new();
     let client = setting.client();
     let mut call = client.echo(1);

@@ -48,7 +48,7 @@ fn relay() -> RelayServer {
 }
 
 #[test]
-fn a_handler_calls_itself_and_others() {
+fn handler_calls_itself_and_others() {
     let [one, two] = [1, 2].map(|pollers| node().pollers(pollers).serve(relay()).start().unwrap());
     let (a, b) = (one.local_address(), two.local_address());
     let client = RelayClient::connect(&one, a).unwrap();
@@ -61,7 +61,7 @@ fn a_handler_calls_itself_and_others() {
 }
 
 #[test]
-fn a_task_runs_on_its_poller_and_calls_from_there() {
+fn task_runs_on_its_poller_and_calls_from_there() {
     let server = node().serve(relay()).start().unwrap();
     let node = node().pollers(2).start().unwrap();
     let address = server.local_address();
@@ -82,7 +82,7 @@ fn a_task_runs_on_its_poller_and_calls_from_there() {
 
 /// One unit of the limit is reserved for handlers; tasks share the other.
 #[test]
-fn calls_of_a_task_wait_for_room() {
+fn calls_of_task_wait_for_room() {
     let server = node().serve(relay()).start().unwrap();
     let caller = node().call_limit(Limit { per_peer: 2, in_all: 2 }).start().unwrap();
     let address = server.local_address();
@@ -100,7 +100,7 @@ fn calls_of_a_task_wait_for_room() {
 }
 
 #[test]
-fn a_panic_of_a_task_affects_no_other_task() {
+fn panic_of_task_affects_no_other_task() {
     let node = node().start().unwrap();
     let later = node.run_on(PollerIndex(0), |_| async { panic!("a task panics on purpose") });
     let status: Result<(), _> = block_on(later);
@@ -125,7 +125,7 @@ impl Drop for PanicsWhenDropped {
 }
 
 #[test]
-fn a_task_continues_when_its_waiter_is_dropped() {
+fn task_continues_when_its_waiter_is_dropped() {
     let node = node().start().unwrap();
     let (reporter, reported) = events();
     let end = std::sync::Arc::new(std::sync::Mutex::new(None::<std::task::Waker>));
@@ -145,7 +145,7 @@ fn a_task_continues_when_its_waiter_is_dropped() {
 }
 
 #[test]
-fn a_node_without_a_listening_address_can_call() {
+fn node_without_listening_address_can_call() {
     let server = node().serve(relay()).start().unwrap();
     let caller = Node::builder().start().unwrap();
     let client = RelayClient::connect(&caller, server.local_address()).unwrap();
@@ -161,7 +161,7 @@ impl<T: ?Sized> StaysHere<()> for T {}
 impl<T: ?Sized + Send> StaysHere<u8> for T {}
 
 #[test]
-fn types_of_a_poller_are_not_send() {
+fn types_of_poller_are_not_send() {
     // These lines do not compile when one of the types becomes `Send`.
     <PollerContext as StaysHere<_>>::check();
     <RelayLocal as StaysHere<_>>::check();
@@ -170,7 +170,7 @@ fn types_of_a_poller_are_not_send() {
 }
 
 #[test]
-fn a_handler_that_passes_on_a_status_has_run() {
+fn handler_that_passes_on_status_has_run() {
     let server = node().serve(relay()).start().unwrap();
     let client = RelayClient::connect(&server, server.local_address()).unwrap();
     // This port of the server's address has no listener.

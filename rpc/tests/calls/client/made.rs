@@ -83,7 +83,7 @@ fn used(node: &Node, name: &str) -> u64 {
 }
 
 #[test]
-fn a_call_runs_before_its_future_is_polled() {
+fn call_runs_before_its_future_is_polled() {
     let setting = Setting::new();
     let client = setting.client();
     let (call, note) = (client.wait(), client.note("text".into()));
@@ -94,7 +94,7 @@ fn a_call_runs_before_its_future_is_polled() {
 }
 
 #[test]
-fn a_local_call_runs_before_its_future_is_polled() {
+fn local_call_runs_before_its_future_is_polled() {
     let setting = Setting::new();
     let (gate, address) = (Gate::default(), setting.server.local_address());
     let of_task = gate.clone();
@@ -112,7 +112,7 @@ fn a_local_call_runs_before_its_future_is_polled() {
 }
 
 #[test]
-fn the_time_limit_counts_from_the_stubs_call() {
+fn time_limit_counts_from_stubs_call() {
     until("a handler starts before the time limit of its call", || {
         let (setting, limit) = (Setting::new(), Duration::from_millis(200));
         let client = setting.client().with_timeout(limit);
@@ -159,7 +159,7 @@ fn calls_that_are_dropped_unpolled_are_cancelled_and_leave_nothing() {
 }
 
 #[test]
-fn what_keeps_a_call_from_being_made_is_its_outcome() {
+fn what_keeps_call_from_being_made_is_its_outcome() {
     let setting = Setting::new();
     let client = setting.client();
     let status = block_on(client.odd(Odd)).unwrap_err();
@@ -177,7 +177,7 @@ fn what_keeps_a_call_from_being_made_is_its_outcome() {
 }
 
 #[test]
-fn a_future_borrows_the_client_and_holds_no_argument() {
+fn future_borrows_client_and_holds_no_argument() {
     let setting = Setting::new();
     let client = setting.client();
     let (small, large) = (client.wait(), {

@@ -76,7 +76,7 @@ fn assert_names_the_setting(status: &Status) {
 }
 
 #[test]
-fn a_reply_without_memory_ends_its_call_with_the_setting() {
+fn reply_without_memory_ends_its_call_with_setting() {
     let (server, caller) = nodes();
     let client = BlocksClient::connect(&caller, server.local_address()).unwrap();
     let held = block_on(client.block(BYTES)).unwrap();
@@ -110,7 +110,7 @@ fn held_bytes(node: &Node) -> u64 {
 }
 
 #[test]
-fn large_items_keep_the_memory_that_they_were_read_into() {
+fn large_items_keep_memory_that_they_were_read_into() {
     let (server, caller) = pair(BlocksServer::new(Zeros));
     let client = BlocksClient::connect(&caller, server.local_address()).unwrap();
     let mut items = block_on(client.feed(BYTES)).unwrap();
@@ -124,7 +124,7 @@ fn large_items_keep_the_memory_that_they_were_read_into() {
 }
 
 #[test]
-fn stopped_readers_leave_memory_for_the_largest_message() {
+fn stopped_readers_leave_memory_for_largest_message() {
     const LARGEST: u32 = 4 << 20;
     let server = node().serve(BlocksServer::new(Zeros)).start().unwrap();
     let caller =
@@ -143,7 +143,7 @@ fn stopped_readers_leave_memory_for_the_largest_message() {
 }
 
 #[test]
-fn message_that_cannot_be_registered_ends_its_call_with_the_cause() {
+fn message_that_cannot_be_registered_ends_its_call_with_cause() {
     // Regions for the slots of the poller only.
     let limited = || -> NodeBuilder {
         let device = SoftOptions { max_regions: Some(2), ..SoftOptions::from_env().unwrap() };

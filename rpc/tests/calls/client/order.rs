@@ -45,7 +45,7 @@ fn body(number: u32) -> Bytes {
 }
 
 #[test]
-fn the_order_is_that_of_the_stubs_calls_also_of_several_threads() {
+fn order_is_that_of_stubs_calls_also_of_several_threads() {
     let (reporter, notes) = events();
     let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));
     let (server, caller) = (server.start().unwrap(), node().pollers(2).start().unwrap());
@@ -70,7 +70,7 @@ fn the_order_is_that_of_the_stubs_calls_also_of_several_threads() {
 }
 
 #[test]
-fn a_task_of_a_poller_has_ordered_clients_too() {
+fn task_of_poller_has_ordered_clients_too() {
     let (reporter, notes) = events();
     let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));
     let (server, caller) = (server.start().unwrap(), node().start().unwrap());

@@ -118,7 +118,7 @@ impl Setting {
 }
 
 #[test]
-fn a_hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
+fn hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     let setting = Setting::new();
     let client = &setting.client;
     let running = calls(100, &setting.gate, || client.forward());
@@ -146,7 +146,7 @@ fn a_hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
 }
 
 #[test]
-fn draining_gives_up_after_the_grace_period() {
+fn draining_gives_up_after_grace_period() {
     let shared = HopState::default();
     let server = serve(&shared, 1, Duration::from_millis(50));
     let caller = node().start().unwrap();
@@ -162,7 +162,7 @@ fn draining_gives_up_after_the_grace_period() {
 }
 
 #[test]
-fn call_that_outlasts_the_grace_period_ends_as_draining() {
+fn call_that_outlasts_grace_period_ends_as_draining() {
     for is_dropped in [false, true] {
         // A poller that is preempted for 50 ms is late, and its calls end with the session. Not in each attempt.
         let is_told = || {
@@ -188,7 +188,7 @@ fn call_that_outlasts_the_grace_period_ends_as_draining() {
 }
 
 #[test]
-fn a_handler_that_ends_its_own_node_does_not_wait_for_itself() {
+fn handler_that_ends_its_own_node_does_not_wait_for_itself() {
     for drain in [true, false] {
         let shared = HopState::default();
         let server = Arc::new(serve(&shared, 1, LIMIT));
@@ -205,7 +205,7 @@ fn a_handler_that_ends_its_own_node_does_not_wait_for_itself() {
 }
 
 #[test]
-fn a_task_that_ends_its_own_node_does_not_wait_for_itself() {
+fn task_that_ends_its_own_node_does_not_wait_for_itself() {
     for is_dropped in [true, false] {
         let address = fresh_address();
         let slot = Arc::new(Mutex::new(Some(Node::builder().listen(address).start().unwrap())));
@@ -292,7 +292,7 @@ impl Endless for UntilDrain {
 }
 
 #[test]
-fn handlers_learn_of_a_drain_and_of_a_shutdown() {
+fn handlers_learn_of_drain_and_of_shutdown() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for shuts_down in [false, true] {
         let gate = Gate::default();
@@ -331,14 +331,14 @@ fn handlers_learn_of_a_drain_and_of_a_shutdown() {
 }
 
 #[test]
-fn a_detached_context_never_drains() {
+fn detached_context_never_drains() {
     let context = trunkline::Context::detached();
     let mut task = Context::from_waker(Waker::noop());
     assert!(!context.is_draining() && std::pin::pin!(context.draining()).poll(&mut task).is_pending());
 }
 
 #[test]
-fn tasks_of_run_on_learn_of_a_drain_and_of_a_shutdown() {
+fn tasks_of_run_on_learn_of_drain_and_of_shutdown() {
     for end in [Node::begin_drain, Node::shutdown] {
         let server = serve(&HopState::default(), 2, LIMIT);
         let (begun, waits) = mpsc::channel();

@@ -174,7 +174,7 @@ fn roots_change_while_nodes_run() {
 }
 
 #[test]
-fn unusable_files_leave_the_earlier_ones_in_force() {
+fn unusable_files_leave_earlier_ones_in_force() {
     let root = authority("root");
     let peer = || named(node(), &root, "peer.example");
     let files = Files::new(&issue_pem(&root, "first.example", VALID), &root.pem());
@@ -201,7 +201,7 @@ fn unusable_files_leave_the_earlier_ones_in_force() {
 }
 
 #[test]
-fn a_changed_link_to_files_is_followed() {
+fn changed_link_to_files_is_followed() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "first.example", VALID), &root.pem());
     // As Kubernetes mounts secrets.
@@ -226,7 +226,7 @@ fn a_changed_link_to_files_is_followed() {
 }
 
 #[test]
-fn a_revocation_list_takes_effect() {
+fn revocation_list_takes_effect() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "server.example", VALID), &root.pem());
     files.replace("list", &revocation_list(&root, 1));
@@ -248,7 +248,7 @@ fn a_revocation_list_takes_effect() {
 }
 
 #[test]
-fn a_changed_policy_decides_without_a_restart() {
+fn changed_policy_decides_without_restart() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "server.example", VALID), &root.pem());
     let server = files.node().serve(service().0).start().unwrap();
@@ -264,7 +264,7 @@ fn a_changed_policy_decides_without_a_restart() {
 }
 
 #[test]
-fn unusable_files_are_named_at_the_start() {
+fn unusable_files_are_named_at_start() {
     let root = authority("root");
     let own = issue_pem(&root, "a.example", VALID);
     let other = issue_pem(&root, "a.example", VALID);
@@ -307,7 +307,7 @@ fn unusable_files_are_named_at_the_start() {
 }
 
 #[test]
-fn a_key_that_all_users_can_read_is_logged() {
+fn key_that_all_users_can_read_is_logged() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "a.example", VALID), &root.pem());
     let start = |mode| {
@@ -319,7 +319,7 @@ fn a_key_that_all_users_can_read_is_logged() {
 }
 
 #[test]
-fn the_end_of_a_certificate_is_logged() {
+fn end_of_certificate_is_logged() {
     let (root, log) = (authority("root"), Logged::by_all());
     let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -341,8 +341,8 @@ fn threads() -> usize {
 }
 
 #[test]
-fn only_nodes_with_files_have_a_thread_for_them() {
-    if !runs_alone(module_path!(), "only_nodes_with_files_have_a_thread_for_them") {
+fn only_nodes_with_files_have_thread_for_them() {
+    if !runs_alone(module_path!(), "only_nodes_with_files_have_thread_for_them") {
         return;
     }
     let root = authority("root");

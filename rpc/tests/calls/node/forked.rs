@@ -84,8 +84,8 @@ fn says_forked<T: std::fmt::Debug>(outcome: Result<T, Status>, may_have_run: boo
 }
 
 #[test]
-fn calls_and_tasks_in_a_forked_child_end_at_once() {
-    if !runs_alone(module_path!(), "calls_and_tasks_in_a_forked_child_end_at_once") {
+fn calls_and_tasks_in_forked_child_end_at_once() {
+    if !runs_alone(module_path!(), "calls_and_tasks_in_forked_child_end_at_once") {
         return;
     }
     let nodes = Nodes::start();
@@ -114,8 +114,8 @@ fn calls_and_tasks_in_a_forked_child_end_at_once() {
 }
 
 #[test]
-fn a_node_in_a_forked_child_ends_at_once_and_its_parents_stays() {
-    if !runs_alone(module_path!(), "a_node_in_a_forked_child_ends_at_once_and_its_parents_stays") {
+fn node_in_forked_child_ends_at_once_and_its_parents_stays() {
+    if !runs_alone(module_path!(), "node_in_forked_child_ends_at_once_and_its_parents_stays") {
         return;
     }
     let nodes = Nodes::start();
@@ -152,8 +152,8 @@ fn a_node_in_a_forked_child_ends_at_once_and_its_parents_stays() {
 }
 
 #[test]
-fn a_forked_child_may_start_a_node_of_its_own() {
-    if !runs_alone(module_path!(), "a_forked_child_may_start_a_node_of_its_own") {
+fn forked_child_may_start_node_of_its_own() {
+    if !runs_alone(module_path!(), "forked_child_may_start_node_of_its_own") {
         return;
     }
     let nodes = Nodes::start();
@@ -226,8 +226,8 @@ impl Drop for SetsWhenDropped<'_> {
 }
 
 #[test]
-fn a_child_forked_on_a_poller_ends_its_calls_at_once() {
-    if !runs_alone(module_path!(), "a_child_forked_on_a_poller_ends_its_calls_at_once") {
+fn child_forked_on_poller_ends_its_calls_at_once() {
+    if !runs_alone(module_path!(), "child_forked_on_poller_ends_its_calls_at_once") {
         return;
     }
     let nodes = Nodes::start();
@@ -286,8 +286,8 @@ impl Forks for Forking {
 
 /// A child that continues as a second poller takes packets from the parent's sockets, and answers them.
 #[test]
-fn a_child_that_returns_from_a_handler_ends_before_it_sends_anything() {
-    if !runs_alone(module_path!(), "a_child_that_returns_from_a_handler_ends_before_it_sends_anything") {
+fn child_that_returns_from_handler_ends_before_it_sends_anything() {
+    if !runs_alone(module_path!(), "child_that_returns_from_handler_ends_before_it_sends_anything") {
         return;
     }
     let (sender, children) = mpsc::channel();
@@ -325,8 +325,8 @@ fn a_child_that_returns_from_a_handler_ends_before_it_sends_anything() {
 
 /// Tasks that are ready at once run in one turn of their poller.
 #[test]
-fn a_child_that_returns_from_a_task_runs_no_other() {
-    if !runs_alone(module_path!(), "a_child_that_returns_from_a_task_runs_no_other") {
+fn child_that_returns_from_task_runs_no_other() {
+    if !runs_alone(module_path!(), "child_that_returns_from_task_runs_no_other") {
         return;
     }
     let (sender, children) = mpsc::channel();
@@ -365,8 +365,8 @@ impl Wake for WakesForking {
 }
 
 #[test]
-fn a_child_that_returns_from_a_waker_ends() {
-    if !runs_alone(module_path!(), "a_child_that_returns_from_a_waker_ends") {
+fn child_that_returns_from_waker_ends() {
+    if !runs_alone(module_path!(), "child_that_returns_from_waker_ends") {
         return;
     }
     let (sender, children) = mpsc::channel();

@@ -163,7 +163,7 @@ fn client_of(node: &Node, target: impl Into<Target>) -> NamedClient {
 }
 
 #[test]
-fn a_node_without_identity_does_not_call_a_server_by_a_name_to_prove() {
+fn node_without_identity_does_not_call_server_by_name_to_prove() {
     let (server, node) = (node().start().unwrap(), Node::builder().start().unwrap());
     let target = Target::from(server.local_address());
     let client = NamedClient::new(node.channel(target.named("a.example")));
@@ -173,7 +173,7 @@ fn a_node_without_identity_does_not_call_a_server_by_a_name_to_prove() {
 }
 
 #[test]
-fn only_a_node_that_encrypts_everything_may_be_reached_by_other_hosts_unasked() {
+fn only_node_that_encrypts_everything_may_be_reached_by_other_hosts_unasked() {
     let root = authority("root");
     let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
     let error = builder().accept(Level::None).start().unwrap_err();
@@ -183,7 +183,7 @@ fn only_a_node_that_encrypts_everything_may_be_reached_by_other_hosts_unasked() 
 }
 
 #[test]
-fn handlers_and_authorizers_see_the_proven_name() {
+fn handlers_and_authorizers_see_proven_name() {
     let root = authority("root");
     let by_name = |call: &IncomingCall<'_>| match (call.method(), call.peer().name()) {
         ("guarded", Some(Name::Dns(name))) if &**name != "b.example" => {
@@ -212,7 +212,7 @@ fn handlers_and_authorizers_see_the_proven_name() {
 }
 
 #[test]
-fn a_handler_keeps_the_name_of_its_own_session() {
+fn handler_keeps_name_of_its_own_session() {
     let root = authority("root");
     let (service, gate, names) = service();
     let server = named(node(), &root, "server.example").serve(service).start().unwrap();
@@ -330,7 +330,7 @@ fn failed_handshakes_are_named_at_both_nodes() {
 }
 
 #[test]
-fn peers_without_a_name_are_accepted_on_request() {
+fn peers_without_name_are_accepted_on_request() {
     let (root, log) = (authority("root"), Logged::at(tracing::Level::WARN));
     let open = named(node(), &root, "server.example").serve(service().0).accept(Level::None);
     let server = tracing::subscriber::with_default(log.clone(), || open.start()).unwrap();
@@ -343,7 +343,7 @@ fn peers_without_a_name_are_accepted_on_request() {
 }
 
 #[test]
-fn refused_peer_is_named_in_the_log_of_the_server() {
+fn refused_peer_is_named_in_log_of_server() {
     let log = Logged::by_all();
     let server = named(node(), &authority("root"), "server.example").serve(service().0).start().unwrap();
     let plain = node().start().unwrap();
@@ -355,7 +355,7 @@ fn refused_peer_is_named_in_the_log_of_the_server() {
 }
 
 #[test]
-fn an_unusable_identity_is_named_at_the_start() {
+fn unusable_identity_is_named_at_start() {
     let [root, other] = ["root", "other"].map(authority);
     let own = || issue(&root, "a.example", [2020, 4000]);
     for (builder, text) in [
@@ -421,7 +421,7 @@ fn runs(node: &Node, target: impl Into<Target>) {
 }
 
 #[test]
-fn an_address_expects_its_ip_address() {
+fn address_expects_its_ip_address() {
     let root = authority("root");
     let right = server(&root, "server.example IP");
     let [wrong, unnumbered] =
@@ -444,7 +444,7 @@ fn an_address_expects_its_ip_address() {
 }
 
 #[test]
-fn a_host_name_expects_itself() {
+fn host_name_expects_itself() {
     let root = authority("root");
     let start = |names| {
         let server = named(Node::builder().listen("127.0.0.1:0"), &root, names);
@@ -461,7 +461,7 @@ fn a_host_name_expects_itself() {
 }
 
 #[test]
-fn a_given_name_holds_for_all_addresses() {
+fn given_name_holds_for_all_addresses() {
     let root = authority("root");
     let server = server(&root, "spiffe://prod/shop server.example IP");
     let client = named(node(), &root, "a.example").start().unwrap();
@@ -485,7 +485,7 @@ fn a_given_name_holds_for_all_addresses() {
 }
 
 #[test]
-fn peers_without_a_name_match_the_defaults_only() {
+fn peers_without_name_match_defaults_only() {
     let root = authority("root");
     let server = Node::builder().listen("127.0.0.1:0").serve(service().0).start().unwrap();
     let open = named(node(), &root, "a.example").accept(Level::None).start().unwrap();
@@ -534,7 +534,7 @@ fn every_kind_of_call_is_refused_before_it_leaves() {
 }
 
 #[test]
-fn a_balanced_channel_passes_over_a_server_with_another_name() {
+fn balanced_channel_passes_over_server_with_another_name() {
     let root = authority("root");
     let (right, wrong) = (server(&root, "server.example"), server(&root, "other.example IP"));
     let client = named(node(), &root, "a.example").start().unwrap();
@@ -551,7 +551,7 @@ fn a_balanced_channel_passes_over_a_server_with_another_name() {
 }
 
 #[test]
-fn a_call_that_waits_goes_to_the_server_that_replaces_another() {
+fn call_that_waits_goes_to_server_that_replaces_another() {
     let root = authority("root");
     let client = named(node(), &root, "a.example").start().unwrap();
     let wrong = server(&root, "other.example IP");
@@ -576,7 +576,7 @@ fn a_call_that_waits_goes_to_the_server_that_replaces_another() {
 }
 
 #[test]
-fn a_channel_to_a_caller_expects_its_name() {
+fn channel_to_caller_expects_its_name() {
     let root = authority("root");
     let (peers, told) = events();
     let server =

@@ -41,7 +41,7 @@ fn server(address: SocketAddr, generation: u64) -> (Node, Events<&'static str>) 
 }
 
 #[test]
-fn shutting_down_ends_the_calls_of_this_node() {
+fn shutting_down_ends_calls_of_this_node() {
     let (server, reported) = server(fresh_address(), 1);
     let node = node().start().unwrap();
     let client = LifeClient::connect(&node, server.local_address()).unwrap();
@@ -70,7 +70,7 @@ fn shutting_down_ends_the_calls_of_this_node() {
 }
 
 #[test]
-fn a_bad_setting_is_refused_with_its_name_and_remedy() {
+fn bad_setting_is_refused_with_its_name_and_remedy() {
     for address in ["nonsense", "7000"] {
         let error = Node::builder().listen(address).start().unwrap_err();
         assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
@@ -163,7 +163,7 @@ fn mapped_addresses_are_their_ipv4_addresses() {
 }
 
 #[test]
-fn begin_shutdown_ends_the_node_and_its_calls() {
+fn begin_shutdown_ends_node_and_its_calls() {
     let (server, node) = (node().start().unwrap(), node().start().unwrap());
     assert!(!node.is_ended(), "no shutdown was requested");
     node.begin_shutdown(Duration::ZERO);
@@ -176,7 +176,7 @@ fn begin_shutdown_ends_the_node_and_its_calls() {
 }
 
 #[test]
-fn an_address_in_use_is_refused_with_the_address() {
+fn address_in_use_is_refused_with_address() {
     let first = node().start().unwrap();
     let address = first.local_address();
     let error = Node::builder().listen(address).start().unwrap_err();
@@ -186,7 +186,7 @@ fn an_address_in_use_is_refused_with_the_address() {
 }
 
 #[test]
-fn a_factory_that_fails_or_panics_gives_the_cause_at_the_start() {
+fn factory_that_fails_or_panics_gives_cause_at_start() {
     let panicking = LifeServer::per_poller(|_| -> Result<Living, Status> {
         panic!("a factory panics on purpose");
     });
@@ -203,7 +203,7 @@ fn a_factory_that_fails_or_panics_gives_the_cause_at_the_start() {
 }
 
 #[test]
-fn a_server_of_the_other_address_family_is_refused_with_the_remedy() {
+fn server_of_other_address_family_is_refused_with_remedy() {
     let node = node().start().unwrap();
     let client = LifeClient::connect(&node, "[::1]:7471").unwrap();
     for connect in [Connect::FailFast, Connect::Wait] {

@@ -30,7 +30,7 @@ fn node(path: PathChoice) -> NodeBuilder {
 }
 
 #[test]
-fn a_node_that_may_only_share_memory_names_the_reason_why_it_cannot() {
+fn node_that_may_only_share_memory_names_reason_why_it_cannot() {
     let server = node(PathChoice::Udp).serve(NearServer::new(Answers)).start().unwrap();
     let caller = node(PathChoice::Shm).start().unwrap();
     let one = caller.channel(server.local_address());
@@ -66,7 +66,7 @@ fn a_node_that_may_only_share_memory_names_the_reason_why_it_cannot() {
 }
 
 #[test]
-fn a_session_that_only_the_peer_has_a_path_for_ends_with_the_reason() {
+fn session_that_only_peer_has_path_for_ends_with_reason() {
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let elsewhere = Folder::new().unwrap();
     let device = SoftOptions {
@@ -86,7 +86,7 @@ fn a_session_that_only_the_peer_has_a_path_for_ends_with_the_reason() {
 }
 
 #[test]
-fn a_node_that_may_only_share_memory_reaches_who_shares_it() {
+fn node_that_may_only_share_memory_reaches_who_shares_it() {
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let caller = node(PathChoice::Shm).start().unwrap();
     let client = NearClient::new(caller.channel(server.local_address()));
@@ -100,7 +100,7 @@ fn a_node_that_may_only_share_memory_reaches_who_shares_it() {
 }
 
 #[test]
-fn the_report_names_the_path_of_each_peer_of_one_address_and_its_reason() {
+fn report_names_path_of_each_peer_of_one_address_and_its_reason() {
     let address = SocketAddr::new(fresh_address().ip(), 0);
     let server = |path| {
         let builder = Node::builder().link(path).listen(address);
@@ -124,7 +124,7 @@ fn the_report_names_the_path_of_each_peer_of_one_address_and_its_reason() {
 }
 
 #[test]
-fn a_builders_link_comes_before_the_devices_and_does_not_go_with_faults() {
+fn builders_link_comes_before_devices_and_does_not_go_with_faults() {
     let device = SoftOptions { path: PathChoice::Udp, ..SoftOptions::from_env().unwrap() };
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let builder = Node::builder().transport(NodeOptions::new().device(device)).listen(fresh_address());
@@ -135,7 +135,7 @@ fn a_builders_link_comes_before_the_devices_and_does_not_go_with_faults() {
 }
 
 #[test]
-fn a_node_at_another_udp_port_reaches_servers_at_the_usual_port_and_at_its_own() {
+fn node_at_another_udp_port_reaches_servers_at_usual_port_and_at_its_own() {
     let device = SoftOptions { udp_port: NonZeroU16::new(4801), ..SoftOptions::from_env().unwrap() };
     let at_4801 =
         || node(PathChoice::Udp).transport(NodeOptions::new().device(device.clone())).link(PathChoice::Udp);

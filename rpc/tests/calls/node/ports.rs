@@ -42,7 +42,7 @@ fn child(test: &str, taken: IpAddr) -> Command {
 }
 
 #[test]
-fn a_taken_port_names_its_holder_and_the_remedy() {
+fn taken_port_names_its_holder_and_remedy() {
     let address = fresh_address().ip();
     let taken = UdpSocket::bind((address, PORT)).unwrap();
     let text = refusal(address).to_string();
@@ -58,7 +58,7 @@ fn a_taken_port_names_its_holder_and_the_remedy() {
 }
 
 #[test]
-fn a_client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen() {
+fn client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen() {
     if let Ok(address) = std::env::var(TAKEN) {
         let error = Node::builder().provider(ProviderChoice::Soft).start().unwrap_err();
         assert!(matches!(error, StartError::BadSetting(_)), "{error}");
@@ -73,14 +73,14 @@ fn a_client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen() {
     }
     let address = fresh_address().ip();
     let _taken = UdpSocket::bind((address, PORT)).unwrap();
-    let test = "a_client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen";
+    let test = "client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen";
     let output = child(test, address).env("TRUNKLINE_ADDRESS", address.to_string()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
-fn a_host_with_one_family_serves_clients_and_names_of_both() {
-    let test = "a_host_with_one_family_serves_clients_and_names_of_both";
+fn host_with_one_family_serves_clients_and_names_of_both() {
+    let test = "host_with_one_family_serves_clients_and_names_of_both";
     if !is_in_network_namespace(module_path!(), test, "ip address del 127.0.0.1/8 dev lo") {
         return;
     }
@@ -105,13 +105,13 @@ fn hold(address: &str) {
 }
 
 #[test]
-fn a_holder_of_another_runtime_directory_is_named_with_that() {
+fn holder_of_another_runtime_directory_is_named_with_that() {
     if let Ok(address) = std::env::var(TAKEN) {
         return hold(&address);
     }
     let (address, folder) = (fresh_address().ip(), Folder::new().unwrap());
     let directory = folder.path().join("run");
-    let test = "a_holder_of_another_runtime_directory_is_named_with_that";
+    let test = "holder_of_another_runtime_directory_is_named_with_that";
     let mut holder =
         Process::start("holder", child(test, address).env("TRUNKLINE_RUNTIME_DIR", &directory)).unwrap();
     holder.after("ready").unwrap();
@@ -123,13 +123,13 @@ fn a_holder_of_another_runtime_directory_is_named_with_that() {
 }
 
 #[test]
-fn a_holder_whose_runtime_directory_was_emptied_is_to_be_restarted() {
+fn holder_whose_runtime_directory_was_emptied_is_to_be_restarted() {
     if let Ok(address) = std::env::var(TAKEN) {
         return hold(&address);
     }
     let (address, folder) = (fresh_address().ip(), Folder::new().unwrap());
     let directory = folder.path().join("run");
-    let test = "a_holder_whose_runtime_directory_was_emptied_is_to_be_restarted";
+    let test = "holder_whose_runtime_directory_was_emptied_is_to_be_restarted";
     let mut holder =
         Process::start("holder", child(test, address).env("TRUNKLINE_RUNTIME_DIR", &directory)).unwrap();
     holder.after("ready").unwrap();
@@ -146,7 +146,7 @@ fn a_holder_whose_runtime_directory_was_emptied_is_to_be_restarted() {
 
 /// The holder receives the requests for all processes at its address.
 #[test]
-fn a_call_that_fails_because_the_holder_is_stopped_names_its_process() {
+fn call_that_fails_because_holder_is_stopped_names_its_process() {
     let node = |address| Node::builder().provider(ProviderChoice::Soft).listen((address, 0));
     if let Ok(address) = std::env::var(TAKEN) {
         let _node = node(address.parse::<IpAddr>().unwrap()).start().unwrap();
@@ -155,7 +155,7 @@ fn a_call_that_fails_because_the_holder_is_stopped_names_its_process() {
         return;
     }
     let address = fresh_address().ip();
-    let test = "a_call_that_fails_because_the_holder_is_stopped_names_its_process";
+    let test = "call_that_fails_because_holder_is_stopped_names_its_process";
     let mut holder = Process::start("holder", &mut child(test, address)).unwrap();
     holder.after("ready").unwrap();
     let server = node(address).serve(GreeterServer::new(Polite)).start().unwrap();
@@ -176,7 +176,7 @@ fn a_call_that_fails_because_the_holder_is_stopped_names_its_process() {
 }
 
 #[test]
-fn a_node_that_listens_elsewhere_than_at_the_addresses_of_its_device_warns_of_that() {
+fn node_that_listens_elsewhere_than_at_addresses_of_its_device_warns_of_that() {
     let (named, other) = (fresh_address().ip(), fresh_address().ip());
     let warnings = Logged::at(Level::WARN);
     let start = |listen: IpAddr| {
@@ -205,7 +205,7 @@ fn a_node_that_listens_elsewhere_than_at_the_addresses_of_its_device_warns_of_th
 
 /// The device has two addresses, and another program holds the port at the first.
 #[test]
-fn a_wildcard_listener_warns_of_an_address_that_another_program_has_and_is_reached_at_another() {
+fn wildcard_listener_warns_of_address_that_another_program_has_and_is_reached_at_another() {
     if let Ok(taken) = std::env::var(TAKEN) {
         let warnings = Logged::at(Level::WARN);
         let start = || {
@@ -228,7 +228,7 @@ fn a_wildcard_listener_warns_of_an_address_that_another_program_has_and_is_reach
     }
     let (taken, free) = (fresh_address().ip(), fresh_address().ip());
     let holder = UdpSocket::bind((taken, PORT)).unwrap();
-    let test = "a_wildcard_listener_warns_of_an_address_that_another_program_has_and_is_reached_at_another";
+    let test = "wildcard_listener_warns_of_address_that_another_program_has_and_is_reached_at_another";
     let mut command = child(test, taken);
     command.env("TRUNKLINE_ADDRESS", format!("{taken},{free}"));
     Process::start("listener", &mut command).unwrap().after("reached").unwrap();

@@ -83,7 +83,7 @@ fn starting_draining_and_shutting_down_keep_no_worker() {
 }
 
 #[test]
-fn dropping_a_node_does_not_keep_a_worker_until_its_handlers_have_ended() {
+fn dropping_node_does_not_keep_worker_until_its_handlers_have_ended() {
     for runtime in runtimes() {
         // On a loaded machine the handler may end before the test checks, but not in each attempt.
         until("a drop that returns before the handler has ended", || {
@@ -114,7 +114,7 @@ fn dropping_a_node_does_not_keep_a_worker_until_its_handlers_have_ended() {
 }
 
 #[test]
-fn a_start_that_is_dropped_leaves_no_node() {
+fn start_that_is_dropped_leaves_no_node() {
     let network = InProcessNetwork::new();
     let address = Node::builder().in_process(&network).start().unwrap().local_address();
     drop(Node::builder().in_process(&network).start_async());

@@ -261,7 +261,7 @@ fn found_in_areas() -> BTreeSet<String> {
 }
 
 #[test]
-fn no_packet_of_a_sealed_session_has_a_text_in_clear() {
+fn no_packet_of_sealed_session_has_text_in_clear() {
     let folder = Folder::new().unwrap();
     let capture = folder.join("sessions.pcap");
     let device = SoftOptions { capture: Some(capture.clone()), ..SoftOptions::from_env().unwrap() };
@@ -279,7 +279,7 @@ fn no_packet_of_a_sealed_session_has_a_text_in_clear() {
 }
 
 #[test]
-fn no_memory_between_devices_has_a_text_of_a_sealed_session_in_clear() {
+fn no_memory_between_devices_has_text_of_sealed_session_in_clear() {
     let options = NodeOptions::new().path(PathChoice::Shm);
     let mut texts = BTreeSet::new();
     for session in [Session::Sealed, Session::Clear] {

@@ -55,7 +55,7 @@ fn internal_threads() -> Vec<(String, u64)> {
 }
 
 #[test]
-fn every_thread_of_a_node_blocks_signals() {
+fn every_thread_of_node_blocks_signals() {
     let gate = Gate::default();
     let folder = Folder::new().unwrap();
     let policy = folder.join("policy.toml");

@@ -24,7 +24,7 @@ impl Bench for Sitter {
 const SERVER: &str = "TRUNKLINE_TEST_SERVER_OF_STOPPED";
 
 #[test]
-fn a_client_that_was_stopped_says_so_and_does_not_blame_the_server() {
+fn client_that_was_stopped_says_so_and_does_not_blame_server() {
     let node = || Node::builder().provider(ProviderChoice::Soft);
     if let Ok(server) = std::env::var(SERVER) {
         let client = node().start().unwrap();
@@ -35,7 +35,7 @@ fn a_client_that_was_stopped_says_so_and_does_not_blame_the_server() {
     // The server notices a silent client within 2 s.
     let server = node().listen(fresh_address()).idle_keepalive(Duration::from_millis(500));
     let server = server.serve(BenchServer::new(Sitter)).start().unwrap();
-    let test = "a_client_that_was_stopped_says_so_and_does_not_blame_the_server";
+    let test = "client_that_was_stopped_says_so_and_does_not_blame_server";
     let mut command = same_test(module_path!(), test);
     let mut client =
         Process::start("client", command.env(SERVER, server.local_address().to_string())).unwrap();
@@ -52,7 +52,7 @@ fn a_client_that_was_stopped_says_so_and_does_not_blame_the_server() {
 }
 
 #[test]
-fn the_log_of_failed_attempts_is_limited() {
+fn log_of_failed_attempts_is_limited() {
     let log = Logged::by_all();
     let client = Node::builder().provider(ProviderChoice::Soft).start().unwrap();
     let started = Instant::now();

@@ -82,7 +82,7 @@ fn returns(what: &str, run: impl FnOnce() + Send + 'static) -> Vec<String> {
 }
 
 #[test]
-fn a_node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
+fn node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
     for (is_dropped, spins) in [(false, false), (true, true)] {
         let (release, blocked) = channel();
         let (reporter, reported) = events();
@@ -129,7 +129,7 @@ fn a_node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
 }
 
 #[test]
-fn a_node_whose_worker_does_not_return_ends_and_names_it() {
+fn node_whose_worker_does_not_return_ends_and_names_it() {
     let (release, blocked) = channel();
     let (reporter, reported) = events();
     let blocked = Arc::new(Mutex::new(blocked));
@@ -149,7 +149,7 @@ fn a_node_whose_worker_does_not_return_ends_and_names_it() {
 }
 
 #[test]
-fn shorter_end_of_a_node_shortens_a_longer_one() {
+fn shorter_end_of_node_shortens_longer_one() {
     for stuck in [None, Some("block"), Some("occupy")] {
         let (release, blocked) = channel();
         let (reporter, reported) = events();
@@ -185,7 +185,7 @@ fn shorter_end_of_a_node_shortens_a_longer_one() {
 }
 
 #[test]
-fn a_report_does_not_wait_for_a_shutdown() {
+fn report_does_not_wait_for_shutdown() {
     let gate = Gate::default();
     let shared = StuckState {
         reporter: events().0,

@@ -30,7 +30,7 @@ fn next(watch: &mut Streaming<ServingStatus>) -> Option<ServingStatus> {
 }
 
 #[test]
-fn services_of_a_node_serve_until_the_program_says_otherwise() {
+fn services_of_node_serve_until_program_says_otherwise() {
     let health = HealthReporter::new();
     health.set("shop.Cellar", ServingStatus::NotServing);
     let (_server, _caller, client) = start(&health);
@@ -47,14 +47,14 @@ fn services_of_a_node_serve_until_the_program_says_otherwise() {
 }
 
 #[test]
-fn a_refusal_repeats_a_part_of_a_long_name() {
+fn refusal_repeats_part_of_long_name() {
     let refused = block_on(HealthReporter::new().check("\u{1}".repeat(1 << 20))).unwrap_err();
     assert_eq!(refused.code(), Code::NotFound);
     assert!(refused.message().len() < 4096, "{} bytes", refused.message().len());
 }
 
 #[test]
-fn a_watch_has_changes_only() {
+fn watch_has_changes_only() {
     let health = HealthReporter::new();
     let (_server, _caller, client) = start(&health);
     let mut shop = block_on(client.watch("shop.Shop".into())).unwrap();
@@ -71,7 +71,7 @@ fn a_watch_has_changes_only() {
 }
 
 #[test]
-fn a_drain_turns_a_watch_not_serving_and_ends_it() {
+fn drain_turns_watch_not_serving_and_ends_it() {
     let health = HealthReporter::new();
     let (server, _caller, client) = start(&health);
     let mut shop = block_on(client.watch("shop.Shop".into())).unwrap();

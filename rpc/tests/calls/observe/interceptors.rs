@@ -144,7 +144,7 @@ fn interceptors_change_metadata_in_their_order() {
 }
 
 #[test]
-fn a_client_interceptor_sees_and_sets_the_time_limit() {
+fn client_interceptor_sees_and_sets_time_limit() {
     let rig = rig(|server| server);
     let channel = rig.channel.with_interceptor(|call: &mut ClientCall| {
         assert_eq!(call.timeout(), Duration::from_secs(500));
@@ -206,7 +206,7 @@ fn refused_calls_have_not_run() {
 }
 
 #[test]
-fn both_sides_learn_how_a_call_ended() {
+fn both_sides_learn_how_call_ended() {
     let (of_server, ended) = events();
     let rig = rig(|server| {
         server.interceptor(move |call: &mut ServerCall| {
@@ -251,7 +251,7 @@ fn both_sides_learn_how_a_call_ended() {
 }
 
 #[test]
-fn a_panic_of_an_interceptor_ends_its_call_only() {
+fn panic_of_interceptor_ends_its_call_only() {
     let rig = rig(|server| {
         server.interceptor(|call: &mut ServerCall| {
             match call.metadata().get("tag") {

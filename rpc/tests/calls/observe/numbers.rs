@@ -186,7 +186,7 @@ fn requests_of_missing_methods_have_one_row() {
 const CALLERS: usize = 8;
 
 #[test]
-fn after_a_shutdown_the_report_has_the_calls_that_were_answered() {
+fn after_shutdown_report_has_calls_that_were_answered() {
     let gate = Gate::default();
     let service = ShopServer::new(Till(gate.clone()));
     let server = node().pollers(2).workers(1).grace(LIMIT).serve(service).start().unwrap();

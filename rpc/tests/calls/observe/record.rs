@@ -97,7 +97,7 @@ fn failed_and_refused_calls_and_ended_sessions_are_recorded_with_their_causes() 
 }
 
 #[test]
-fn a_drain_is_recorded() {
+fn drain_is_recorded() {
     let server = node().start().unwrap();
     assert_eq!(server.record(), []);
     server.begin_drain();

@@ -83,7 +83,7 @@ fn rig(intercept: impl FnOnce(HopsServer) -> HopsServer) -> (Node, Node, HopsCli
 }
 
 #[test]
-fn nested_calls_continue_the_trace() {
+fn nested_calls_continue_trace() {
     let (_server, _node, client) = rig(|server| server);
     let mut metadata = traced(OUTER);
     metadata.insert("tracestate", "vendor=7").unwrap();
@@ -104,7 +104,7 @@ fn nested_calls_continue_the_trace() {
 }
 
 #[test]
-fn interceptors_replace_the_trace() {
+fn interceptors_replace_trace() {
     let replaced = TraceContext::new(7, 9, true).unwrap();
     let of_server = replaced.clone();
     let (server, _node, client) = rig(|server| {
@@ -147,7 +147,7 @@ impl Seen for Sees {
 }
 
 #[test]
-fn trace_is_left_out_of_a_request_that_is_too_large() {
+fn trace_is_left_out_of_request_that_is_too_large() {
     const MOST: usize = 64 << 10;
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).serve(SeenServer::new(Sees)).start().unwrap();

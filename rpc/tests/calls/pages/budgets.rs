@@ -34,7 +34,7 @@ fn limited(builder: NodeBuilder, store: Store) -> NodeBuilder {
 }
 
 #[test]
-fn limits_of_a_service_and_a_method_are_reported() {
+fn limits_of_service_and_method_are_reported() {
     let node = limited(Node::builder().in_process(&InProcessNetwork::new()), Store).start().unwrap();
     let limits = node.report().limits.iter().map(|row| row.limit).collect::<Vec<_>>();
     assert_eq!(limits, [1000, 8]);

@@ -38,7 +38,7 @@ mod third {
 }
 
 #[test]
-fn service_has_a_codec_and_accepts_an_older_version() {
+fn service_has_codec_and_accepts_older_version() {
     let network = InProcessNetwork::new();
     let build = || Node::builder().in_process(&network);
     let packed = build().serve(packed::KvServer::new(Store)).start().unwrap();

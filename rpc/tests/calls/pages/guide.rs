@@ -165,7 +165,7 @@ async fn serve(address: SocketAddr, stop: impl Future<Output = ()>) -> Result<()
 }
 
 #[test]
-fn node_serves_in_a_tokio_program() {
+fn node_serves_in_tokio_program() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let from = udp().start().unwrap();
     let address = trunkline_testkit::fresh_address();
@@ -438,7 +438,7 @@ impl Stock for Shelf {
 }
 
 #[test]
-fn servers_of_a_balanced_client_change() -> Outcome {
+fn servers_of_balanced_client_change() -> Outcome {
     let (stock_server, node) = Node::in_process(StockServer::new(Shelf))?;
     let server = stock_server.local_address();
     let servers = ServerList::new("stock", [] as [PeerKey; 0]);
@@ -516,7 +516,7 @@ impl Ticker for Metronome {
 }
 
 #[test]
-fn handler_ends_its_stream_at_a_drain() -> Outcome {
+fn handler_ends_its_stream_at_drain() -> Outcome {
     let (server, node) = Node::in_process(TickerServer::new(Metronome))?;
     let ticker = TickerClient::new(node.channel(server.local_address()));
     let mut ticks = block_on(ticker.ticks())?;
@@ -527,7 +527,7 @@ fn handler_ends_its_stream_at_a_drain() -> Outcome {
 }
 
 #[test]
-fn stores_a_value() -> Result<(), Box<dyn std::error::Error>> {
+fn stores_value() -> Result<(), Box<dyn std::error::Error>> {
     let (server, node) = Node::in_process(KvServer::new(Store::default()))?;
     let client = KvClient::new(node.channel(server.local_address()));
     block_on(client.put("a".into(), Bytes::from_static(b"1")))?;

@@ -134,7 +134,7 @@ fn refused(status: &Status, code: Code) {
 }
 
 #[test]
-fn a_refused_call_is_not_decoded() {
+fn refused_call_is_not_decoded() {
     let rig = rig(by_token);
     let client = GuardedClient::new(rig.channel.clone());
     assert_eq!(block_on(client.with(&token("good", 0)).see(Seen("abc".into()))), Ok(3));
@@ -149,7 +149,7 @@ fn a_refused_call_is_not_decoded() {
 }
 
 #[test]
-fn large_arguments_of_a_refused_call_are_not_read() {
+fn large_arguments_of_refused_call_are_not_read() {
     let rig = rig(by_token);
     let client = GuardedClient::new(rig.channel.clone());
     let (text, bytes) = ("t".repeat(LARGE), Bytes::from(vec![1; LARGE]));
@@ -192,7 +192,7 @@ fn each_call_is_authorised_once() {
 }
 
 #[test]
-fn a_refused_caller_learns_no_shape_and_no_version() {
+fn refused_caller_learns_no_shape_and_no_version() {
     let rig = rig(by_token);
     let client = other::GuardedClient::new(rig.channel.clone());
     let status = block_on(client.store(7)).unwrap_err();
@@ -224,7 +224,7 @@ fn one_way_calls_and_streams_are_refused_too() {
 }
 
 #[test]
-fn a_panic_ends_only_its_call() {
+fn panic_ends_only_its_call() {
     let rig = rig(|call: &IncomingCall<'_>| match call.metadata().get("token") {
         Some("panic") => panic!("as it should"),
         _ => Ok(()),
@@ -240,7 +240,7 @@ fn a_panic_ends_only_its_call() {
 }
 
 #[test]
-fn a_policy_decides_and_is_read_again_after_a_change() {
+fn policy_decides_and_is_read_again_after_change() {
     let log = Logged::by_all();
     let folder = Folder::new().unwrap();
     let path = folder.join("policy.toml");

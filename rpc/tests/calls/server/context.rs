@@ -94,7 +94,7 @@ fn rig() -> Rig {
 }
 
 #[test]
-fn a_call_of_a_handler_has_the_rest_of_the_handlers_time() {
+fn call_of_handler_has_rest_of_handlers_time() {
     let Rig { nodes, client, .. } = rig();
     // Connects both nodes in both directions.
     block_on(client.ask(0, nodes[1].local_address())).unwrap();
@@ -117,7 +117,7 @@ fn a_call_of_a_handler_has_the_rest_of_the_handlers_time() {
 }
 
 #[test]
-fn a_call_that_is_dropped_stops_the_fifth_handler_of_its_chain() {
+fn call_that_is_dropped_stops_fifth_handler_of_its_chain() {
     let Rig { nodes, client, told, .. } = rig();
     // The deadline, which all handlers inherit, is an hour away.
     let client = client.with_timeout(Duration::from_secs(3600));
@@ -131,7 +131,7 @@ fn a_call_that_is_dropped_stops_the_fifth_handler_of_its_chain() {
 }
 
 #[test]
-fn a_context_that_leaves_its_handler_learns_when_the_call_is_over() {
+fn context_that_leaves_its_handler_learns_when_call_is_over() {
     let Rig { nodes, client, contexts, .. } = rig();
     block_on(client.leave(false)).unwrap();
     assert!(contexts.next().is_cancelled(), "its handler has returned");
@@ -161,7 +161,7 @@ fn a_context_that_leaves_its_handler_learns_when_the_call_is_over() {
 }
 
 #[test]
-fn a_scope_takes_the_deadline_to_another_executor() {
+fn scope_takes_deadline_to_another_executor() {
     let Rig { nodes: _nodes, client, contexts, .. } = rig();
     let (_call, context, left) = until("a call inside the handler's time", || {
         let options = CallOptions::new().timeout(Duration::from_millis(300));

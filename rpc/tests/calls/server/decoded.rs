@@ -130,7 +130,7 @@ fn arguments_that_are_refused_or_small_leave_no_charge() {
 }
 
 #[test]
-fn streams_and_their_items_are_charged_to_the_caller() {
+fn streams_and_their_items_are_charged_to_caller() {
     let (server, _caller, client, gate) = small_budget();
     let open = || {
         let (sender, items) = channel::<Bytes>(1);
@@ -162,7 +162,7 @@ fn streams_and_their_items_are_charged_to_the_caller() {
 }
 
 #[test]
-fn items_of_a_server_are_charged_to_it() {
+fn items_of_server_are_charged_to_it() {
     let (_server, caller, client, _gate) = small_budget();
     let mut items = block_on(client.feed(vec![40 * KIB])).unwrap();
     until_charged(&caller, 24 * KIB);

@@ -66,7 +66,7 @@ fn refusal(outcome: Result<u32, Status>) -> String {
 }
 
 #[test]
-fn a_method_runs_no_more_calls_than_its_limit_allows() {
+fn method_runs_no_more_calls_than_its_limit_allows() {
     let gate = Gate::default();
     let server = node().pollers(2).serve(desk(&gate).limit_slow(4)).start().unwrap();
     let caller = node().start().unwrap();
@@ -92,7 +92,7 @@ fn a_method_runs_no_more_calls_than_its_limit_allows() {
 }
 
 #[test]
-fn a_call_that_is_given_up_makes_room_in_the_limit_of_its_service() {
+fn call_that_is_given_up_makes_room_in_limit_of_its_service() {
     let gate = Gate::default();
     let server = node().pollers(2).serve(desk(&gate).limit(3)).start().unwrap();
     let caller = node().start().unwrap();
@@ -143,7 +143,7 @@ fn addresses_of_this_host_that_another_registry_has_are_one_host() {
 }
 
 #[test]
-fn addresses_of_an_ipv6_network_are_one_host() {
+fn addresses_of_ipv6_network_are_one_host() {
     let hub = Hub::new();
     let at = |address: &str| {
         let ip: IpAddr = address.parse().unwrap();

@@ -112,7 +112,7 @@ impl Wake for Rude {
 }
 
 #[test]
-fn a_waker_that_panics_ends_neither_its_call_nor_the_node() {
+fn waker_that_panics_ends_neither_its_call_nor_node() {
     let (reporter, _) = events();
     let (server, node) = pair(PanickingServer::new(Service { reporter, panics: false }));
     let client = PanickingClient::connect(&node, server.local_address()).unwrap();
@@ -132,7 +132,7 @@ fn a_waker_that_panics_ends_neither_its_call_nor_the_node() {
 }
 
 #[test]
-fn a_service_that_panics_when_it_is_dropped_does_not_keep_the_others() {
+fn service_that_panics_when_it_is_dropped_does_not_keep_others() {
     let (reporter, dropped) = events();
     let makes = reporter.clone();
     let first = PanickingServer::new(Service { reporter: makes, panics: true });

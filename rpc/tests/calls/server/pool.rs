@@ -197,7 +197,7 @@ fn methods_run_where_their_attribute_says() {
 }
 
 #[test]
-fn a_blocking_method_does_not_keep_its_poller() {
+fn blocking_method_does_not_keep_its_poller() {
     let all = rig(|node| node.workers(1));
     let Rig { client, told, release, .. } = &all;
     let blocked = client.block();
@@ -211,7 +211,7 @@ fn a_blocking_method_does_not_keep_its_poller() {
 }
 
 #[test]
-fn values_errors_and_bytes_come_through_the_pool() {
+fn values_errors_and_bytes_come_through_pool() {
     let all = rig(|node| node.workers(2));
     let Rig { client, .. } = &all;
     let bytes = Bytes::from(vec![1; 100_000]);
@@ -230,7 +230,7 @@ fn values_errors_and_bytes_come_through_the_pool() {
 }
 
 #[test]
-fn tokio_works_in_the_pool_of_a_node_that_has_its_handle() {
+fn tokio_works_in_pool_of_node_that_has_its_handle() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let all = rig(|node| node.tokio(runtime.handle().clone()));
     let Rig { client, .. } = &all;
@@ -242,7 +242,7 @@ fn tokio_works_in_the_pool_of_a_node_that_has_its_handle() {
 }
 
 #[test]
-fn a_worker_may_wait_for_a_call_which_inherits_the_deadline() {
+fn worker_may_wait_for_call_which_inherits_deadline() {
     let all = rig(|node| node.workers(1));
     let Rig { server, client, handler, .. } = &all;
     *handler.client.lock().unwrap() = Some(WorkClient::connect(server, server.local_address()).unwrap());
@@ -253,7 +253,7 @@ fn a_worker_may_wait_for_a_call_which_inherits_the_deadline() {
 }
 
 #[test]
-fn a_full_queue_refuses_by_name() {
+fn full_queue_refuses_by_name() {
     let all = rig(|node| node.workers(1).queued_jobs(Limit { per_peer: 2, in_all: 4 }));
     let Rig { server, client, told, release, .. } = &all;
     let running = client.block();
@@ -279,7 +279,7 @@ fn a_full_queue_refuses_by_name() {
 }
 
 #[test]
-fn an_offloaded_future_is_dropped_with_its_call() {
+fn offloaded_future_is_dropped_with_its_call() {
     let all = rig(|node| node.workers(1));
     let Rig { client, told, gate, .. } = &all;
     let call = client.wait();
@@ -302,7 +302,7 @@ fn an_offloaded_future_is_dropped_with_its_call() {
 }
 
 #[test]
-fn a_blocking_method_sees_that_its_call_is_over_and_goes_on() {
+fn blocking_method_sees_that_its_call_is_over_and_goes_on() {
     until("a handler starts before the time limit of its call", || {
         let all = rig(|node| node.workers(1));
         let Rig { server, client, told, .. } = &all;
@@ -319,7 +319,7 @@ fn a_blocking_method_sees_that_its_call_is_over_and_goes_on() {
 }
 
 #[test]
-fn a_job_that_nobody_waits_for_counts_until_it_has_ended() {
+fn job_that_nobody_waits_for_counts_until_it_has_ended() {
     let all = rig(|node| node.workers(1).grace(LIMIT));
     let Rig { server, client, told, release, .. } = &all;
     let call = client.block();
@@ -346,7 +346,7 @@ fn workers_that_all_wait_for_timers_go_on() {
 }
 
 #[test]
-fn a_timer_is_looked_at_while_any_worker_is_idle() {
+fn timer_is_looked_at_while_any_worker_is_idle() {
     let all = rig(|node| node.workers(3));
     let Rig { client, told, release, .. } = &all;
     let doze = client.doze();

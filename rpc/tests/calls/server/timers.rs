@@ -59,7 +59,7 @@ impl Pause for Sleeper {
 }
 
 #[test]
-fn a_sleep_takes_its_time_on_pollers_and_in_the_pool() {
+fn sleep_takes_its_time_on_pollers_and_in_pool() {
     let (server, caller) = pair(PauseServer::new(Sleeper::default()));
     let client = PauseClient::connect(&caller, server.local_address()).unwrap();
     for us in [0, 1, 900, 3_000, 20_000] {
@@ -73,7 +73,7 @@ fn a_sleep_takes_its_time_on_pollers_and_in_the_pool() {
 }
 
 #[test]
-fn a_future_that_is_late_is_dropped() {
+fn future_that_is_late_is_dropped() {
     let (server, caller) = pair(PauseServer::new(Sleeper::default()));
     let client = PauseClient::connect(&caller, server.local_address()).unwrap();
     let status = block_on(client.limited()).unwrap_err();
@@ -94,7 +94,7 @@ fn a_future_that_is_late_is_dropped() {
 }
 
 #[test]
-fn a_spawned_task_outlives_its_handler_and_need_not_be_send() {
+fn spawned_task_outlives_its_handler_and_need_not_be_send() {
     let handler = Sleeper::default();
     let count = Arc::clone(&handler.0);
     let (server, caller) = pair(PauseServer::new(handler));
@@ -122,7 +122,7 @@ fn a_spawned_task_outlives_its_handler_and_need_not_be_send() {
 }
 
 #[test]
-fn yielding_lets_the_pollers_other_calls_run() {
+fn yielding_lets_pollers_other_calls_run() {
     let (server, caller) = pair(PauseServer::new(Sleeper::default()));
     let client = PauseClient::connect(&caller, server.local_address()).unwrap();
     let stop = Arc::new(AtomicU32::new(0));
@@ -141,7 +141,7 @@ fn yielding_lets_the_pollers_other_calls_run() {
 }
 
 #[test]
-fn outside_of_nodes_there_are_no_timers_and_the_text_says_where_they_are() {
+fn outside_of_nodes_there_are_no_timers_and_text_says_where_they_are() {
     let text = |run: fn()| {
         let panic = std::thread::spawn(run).join().unwrap_err();
         panic

@@ -180,7 +180,7 @@ fn each_shape_carries_its_items_once_and_in_order() {
 }
 
 #[test]
-fn tasks_on_a_poller_stream_as_other_threads_do() {
+fn tasks_on_poller_stream_as_other_threads_do() {
     let pair = pair();
     let address = pair.server.local_address();
     let ended = pair.node.run_on(PollerIndex(0), move |poller| {
@@ -213,7 +213,7 @@ fn items_of_all_sizes_keep_their_places() {
 }
 
 #[test]
-fn a_handler_refuses_a_stream_with_a_status_or_an_error_of_its_own() {
+fn handler_refuses_stream_with_status_or_error_of_its_own() {
     let pair = pair();
     let status = block_on(pair.client.count(1, "refuse".into())).unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
@@ -224,7 +224,7 @@ fn a_handler_refuses_a_stream_with_a_status_or_an_error_of_its_own() {
 }
 
 #[test]
-fn a_panic_in_a_handlers_stream_is_an_error_that_says_how_many_items_came() {
+fn panic_in_handlers_stream_is_error_that_says_how_many_items_came() {
     let pair = pair();
     // 100 items are more than the first window has room for.
     for items in [10, 100] {
@@ -239,7 +239,7 @@ fn a_panic_in_a_handlers_stream_is_an_error_that_says_how_many_items_came() {
 }
 
 #[test]
-fn items_before_an_error_of_a_handlers_stream_arrive_first() {
+fn items_before_error_of_handlers_stream_arrive_first() {
     let pair = pair();
     let (counted, end) = read(block_on(pair.client.count(10, "fail".into())).unwrap());
     assert!(counted.into_iter().eq(0..10));
@@ -264,7 +264,7 @@ impl Drop for PanicsInDrop {
 }
 
 #[test]
-fn a_clients_stream_that_panics_in_its_drop_is_logged_with_its_method() {
+fn clients_stream_that_panics_in_its_drop_is_logged_with_its_method() {
     let log = Logged::by_all();
     let pair = pair();
     assert_eq!(block_on(pair.client.upload(PanicsInDrop)), Ok(vec![]));

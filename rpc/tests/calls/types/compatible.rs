@@ -85,7 +85,7 @@ fn servers() -> [Node; 2] {
 }
 
 #[test]
-fn optional_arguments_may_be_added_at_the_end() {
+fn optional_arguments_may_be_added_at_end() {
     let [old_server, new_server] = servers();
     let node = node().start().unwrap();
     let text = || Bytes::from_static(b"raw");
@@ -112,7 +112,7 @@ fn optional_arguments_may_be_added_at_the_end() {
 }
 
 #[test]
-fn a_required_argument_that_is_not_sent_is_named() {
+fn required_argument_that_is_not_sent_is_named() {
     let (server, node) = pair(required::LibraryServer::new(Desk));
     let client = first::LibraryClient::connect(&node, server.local_address()).unwrap();
     let status = block_on(client.lend("Emma".into())).unwrap_err();

@@ -44,7 +44,7 @@ fn by_version(from: &Node, server: &Node) -> [Result<u8, Status>; 4] {
 }
 
 #[test]
-fn a_side_may_accept_older_versions() {
+fn side_may_accept_older_versions() {
     let first = node().serve(versions::first::VersionedServer::new(Versions)).start().unwrap();
     let second = node().serve(versions::second::VersionedServer::new(Versions)).start().unwrap();
     let third = node().serve(versions::third::VersionedServer::new(Versions)).start().unwrap();

@@ -70,7 +70,7 @@ fn services_whose_names_differ_in_case_only_live_in_one_module() {
 }
 
 #[test]
-fn a_trait_may_be_named_t_and_have_a_method_named_service() {
+fn trait_may_be_named_t_and_have_method_named_service() {
     let (server, node) = pair(TServer::new(Handler).limit(9).limit_limit(9));
     let client = TClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.service(2, Bytes::from_static(&[5]))), Ok(7));
@@ -78,7 +78,7 @@ fn a_trait_may_be_named_t_and_have_a_method_named_service() {
 }
 
 #[test]
-fn a_method_may_have_another_name_on_the_wire() {
+fn method_may_have_another_name_on_wire() {
     let (server, node) = pair(TServer::new(Handler));
     let client = TClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.join()), Ok(4));
@@ -155,7 +155,7 @@ impl Items for Handler {
 }
 
 #[test]
-fn a_method_may_have_the_name_of_an_emitted_item() {
+fn method_may_have_name_of_emitted_item() {
     let (server, node) = pair(ItemsServer::new(Handler));
     let client = <ItemsClient as From<trunkline::Channel>>::from(node.channel(server.local_address()));
     assert_eq!((block_on(client.SERVICE()), block_on(client.Service())), (Ok(10), Ok(11)));
@@ -372,7 +372,7 @@ impl shadowed::Shadowed for Handler {
 }
 
 #[test]
-fn names_of_the_prelude_may_mean_something_else_where_a_service_is() {
+fn names_of_prelude_may_mean_something_else_where_service_is() {
     use shadowed::{Box, ShadowedClient, ShadowedServer, String, Vec};
     let (server, node) = pair(ShadowedServer::new(Handler).limit_join(3));
     let client = ShadowedClient::connect(&node, server.local_address()).unwrap();
@@ -403,7 +403,7 @@ mod quiet {
 
     #[test]
     #[expect(deprecated, reason = "the author's attribute is for callers")]
-    fn a_deprecated_method_warns_its_callers_only() {
+    fn deprecated_method_warns_its_callers_only() {
         let (server, node) = pair(DeprecatedServer::new(Handler));
         let client = DeprecatedClient::connect(&node, server.local_address()).unwrap();
         assert_eq!(block_on(client.old()), Ok(5));
@@ -441,7 +441,7 @@ mod quiet {
     }
 
     #[test]
-    fn a_trait_may_come_from_a_macro() {
+    fn trait_may_come_from_macro() {
         let (server, node) = pair(MadeServer::new(Handler));
         let client = written::MadeClient::connect(&node, server.local_address()).unwrap();
         assert_eq!(block_on(client.back("raw".into())), Ok("raw".into()), "both send it as raw bytes");

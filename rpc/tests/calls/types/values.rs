@@ -154,7 +154,7 @@ fn methods_of_every_shape_can_be_called() {
 }
 
 #[test]
-fn a_one_way_call_arrives_and_does_not_wait_for_its_handler() {
+fn one_way_call_arrives_and_does_not_wait_for_its_handler() {
     let (_server, _node, client, reported) = zoo();
     block_on(client.note("hello".into(), shared_pattern(100_000, 3))).unwrap();
     assert_eq!(reported.next(), ("hello".to_owned(), shared_pattern(100_000, 3)));
@@ -175,7 +175,7 @@ fn large_values_are_sent_in_both_directions() {
 }
 
 #[test]
-fn a_large_reply_may_be_kept_while_others_arrive() {
+fn large_reply_may_be_kept_while_others_arrive() {
     let (_server, _node, client, _told) = zoo();
     let kept: Vec<_> = (0..20).map(|seed| (seed, shared_pattern(300_000, seed))).collect();
     let answers: Vec<_> =
@@ -186,7 +186,7 @@ fn a_large_reply_may_be_kept_while_others_arrive() {
 }
 
 #[test]
-fn an_oversized_request_names_size_and_limit() {
+fn oversized_request_names_size_and_limit() {
     let server = node().serve(ZooServer::new(Keeper(events().0))).start().unwrap();
     let small = node().max_message_bytes(100_000).start().unwrap();
     let client = ZooClient::connect(&small, server.local_address()).unwrap();
@@ -205,7 +205,7 @@ fn an_oversized_request_names_size_and_limit() {
 
 /// The first call leaves before the server has told its limit.
 #[test]
-fn a_first_call_that_is_too_large_for_the_server_says_so() {
+fn first_call_that_is_too_large_for_server_says_so() {
     let small = node().max_message_bytes(100_000).serve(ZooServer::new(Keeper(events().0)));
     let (small, node) = (small.start().unwrap(), node().start().unwrap());
     let client = ZooClient::connect(&node, small.local_address()).unwrap();
@@ -217,7 +217,7 @@ fn a_first_call_that_is_too_large_for_the_server_says_so() {
 }
 
 #[test]
-fn an_oversized_answer_names_size_and_limit() {
+fn oversized_answer_names_size_and_limit() {
     let limit = 100_000;
     let server = node().max_message_bytes(limit).serve(SprawlServer::new(Sprawling)).start().unwrap();
     let node = node().start().unwrap();
@@ -320,7 +320,7 @@ fn full(names: &[&str]) -> CallError<Refusal> {
 }
 
 #[test]
-fn an_error_of_the_services_own_arrives_as_it_is() {
+fn error_of_services_own_arrives_as_it_is() {
     let (server, node) = pair(OwnErrorsServer::new(Refusing));
     let client = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     let refused = block_on(client.refuse(vec!["a".into(), "b".into()]));
@@ -342,7 +342,7 @@ fn an_error_of_the_services_own_arrives_as_it_is() {
 }
 
 #[test]
-fn an_error_that_the_client_does_not_know_is_a_bad_reply() {
+fn error_that_client_does_not_know_is_bad_reply() {
     let (server, node) = pair(OwnErrorsServer::new(Refusing));
     let client = mistaken::OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     let status = block_on(client.refuse(Vec::new())).unwrap_err();
@@ -353,7 +353,7 @@ fn an_error_that_the_client_does_not_know_is_a_bad_reply() {
 }
 
 #[test]
-fn a_service_may_be_declared_inside_a_function_and_may_be_empty() {
+fn service_may_be_declared_inside_function_and_may_be_empty() {
     #[trunkline::service]
     trait Inner {
         async fn double(&self, number: u32) -> u32;
@@ -374,7 +374,7 @@ fn a_service_may_be_declared_inside_a_function_and_may_be_empty() {
 }
 
 #[test]
-fn a_duplicate_service_is_refused_at_start() {
+fn duplicate_service_is_refused_at_start() {
     let error = Node::builder()
         .listen(fresh_address())
         .serve(SprawlServer::new(Sprawling))

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_medians() {
+    fn table_has_medians() {
         let load = Load { neighbours: 2, quota: None };
         let mut report = Report::new(0.5, None, load, Runtime::TwoWorkers);
         let point = Point::ALL[0];

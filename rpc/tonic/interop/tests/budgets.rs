@@ -137,7 +137,7 @@ impl http_body::Body for Announced {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn announced_length_of_an_incomplete_message_is_charged() {
+async fn announced_length_of_incomplete_message_is_charged() {
     for encoding in ["identity", "gzip"] {
         let network = InProcessNetwork::new();
         let server = serve(&network, Interop::default(), Server::on_pollers).await;

@@ -528,7 +528,7 @@ async fn unknown_errors_of_layers_are_statuses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn time_limit_of_a_server_ends_when_the_response_begins() {
+async fn time_limit_of_server_ends_when_response_begins() {
     let limit = Duration::ZERO;
     for fixture in [
         Fixture::served(|server| server.timeout(limit).runtime(Handle::current())).await,
@@ -755,7 +755,7 @@ async fn cancelled_calls_count_until_their_handlers_end() {
 
 /// Calls whose tasks a runtime has not begun when it ends, and later ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_end_with_the_runtime_of_their_service() {
+async fn calls_end_with_runtime_of_their_service() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let network = InProcessNetwork::new();
     let service = trunkline_tonic::Server::new(routes(Interop::default())).runtime(runtime.handle().clone());
@@ -781,7 +781,7 @@ async fn calls_end_with_the_runtime_of_their_service() {
 
 /// Bodies that are complete at once travel in pieces where a node's `max_message_bytes` forbids the whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_above_the_largest_message_travel_in_pieces() {
+async fn bodies_above_largest_message_travel_in_pieces() {
     for (of_client, of_server) in [(1 << 20, 64 << 20), (64 << 20, 1 << 20)] {
         let network = InProcessNetwork::new();
         let builder = |bytes| Node::builder().in_process(&network).max_message_bytes(bytes);
@@ -853,7 +853,7 @@ async fn reports_have_calls_and_limits_by_path() {
 }
 
 #[tokio::test]
-async fn a_malformed_limit_stops_the_start() {
+async fn malformed_limit_stops_start() {
     for (path, most) in [("grpc.testing.TestService", 1), ("/grpc.testing.TestService", 0)] {
         let server = trunkline_tonic::Server::new(routes(Interop::default())).limit(path, most);
         let node = Node::builder().in_process(&InProcessNetwork::new());
@@ -920,7 +920,7 @@ async fn senders_that_are_dropped_are_errors_in_both_directions() {
 
 /// tonic reports `CANCELLED` to a handler as the end of the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn task_that_reads_an_upload_gets_an_error_when_its_caller_dies() {
+async fn task_that_reads_upload_gets_error_when_its_caller_dies() {
     for mut fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
         for dies in [false, true] {
             let mut client = fixture.client();
@@ -944,7 +944,7 @@ async fn task_that_reads_an_upload_gets_an_error_when_its_caller_dies() {
 const SERVER: &str = "TRUNKLINE_TEST_SERVER";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn task_that_reads_an_upload_gets_an_error_when_its_caller_is_killed() {
+async fn task_that_reads_upload_gets_error_when_its_caller_is_killed() {
     if let Ok(server) = std::env::var(SERVER) {
         let node = Node::builder().listen((fresh_ip(), 0)).start_async().await.unwrap();
         let channel = Transport::Trunkline(trunkline_tonic::Channel::new(&node, server));
@@ -963,7 +963,7 @@ async fn task_that_reads_an_upload_gets_an_error_when_its_caller_is_killed() {
         let address = server.local_address();
         let transport = Transport::Trunkline(trunkline_tonic::Channel::new(&server, address));
         let fixture = Fixture { service, transport, nodes: vec![server] };
-        let name = "task_that_reads_an_upload_gets_an_error_when_its_caller_is_killed";
+        let name = "task_that_reads_upload_gets_error_when_its_caller_is_killed";
         let mut command = same_test(module_path!(), name);
         let mut caller = Process::start("caller", command.env(SERVER, address.to_string())).unwrap();
         fixture.until_running(1).await;
@@ -976,7 +976,7 @@ async fn task_that_reads_an_upload_gets_an_error_when_its_caller_is_killed() {
 
 /// The reporter of tonic-health, told by a task of the node, and handlers, by the context of their exchange.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_checks_and_handlers_learn_of_a_drain() {
+async fn health_checks_and_handlers_learn_of_drain() {
     use tonic_health::ServingStatus;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
@@ -1013,7 +1013,7 @@ async fn health_checks_and_handlers_learn_of_a_drain() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn channel_waits_for_a_server_that_starts_again() {
+async fn channel_waits_for_server_that_starts_again() {
     let serve = |address: String| async move {
         let server = trunkline_tonic::Server::new(all_routes(Interop::default())).on_pollers();
         let node = Node::builder().listen(address).tokio(Handle::current()).serve(server);

@@ -117,7 +117,7 @@ fn compare(ours: &str, theirs: &str) {
 }
 
 #[test]
-fn the_layout_is_that_of_the_headers() {
+fn layout_is_that_of_headers() {
     compare(&layout(), FILE);
     compare(&cma_layout(), CMA_FILE);
 }

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_fits_into_smaller_and_larger_memory() {
+    fn result_fits_into_smaller_and_larger_memory() {
         let mut memory = [0xff_u8; 12];
         // SAFETY: the array is this test's own.
         let bytes = unsafe { OutBytes::new(memory.as_mut_ptr(), 10) }.unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_stored_with_its_end_or_not_at_all() {
+    fn text_is_stored_with_its_end_or_not_at_all() {
         let mut memory = [0xff_u8; 4];
         // SAFETY: the array is this test's own.
         let bytes = unsafe { OutBytes::new(memory.as_mut_ptr(), 4) }.unwrap();

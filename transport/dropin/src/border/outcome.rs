@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_an_error_number() {
+    fn panic_becomes_error_number() {
         assert_eq!(status(|| panic!("a bug")), libc::EIO);
         assert_eq!(value(|| panic!("a bug")), -1);
         assert_eq!(nix::errno::Errno::last_raw(), libc::EIO);

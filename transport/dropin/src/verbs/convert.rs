@@ -92,7 +92,7 @@ mod tests {
     use trunkline_verbs::CompletionStatus;
 
     #[test]
-    fn states_have_the_codes_of_the_header() {
+    fn states_have_codes_of_header() {
         let codes =
             [IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPS_ERR];
         for (code, state) in codes.into_iter().zip(QpState::ALL) {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_that_succeed_have_the_flag_of_a_grh() {
+    fn receives_that_succeed_have_flag_of_grh() {
         let flags = |opcode, status| {
             completion(&Completion { opcode, status, ..Completion::default() }).wc_flags & IBV_WC_GRH
         };

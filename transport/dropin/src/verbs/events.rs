@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_handle_of_a_tgt_gets_the_event() {
+    fn every_handle_of_tgt_gets_event() {
         // contract H1, H2
         let router = Router::default();
         let (first, second) = (router.open().unwrap(), router.open().unwrap());
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn destroying_an_object_removes_its_events() {
+    fn destroying_object_removes_its_events() {
         let router = Router::default();
         let events = router.open().unwrap();
         let subject = AsyncSubject::Srq(3);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_waits_until_its_events_are_acknowledged() {
+    fn object_waits_until_its_events_are_acknowledged() {
         // contract H6
         let count = Arc::new(EventCount::default());
         count.report();

@@ -38,7 +38,7 @@ fn with_qp(qp_num: u32, private_data: &[u8]) -> rdma_conn_param {
 }
 
 #[test]
-fn an_id_resolves_a_service_to_a_qp_number() {
+fn id_resolves_service_to_qp_number() {
     let (near_channel, far_channel, third_channel) = (Channel::new(), Channel::new(), Channel::new());
     let (here, there) = (address(), address());
     let (listener, at) = far_channel.listener(there, RDMA_PS_UDP);
@@ -86,7 +86,7 @@ fn an_id_resolves_a_service_to_a_qp_number() {
 }
 
 #[test]
-fn a_rejection_is_reported_as_unreachable_with_its_status() {
+fn rejection_is_reported_as_unreachable_with_its_status() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_UDP);
     let near = near_channel.resolved(address(), at, RDMA_PS_UDP);
@@ -126,7 +126,7 @@ fn a_rejection_is_reported_as_unreachable_with_its_status() {
 }
 
 #[test]
-fn synchronous_ids_wait_for_the_reply() {
+fn synchronous_ids_wait_for_reply() {
     let synchronous = || {
         let mut id = null_mut();
         // SAFETY: a null channel is allowed, and the result is local.

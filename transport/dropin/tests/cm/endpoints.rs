@@ -80,7 +80,7 @@ fn serve(listener: *mut rdma_cm_id, private_data: Vec<u8>) -> JoinHandle<Result<
 }
 
 #[test]
-fn j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message() {
+fn j2_to_j6_xrc_endpoints_exchange_srq_number_and_message() {
     // contract J2 to J6, J10
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_IB, IBV_QPT_XRC_RECV);
@@ -150,7 +150,7 @@ unsafe fn ibv_get_srq_num_of(srq: *mut ibv_srq, number: &mut u32) -> c_int {
 }
 
 #[test]
-fn j1_the_tcp_port_space_makes_every_type_rc_on_the_wire() {
+fn j1_tcp_port_space_makes_every_type_rc_on_wire() {
     // contract J1: a listener for RC accepts the request, one for XRC would reject it.
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_TCP, IBV_QPT_RC);
@@ -180,7 +180,7 @@ fn synchronous_calls_report_why_they_failed() {
 }
 
 #[test]
-fn an_address_has_the_length_of_its_family() {
+fn address_has_length_of_its_family() {
     // As in the kernel, any other length is invalid, even a larger one.
     let mut own = [c_address(address(), 0); 2];
     let length = u32::try_from(size_of_val(&own[0])).unwrap();
@@ -236,7 +236,7 @@ fn names_are_resolved_to_addresses() {
 }
 
 #[test]
-fn rdma_get_devices_lists_the_device() {
+fn rdma_get_devices_lists_device() {
     let mut count = 0;
     // SAFETY: the list is freed once.
     unsafe {

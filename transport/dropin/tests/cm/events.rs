@@ -71,7 +71,7 @@ fn own_qp(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_srq, *mut ibv_cq) {
 }
 
 #[test]
-fn a_qp_that_the_program_puts_into_the_id_is_brought_up() {
+fn qp_that_program_puts_into_id_is_brought_up() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
@@ -103,7 +103,7 @@ fn a_qp_that_the_program_puts_into_the_id_is_brought_up() {
 }
 
 #[test]
-fn two_ids_connect_exchange_a_message_and_disconnect() {
+fn two_ids_connect_exchange_message_and_disconnect() {
     let connected = connected();
     let (to, from) = (region(connected.far, &[0; 32]), region(connected.near, &[7; 32]));
     // SAFETY: the ids and their QPs are not destroyed yet.
@@ -136,7 +136,7 @@ fn two_ids_connect_exchange_a_message_and_disconnect() {
 }
 
 #[test]
-fn a_program_with_its_own_qp_establishes_the_connection() {
+fn program_with_its_own_qp_establishes_connection() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
@@ -221,7 +221,7 @@ fn rejections_report_their_reason() {
 }
 
 #[test]
-fn a_request_that_nothing_receives_is_repeated_before_it_is_rejected() {
+fn request_that_nothing_receives_is_repeated_before_it_is_rejected() {
     let channel = Channel::new();
     let id = channel.resolved(address(), std::net::SocketAddrV4::new(address(), 9), RDMA_PS_TCP);
     create_qp(id);
@@ -235,7 +235,7 @@ fn a_request_that_nothing_receives_is_repeated_before_it_is_rejected() {
 }
 
 #[test]
-fn a_peer_that_never_replies_is_unreachable() {
+fn peer_that_never_replies_is_unreachable() {
     let channel = Channel::new();
     // The socket keeps requests from being refused.
     let at = address();
@@ -250,7 +250,7 @@ fn a_peer_that_never_replies_is_unreachable() {
 }
 
 #[test]
-fn an_id_migrates_with_its_events() {
+fn id_migrates_with_its_events() {
     let (first, second) = (Channel::new(), Channel::new());
     let id = first.id(RDMA_PS_TCP);
     let (mut source, mut destination) = (c_address(address(), 0), c_address(address(), 7));
@@ -274,7 +274,7 @@ fn an_id_migrates_with_its_events() {
 }
 
 #[test]
-fn a_channel_blocks_unless_its_descriptor_is_non_blocking() {
+fn channel_blocks_unless_its_descriptor_is_non_blocking() {
     let channel = Channel::new();
     let mut event = null_mut();
     // SAFETY: the channel is not destroyed yet.
@@ -308,7 +308,7 @@ fn a_channel_blocks_unless_its_descriptor_is_non_blocking() {
 }
 
 #[test]
-fn destroying_an_id_waits_for_the_acknowledgement_of_its_events() {
+fn destroying_id_waits_for_acknowledgement_of_its_events() {
     let channel = Channel::new();
     let id = channel.id(RDMA_PS_TCP);
     let (mut source, mut destination) = (c_address(address(), 0), c_address(address(), 7));
@@ -331,7 +331,7 @@ fn destroying_an_id_waits_for_the_acknowledgement_of_its_events() {
 }
 
 #[test]
-fn a_listener_at_every_address_has_no_device() {
+fn listener_at_every_address_has_no_device() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let id = far_channel.id(RDMA_PS_TCP);
     let mut everywhere = c_address(Ipv4Addr::UNSPECIFIED, 0);
@@ -354,7 +354,7 @@ fn a_listener_at_every_address_has_no_device() {
 }
 
 #[test]
-fn localhost_shows_the_device_unless_the_listed_addresses_omit_it() {
+fn localhost_shows_device_unless_listed_addresses_omit_it() {
     const NAMED: &str = "TRUNKLINE_ADDRESS";
     let channel = Channel::new();
     let (id, mut at) = (channel.id(RDMA_PS_TCP), c_address(Ipv4Addr::LOCALHOST, 0));
@@ -369,7 +369,7 @@ fn localhost_shows_the_device_unless_the_listed_addresses_omit_it() {
             return;
         }
     }
-    let name = "localhost_shows_the_device_unless_the_listed_addresses_omit_it";
+    let name = "localhost_shows_device_unless_listed_addresses_omit_it";
     let again = same_test(module_path!(), name).env(NAMED, address().to_string()).output().unwrap();
     let printed = String::from_utf8_lossy(&again.stdout);
     assert!(again.status.success() && printed.contains("1 passed"), "{printed}");

@@ -10,7 +10,7 @@ use trunkline_testkit::same_test;
 const PEER: &str = "TRUNKLINE_TEST_PEER";
 
 #[test]
-fn exiting_disconnects_the_peers() {
+fn exiting_disconnects_peers() {
     if let Ok(peer) = std::env::var(PEER) {
         let channel = Channel::new();
         let peer: SocketAddrV4 = peer.parse().unwrap();
@@ -32,7 +32,7 @@ fn exiting_disconnects_the_peers() {
     let channel = Channel::new();
     let (listener, at) = channel.listener(address(), RDMA_PS_TCP);
     let mut child =
-        same_test(module_path!(), "exiting_disconnects_the_peers").env(PEER, at.to_string()).spawn().unwrap();
+        same_test(module_path!(), "exiting_disconnects_peers").env(PEER, at.to_string()).spawn().unwrap();
     let connected = channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;
     create_qp(connected);
     accept(connected, &mut with(b"")).unwrap();

@@ -9,8 +9,8 @@ use trunkline_dropin::cm::*;
 use trunkline_testkit::is_in_network_namespace;
 
 #[test]
-fn a_peer_without_a_route_is_refused_at_once() {
-    if !is_in_network_namespace(module_path!(), "a_peer_without_a_route_is_refused_at_once", "true") {
+fn peer_without_route_is_refused_at_once() {
+    if !is_in_network_namespace(module_path!(), "peer_without_route_is_refused_at_once", "true") {
         return;
     }
     let channel = Channel::new();

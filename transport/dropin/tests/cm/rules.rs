@@ -16,7 +16,7 @@ fn disconnect(id: *mut rdma_cm_id) -> Result<(), c_int> {
 }
 
 #[test]
-fn an_address_of_another_family_is_invalid() {
+fn address_of_another_family_is_invalid() {
     let channel = Channel::new();
     let id = channel.id(RDMA_PS_TCP);
     let (mut good, mut bad) = (c_address(address(), 0), c_address(address(), 0));
@@ -34,7 +34,7 @@ fn an_address_of_another_family_is_invalid() {
 }
 
 #[test]
-fn a_route_names_a_path_as_the_kernel_does() {
+fn route_names_path_as_kernel_does() {
     let channel = Channel::new();
     let id = channel.resolved(address(), SocketAddrV4::new(address(), 7), RDMA_PS_TCP);
     // SAFETY: the id is not destroyed yet, and its fields are read only.
@@ -53,7 +53,7 @@ fn a_route_names_a_path_as_the_kernel_does() {
 
 /// The rules are those of `cma_connect_ib`, `cma_accept_ib` and `cma_ib_new_conn_id` in Linux.
 #[test]
-fn flow_control_and_type_of_service_reach_the_peer() {
+fn flow_control_and_type_of_service_reach_peer() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.id(RDMA_PS_TCP);
@@ -103,7 +103,7 @@ fn unknown_numbers_are_invalid() {
 }
 
 #[test]
-fn the_steps_of_an_id_are_in_order() {
+fn steps_of_id_are_in_order() {
     let channel = Channel::new();
     let id = channel.id(RDMA_PS_TCP);
     let (mut source, mut destination) = (c_address(address(), 0), c_address(address(), 7));
@@ -129,7 +129,7 @@ fn the_steps_of_an_id_are_in_order() {
 }
 
 #[test]
-fn an_id_sends_one_request() {
+fn id_sends_one_request() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
@@ -152,7 +152,7 @@ fn an_id_sends_one_request() {
 }
 
 #[test]
-fn a_reply_that_cannot_be_sent_rejects_the_peer() {
+fn reply_that_cannot_be_sent_rejects_peer() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
@@ -169,7 +169,7 @@ fn a_reply_that_cannot_be_sent_rejects_the_peer() {
 }
 
 #[test]
-fn a_request_that_is_not_accepted_gets_no_events() {
+fn request_that_is_not_accepted_gets_no_events() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let ip = address();
@@ -190,7 +190,7 @@ fn a_request_that_is_not_accepted_gets_no_events() {
 }
 
 #[test]
-fn the_backlog_counts_requests_that_the_program_has_not_taken() {
+fn backlog_counts_requests_that_program_has_not_taken() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, ip) = (far_channel.id(RDMA_PS_TCP), address());
     let mut at = c_address(ip, 0);
@@ -230,7 +230,7 @@ fn passive(at: &mut libc::sockaddr_in, ps: u32, qp_type: u32) -> rdma_addrinfo {
 }
 
 #[test]
-fn a_listener_and_its_connections_use_the_pd_that_it_was_made_with() {
+fn listener_and_its_connections_use_pd_that_it_was_made_with() {
     let mut at = c_address(address(), 0);
     let mut info = passive(&mut at, RDMA_PS_TCP, IBV_QPT_RC);
     let mut first = null_mut();
@@ -259,7 +259,7 @@ fn a_listener_and_its_connections_use_the_pd_that_it_was_made_with() {
 }
 
 #[test]
-fn an_xrc_srq_keeps_its_cq_when_the_qp_is_destroyed() {
+fn xrc_srq_keeps_its_cq_when_qp_is_destroyed() {
     let mut at = c_address(address(), 0);
     let mut info = passive(&mut at, RDMA_PS_IB, IBV_QPT_XRC_RECV);
     let mut id = null_mut();

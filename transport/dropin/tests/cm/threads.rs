@@ -112,7 +112,7 @@ fn many_threads_connect_to_one_that_serves_by_epoll() {
 }
 
 #[test]
-fn a_destroyed_listener_leaves_no_events_in_its_channel() {
+fn destroyed_listener_leaves_no_events_in_its_channel() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);

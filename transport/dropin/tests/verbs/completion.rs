@@ -26,7 +26,7 @@ fn extended(lab: Lab, wc_flags: u64) -> *mut ibv_cq_ex {
 }
 
 #[test]
-fn an_extended_cq_is_read_field_by_field() {
+fn extended_cq_is_read_field_by_field() {
     let lab = Lab::open();
     assert!(extended(lab, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).is_null());
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
@@ -78,7 +78,7 @@ fn an_extended_cq_is_read_field_by_field() {
 }
 
 #[test]
-fn a_channel_blocks_unless_its_descriptor_is_non_blocking() {
+fn channel_blocks_unless_its_descriptor_is_non_blocking() {
     let lab = Lab::open();
     // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
@@ -134,7 +134,7 @@ fn a_channel_blocks_unless_its_descriptor_is_non_blocking() {
 }
 
 #[test]
-fn the_events_of_a_destroyed_cq_are_discarded() {
+fn events_of_destroyed_cq_are_discarded() {
     let lab = Lab::open();
     // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
@@ -163,7 +163,7 @@ fn the_events_of_a_destroyed_cq_are_discarded() {
 }
 
 #[test]
-fn a_cq_can_be_resized() {
+fn cq_can_be_resized() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
     // SAFETY: the test's own objects, for the last time.

@@ -7,7 +7,7 @@ use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
 #[test]
-fn the_device_has_xrc_and_no_paging() {
+fn device_has_xrc_and_no_paging() {
     let lab = Lab::open();
     // SAFETY: zeros are valid for attributes, and the results are local.
     unsafe {
@@ -31,7 +31,7 @@ fn the_device_has_xrc_and_no_paging() {
 
 /// Fields that Linux fills and that programs divide by, print or use as an index.
 #[test]
-fn attributes_have_no_zero_that_a_kernel_would_fill() {
+fn attributes_have_no_zero_that_kernel_would_fill() {
     let lab = Lab::open();
     // SAFETY: zeros are valid for attributes, the results are local, and devices are never freed.
     unsafe {
@@ -158,7 +158,7 @@ fn read_only_memory_is_not_registered_for_writing() {
 }
 
 #[test]
-fn missing_features_fail_without_a_crash() {
+fn missing_features_fail_without_crash() {
     let lab = Lab::open();
     let table = lab.table();
     assert!(table.create_wq.is_null() && table.alloc_dm.is_null() && table.ibv_create_flow.is_null());

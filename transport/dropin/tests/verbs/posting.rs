@@ -6,7 +6,7 @@ use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
 #[test]
-fn a_list_is_posted_up_to_the_bad_request() {
+fn list_is_posted_up_to_bad_request() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);

@@ -10,7 +10,7 @@ const THREADS: u64 = 4;
 const EACH: u64 = 500;
 
 #[test]
-fn threads_share_a_qp_and_a_cq() {
+fn threads_share_qp_and_cq() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
     let mut init = request(IBV_QPT_RC, lab.pd, cq);

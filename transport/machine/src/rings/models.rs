@@ -149,7 +149,7 @@ fn doorbell_loses_no_wake_up() {
 }
 
 #[test]
-fn doorbell_wakes_a_consumer_of_a_ring() {
+fn doorbell_wakes_consumer_of_ring() {
     model(|| {
         let (mut producer, mut consumer) = spsc::ring(2);
         let shared = Arc::new((Doorbell::new(), EventFd::default()));
@@ -210,7 +210,7 @@ fn cell_wakes_its_future() {
 }
 
 #[test]
-fn cell_survives_a_changed_waker() {
+fn cell_survives_changed_waker() {
     model(|| {
         let (setter, mut getter) = cell::pair();
         let answering = thread::spawn(move || setter.set(5).unwrap());
@@ -237,7 +237,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn cell_value_ends_once_although_the_waker_panics_when_it_is_dropped() {
+fn cell_value_ends_once_although_waker_panics_when_it_is_dropped() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     std::panic::set_hook(Box::new(|_expected| {}));
     model(|| {
@@ -267,7 +267,7 @@ impl Wake for Rude {
 }
 
 #[test]
-fn cell_is_completed_although_the_waker_panics_when_it_is_woken() {
+fn cell_is_completed_although_waker_panics_when_it_is_woken() {
     std::panic::set_hook(Box::new(|_expected| {}));
     model(|| {
         let (setter, mut getter) = cell::pair();
@@ -282,7 +282,7 @@ fn cell_is_completed_although_the_waker_panics_when_it_is_woken() {
 }
 
 #[test]
-fn cell_reports_a_dropped_setter() {
+fn cell_reports_dropped_setter() {
     model(|| {
         let (setter, getter) = cell::pair::<u32>();
         let leaving = thread::spawn(move || drop(setter));
@@ -429,7 +429,7 @@ impl Words {
 }
 
 #[test]
-fn a_published_value_is_never_read_torn() {
+fn published_value_is_never_read_torn() {
     model(|| {
         let words = Arc::new(Words::default());
         assert!(!words.published().load(&mut Vec::new(), 1), "nothing was published yet");
@@ -452,7 +452,7 @@ fn a_published_value_is_never_read_torn() {
 }
 
 #[test]
-fn a_writer_that_dies_leaves_the_value_before() {
+fn writer_that_dies_leaves_value_before() {
     model(|| {
         let words = Arc::new(Words::default());
         assert!(words.published().publish(&[1, 1]));
@@ -515,7 +515,7 @@ impl PeerArea for Side {
 
 /// The ring has room for one message, so each message overwrites the previous one.
 #[test]
-fn a_shared_ring_delivers_each_message_whole_and_in_order() {
+fn shared_ring_delivers_each_message_whole_and_in_order() {
     model(|| {
         let (sender, receiver) = (Arc::new(Side::default()), Arc::new(Side::default()));
         let peer = (Arc::clone(&sender), Arc::clone(&receiver));
@@ -544,7 +544,7 @@ fn a_shared_ring_delivers_each_message_whole_and_in_order() {
 }
 
 #[test]
-fn a_parked_shared_ring_is_woken() {
+fn parked_shared_ring_is_woken() {
     for (is_urgent, wanted) in [(true, Wanted::All), (false, Wanted::All), (true, Wanted::Urgent)] {
         wakes_a_parked_shared_ring(is_urgent, wanted);
     }

@@ -20,7 +20,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn a_shard_has_one_owner_at_a_time_and_waiters_get_it() {
+fn shard_has_one_owner_at_a_time_and_waiters_get_it() {
     model(|| {
         let shard = Arc::new(Owned::new(0));
         let others: Vec<_> = (0..2)
@@ -42,7 +42,7 @@ fn a_shard_has_one_owner_at_a_time_and_waiters_get_it() {
 struct Region(AtomicBool);
 
 #[test]
-fn a_key_is_not_used_after_its_removal() {
+fn key_is_not_used_after_its_removal() {
     model(|| {
         let readers = Readers::new();
         let keys = Arc::new(Keyed::new(&readers));
@@ -66,7 +66,7 @@ fn a_key_is_not_used_after_its_removal() {
 }
 
 #[test]
-fn keys_are_found_while_the_table_grows() {
+fn keys_are_found_while_table_grows() {
     model(|| {
         let readers = Readers::new();
         let keys = Arc::new(Keyed::new(&readers));
@@ -179,7 +179,7 @@ fn lent_receives_are_neither_lost_nor_given_twice_nor_refused_while_one_is_left(
 }
 
 #[test]
-fn a_stock_that_has_to_be_exact_lends_nothing() {
+fn stock_that_has_to_be_exact_lends_nothing() {
     model(|| {
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));
         lending.take(Some(0), take, |_| {});

@@ -19,7 +19,7 @@ mod tests {
     }
 
     #[test]
-    fn each_half_reports_that_the_other_was_dropped() {
+    fn each_half_reports_that_other_was_dropped() {
         let (setter, mut getter) = cell::pair();
         assert_eq!(getter.try_take(), None);
         assert!(!setter.is_abandoned());
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_getter_leaves_no_waker_and_no_value() {
+    fn dropped_getter_leaves_no_waker_and_no_value() {
         let waking = Arc::new(Unpark(thread::current()));
         let waker = Waker::from(Arc::clone(&waking));
         let value = Arc::new(());
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_reused_after_its_setter_is_dropped_without_old_state() {
+    fn cell_is_reused_after_its_setter_is_dropped_without_old_state() {
         let (setter, getter) = cell::pair();
         setter.set(1).unwrap();
         let (setter, mut getter) = getter.rest().expect("its cell").pair().expect("nobody has the cell");

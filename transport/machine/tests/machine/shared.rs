@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Published bytes come out once, in order and whole; the contents of the ring fit; a sleeper is woken.
     #[test]
-    fn it_is_a_queue(steps in vec(step(), 0..400)) {
+    fn it_is_queue(steps in vec(step(), 0..400)) {
         let (sender, receiver) = (Side::default(), Side::default());
         let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
         let (mut pushed, mut published) = (VecDeque::new(), VecDeque::new());
@@ -200,7 +200,7 @@ fn positions_that_no_honest_side_has_are_nonsense() {
 }
 
 #[test]
-fn a_receiver_whose_wake_up_was_lost_is_woken_by_the_next_message() {
+fn receiver_whose_wake_up_was_lost_is_woken_by_next_message() {
     let (sender, receiver) = (Side::default(), Side::default());
     let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
     assert!(consumer.park(&receiver, &sender, Wanted::All));
@@ -217,7 +217,7 @@ fn a_receiver_whose_wake_up_was_lost_is_woken_by_the_next_message() {
 }
 
 #[test]
-fn a_receiver_that_waits_for_urgent_messages_is_woken_for_no_other() {
+fn receiver_that_waits_for_urgent_messages_is_woken_for_no_other() {
     let (sender, receiver) = (Side::default(), Side::default());
     let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
     let mut send = |is_urgent| {

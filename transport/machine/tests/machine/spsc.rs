@@ -31,7 +31,7 @@ mod tests {
         #![proptest_config(cases())]
 
         #[test]
-        fn behaves_like_a_bounded_vec_deque(capacity in 0_usize..9, steps in steps()) {
+        fn behaves_like_bounded_vec_deque(capacity in 0_usize..9, steps in steps()) {
             let (mut producer, mut consumer) = spsc::ring(capacity);
             let capacity = capacity.max(1).next_power_of_two();
             prop_assert_eq!(producer.capacity(), capacity);

@@ -52,7 +52,7 @@ fn worker() -> (Running, Arc<AtomicUsize>, Waker) {
 }
 
 #[test]
-fn a_thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
+fn thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
     let (running, work, waker) = worker();
     for _ in 0..3 {
         work.fetch_add(1, Ordering::Release);
@@ -62,7 +62,7 @@ fn a_thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
 }
 
 #[test]
-fn a_machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
+fn machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
     let (running, work, waker) = worker();
     assert!(running.thread_number().is_some_and(|number| !number.is_current()));
     assert_eq!(running.join_within(|| Duration::from_millis(5)), Err(NotJoined::Abandoned));
@@ -75,7 +75,7 @@ fn a_machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
 }
 
 #[test]
-fn a_machine_is_waited_for_until_it_ends_or_panics() {
+fn machine_is_waited_for_until_it_ends_or_panics() {
     struct Ends(bool);
     impl Machine for Ends {
         fn turn(&mut self) -> Turn {
@@ -95,7 +95,7 @@ fn a_machine_is_waited_for_until_it_ends_or_panics() {
 }
 
 #[test]
-fn what_a_machine_cannot_be_made_for_reaches_its_starter() {
+fn what_machine_cannot_be_made_for_reaches_its_starter() {
     let runtime = Runtime::threads();
     let error = runtime.spawn("none", Box::new(|| Err(io::Error::other("no room")))).unwrap_err();
     assert_eq!(error.to_string(), "no room");

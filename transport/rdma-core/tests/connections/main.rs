@@ -60,7 +60,7 @@ fn connections_of_all_types_are_made_and_ended() {
 }
 
 #[test]
-fn a_detached_qp_outlives_its_connection() {
+fn detached_qp_outlives_its_connection() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let (near, far) = (lab.channel(), lab.channel());
@@ -83,7 +83,7 @@ fn a_detached_qp_outlives_its_connection() {
 }
 
 #[test]
-fn a_qp_that_is_destroyed_under_its_connection_fails_it() {
+fn qp_that_is_destroyed_under_its_connection_fails_it() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listener = lab.listen(lab.addresses[0], QpType::Rc, &far);
@@ -95,7 +95,7 @@ fn a_qp_that_is_destroyed_under_its_connection_fails_it() {
 }
 
 #[test]
-fn a_rejection_reports_its_reason() {
+fn rejection_reports_its_reason() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let (near, far) = (lab.channel(), lab.channel());
@@ -125,7 +125,7 @@ fn a_rejection_reports_its_reason() {
 }
 
 #[test]
-fn a_program_can_bring_its_qp_up_itself() {
+fn program_can_bring_its_qp_up_itself() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let manager = lab.device.connection_manager();
@@ -193,7 +193,7 @@ fn answered(lab: &Lab, types: (QpType, QpType)) -> Answered {
 }
 
 #[test]
-fn the_initiator_can_reject_the_reply() {
+fn initiator_can_reject_reply() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let made = answered(&lab, types);
@@ -208,7 +208,7 @@ fn the_initiator_can_reject_the_reply() {
 
 /// As when the RTU is lost: the first packet on the QP establishes the connection instead.
 #[test]
-fn a_packet_establishes_the_connection_without_an_rtu() {
+fn packet_establishes_connection_without_rtu() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let made = answered(&lab, types);
@@ -220,7 +220,7 @@ fn a_packet_establishes_the_connection_without_an_rtu() {
 }
 
 #[test]
-fn a_request_without_a_reply_is_unreachable() {
+fn request_without_reply_is_unreachable() {
     let Some(lab) = Lab::open() else { return };
     let Some((nobody, _unread)) = lab.nobody() else { return };
     for types in lab.types() {
@@ -259,7 +259,7 @@ fn endpoints_migrate_with_their_events() {
 }
 
 #[test]
-fn one_descriptor_announces_the_requests_of_all_listeners() {
+fn one_descriptor_announces_requests_of_all_listeners() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listeners: Vec<_> = (0..5).map(|_| lab.listen(lab.addresses[0], QpType::Rc, &far)).collect();
@@ -304,7 +304,7 @@ fn endpoints_can_be_dropped_at_any_time() {
 }
 
 #[test]
-fn each_background_request_for_an_endpoint_finishes_once() {
+fn each_background_request_for_endpoint_finishes_once() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     for types in lab.types() {
@@ -347,7 +347,7 @@ fn each_background_request_for_an_endpoint_finishes_once() {
 }
 
 #[test]
-fn dropping_the_device_finishes_all_background_requests() {
+fn dropping_device_finishes_all_background_requests() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listener = lab.listen(lab.addresses[0], QpType::Rc, &far);
@@ -364,7 +364,7 @@ fn dropping_the_device_finishes_all_background_requests() {
 }
 
 #[test]
-fn device_for_finds_the_device_of_an_address() {
+fn device_for_finds_device_of_address() {
     let Some(lab) = Lab::open() else { return };
     for address in &lab.addresses {
         assert_eq!(device_for(*address).as_deref(), Ok(lab.device.attributes().name.as_str()));
@@ -376,7 +376,7 @@ fn device_for_finds_the_device_of_an_address() {
 /// A command of the environment removes the device, as `rdma link delete` does. It returns when nothing of
 /// the device is open any more.
 #[test]
-fn every_endpoint_gets_an_event_when_the_device_is_removed() {
+fn every_endpoint_gets_event_when_device_is_removed() {
     let Ok(command) = std::env::var("TRUNKLINE_REMOVE_COMMAND") else {
         println!("skip removal: TRUNKLINE_REMOVE_COMMAND has no command that removes the device");
         return;

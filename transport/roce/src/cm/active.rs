@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ack_timeouts_join_as_in_a_kernel() {
+    fn ack_timeouts_join_as_in_kernel() {
         // rxe: packet life 18 and so 19 on the wire, delay 15 (contract rocev2 12.2).
         assert_eq!(ack_timeout(15, 19), 19);
         assert_eq!(ack_timeout(15, 14), 16);

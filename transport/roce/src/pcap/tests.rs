@@ -53,7 +53,7 @@ fn payload_of(link: LinkType, prefix: &[u8], packet: &[u8]) -> Result<Vec<u8>, S
 }
 
 #[test]
-fn the_ip_packet_is_found_under_every_link_layer() {
+fn ip_packet_is_found_under_every_link_layer() {
     let (v4, v6) = (ipv4(0, 0x4000, b"load"), ipv6(b"load"));
     let mac = [0; 12];
     let tagged = |tags: &[u8]| [&mac[..], tags].concat();

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_reads_what_the_writer_wrote() {
+    fn reader_reads_what_writer_wrote() {
         let v4 = IpUdp { v4_identification: 0x1234, ..headers("10.0.0.1:50000", "10.0.0.2:4791") };
         let v6 = headers("[fe80::1]:50001", "[2001:db8::2]:4791");
         let mut writer = PcapWriter::new(Calls::default()).expect("memory");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_after_an_incomplete_record() {
+    fn nothing_is_written_after_incomplete_record() {
         let headers = headers("10.0.0.1:50000", "10.0.0.2:4791");
         let mut room = [0_u8; 120];
         let mut writer = PcapWriter::new(&mut room[..]).expect("room for the header");

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_have_the_values_of_the_contract() {
+    fn codes_have_values_of_contract() {
         assert_eq!(Syndrome::new(0x1f), Syndrome::ACK);
         assert_eq!(Syndrome::new(0x62), Syndrome::Nak(NakCode::REMOTE_ACCESS));
         assert_eq!(Syndrome::new(0x40), Syndrome::Reserved(0x40));

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_follow_the_order_of_the_headers() {
+    fn offsets_follow_order_of_headers() {
         let (headers, _) =
             Opcode::new(Service::XRC, Operation::WRITE_ONLY_IMM).layout().expect("a known opcode");
         assert_eq!(headers.offset(Headers::XRCETH), Some(12));
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn no_opcode_exceeds_the_maximum_of_headers() {
+    fn no_opcode_exceeds_maximum_of_headers() {
         let longest = (0..=u8::MAX).filter_map(|code| Opcode(code).layout()).map(|(h, _)| h.length()).max();
         assert_eq!(longest, Some(HEADERS_LENGTH_MAX - BTH_LENGTH));
     }
 
     #[test]
-    fn services_have_the_operations_of_the_table() {
+    fn services_have_operations_of_table() {
         let known = |base: u8| (base..base + 0x20).filter(|code| Opcode(*code).layout().is_some()).count();
         assert_eq!((known(0x00), known(0xa0)), (23, 23));
         assert_eq!((known(0x20), known(0x60)), (12, 2));

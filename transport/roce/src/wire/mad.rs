@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_carries_a_mad() {
+    fn packet_carries_mad() {
         let mad = Mad { header: MadHeader::cm(0x0102, Attribute::RTU), data: [7; MAD_DATA_BYTES] };
         let bytes = mad.to_bytes();
         assert_eq!(bytes[..20], *b"\x01\x07\x02\x03\0\0\0\0\0\0\0\0\0\0\x01\x02\x00\x14\0\0");

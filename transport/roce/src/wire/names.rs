@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exactly_the_known_opcodes_have_names() {
+    fn exactly_known_opcodes_have_names() {
         assert_eq!(Opcode(0xa4).to_string(), "XRC_SEND_ONLY");
         assert_eq!(Opcode(0x64).to_string(), "UD_SEND_ONLY");
         assert_eq!(Opcode(0x81).to_string(), "CNP");

@@ -309,7 +309,7 @@ mod tests {
 
     /// Checks raw offsets, since a reader and a writer may share a mistake (contract J8, rocev2 10).
     #[test]
-    fn the_srq_number_precedes_the_immediate_data() {
+    fn srq_number_precedes_immediate_data() {
         let to = QpNumber::new(0x0001_0203);
         let mut packet =
             Packet::new(opcode(Operation::SEND_ONLY_IMM), to, Psn::new(0x000a_0b0c), b"twelve bytes");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parsed_payload_excludes_the_pad() {
+    fn parsed_payload_excludes_pad() {
         let mut input = bytes(opcode(Operation::SEND_ONLY), pad_for(5), 8);
         let packet = Packet::parse(&input).expect("whole");
         assert_eq!(packet.payload.len(), 5);

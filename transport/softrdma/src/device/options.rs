@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_read() {
+    fn environment_is_read() {
         let options = read(&[
             ("TRUNKLINE_ADDRESS", "::ffff:127.0.0.9, fd00::1"),
             ("TRUNKLINE_FAULTS", "drop=0.5,seed=7"),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_refused_unless_it_is_a_path() {
+    fn what_is_not_text_is_refused_unless_it_is_path() {
         let bytes = || OsString::from_vec(b"/tmp/\xff-%p%p.pcap".to_vec());
         let set = |set: &'static str| {
             SoftOptions::from_lookup(move |name| (name == set).then(bytes)).map_err(|error| error.to_string())

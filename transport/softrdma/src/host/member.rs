@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slots_of_dead_members_are_swept() {
+    fn slots_of_dead_members_are_swept() {
         let (_folder, [one]) = hosts();
         // Looks as if a member in slot 9 had been killed.
         std::fs::write(one.directory().unwrap().join("slot-9"), "").unwrap();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_host_is_reported_with_the_remedy() {
+    fn full_host_is_reported_with_remedy() {
         let (folder, [one]) = hosts();
         let root = folder.join("run");
         let marks = Marks::open(one.directory().unwrap()).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_the_slots_is_survived() {
+    fn garbage_in_slots_is_survived() {
         let (folder, [one]) = hosts();
         let root = folder.join("run");
         for (offset, garbage) in [(LAST_GENERATION, u64::MAX), (layout::slot(1), u64::MAX)] {
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_after_a_fork_closes_but_does_not_leave() {
+    fn child_after_fork_closes_but_does_not_leave() {
         let (_folder, [one, mut two]) = hosts();
         let member = two.me();
         let Presence::Folder { process, .. } = &mut Arc::get_mut(&mut two).unwrap().presence else {
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_lock_file_is_recreated() {
+    fn removed_lock_file_is_recreated() {
         let (_folder, [host, other]) = hosts();
         let before = host.lock().unwrap();
         std::fs::remove_file(host.directory().unwrap().join("lock")).unwrap();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_whose_holder_is_stopped_is_replaced() {
+    fn lock_whose_holder_is_stopped_is_replaced() {
         let (folder, [host, stopped]) = hosts();
         let root = folder.join("run");
         let replaced = |host: &Host| {
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_taken_without_its_path() {
+    fn lock_is_taken_without_its_path() {
         let folder = Folder::new().unwrap();
         let [root, hidden] = ["run", "hidden"].map(|name| folder.join(name));
         let [host, other] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());

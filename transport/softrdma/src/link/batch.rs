@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_is_never_empty_does_not_grow() {
+    fn batch_that_is_never_empty_does_not_grow() {
         let mut batch = SendBatch::new();
         let to = |round: u32| SocketAddr::from(([127, 0, 0, 2], round.to_be_bytes()[3].into()));
         batch.push(Datagram { destination: to(0), ..datagram(&[0; 100]) });
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_after_the_last_kept_datagram_are_free_again() {
+    fn slots_after_last_kept_datagram_are_free_again() {
         let mut batch = ReceiveBatch::new(5);
         for byte in 0..5 {
             assert!(batch.push(datagram(&[byte])));
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_without_room_for_a_joined_message_is_full() {
+    fn batch_without_room_for_joined_message_is_full() {
         let mut batch = ReceiveBatch::new(64);
         assert!(batch.push(datagram(b"relayed")));
         batch.make_room_for_joined();
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_filled_in_order_and_as_far_as_it_has_slots() {
+    fn batch_is_filled_in_order_and_as_far_as_it_has_slots() {
         let mut from = SendBatch::new();
         let to = |port| SocketAddr::from(([127, 0, 0, 2], port));
         let too_long = vec![0; MAX_DATAGRAM_BYTES + 1];
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_batch_holds_one_datagram_per_slot() {
+    fn receive_batch_holds_one_datagram_per_slot() {
         let mut batch = ReceiveBatch::new(2);
         assert!(batch.push(datagram(b"one")));
         batch.take(MAX_DATAGRAM_BYTES, None);

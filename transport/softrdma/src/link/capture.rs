@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn sent_and_received_datagrams_are_recorded_with_a_good_icrc() {
+    fn sent_and_received_datagrams_are_recorded_with_good_icrc() {
         let scratch = Scratch::new();
         let hub = Hub::new();
         let open = |last| {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identification_of_a_foreign_peer_is_recorded() {
+    fn identification_of_foreign_peer_is_recorded() {
         let scratch = Scratch::new();
         let hub = Hub::new();
         let mut foreign = hub.link().unwrap();
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_record_that_does_not_fit_no_link_of_the_device_writes() {
+    fn after_record_that_does_not_fit_no_link_of_device_writes() {
         let scratch = Scratch::new();
         let has_ended = Arc::default();
         let open = || {
@@ -419,8 +419,8 @@ mod tests {
 
     /// The links stand for processes: each has its own open file.
     #[test]
-    fn links_that_reach_the_limit_on_files_together_leave_whole_records() {
-        if !runs_alone(module_path!(), "links_that_reach_the_limit_on_files_together_leave_whole_records") {
+    fn links_that_reach_limit_on_files_together_leave_whole_records() {
+        if !runs_alone(module_path!(), "links_that_reach_limit_on_files_together_leave_whole_records") {
             return;
         }
         setrlimit(Resource::RLIMIT_FSIZE, 8 << 10, 8 << 10).unwrap();
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn a_lock_of_a_reader_ends_a_capture_and_stalls_no_packets() {
+    fn lock_of_reader_ends_capture_and_stalls_no_packets() {
         let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         record(&mut link, &[1]);
@@ -464,9 +464,9 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_ends_a_capture_with_a_whole_record() {
+    fn full_disk_ends_capture_with_whole_record() {
         const PATH: &str = "TRUNKLINE_TEST_CAPTURE";
-        const TEST: &str = "a_full_disk_ends_a_capture_with_a_whole_record";
+        const TEST: &str = "full_disk_ends_capture_with_whole_record";
         if let Some(path) = std::env::var_os(PATH) {
             let mut link = open_captured(Box::new(Full { room: 1 }), Path::new(&path));
             while recorder(&link).lost == 0 {
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_a_capture_is_refused_unchanged() {
+    fn file_that_is_not_capture_is_refused_unchanged() {
         let scratch = Scratch::new();
         fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
         let error = Recorder::open(&scratch.0, Clock::default(), Arc::default()).unwrap_err();
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_capture_is_for_its_user_and_follows_no_link() {
+    fn new_capture_is_for_its_user_and_follows_no_link() {
         let scratch = Scratch::new();
         let folder = scratch.0.parent().unwrap();
         let notes = folder.join("notes");
@@ -554,14 +554,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_refused_without_a_wait() {
+    fn pipe_is_refused_without_wait() {
         let scratch = Scratch::new();
         mkfifo(&scratch.0, Mode::S_IRWXU).unwrap();
         assert_eq!(open_file(&scratch.0).unwrap_err().kind(), ErrorKind::InvalidData);
     }
 
     #[test]
-    fn a_capture_that_another_user_has_laid_out_for_this_one_is_refused() {
+    fn capture_that_another_user_has_laid_out_for_this_one_is_refused() {
         let scratch = Scratch::new();
         drop(open_file(&scratch.0).unwrap());
         if chown(&scratch.0, Some(Uid::from_raw(65534)), None).is_err() {
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_sent_late_is_recorded_once() {
+    fn datagram_that_is_sent_late_is_recorded_once() {
         let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         let mut batch = SendBatch::new();

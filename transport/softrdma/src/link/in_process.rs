@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_reach_the_address_they_name() {
+    fn datagrams_reach_address_they_name() {
         let hub = Hub::new();
         let (mut a, mut b, mut c) = (open(&hub, 1), open(&hub, 2), open(&hub, 3));
         b.open(address(4).ip()).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_and_counts() {
+    fn full_queue_drops_and_counts() {
         let hub = Hub::new();
         let (mut a, mut b) = (open(&hub, 1), open(&hub, 2));
         let mut batch = SendBatch::new();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_is_woken_and_a_poller_is_not() {
+    fn sleeper_is_woken_and_poller_is_not() {
         let hub = Hub::new();
         let (mut a, mut b) = (open(&hub, 1), open(&hub, 2));
         let mut got = ReceiveBatch::new(8);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_belongs_to_one_link_and_becomes_free_when_it_closes() {
+    fn address_belongs_to_one_link_and_becomes_free_when_it_closes() {
         let hub = Hub::new();
         let mut a = open(&hub, 1);
         let mut b = hub.link().unwrap();

@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn the_kernels_table_is_read() {
+    fn kernels_table_is_read() {
         let at = |table: &str, text: &str| {
             let at = SocketAddr::new(text.parse().unwrap(), 4791);
             sockets_of(table).filter(|socket| socket.receives_at(at)).collect::<Vec<_>>()
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn address_counts_as_free_only_in_a_list_with_the_own_socket() {
+    fn address_counts_as_free_only_in_list_with_own_socket() {
         let [own, other]: [SocketAddr; 2] =
             ["127.0.0.2:4792", "127.0.0.2:4793"].map(|at| at.parse().unwrap());
         let listed = |at: SocketAddr| Listed { address: at.ip(), port: at.port(), uid: 0, inode: 7 };
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_listed_at_most_once_in_a_tenth_of_a_second_unless_an_address_seems_free() {
+    fn sockets_are_listed_at_most_once_in_tenth_of_second_unless_address_seems_free() {
         let [own, held] = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         let own = own.local_addr().unwrap();
         let mut sockets = UdpSockets::default();

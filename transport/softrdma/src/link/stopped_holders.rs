@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_check_reads_the_state_of_the_next_holder() {
+    fn each_check_reads_state_of_next_holder() {
         let member = |slot| MemberId { slot, generation: 1 };
         let mut holders = BTreeMap::from([1, 2, 3].map(|slot| (member(slot), Vec::new())));
         let mut check = StoppedHolders::new(Weak::new());

@@ -70,7 +70,7 @@ fn client_and_server_pass_every_check_with_shared_receive_queues() {
 }
 
 #[test]
-fn both_ends_of_the_librdmacm_programs_interoperate() {
+fn both_ends_of_librdmacm_programs_interoperate() {
     converse(["rdma-client", "rdma-server"], "", "0 of them wrong");
     converse(["rping-client", "rping-server"], "", "0 of them wrong");
 }

@@ -14,7 +14,7 @@ mod tests {
     };
 
     #[test]
-    fn addresses_beyond_the_table_are_refused_by_number() {
+    fn addresses_beyond_table_are_refused_by_number() {
         let [options, _] = in_process();
         let with = |count: u16| {
             let addresses = (0..count)
@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn f5_a_depth_above_what_the_device_announces_is_refused() {
+    fn f5_depth_above_what_device_announces_is_refused() {
         let nodes = nodes();
         let most = nodes[0].device.attributes().max_rd_atomic;
         let ini = nodes[0].qp(QpType::XrcIni);
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_no_bytes_counts_as_a_received_packet() {
+    fn write_of_no_bytes_counts_as_received_packet() {
         let nodes = nodes();
         let (ini, tgt) = connect(&nodes[0], &nodes[1]);
         assert_eq!((tgt.received_packets(), ini.received_packets()), (Some(0), None));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn g10_a_message_too_long_is_an_invalid_request() {
+    fn g10_message_too_long_is_invalid_request() {
         let nodes = nodes();
         let (ini, tgt) = connect(&nodes[0], &nodes[1]);
         nodes[1].receive(1, 0, 64);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn g5_a_key_of_another_domain_in_a_receive_is_the_responder_s_failure() {
+    fn g5_key_of_another_domain_in_receive_is_responder_s_failure() {
         let nodes = nodes();
         let (ini, _tgt) = connect(&nodes[0], &nodes[1]);
         let far = &nodes[1];

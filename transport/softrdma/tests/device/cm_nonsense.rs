@@ -99,7 +99,7 @@ fn wrong_lengths_and_wrong_packets_are_dropped() {
 /// On one host, any program can send from any port of a peer's address, but only the peer has port 4791
 /// there.
 #[test]
-fn every_answer_goes_to_port_4791_wherever_the_message_came_from() {
+fn every_answer_goes_to_port_4791_wherever_message_came_from() {
     let mut hands = ByHand::new(40_000);
     let mad = rtu().to_bytes();
     assert_eq!(counted(&mut hands, bytes_of(&mad_packet(Psn::new(1), &mad))), ["cm_received"]);
@@ -173,7 +173,7 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
 
 /// Behind an address translator a peer names addresses that are not those of its packets.
 #[test]
-fn a_request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
+fn request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
     let mut hands = ByHand::new(40_000);
     let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));
     hands.link.open(named.ip()).unwrap();
@@ -202,7 +202,7 @@ fn a_request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
 
 /// The TGT of a peer behind an address translator takes packets from the peer's address outside only.
 #[test]
-fn the_view_of_a_peer_opens_its_connection_to_no_other_address() {
+fn view_of_peer_opens_its_connection_to_no_other_address() {
     let mut hands = ByHand::new(40_000);
     let (peer, stranger) = (hands.source, SocketAddr::new(address(), 40_000));
     let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));

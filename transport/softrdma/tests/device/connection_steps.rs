@@ -49,7 +49,7 @@ fn named(qp: &Arc<dyn QueuePair>, private_data: &[u8]) -> ConnectParameters {
 const ALL: [QpState; 3] = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
 
 #[test]
-fn a_program_that_modifies_its_own_qps_connects() {
+fn program_that_modifies_its_own_qps_connects() {
     let (near, far) = (Side::new(PortSpace::Ib), Side::new(PortSpace::Ib));
     let listener = far.listener(QpType::XrcTgt);
     let near_id = near.resolved(QpType::XrcIni, listener.local_address());
@@ -88,7 +88,7 @@ fn a_program_that_modifies_its_own_qps_connects() {
 /// If the RTU is lost, the peer's first message establishes the connection, long before the reply is
 /// repeated.
 #[test]
-fn a_first_message_replaces_a_lost_rtu() {
+fn first_message_replaces_lost_rtu() {
     let (near, far) = (Side::new(PortSpace::Ib), Side::new(PortSpace::Ib));
     let listener = far.listener(QpType::XrcTgt);
     let near_id = near.resolved(QpType::XrcIni, listener.local_address());
@@ -112,7 +112,7 @@ fn a_first_message_replaces_a_lost_rtu() {
 }
 
 #[test]
-fn steps_of_an_id_out_of_order_are_refused() {
+fn steps_of_id_out_of_order_are_refused() {
     let (near, far) = (Side::new(PortSpace::Ib), Side::new(PortSpace::Ib));
     let id = near.id(QpType::XrcIni);
     assert!(matches!(id.resolve_route(), Err(VerbsError::Invalid(_))));
@@ -126,7 +126,7 @@ fn steps_of_an_id_out_of_order_are_refused() {
 }
 
 #[test]
-fn a_peer_of_an_unreachable_family_is_reported_as_an_event() {
+fn peer_of_unreachable_family_is_reported_as_event() {
     let near = Side::new(PortSpace::Ib);
     let id = near.id(QpType::XrcIni);
     id.resolve_address(None, "[::1]:9".parse().unwrap()).unwrap();

@@ -28,7 +28,7 @@ macro_rules! assert_kind {
 }
 
 #[test]
-fn a_detached_qp_outlives_its_connection() {
+fn detached_qp_outlives_its_connection() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 4096));
     let joined = join(&near, &far);
     assert_eq!(joined.far_id.peer_address().map(|address| address.ip()), Some(near.address));
@@ -41,7 +41,7 @@ fn a_detached_qp_outlives_its_connection() {
 }
 
 #[test]
-fn dropping_the_initiators_end_disconnects_the_other() {
+fn dropping_initiators_end_disconnects_other() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
     let joined = join(&near, &far);
     drop(joined.near_id);
@@ -49,7 +49,7 @@ fn dropping_the_initiators_end_disconnects_the_other() {
 }
 
 #[test]
-fn a_pending_request_is_refused_when_its_channel_is_dropped() {
+fn pending_request_is_refused_when_its_channel_is_dropped() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
     let (near_channel, far_channel) = (near.cm_channel(), far.cm_channel());
     let listener = listen(&far, far.address, &far_channel);
@@ -60,7 +60,7 @@ fn a_pending_request_is_refused_when_its_channel_is_dropped() {
 }
 
 #[test]
-fn waiting_events_move_with_an_endpoint_to_another_channel() {
+fn waiting_events_move_with_endpoint_to_another_channel() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
     let (near_channel, far_channel, other) = (near.cm_channel(), far.cm_channel(), near.cm_channel());
     let listener = listen(&far, far.address, &far_channel);
@@ -75,7 +75,7 @@ fn waiting_events_move_with_an_endpoint_to_another_channel() {
 }
 
 #[test]
-fn a_wildcard_listener_accepts_requests_to_every_address() {
+fn wildcard_listener_accepts_requests_to_every_address() {
     let hub = Hub::new();
     let link = LinkChoice::InProcess(hub);
     let addresses: Vec<IpAddr> = vec![common::address(), common::address()];
@@ -95,7 +95,7 @@ fn a_wildcard_listener_accepts_requests_to_every_address() {
 }
 
 #[test]
-fn a_client_uses_another_address_when_its_first_is_held_by_the_server() {
+fn client_uses_another_address_when_its_first_is_held_by_server() {
     // Two unconfigured devices have the same addresses; the server came first.
     let hub = Hub::new();
     let open = || {

@@ -49,7 +49,7 @@ impl Setup {
 }
 
 #[test]
-fn a_qp_that_stops_repeats_its_last_acknowledgement() {
+fn qp_that_stops_repeats_its_last_acknowledgement() {
     for end in ["destroyed", "reset", "in error"] {
         let mut setup = Setup::new();
         setup.exchange();
@@ -66,7 +66,7 @@ fn a_qp_that_stops_repeats_its_last_acknowledgement() {
 }
 
 #[test]
-fn a_qp_that_received_nothing_sends_nothing_when_it_stops() {
+fn qp_that_received_nothing_sends_nothing_when_it_stops() {
     let mut setup = Setup::new();
     setup.0.tgt.destroy().unwrap();
     assert_eq!(setup.acknowledgements(), 0);

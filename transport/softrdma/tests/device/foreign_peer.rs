@@ -47,7 +47,7 @@ impl Setup {
 }
 
 #[test]
-fn a_foreign_peer_is_accepted_from_its_second_packet_on() {
+fn foreign_peer_is_accepted_from_its_second_packet_on() {
     let mut setup = Setup::new();
     assert!(!setup.send(500));
     assert!(setup.send(501), "{:#?}", setup.node().device_counters());
@@ -60,7 +60,7 @@ fn a_foreign_peer_is_accepted_from_its_second_packet_on() {
 }
 
 #[test]
-fn a_fatal_nak_as_the_first_packet_of_a_foreign_peer_arrives() {
+fn fatal_nak_as_first_packet_of_foreign_peer_arrives() {
     for (distance, ends) in [(1, false), (0, true)] {
         let mut setup = Setup::new();
         let ini = setup.node().qp(QpType::XrcIni);
@@ -108,7 +108,7 @@ impl Kernel {
 }
 
 #[test]
-fn processes_at_one_address_know_a_foreign_peer_by_all_that_it_sends() {
+fn processes_at_one_address_know_foreign_peer_by_all_that_it_sends() {
     let host = Host::new();
     let busy = Node::open(host.options(), 4096);
     let options = SoftOptions { addresses: vec![busy.address], ..host.options() };
@@ -143,7 +143,7 @@ fn processes_at_one_address_know_a_foreign_peer_by_all_that_it_sends() {
 }
 
 #[test]
-fn no_identification_is_derived_for_a_peer_of_our_own_device() {
+fn no_identification_is_derived_for_peer_of_our_own_device() {
     let mut setup = Setup::new();
     assert!(setup.send(0));
     for identification in 700..710 {

@@ -56,7 +56,7 @@ impl Setup {
 }
 
 #[test]
-fn duplicates_move_nothing_and_are_answered_to_the_peer() {
+fn duplicates_move_nothing_and_are_answered_to_peer() {
     let mut setup = Setup::new();
     let live = setup.psn;
     for back in [1, 2, 1000, 1 << 20, (1 << 23) - 1] {
@@ -72,7 +72,7 @@ fn duplicates_move_nothing_and_are_answered_to_the_peer() {
 }
 
 #[test]
-fn packets_out_of_order_are_refused_to_the_peer() {
+fn packets_out_of_order_are_refused_to_peer() {
     let mut setup = Setup::new();
     let forged = setup.hands.message(setup.psn.plus(5), true);
     setup.send(FORGER, &forged);
@@ -84,7 +84,7 @@ fn packets_out_of_order_are_refused_to_the_peer() {
 }
 
 #[test]
-fn a_request_that_is_refused_moves_nothing_even_with_the_right_psn() {
+fn request_that_is_refused_moves_nothing_even_with_right_psn() {
     let mut setup = Setup::new();
     let read = Opcode::new(Service::XRC, Operation::READ_REQUEST);
     let mut forged = Packet::new(read, setup.hands.tgt.number(), setup.psn, &[]);
@@ -96,7 +96,7 @@ fn a_request_that_is_refused_moves_nothing_even_with_the_right_psn() {
 }
 
 #[test]
-fn a_peer_that_moves_is_followed() {
+fn peer_that_moves_is_followed() {
     let mut setup = Setup::new();
     for port in [41_000, ROCE_PORT, PEER] {
         let message = setup.hands.message(setup.psn, true);
@@ -114,7 +114,7 @@ fn acknowledgement(to: QpNumber, psn: Psn) -> Packet<'static> {
 }
 
 #[test]
-fn only_answers_to_what_is_outstanding_move_a_requester() {
+fn only_answers_to_what_is_outstanding_move_requester() {
     let mut setup = Setup::new();
     let ini = setup.hands.node.qp(QpType::XrcIni);
     bring_up_with(&*ini, setup.hands.source.ip(), QpNumber::new(0x4711));

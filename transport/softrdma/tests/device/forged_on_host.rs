@@ -68,7 +68,7 @@ fn exchange(from: &Node, to: &Node, ini: &dyn QueuePair) {
 }
 
 #[test]
-fn nothing_is_accepted_that_no_member_sent_from_an_address_of_members() {
+fn nothing_is_accepted_that_no_member_sent_from_address_of_members() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
     // At each address there is a second member, with a port that the system chose.
@@ -106,7 +106,7 @@ fn nothing_is_accepted_that_no_member_sent_from_an_address_of_members() {
 }
 
 #[test]
-fn an_address_without_members_is_judged_by_its_packets() {
+fn address_without_members_is_judged_by_its_packets() {
     let host = Host::new();
     let node = Node::open(host.options(), 4096);
     let (address, tgt) = (common::address(), node.qp(QpType::XrcTgt));
@@ -119,7 +119,7 @@ fn an_address_without_members_is_judged_by_its_packets() {
 }
 
 #[test]
-fn the_peer_of_a_member_stays_one_when_its_address_is_free() {
+fn peer_of_member_stays_one_when_its_address_is_free() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
     let address = near.address;

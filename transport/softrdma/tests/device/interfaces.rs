@@ -42,8 +42,8 @@ fn path_mtus(near: &Node, far: &Node) -> [Mtu; 2] {
 }
 
 #[test]
-fn addresses_belong_to_this_user_while_a_member_has_them() {
-    if !is_inside("addresses_belong_to_this_user_while_a_member_has_them") {
+fn addresses_belong_to_this_user_while_member_has_them() {
+    if !is_inside("addresses_belong_to_this_user_while_member_has_them") {
         return;
     }
     ip("link set near up");
@@ -75,8 +75,8 @@ fn addresses_belong_to_this_user_while_a_member_has_them() {
 }
 
 #[test]
-fn path_mtu_is_the_smaller_of_both_interfaces() {
-    if !is_inside("path_mtu_is_the_smaller_of_both_interfaces") {
+fn path_mtu_is_smaller_of_both_interfaces() {
+    if !is_inside("path_mtu_is_smaller_of_both_interfaces") {
         return;
     }
     ip("link set near mtu 9000 up");
@@ -152,8 +152,8 @@ fn wildcard_listener_follows_addresses_that_come_and_go() {
 
 /// Services may start before the network.
 #[test]
-fn wildcard_listener_starts_without_an_address_of_its_family() {
-    if !is_inside("wildcard_listener_starts_without_an_address_of_its_family") {
+fn wildcard_listener_starts_without_address_of_its_family() {
+    if !is_inside("wildcard_listener_starts_without_address_of_its_family") {
         return;
     }
     ip("addr del 127.0.0.1/8 dev lo");
@@ -196,8 +196,8 @@ fn sockets_of_addresses_that_were_replaced_are_closed() {
 
 /// Another user may have port 4791 at 127.0.0.1 all the time.
 #[test]
-fn clients_share_the_address_that_stands_in_for_one_of_another_program() {
-    if !is_inside("clients_share_the_address_that_stands_in_for_one_of_another_program") {
+fn clients_share_address_that_stands_in_for_one_of_another_program() {
+    if !is_inside("clients_share_address_that_stands_in_for_one_of_another_program") {
         return;
     }
     let _other = UdpSocket::bind("127.0.0.1:4791").unwrap();

@@ -14,7 +14,7 @@ fn refused<T: Debug>(result: Result<T, LegacyError>) {
 }
 
 #[test]
-fn b3_a_device_without_xrc_returns_enosys() {
+fn b3_device_without_xrc_returns_enosys() {
     let [options, other] = common::in_process();
     let without_xrc = SoftDevice::open(SoftOptions { without_xrc: true, ..other }).unwrap();
     // Objects of a device with XRC, so that nothing else is missing.

@@ -23,7 +23,7 @@ fn links() -> [[SoftOptions; 2]; 2] {
 }
 
 #[test]
-fn i5_calls_on_a_removed_device_return_gone() {
+fn i5_calls_on_removed_device_return_gone() {
     for options in links() {
         let (slot, again, near, far) = pair(options);
         let (ini, _tgt) = connect(&near, &far);
@@ -140,7 +140,7 @@ fn every_endpoint_gets_one_event_when_its_device_is_removed() {
 
 /// Tests the operation of `trunkctl device`.
 #[test]
-fn the_operator_can_take_a_removable_device_away() {
+fn operator_can_take_removable_device_away() {
     let host = common::host::Host::new();
     let runtime = host.runtime();
     let options = SoftOptions { removable: true, ..host.options() };

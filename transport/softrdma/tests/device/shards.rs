@@ -161,7 +161,7 @@ fn every_group_sends_to_every_group(near: &Node, far: &Node) {
 }
 
 #[test]
-fn shards_share_out_the_receives_of_an_srq_to_the_last_one() {
+fn shards_share_out_receives_of_srq_to_last_one() {
     let [near, far] = open();
     let (senders, receivers) = (pollers(&near), pollers(&far));
     let links: Vec<_> = (0..3).map(|group| connect((&near, &senders[0]), (&far, group))).collect();
@@ -179,7 +179,7 @@ fn shards_share_out_the_receives_of_an_srq_to_the_last_one() {
 }
 
 #[test]
-fn the_limit_of_an_srq_counts_what_is_lent() {
+fn limit_of_srq_counts_what_is_lent() {
     let [near, far] = open();
     let (senders, receivers) = (pollers(&near), pollers(&far));
     let links: Vec<_> = (1..3).map(|group| connect((&near, &senders[0]), (&far, group))).collect();

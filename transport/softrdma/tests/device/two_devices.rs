@@ -38,7 +38,7 @@ fn pattern(length: usize) -> Vec<u8> {
 /// As many as the kernel's soft RoCE and common NICs accept: programs negotiate the depth from the values
 /// that both ends report.
 #[test]
-fn a_hundred_and_twenty_eight_reads_are_outstanding_at_once() {
+fn hundred_and_twenty_eight_reads_are_outstanding_at_once() {
     for (link, options) in links() {
         let [near, far] = nodes(options, 4096);
         let attributes = near.device.attributes();
@@ -63,7 +63,7 @@ fn a_hundred_and_twenty_eight_reads_are_outstanding_at_once() {
 
 /// Outstanding data fits into the socket's buffer: without pacing a tenth of it is lost.
 #[test]
-fn bulk_transfers_fit_into_the_default_receive_buffer_of_linux() {
+fn bulk_transfers_fit_into_default_receive_buffer_of_linux() {
     for mtu in [Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096] {
         let options =
             [(); 2].map(|()| SoftOptions { receive_buffer: Some(RMEM_MAX_OF_LINUX), ..common::udp() });
@@ -87,7 +87,7 @@ fn bulk_transfers_fit_into_the_default_receive_buffer_of_linux() {
 }
 
 #[test]
-fn a_sleeping_receiver_is_woken() {
+fn sleeping_receiver_is_woken() {
     for (link, options) in links() {
         let [near, far] = nodes(options, 4096);
         let (ini, _tgt) = connect(&near, &far);
@@ -113,7 +113,7 @@ fn a_sleeping_receiver_is_woken() {
 }
 
 #[test]
-fn one_sided_work_is_served_while_the_target_does_not_poll() {
+fn one_sided_work_is_served_while_target_does_not_poll() {
     for (link, options) in links() {
         let [near, far] = nodes(options, 1 << 16);
         let (ini, _tgt) = connect(&near, &far);
@@ -148,7 +148,7 @@ fn one_sided_work_is_served_while_the_target_does_not_poll() {
 }
 
 #[test]
-fn losses_of_a_sender_that_never_polls_are_repaired() {
+fn losses_of_sender_that_never_polls_are_repaired() {
     // The background threads do all of it: timers of the sender, responses of the target.
     let plan = "drop=0.2,seed=11".parse().unwrap();
     let [near, far] = nodes([SoftOptions { faults: Some(plan), ..common::udp() }, common::udp()], 4096);
@@ -198,7 +198,7 @@ fn messages_from_many_threads_all_arrive() {
 }
 
 #[test]
-fn packets_with_the_right_numbers_from_a_wrong_address_are_dropped() {
+fn packets_with_right_numbers_from_wrong_address_are_dropped() {
     // A third device uses QPN and PSN of a connection between two others.
     let [near, far] = nodes([common::udp(), common::udp()], 4096);
     let stranger = Node::open(common::udp(), 4096);
@@ -219,7 +219,7 @@ fn packets_with_the_right_numbers_from_a_wrong_address_are_dropped() {
 }
 
 #[test]
-fn dropping_the_last_object_releases_the_port() {
+fn dropping_last_object_releases_port() {
     let options = common::udp();
     let [near, far] = nodes([options.clone(), common::udp()], 4096);
     let (ini, _tgt) = connect(&near, &far);

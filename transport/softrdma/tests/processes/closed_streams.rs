@@ -104,7 +104,7 @@ fn contains(file: &Path, text: &[u8]) -> bool {
 }
 
 #[test]
-fn no_descriptor_takes_the_number_of_a_closed_stream() {
+fn no_descriptor_takes_number_of_closed_stream() {
     let (host, address) = (Host::new(), common::address());
     // The others have connections with it, and it with them.
     let _holder = SoftDevice::open(SoftOptions { addresses: vec![address], ..host.options() }).unwrap();

@@ -139,7 +139,7 @@ fn start_all(count: usize, part: &str, host: &Host, variables: &[(&str, &str)]) 
 }
 
 #[test]
-fn a4_a_domain_never_has_two_creators_at_a_time() {
+fn a4_domain_never_has_two_creators_at_a_time() {
     let host = Host::new();
     let path = host.path("domain");
     File::create(&path).unwrap();
@@ -169,7 +169,7 @@ fn numbers_are_unique_across_16_processes() {
 }
 
 #[test]
-fn a_cm_port_belongs_to_one_process() {
+fn cm_port_belongs_to_one_process() {
     let host = Host::new();
     let address = common::address();
     let fixed = SocketAddr::new(address, 7471).to_string();
@@ -189,7 +189,7 @@ fn a_cm_port_belongs_to_one_process() {
 }
 
 #[test]
-fn a_process_killed_at_any_point_leaves_no_state() {
+fn process_killed_at_any_point_leaves_no_state() {
     let host = Host::new();
     let path = host.path("domain");
     File::create(&path).unwrap();
@@ -214,7 +214,7 @@ fn a_process_killed_at_any_point_leaves_no_state() {
 }
 
 #[test]
-fn members_before_and_after_the_removal_of_a_registry_are_separate() {
+fn members_before_and_after_removal_of_registry_are_separate() {
     let host = Host::new();
     let path = host.path("domain");
     File::create(&path).unwrap();
@@ -229,7 +229,7 @@ fn members_before_and_after_the_removal_of_a_registry_are_separate() {
 }
 
 #[test]
-fn a_registry_of_another_version_is_refused() {
+fn registry_of_another_version_is_refused() {
     let host = Host::new();
     drop(SoftDevice::open(host.options()).unwrap());
     let registry = host.namespace_directory().join("registry");

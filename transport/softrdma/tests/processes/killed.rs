@@ -144,12 +144,12 @@ fn peer_is_killed(near: PathChoice, path: &str) {
 }
 
 #[test]
-fn a_killed_process_disconnects_its_peers_over_udp() {
+fn killed_process_disconnects_its_peers_over_udp() {
     peer_is_killed(PathChoice::Udp, "udp");
 }
 
 #[test]
-fn a_killed_process_disconnects_its_peers_with_shared_memory() {
+fn killed_process_disconnects_its_peers_with_shared_memory() {
     peer_is_killed(PathChoice::Auto, "auto");
 }
 
@@ -231,7 +231,7 @@ fn refuses_another(node: &Node, remote: SocketAddr, channel: &Arc<dyn CmChannel>
 
 /// Otherwise the next call of a client waits until all repetitions of its request are unanswered.
 #[test]
-fn a_request_to_the_address_of_a_killed_process_is_refused() {
+fn request_to_address_of_killed_process_is_refused() {
     let host = Host::new();
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let mut peer = Peer::start(&host, &node, "auto", 1);
@@ -265,7 +265,7 @@ fn a_request_to_the_address_of_a_killed_process_is_refused() {
 }
 
 #[test]
-fn a_request_to_the_address_of_a_process_that_has_exited_is_refused() {
+fn request_to_address_of_process_that_has_exited_is_refused() {
     let host = Host::new();
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let mut peer = Peer::start(&host, &node, "auto", 1);
@@ -283,7 +283,7 @@ fn a_request_to_the_address_of_a_process_that_has_exited_is_refused() {
 }
 
 #[test]
-fn a_stopped_process_is_not_dead() {
+fn stopped_process_is_not_dead() {
     let host = Host::new();
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let [mut stopped, mut killed] = [(); 2].map(|()| Peer::start(&host, &node, "auto", 2));

@@ -218,7 +218,7 @@ fn descriptors(process: u32) -> usize {
 }
 
 #[test]
-fn a_connection_that_waits_at_the_descriptor_limit_costs_no_processor_time() {
+fn connection_that_waits_at_descriptor_limit_costs_no_processor_time() {
     let (host, address) = (Host::new(), common::address());
     let mut holder = start(&host, "full", address);
     holder.after("READY").unwrap();
@@ -233,7 +233,7 @@ fn a_connection_that_waits_at_the_descriptor_limit_costs_no_processor_time() {
 }
 
 #[test]
-fn a_member_without_descriptors_uses_no_processor_time_and_does_not_take_the_holder_for_dead() {
+fn member_without_descriptors_uses_no_processor_time_and_does_not_take_holder_for_dead() {
     let (host, address) = (Host::new(), common::address());
     // Here the other process is the one that must connect.
     let first = open(host.options(), address).unwrap();
@@ -253,7 +253,7 @@ fn a_member_without_descriptors_uses_no_processor_time_and_does_not_take_the_hol
 }
 
 #[test]
-fn under_any_limit_a_device_opens_or_says_what_is_missing() {
+fn under_any_limit_device_opens_or_says_what_is_missing() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "open", address);
     let served: usize = process.after("SERVED ").unwrap().parse().unwrap();
@@ -262,7 +262,7 @@ fn under_any_limit_a_device_opens_or_says_what_is_missing() {
 }
 
 #[test]
-fn a_limit_on_files_is_named_and_ends_no_process() {
+fn limit_on_files_is_named_and_ends_no_process() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "small files", address);
     process.after("SERVED").unwrap();
@@ -272,7 +272,7 @@ fn a_limit_on_files_is_named_and_ends_no_process() {
 }
 
 #[test]
-fn a_capture_beyond_the_limit_on_files_is_refused() {
+fn capture_beyond_limit_on_files_is_refused() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "small capture", address);
     process.after("END").unwrap();
@@ -280,7 +280,7 @@ fn a_capture_beyond_the_limit_on_files_is_refused() {
 }
 
 #[test]
-fn a_limit_on_threads_is_named() {
+fn limit_on_threads_is_named() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "no threads", address);
     println!("{}", process.after("END").unwrap());
@@ -303,7 +303,7 @@ fn run_on_small_file_system(part: &str, kib: u32) {
 }
 
 #[test]
-fn without_room_for_the_registry_a_device_is_refused_with_the_remedy() {
+fn without_room_for_registry_device_is_refused_with_remedy() {
     run_on_small_file_system("no room", 1024);
 }
 

@@ -150,7 +150,7 @@ impl PeeredNode {
 }
 
 #[test]
-fn two_processes_leave_the_network_as_soon_as_both_share_memory() {
+fn two_processes_leave_network_as_soon_as_both_share_memory() {
     // After a time-out the sender repeats by UDP. A loaded machine may stop the peer for that long, but not
     // in each attempt.
     wait_until("an attempt without a time-out", || {
@@ -170,7 +170,7 @@ fn two_processes_leave_the_network_as_soon_as_both_share_memory() {
 }
 
 #[test]
-fn a_process_that_is_to_use_udp_keeps_its_peers_there_and_they_know_why() {
+fn process_that_is_to_use_udp_keeps_its_peers_there_and_they_know_why() {
     let pair = pair(PathChoice::Auto, "udp");
     pair.exchange(0..20);
     wait_until("the peer has refused", || {
@@ -181,7 +181,7 @@ fn a_process_that_is_to_use_udp_keeps_its_peers_there_and_they_know_why() {
 }
 
 #[test]
-fn a_device_that_is_to_use_memory_refuses_others() {
+fn device_that_is_to_use_memory_refuses_others() {
     let pair = pair(PathChoice::Shm, "udp");
     pair.send(0);
     assert_eq!(pair.node.completion().status, CompletionStatus::WorkRequestFlushed);
@@ -194,7 +194,7 @@ fn a_device_that_is_to_use_memory_refuses_others() {
 
 /// The faults apply to packets, so a device with faults uses UDP, although shared memory is the default.
 #[test]
-fn faults_keep_packets_on_the_wire() {
+fn faults_keep_packets_on_wire() {
     let host = Host::new();
     let faulty = |path| SoftOptions { faults: "delay=1us,seed=3".parse().ok(), ..options(&host, path) };
     let refused = SoftDevice::open(faulty(PathChoice::Shm)).unwrap_err().to_string();
@@ -217,7 +217,7 @@ fn faults_keep_packets_on_the_wire() {
 
 /// Writing beyond the limit on file size kills the process by SIGXFSZ.
 #[test]
-fn a_process_that_may_have_no_files_of_that_size_stays_on_the_network() {
+fn process_that_may_have_no_files_of_that_size_stays_on_network() {
     let pair = pair(PathChoice::Auto, "small files");
     pair.exchange(0..20);
     wait_until("the peer has refused", || {
@@ -231,7 +231,7 @@ fn a_process_that_may_have_no_files_of_that_size_stays_on_the_network() {
 /// The ring is not full, so the sender does not wait for room. Time-outs show that the peer takes nothing
 /// out.
 #[test]
-fn a_ring_that_nobody_empties_is_left_for_the_network() {
+fn ring_that_nobody_empties_is_left_for_network() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);
@@ -253,7 +253,7 @@ fn a_ring_that_nobody_empties_is_left_for_the_network() {
 }
 
 #[test]
-fn a_stopped_process_goes_on_where_it_was() {
+fn stopped_process_goes_on_where_it_was() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);
@@ -289,7 +289,7 @@ fn a_stopped_process_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_killed_process_is_reported_and_its_memory_released() {
+fn killed_process_is_reported_and_its_memory_released() {
     let mut pair = pair(PathChoice::Auto, "auto");
     pair.exchange(0..20);
     wait_until("the path is memory", || pair.path().0 == "shm");
@@ -312,7 +312,7 @@ fn a_killed_process_is_reported_and_its_memory_released() {
 
 /// Its socket file is gone, so offers of shared memory are rare, and messages go by UDP.
 #[test]
-fn a_process_that_messages_do_not_reach_is_offered_memory_seldom() {
+fn process_that_messages_do_not_reach_is_offered_memory_seldom() {
     let host = Host::new();
     let nodes = [(); 2].map(|()| Node::open(options(&host, PathChoice::Auto), 1 << 16));
     for entry in std::fs::read_dir(host.namespace_directory()).unwrap() {

@@ -108,7 +108,7 @@ fn three_members_talk_all_to_all_and_connect_again() {
 }
 
 #[test]
-fn several_members_share_the_ipv6_loopback() {
+fn several_members_share_ipv6_loopback() {
     // Other tests and programs of this machine may hold the port. Only a member's own attempt can find out: a
     // probe would be out of date at once, and would block others meanwhile.
     match three_talk_at("::1".parse().unwrap()) {
@@ -118,7 +118,7 @@ fn several_members_share_the_ipv6_loopback() {
 }
 
 #[test]
-fn a_stopped_holder_does_not_delay_connected_members() {
+fn stopped_holder_does_not_delay_connected_members() {
     let (host, address) = (Host::new(), common::address());
     let holder = start_holder(&host, address);
     let nodes = devices(&host, &[address], 2);
@@ -136,7 +136,7 @@ fn a_stopped_holder_does_not_delay_connected_members() {
 }
 
 #[test]
-fn a_holder_whose_program_never_polls_forwards_datagrams() {
+fn holder_whose_program_never_polls_forwards_datagrams() {
     let (host, address) = (Host::new(), common::address());
     let nodes = devices(&host, &[address], 3);
     let channel = nodes[0].cm_channel();
@@ -154,7 +154,7 @@ fn a_holder_whose_program_never_polls_forwards_datagrams() {
 }
 
 #[test]
-fn a_capture_of_the_receiver_has_forwarded_datagrams_with_port_4791() {
+fn capture_of_receiver_has_forwarded_datagrams_with_port_4791() {
     let (host, address) = (Host::new(), common::address());
     let holder = devices(&host, &[address], 1).remove(0);
     let file = host.path("capture.pcap");
@@ -193,7 +193,7 @@ fn a_capture_of_the_receiver_has_forwarded_datagrams_with_port_4791() {
 }
 
 #[test]
-fn a_wildcard_listener_is_reachable_at_every_address_held_by_others() {
+fn wildcard_listener_is_reachable_at_every_address_held_by_others() {
     let (host, addresses) = (Host::new(), [common::address(), common::address()]);
     let holder = devices(&host, &addresses, 1).remove(0);
     let held = addresses.map(|address| join_at(&holder, &holder, address, address));

@@ -110,12 +110,12 @@ fn run(host: &Host, part: &str) {
 }
 
 #[test]
-fn sessions_are_made_after_the_user_has_changed() {
+fn sessions_are_made_after_user_has_changed() {
     run(&Host::new(), "setuid");
 }
 
 #[test]
-fn a_member_that_dies_after_the_user_has_changed_is_found_dead() {
+fn member_that_dies_after_user_has_changed_is_found_dead() {
     let (host, address) = (Host::new(), common::address());
     let mut watcher = start(&host, "watch", [address; 2]);
     watcher.after("READY").unwrap();
@@ -133,7 +133,7 @@ fn a_member_that_dies_after_the_user_has_changed_is_found_dead() {
 }
 
 #[test]
-fn a_holder_that_has_changed_its_user_serves_members_that_come_later() {
+fn holder_that_has_changed_its_user_serves_members_that_come_later() {
     let (host, address) = (Host::new(), common::address());
     let mut holder = start(&host, "watch", [address; 2]);
     holder.after("READY").unwrap();
@@ -152,7 +152,7 @@ fn a_holder_that_has_changed_its_user_serves_members_that_come_later() {
 }
 
 #[test]
-fn processes_meet_although_another_user_has_taken_the_default_directory() {
+fn processes_meet_although_another_user_has_taken_default_directory() {
     let (host, address) = (Host::new(), common::address());
     let parent = host.path("tmp");
     fs::create_dir(&parent).unwrap();
@@ -175,7 +175,7 @@ fn processes_meet_although_another_user_has_taken_the_default_directory() {
 }
 
 #[test]
-fn processes_that_start_at_once_share_a_directory_under_any_umask() {
+fn processes_that_start_at_once_share_directory_under_any_umask() {
     for part in ["umask", "umask of another user"] {
         for _ in 0..4 {
             let host = Host::new();
@@ -193,12 +193,12 @@ fn processes_that_start_at_once_share_a_directory_under_any_umask() {
 }
 
 #[test]
-fn sessions_are_made_after_the_root_has_changed() {
+fn sessions_are_made_after_root_has_changed() {
     run(&Host::new(), "chroot");
 }
 
 #[test]
-fn a_umask_closes_no_file_to_its_own_user() {
+fn umask_closes_no_file_to_its_own_user() {
     let host = Host::new();
     run(&host, "umask");
     let directory = host.namespace_directory();

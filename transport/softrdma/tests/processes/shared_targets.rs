@@ -51,7 +51,7 @@ impl Cast {
 }
 
 #[test]
-fn an_incomplete_message_is_flushed_when_its_target_fails() {
+fn incomplete_message_is_flushed_when_its_target_fails() {
     let mut cast = Cast::new(2, soft());
     let srq = cast.srq(1);
     let Cast { sender, actors, .. } = &mut cast;
@@ -68,7 +68,7 @@ fn an_incomplete_message_is_flushed_when_its_target_fails() {
 }
 
 #[test]
-fn the_target_survives_when_packets_for_a_dead_process_are_dropped() {
+fn target_survives_when_packets_for_dead_process_are_dropped() {
     let mut cast = Cast::new(3, soft().dropping_unknown());
     let (doomed, other) = (cast.srq(2), cast.srq(1));
     let Cast { sender, actors, .. } = &mut cast;

@@ -40,8 +40,8 @@ pub(super) fn start_holder(host: &Host, address: IpAddr) -> Process {
 }
 
 #[test]
-fn a_listening_process_logs_that_the_holder_is_stopped_and_runs_again() {
-    if !runs_alone(module_path!(), "a_listening_process_logs_that_the_holder_is_stopped_and_runs_again") {
+fn listening_process_logs_that_holder_is_stopped_and_runs_again() {
+    if !runs_alone(module_path!(), "listening_process_logs_that_holder_is_stopped_and_runs_again") {
         return;
     }
     let log = Log::new(Level::INFO);

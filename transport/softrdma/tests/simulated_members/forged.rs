@@ -82,7 +82,7 @@ fn request_is_forged(seed: u64) {
 }
 
 #[test]
-fn requests_in_the_name_of_another_process_are_dropped() {
+fn requests_in_name_of_another_process_are_dropped() {
     (0..20).for_each(request_is_forged);
 }
 
@@ -110,6 +110,6 @@ fn answer_is_forged(seed: u64) {
 }
 
 #[test]
-fn answers_in_the_name_of_another_process_are_dropped() {
+fn answers_in_name_of_another_process_are_dropped() {
     (0..20).for_each(answer_is_forged);
 }

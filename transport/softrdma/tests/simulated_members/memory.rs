@@ -137,7 +137,7 @@ fn operations_of_all_kinds_go_through_memory() {
 
 /// The bytes of the first piece are in the ring already when the second is refused.
 #[test]
-fn a_gather_list_that_is_refused_half_way_leaves_nothing_in_the_ring() {
+fn gather_list_that_is_refused_half_way_leaves_nothing_in_ring() {
     let mut world = World::new(1);
     let host = world.host(HOST);
     let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
@@ -159,7 +159,7 @@ fn a_gather_list_that_is_refused_half_way_leaves_nothing_in_the_ring() {
 
 /// The devices run on this thread, so the log has no errors of other tests.
 #[test]
-fn the_error_of_a_qp_that_may_only_use_memory_names_the_peers_address() {
+fn error_of_qp_that_may_only_use_memory_names_peers_address() {
     let errors = Log::new(Level::ERROR);
     // With one subscriber, the thread that reaches a line first decides whether the line is enabled, and threads of other
     // tests have none. With two, `tracing` asks both.
@@ -221,7 +221,7 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
 
 /// The sender sleeps until its receiver answers, and its device has no timer that would send.
 #[test]
-fn a_message_whose_sender_finds_nonsense_goes_by_the_network() {
+fn message_whose_sender_finds_nonsense_goes_by_network() {
     let mut world = World::new(1);
     let host = world.host(HOST);
     let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
@@ -295,7 +295,7 @@ fn peer_dies(seed: u64, stores: u64) -> bool {
 }
 
 #[test]
-fn a_process_killed_between_any_two_stores_harms_its_own_connections_only() {
+fn process_killed_between_any_two_stores_harms_its_own_connections_only() {
     let mut deaths = 0;
     for stores in (0..900).step_by(13) {
         deaths += u32::from(peer_dies(11 + stores, stores));
@@ -356,7 +356,7 @@ fn acknowledges_and_ends(seed: u64, dies: bool) {
 }
 
 #[test]
-fn an_acknowledgement_that_a_process_left_in_memory_is_taken_after_its_end() {
+fn acknowledgement_that_process_left_in_memory_is_taken_after_its_end() {
     for seed in 0..60 {
         acknowledges_and_ends(seed, true);
         acknowledges_and_ends(seed, false);

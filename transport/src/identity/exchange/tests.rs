@@ -113,7 +113,7 @@ fn recorded(credentials: &[Arc<Credentials>; 2]) -> [Vec<Vec<u8>>; 2] {
 }
 
 #[test]
-fn both_sides_prove_their_names_and_have_the_same_keys() {
+fn both_sides_prove_their_names_and_have_same_keys() {
     let credentials = pair();
     let bindings = [7, 8].map(|n| Binding { settings: vec![n], ..example() });
     let sides = exchanges(&credentials, bindings);
@@ -142,7 +142,7 @@ fn both_sides_prove_their_names_and_have_the_same_keys() {
 
 /// Changes one byte per handshake. Every seventh position is changed, from a start that differs between runs.
 #[test]
-fn a_changed_byte_ends_the_handshake_with_a_cause_at_both_sides() {
+fn changed_byte_ends_handshake_with_cause_at_both_sides() {
     const STEP: usize = 7;
     let credentials = pair();
     let mut random = Random::from_entropy();
@@ -176,7 +176,7 @@ fn a_changed_byte_ends_the_handshake_with_a_cause_at_both_sides() {
 }
 
 #[test]
-fn a_different_view_ends_the_handshake_with_its_name_at_both_sides() {
+fn different_view_ends_handshake_with_its_name_at_both_sides() {
     let credentials = pair();
     for (name, other) in different() {
         // Here the server compares first, as all servers do.
@@ -266,7 +266,7 @@ fn refused_by_certificate(root: &Authority) -> Vec<(Refused, Credentials)> {
 }
 
 #[test]
-fn certificates_are_refused_in_both_roles_and_both_sides_know_the_cause() {
+fn certificates_are_refused_in_both_roles_and_both_sides_know_cause() {
     let root = authority();
     let lists = trust(&root).with_revocation_lists(revocation_list(&root, 7).as_bytes()).unwrap();
     let judge = Arc::new(credentials(&identity(&root, &params(&["judge.example"])), &lists));
@@ -285,7 +285,7 @@ fn certificates_are_refused_in_both_roles_and_both_sides_know_the_cause() {
 }
 
 #[test]
-fn both_sides_state_the_cause_in_words() {
+fn both_sides_state_cause_in_words() {
     let credentials = pair();
     for code in 1..=15 {
         let cause = Refused::from_code(code);
@@ -318,7 +318,7 @@ fn both_sides_state_the_cause_in_words() {
 }
 
 #[test]
-fn a_recorded_side_proves_nothing() {
+fn recorded_side_proves_nothing() {
     let credentials = pair();
     let recorded = recorded(&credentials);
     for live in [CLIENT, SERVER] {
@@ -331,7 +331,7 @@ fn a_recorded_side_proves_nothing() {
 }
 
 #[test]
-fn frames_out_of_order_end_the_handshake() {
+fn frames_out_of_order_end_handshake() {
     let credentials = pair();
     let recorded = recorded(&credentials);
     let hello = &recorded[CLIENT][0];
@@ -385,7 +385,7 @@ fn answered(credentials: &[Arc<Credentials>; 2]) -> (Exchange, Exchange, Vec<Box
 }
 
 #[test]
-fn both_flights_of_a_server_may_wait_for_the_client() {
+fn both_flights_of_server_may_wait_for_client() {
     let credentials = pair();
     let (mut client, mut server, frames) = answered(&credentials);
     server.fail(Refused::TimedOut);
@@ -449,7 +449,7 @@ fn done_and_what_follows_it_must_be_right() {
 
 /// rustls would take both messages.
 #[test]
-fn encrypted_extensions_in_clear_end_the_handshake() {
+fn encrypted_extensions_in_clear_end_handshake() {
     let credentials = pair();
     let (mut client, _, frames) = answered(&credentials);
     let mut hello = frames[0][FRAGMENT..].to_vec();
@@ -467,7 +467,7 @@ fn with_client(credentials: &Credentials, client: ClientConfig) -> Arc<Credentia
 }
 
 #[test]
-fn a_server_refuses_other_protocols_and_sends_no_hello_retry_request() {
+fn server_refuses_other_protocols_and_sends_no_hello_retry_request() {
     let [client, server] = pair();
     let mut other_protocol = ClientConfig::clone(&client.client);
     other_protocol.alpn_protocols = vec![b"h3".to_vec()];
@@ -497,7 +497,7 @@ fn a_server_refuses_other_protocols_and_sends_no_hello_retry_request() {
 }
 
 #[test]
-fn an_exchange_that_waits_times_out() {
+fn exchange_that_waits_times_out() {
     let credentials = pair();
     let [mut client, mut server] = begun(&credentials);
     assert_eq!(server.handle_timer(NOW), Ok(()));
@@ -535,8 +535,8 @@ fn largest(root: &Authority) -> Identity {
 
 /// Frames on their way, which are the poller's, are not counted.
 #[test]
-fn an_exchange_takes_at_most_40_kib() {
-    if !runs_alone(module_path!(), "an_exchange_takes_at_most_40_kib") {
+fn exchange_takes_at_most_40_kib() {
+    if !runs_alone(module_path!(), "exchange_takes_at_most_40_kib") {
         return;
     }
     let root = authority();

@@ -56,7 +56,7 @@ fn silence_and_death_have_different_errors() {
 }
 
 #[test]
-fn a_failure_at_the_end_is_reported() {
+fn failure_at_end_is_reported() {
     let mut process = start();
     process.tell("fail").expect("it listens");
     assert_eq!(process.wait(BOUND).and_then(|status| status.code()), Some(3));

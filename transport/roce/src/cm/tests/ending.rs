@@ -36,7 +36,7 @@ fn either_side_disconnects() {
 }
 
 #[test]
-fn a_peer_that_died_ends_its_connection_once_and_silently() {
+fn peer_that_died_ends_its_connection_once_and_silently() {
     for transport in [Transport::Rc, Transport::Xrc] {
         for node in [A, B] {
             let (mut network, active, passive) = connected(Network::new(), transport);
@@ -101,7 +101,7 @@ fn end_of(network: &mut Network, node: usize, id: ConnectionId) -> (u64, bool) {
 }
 
 #[test]
-fn an_unanswered_dreq_ends_after_the_kernel_s_time_outs() {
+fn unanswered_dreq_ends_after_kernel_s_time_outs() {
     // contract rocev2 12.1, 12.6: 16 times 6.144 s on the active side, 4.096 s on the passive one.
     for (side, due_ms) in [(A, 98_304), (B, 65_536)] {
         for lost in [Attribute::DREQ, Attribute::DREP] {
@@ -123,7 +123,7 @@ fn an_unanswered_dreq_ends_after_the_kernel_s_time_outs() {
 }
 
 #[test]
-fn an_answered_dreq_is_reported_as_answered() {
+fn answered_dreq_is_reported_as_answered() {
     let (mut network, active, passive) = connected(Network::losing(Attribute::DREQ, 3), Transport::Rc);
     network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     for (node, id) in [(B, passive), (A, active)] {
@@ -133,7 +133,7 @@ fn an_answered_dreq_is_reported_as_answered() {
 }
 
 #[test]
-fn a_program_that_does_not_wait_frees_its_connection_soon() {
+fn program_that_does_not_wait_frees_its_connection_soon() {
     for wait_ms in [0, 50_000] {
         let (mut network, active, _) = connected(Network::losing(Attribute::DREQ, u32::MAX), Transport::Rc);
         network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
@@ -146,7 +146,7 @@ fn a_program_that_does_not_wait_frees_its_connection_soon() {
 }
 
 #[test]
-fn timewait_lasts_as_long_as_a_packet_may_travel() {
+fn timewait_lasts_as_long_as_packet_may_travel() {
     let (mut network, active, _) = connected(Network::new(), Transport::Rc);
     network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     network.run(milliseconds(90));
@@ -169,7 +169,7 @@ fn release_disconnects_without_events() {
 }
 
 #[test]
-fn releasing_a_target_sends_no_dreq() {
+fn releasing_target_sends_no_dreq() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let sent = network.nodes[B].sent.len();
     network.nodes[B].machine.release(network.now, passive);
@@ -184,7 +184,7 @@ fn releasing_a_target_sends_no_dreq() {
 }
 
 #[test]
-fn a_released_target_is_forgotten_and_still_answers() {
+fn released_target_is_forgotten_and_still_answers() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     network.nodes[B].machine.release(network.now, passive);
     network.run(milliseconds(40_000));
@@ -195,7 +195,7 @@ fn a_released_target_is_forgotten_and_still_answers() {
 }
 
 #[test]
-fn a_duplicate_rtu_after_the_target_was_released_does_no_harm() {
+fn duplicate_rtu_after_target_was_released_does_no_harm() {
     let fate = |_, attribute, _| match attribute {
         Attribute::RTU => vec![milliseconds(1), milliseconds(100)],
         _ => vec![milliseconds(1)],
@@ -207,7 +207,7 @@ fn a_duplicate_rtu_after_the_target_was_released_does_no_harm() {
 }
 
 #[test]
-fn a_reply_that_cannot_be_used_is_refused() {
+fn reply_that_cannot_be_used_is_refused() {
     let mut network = Network::new();
     network.nodes[A].confirms = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -221,7 +221,7 @@ fn a_reply_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_restarted_peer_s_qp_ends_what_it_left_behind() {
+fn restarted_peer_s_qp_ends_what_it_left_behind() {
     let (mut network, _, passive) = connected(Network::new(), Transport::Xrc);
     network.restart(A, 4711);
     // The new incarnation happens to take the same QP number.
@@ -236,7 +236,7 @@ fn a_restarted_peer_s_qp_ends_what_it_left_behind() {
 }
 
 #[test]
-fn a_restarted_peer_s_comm_id_ends_what_it_left_behind() {
+fn restarted_peer_s_comm_id_ends_what_it_left_behind() {
     let (mut network, first, passive) = connected(Network::new(), Transport::Xrc);
     network.restart(A, network::config(A).seed);
     let again = network.connect(Transport::Xrc, 0x18);
@@ -255,7 +255,7 @@ fn forge_request(network: &mut Network, guid: u64, seed: u64, qpn: u32) {
 }
 
 #[test]
-fn a_forged_request_with_a_peer_s_numbers_ends_nothing() {
+fn forged_request_with_peer_s_numbers_ends_nothing() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let own = network::config(A);
     for (seed, qpn) in [(4711, 0x17), (own.seed, 0x99), (own.seed, 0x17)] {
@@ -290,7 +290,7 @@ fn forged_requests_draw_hardly_more_than_one_answer_each() {
 }
 
 #[test]
-fn a_qp_that_asks_twice_loses_its_first_connection() {
+fn qp_that_asks_twice_loses_its_first_connection() {
     // contract J11: the asking side ends the connection, since only that side knows that the second request is
     // its own.
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
@@ -303,7 +303,7 @@ fn a_qp_that_asks_twice_loses_its_first_connection() {
 }
 
 #[test]
-fn another_address_cannot_end_a_connection_by_its_ids() {
+fn another_address_cannot_end_connection_by_its_ids() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let mut impostor = CmMachine::new(network::config(A));
     let elsewhere = "10.0.0.66".parse().unwrap();
@@ -319,7 +319,7 @@ fn another_address_cannot_end_a_connection_by_its_ids() {
 }
 
 #[test]
-fn a_request_that_comes_late_again_is_not_a_new_one() {
+fn request_that_comes_late_again_is_not_new_one() {
     let fate = |_, attribute, _| match attribute {
         Attribute::REQ => vec![milliseconds(1), milliseconds(60)],
         _ => vec![milliseconds(1)],
@@ -333,7 +333,7 @@ fn a_request_that_comes_late_again_is_not_a_new_one() {
 }
 
 #[test]
-fn equal_calls_end_connections_in_the_same_order() {
+fn equal_calls_end_connections_in_same_order() {
     let run = || {
         let mut network = Network::new();
         for qpn in 0x100..0x120 {

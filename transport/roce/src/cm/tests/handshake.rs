@@ -104,7 +104,7 @@ fn xrc_connects_one_direction() {
 }
 
 #[test]
-fn a_node_connects_to_itself() {
+fn node_connects_to_itself() {
     let mut machine = CmMachine::new(network::config(A));
     let here = address(A);
     let listen = Listen {
@@ -141,7 +141,7 @@ fn a_node_connects_to_itself() {
 }
 
 #[test]
-fn the_program_refuses() {
+fn program_refuses() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -219,7 +219,7 @@ fn ports_belong_to_one_listener() {
 }
 
 #[test]
-fn calls_in_the_wrong_state_do_nothing() {
+fn calls_in_wrong_state_do_nothing() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -237,7 +237,7 @@ fn calls_in_the_wrong_state_do_nothing() {
 }
 
 #[test]
-fn comm_ids_name_the_slot_that_they_belong_to() {
+fn comm_ids_name_slot_that_they_belong_to() {
     let of_host = CommIds::new([5, 6]);
     let mut machine = CmMachine::new(CmConfig { comm_ids: of_host.of_slot(1023), ..CmConfig::new(1, 1) });
     let mut tops = std::collections::BTreeSet::new();
@@ -252,7 +252,7 @@ fn comm_ids_name_the_slot_that_they_belong_to() {
 
 /// A listener whose interface carries less than the other's proposes its own MTU, whatever is lost or doubled.
 #[test]
-fn path_mtu_is_the_smaller_of_both_ends() {
+fn path_mtu_is_smaller_of_both_ends() {
     let (usual, doubled) = (vec![milliseconds(1)], vec![milliseconds(1), milliseconds(90)]);
     for (fate, own) in [(&usual, Mtu::Mtu1024), (&doubled, Mtu::Mtu256), (&usual, Mtu::Mtu4096)] {
         for transport in [Transport::Rc, Transport::Xrc] {
@@ -275,7 +275,7 @@ fn path_mtu_is_the_smaller_of_both_ends() {
 }
 
 #[test]
-fn lost_proposal_of_an_mtu_comes_again() {
+fn lost_proposal_of_mtu_comes_again() {
     let mut network = Network::losing(Attribute::REJ, 2);
     network.nodes[B].mtu = Mtu::Mtu512;
     let id = network.connect(Transport::Xrc, 0x17);
@@ -311,7 +311,7 @@ fn refusal_that_proposes_no_smaller_mtu_is_final() {
 }
 
 #[test]
-fn answers_to_a_request_for_one_flow_use_its_pair_of_ports() {
+fn answers_to_request_for_one_flow_use_its_pair_of_ports() {
     let asked = |one_flow, udp_port| {
         let ports = UdpPorts::new(5001);
         let mut asking = CmMachine::new(CmConfig { udp_port, ..CmConfig::new(7, 7) });
@@ -358,7 +358,7 @@ fn translated(one_flow: OneFlow) -> crate::wire::Mad {
 }
 
 #[test]
-fn a_request_for_one_flow_may_name_other_addresses_than_its_packet() {
+fn request_for_one_flow_may_name_other_addresses_than_its_packet() {
     let mad = translated(OneFlow::Yes);
     let mut network = Network::new();
     let machine = &mut network.nodes[B].machine;
@@ -394,7 +394,7 @@ fn a_request_for_one_flow_may_name_other_addresses_than_its_packet() {
 }
 
 #[test]
-fn a_stranger_that_names_the_addresses_of_a_peer_reaches_only_its_own_connection() {
+fn stranger_that_names_addresses_of_peer_reaches_only_its_own_connection() {
     let mad = translated(OneFlow::Yes);
     let mut network = Network::new();
     let machine = &mut network.nodes[B].machine;
@@ -431,7 +431,7 @@ fn a_stranger_that_names_the_addresses_of_a_peer_reaches_only_its_own_connection
 }
 
 #[test]
-fn a_request_without_one_flow_names_the_addresses_of_its_packet() {
+fn request_without_one_flow_names_addresses_of_its_packet() {
     let mad = translated(OneFlow::No);
     let mut machine = CmMachine::new(CmConfig::new(8, 8));
     assert_eq!(machine.view_of(address(A), address(B), &mad), None);

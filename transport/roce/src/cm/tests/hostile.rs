@@ -31,7 +31,7 @@ fn listening() -> CmMachine {
 }
 
 #[test]
-fn an_endless_timeout_is_cut() {
+fn endless_timeout_is_cut() {
     for (asked, given) in [(0, 19), (31, 21), (14, 14)] {
         let mut machine = listening();
         machine.handle_mad(0, address(A), address(B), &spoiled(|req| req.primary.ack_timeout = asked));
@@ -41,7 +41,7 @@ fn an_endless_timeout_is_cut() {
 }
 
 #[test]
-fn one_host_can_not_fill_the_table() {
+fn one_host_can_not_fill_table() {
     let config = CmConfig { half_open_per_host: 10, half_open: 15, ..network::config(B) };
     let mut machine = CmMachine::new(config);
     let listen = Listen {
@@ -125,7 +125,7 @@ fn addresses_of_one_host_have_one_limit_of_half_open_connections() {
 }
 
 #[test]
-fn a_full_queue_drops_and_counts() {
+fn full_queue_drops_and_counts() {
     let mut machine = listening();
     let mad = spoiled(|req| req.mtu = 0);
     for _ in 0..10_000 {

@@ -98,7 +98,7 @@ fn next(machine: &mut CmMachine) -> Mad {
 }
 
 #[test]
-fn the_active_side_speaks_like_a_kernel() {
+fn active_side_speaks_like_kernel() {
     for case in CASES {
         let (kernels_req, kernels_rep, kernels) = case.messages();
         let captured = req(&kernels_req);
@@ -148,7 +148,7 @@ fn the_active_side_speaks_like_a_kernel() {
 }
 
 #[test]
-fn the_passive_side_speaks_like_a_kernel() {
+fn passive_side_speaks_like_kernel() {
     for case in CASES {
         let (kernels_req, kernels_rep, kernels) = case.messages();
         let captured = rep(&kernels_rep);

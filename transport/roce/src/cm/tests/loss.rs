@@ -25,7 +25,7 @@ fn each_lost_message_comes_again() {
 }
 
 #[test]
-fn everything_twice_is_the_same_as_once() {
+fn everything_twice_is_same_as_once() {
     let mut network = Network::with_fate(Box::new(|_, _, _| vec![milliseconds(1), milliseconds(2)]));
     let id = network.connect(Transport::Rc, 0x17);
     network.run(milliseconds(500));
@@ -41,7 +41,7 @@ fn everything_twice_is_the_same_as_once() {
 }
 
 #[test]
-fn a_dead_peer_is_asked_every_600_ms_and_seen_in_time() {
+fn dead_peer_is_asked_every_600_ms_and_seen_in_time() {
     let mut network = Network::losing(Attribute::REQ, u32::MAX);
     let id = network.connect(Transport::Xrc, 0x17);
     let requests =
@@ -58,7 +58,7 @@ fn a_dead_peer_is_asked_every_600_ms_and_seen_in_time() {
 }
 
 #[test]
-fn a_request_taken_back_ends_at_the_peer() {
+fn request_taken_back_ends_at_peer() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -72,7 +72,7 @@ fn a_request_taken_back_ends_at_the_peer() {
 }
 
 #[test]
-fn an_answer_to_a_request_taken_back_ends_too() {
+fn answer_to_request_taken_back_ends_too() {
     // The REJ is lost as well, so that only the REP can tell.
     let mut network = Network::losing(Attribute::REJ, 1);
     network.nodes[B].accepts = false;
@@ -88,7 +88,7 @@ fn an_answer_to_a_request_taken_back_ends_too() {
 }
 
 #[test]
-fn a_slow_program_is_waited_for_and_not_for_ever() {
+fn slow_program_is_waited_for_and_not_for_ever() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -116,7 +116,7 @@ fn mra_does_not_hold_for_ever() {
 }
 
 #[test]
-fn a_slow_confirmation_is_waited_for() {
+fn slow_confirmation_is_waited_for() {
     let mut network = Network::new();
     network.nodes[A].confirms = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -127,7 +127,7 @@ fn a_slow_confirmation_is_waited_for() {
 }
 
 #[test]
-fn first_data_stands_for_a_lost_rtu() {
+fn first_data_stands_for_lost_rtu() {
     let mut network = Network::losing(Attribute::RTU, u32::MAX);
     let id = network.connect(Transport::Xrc, 0x17);
     network.run(milliseconds(10));
@@ -141,7 +141,7 @@ fn first_data_stands_for_a_lost_rtu() {
 }
 
 #[test]
-fn a_peer_whose_rtu_never_comes_is_told() {
+fn peer_whose_rtu_never_comes_is_told() {
     let mut network = Network::losing(Attribute::RTU, u32::MAX);
     let id = network.connect(Transport::Rc, 0x17);
     network.settle();
@@ -151,7 +151,7 @@ fn a_peer_whose_rtu_never_comes_is_told() {
 }
 
 #[test]
-fn a_late_rtu_to_a_peer_that_is_gone_ends_the_connection() {
+fn late_rtu_to_peer_that_is_gone_ends_connection() {
     let mut network = Network::with_fate(Box::new(|_, attribute, _| {
         vec![milliseconds(if attribute == Attribute::RTU { 50 } else { 1 })]
     }));
@@ -164,7 +164,7 @@ fn a_late_rtu_to_a_peer_that_is_gone_ends_the_connection() {
 }
 
 #[test]
-fn retransmissions_are_the_same_message() {
+fn retransmissions_are_same_message() {
     let mut network = Network::losing(Attribute::REQ, 1);
     network.nodes[A].machine.connect(0, &connect_to(B, Transport::Rc, 0x17)).unwrap();
     let first = network.nodes[A].machine.poll_transmit().unwrap();
@@ -175,7 +175,7 @@ fn retransmissions_are_the_same_message() {
 }
 
 #[test]
-fn giving_up_takes_the_request_back() {
+fn giving_up_takes_request_back() {
     let mut network = Network::losing(Attribute::MRA, u32::MAX);
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);

@@ -180,7 +180,7 @@ fn elsewhere() -> IpAddr {
 }
 
 #[test]
-fn nonsense_in_every_field_of_a_request_is_refused_or_dropped() {
+fn nonsense_in_every_field_of_request_is_refused_or_dropped() {
     let mut target = Target::new();
     for field in REQ {
         for value in values(field) {
@@ -219,7 +219,7 @@ fn nonsense_in_every_field_of_a_request_is_refused_or_dropped() {
 }
 
 #[test]
-fn nonsense_in_every_field_of_a_reply_is_dropped() {
+fn nonsense_in_every_field_of_reply_is_dropped() {
     let mut target = Target::new();
     for field in REP {
         for value in values(field) {
@@ -286,7 +286,7 @@ fn nonsense_in_every_attribute_and_header_field_is_dropped() {
 }
 
 #[test]
-fn messages_of_strangers_and_in_the_wrong_state_are_dropped() {
+fn messages_of_strangers_and_in_wrong_state_are_dropped() {
     let mut target = Target::new();
     let unknown = 0x7777_7777;
     let (req, id) = target.half_made();

@@ -41,7 +41,7 @@ fn reply_in(machine: &mut CmMachine) -> Option<SidrRep> {
 }
 
 #[test]
-fn a_question_is_answered() {
+fn question_is_answered() {
     let mut network = Network::new();
     let id = network.ask();
     network.run(milliseconds(10));
@@ -64,7 +64,7 @@ fn a_question_is_answered() {
 }
 
 #[test]
-fn the_wire_says_what_rdma_cm_says() {
+fn wire_says_what_rdma_cm_says() {
     let req = only_question();
     assert_eq!((req.pkey, req.service_id), (0xffff, ServiceId::new(PortSpace::Udp, PORT)));
     let header = AddressHeader::parse(&req.private);
@@ -98,7 +98,7 @@ fn nobody_is_waited_for_in_vain() {
 }
 
 #[test]
-fn a_program_that_takes_its_time_is_asked_once() {
+fn program_that_takes_its_time_is_asked_once() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.ask();
@@ -113,7 +113,7 @@ fn a_program_that_takes_its_time_is_asked_once() {
 }
 
 #[test]
-fn a_program_that_does_not_decide_refuses() {
+fn program_that_does_not_decide_refuses() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     network.ask();
@@ -148,7 +148,7 @@ fn refusals_say_so() {
 }
 
 #[test]
-fn who_lets_go_of_a_question_is_told_nothing() {
+fn who_lets_go_of_question_is_told_nothing() {
     let mut network = Network::new();
     let id = network.ask();
     let now = network.now;
@@ -191,7 +191,7 @@ fn questions_that_make_no_sense_are_refused_or_dropped() {
 }
 
 #[test]
-fn a_service_of_questions_accepts_no_connection() {
+fn service_of_questions_accepts_no_connection() {
     let mut machine = listening();
     let connect = Connect { port_space: PortSpace::Udp, ..connect_to(B, Transport::Rc, 0x17) };
     let mut asker = CmMachine::new(network::config(A));

@@ -16,7 +16,7 @@ fn transaction(machine: &CmMachine, id: crate::cm::ConnectionId) -> u64 {
 }
 
 #[test]
-fn a_report_that_quotes_a_request_ends_it_at_once() {
+fn report_that_quotes_request_ends_it_at_once() {
     let mut network = Network::losing(Attribute::REQ, u32::MAX);
     let [first, second] = [0x17, 0x18].map(|qpn| network.connect(Transport::Xrc, qpn));
     let now = network.now;
@@ -39,7 +39,7 @@ fn a_report_that_quotes_a_request_ends_it_at_once() {
 }
 
 #[test]
-fn a_retried_request_outlasts_reports_for_525_ms() {
+fn retried_request_outlasts_reports_for_525_ms() {
     let mut network = Network::losing(Attribute::REQ, u32::MAX);
     let now = network.now;
     let machine = &mut network.nodes[A].machine;
@@ -66,7 +66,7 @@ fn a_retried_request_outlasts_reports_for_525_ms() {
 }
 
 #[test]
-fn a_report_without_a_quote_ends_only_requests_without_an_answer() {
+fn report_without_quote_ends_only_requests_without_answer() {
     for (lost, ends) in [(0, false), (2, false), (u32::MAX, true)] {
         let mut network = Network::losing(Attribute::REQ, lost);
         let id = network.connect(Transport::Xrc, 0x17);
@@ -85,7 +85,7 @@ fn a_report_without_a_quote_ends_only_requests_without_an_answer() {
 }
 
 #[test]
-fn an_established_connection_ignores_reports() {
+fn established_connection_ignores_reports() {
     let mut network = Network::new();
     let id = network.connect(Transport::Rc, 0x17);
     network.run(milliseconds(50));

@@ -200,7 +200,7 @@ fn ours(count: usize) -> Vec<Box<dyn Sender>> {
 }
 
 #[test]
-fn senders_fill_a_link_share_it_and_lose_little() {
+fn senders_fill_link_share_it_and_lose_little() {
     for (count, link) in [
         (1, LINK),
         (4, LINK),
@@ -218,7 +218,7 @@ fn senders_fill_a_link_share_it_and_lose_little() {
 }
 
 #[test]
-fn a_sender_that_joins_behind_a_full_queue_gets_its_share() {
+fn sender_that_joins_behind_full_queue_gets_its_share() {
     for count in [2, 4, 16] {
         let outcome = run(LINK, ours(count), Time(1_000_000_000), 6);
         assert!(outcome.joined.is_some_and(|after| after < Duration::from_secs(2)), "{count}: {outcome:?}");
@@ -227,7 +227,7 @@ fn a_sender_that_joins_behind_a_full_queue_gets_its_share() {
 }
 
 #[test]
-fn senders_that_fill_the_queue_leave_a_share() {
+fn senders_that_fill_queue_leave_share() {
     for (link, most) in [(LINK, 3.0), (Link { packet_ns: 8_800, queue: 450, ..LINK }, 3.0)] {
         let senders: Vec<Box<dyn Sender>> = vec![Box::new(Congestion::new(1024)), Box::new(Reno::default())];
         let outcome = run(link, senders, Time(0), 20);
@@ -244,7 +244,7 @@ fn random_losses_cost_less_than_half() {
 }
 
 #[test]
-fn a_window_below_one_packet_is_a_pause() {
+fn window_below_one_packet_is_pause() {
     let mut congestion =
         Congestion { window: LEAST_WINDOW, smoothed_ns: 1_000_000.0, ..Congestion::new(1024) };
     assert_eq!(congestion.room(Time(5)), 1);

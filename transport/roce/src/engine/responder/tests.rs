@@ -82,7 +82,7 @@ fn nak(psn: u32, code: NakCode, msn: u32) -> Answer {
 }
 
 #[test]
-fn the_final_ack_repeats_the_last_acknowledgement_only() {
+fn final_ack_repeats_last_acknowledgement_only() {
     let mut rig = Rig::new();
     let mut out = Vec::new();
     assert_eq!(rig.state.final_ack(&mut out), None, "nothing was taken yet");
@@ -111,7 +111,7 @@ fn the_final_ack_repeats_the_last_acknowledgement_only() {
 }
 
 #[test]
-fn the_first_message_is_acknowledged_with_msn_one_and_no_credits() {
+fn first_message_is_acknowledged_with_msn_one_and_no_credits() {
     // contract rocev2 6.7, G12: `Syndrome::ACK` has no limit of credits.
     let mut rig = Rig::new();
     assert_eq!(rig.send(100), Handled::Taken);
@@ -119,7 +119,7 @@ fn the_first_message_is_acknowledged_with_msn_one_and_no_credits() {
 }
 
 #[test]
-fn acknowledgements_of_a_batch_are_one() {
+fn acknowledgements_of_batch_are_one() {
     // contract rocev2 7.11
     let mut rig = Rig::new();
     for psn in 100..110 {
@@ -141,7 +141,7 @@ fn nothing_is_acknowledged_that_did_not_ask() {
 }
 
 #[test]
-fn a_gap_gets_one_nak() {
+fn gap_gets_one_nak() {
     // contract rocev2 7.4
     let mut rig = Rig::new();
     for psn in [102, 103, 104] {
@@ -159,7 +159,7 @@ fn a_gap_gets_one_nak() {
 }
 
 #[test]
-fn a_nak_asks_for_what_is_still_missing() {
+fn nak_asks_for_what_is_still_missing() {
     let mut rig = Rig::new();
     rig.send(101);
     rig.send(100);
@@ -179,7 +179,7 @@ fn duplicates_are_acknowledged_and_not_executed() {
 }
 
 #[test]
-fn sequence_works_across_the_wrap() {
+fn sequence_works_across_wrap() {
     let mut attributes = attributes(QpType::XrcTgt);
     attributes.rq_psn = Psn::new(0xff_ffff);
     let mut rig = Rig::with(&attributes);
@@ -192,7 +192,7 @@ fn sequence_works_across_the_wrap() {
 }
 
 #[test]
-fn reads_come_in_packets_after_an_explicit_acknowledgement() {
+fn reads_come_in_packets_after_explicit_acknowledgement() {
     // contract rocev2 7.13, 7.19
     let mut rig = Rig::new();
     let mut send = request(Operation::SEND_ONLY, 100, b"hi");
@@ -213,7 +213,7 @@ fn reads_come_in_packets_after_an_explicit_acknowledgement() {
 }
 
 #[test]
-fn an_empty_read_is_one_packet() {
+fn empty_read_is_one_packet() {
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0, 0));
     assert_eq!(rig.answers(), [(Operation::READ_RESPONSE_ONLY, 100, Some((Syndrome::ACK, 1)), 0)]);
@@ -221,7 +221,7 @@ fn an_empty_read_is_one_packet() {
 }
 
 #[test]
-fn a_read_asked_again_restarts_where_it_is_asked() {
+fn read_asked_again_restarts_where_it_is_asked() {
     // contract rocev2 7.5, 7.13
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, 3 * MTU));
@@ -244,7 +244,7 @@ fn a_read_asked_again_restarts_where_it_is_asked() {
 }
 
 #[test]
-fn a_read_waits_for_its_bytes() {
+fn read_waits_for_its_bytes() {
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0, 10));
     rig.target.reads.push_back(ReadOutcome::Later);
@@ -256,7 +256,7 @@ fn a_read_waits_for_its_bytes() {
 }
 
 #[test]
-fn a_read_whose_memory_has_gone_is_refused() {
+fn read_whose_memory_has_gone_is_refused() {
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0, 2 * MTU));
     rig.target.reads.extend([ReadOutcome::Read, ReadOutcome::Nak(NakCode::REMOTE_ACCESS)]);
@@ -267,7 +267,7 @@ fn a_read_whose_memory_has_gone_is_refused() {
 }
 
 #[test]
-fn a_late_duplicate_of_a_read_whose_memory_has_gone_is_dropped() {
+fn late_duplicate_of_read_whose_memory_has_gone_is_dropped() {
     // The requester has had the response, and its program has freed the memory since.
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, MTU));
@@ -334,7 +334,7 @@ fn as_many_reads_are_kept_as_were_negotiated() {
 }
 
 #[test]
-fn memory_for_saved_reads_follows_the_negotiated_depth() {
+fn memory_for_saved_reads_follows_negotiated_depth() {
     let room = |depth| {
         let attributes = QpAttributes { max_dest_rd_atomic: depth, ..attributes(QpType::XrcTgt) };
         Rig::with(&attributes).state.saved.capacity()
@@ -344,7 +344,7 @@ fn memory_for_saved_reads_follows_the_negotiated_depth() {
 }
 
 #[test]
-fn no_receive_means_rnr_and_silence_for_the_rest() {
+fn no_receive_means_rnr_and_silence_for_rest() {
     // contract rocev2 7.10, G9
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Rnr);
@@ -360,7 +360,7 @@ fn no_receive_means_rnr_and_silence_for_the_rest() {
 }
 
 #[test]
-fn a_fatal_nak_is_repeated_to_who_asks_again() {
+fn fatal_nak_is_repeated_to_who_asks_again() {
     // contract rocev2 7.8, G7
     let mut rig = Rig::new();
     rig.send(100);
@@ -390,7 +390,7 @@ fn error_by_modify_is_silent() {
 }
 
 #[test]
-fn messages_follow_the_opcode_sequence() {
+fn messages_follow_opcode_sequence() {
     // contract rocev2 7.7
     let full = [0; MTU as usize];
     Rig::new().refuses(&request(Operation::SEND_MIDDLE, 100, &full), NakCode::INVALID_REQUEST);
@@ -411,7 +411,7 @@ fn messages_follow_the_opcode_sequence() {
 }
 
 #[test]
-fn the_srq_may_not_change_inside_a_message() {
+fn srq_may_not_change_inside_message() {
     // contract G11
     let full = [0; MTU as usize];
     let mut rig = Rig::new();
@@ -423,7 +423,7 @@ fn the_srq_may_not_change_inside_a_message() {
 }
 
 #[test]
-fn lengths_must_fit_the_opcode_and_the_announcement() {
+fn lengths_must_fit_opcode_and_announcement() {
     // contract rocev2 3.1, 7.9
     let full = [0; MTU as usize];
     let long = [0; MTU as usize + 1];
@@ -446,7 +446,7 @@ fn lengths_must_fit_the_opcode_and_the_announcement() {
 }
 
 #[test]
-fn rights_of_the_qp_come_before_the_target() {
+fn rights_of_qp_come_before_target() {
     // contract E5, G4
     let none = QpAttributes { access: Access::empty(), ..attributes(QpType::XrcTgt) };
     let mut write = request(Operation::WRITE_ONLY, 100, b"four");
@@ -482,7 +482,7 @@ fn malformed_requests_are_refused_in_sequence_only() {
 }
 
 #[test]
-fn a_late_placement_holds_everything_back() {
+fn late_placement_holds_everything_back() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     assert_eq!(rig.send(100), Handled::Waiting);
@@ -499,7 +499,7 @@ fn a_late_placement_holds_everything_back() {
 }
 
 #[test]
-fn a_late_atomic_brings_its_value() {
+fn late_atomic_brings_its_value() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.take(&fetch_add(100, 8));
@@ -510,7 +510,7 @@ fn a_late_atomic_brings_its_value() {
 }
 
 #[test]
-fn a_late_refusal_proves_nothing() {
+fn late_refusal_proves_nothing() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.send(100);
@@ -521,7 +521,7 @@ fn a_late_refusal_proves_nothing() {
 }
 
 #[test]
-fn an_answer_after_the_end_is_ignored() {
+fn answer_after_end_is_ignored() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.send(100);
@@ -545,7 +545,7 @@ fn dropping_is_silent() {
 }
 
 #[test]
-fn the_first_packet_in_rtr_is_an_event() {
+fn first_packet_in_rtr_is_event() {
     // contract rocev2 7.15, H3
     let mut rig = Rig::with(&in_state(QpType::XrcTgt, QpState::ReadyToReceive));
     assert_eq!(rig.events(), []);
@@ -574,7 +574,7 @@ fn nothing_is_taken_before_rtr() {
 }
 
 #[test]
-fn reset_forgets_all_but_the_counts() {
+fn reset_forgets_all_but_counts() {
     let mut rig = Rig::new();
     rig.send(100);
     rig.state.modify(&in_state(QpType::XrcTgt, QpState::Reset));

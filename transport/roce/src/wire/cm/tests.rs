@@ -13,7 +13,7 @@ fn message(file: &str, index: usize) -> CmMessage {
 }
 
 #[test]
-fn rc_request_has_the_decoded_fields() {
+fn rc_request_has_decoded_fields() {
     let CmMessage::Req(req) = message(RC, 0) else { panic!("not a REQ") };
     assert_eq!(req.local_id, 0xa60e_7a0b);
     assert_eq!(req.service_id.space_and_port(), Some((PortSpace::Tcp, 7471)));
@@ -40,7 +40,7 @@ fn rc_request_has_the_decoded_fields() {
 }
 
 #[test]
-fn rc_reply_has_the_decoded_fields() {
+fn rc_reply_has_decoded_fields() {
     let CmMessage::Rep(rep) = message(RC, 1) else { panic!("not a REP") };
     assert_eq!((rep.local_id, rep.remote_id), (0x2dfa_a66b, 0xa60e_7a0b));
     assert_eq!((rep.qpn, rep.eecn), (QpNumber::new(0x17), 0));
@@ -52,7 +52,7 @@ fn rc_reply_has_the_decoded_fields() {
 }
 
 #[test]
-fn rc_small_messages_have_the_decoded_fields() {
+fn rc_small_messages_have_decoded_fields() {
     let CmMessage::Rtu(rtu) = message(RC, 2) else { panic!("not an RTU") };
     assert_eq!((rtu.local_id, rtu.remote_id), (0xa60e_7a0b, 0x2dfa_a66b));
     let CmMessage::Dreq(dreq) = message(RC, 3) else { panic!("not a DREQ") };
@@ -63,7 +63,7 @@ fn rc_small_messages_have_the_decoded_fields() {
 }
 
 #[test]
-fn xrc_request_and_reply_have_the_decoded_fields() {
+fn xrc_request_and_reply_have_decoded_fields() {
     let CmMessage::Req(req) = message(XRC, 0) else { panic!("not a REQ") };
     assert_eq!(req.transport, TransportType::XRC);
     assert_eq!(req.service_id.space_and_port(), Some((PortSpace::Ib, 7471)));

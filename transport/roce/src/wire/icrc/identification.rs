@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn back_one_undoes_a_zero_byte() {
+    fn back_one_undoes_zero_byte() {
         for register in [1, 0x8000_0000, 0xdebb_20e3, 0x1234_5678_u32] {
             let mut forward = register;
             for _ in 0..8 {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identification_of_a_physical_nic_is_found_and_a_flipped_bit_refused() {
+    fn identification_of_physical_nic_is_found_and_flipped_bit_refused() {
         // contract rocev2 4.7
         let address = |text: &str| text.parse().expect("an address with its port");
         let headers = IpUdp::new(address("10.0.17.1:0"), address("10.0.18.1:4791"));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_65536_corrupted_packets_has_a_solution() {
+    fn one_in_65536_corrupted_packets_has_solution() {
         let mut packet = vec![0x5a; 100];
         append(&flow(), &mut packet);
         let mut passed = 0;

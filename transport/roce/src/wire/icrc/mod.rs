@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_is_the_crc_of_eight_bytes_of_ones() {
+    fn seed_is_crc_of_eight_bytes_of_ones() {
         let mut hasher = Hasher::new();
         hasher.update(&[0xff; 8]);
         assert_eq!(hasher.finalize(), !SEED);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_any_length_have_the_icrc_of_their_bytes_in_a_row() {
+    fn packets_of_any_length_have_icrc_of_their_bytes_in_row() {
         for headers in
             [headers("[fe80::1]:49476", "[fe80::2]:4791", 0), headers("10.0.0.1:50000", "10.0.0.2:4791", 7)]
         {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_difference_of_two_headers_is_that_of_every_packet() {
+    fn difference_of_two_headers_is_that_of_every_packet() {
         let here = headers("198.51.100.1:40000", "10.0.0.2:4791", 0);
         for covered in
             [headers("10.0.0.1:4791", "10.0.0.2:4791", 0), headers("[fd00::1]:4791", "[fd00::2]:5000", 0)]
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn covered_bits_change_the_icrc_and_masked_bits_do_not() {
+    fn covered_bits_change_icrc_and_masked_bits_do_not() {
         let good = headers("10.0.0.1:50000", "10.0.0.2:4791", 7);
         let mut packet = hex("a440ffff 00000011 80123456 0000abcd 01020304");
         append(&good, &mut packet);

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_of_the_dead_are_taken_once_and_those_of_others_never() {
+    fn connections_of_dead_are_taken_once_and_those_of_others_never() {
         let [one, other] = [1, 2].map(|generation| MemberId { slot: 7, generation });
         let mut processes = PeerProcesses::default();
         for number in 0..1000 {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_cannot_be_watched_is_tried_again_while_it_has_connections() {
+    fn process_that_cannot_be_watched_is_tried_again_while_it_has_connections() {
         let [one, other] = [1, 2].map(|slot| MemberId { slot, generation: 1 });
         let mut processes = PeerProcesses::default();
         for (number, member) in [(1, one), (2, other)] {

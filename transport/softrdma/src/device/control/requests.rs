@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_take_turns_at_a_bounded_pace() {
+    fn hosts_take_turns_at_bounded_pace() {
         let (mut requests, now) = (Requests::default(), Time(5_000_000_000));
         let burst = usize::try_from(BURST).unwrap();
         for transaction in 0..80 {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_request_is_not_queued_twice() {
+    fn waiting_request_is_not_queued_twice() {
         let mut requests = Requests::default();
         (0..3).for_each(|_| requests.add(request(1, 7)));
         requests.add(request(2, 7));

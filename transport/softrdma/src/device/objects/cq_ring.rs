@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resized_ring_keeps_what_waits() {
+    fn resized_ring_keeps_what_waits() {
         let ring = CqRing::new(HERE, 2, None, 7);
         ring.push(HERE, completion(1), false);
         ring.push(HERE, completion(2), false);

@@ -232,7 +232,7 @@ mod tests {
     use trunkline_verbs::{Access, Lkey, Memory};
 
     #[test]
-    fn requests_leave_in_the_order_they_came() {
+    fn requests_leave_in_order_they_came() {
         let mut queue = ReceiveQueue::new(2, 1);
         let mut taken = Taken::default();
         assert!(!queue.take(&mut taken));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_spread_over_the_list() {
+    fn message_is_spread_over_list() {
         let memory = Memory::zeroed(16).unwrap();
         let readers = Readers::new();
         let keys = Keys::new(&readers, &mut Random::new(1), 64);

@@ -335,7 +335,7 @@ mod tests {
     use crate::link::Hub;
 
     #[test]
-    fn a_link_that_is_not_used_is_polled_less_and_less_often() {
+    fn link_that_is_not_used_is_polled_less_and_less_often() {
         let mut link = LinkEndpoint::new(Tap::new(Box::new(Hub::new().link().unwrap())));
         let begin = Time(1_000_000_000);
         for (unused_ns, interval_ns) in

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn one_packet_of_our_kind_makes_a_peer_soft_for_good() {
+    fn one_packet_of_our_kind_makes_peer_soft_for_good() {
         let (mut peers, now) = (Peers::default(), Time(1));
         assert_eq!(peers.judge(pair(), 7, now), Verdict::Unsure);
         assert_eq!(peers.judge(pair(), 0, now), SOFT);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guid_of_ours_makes_a_peer_soft() {
+    fn guid_of_ours_makes_peer_soft() {
         let mut peers = Peers::default();
         peers.saw_guid(pair(), 0x5054_00ff_fe00_0001);
         assert!(!peers.is_soft(pair()));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_of_a_soft_peer_are_accepted_and_other_identifications_are_not() {
+    fn segments_of_soft_peer_are_accepted_and_other_identifications_are_not() {
         let (mut peers, now) = (Peers::default(), Time(1));
         let (source, destination) = (SocketAddr::new(pair().0, 50_000), SocketAddr::new(pair().1, 4791));
         let mut check = |v4_identification: u16, corruption: u8| {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_of_two_that_follow_each_other_makes_a_peer_foreign() {
+    fn second_of_two_that_follow_each_other_makes_peer_foreign() {
         let (mut peers, now) = (Peers::default(), Time(1));
         let mut judge = |identification| peers.judge(pair(), identification, now);
         assert_eq!(judge(1000), Verdict::Unsure);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_peer_that_left_its_window_is_known_again_with_its_second_packet() {
+    fn foreign_peer_that_left_its_window_is_known_again_with_its_second_packet() {
         let (mut peers, now) = (Peers::default(), Time(1));
         let mut judge = |identification| peers.judge(pair(), identification, now);
         judge(100);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_a_foreign_peer_grows_with_its_silence_and_wraps() {
+    fn window_of_foreign_peer_grows_with_its_silence_and_wraps() {
         let (mut peers, start) = (Peers::default(), Time(1));
         for identification in 0xfff0..0xfff3 {
             peers.judge(pair(), identification, start);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_sources_do_not_grow_the_table() {
+    fn forged_sources_do_not_grow_table() {
         let (mut peers, now) = (Peers::default(), Time(1));
         for address in 0..3 * MAX_PEERS {
             let address = u32::try_from(address).unwrap();

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_earlier_deadline_replaces_a_later_one() {
+    fn earlier_deadline_replaces_later_one() {
         let mut timers = Timers::default();
         let mut scheduled = Scheduled::default();
         timers.schedule(7, &mut scheduled, Some(Time(20)));

@@ -219,7 +219,7 @@ mod tests {
     /// A shard continues its work while everything that it shares is locked, since it takes none of those
     /// locks.
     #[test]
-    fn a_shard_takes_nothing_that_it_shares_with_another() {
+    fn shard_takes_nothing_that_it_shares_with_another() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();

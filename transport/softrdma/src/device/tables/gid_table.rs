@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_addresses_come_in_the_order_of_the_design() {
+    fn kinds_of_addresses_come_in_order_of_design() {
         let ranks: Vec<_> = ["10.0.0.1", "fd00::1", "169.254.0.1", "127.0.0.1", "::1"]
             .iter()
             .map(|text| rank(text.parse().unwrap()))
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_beyond_the_limit_are_counted_until_others_make_room() {
+    fn addresses_beyond_limit_are_counted_until_others_make_room() {
         let of = |range: std::ops::Range<u16>| -> Vec<IpAddr> {
             let address =
                 |number: u16| IpAddr::from([10, 1, number.to_be_bytes()[0], number.to_be_bytes()[1]]);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_a_loopback() {
+    fn this_host_has_loopback() {
         let table = GidTable::of_host().unwrap();
         assert!(table.addresses().contains(&"127.0.0.1".parse().unwrap()), "{table:?}");
     }

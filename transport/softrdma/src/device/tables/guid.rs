@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_address_gives_the_same_guid_of_ours() {
+    fn same_address_gives_same_guid_of_ours() {
         let one = node_guid(Some(IpAddr::from([127, 0, 0, 1])));
         assert_eq!(one, node_guid(Some(IpAddr::from([127, 0, 0, 1]))));
         assert_ne!(one, node_guid(Some(IpAddr::from([127, 0, 0, 2]))));

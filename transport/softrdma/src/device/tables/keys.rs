@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_of_an_access_can_fail() {
+    fn each_check_of_access_can_fail() {
         let keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let key = keys.keys.insert(all(&memory), memory.address(0), PD, Access::REMOTE_READ).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_of_a_range_reaches_no_byte_next_to_it() {
+    fn region_of_range_reaches_no_byte_next_to_it() {
         let keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let key =
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_does_not_outlive_its_region() {
+    fn key_does_not_outlive_its_region() {
         let keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let mut seen = std::collections::HashSet::new();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_refuses_and_has_room_again() {
+    fn full_table_refuses_and_has_room_again() {
         let keys = Table::of(3);
         let memory = Memory::zeroed(64).unwrap();
         let insert = |keys: &Table| keys.keys.insert(all(&memory), IoAddress(0), PD, Access::empty());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_seen_tell_nothing_of_the_next() {
+    fn keys_that_were_seen_tell_nothing_of_next() {
         const COUNT: usize = 4096;
         for reuses in [false, true] {
             let keys = table();

@@ -218,7 +218,7 @@ mod tests {
     use crate::host::testing::hosts;
 
     #[test]
-    fn numbers_wrap_past_the_special_ones() {
+    fn numbers_wrap_past_special_ones() {
         for special in [0, 1, MASK] {
             let permutation = Permutation::new(24, [u64::from(special), 7]);
             let next = permutation.index_of(special);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_comes_again_after_all_others() {
+    fn number_comes_again_after_all_others() {
         let mut numbers = Numbers::new(&mut Random::new(1), None);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100_000 {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_keeps_the_blocks_it_needs() {
+    fn member_keeps_blocks_it_needs() {
         let (_folder, [host]) = hosts();
         let mut numbers = Numbers::new(&mut Random::new(1), Some(&host));
         let mut take = || numbers.take(0, |_| false).unwrap();

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_in_use_is_busy_and_a_destroyed_one_cannot_be_used() {
+    fn object_in_use_is_busy_and_destroyed_one_cannot_be_used() {
         let thing = Arc::new(Thing::default());
         let guard = UseGuard::new(Arc::clone(&thing)).unwrap();
         assert_eq!(thing.0.retire("in use"), Err(VerbsError::Busy("in use")));

@@ -126,7 +126,7 @@ mod tests {
     use trunkline_testkit::Folder;
 
     #[test]
-    fn an_address_is_taken_away_and_put_back_alone() {
+    fn address_is_taken_away_and_put_back_alone() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let [one, other]: [IpAddr; 2] = ["127.0.0.8".parse().unwrap(), "fd00::1".parse().unwrap()];

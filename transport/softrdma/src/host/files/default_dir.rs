@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_name_in_another_use_is_passed_over() {
+    fn plain_name_in_another_use_is_passed_over() {
         let target = Folder::new().unwrap();
         fs::set_permissions(target.path(), Permissions::from_mode(0o700)).unwrap();
         for kind in ["file", "link", "dangling link", "fifo", "open directory"] {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_name_is_used_without_a_suffix_and_an_empty_directory_serves() {
+    fn free_name_is_used_without_suffix_and_empty_directory_serves() {
         let folder = Folder::new().unwrap();
         let directory = directory(&folder);
         assert_eq!(directory.choose(INSIDE).unwrap(), directory.plain_path());
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the locks of real threads are tested")]
-    fn a_process_waits_while_another_one_chooses_and_finds_its_choice() {
+    fn process_waits_while_another_one_chooses_and_finds_its_choice() {
         let Ok(_) = fs::read_to_string(LOCKS) else {
             println!("skipped: {LOCKS} does not show who waits for a lock");
             return;
@@ -320,7 +320,7 @@ mod tests {
     /// The processes are threads here: a lock belongs to an open file.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the locks of real threads are tested")]
-    fn processes_that_start_at_once_agree_while_the_plain_name_comes_and_goes() {
+    fn processes_that_start_at_once_agree_while_plain_name_comes_and_goes() {
         for _ in 0..200 {
             let folder = Folder::new().unwrap();
             let (directory, is_over) = (directory(&folder), AtomicBool::new(false));

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_asked_at_a_private_socket_until_it_is_dropped() {
+    fn node_is_asked_at_private_socket_until_it_is_dropped() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let node = NodeSocket::open(Some(&root), 7).unwrap();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_answers_each_connection_as_it_asks() {
+    fn node_answers_each_connection_as_it_asks() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let node = NodeSocket::open(Some(&root), 7).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_found_and_keeps_no_answer_of_another_back() {
+    fn silent_node_is_found_and_keeps_no_answer_of_another_back() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let silent = NodeSocket::open(Some(&root), 1).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_directory_is_private_and_is_found_again() {
+    fn new_directory_is_private_and_is_found_again() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let first = namespace_folder(Some(&root)).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_for_a_folder_creates_nothing() {
+    fn looking_for_folder_creates_nothing() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let text = existing_folder(Some(&root)).unwrap_err().to_string();
@@ -164,7 +164,7 @@ mod tests {
 
     /// A process that starts at the same moment as the maker finds such a directory.
     #[test]
-    fn a_directory_whose_maker_has_not_set_its_permissions_yet_serves() {
+    fn directory_whose_maker_has_not_set_its_permissions_yet_serves() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let inside = namespace_folder(Some(&root)).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_write_is_refused_with_the_remedy() {
+    fn what_others_could_write_is_refused_with_remedy() {
         let folder = Folder::new().unwrap();
         let open = folder.join("open");
         std::fs::create_dir(&open).unwrap();

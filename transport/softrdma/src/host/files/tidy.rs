@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_without_members_are_removed_after_a_while() {
+    fn folders_without_members_are_removed_after_while() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let names =
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_a_real_namespace_that_is_gone_is_removed() {
+    fn folder_of_real_namespace_that_is_gone_is_removed() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         std::fs::create_dir(&root).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_a_member_stays() {
+    fn folder_with_member_stays() {
         let (folder, [living]) = hosts();
         let root = folder.join("run");
         let other = root.join(name(3, FORMAT));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_whose_lock_file_was_removed_is_not_taken_for_dead() {
+    fn member_whose_lock_file_was_removed_is_not_taken_for_dead() {
         let (folder, [living]) = hosts();
         let root = folder.join("run");
         let other = root.join(name(3, FORMAT));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_start_removes_so_many_and_the_next_one_continues() {
+    fn one_start_removes_so_many_and_next_one_continues() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let count = MAX_REMOVED + 3;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_remover_left_that_died_is_removed() {
+    fn what_remover_left_that_died_is_removed() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let left = root.join(format!("{REMOVED}{}", name(1, FORMAT)));

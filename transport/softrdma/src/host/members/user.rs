@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_began_after_the_connection_is_another_one() {
+    fn process_that_began_after_connection_is_another_one() {
         let stat = |start| format!("12 (a) (b) S {} {start} 0 0", ["1"; 18].join(" "));
         let began = [199, 200, 201].map(|start| began_before(stat(start).as_bytes(), Ticks(200)));
         assert_eq!(began, [true, false, false]);

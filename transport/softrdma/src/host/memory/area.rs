@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_writes_the_other_reads() {
+    fn what_one_writes_other_reads() {
         let folder = Folder::new().unwrap();
         let (one, other) = (areas(&folder), areas(&folder));
         let (own, handle) = one.make(8192).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_its_maker_can_write_or_resize_an_area() {
+    fn nobody_but_its_maker_can_write_or_resize_area() {
         let folder = Folder::new().unwrap();
         let (_own, handle) = areas(&folder).make(8192).unwrap();
         let AreaHandle::Descriptor(file) = handle else { panic!("not a simulation") };

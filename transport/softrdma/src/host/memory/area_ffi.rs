@@ -275,8 +275,8 @@ mod tests {
 
     /// The only free number is 0, standard input, where no descriptor may stay.
     #[test]
-    fn a_descriptor_without_a_number_is_lost_and_its_message_is_not() {
-        if !runs_alone(module_path!(), "a_descriptor_without_a_number_is_lost_and_its_message_is_not") {
+    fn descriptor_without_number_is_lost_and_its_message_is_not() {
+        if !runs_alone(module_path!(), "descriptor_without_number_is_lost_and_its_message_is_not") {
             return;
         }
         let (sender, receiver) = UnixStream::pair().unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_leaves_no_descriptor_but_the_one_that_is_taken() {
+    fn message_leaves_no_descriptor_but_one_that_is_taken() {
         let (sender, receiver) = UnixStream::pair().unwrap();
         // The end of this stream shows that no copy of the other descriptor is left.
         let (witness, mut end) = UnixStream::pair().unwrap();

@@ -404,7 +404,7 @@ mod tests {
     use trunkline_testkit::Folder;
 
     #[test]
-    fn two_mappings_see_the_same_words() {
+    fn two_mappings_see_same_words() {
         let folder = Folder::new().unwrap();
         let path = folder.join("a");
         let one = Segment::open(&path, 7, 4096, 4096).unwrap();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_allocated_whoever_made_the_file() {
+    fn what_is_reserved_is_allocated_whoever_made_file() {
         let folder = Folder::new().unwrap();
         let path = folder.join("a");
         let sparse = File::create(&path).unwrap();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn unpack_accepts_exactly_the_words_of_pack() {
+    fn unpack_accepts_exactly_words_of_pack() {
         let member = MemberId { slot: 1023, generation: u32::MAX };
         assert_eq!(MemberId::unpack(member.pack()), Some(member));
         assert_eq!(MemberId::unpack(0), None);

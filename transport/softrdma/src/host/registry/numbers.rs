@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_betrays_none_of_another_member() {
+    fn number_betrays_none_of_another_member() {
         let (_folder, [one, two]) = hosts();
         let numbers = |member: &Host| -> BTreeSet<u32> {
             member.take_block(0).unwrap().map(|index| member.number_of(index)).collect()
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_the_block_table_names_no_owner() {
+    fn garbage_in_block_table_names_no_owner() {
         let (_folder, [host]) = hosts();
         for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16), pack(host.me(), SHARDS)] {
             host.registry.word64(layout::block(3)).store(word, Ordering::Relaxed);

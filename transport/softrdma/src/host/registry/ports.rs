@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_has_one_holder() {
+    fn port_has_one_holder() {
         let (_folder, [one, two]) = hosts();
         let [v4, v6] = [ip("127.0.0.1"), ip("::1")];
         let hold = |host: &Host, address| host.hold_port(address, || Ok::<(), ()>(())).unwrap();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_opened_and_closed_while_a_stopped_process_has_the_lock() {
+    fn ports_are_opened_and_closed_while_stopped_process_has_lock() {
         let (_folder, [one, stopped]) = hosts();
         let (address, lock) = (ip("127.0.0.1"), stopped.lock().unwrap());
         let file = std::fs::read_dir(one.directory().unwrap()).unwrap().count();
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_was_stopped_while_it_bound_the_port_counts_as_its_holder() {
+    fn member_that_was_stopped_while_it_bound_port_counts_as_its_holder() {
         let (_folder, [one, stopped]) = hosts();
         let address = ip("127.0.0.1");
         let mut found = None;
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_the_dead_are_void() {
+    fn records_of_dead_are_void() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_of_a_connected_member_is_not_checked_until_the_connection_ends() {
+    fn lock_of_connected_member_is_not_checked_until_connection_ends() {
         let (_folder, [one, two]) = hosts();
         let [here, there] = [&one, &two].map(|host| Members::new(Arc::clone(host)).unwrap());
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_packets_of_a_process_that_exits_are_taken() {
+    fn last_packets_of_process_that_exits_are_taken() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:4791".parse().unwrap();
         two.hold_port(from.ip(), || Ok::<(), ()>(())).unwrap();
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_packets_of_a_process_that_exits_during_a_batch_are_taken() {
+    fn last_packets_of_process_that_exits_during_batch_are_taken() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_packets_are_taken_for_a_limited_time_however_many_come() {
+    fn last_packets_are_taken_for_limited_time_however_many_come() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_a_successor_has_bound_is_its_own() {
+    fn port_that_successor_has_bound_is_its_own() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "[::1]:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_the_table_is_read_without_a_panic() {
+    fn garbage_in_table_is_read_without_panic() {
         let (_folder, [host]) = hosts();
         let mut view = view(&host);
         for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {

@@ -265,7 +265,7 @@ mod tests {
 
     /// A member that was stopped while it wrote a record writes the rest once it continues.
     #[test]
-    fn place_that_a_living_member_writes_is_not_taken() {
+    fn place_that_living_member_writes_is_not_taken() {
         let (_folder, [one, stopped]) = hosts();
         let written = stopped.me().pack() | IS_WRITTEN;
         one.registry.word64(PORTS.record(0)).store(written, Ordering::Release);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_process_of_a_simulation_waits_for_no_place() {
+    fn killed_process_of_simulation_waits_for_no_place() {
         let memory = HostMemory::new(Runtime::threads());
         let (done, waits) = mpsc::channel();
         #[expect(clippy::disallowed_methods, reason = "without the bound it never returns")]
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_record_does_not_take_out_its_successor() {
+    fn old_record_does_not_take_out_its_successor() {
         let (_folder, [host]) = hosts();
         let old = host.put(&PORTS, [1, 0, 0]).unwrap();
         host.remove(&PORTS, &old);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_the_places_of_the_dead() {
+    fn full_table_takes_places_of_dead() {
         let (_folder, [host]) = hosts();
         let dead = MemberId { slot: 700, generation: 9 };
         std::fs::write(host.directory().unwrap().join("slot-700"), "").unwrap();

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_has_one_member() {
+    fn service_has_one_member() {
         let (_folder, [one, two]) = hosts();
         let claim = one.claim_service(SERVICE, ip("127.0.0.1"), false).unwrap();
         assert!(matches!(two.claim_service(SERVICE, ip("127.0.0.1"), false), Err(HostError::InUse)));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_a_wildcard_counts_as_the_wildcard() {
+    fn address_of_wildcard_counts_as_wildcard() {
         let (_folder, [one, two]) = hosts();
         let here = ip("127.0.0.1");
         let part = one.claim_part(SERVICE, here).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_the_tables_is_read_without_a_panic() {
+    fn garbage_in_tables_is_read_without_panic() {
         let (_folder, [host]) = hosts();
         for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {
             host.registry.word64(SERVICES.used).store(start, Ordering::Relaxed);

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_member_takes_over_from_a_dead_executor() {
+    fn exactly_one_member_takes_over_from_dead_executor() {
         let folder = Folder::new().unwrap();
         let mut all = members(&folder, 3);
         let record = all[2].create(5, 77).unwrap();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_placement_is_visible_to_all_until_the_target_is_recreated() {
+    fn recorded_placement_is_visible_to_all_until_target_is_recreated() {
         let folder = Folder::new().unwrap();
         let all = members(&folder, 2);
         let record = all[0].create(5, 77).unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_with_the_same_place_use_the_next_places() {
+    fn numbers_with_same_place_use_next_places() {
         let folder = Folder::new().unwrap();
         let all = members(&folder, 1);
         let one = &all[0];
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_the_table_finds_no_target() {
+    fn garbage_in_table_finds_no_target() {
         let folder = Folder::new().unwrap();
         let all = members(&folder, 1);
         let one = &all[0];

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_is_parsed() {
+    fn plan_is_parsed() {
         let plan: FaultPlan =
             "drop=0.5, reorder=1,duplicate=0,corrupt=0.25,delay=200us,longest=1400,seed=7".parse().unwrap();
         let half = 1 << 31;

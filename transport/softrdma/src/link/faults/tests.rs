@@ -85,7 +85,7 @@ fn corruption_flips_one_bit() {
 }
 
 #[test]
-fn a_reordered_datagram_is_overtaken_by_at_most_a_few() {
+fn reordered_datagram_is_overtaken_by_at_most_few() {
     let (arrived, counters) = run("reorder=0.2,seed=5", 1000);
     assert!(count(&counters, "fault_reordered") > 100);
     let numbers: Vec<u32> =
@@ -97,7 +97,7 @@ fn a_reordered_datagram_is_overtaken_by_at_most_a_few() {
 }
 
 #[test]
-fn a_last_datagram_is_sent_when_its_hold_expires() {
+fn last_datagram_is_sent_when_its_hold_expires() {
     let (mut sender, mut receiver) = pair("reorder=1,seed=1");
     let start = Time(0);
     let mut batch = SendBatch::new();

@@ -113,7 +113,7 @@ fn cm_packet(message: &CmMessage) -> Vec<u8> {
 }
 
 #[test]
-fn a_packet_to_port_4791_reaches_the_member_that_owns_its_qp_number() {
+fn packet_to_port_4791_reaches_member_that_owns_its_qp_number() {
     let folder = Folder::new().unwrap();
     let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
@@ -163,7 +163,7 @@ fn a_packet_to_port_4791_reaches_the_member_that_owns_its_qp_number() {
 const FIRST_BYTE_OF_COMM_ID: usize = 12 + 8 + 24;
 
 #[test]
-fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
+fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut holder = Member::at(&folder, address);
@@ -264,7 +264,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 
 /// A thread that polls shared memory receives rarely.
 #[test]
-fn other_members_are_polled_in_time_however_rarely_the_link_receives() {
+fn other_members_are_polled_in_time_however_rarely_link_receives() {
     let (_folder, [host, other]) = hosts();
     let [members, others] = [&host, &other].map(|host| Members::new(Arc::clone(host)).unwrap());
     let mut relay = Relay::new(members, None);
@@ -287,7 +287,7 @@ fn other_members_are_polled_in_time_however_rarely_the_link_receives() {
 }
 
 #[test]
-fn when_the_holder_leaves_another_holds_the_port_and_keeps_its_own() {
+fn when_holder_leaves_another_holds_port_and_keeps_its_own() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut peer = Member::at(&folder, own_address());
@@ -354,7 +354,7 @@ fn when_the_holder_leaves_another_holds_the_port_and_keeps_its_own() {
 }
 
 #[test]
-fn a_port_bound_by_a_program_that_is_not_a_member_is_in_use() {
+fn port_bound_by_program_that_is_not_member_is_in_use() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let _foreign = std::net::UdpSocket::bind((address, 4791)).unwrap();
@@ -363,7 +363,7 @@ fn a_port_bound_by_a_program_that_is_not_a_member_is_in_use() {
 }
 
 #[test]
-fn datagrams_for_a_member_that_does_not_read_are_not_queued() {
+fn datagrams_for_member_that_does_not_read_are_not_queued() {
     let folder = Folder::new().unwrap();
     let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
@@ -389,7 +389,7 @@ fn datagrams_for_a_member_that_does_not_read_are_not_queued() {
 }
 
 #[test]
-fn malformed_bundles_of_a_member_reach_no_batch() {
+fn malformed_bundles_of_member_reach_no_batch() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut victim = Member::at(&folder, address);
@@ -458,7 +458,7 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
 
 /// Neither datagrams from UDP nor datagrams from members starve the other kind.
 #[test]
-fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
+fn flood_by_udp_leaves_room_for_members_and_other_way_round() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut victim = Member::at(&folder, address);
@@ -490,7 +490,7 @@ fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
 }
 
 #[test]
-fn bundles_of_any_bytes_are_parsed_without_a_panic() {
+fn bundles_of_any_bytes_are_parsed_without_panic() {
     let mut state = 1u64;
     let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -520,7 +520,7 @@ fn bundles_of_any_bytes_are_parsed_without_a_panic() {
 }
 
 #[test]
-fn the_holder_sends_what_leaves_from_its_port_for_other_members() {
+fn holder_sends_what_leaves_from_its_port_for_other_members() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut holder = Member::at(&folder, address);

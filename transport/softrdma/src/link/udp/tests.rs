@@ -54,7 +54,7 @@ fn exchange(from: IpAddr, to: IpAddr, sender: &mut UdpLink, receiver: &mut UdpLi
 }
 
 #[test]
-fn datagrams_cross_the_loopback() {
+fn datagrams_cross_loopback() {
     let (a, b) = (own_address(), own_address());
     let (mut link_a, mut link_b) = (open(a), open(b));
     exchange(a, b, &mut link_a, &mut link_b);
@@ -91,7 +91,7 @@ fn one_link_serves_both_families() {
 }
 
 #[test]
-fn the_error_for_a_taken_address_names_the_remedy_and_close_frees_it() {
+fn error_for_taken_address_names_remedy_and_close_frees_it() {
     let address = own_address();
     let mut first = open(address);
     let mut second = UdpLink::new();
@@ -153,7 +153,7 @@ impl DatagramSocket for DroppingSocket {
 }
 
 #[test]
-fn what_the_queue_of_an_interface_drops_is_not_repeated() {
+fn what_queue_of_interface_drops_is_not_repeated() {
     let address = own_address();
     let mut link = UdpLink::over(Box::new(DroppingSockets));
     link.open(address).unwrap();
@@ -290,7 +290,7 @@ impl DatagramSocket for PickySocket {
 }
 
 #[test]
-fn segments_that_the_system_refuses_are_sent_one_by_one() {
+fn segments_that_system_refuses_are_sent_one_by_one() {
     let sockets = PickySockets::default();
     let state = Arc::clone(&sockets.0);
     let address = own_address();
@@ -337,7 +337,7 @@ fn datagrams_that_cannot_be_sent_are_counted_and_do_not_block() {
 }
 
 #[test]
-fn a_watcher_is_notified_of_each_datagram_without_arming_again() {
+fn watcher_is_notified_of_each_datagram_without_arming_again() {
     let (a, b) = (own_address(), own_address());
     let (mut sender, mut receiver) = (open(a), open(b));
     assert!(receiver.stays_armed() && !receiver.arm());
@@ -402,7 +402,7 @@ fn forge_fragmentation_needed([from, to, router]: [Ipv4Addr; 3]) -> bool {
 }
 
 #[test]
-fn a_forged_path_mtu_stops_no_datagrams() {
+fn forged_path_mtu_stops_no_datagrams() {
     let addresses = [(); 3].map(|()| trunkline_testkit::fresh_ip());
     let [a, b] = [addresses[0], addresses[1]].map(IpAddr::from);
     let (mut sender, mut receiver) = (open(a), open(b));
@@ -418,7 +418,7 @@ fn a_forged_path_mtu_stops_no_datagrams() {
 }
 
 #[test]
-fn a_peer_that_answers_with_errors_disturbs_no_other() {
+fn peer_that_answers_with_errors_disturbs_no_other() {
     let (a, b, nowhere) = (own_address(), own_address(), own_address());
     let (mut sender, mut receiver) = (open(a), open(b));
     let source = SocketAddr::new(a, ROCE_PORT);

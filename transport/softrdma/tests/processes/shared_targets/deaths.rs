@@ -6,7 +6,7 @@ use trunkline_verbs::{CompletionStatus, SendOperation};
 /// The creator requests the placement of an atomic and of a SEND. It dies before or after the owner of the
 /// SRQ has executed them, and the successor is the owner or another process.
 #[test]
-fn placements_requested_by_a_dead_executor_happen_once() {
+fn placements_requested_by_dead_executor_happen_once() {
     for owner_is_heir in [false, true] {
         for placed_before_death in [false, true] {
             dies_with_a_placement(owner_is_heir, placed_before_death);
@@ -56,7 +56,7 @@ fn dies_with_a_placement(owner_is_heir: bool, placed_before_death: bool) {
 /// The executor dies after it has requested a placement from the receiver, and the receiver exits after it
 /// has received the message: the successor acknowledges the message.
 #[test]
-fn an_arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
+fn arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
     for receiver_ends_first in [false, true] {
         let mut cast = Cast::new(3, soft());
         let srq = cast.srq(1);

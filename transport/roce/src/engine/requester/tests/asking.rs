@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_request_without_a_completion_asks_until_the_peer_has_answered() {
+fn request_without_completion_asks_until_peer_has_answered() {
     let mut rig = Rig::new();
     rig.send_unsignaled(1);
     rig.send_unsignaled(2);
@@ -24,7 +24,7 @@ fn a_request_without_a_completion_asks_until_the_peer_has_answered() {
 }
 
 #[test]
-fn a_quarter_of_the_window_and_half_of_the_queue_ask() {
+fn quarter_of_window_and_half_of_queue_ask() {
     let mut rig = Rig::answered(Tuning { window: 24, ..Tuning::default() });
     (1..=13).for_each(|wr_id| rig.send_unsignaled(wr_id));
     assert_eq!(rig.asking(), [106, 112]);
@@ -70,7 +70,7 @@ fn silence_after_packets_that_asked_nothing_is_no_loss() {
 }
 
 #[test]
-fn a_dead_peer_costs_as_long_after_a_packet_that_asked_nothing() {
+fn dead_peer_costs_as_long_after_packet_that_asked_nothing() {
     for is_loss_rare in [false, true] {
         let mut rig = Rig::answered(Tuning::default());
         rig.requester.set_loss_rare(is_loss_rare);
@@ -97,7 +97,7 @@ fn packets_that_cannot_be_sent_again_time_out() {
 }
 
 #[test]
-fn an_unnoticed_timeout_asks_before_it_charges() {
+fn unnoticed_timeout_asks_before_it_charges() {
     let mut rig = Rig::answered(Tuning::default());
     rig.send_unsignaled(1);
     rig.flush();
@@ -127,7 +127,7 @@ fn draining_asks_for_what_was_sent_before() {
 }
 
 #[test]
-fn a_pause_for_receives_sends_all_again_and_asks() {
+fn pause_for_receives_sends_all_again_and_asks() {
     let mut rig = Rig::answered(Tuning::default());
     rig.send_unsignaled(1);
     rig.send_unsignaled(2);

@@ -83,7 +83,7 @@ fn large_packets_that_vanish_are_named_whatever_is_sent_behind() {
 }
 
 #[test]
-fn no_packet_of_at_most_the_smallest_mtu_is_too_large() {
+fn no_packet_of_at_most_smallest_mtu_is_too_large() {
     for operation in [SendOperation::Send, SendOperation::RdmaRead(remote(0x4000))] {
         let mut path = Path::new(6);
         path.rig.post(1, operation, 256);
@@ -105,7 +105,7 @@ impl Dice {
 /// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer answers no timeout, and
 /// before its death a packet has to be lost about ten times in a row.
 #[test]
-fn a_death_after_losses_is_no_sign_of_the_mtu() {
+fn death_after_losses_is_no_sign_of_mtu() {
     for seed in 0..500 {
         let mut dice = Dice(seed);
         let retry_count = u8::try_from(2 + dice.below(6)).expect("at most 7");
@@ -129,7 +129,7 @@ fn a_death_after_losses_is_no_sign_of_the_mtu() {
 
 /// The peer dies after it has answered this number of timeouts.
 #[test]
-fn a_death_in_the_middle_is_told_from_a_lost_packet_by_two_answered_timeouts() {
+fn death_in_middle_is_told_from_lost_packet_by_two_answered_timeouts() {
     for (answered, is_named) in [(0, false), (1, false), (2, true), (6, true)] {
         let mut path = Path::new(6);
         path.rig.post(1, SendOperation::Send, 1024);
@@ -140,7 +140,7 @@ fn a_death_in_the_middle_is_told_from_a_lost_packet_by_two_answered_timeouts() {
 }
 
 #[test]
-fn a_peer_without_a_receive_has_the_packet() {
+fn peer_without_receive_has_packet() {
     let mut path = Path::new(6);
     path.rig.post(1, SendOperation::Send, 1024);
     path.run(Time(TIMEOUT * 4), |payload| payload < 1024);

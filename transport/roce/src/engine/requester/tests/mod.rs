@@ -273,7 +273,7 @@ fn what_cannot_be_carried_out_is_not_taken() {
 }
 
 #[test]
-fn the_window_bounds_what_is_unacknowledged() {
+fn window_bounds_what_is_unacknowledged() {
     // contract rocev2 7.16
     let tuning = Tuning { window: 8, ack_every: 3, ..Tuning::default() };
     let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
@@ -291,7 +291,7 @@ fn the_window_bounds_what_is_unacknowledged() {
 }
 
 #[test]
-fn credits_count_pieces_as_the_peer_does() {
+fn credits_count_pieces_as_peer_does() {
     // contract rocev2 6.6: the peer's MSN grows with each READ request.
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
@@ -308,7 +308,7 @@ fn credits_count_pieces_as_the_peer_does() {
 }
 
 #[test]
-fn credits_hold_back_all_but_a_probe() {
+fn credits_hold_back_all_but_probe() {
     // contract rocev2 6.6
     let mut rig = Rig::new();
     for wr_id in 1..=2 {
@@ -371,7 +371,7 @@ fn error_flushes_and_reset_forgets() {
 }
 
 #[test]
-fn a_bad_local_key_fails_in_its_turn() {
+fn bad_local_key_fails_in_its_turn() {
     let mut rig = Rig::new();
     rig.send(1);
     let bad = Sge { lkey: BAD_LKEY, ..sge(0, 1) };

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_read_restarts_at_the_first_missing_response() {
+fn read_restarts_at_first_missing_response() {
     // contract rocev2 7.24, 7.18
     let mut rig = Rig::new();
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 4 * MTU);
@@ -29,7 +29,7 @@ fn a_read_restarts_at_the_first_missing_response() {
 }
 
 #[test]
-fn an_acknowledgement_beyond_a_read_shows_its_answer_lost() {
+fn acknowledgement_beyond_read_shows_its_answer_lost() {
     // contract rocev2 7.18
     let mut rig = Rig::new();
     rig.send(1);
@@ -51,7 +51,7 @@ fn an_acknowledgement_beyond_a_read_shows_its_answer_lost() {
 }
 
 #[test]
-fn a_read_answer_acknowledges_what_came_before() {
+fn read_answer_acknowledges_what_came_before() {
     let mut rig = Rig::new();
     rig.send(1);
     rig.post(2, SendOperation::RdmaRead(remote(0)), 3);
@@ -61,7 +61,7 @@ fn a_read_answer_acknowledges_what_came_before() {
 }
 
 #[test]
-fn answers_of_the_wrong_kind_are_fatal() {
+fn answers_of_wrong_kind_are_fatal() {
     // contract rocev2 7.27
     let wrong: [&dyn Fn() -> Packet<'static>; 4] = [
         &|| response(Operation::READ_RESPONSE_ONLY, 100, b"abc"),
@@ -85,7 +85,7 @@ fn answers_of_the_wrong_kind_are_fatal() {
 }
 
 #[test]
-fn atomics_bring_the_old_value_in_host_order() {
+fn atomics_bring_old_value_in_host_order() {
     let mut rig = Rig::new();
     rig.try_post(
         1,
@@ -119,7 +119,7 @@ fn reads_wait_for_their_turn() {
 }
 
 #[test]
-fn a_fence_waits_for_reads() {
+fn fence_waits_for_reads() {
     // contract rocev2 7.17
     let mut rig = Rig::new();
     rig.post(1, SendOperation::RdmaRead(remote(0)), 1);
@@ -131,7 +131,7 @@ fn a_fence_waits_for_reads() {
 }
 
 #[test]
-fn a_long_read_is_asked_for_in_pieces() {
+fn long_read_is_asked_for_in_pieces() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 14 * MTU - 1);
     assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
@@ -157,7 +157,7 @@ fn a_long_read_is_asked_for_in_pieces() {
 }
 
 #[test]
-fn a_piece_restarts_up_to_its_own_end() {
+fn piece_restarts_up_to_its_own_end() {
     // contract rocev2 7.24: what the peer kept are the pieces, not the whole.
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
@@ -178,7 +178,7 @@ fn a_piece_restarts_up_to_its_own_end() {
 }
 
 #[test]
-fn a_probe_asks_for_the_rest_of_a_piece() {
+fn probe_asks_for_rest_of_piece() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
     rig.flush();
@@ -193,7 +193,7 @@ fn a_probe_asks_for_the_rest_of_a_piece() {
 }
 
 #[test]
-fn a_response_that_ends_a_piece_elsewhere_is_fatal() {
+fn response_that_ends_piece_elsewhere_is_fatal() {
     // contract rocev2 7.27
     for (operation, psn) in [(Operation::READ_RESPONSE_LAST, 102), (Operation::READ_RESPONSE_MIDDLE, 103)] {
         let mut rig = in_pieces(16);
@@ -221,7 +221,7 @@ fn each_piece_is_one_of_max_rd_atomic() {
 }
 
 #[test]
-fn a_piece_longer_than_the_window_goes_alone() {
+fn piece_longer_than_window_goes_alone() {
     let tuning = Tuning { read_piece: 4, read_window: 2, ..Tuning::default() };
     let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
@@ -233,7 +233,7 @@ fn a_piece_longer_than_the_window_goes_alone() {
 }
 
 #[test]
-fn a_read_that_was_begun_is_finished_before_sqd() {
+fn read_that_was_begun_is_finished_before_sqd() {
     let mut rig = in_pieces(1);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
     rig.flush();

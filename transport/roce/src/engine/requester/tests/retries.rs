@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_dead_peer_costs_retry_count_and_one_timeouts() {
+fn dead_peer_costs_retry_count_and_one_timeouts() {
     // contract rocev2 7.22: finite, first transmission plus retry_cnt.
     let mut rig = Rig::patient();
     rig.send(1);
@@ -25,7 +25,7 @@ fn a_dead_peer_costs_retry_count_and_one_timeouts() {
 }
 
 #[test]
-fn a_peer_may_take_up_to_four_timeouts_to_start_and_fewer_later() {
+fn peer_may_take_up_to_four_timeouts_to_start_and_fewer_later() {
     // contract rocev2 7.22
     let tuning = |first, later| Tuning {
         probe_floor_ns: 0,
@@ -91,7 +91,7 @@ fn probes_are_early_double_and_cost_no_retry() {
 }
 
 #[test]
-fn a_path_that_rarely_loses_packets_is_probed_later() {
+fn path_that_rarely_loses_packets_is_probed_later() {
     let mut rig = Rig::new();
     rig.requester.set_loss_rare(true);
     rig.send(1);
@@ -107,7 +107,7 @@ fn a_path_that_rarely_loses_packets_is_probed_later() {
 /// A peer that takes 3.5 ms each time is probed less and less often, until a message was answered without a
 /// probe and measured.
 #[test]
-fn a_slow_peer_is_found_to_be_slow() {
+fn slow_peer_is_found_to_be_slow() {
     let mut rig = Rig::new();
     for (wr_id, probes) in [(1, 2), (2, 0), (3, 0)] {
         rig.send(wr_id);
@@ -126,7 +126,7 @@ fn a_slow_peer_is_found_to_be_slow() {
 }
 
 #[test]
-fn a_probe_answered_alone_shows_that_the_rest_is_lost() {
+fn probe_answered_alone_shows_that_rest_is_lost() {
     let mut rig = Rig::new();
     for wr_id in 1..=3 {
         rig.send(wr_id);
@@ -146,7 +146,7 @@ fn a_probe_answered_alone_shows_that_the_rest_is_lost() {
 }
 
 #[test]
-fn a_trickle_of_new_packets_puts_no_probe_off() {
+fn trickle_of_new_packets_puts_no_probe_off() {
     let mut rig = Rig::new();
     for wr_id in 0..4 {
         rig.send(wr_id);
@@ -189,7 +189,7 @@ fn progress_gives_all_retries_back() {
 }
 
 #[test]
-fn a_sequence_nak_acknowledges_and_goes_back() {
+fn sequence_nak_acknowledges_and_goes_back() {
     // contract rocev2 7.20
     let mut rig = Rig::new();
     for wr_id in 1..=4 {
@@ -313,7 +313,7 @@ fn fatal_naks_end_in_their_status() {
 }
 
 #[test]
-fn a_refusal_behind_a_lost_read_answer_names_the_refused() {
+fn refusal_behind_lost_read_answer_names_refused() {
     let mut rig = Rig::new();
     rig.post(1, SendOperation::RdmaRead(remote(0)), 1);
     rig.send(2);

@@ -54,7 +54,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn only_an_eventfd_is_taken_as_a_bell() {
+    fn only_eventfd_is_taken_as_bell() {
         let own = ShardBell::new().unwrap();
         let peer = ShardBell::take(own.handle().unwrap()).unwrap();
         assert!(peer.ring());

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acceptance_without_its_descriptor_ends_the_offer_for_a_while() {
+    fn acceptance_without_its_descriptor_ends_offer_for_while() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let offered = scene.local.last_number;
@@ -315,7 +315,7 @@ mod tests {
 
     /// Otherwise a lost message keeps a peer on the network while both live.
     #[test]
-    fn an_offer_without_an_answer_is_made_again_and_not_forever() {
+    fn offer_without_answer_is_made_again_and_not_forever() {
         let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
@@ -344,7 +344,7 @@ mod tests {
     /// Otherwise a process that was stopped, or ended some pairs, stays on the network after the next lost
     /// message.
     #[test]
-    fn offers_are_repeated_as_often_after_an_answer() {
+    fn offers_are_repeated_as_often_after_answer() {
         let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_child_of_a_fork_refuses_offers_and_makes_none() {
+    fn child_of_fork_refuses_offers_and_makes_none() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         scene.local.areas.as_ref().unwrap().pretend_child();
@@ -392,7 +392,7 @@ mod tests {
 
     /// Nobody has the numbers of a member that left, but its last packets are in the pair.
     #[test]
-    fn the_pair_of_a_member_that_left_is_chosen_until_it_is_dropped() {
+    fn pair_of_member_that_left_is_chosen_until_it_is_dropped() {
         let mut scene = scene();
         let partner = scene.partner();
         scene.local.offer(partner, &mut scene.outbox, Time::default());
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_device_says_so() {
+    fn removed_device_says_so() {
         let mut scene = scene();
         scene.local.leave(&mut scene.outbox);
         let area = scene.offered_area();
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_for_want_of_room_ends_and_others_do_not() {
+    fn refusal_for_want_of_room_ends_and_others_do_not() {
         for (reason, ends) in [(Refusal::NoRoom, true), (Refusal::AsksForUdp, false)] {
             let mut scene = scene();
             scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_from_a_shard_that_no_device_has_is_dropped() {
+    fn message_from_shard_that_no_device_has_is_dropped() {
         let mut scene = scene();
         for from in [32, u8::MAX] {
             let area = scene.offered_area();
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_final_for_the_peers_that_it_came_from_only() {
+    fn refusal_is_final_for_peers_that_it_came_from_only() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let reason = Refusal::AsksForUdp;
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_pair_is_checked_again_when_a_qp_waits_for_room() {
+    fn settled_pair_is_checked_again_when_qp_waits_for_room() {
         let (mut scene, now) = (scene(), Time::default());
         scene.local.offer(scene.partner(), &mut scene.outbox, now);
         let offered = scene.local.last_number;
@@ -507,7 +507,7 @@ mod tests {
 
     /// The message that wakes the receiver may wait long at a link that is polled seldom.
     #[test]
-    fn a_thread_that_polls_notices_what_arrives_in_a_parked_ring() {
+    fn thread_that_polls_notices_what_arrives_in_parked_ring() {
         let (mut scene, now) = (scene(), Time::default());
         scene.local.offer(scene.partner(), &mut scene.outbox, now);
         let offered = scene.local.last_number;
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_beyond_the_limit_of_pairs_stay_on_the_network_and_are_asked_again() {
+    fn peers_beyond_limit_of_pairs_stay_on_network_and_are_asked_again() {
         let mut scene = scene();
         while scene.room.check(false).is_ok() {
             scene.room.take();

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_that_has_pairs_leaves_room_to_those_that_have_none() {
+    fn member_that_has_pairs_leaves_room_to_those_that_have_none() {
         let room = Room::default();
         let mut taken = 0;
         while room.check(true).is_ok() {

@@ -493,12 +493,12 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_reads_arrive_in_order_around_the_end_of_the_ring() {
+    fn answers_to_reads_arrive_in_order_around_end_of_ring() {
         answers_arrive(false);
     }
 
     #[test]
-    fn a_sender_that_overwrites_an_answer_changes_its_target_only() {
+    fn sender_that_overwrites_answer_changes_its_target_only() {
         answers_arrive(true);
     }
 }

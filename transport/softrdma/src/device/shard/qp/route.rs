@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_asked_where_it_was_seen_and_in_turn_at_4791() {
+    fn peer_is_asked_where_it_was_seen_and_in_turn_at_4791() {
         let mut route = route();
         let mut after_silence = || {
             route.silent();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_a_connection_stand_for_those_of_the_devices() {
+    fn ports_of_connection_stand_for_those_of_devices() {
         let mut route = route();
         route.set_ports(UdpPorts { own: Some(5000), ..UdpPorts::new(5001) });
         assert_eq!((route.source.port(), route.destination.port()), (5000, 5001));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_peer_is_reached_at_4791_only() {
+    fn foreign_peer_is_reached_at_4791_only() {
         let mut route = route();
         route.heard(&from(50_000), || false);
         assert_eq!(route.destination, from(4791).from);

@@ -162,7 +162,7 @@ impl World {
 }
 
 #[test]
-fn each_packet_is_placed_once_whenever_a_home_dies() {
+fn each_packet_is_placed_once_whenever_home_dies() {
     let mut seen = HashSet::from([World::start()]);
     let mut open = vec![World::start()];
     let mut finished = 0;

@@ -62,7 +62,7 @@ fn messages_arrive_whole_in_order_and_with_their_sender() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_refused_by_send() {
+fn message_that_is_too_long_is_refused_by_send() {
     let (_runtime, [mut a, mut b]) = members();
     let long = vec![0; MAX_MESSAGE_BYTES + 1];
     assert_eq!(a.send(me(&b), 1, &[&long]), Err(Undelivered::TooLong));
@@ -71,7 +71,7 @@ fn a_message_that_is_too_long_is_refused_by_send() {
 }
 
 #[test]
-fn messages_to_a_member_that_does_not_read_are_dropped_and_counted() {
+fn messages_to_member_that_does_not_read_are_dropped_and_counted() {
     let (_runtime, [mut a, mut b]) = members();
     let bytes = vec![1; 4096];
     let mut left = 0;
@@ -91,7 +91,7 @@ fn messages_to_a_member_that_does_not_read_are_dropped_and_counted() {
 
 /// A wrong end of a connection would end everything that two members share.
 #[test]
-fn a_shortage_ends_no_connection() {
+fn shortage_ends_no_connection() {
     let (_runtime, [mut a, mut b]) = members();
     a.send(me(&b), 1, &[b"first"]).unwrap();
     for (errno, outcome) in [
@@ -106,7 +106,7 @@ fn a_shortage_ends_no_connection() {
 }
 
 #[test]
-fn the_end_of_a_member_is_reported_once_to_each_that_exchanged_messages_with_it() {
+fn end_of_member_is_reported_once_to_each_that_exchanged_messages_with_it() {
     let (_runtime, [mut a, mut b, mut c]) = members();
     let gone = me(&b);
     a.watch(gone);
@@ -125,7 +125,7 @@ fn the_end_of_a_member_is_reported_once_to_each_that_exchanged_messages_with_it(
 }
 
 #[test]
-fn the_last_messages_of_a_member_arrive_before_its_end() {
+fn last_messages_of_member_arrive_before_its_end() {
     let (runtime, [mut a, mut b]) = members();
     let gone = me(&b);
     a.send(gone, 1, &[b"x"]).unwrap();
@@ -155,7 +155,7 @@ fn the_last_messages_of_a_member_arrive_before_its_end() {
 
 /// A member may end before this side accepts the connection.
 #[test]
-fn messages_of_a_member_that_left_before_its_connection_was_accepted_arrive_before_its_end() {
+fn messages_of_member_that_left_before_its_connection_was_accepted_arrive_before_its_end() {
     // Perhaps this side has a connection to the member, or begins to watch it afterwards.
     for (is_connected, is_watched) in [(false, false), (true, false), (false, true)] {
         let (_runtime, [mut a, mut b]) = members();
@@ -178,7 +178,7 @@ fn messages_of_a_member_that_left_before_its_connection_was_accepted_arrive_befo
 }
 
 #[test]
-fn messages_on_an_earlier_connection_of_a_member_arrive() {
+fn messages_on_earlier_connection_of_member_arrive() {
     let (_runtime, [mut a, mut b]) = members();
     let of_b = me(&b);
     b.send(me(&a), 1, &[b"first"]).unwrap();
@@ -238,7 +238,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_member_that_cannot_connect_answers_on_the_connection_of_the_other() {
+fn member_that_cannot_connect_answers_on_connection_of_other() {
     let (runtime, [mut a, mut b]) = members();
     let (of_a, of_b) = (me(&a), me(&b));
     // Same effect as a change of the root directory.
@@ -279,7 +279,7 @@ fn connections_that_send_nothing_are_bounded() {
 }
 
 #[test]
-fn a_path_too_long_for_a_socket_address_works() {
+fn path_too_long_for_socket_address_works() {
     let runtime = Runtime::new().unwrap();
     let deep = runtime.path().join("a".repeat(120));
     std::fs::DirBuilder::new().mode(0o700).create(&deep).unwrap();
@@ -289,7 +289,7 @@ fn a_path_too_long_for_a_socket_address_works() {
 }
 
 #[test]
-fn a_socket_that_is_in_the_way_is_named_with_a_remedy() {
+fn socket_that_is_in_way_is_named_with_remedy() {
     let runtime = Runtime::new().unwrap();
     let host = Host::join(Some(&runtime.path().join("run"))).unwrap();
     let folder = host.directory().unwrap();
