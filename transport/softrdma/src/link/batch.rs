@@ -7,10 +7,19 @@
 
 use super::Verdict;
 use std::net::SocketAddr;
+use trunkline_roce::wire::ICRC_LENGTH;
+use trunkline_roce::wire::icrc::{MAX_SEGMENTS, SegmentDifferences};
 
 /// Maximum length of a datagram on a link, in bytes: a payload of 4,096 bytes with all headers is at most
 /// 4,096 + 96 (contract rocev2 3.3).
 pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
+
+/// Maximum length of the segments of one call: the UDP payload of an IPv4 packet.
+const MAX_MESSAGE_BYTES: usize = 65_507;
+/// Room for the segments that the kernel has joined. Not a multiple of the page size, for the sake of the caches.
+pub(super) const JOINED_BYTES: usize = 65_536 + 256;
+/// Number of receives of that size. They take less than 2 MiB, so that no huge page replaces the pages that are used.
+pub(super) const JOINED_SLOTS: usize = 31;
 
 /// One datagram: its UDP payload, source and destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +32,29 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
+/// Segmentation of datagrams: several may be sent with one call, which gives them the identifications 0, 1, 2 and so on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Segmentation {
+    /// Each is sent alone.
+    No,
+    /// Their ICRCs cover no identification.
+    Plain,
+    /// Their ICRCs cover the identification of IPv4.
+    Numbered,
+}
+
 /// Source and destination of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ends {
     source: SocketAddr,
     destination: SocketAddr,
+    segmentation: Segmentation,
+}
+
+impl Ends {
+    fn new(source: SocketAddr, destination: SocketAddr) -> Self {
+        Self { source, destination, segmentation: Segmentation::No }
+    }
 }
 
 /// The ends of a batch's datagrams. Consecutive datagrams mostly have the same ends, which are stored once.
@@ -51,8 +78,22 @@ struct DatagramRange {
     ends: usize,
     start: usize,
     length: usize,
+    /// Number of segments before it in its message.
+    segment: u16,
     /// Origin of a received datagram.
     origin: Origin,
+}
+
+/// Datagrams that are sent with one call: segments of one length, of which the last may be shorter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message<'a> {
+    pub(super) destination: SocketAddr,
+    /// The UDP payloads, one after the other.
+    pub(super) bytes: &'a [u8],
+    /// Length of the first one.
+    pub(super) segment_bytes: usize,
+    /// Number of datagrams.
+    pub(super) count: usize,
 }
 
 /// Consecutive datagrams with the same ends.
@@ -90,6 +131,9 @@ pub struct SendBatch {
     entries: Vec<DatagramRange>,
     /// Index of the oldest entry; the entries before it were removed.
     first: usize,
+    /// Index of the first entry that [`SendBatch::segment`] has not seen.
+    unseen: usize,
+    differences: SegmentDifferences,
 }
 
 impl SendBatch {
@@ -120,7 +164,8 @@ impl SendBatch {
         write: impl FnOnce(&mut Vec<u8>),
     ) {
         let mut write = Some(write);
-        self.push_run(source, destination, 1, |bytes| write.take().map(|write| write(bytes)).is_some());
+        let write = |bytes: &mut Vec<u8>| write.take().map(|write| write(bytes)).is_some();
+        self.push_run(source, destination, Segmentation::No, 1, write);
     }
 
     /// Like [`Self::push_with`], for up to `most` datagrams. Ends when the writer returns `false`, in which
@@ -129,6 +174,7 @@ impl SendBatch {
         &mut self,
         source: SocketAddr,
         destination: SocketAddr,
+        segmentation: Segmentation,
         most: usize,
         mut write: impl FnMut(&mut Vec<u8>) -> bool,
     ) -> usize {
@@ -141,9 +187,10 @@ impl SendBatch {
                 return count;
             }
             debug_assert!(self.bytes.len() >= start, "the writer of a datagram removed others");
-            let ends = *ends.get_or_insert_with(|| self.ends.index_of(Ends { source, destination }));
+            let ends =
+                *ends.get_or_insert_with(|| self.ends.index_of(Ends { source, destination, segmentation }));
             let length = self.bytes.len().saturating_sub(start);
-            self.entries.push(DatagramRange { ends, start, length, origin: Origin::default() });
+            self.entries.push(DatagramRange { ends, start, length, segment: 0, origin: Origin::default() });
         }
         most
     }
@@ -163,7 +210,7 @@ impl SendBatch {
     /// Returns the datagrams, oldest first, grouped by their ends.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run<'_>> {
         self.entries[self.first..].chunk_by(|one, next| one.ends == next.ends).map(|entries| {
-            let Ends { source, destination } = self.ends.0[entries[0].ends];
+            let Ends { source, destination, .. } = self.ends.0[entries[0].ends];
             Run { source, destination, entries, bytes: &self.bytes }
         })
     }
@@ -172,6 +219,96 @@ impl SendBatch {
     #[must_use]
     pub(crate) fn at(&self, position: usize) -> Option<Datagram<'_>> {
         self.entries.get(self.first + position).map(|entry| entry.of(&self.ends, &self.bytes))
+    }
+
+    /// Returns the datagrams with their identifications, oldest first.
+    pub(super) fn iter_with_identification(&self) -> impl Iterator<Item = (Datagram<'_>, u16)> {
+        let entries = &self.entries[self.first..];
+        entries.iter().map(|entry| (entry.of(&self.ends, &self.bytes), self.identification(entry)))
+    }
+
+    fn identification(&self, entry: &DatagramRange) -> u16 {
+        let is_numbered = self.ends.0[entry.ends].segmentation == Segmentation::Numbered;
+        if is_numbered { entry.segment } else { 0 }
+    }
+
+    /// Joins the datagrams that were appended since the last call to messages, if their ends allow it and
+    /// `can_segment` returns true for their source. Returns the number of datagrams in these messages.
+    pub(super) fn segment(&mut self, mut can_segment: impl FnMut(SocketAddr) -> bool) -> usize {
+        let mut joined = 0;
+        let mut at = self.unseen.max(self.first);
+        self.unseen = self.entries.len();
+        while at < self.entries.len() {
+            let ends = self.entries[at].ends;
+            let run = self.entries[at..].iter().take_while(|entry| entry.ends == ends).count();
+            let Ends { source, segmentation, .. } = self.ends.0[ends];
+            if run > 1 && segmentation != Segmentation::No && can_segment(source) {
+                joined += self.segment_run(at, run, segmentation == Segmentation::Numbered);
+            }
+            at += run;
+        }
+        joined
+    }
+
+    /// Joins datagrams with the same ends.
+    fn segment_run(&mut self, from: usize, count: usize, is_numbered: bool) -> usize {
+        let mut joined = 0;
+        let (mut segment, mut segment_bytes, mut message_bytes) = (0, 0, 0);
+        for at in from..from + count {
+            let DatagramRange { start, length, .. } = self.entries[at];
+            // A shorter segment is the last one.
+            let is_next = segment > 0
+                && segment < MAX_SEGMENTS
+                && length <= segment_bytes
+                && message_bytes % segment_bytes == 0
+                && message_bytes + length <= MAX_MESSAGE_BYTES;
+            if !is_next {
+                (segment, segment_bytes, message_bytes) = (0, length.max(1), 0);
+            }
+            if segment > 0 {
+                joined += if segment == 1 { 2 } else { 1 };
+                self.entries[at].segment = segment;
+                if is_numbered {
+                    let difference = self.differences.of(segment, length);
+                    add_to_icrc(&mut self.bytes[start..start + length], difference);
+                }
+            }
+            segment += 1;
+            message_bytes += length;
+        }
+        joined
+    }
+
+    /// Makes each datagram a message, as if [`SendBatch::segment`] had not been called.
+    pub(super) fn unsegment(&mut self) {
+        for at in self.first..self.entries.len() {
+            let DatagramRange { start, length, .. } = self.entries[at];
+            let identification = self.identification(&self.entries[at]);
+            if identification != 0 {
+                let difference = self.differences.of(identification, length);
+                add_to_icrc(&mut self.bytes[start..start + length], difference);
+            }
+            self.entries[at].segment = 0;
+        }
+    }
+
+    /// Returns the messages in the first `count` datagrams, oldest first.
+    pub(super) fn messages(&self, count: usize) -> impl Iterator<Item = Message<'_>> {
+        let entries = &self.entries[self.first..self.entries.len().min(self.first + count)];
+        entries.chunk_by(|_, next| next.segment > 0).map(|message| {
+            let (first, last) = (&message[0], &message[message.len() - 1]);
+            Message {
+                destination: self.ends.0[first.ends].destination,
+                bytes: &self.bytes[first.start..last.start + last.length],
+                segment_bytes: first.length,
+                count: message.len(),
+            }
+        })
+    }
+
+    /// Returns the number of datagrams in the first message.
+    pub(super) fn first_message(&self) -> usize {
+        self.messages(usize::from(MAX_SEGMENTS)).next().map_or(0, |message| message.count)
     }
 
     /// Removes the `count` oldest datagrams.
@@ -188,6 +325,7 @@ impl SendBatch {
         self.ends.0.clear();
         self.entries.clear();
         self.first = 0;
+        self.unseen = 0;
     }
 
     /// Moves the entries to the front once more than half of the buffer is unused, so that a batch that is
@@ -206,13 +344,21 @@ impl SendBatch {
             entry.start -= start;
             entry.ends -= ends;
         }
+        self.unseen = self.unseen.saturating_sub(self.first);
         self.first = 0;
+    }
+}
+
+/// Adds the difference of two ICRCs to the ICRC of a packet.
+fn add_to_icrc(packet: &mut [u8], difference: u32) {
+    if let Some(icrc) = packet.last_chunk_mut::<ICRC_LENGTH>() {
+        *icrc = (u32::from_le_bytes(*icrc) ^ difference).to_le_bytes();
     }
 }
 
 impl DatagramRange {
     fn of<'a>(&self, ends: &EndsList, bytes: &'a [u8]) -> Datagram<'a> {
-        let Ends { source, destination } = ends.0[self.ends];
+        let Ends { source, destination, .. } = ends.0[self.ends];
         Datagram { source, destination, bytes: self.bytes_in(bytes) }
     }
 
@@ -221,15 +367,32 @@ impl DatagramRange {
     }
 }
 
-/// Received datagrams: a fixed number of slots of `MAX_DATAGRAM_BYTES`.
+/// Alignment of received datagrams after discarded ones.
+const ALIGNMENT: usize = 64;
+
+/// Content of one receive.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReceivedBytes {
+    pub(super) source: SocketAddr,
+    pub(super) destination: SocketAddr,
+    pub(super) length: usize,
+    /// Length of each datagram but the last one.
+    pub(super) segment_bytes: usize,
+}
+
+/// Received datagrams, up to a fixed number, which the segments that one call receives may exceed.
 #[derive(Debug)]
 pub struct ReceiveBatch {
     bytes: Vec<u8>,
     ends: EndsList,
     entries: Vec<DatagramRange>,
-    /// Number of slots in use, including slots of discarded datagrams.
+    /// Number of bytes in use.
+    end: usize,
+    /// Number of datagrams taken, including those that were too long.
     used: usize,
     slots: usize,
+    /// Number of free bytes that a receive needs.
+    slot_bytes: usize,
 }
 
 impl ReceiveBatch {
@@ -241,8 +404,10 @@ impl ReceiveBatch {
             bytes: vec![0; slots * MAX_DATAGRAM_BYTES],
             ends: EndsList::default(),
             entries: Vec::with_capacity(slots),
+            end: 0,
             used: 0,
             slots,
+            slot_bytes: MAX_DATAGRAM_BYTES,
         }
     }
 
@@ -278,7 +443,7 @@ impl ReceiveBatch {
     pub fn clear(&mut self) {
         self.ends.0.clear();
         self.entries.clear();
-        self.used = 0;
+        (self.end, self.used) = (0, 0);
     }
 
     /// Appends a copy of a datagram; returns false if the batch is full. For links and tests.
@@ -292,7 +457,7 @@ impl ReceiveBatch {
         if self.is_full() || bytes.len() > MAX_DATAGRAM_BYTES {
             return false;
         }
-        let ends = self.ends.index_of(Ends { source, destination });
+        let ends = self.ends.index_of(Ends::new(source, destination));
         self.push_bytes(ends, bytes, origin);
         true
     }
@@ -302,7 +467,7 @@ impl ReceiveBatch {
     pub(super) fn fill(&mut self, from: &SendBatch) -> usize {
         let before = self.used;
         for run in from.runs() {
-            let ends = self.ends.index_of(Ends { source: run.source, destination: run.destination });
+            let ends = self.ends.index_of(Ends::new(run.source, run.destination));
             for bytes in run.payloads() {
                 if self.is_full() {
                     return self.used - before;
@@ -319,26 +484,27 @@ impl ReceiveBatch {
 
     /// Copies a datagram to the first free slot.
     fn push_bytes(&mut self, ends: usize, bytes: &[u8], origin: Origin) {
-        let (start, length) = (self.used * MAX_DATAGRAM_BYTES, bytes.len());
+        let (start, length) = (self.end, bytes.len());
         self.bytes[start..start + length].copy_from_slice(bytes);
-        self.entries.push(DatagramRange { ends, start, length, origin });
+        self.entries.push(DatagramRange { ends, start, length, segment: 0, origin });
         self.used += 1;
+        self.end += MAX_DATAGRAM_BYTES;
     }
 
-    /// Returns the number of slots in use.
+    /// Returns the number of datagrams taken.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Removes the datagrams from a position on for which `keep` returns false, and frees the slots after the
+    /// Removes the datagrams from a position on for which `keep` returns false, and frees the room after the
     /// last kept one. `keep` may change the origin.
     pub(super) fn retain_from(
         &mut self,
         position: usize,
         mut keep: impl FnMut(Datagram<'_>, &mut Origin) -> bool,
     ) {
-        let first = self.entries.get(position).map(|entry| entry.start);
-        let mut kept = position;
+        let Some(first) = self.entries.get(position).map(|entry| entry.start) else { return };
+        let (mut kept, mut end) = (position, first);
         for at in position..self.entries.len() {
             let mut entry = self.entries[at];
             let mut origin = entry.origin;
@@ -346,38 +512,64 @@ impl ReceiveBatch {
                 entry.origin = origin;
                 self.entries[kept] = entry;
                 kept += 1;
+                end = entry.start + entry.length;
             }
         }
-        self.entries.truncate(kept);
-        let Some(first) = first else { return };
-        let end = match self.entries.get(position..).and_then(<[DatagramRange]>::last) {
-            Some(last) => last.start + MAX_DATAGRAM_BYTES,
-            None => first,
-        };
-        self.used = end / MAX_DATAGRAM_BYTES;
+        let discarded = self.entries.len() - kept;
+        if discarded > 0 {
+            self.entries.truncate(kept);
+            self.used -= discarded;
+            self.end = end.next_multiple_of(ALIGNMENT).min(self.end);
+        }
     }
 
-    /// Returns true if no slot is free.
+    /// Returns true if no further datagram can be received.
     pub(super) fn is_full(&self) -> bool {
-        self.used == self.slots
+        self.room() == 0 || self.bytes.len() - self.end < self.slot_bytes
     }
 
-    /// Returns the free slots, for a system call to write into.
-    pub(super) fn free_slots(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.used * MAX_DATAGRAM_BYTES..]
+    /// Returns the number of datagrams that may be received.
+    pub(super) fn room(&self) -> usize {
+        self.slots.saturating_sub(self.used)
     }
 
-    /// Takes the first free slot: it holds the described datagram, or data to ignore.
-    pub(super) fn take_slot(&mut self, content: Option<(SocketAddr, SocketAddr, usize)>) {
-        if self.is_full() {
-            return;
+    /// Makes room for [`JOINED_SLOTS`] receives of [`JOINED_BYTES`]. It takes memory only where it is used.
+    pub(super) fn make_room_for_joined(&mut self) {
+        if self.slot_bytes < JOINED_BYTES {
+            let mut bytes = vec![0; JOINED_SLOTS * JOINED_BYTES];
+            bytes[..self.end].copy_from_slice(&self.bytes[..self.end]);
+            (self.bytes, self.slot_bytes) = (bytes, JOINED_BYTES);
         }
-        if let Some((source, destination, length)) = content {
-            let ends = self.ends.index_of(Ends { source, destination });
-            let (start, length) = (self.used * MAX_DATAGRAM_BYTES, length.min(MAX_DATAGRAM_BYTES));
-            self.entries.push(DatagramRange { ends, start, length, origin: Origin::default() });
+    }
+
+    /// Returns the free bytes, for a system call to write into.
+    pub(super) fn free_bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.end..]
+    }
+
+    /// Takes the first free bytes: they hold `received`, or data to ignore. Returns the number of datagrams.
+    pub(super) fn take(&mut self, slot_bytes: usize, received: Option<ReceivedBytes>) -> usize {
+        let begin = self.end;
+        self.end = (begin + slot_bytes).min(self.bytes.len());
+        let Some(ReceivedBytes { source, destination, length, segment_bytes }) = received else {
+            self.used += 1;
+            return 1;
+        };
+        let ends = self.ends.index_of(Ends::new(source, destination));
+        let (end, segment_bytes) = (self.end.min(begin + length), segment_bytes.max(1));
+        let before = self.entries.len();
+        let mut start = begin;
+        loop {
+            let length = segment_bytes.min(end - start);
+            self.entries.push(DatagramRange { ends, start, length, segment: 0, origin: Origin::default() });
+            start += length;
+            if start >= end {
+                break;
+            }
         }
-        self.used += 1;
+        let count = self.entries.len() - before;
+        self.used += count;
+        count
     }
 }
 
@@ -404,11 +596,41 @@ mod tests {
             let first = batch.iter().next().unwrap();
             assert_eq!((first.bytes[0], first.destination), ((round - 1).to_be_bytes()[3], to(round - 1)));
             batch.remove_first(1);
-            assert_eq!(batch.push_run(to(1), to(2), 9, |_| false), 0);
+            assert_eq!(batch.push_run(to(1), to(2), Segmentation::No, 9, |_| false), 0);
         }
         assert_eq!(batch.len(), 1);
         assert!(batch.bytes.capacity() < 100_000, "{}", batch.bytes.capacity());
         assert!(batch.ends.0.capacity() < 1_000, "{}", batch.ends.0.capacity());
+    }
+
+    #[test]
+    fn datagrams_of_one_length_and_destination_become_messages() {
+        let (to, other) = (datagram(b"").destination, "127.0.0.3:4791".parse().unwrap());
+        let mut batch = SendBatch::new();
+        let mut push = |destination, segmentation, lengths: &[usize]| {
+            let mut lengths = lengths.iter();
+            let source = datagram(b"").source;
+            batch.push_run(source, destination, segmentation, lengths.len(), |out| {
+                lengths.next().map(|length| out.resize(out.len() + length, 7)).is_some()
+            });
+        };
+        push(to, Segmentation::Numbered, &[100, 100, 60, 60, 100, 100, 104]);
+        push(to, Segmentation::No, &[104, 104]);
+        push(other, Segmentation::Plain, &[20; 66]);
+        push(to, Segmentation::Numbered, &[4112; 16]);
+        let before: Vec<_> = batch.iter().map(|datagram| datagram.bytes.to_vec()).collect();
+        let counts =
+            |batch: &SendBatch| batch.messages(batch.len()).map(|message| message.count).collect::<Vec<_>>();
+        assert_eq!(batch.segment(|_| true), 3 + 2 + 66 + 15);
+        assert_eq!(counts(&batch), [3, 1, 2, 1, 1, 1, 64, 2, 15, 1]);
+        assert_eq!(batch.segment(|_| true), 0, "they were seen");
+        let identifications: Vec<_> = batch.iter_with_identification().map(|(_, of)| of).collect();
+        assert_eq!(identifications[..9], [0, 1, 2, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(identifications[9..75], [0; 66], "not covered");
+        assert_eq!(identifications[75..], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0]);
+        batch.unsegment();
+        assert_eq!(counts(&batch), [1; 91]);
+        assert!(batch.iter().map(|datagram| datagram.bytes).eq(before.iter()));
     }
 
     #[test]
@@ -419,14 +641,33 @@ mod tests {
         }
         batch.retain_from(1, |datagram, _| datagram.bytes[0] % 2 == 0);
         assert_eq!(batch.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>(), [0, 2, 4]);
-        assert!(batch.is_full());
+        assert!(batch.is_full(), "the last one was kept");
         batch.retain_from(1, |datagram, _| datagram.bytes[0] == 2);
-        assert_eq!((batch.len(), batch.used()), (2, 3));
+        assert_eq!((batch.len(), batch.used()), (2, 2));
         batch.retain_from(2, |_, _| false);
-        assert_eq!((batch.len(), batch.used()), (2, 3));
+        assert_eq!((batch.len(), batch.used()), (2, 2));
         batch.retain_from(1, |_, _| false);
         assert!(batch.push(datagram(b"x")));
         assert_eq!(batch.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>(), [0, b'x']);
+    }
+
+    #[test]
+    fn batch_without_room_for_joined_message_is_full() {
+        let mut batch = ReceiveBatch::new(64);
+        assert!(batch.push(datagram(b"relayed")));
+        batch.make_room_for_joined();
+        let mut taken = 0;
+        while !batch.is_full() {
+            assert!(batch.free_bytes().len() >= JOINED_BYTES);
+            batch.free_bytes()[..3].copy_from_slice(b"abc");
+            let Datagram { source, destination, .. } = datagram(b"");
+            let received = ReceivedBytes { source, destination, length: 3, segment_bytes: 2 };
+            assert_eq!(batch.take(JOINED_BYTES, Some(received)), 2);
+            taken += 1;
+        }
+        assert_eq!(taken, JOINED_SLOTS - 1);
+        let content: Vec<_> = batch.iter().map(|datagram| datagram.bytes).collect();
+        assert_eq!((content.len(), &content[..3]), (61, &[&b"relayed"[..], b"ab", b"c"][..]));
     }
 
     #[test]
@@ -453,7 +694,7 @@ mod tests {
     fn receive_batch_holds_one_datagram_per_slot() {
         let mut batch = ReceiveBatch::new(2);
         assert!(batch.push(datagram(b"one")));
-        batch.take_slot(None);
+        batch.take(MAX_DATAGRAM_BYTES, None);
         assert!(!batch.push(datagram(b"three")), "the ignored slot counts");
         assert_eq!(batch.iter().map(|datagram| datagram.bytes).collect::<Vec<_>>(), [b"one"]);
         batch.clear();

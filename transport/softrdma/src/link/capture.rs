@@ -53,11 +53,12 @@ impl Recorder {
         Ok(Self { writer, clock, has_ended, written: 0, lost: 0 })
     }
 
-    /// Records sent datagrams. They have DF set and identification 0, as `IpUdp::new` assumes.
-    pub(super) fn record_sent<'a>(&mut self, datagrams: impl Iterator<Item = Datagram<'a>>) {
+    /// Records sent datagrams with their identifications. They have DF set, as `IpUdp::new` assumes.
+    pub(super) fn record_sent<'a>(&mut self, datagrams: impl Iterator<Item = (Datagram<'a>, u16)>) {
         let time_ns = now_ns(&self.clock);
-        for datagram in datagrams {
-            self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
+        for (datagram, v4_identification) in datagrams {
+            let headers = IpUdp { v4_identification, ..IpUdp::new(datagram.source, datagram.destination) };
+            self.record(time_ns, &headers, datagram.bytes);
         }
     }
 

@@ -5,7 +5,7 @@
 //! receiver needs no system call.
 #![forbid(unsafe_code)]
 
-use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch, SendBatch};
+use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch, Segmentation, SendBatch};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
 use std::io;
@@ -138,7 +138,7 @@ impl Link for InProcessLink {
             });
             let mut queue = inbox.lock();
             let room = QUEUE_DATAGRAMS.saturating_sub(queue.waiting.len());
-            queue.waiting.push_run(run.source, run.destination, room, |out| {
+            queue.waiting.push_run(run.source, run.destination, Segmentation::No, room, |out| {
                 payloads.next().map(|bytes| out.extend_from_slice(bytes)).is_some()
             });
             queue.dropped += payloads.count() as u64;

@@ -32,8 +32,8 @@ mod udp;
 mod udp_ffi;
 
 pub(crate) use batch::MAX_DATAGRAM_BYTES;
-pub(crate) use batch::Origin;
 pub use batch::{Datagram, ReceiveBatch, SendBatch};
+pub(crate) use batch::{Origin, Segmentation};
 pub(crate) use capture::Recorder;
 pub use error::{LinkError, ROCE_PORT_TAKEN};
 pub(crate) use faults::Faults;
@@ -130,6 +130,12 @@ pub trait Link: Send + Debug {
     /// # Errors
     /// [`LinkError::NoSuchAddress`].
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError>;
+
+    /// Joins new datagrams of the batch to messages of several segments, which changes their ICRCs. `send` does this too;
+    /// call it before the packets are shown as they will be on the wire.
+    fn segment(&mut self, batch: &mut SendBatch) {
+        let _ = batch;
+    }
 
     /// Sends from the front of the batch, in order, each datagram from the open address in its `source`.
     /// Datagrams that were sent, or can never be sent, are removed from the batch; those that the system has

@@ -19,6 +19,10 @@ pub(crate) struct Received {
     pub(crate) too_long: usize,
     /// True if the socket may hold more.
     pub(crate) may_have_more: bool,
+    /// Maximum number of datagrams that came as one message.
+    pub(crate) most_joined: usize,
+    /// Number of datagrams that came with others in one message.
+    pub(crate) joined: usize,
 }
 
 /// A report by the network that a datagram was not delivered. Anyone can forge one.
@@ -64,11 +68,19 @@ pub(crate) trait DatagramSocket: Send + Debug {
         None
     }
 
+    /// Returns true if a message of several datagrams can be sent with one call.
+    fn can_segment(&self) -> bool {
+        false
+    }
+
+    /// Stops this, because the system has refused such a message.
+    fn stop_segmenting(&mut self) {}
+
     /// Sends at most `count` datagrams from the front of the batch, and leaves the batch unchanged. Returns
     /// how many were sent, at least one if `count` is positive.
     ///
     /// # Errors
-    /// The reason why the first datagram could not be sent.
+    /// The reason why the first message could not be sent.
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize>;
 
     /// Receives into the free slots of the batch.

@@ -40,11 +40,14 @@ pub(crate) struct Wire {
 
 impl Wire {
     fn send(&mut self, batch: &mut SendBatch, now: Time) {
+        if self.observer.is_some() || self.recorder.is_some() {
+            self.link.segment(batch);
+        }
         if let Some(observer) = &self.observer {
             batch.iter().skip(self.seen).for_each(|datagram| observer.sent(datagram));
         }
         if let Some(recorder) = &mut self.recorder {
-            recorder.record_sent(batch.iter().skip(self.seen));
+            recorder.record_sent(batch.iter_with_identification().skip(self.seen));
         }
         self.link.send(batch, now);
         self.seen = batch.len();

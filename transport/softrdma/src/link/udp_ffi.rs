@@ -3,14 +3,14 @@
 //! Owns all `unsafe` of the UDP link. Called by `udp::system` and `interface` only. Each function builds its
 //! tables on its own stack and keeps no pointer after it returns.
 
-use super::batch::{Datagram, MAX_DATAGRAM_BYTES, ReceiveBatch};
+use super::batch::{JOINED_BYTES, MAX_DATAGRAM_BYTES, Message, ReceiveBatch, ReceivedBytes};
 use super::sockets::Received;
 use std::io;
 use std::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Maximum number of datagrams per system call.
+/// Maximum number of messages per system call.
 pub(super) const BATCH: usize = 32;
 
 /// Configures a socket to build the IP header that the ICRC covers (contract rocev2 5.1), and to accept
@@ -35,6 +35,16 @@ pub(super) fn ask_receive_buffer(socket: BorrowedFd<'_>, bytes: i32) {
         // A smaller buffer only costs retransmissions.
         let _less = set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
     }
+}
+
+/// Returns true if the kernel splits a message of several datagrams that is sent by this socket (Linux 4.18).
+pub(super) fn can_segment(socket: BorrowedFd<'_>) -> bool {
+    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+}
+
+/// Lets the kernel join datagrams that this socket receives. Returns false if it does not (before Linux 5.0).
+pub(super) fn join_received(socket: BorrowedFd<'_>) -> bool {
+    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
 /// Returns the number of datagrams that the kernel dropped because the socket's receive buffer was full.
@@ -149,96 +159,139 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Sends up to [`BATCH`] datagrams with one call. Returns how many the kernel accepted, or why it refused the
-/// first.
+/// Length of a control message with one integer, with its padding, in words of eight bytes.
+const CONTROL_WORDS: usize = 3;
+/// Room for one such control message.
+type Control = [u64; CONTROL_WORDS];
+const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
+
+/// Sends up to [`BATCH`] messages with one call. Returns how many datagrams the kernel accepted, or why it refused the
+/// first message.
 pub(super) fn send<'a>(
     socket: BorrowedFd<'_>,
-    datagrams: impl Iterator<Item = Datagram<'a>>,
+    messages: impl Iterator<Item = Message<'a>>,
 ) -> io::Result<usize> {
     let mut addresses = [RawAddress::zeroed(); BATCH];
     let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+    let mut controls: [Control; BATCH] = [[0; _]; _];
     let mut headers = [empty_header(); BATCH];
+    let mut counts = [0; BATCH];
     let mut count = 0;
-    for (datagram, ((address, piece), header)) in
-        datagrams.zip(addresses.iter_mut().zip(&mut pieces).zip(&mut headers))
+    for (message, ((address, piece), (header, control))) in
+        messages.zip(addresses.iter_mut().zip(&mut pieces).zip(headers.iter_mut().zip(&mut controls)))
     {
-        let (raw, length) = RawAddress::new(datagram.destination);
+        let (raw, length) = RawAddress::new(message.destination);
         *address = raw;
         // The kernel only reads the data that an iovec of a send points to.
-        *piece = libc::iovec {
-            iov_base: datagram.bytes.as_ptr().cast_mut().cast(),
-            iov_len: datagram.bytes.len(),
-        };
+        *piece =
+            libc::iovec { iov_base: message.bytes.as_ptr().cast_mut().cast(), iov_len: message.bytes.len() };
         header.msg_hdr.msg_name = (&raw mut *address).cast();
         header.msg_hdr.msg_namelen = length;
         header.msg_hdr.msg_iov = piece;
         header.msg_hdr.msg_iovlen = 1;
+        if message.count > 1 {
+            *control = segment_control(message.segment_bytes);
+            header.msg_hdr.msg_control = (&raw mut *control).cast();
+            header.msg_hdr.msg_controllen = size_of::<Control>();
+        }
+        counts[count] = message.count;
         count += 1;
     }
-    if count == 0 {
-        return Ok(0);
-    }
-    // SAFETY: the first `count` headers point to addresses and pieces of this stack frame, and
-    // those to datagrams borrowed for 'a, which outlives the call; `count` is at most BATCH.
+    let Ok(length @ 1..) = libc::c_uint::try_from(count) else { return Ok(0) };
+    // SAFETY: the first `count` headers point to addresses, pieces and control messages of this stack frame, and
+    // the pieces to datagrams borrowed for 'a, which outlives the call; `count` is at most BATCH.
     let sent = unsafe {
         libc::sendmmsg(
             socket.as_raw_fd(),
             headers.as_mut_ptr(),
-            count,
+            length,
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
         )
     };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
+    Ok(counts.iter().take(sent).sum())
 }
 
-/// Receives into the free slots of `batch` with one call, up to [`BATCH`] datagrams.
+/// Returns the control message that splits a message into segments of this length.
+fn segment_control(segment_bytes: usize) -> Control {
+    // A `cmsghdr`: its length and that of its data, then the level and the type, then the data, 16 bits.
+    let kind = u64::from(libc::SOL_UDP.cast_unsigned()) | u64::from(libc::UDP_SEGMENT.cast_unsigned()) << 32;
+    [18, kind.to_le(), (segment_bytes as u64).to_le()]
+}
+
+/// Returns the length of the datagrams that the kernel has joined, from the control message that it wrote.
+fn joined_segment(control: &Control, length: usize) -> Option<usize> {
+    let [_, kind, data] = *control;
+    let expected = u64::from(libc::SOL_UDP.cast_unsigned()) | u64::from(libc::UDP_GRO.cast_unsigned()) << 32;
+    let is_joined = length >= 20 && kind == expected;
+    is_joined.then(|| usize::try_from(data & 0xffff_ffff).ok()).flatten()
+}
+
+/// Receives into the free bytes of `batch` with one call, up to `most` messages and up to [`BATCH`]. The messages
+/// of a socket that `joins` may be several datagrams.
 pub(super) fn receive(
     socket: BorrowedFd<'_>,
     destination: SocketAddr,
     batch: &mut ReceiveBatch,
+    joins: bool,
+    most: usize,
 ) -> io::Result<Received> {
     let mut addresses = [RawAddress::zeroed(); BATCH];
     let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+    let mut controls: [Control; BATCH] = [[0; _]; _];
     let mut headers = [empty_header(); BATCH];
     let mut count = 0;
-    for (slot, ((address, piece), header)) in batch
-        .free_slots()
-        .chunks_exact_mut(MAX_DATAGRAM_BYTES)
-        .zip(addresses.iter_mut().zip(&mut pieces).zip(&mut headers))
+    let slot_bytes = if joins { JOINED_BYTES } else { MAX_DATAGRAM_BYTES };
+    for (slot, ((address, piece), (header, control))) in batch
+        .free_bytes()
+        .chunks_exact_mut(slot_bytes)
+        .take(most)
+        .zip(addresses.iter_mut().zip(&mut pieces).zip(headers.iter_mut().zip(&mut controls)))
     {
         *piece = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
         header.msg_hdr.msg_name = (&raw mut *address).cast();
         header.msg_hdr.msg_namelen = LENGTH_OF_V6;
         header.msg_hdr.msg_iov = piece;
         header.msg_hdr.msg_iovlen = 1;
+        if joins {
+            header.msg_hdr.msg_control = (&raw mut *control).cast();
+            header.msg_hdr.msg_controllen = size_of::<Control>();
+        }
         count += 1;
     }
-    if count == 0 {
-        return Ok(Received::default());
-    }
-    // SAFETY: the first `count` headers point to addresses and pieces of this stack frame, and
-    // those to slots of `batch`, which is borrowed exclusively until this function returns; the
-    // slots do not overlap and their lengths are true. No time limit is passed.
+    let Ok(length @ 1..) = libc::c_uint::try_from(count) else { return Ok(Received::default()) };
+    // SAFETY: the first `count` headers point to addresses, pieces and control messages of this stack frame, and
+    // the pieces to parts of `batch`, which is borrowed exclusively until this function returns; the parts do not
+    // overlap and all lengths are true. No time limit is passed.
     let taken = unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),
             headers.as_mut_ptr(),
-            count,
+            length,
             libc::MSG_DONTWAIT,
             std::ptr::null_mut(),
         )
     };
     let taken = usize::try_from(taken).map_err(|_| io::Error::last_os_error())?;
-    let mut too_long = 0;
-    for (header, address) in headers.iter().zip(&addresses).take(taken) {
-        let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-        too_long += usize::from(!whole);
+    let (mut too_long, mut most_joined, mut joined) = (0, 1, 0);
+    for ((header, address), control) in headers.iter().zip(&addresses).zip(&controls).take(taken) {
         let length = usize::try_from(header.msg_len).unwrap_or(0);
-        let content = address.get().filter(|_| whole).map(|source| (source, destination, length));
-        batch.take_slot(content);
+        let control_bytes = header.msg_hdr.msg_controllen;
+        let segment_bytes = joined_segment(control, control_bytes).unwrap_or(length);
+        let is_whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0 && segment_bytes <= MAX_DATAGRAM_BYTES;
+        too_long += usize::from(!is_whole);
+        let received = address.get().filter(|_| is_whole).map(|source| ReceivedBytes {
+            source,
+            destination,
+            length,
+            segment_bytes,
+        });
+        let count = batch.take(slot_bytes, received);
+        most_joined = most_joined.max(count);
+        joined += if count > 1 { count } else { 0 };
     }
     // With less than a full table, the socket is empty or the batch is full.
-    Ok(Received { too_long, may_have_more: taken == BATCH })
+    Ok(Received { too_long, may_have_more: taken == count, most_joined, joined })
 }
 
 /// Returns true if a read from any of the sockets, or from its error queue, would return something at once.

@@ -160,7 +160,7 @@ impl DatagramSocket for ProcessSocket {
             taken += 1;
         }
         queue.waiting.remove_first(taken);
-        Ok(Received { too_long: 0, may_have_more: !queue.waiting.is_empty() })
+        Ok(Received { may_have_more: !queue.waiting.is_empty(), ..Received::default() })
     }
 
     fn is_readable(&self) -> bool {

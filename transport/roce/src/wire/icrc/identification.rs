@@ -8,6 +8,7 @@
 
 use super::{Flow, IPV4_HEADER, IpUdp, UDP_HEADER};
 use crate::wire::ICRC_LENGTH;
+use crc32fast::Hasher;
 
 /// The CRC-32 polynomial, reflected.
 const POLYNOMIAL: u32 = 0xedb8_8320;
@@ -26,11 +27,15 @@ pub(super) const fn back_one(register: u32) -> u32 {
     let mut value = register;
     let mut bit = 0;
     while bit < 8 {
-        // The polynomial's top bit is set, so the register's top bit shows whether it was added.
-        value = if value & 0x8000_0000 != 0 { (value ^ POLYNOMIAL) << 1 | 1 } else { value << 1 };
+        value = back_one_bit(value);
         bit += 1;
     }
     value
+}
+
+const fn back_one_bit(register: u32) -> u32 {
+    // The polynomial's top bit is set, so the register's top bit shows whether it was added.
+    if register & 0x8000_0000 != 0 { (register ^ POLYNOMIAL) << 1 | 1 } else { register << 1 }
 }
 
 const fn apply(map: &Map, register: u32) -> u32 {
@@ -74,12 +79,22 @@ const fn powers_of_back() -> [Map; 17] {
 #[must_use]
 pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u16> {
     let zero = IpUdp { v4_identification: 0, ..*headers };
-    let mut register = Flow::new(&zero).difference(payload_with_icrc)?;
+    let difference = Flow::new(&zero).difference(payload_with_icrc)?;
+    if difference != 0 {
+        headers.v4()?;
+    }
+    identification_of(difference, payload_with_icrc.len())
+}
+
+/// Returns the identification of an IPv4 packet whose ICRC has this difference to the one for identification 0, if there
+/// is one. The packet has `length` bytes of UDP payload, with its ICRC.
+#[must_use]
+pub fn identification_of(difference: u32, length: usize) -> Option<u16> {
+    let mut register = difference;
     if register == 0 {
         return Some(0);
     }
-    headers.v4()?;
-    let following = AFTER_IDENTIFICATION + UDP_HEADER + payload_with_icrc.len() - ICRC_LENGTH;
+    let following = following(length);
     if following >> BACK.len() != 0 {
         return None; // No IPv4 packet is that long.
     }
@@ -93,6 +108,56 @@ pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option
     let bytes = back_one(back_one(register));
     let [first, second, 0, 0] = bytes.to_le_bytes() else { return None };
     Some(u16::from_be_bytes([first, second]))
+}
+
+/// Returns the number of bytes from the identification to the ICRC.
+const fn following(length: usize) -> usize {
+    AFTER_IDENTIFICATION + UDP_HEADER + length.saturating_sub(ICRC_LENGTH)
+}
+
+/// Maximum number of segments that one call sends; they have the identifications 0, 1, 2 and so on (contract rocev2 5.2).
+pub const MAX_SEGMENTS: u16 = 64;
+
+/// Differences of ICRCs for the identifications of segments. Keeps those of the last length, since segments of one call
+/// have the same length.
+#[derive(Debug, Clone, Default)]
+pub struct SegmentDifferences {
+    length: usize,
+    /// Difference of each bit of the identification.
+    bits: [u32; MAX_SEGMENTS.ilog2() as usize],
+}
+
+impl SegmentDifferences {
+    /// Returns the ICRC of an IPv4 packet with this identification, below [`MAX_SEGMENTS`], exclusive-or its ICRC with
+    /// identification 0. The packet has `length` bytes of UDP payload, with its ICRC.
+    pub fn of(&mut self, identification: u16, length: usize) -> u32 {
+        if self.length != length {
+            self.set_length(length);
+        }
+        let mut sum = 0;
+        for (bit, difference) in self.bits.iter().enumerate() {
+            sum ^= if identification >> bit & 1 == 1 { *difference } else { 0 };
+        }
+        sum
+    }
+
+    fn set_length(&mut self, length: usize) {
+        // The identification's second byte is added to the register and moved out of it by as many zero bytes.
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let mut crc = Hasher::new_with_initial(!1);
+        let mut rest = following(length) + 1;
+        while rest > 0 {
+            let part = rest.min(ZEROS.len());
+            crc.update(&ZEROS[..part]);
+            rest -= part;
+        }
+        let mut difference = !crc.finalize();
+        for bit in &mut self.bits {
+            *bit = difference;
+            difference = back_one_bit(difference);
+        }
+        self.length = length;
+    }
 }
 
 #[cfg(test)]
@@ -124,6 +189,20 @@ mod tests {
                 let mut packet = vec![0x5a; length];
                 append(&headers, &mut packet);
                 assert_eq!(solve_identification(&flow(), &packet), Some(identification), "{length} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn segments_differ_by_their_identification_at_each_length() {
+        let mut differences = SegmentDifferences::default();
+        for length in [4, 16, 276, 4140, 65_000, 16] {
+            let packet = vec![0x5a; length - ICRC_LENGTH];
+            let of = |v4_identification| Flow::new(&IpUdp { v4_identification, ..flow() }).icrc(&packet);
+            for identification in 0..MAX_SEGMENTS {
+                let difference = of(identification) ^ of(0);
+                assert_eq!(differences.of(identification, length), difference, "{length} bytes");
+                assert_eq!(identification_of(difference, length), Some(identification));
             }
         }
     }

@@ -5,7 +5,7 @@
 
 mod identification;
 
-pub use identification::solve_identification;
+pub use identification::{MAX_SEGMENTS, SegmentDifferences, identification_of, solve_identification};
 
 use super::layout::bth::CONGESTION;
 use crc32fast::Hasher;

@@ -287,7 +287,7 @@ impl Outgoing {
     ) -> usize {
         let (source, destination) = (route.source(), route.destination());
         let flow = flow_of(&mut self.flow, route.covered());
-        self.batch.push_run(source, destination, most, |out| {
+        self.batch.push_run(source, destination, route.segmentation(), most, |out| {
             let start = out.len();
             if write(out).is_none() {
                 return false;

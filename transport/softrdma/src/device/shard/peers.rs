@@ -1,8 +1,8 @@
 //! Peers whose ICRC may be solved for.
 //!
 //! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show
-//! (contract rocev2 5.7). Software devices send 0, so 0 is tried first. For other senders, a NIC or the
-//! kernel's rxe, the identification is solved for. This is done only for addresses that never sent a packet
+//! (contract rocev2 5.7). Software devices send 0, so 0 is tried first, or segments with 0 to 63. For other senders, a
+//! NIC or the kernel's rxe, any identification is solved for. This is done only for addresses that never sent a packet
 //! of a software device, and a solution is believed only if it is close to the identification of another
 //! packet. Owns the state of each sender, separately for each local address: a kernel counts one
 //! identification for all its packets between two addresses. The link has each packet judged as it arrives,
@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | nothing | taken; soft from now on | a candidate; unsure |
 //! | candidate | taken; soft from now on | close to the candidate's last: taken, and foreign from now on; else unsure |
-//! | soft | taken | refused |
+//! | soft | taken | a segment's, below 64: taken; else refused |
 //! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
 //! A foreign peer that has left its window is recognised again by the second of two packets that are close to
@@ -39,7 +39,7 @@ use crate::link::{Datagram, Judge, Verdict};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::IpUdp;
-use trunkline_roce::wire::icrc::{self, Flow};
+use trunkline_roce::wire::icrc::{self, Flow, MAX_SEGMENTS, SegmentDifferences};
 use trunkline_verbs::Time;
 
 /// Maximum number of address pairs remembered. Forged sources can fill the table, but not grow it.
@@ -102,10 +102,51 @@ struct LastSoft {
     destination: SocketAddr,
     /// Its headers differ from the packet's if an address translator has changed these.
     flow: Flow,
+    /// Identification of its last segment.
+    identification: u16,
+    differences: SegmentDifferences,
+}
+
+impl LastSoft {
+    fn new(datagram: &Datagram<'_>, covered: &IpUdp) -> Self {
+        Self {
+            source: datagram.source,
+            destination: datagram.destination,
+            flow: Flow::new(covered),
+            identification: 0,
+            differences: SegmentDifferences::default(),
+        }
+    }
+
+    /// Returns true if the ICRC is right for identification 0, or for that of a segment.
+    fn check(&mut self, bytes: &[u8]) -> bool {
+        match self.flow.difference(bytes) {
+            Some(0) => {
+                self.identification = 0;
+                true
+            }
+            Some(difference) => self.check_segment(difference, bytes.len()),
+            None => false,
+        }
+    }
+
+    /// Returns true if the ICRC differs by the identification of a segment, most likely the one after the last.
+    #[inline(never)]
+    fn check_segment(&mut self, difference: u32, length: usize) -> bool {
+        if self.flow.headers().source.is_ipv6() {
+            return false;
+        }
+        let next = self.identification + 1;
+        let is_next = next < MAX_SEGMENTS && self.differences.of(next, length) == difference;
+        let found = if is_next { Some(next) } else { icrc::identification_of(difference, length) };
+        let segment = found.filter(|found| *found < MAX_SEGMENTS);
+        self.identification = segment.unwrap_or(0);
+        segment.is_some()
+    }
 }
 
 impl Peers {
-    /// Returns true if a sender is known to be a software device: only identification 0 is tried.
+    /// Returns true if a sender is known to be a software device: only identifications of segments are accepted.
     pub(super) fn is_soft(&self, pair: AddressPair) -> bool {
         let is_last =
             self.last_soft.as_ref().is_some_and(|last| (last.source.ip(), last.destination.ip()) == pair);
@@ -121,14 +162,14 @@ impl Peers {
         if let Some(last) = &mut self.last_soft
             && (last.source, last.destination) == (source, destination)
         {
-            let is_right =
-                last.flow.check(bytes) || *last.flow.headers() != headers && icrc::check(&headers, bytes);
+            let is_right = last.check(bytes)
+                || *last.flow.headers() != headers && LastSoft::new(datagram, &headers).check(bytes);
             return is_right.then_some(taken);
         }
         let pair = (source.ip(), destination.ip());
         if self.is_soft(pair) {
-            let last = self.last_soft.insert(LastSoft { source, destination, flow: Flow::new(&headers) });
-            return last.flow.check(bytes).then_some(taken);
+            let last = self.last_soft.insert(LastSoft::new(datagram, &headers));
+            return last.check(bytes).then_some(taken);
         }
         if pair.0.is_ipv6() {
             return icrc::check(&headers, datagram.bytes).then_some(Verdict::Taken { is_soft: false });
@@ -140,14 +181,13 @@ impl Peers {
     /// Checks the ICRC of a datagram whose headers were others when its sender computed the ICRC. Only software devices
     /// take part in this.
     pub(super) fn check_translated(&mut self, datagram: &Datagram<'_>, covered: &IpUdp) -> Option<Verdict> {
-        let Datagram { source, destination, bytes } = *datagram;
-        let mut flow = Flow::new(covered);
-        if !flow.check(bytes) {
+        let mut last = LastSoft::new(datagram, covered);
+        if !last.check(datagram.bytes) {
             return None;
         }
         let taken = Verdict::Taken { is_soft: true };
         self.inherit(datagram, taken);
-        self.last_soft = Some(LastSoft { source, destination, flow });
+        self.last_soft = Some(last);
         Some(taken)
     }
 
@@ -249,6 +289,26 @@ mod tests {
         assert!(!peers.is_soft(pair()));
         peers.saw_guid(pair(), crate::device::tables::guid::node_guid(None));
         assert!(peers.is_soft(pair()));
+    }
+
+    #[test]
+    fn segments_of_soft_peer_are_accepted_and_other_identifications_are_not() {
+        let (mut peers, now) = (Peers::default(), Time(1));
+        let (source, destination) = (SocketAddr::new(pair().0, 50_000), SocketAddr::new(pair().1, 4791));
+        let mut check = |v4_identification: u16, corruption: u8| {
+            let mut packet = vec![0x5a; 100];
+            icrc::append(&IpUdp { v4_identification, ..IpUdp::new(source, destination) }, &mut packet);
+            packet[50] ^= corruption;
+            peers.check(&Datagram { source, destination, bytes: &packet }, now)
+        };
+        assert_eq!(check(0, 0), Some(SOFT));
+        for identification in [0, 1, 2, 0, 1, 63, 5, 6, 0, 0] {
+            assert_eq!(check(identification, 0), Some(SOFT), "{identification}");
+        }
+        for identification in [64, 65, 1000, 0xffff] {
+            assert_eq!(check(identification, 0), None, "{identification}");
+        }
+        assert_eq!([check(0, 1), check(1, 1), check(2, 0)], [None, None, Some(SOFT)]);
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl UdpLink {
         if let Some(sources) = self.sources.as_mut().filter(|_| drained) {
             sources.drained();
         }
-        used.max(batch.used())
+        if batch.is_full() { used.max(batch.capacity()) } else { used.max(batch.used()) }
     }
 }
 
@@ -238,7 +238,12 @@ impl Link for UdpLink {
         self.ports.sockets().mtu(address)
     }
 
+    fn segment(&mut self, batch: &mut SendBatch) {
+        transfer::segment(&mut self.ports, batch, &mut self.losses);
+    }
+
     fn send(&mut self, batch: &mut SendBatch, _now: Time) {
+        transfer::segment(&mut self.ports, batch, &mut self.losses);
         let relay = self.relay.as_mut().or(self.outward.as_mut());
         transfer::send(&mut self.ports, batch, relay, &mut self.losses);
     }

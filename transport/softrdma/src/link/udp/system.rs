@@ -1,8 +1,9 @@
 //! The operating system's UDP sockets.
 //!
 //! Owns their options: each packet is sent with DF set and identification 0, which the ICRC covers
-//! (contract rocev2 5.1, 5.2). A socket is never connected, and segmentation offload is not used: either
-//! would change the identification. One system call moves up to 32 datagrams.
+//! (contract rocev2 5.1, 5.2). A socket is never connected, which would change the identification. One system call
+//! moves up to 32 messages. A message to a software device may be several datagrams, which the kernel splits and joins
+//! again (`UDP_SEGMENT`, `UDP_GRO`); they have the identifications 0, 1, 2 and so on.
 #![forbid(unsafe_code)]
 
 use super::icmp;
@@ -26,6 +27,9 @@ pub const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
 /// Time for which the interface of an own address is known without listing all interfaces. A stranger's request needs
 /// its MTU.
 const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
+
+/// Number of datagrams that are expected in a message before one was received.
+const MOST_JOINED: usize = 16;
 
 /// Creates sockets of the operating system.
 #[derive(Debug)]
@@ -73,7 +77,15 @@ impl Sockets for SystemSockets {
         })?;
         let named = socket.local_addr().map_err(failed("read the port of a UDP socket"))?;
         let local = named.as_socket().ok_or(LinkError::NoSuchAddress { address })?;
-        Ok(Box::new(SystemSocket { local, socket: Arc::new(socket) }))
+        let can_segment = udp_ffi::can_segment(socket.as_fd());
+        let joins = udp_ffi::join_received(socket.as_fd());
+        Ok(Box::new(SystemSocket {
+            local,
+            socket: Arc::new(socket),
+            can_segment,
+            joins,
+            joined: MOST_JOINED,
+        }))
     }
 
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
@@ -95,6 +107,12 @@ impl Sockets for SystemSockets {
 struct SystemSocket {
     local: SocketAddr,
     socket: Arc<Socket>,
+    /// True while messages of several datagrams can be sent.
+    can_segment: bool,
+    /// True if messages of several datagrams may be received.
+    joins: bool,
+    /// Maximum number of datagrams in one of the messages received last, which bounds the number of the next ones.
+    joined: usize,
 }
 
 impl DatagramSocket for SystemSocket {
@@ -103,15 +121,29 @@ impl DatagramSocket for SystemSocket {
     }
 
     fn share(&self) -> Option<Box<dyn DatagramSocket>> {
-        Some(Box::new(Self { local: self.local, socket: Arc::clone(&self.socket) }))
+        Some(Box::new(Self { socket: Arc::clone(&self.socket), ..*self }))
+    }
+
+    fn can_segment(&self) -> bool {
+        self.can_segment
+    }
+
+    fn stop_segmenting(&mut self) {
+        self.can_segment = false;
     }
 
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {
-        udp_ffi::send(self.socket.as_fd(), batch.iter().take(count))
+        udp_ffi::send(self.socket.as_fd(), batch.messages(count))
     }
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
-        udp_ffi::receive(self.socket.as_fd(), self.local, batch)
+        if self.joins {
+            batch.make_room_for_joined();
+        }
+        let most = (batch.room() / self.joined).max(1);
+        let received = udp_ffi::receive(self.socket.as_fd(), self.local, batch, self.joins, most)?;
+        self.joined = received.most_joined.max(1);
+        Ok(received)
     }
 
     fn read_icmp_errors(&mut self, into: &mut Vec<IcmpError>) -> usize {

@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::link::sockets::{DatagramSocket, Received};
-use crate::link::{Datagram, ROCE_PORT};
+use crate::link::{Datagram, ROCE_PORT, Segmentation};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+use trunkline_roce::wire::{IpUdp, icrc};
 
 /// Returns an address of 127/8 that no other test uses, in this process or another.
 pub(super) fn own_address() -> IpAddr {
@@ -166,6 +167,152 @@ fn what_queue_of_interface_drops_is_not_repeated() {
     let mut counters = Vec::new();
     link.counters(&mut counters);
     assert!(counters.contains(&Counter { name: "drop_send_queue_full", value: 2 }), "{counters:?}");
+}
+
+/// Appends packets of these lengths, with their ICRCs, that may be sent as segments.
+fn push_segments(batch: &mut SendBatch, source: SocketAddr, destination: SocketAddr, lengths: &[usize]) {
+    let headers = IpUdp::new(source, destination);
+    let mut packets = lengths.iter().zip(0u8..);
+    batch.push_run(source, destination, Segmentation::Numbered, lengths.len(), |out| {
+        let Some((length, number)) = packets.next() else { return false };
+        let mut packet = vec![number; *length];
+        icrc::append(&headers, &mut packet);
+        out.extend(packet);
+        true
+    });
+}
+
+/// Returns the identification that the ICRC of each packet covers, and its first byte.
+fn identifications(got: &[(SocketAddr, SocketAddr, Vec<u8>)]) -> Vec<(Option<u16>, u8)> {
+    let of = |(source, destination, bytes): &(SocketAddr, SocketAddr, Vec<u8>)| {
+        (icrc::solve_identification(&IpUdp::new(*source, *destination), bytes), bytes[0])
+    };
+    got.iter().map(of).collect()
+}
+
+#[test]
+fn segments_arrive_as_datagrams_with_identifications_in_order() {
+    let (a, b) = (own_address(), own_address());
+    let mut links = [open(a), open(b)];
+    for (from, to) in [(a, b), (b, a)] {
+        let [sender, receiver] = &mut links;
+        let (source, destination) = (SocketAddr::new(from, ROCE_PORT), SocketAddr::new(to, ROCE_PORT));
+        let plain = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        plain.bind(&SocketAddr::new(to, 0).into()).unwrap();
+        let elsewhere = plain.local_addr().unwrap().as_socket().unwrap();
+        let mut batch = SendBatch::new();
+        push_segments(&mut batch, source, destination, &[4116, 4112, 4112, 4112, 96, 16]);
+        push_segments(&mut batch, source, elsewhere, &[96, 96, 16]);
+        while !batch.is_empty() {
+            sender.send(&mut batch, Time(0));
+        }
+        let got = identifications(&collect(receiver, 6));
+        let expected = [(0, 0), (1, 1), (0, 2), (1, 3), (2, 4), (0, 5)];
+        assert_eq!(got, expected.map(|(identification, number)| (Some(identification), number)));
+        assert_eq!((counter(sender, "packets_segmented"), counter(receiver, "packets_joined")), (8, 5));
+        // A socket that does not join them gets the same packets.
+        let plain = std::net::UdpSocket::from(plain);
+        plain.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        for number in 0..3 {
+            let mut bytes = [0; 200];
+            let (length, from) = plain.recv_from(&mut bytes).unwrap();
+            let got = identifications(&[(from, elsewhere, bytes[..length].to_vec())]);
+            assert_eq!(got, [(Some(number), bytes[0])]);
+            assert_eq!(u16::from(bytes[0]), number);
+        }
+        links.reverse();
+    }
+}
+
+/// Datagrams sent through a [`PickySocket`], and the end of its segmentation.
+#[derive(Debug, Default)]
+struct PickyState {
+    sent: Vec<Vec<u8>>,
+    does_not_segment: bool,
+}
+
+/// A socket that refuses messages of several datagrams, and datagrams above a path MTU.
+#[derive(Debug)]
+struct PickySocket(SocketAddr, Arc<std::sync::Mutex<PickyState>>);
+
+/// Makes such sockets.
+#[derive(Debug, Default)]
+struct PickySockets(Arc<std::sync::Mutex<PickyState>>);
+
+impl Sockets for PickySockets {
+    fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError> {
+        Ok(Box::new(PickySocket(SocketAddr::new(address, port), Arc::clone(&self.0))))
+    }
+
+    fn mtu(&self, _: IpAddr) -> Result<u32, LinkError> {
+        Ok(1500)
+    }
+}
+
+impl DatagramSocket for PickySocket {
+    fn local(&self) -> SocketAddr {
+        self.0
+    }
+
+    fn can_segment(&self) -> bool {
+        !self.1.lock().unwrap().does_not_segment
+    }
+
+    fn stop_segmenting(&mut self) {
+        self.1.lock().unwrap().does_not_segment = true;
+    }
+
+    fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {
+        let message = batch.messages(count).next().unwrap();
+        match (message.count, message.bytes.len()) {
+            (2.., _) => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            (_, 1400..) => return Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
+            _ => self.1.lock().unwrap().sent.push(message.bytes.to_vec()),
+        }
+        Ok(1)
+    }
+
+    fn receive(&mut self, _: &mut ReceiveBatch) -> io::Result<Received> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn is_readable(&self) -> bool {
+        false
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn dropped(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn segments_that_system_refuses_are_sent_one_by_one() {
+    let sockets = PickySockets::default();
+    let state = Arc::clone(&sockets.0);
+    let address = own_address();
+    let mut link = UdpLink::over(Box::new(sockets));
+    link.open(address).unwrap();
+    let source = SocketAddr::new(address, ROCE_PORT);
+    let mut batch = SendBatch::new();
+    push_segments(&mut batch, source, source, &[1500; 3]);
+    link.send(&mut batch, Time(0));
+    assert!(batch.is_empty());
+    assert_eq!(counter(&link, "drop_send_too_big"), 3, "the size was to blame");
+    assert_eq!(counter(&link, "segmentation_refused"), 0);
+    push_segments(&mut batch, source, source, &[100, 100, 40, 100, 100]);
+    link.send(&mut batch, Time(0));
+    assert!(batch.is_empty() && state.lock().unwrap().does_not_segment);
+    push_segments(&mut batch, source, source, &[100, 100]);
+    link.send(&mut batch, Time(0));
+    let sent: Vec<_> =
+        state.lock().unwrap().sent.iter().map(|bytes| (source, source, bytes.clone())).collect();
+    let expected = [0, 1, 2, 3, 4, 0, 1].map(|number| (Some(0), number));
+    assert_eq!(identifications(&sent), expected);
+    assert_eq!((counter(&link, "segmentation_refused"), counter(&link, "drop_send_refused")), (1, 0));
 }
 
 #[test]

@@ -16,7 +16,7 @@ const MAX_ICMP_ERRORS: usize = 64;
 /// Maximum number of times in a row that a call is repeated because it returned an error of an earlier datagram.
 const MAX_REPEATS: usize = 8;
 
-/// Datagrams that were not sent, delivered or received.
+/// Datagrams that were not sent, delivered or received, and other counts.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     too_big: u64,
@@ -27,6 +27,10 @@ pub(super) struct Losses {
     too_long: u64,
     forged: u64,
     icmp_errors: u64,
+    /// Datagrams sent and received in messages of several, and sockets that have stopped sending these.
+    segmented: u64,
+    joined: u64,
+    not_segmenting: u64,
     /// Reports that were not taken yet.
     reports: Vec<IcmpError>,
     /// Number of receiving calls that returned an error since the last [`Losses::begin_receive`].
@@ -34,7 +38,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    pub(super) fn counters(&self) -> [Counter; 8] {
+    pub(super) fn counters(&self) -> [Counter; 11] {
         [
             Counter { name: "drop_send_too_big", value: self.too_big },
             Counter { name: "drop_send_address_not_open", value: self.not_open },
@@ -44,6 +48,9 @@ impl Losses {
             Counter { name: "drop_receive_too_long", value: self.too_long },
             Counter { name: "drop_forged_source", value: self.forged },
             Counter { name: "icmp_errors", value: self.icmp_errors },
+            Counter { name: "packets_segmented", value: self.segmented },
+            Counter { name: "packets_joined", value: self.joined },
+            Counter { name: "segmentation_refused", value: self.not_segmenting },
         ]
     }
 
@@ -68,6 +75,12 @@ impl Losses {
     }
 }
 
+/// Joins datagrams of the batch to messages where their sockets can send these.
+pub(super) fn segment(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses) {
+    let joined = batch.segment(|source| ports.at(source).is_some_and(|bound| bound.socket.can_segment()));
+    losses.segmented += joined as u64;
+}
+
 /// Sends from the front of the batch until it is empty or the system has no room. What leaves from the device's port,
 /// which another process holds, goes through that process.
 pub(super) fn send(
@@ -89,9 +102,15 @@ pub(super) fn send(
         };
         let run = batch.iter().take_while(|datagram| datagram.source == source).count();
         let (mut left, mut repeats) = (run, 0);
+        let mut was_split = false;
         while left > 0 {
             match bound.socket.send(batch, left) {
                 Ok(sent) => {
+                    if std::mem::take(&mut was_split) {
+                        tracing::debug!(address = %source, "segmentation refused by the system, datagrams are sent one by one");
+                        bound.socket.stop_segmenting();
+                        losses.not_segmenting += 1;
+                    }
                     repeats = 0;
                     batch.remove_first(sent);
                     left -= sent.min(left);
@@ -105,9 +124,10 @@ pub(super) fn send(
                     // With IP_RECVERR the system tells what the queue of the interface has dropped (ip(7)). It may drop all
                     // datagrams of a kind, so they are not repeated.
                     Some(libc::ENOBUFS) => {
-                        losses.queue_full += 1;
-                        batch.remove_first(1);
-                        (left, repeats) = (left - 1, 0);
+                        let count = batch.first_message().min(left);
+                        losses.queue_full += count as u64;
+                        batch.remove_first(count);
+                        (left, repeats) = (left - count, 0);
                     }
                     // The error of an earlier datagram comes once, and nothing was sent. It is no reason to drop this one.
                     _ if (losses.read_icmp_errors(&mut *bound.socket) || repeats == 0)
@@ -115,12 +135,29 @@ pub(super) fn send(
                     {
                         repeats += 1;
                     }
+                    // The datagrams alone show whether the segmentation was to blame.
+                    code if batch.first_message() > 1 => {
+                        batch.unsegment();
+                        was_split = matches!(
+                            code,
+                            Some(
+                                libc::EINVAL
+                                    | libc::EIO
+                                    | libc::ENOPROTOOPT
+                                    | libc::EOPNOTSUPP
+                                    | libc::EMSGSIZE
+                            )
+                        );
+                        repeats = 0;
+                    }
                     Some(libc::EMSGSIZE) => {
+                        was_split = false;
                         losses.too_big += 1;
                         batch.remove_first(1);
                         (left, repeats) = (left - 1, 0);
                     }
                     _ => {
+                        was_split = false;
                         losses.refused += 1;
                         tracing::debug!(%error, address = %source, "datagram refused by the system");
                         batch.remove_first(1);
@@ -161,6 +198,7 @@ impl Gate<'_, '_> {
             }
         };
         self.losses.too_long += received.too_long as u64;
+        self.losses.joined += received.joined as u64;
         let slots = batch.used() - used;
         let is_main = bound.is_main;
         batch.retain_from(before, |datagram, origin| {

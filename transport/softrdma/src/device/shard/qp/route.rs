@@ -17,7 +17,7 @@
 //! | 2, 4, ... | its device's port: the peer may have moved |
 //! | 3, 5, ... | the proven port: the process that holds the device's port may be the silent one |
 
-use crate::link::Datagram;
+use crate::link::{Datagram, Segmentation};
 use std::net::SocketAddr;
 use trunkline_machine::mutant;
 use trunkline_roce::wire::IpUdp;
@@ -47,6 +47,8 @@ pub(in crate::device) struct Route {
     is_between_hosts: bool,
     /// True if the peer is a member of this host.
     is_to_member: bool,
+    /// True if the peer is proven to be a software device.
+    is_to_soft: bool,
     /// Number of time-outs since the last answer.
     silences: u32,
     /// Addresses that ICRCs cover in place of those above.
@@ -63,6 +65,7 @@ impl Route {
             seen: port,
             is_between_hosts: false,
             is_to_member: false,
+            is_to_soft: false,
             silences: 0,
             view: None,
         }
@@ -98,6 +101,18 @@ impl Route {
         }
     }
 
+    /// Returns the segmentation of packets to the peer.
+    pub(in crate::device::shard) fn segmentation(&self) -> Segmentation {
+        let (is_v4, covers_v4) = (self.source.is_ipv4(), self.covered().source.is_ipv4());
+        match (is_v4, covers_v4) {
+            _ if !self.is_to_soft => Segmentation::No,
+            (true, true) => Segmentation::Numbered,
+            (_, false) => Segmentation::Plain,
+            // The translator of such a packet chooses the identification.
+            (false, true) => Segmentation::No,
+        }
+    }
+
     /// Returns the headers that the ICRC of packets from the peer covers, if they are not those of the packets.
     pub(in crate::device::shard) fn covered_by_peer(&self) -> Option<IpUdp> {
         self.view.map(|PeerView { own, peer }| IpUdp::new(peer, own))
@@ -124,7 +139,11 @@ impl Route {
         self.silences = 0;
         self.is_to_member |= source.is_member;
         let port = source.from.port();
-        if port != self.destination.port() && soft() {
+        let has_moved = port != self.destination.port();
+        if has_moved || !self.is_to_soft {
+            self.is_to_soft = soft();
+        }
+        if has_moved && self.is_to_soft {
             self.seen = port;
             self.destination.set_port(port);
         }
