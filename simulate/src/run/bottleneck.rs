@@ -8,14 +8,22 @@ use crate::coverage::EventKind;
 use crate::network::Bottleneck;
 use crate::plan::NodePlan;
 use crate::workload::client::{Ask, Client, MINUTE};
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes of an argument.
+/// Bytes of an argument, of two kinds of calls.
 const LARGE: usize = 64 << 10;
+const SMALL: usize = 64;
 /// Calls of each sender at once, and calls in a row.
 const OUTSTANDING: usize = 4;
 const IN_A_ROW: usize = 6;
+/// Time within which nine of ten small calls beside the large ones end: full queues, delays and other work. Lost packets
+/// make the others longer.
+const QUEUES: u32 = 2;
+const ROUND_TRIPS: u32 = 2;
+const MARGIN: Duration = Duration::from_millis(1);
 /// Part of the link's rate, and the time in addition, within which all calls end.
 const USED: u32 = 2;
 const BEGIN: Duration = Duration::from_secs(1);
@@ -51,15 +59,20 @@ impl Run {
         }
         self.within(MINUTE, "a sender does not reach a node", |_| reached.get() == count)?;
         let most = if is_far { DROPPED_FAR } else { DROPPED };
-        // Windows find their size in the first round.
-        for round in ["first", "second"] {
+        // Windows find their size in the first round. The third has small calls beside the large ones.
+        for round in ["first", "second", "third"] {
             let _before = self.scheduler.network.set_bottleneck(Some(bottleneck));
             let began = self.scheduler.now();
-            let ended = Tally::default();
+            let (ended, beside, small) = (Tally::default(), Tally::default(), Small::default());
             for at in &senders {
                 let client = self.client_of(&self.extra[*at], vec![server])?;
                 for _ in 0..OUTSTANDING {
                     self.add(&ended, client.process, large_calls(client.clone(), server));
+                }
+                if round == "third" {
+                    let all = count * OUTSTANDING;
+                    let calls = small_calls(client.clone(), server, (ended.clone(), all), small.clone());
+                    self.add(&beside, client.process, calls);
                 }
             }
             let calls = count * OUTSTANDING * IN_A_ROW;
@@ -68,17 +81,24 @@ impl Run {
             let why = format!("calls through a bottleneck take more than {limit:?} in the {round} round");
             self.within(limit, &why, |_| ended.get() == count * OUTSTANDING)?;
             let took = self.scheduler.now() - began;
+            let callers = if round == "third" { count } else { 0 };
+            self.within(limit, "small calls do not end", |_| beside.get() == callers)?;
             let passed = self.scheduler.network.set_bottleneck(None);
+            let waited = small.most();
             self.scheduler.trace.line(
                 self.scheduler.now(),
                 "bottleneck",
                 format_args!(
                     "{round} round of {count} senders: {byte_ns} ns per byte, queue {queue}, delay {delay:?}, \
-                     {took:?} of {sent:?}, {passed:?}"
+                     {took:?} of {sent:?}, {passed:?}, small calls in {waited:?}"
                 ),
             );
             if round == "second" && passed.dropped > passed.all / most {
                 return Err(format!("{} of {} datagrams found no room", passed.dropped, passed.all));
+            }
+            let full = Duration::from_nanos(byte_ns * queue);
+            if waited > full * QUEUES + delay * ROUND_TRIPS + MARGIN {
+                return Err(format!("one of ten small calls takes {waited:?} or more beside large ones"));
             }
         }
         self.scheduler.coverage.count(EventKind::BottleneckShared);
@@ -92,5 +112,29 @@ async fn large_calls(client: Client, server: SocketAddr) {
         if let Some(status) = client.call(server, MINUTE, Ask::echo(LARGE, 8)).await {
             client.oracle.fail(format!("a call through a bottleneck failed: {status}"));
         }
+    }
+}
+
+/// Times that small calls took. Clones share them.
+#[derive(Debug, Clone, Default)]
+struct Small(Rc<RefCell<Vec<Duration>>>);
+
+impl Small {
+    /// Returns the time within which nine of ten calls ended.
+    fn most(&self) -> Duration {
+        let mut times = self.0.borrow_mut();
+        times.sort_unstable();
+        times.get(times.len() * 9 / 10).copied().unwrap_or_default()
+    }
+}
+
+/// Makes small calls, one at a time, until all of these programs have ended.
+async fn small_calls(client: Client, server: SocketAddr, (ended, all): (Tally, usize), small: Small) {
+    while ended.get() < all {
+        let began = client.timers.now();
+        if let Some(status) = client.call(server, MINUTE, Ask::echo(SMALL, 8)).await {
+            client.oracle.fail(format!("a small call through a bottleneck failed: {status}"));
+        }
+        small.0.borrow_mut().push(client.timers.now() - began);
     }
 }
