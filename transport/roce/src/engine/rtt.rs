@@ -24,6 +24,8 @@ pub struct Measured {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RoundTrip {
     smoothed_ns: Option<u64>,
+    /// Smoothed deviation of the round trips from `smoothed_ns`.
+    variation_ns: u64,
     sample: Option<Sample>,
     measured: Option<Measured>,
 }
@@ -45,14 +47,48 @@ impl RoundTrip {
         let Some(sample) = self.sample.take_if(|sample| una.after(sample.psn) > 0) else { return false };
         let measured = now.since(sample.sent);
         self.measured = Some(Measured { round_trip_ns: measured, is_read: sample.is_read });
-        // RFC 6298's smoothing: one eighth of the new value.
-        self.smoothed_ns = Some(self.smoothed_ns.map_or(measured, |old| old - old / 8 + measured / 8));
+        // RFC 6298 §2: one eighth of the new value, and a quarter of its deviation.
+        let (smoothed, variation) = match self.smoothed_ns {
+            None => (measured, measured / 2),
+            Some(old) => {
+                let variation = self.variation_ns;
+                (old - old / 8 + measured / 8, variation - variation / 4 + old.abs_diff(measured) / 4)
+            }
+        };
+        (self.smoothed_ns, self.variation_ns) = (Some(smoothed), variation);
         true
+    }
+
+    /// Notes that the responses to `packets` PSNs have arrived, in any order. Returns true if that ends a measurement.
+    pub(super) fn answered(&mut self, psn: Psn, packets: u32, now: Time) -> bool {
+        self.is_sampled_in(psn, packets) && self.acknowledged(psn.plus(packets), now)
+    }
+
+    /// Discards the running measurement if its packet is one of these, because they are sent again.
+    pub(super) fn cancel_in(&mut self, psn: Psn, packets: u32) {
+        if self.is_sampled_in(psn, packets) {
+            self.sample = None;
+        }
+    }
+
+    /// Discards the running measurement if its packet comes before `una`.
+    pub(super) fn cancel_before(&mut self, una: Psn) {
+        self.sample = self.sample.filter(|sample| una.after(sample.psn) <= 0);
+    }
+
+    fn is_sampled_in(&self, psn: Psn, packets: u32) -> bool {
+        let is_in = |sample: Sample| sample.psn.after(psn) >= 0 && psn.plus(packets).after(sample.psn) > 0;
+        self.sample.is_some_and(is_in)
     }
 
     /// Takes the last measurement, unless it was taken before.
     pub(super) fn take_measured(&mut self) -> Option<Measured> {
         self.measured.take()
+    }
+
+    /// Returns the wait after which an answer is late, 0 before the first measurement (RFC 6298 §2.3).
+    pub(super) fn timeout_ns(&self) -> u64 {
+        self.smoothed_ns().saturating_add(self.variation_ns.saturating_mul(4))
     }
 
     /// Returns the estimate, 0 before the first measurement.

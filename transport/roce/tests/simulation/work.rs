@@ -71,6 +71,8 @@ pub(crate) struct Flow {
     pub(crate) read_so_far: usize,
     /// Length of the longest piece of a READ in bytes.
     pub(crate) piece_bytes: usize,
+    /// Payload of a full packet in bytes.
+    pub(crate) packet_bytes: usize,
     /// Number of pieces other than the last of their READ.
     pub(crate) split_reads: u64,
 }
@@ -102,6 +104,7 @@ impl Flow {
             destination_gone: false,
             atomics: 0,
             read_so_far: 0,
+            packet_bytes: plan.mtu.bytes() as usize,
             piece_bytes: (plan.tuning.read_piece * plan.mtu.bytes()) as usize,
             split_reads: 0,
         };

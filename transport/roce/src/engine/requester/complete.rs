@@ -113,6 +113,7 @@ impl Requester {
                 let implied = self.advance(now, psn.plus(1));
                 self.after_probe(now, psn);
                 if matches!(implied, Implied::Lost) {
+                    self.kept.acknowledged(psn.plus(1));
                     self.go_back_implied(now);
                 }
                 Response::Progress
@@ -153,8 +154,15 @@ impl Requester {
         memory: &mut impl LocalMemory,
     ) -> Response {
         let psn = packet.bth.psn;
-        if let Err(response) = self.reach(now, psn, RequestKind::Read) {
-            return response;
+        let implied = match self.reach(now, psn, RequestKind::Read) {
+            Ok(implied) => implied,
+            Err(response) => return response,
+        };
+        let is_next = matches!(implied, Implied::Clear)
+            && self.kept.is_empty()
+            && self.queue.front().is_some_and(|wqe| wqe.split <= wqe.received);
+        if !is_next {
+            return self.take_in_any_order(now, packet, most, memory);
         }
         if let Some(aeth) = packet.aeth {
             self.take_credits(aeth);
@@ -170,11 +178,10 @@ impl Requester {
         // Each piece of a READ is a separate request to the peer.
         let piece_end = wqe.piece_end(wqe.received);
         let ends_piece = end == piece_end;
-        let ends = matches!(
-            packet.bth.opcode.operation(),
-            Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY
-        );
-        if ends != ends_piece || end > piece_end || length != expected || length > most {
+        let is_end = is_end(packet);
+        // A part that was requested again ends earlier than its piece.
+        let ends_rightly = is_end == ends_piece || is_end && wqe.is_repeated;
+        if !ends_rightly || end > piece_end || length != expected || length > most {
             return self.bad_response();
         }
         if wqe.scatter(memory, offset, packet.payload).is_err() {
@@ -183,7 +190,7 @@ impl Requester {
         }
         // Both are 0 when the piece was about to be requested again.
         self.cursor.reads = self.cursor.reads.saturating_sub(u32::from(ends_piece));
-        self.cursor.read_span = self.cursor.read_span.saturating_sub(span - u32::from(ends_piece));
+        self.cursor.missing = self.cursor.missing.saturating_sub(span);
         if last {
             self.retire_front();
         } else if let Some(wqe) = self.queue.front_mut() {
@@ -191,9 +198,6 @@ impl Requester {
         }
         self.signals.acknowledged.add_responses(span);
         self.moved(now, psn.plus(span));
-        // Unlike an acknowledgement, a response indicates nothing about later ones: they are on their
-        // way, or the next probe finds them missing. Requesting all of them again would fill the
-        // buffer that the window protects.
         if self.retry.probed.is_some_and(|probed| self.una.after(probed) > 0) {
             self.retry.probed = None;
         }
@@ -209,8 +213,13 @@ impl Requester {
     ) -> Response {
         let psn = packet.bth.psn;
         let Some(original) = packet.atomic_ack else { return Response::Unexpected };
-        if let Err(response) = self.reach(now, psn, RequestKind::Atomic) {
-            return response;
+        match self.reach(now, psn, RequestKind::Atomic) {
+            Ok(Implied::Clear) => {}
+            Ok(Implied::Lost) => {
+                self.go_back_implied(now);
+                return Response::Progress;
+            }
+            Err(response) => return response,
         }
         self.take_credits(aeth);
         let Some(wqe) = self.queue.front() else { return Response::Unexpected };
@@ -220,15 +229,19 @@ impl Requester {
             return Response::Progress;
         }
         self.cursor.reads = self.cursor.reads.saturating_sub(1);
+        self.cursor.missing = self.cursor.missing.saturating_sub(1);
         self.retire_front();
         self.moved(now, psn.plus(1));
+        if !self.kept.is_empty() {
+            self.drain(now, false);
+        }
         self.after_probe(now, psn);
         Response::Progress
     }
 
     /// Takes an answer as an acknowledgement of everything before it, so that its request becomes the front of
     /// the queue. The request must be of `kind`.
-    fn reach(&mut self, now: Time, psn: Psn, kind: RequestKind) -> Result<(), Response> {
+    fn reach(&mut self, now: Time, psn: Psn, kind: RequestKind) -> Result<Implied, Response> {
         match self.position(psn) {
             Position::Past => return Err(Response::Stale),
             Position::Beyond => return Err(Response::Unexpected),
@@ -238,17 +251,11 @@ impl Requester {
         if owner.is_none_or(|wqe| wqe.kind != kind) {
             return Err(self.bad_response());
         }
-        match self.advance(now, psn) {
-            Implied::Clear => Ok(()),
-            Implied::Lost => {
-                self.go_back_implied(now);
-                Err(Response::Progress)
-            }
-        }
+        Ok(self.advance(now, psn))
     }
 
     /// Fails the QP, because a response does not match its request (contract rocev2 7.27).
-    fn bad_response(&mut self) -> Response {
+    pub(super) fn bad_response(&mut self) -> Response {
         self.fail(0, CompletionStatus::BadResponse);
         Response::Unexpected
     }
@@ -281,8 +288,13 @@ impl Requester {
 
     /// Moves `una`, and updates the timers and the cursor.
     fn moved(&mut self, now: Time, una: Psn) {
-        self.una = una;
         let measured = self.round_trip.acknowledged(una, now);
+        self.moved_to(now, una, measured);
+    }
+
+    /// Like [`Self::moved`]; `measured` is true if that has ended the measurement of a round trip.
+    pub(super) fn moved_to(&mut self, now: Time, una: Psn, measured: bool) {
+        self.una = una;
         self.retry.progress(now, una != self.sent_end, measured);
         if self.cursor.psn.after(una) < 0 {
             self.seek();
@@ -292,7 +304,7 @@ impl Requester {
     }
 
     /// Completes the oldest request with success.
-    fn retire_front(&mut self) {
+    pub(super) fn retire_front(&mut self) {
         let Some(wqe) = self.queue.pop_front() else { return };
         if let Some(index) = self.cursor.index.checked_sub(1) {
             self.cursor.index = index;
@@ -321,7 +333,7 @@ impl Requester {
         }
     }
 
-    fn take_credits(&mut self, aeth: Aeth) {
+    pub(super) fn take_credits(&mut self, aeth: Aeth) {
         if let Syndrome::Ack { credits } = aeth.meaning() {
             self.credit_limit = credits.credits().map(|count| Psn::new(aeth.msn).plus(count));
         }
@@ -350,6 +362,11 @@ impl Requester {
         self.stop(QpState::Error);
         self.events.push_back(RequesterEvent::Failed(status));
     }
+}
+
+/// Returns true if a READ response is the last one of its request.
+pub(super) fn is_end(packet: &Packet<'_>) -> bool {
+    matches!(packet.bth.opcode.operation(), Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY)
 }
 
 /// Returns the status of a refused request (contract rocev2 6.2).

@@ -14,19 +14,22 @@
 //! The response to a READ comes as fast as the peer can send, and the protocol has no way to slow it
 //! down except to request less. So a READ is requested in pieces, each a separate READ request to
 //! the peer, and the outstanding pieces are bounded ([`Pace`]). They begin at fixed distances from
-//! the request's first PSN: when a response is lost, the rest of its piece is requested again, and
-//! that is part of what the peer has saved (contract rocev2 7.24).
+//! the request's first PSN: the range that is requested again when a response is lost is part of a
+//! piece, and so of what the peer has saved (contract rocev2 7.24).
 //!
 //! # Requests for an acknowledgement
 //! The last packet of a message requests one only if something waits for it. Otherwise a later packet
 //! does, at the latest a quarter of the window or half of the send queue later, or the tail-loss probe.
 //! A probe after packets that requested nothing is no sign of a loss.
 //!
+//! # Lost responses to READs
+//! Responses beyond a lost one are kept, and only what is missing is requested again: see `gaps`.
+//!
 //! # Tail-loss probe, a deviation
 //! The nominal local ACK timeout is tens of milliseconds. In addition, when nothing was received for
-//! a few smoothed round trips (at least 1 ms, doubling), the oldest unacknowledged packet is sent
-//! once more, without charge to `retry_cnt`. A peer sees a duplicate, which the protocol allows at
-//! any time; only the nominal timeouts decide that a peer is dead.
+//! the smoothed round trip and four times its variation (at least 1 ms, doubling), the oldest unacknowledged packet is
+//! sent once more, without charge to `retry_cnt`; of a READ, only its first missing response is requested. A peer sees
+//! a duplicate, which the protocol allows at any time; only the nominal timeouts decide that a peer is dead.
 //!
 //! # Large packets that vanish
 //! A network that carries less than the interfaces at its ends may drop large packets without a word. A peer that
@@ -36,6 +39,7 @@
 //! without the packet, the work completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
 
 mod complete;
+mod gaps;
 mod pace;
 mod path;
 mod queue;
@@ -47,6 +51,7 @@ mod tests;
 
 use super::rtt::RoundTrip;
 use super::segment::Geometry;
+use gaps::Kept;
 use pace::Pace;
 pub use path::{Allowance, InFlight, Signals};
 use queue::{Spare, Wqe};
@@ -75,8 +80,6 @@ pub struct Tuning {
     pub max_message: u32,
     /// Shortest wait before a tail-loss probe, in nanoseconds; 0 turns probes off.
     pub probe_floor_ns: u64,
-    /// Probe after this many smoothed round trips.
-    pub probe_round_trips: u32,
     /// Minimum ACK timeout, in nanoseconds. It applies within the range that the standard leaves, from the
     /// nominal value to four times that (contract rocev2 7.22). Probes find losses long before. The timeout
     /// decides when a peer counts as dead, which a peer that waits for a processor must not.
@@ -97,7 +100,6 @@ impl Default for Tuning {
             read_window: 192,
             max_message: 1 << 30,
             probe_floor_ns: 1_000_000,
-            probe_round_trips: 4,
             ack_floor_ns: 134_000_000,
             first_ack_floor_ns: 268_000_000,
         }
@@ -216,6 +218,7 @@ pub struct Requester {
     /// Message number of the last posted request (contract rocev2 6.6).
     post_ssn: Psn,
     cursor: Cursor,
+    kept: Kept,
     retry: Retry,
     round_trip: RoundTrip,
     /// Message number up to which the peer has receives; `None` is unlimited.
@@ -258,6 +261,7 @@ impl Requester {
             post_psn: Psn::new(0),
             post_ssn: Psn::new(0),
             cursor: Cursor::default(),
+            kept: Kept::default(),
             retry: Retry::default(),
             round_trip: RoundTrip::default(),
             credit_limit: None,
@@ -349,6 +353,7 @@ impl Requester {
         self.state = state;
         self.una = self.post_psn;
         self.sent_end = self.post_psn;
+        self.kept.clear();
         self.retry = Retry::default();
         self.is_held_back = false;
         self.round_trip = RoundTrip::default();

@@ -88,10 +88,7 @@ impl Requester {
     /// Returns the packets in flight.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
-        InFlight {
-            requests: self.unacknowledged_packets().saturating_sub(self.cursor.reads),
-            responses: self.missing_responses(),
-        }
+        InFlight { requests: self.unanswered_requests(), responses: self.missing_responses() }
     }
 
     /// Returns what READs posted now may ask for; `None` on a path without congestion control.
@@ -117,7 +114,7 @@ impl Requester {
 
     /// Returns the number of response packets that were requested and have not arrived.
     pub(super) fn missing_responses(&self) -> u32 {
-        self.cursor.read_span + self.cursor.reads
+        self.cursor.missing
     }
 
     /// Returns the length in packets of the pieces of a READ that is posted now.

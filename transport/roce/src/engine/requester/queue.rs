@@ -71,8 +71,12 @@ pub(super) struct Wqe {
     pub(super) ssn: Psn,
     /// READ: response packets of one piece.
     pub(super) piece: u32,
-    /// READ: response packets that are in place.
+    /// READ: response packets that are in place, before the first missing one.
     pub(super) received: u32,
+    /// READ: a packet at which a piece is divided into two requests, or 0.
+    pub(super) split: u32,
+    /// READ: true if a part of a piece was requested that ends before the piece.
+    pub(super) is_repeated: bool,
     /// Fault that prevents sending. The request fails once everything before it has ended.
     pub(super) fault: Option<CompletionStatus>,
 }
@@ -83,9 +87,23 @@ impl Wqe {
         self.first_psn.plus(self.psns)
     }
 
-    /// Returns one past the last packet of the piece of a READ that contains packet number `packet`.
+    /// Returns one past the last packet of the piece of a READ, or of a part of the piece, that contains packet number
+    /// `packet`.
     pub(super) fn piece_end(&self, packet: u32) -> u32 {
+        let end = self.whole_piece_end(packet);
+        if packet < self.split { end.min(self.split) } else { end }
+    }
+
+    /// Returns one past the last packet of the piece of a READ, whether divided or not.
+    pub(super) fn whole_piece_end(&self, packet: u32) -> u32 {
         piece_end(packet, self.psns, self.piece)
+    }
+
+    /// Returns how many pieces of a READ, or parts of one, end within the `packets` from number `packet` on.
+    pub(super) fn piece_ends(&self, packet: u32, packets: u32) -> u32 {
+        let ends = std::iter::successors(Some(self.piece_end(packet)), |end| Some(self.piece_end(*end)));
+        let ends = ends.take_while(|end| *end < self.psns && *end <= packet + packets).count();
+        u32::try_from(ends).unwrap_or(u32::MAX) + u32::from(packet + packets == self.psns)
     }
 
     /// Returns true if it is answered by data, not by an acknowledgement, and counts against `max_rd_atomic`.
@@ -228,6 +246,8 @@ impl Requester {
             ssn,
             piece,
             received: 0,
+            split: 0,
+            is_repeated: false,
             fault: None,
         };
         if self.state == QpState::Error {

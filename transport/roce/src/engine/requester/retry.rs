@@ -152,9 +152,8 @@ impl Retry {
         (self.answered_timeouts, self.is_reported_lost) = (0, false);
     }
 
-    fn probe_wait_ns(&self, floor_ns: u64, round_trips: u32, round_trip: &RoundTrip) -> u64 {
-        let wait = round_trip.smoothed_ns().saturating_mul(u64::from(round_trips)).max(floor_ns);
-        wait.saturating_mul(1 << self.probe_doublings)
+    fn probe_wait_ns(&self, floor_ns: u64, round_trip: &RoundTrip) -> u64 {
+        round_trip.timeout_ns().max(floor_ns).saturating_mul(1 << self.probe_doublings)
     }
 }
 
@@ -174,6 +173,9 @@ impl Requester {
         self.retry.rnr_until = None;
         if !self.is_sending() || self.una == self.sent_end {
             return;
+        }
+        if self.gap_deadline().is_some_and(|deadline| deadline <= now) {
+            self.end_gap();
         }
         if !self.retry.has_asked(self.una) {
             if self.ask_deadline().is_some_and(|deadline| deadline <= now) {
@@ -220,10 +222,7 @@ impl Requester {
         if !self.retry.has_asked(self.una) {
             return self.ask_deadline();
         }
-        match (self.retry.deadline, self.probe_deadline()) {
-            (Some(deadline), Some(probe)) => Some(deadline.min(probe)),
-            (deadline, probe) => deadline.or(probe),
-        }
+        [self.retry.deadline, self.probe_deadline(), self.gap_deadline()].into_iter().flatten().min()
     }
 
     /// Returns the time at which an acknowledgement is requested of packets that did not ask for one: that of a probe,
@@ -256,7 +255,7 @@ impl Requester {
         }
         let factor = if self.retry.is_loss_rare { RARE_LOSS_FACTOR } else { 1 };
         let floor_ns = tuning.probe_floor_ns.saturating_mul(factor);
-        let wait = self.retry.probe_wait_ns(floor_ns, tuning.probe_round_trips, &self.round_trip);
+        let wait = self.retry.probe_wait_ns(floor_ns, &self.round_trip);
         Some(self.retry.activity.plus_ns(wait))
     }
 
@@ -300,9 +299,28 @@ impl Requester {
     /// so this happens once per PSN. Timeouts and probes handle the other cases.
     pub(super) fn go_back_implied(&mut self, now: Time) {
         self.counters.implied_losses += 1;
-        if self.retry.went_back.is_none_or(|(psn, _)| psn != self.una) {
+        if !self.has_gone_back() {
             self.go_back_to_una(now);
         }
+    }
+
+    /// Returns true if the packet at `una` was concluded lost before.
+    fn has_gone_back(&self) -> bool {
+        self.retry.went_back.is_some_and(|(psn, _)| psn == self.una)
+    }
+
+    /// Charges a retry for the loss of the READ response at `una`, unless one was charged. Returns false if none is left.
+    pub(super) fn charge_una(&mut self, now: Time) -> bool {
+        if self.has_gone_back() {
+            return true;
+        }
+        let is_charged = self.charge_retry();
+        if is_charged {
+            self.retry.went_back = Some((self.una, now));
+            self.retry.is_reported_lost = true;
+            self.retry.deadline = self.retry.deadline(now);
+        }
+        is_charged
     }
 
     fn go_back_to_una(&mut self, now: Time) {
@@ -360,6 +378,7 @@ impl Requester {
     pub(super) fn rewind(&mut self) {
         self.retry.asked_for(self.sent_end);
         self.round_trip.cancel();
+        self.kept.forget_repeats();
         self.retry.probed = None;
         self.retry.probe_due = false;
         self.seek();

@@ -16,11 +16,13 @@ pub(super) struct Cursor {
     /// Number of the packet in the entry.
     pub(super) packet: u32,
     pub(super) psn: Psn,
-    /// Number of atomics and pieces of READs before the cursor that wait for their answer.
+    /// Number of atomics and pieces of READs between `una` and the cursor. The peer keeps as many of the last ones, so
+    /// those beyond a gap count until it is filled: otherwise the peer could not repeat an answer in the gap.
     pub(super) reads: u32,
-    /// Number of PSNs before the cursor that pieces of READs cover beyond their one request packet. The peer's
-    /// answers fill them, so they count in the window of READs only.
-    pub(super) read_span: u32,
+    /// Number of their responses that have not arrived. They count in the window of READs only.
+    pub(super) missing: u32,
+    /// Number of their responses that have arrived.
+    pub(super) kept: u32,
     /// Number of packets since the last one that requested an acknowledgement.
     since_ack_request: u32,
     /// Number of requests that ended since then.
@@ -58,6 +60,7 @@ impl Requester {
         self.cursor.index < self.queue.len()
             || self.retry.probe_due
             || self.retry.duplicate_due
+            || self.kept.is_due()
             // The drained state is reported from `poll_transmit`.
             || self.state == QpState::SendQueueDrained
     }
@@ -82,6 +85,14 @@ impl Requester {
         }
         if self.retry.duplicate_due {
             return self.send_duplicate(out);
+        }
+        if !self.kept.is_empty() {
+            if self.kept.is_due()
+                && let Some(sent) = self.send_repeat(now, memory, out)
+            {
+                return Some(sent);
+            }
+            self.skip_kept();
         }
         self.report_drained();
         let wqe = self.queue.get(self.cursor.index)?;
@@ -108,13 +119,22 @@ impl Requester {
                 && (retransmission || since >= self.pace.window / 4 || self.is_acknowledgement_awaited(wqe));
         let wqe_kind = wqe.kind;
         let start = out.len();
-        if self.write_packet(wqe, packet, span, ack_request, memory, out).is_err() {
+        if self.write_packet(wqe, packet, next - packet, ack_request, memory, out).is_err() {
             out.truncate(start);
             self.local_fault(CompletionStatus::LocalProtectionError);
             return None;
         }
         self.spend(wqe_kind, next - packet);
-        self.cursor.read_span += next - packet - span;
+        let kept = if answered && !self.kept.is_empty() {
+            if retransmission {
+                self.kept.repeated(psn, next - packet);
+            }
+            self.kept.count_in(psn, next - packet)
+        } else {
+            0
+        };
+        self.cursor.kept += kept;
+        self.cursor.missing += if answered { next - packet - kept } else { 0 };
         self.cursor.reads += u32::from(answered);
         self.cursor.psn = psn.plus(next - packet);
         if ends {
@@ -170,6 +190,7 @@ impl Requester {
         if self.cursor.psn == self.una || self.una == self.sent_end {
             return None;
         }
+        self.split_for_probe();
         let wqe = self.queue.front()?;
         let packet = u32::try_from(self.una.after(wqe.first_psn)).ok()?;
         let start = out.len();
@@ -218,7 +239,7 @@ impl Requester {
             return true;
         }
         let asked = self.next_packet(wqe, cursor.packet) - cursor.packet;
-        if wqe.kind == RequestKind::Read && self.is_read_window_full(asked) {
+        if wqe.kind == RequestKind::Read && (self.is_read_window_full(asked) || self.is_beyond_kept(asked)) {
             return true;
         }
         if self.unacknowledged_packets() >= self.pace.window {
@@ -237,8 +258,15 @@ impl Requester {
 
     /// Returns the number of request packets between `una` and the cursor.
     #[inline]
-    pub(super) fn unacknowledged_packets(&self) -> u32 {
-        self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(self.cursor.read_span)
+    fn unacknowledged_packets(&self) -> u32 {
+        self.unanswered_requests() + self.cursor.reads
+    }
+
+    /// Returns the number of request packets between `una` and the cursor, without those of READs and atomics.
+    #[inline]
+    pub(super) fn unanswered_requests(&self) -> u32 {
+        let responses = self.cursor.missing + self.cursor.kept;
+        self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(responses)
     }
 
     /// Notes that the entry at the cursor cannot be read from memory. It fails once all before it have ended.
@@ -276,8 +304,8 @@ impl Requester {
 
     /// Appends packet number `packet` of a request. It has the same bytes whenever it is sent (contract
     /// rocev2 7.25), except that a READ asks only for the missing part of the piece (contract rocev2 7.24).
-    /// It has the payload of `span` packets.
-    fn write_packet(
+    /// It has the payload of `span` packets, or requests them.
+    pub(super) fn write_packet(
         &self,
         wqe: &Wqe,
         packet: u32,
@@ -311,7 +339,7 @@ impl Requester {
                 header.immediate = last.then_some(immediate);
             }
             SendOperation::RdmaRead(remote) => {
-                let end = wqe.piece_end(packet).saturating_mul(mtu).min(wqe.length);
+                let end = (packet + span).saturating_mul(mtu).min(wqe.length);
                 header.reth = Some(reth(remote, offset, end - offset));
             }
             SendOperation::CompareSwap { remote, compare, swap } => {

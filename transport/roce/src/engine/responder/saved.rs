@@ -116,11 +116,12 @@ impl SavedAnswers {
         if !is_inside {
             return false;
         }
-        // A copy of a request whose answer has not reached that packet yet requests nothing new.
+        let end = offset.saturating_add(reth.length);
+        // An answer that is being sent goes on to its end, or to that of the repeat.
+        saved.end = if saved.is_active { saved.end.max(end) } else { end };
+        // A copy of a request whose answer has not reached that packet yet does not start it again.
         if !saved.is_active || packet < saved.next {
-            saved.start = packet;
-            saved.next = packet;
-            saved.end = offset.saturating_add(reth.length);
+            (saved.start, saved.next) = (packet, packet);
             self.replay(index);
         }
         true

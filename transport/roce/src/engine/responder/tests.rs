@@ -244,6 +244,25 @@ fn read_asked_again_restarts_where_it_is_asked() {
 }
 
 #[test]
+fn repeat_within_unfinished_answer_cuts_nothing_off() {
+    // contract rocev2 7.24
+    let mut rig = Rig::new();
+    rig.take(&read_request(100, 0x1000, 4 * MTU));
+    let mut out = Vec::new();
+    for _ in 0..2 {
+        rig.state.poll_transmit(&mut rig.target, &mut out);
+    }
+    rig.take(&read_request(100, 0x1000, MTU));
+    let psns: Vec<_> = rig.answers().into_iter().map(|(_, psn, ..)| psn).collect();
+    assert_eq!(psns, [100, 101, 102, 103]);
+    // Two repeats at once have one answer.
+    rig.take(&read_request(101, 0x1000 + u64::from(MTU), MTU));
+    rig.take(&read_request(103, 0x1000 + 3 * u64::from(MTU), MTU));
+    let psns: Vec<_> = rig.answers().into_iter().map(|(_, psn, ..)| psn).collect();
+    assert_eq!(psns, [101, 102, 103]);
+}
+
+#[test]
 fn read_waits_for_its_bytes() {
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0, 10));

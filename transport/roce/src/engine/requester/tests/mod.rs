@@ -1,6 +1,7 @@
 //! The requester's rules, one by one.
 
 mod asking;
+mod gaps;
 mod large_packets;
 mod reads;
 mod retries;
