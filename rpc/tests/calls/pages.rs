@@ -16,8 +16,9 @@ mod evolution;
 mod guide;
 
 /// The programs that contain the examples.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     include_str!("../../../examples/hello/src/main.rs"),
+    include_str!("../../../examples/hello/src/bin/shop.rs"),
     include_str!("pages/budgets.rs"),
     include_str!("pages/coming_from_tarpc.rs"),
     include_str!("pages/coming_from_tonic.rs"),

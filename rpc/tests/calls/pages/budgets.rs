@@ -1,4 +1,4 @@
-//! The examples of `docs/book/src/reference/budgets.md`.
+//! The examples of `docs/book/src/reference/budgets.md`, and of `docs/book/src/operate/recipes.md`.
 
 use trunkline::{InProcessNetwork, Limit, Node, NodeBuilder};
 
@@ -28,6 +28,10 @@ fn small(builder: NodeBuilder) -> NodeBuilder {
     builder.memory_limit(512 << 20)
 }
 
+fn smaller(builder: NodeBuilder) -> NodeBuilder {
+    builder.max_message_bytes(16 << 20).memory_limit(384 << 20)
+}
+
 #[rustfmt::skip]
 fn limited(builder: NodeBuilder, store: Store) -> NodeBuilder {
     builder.serve(KvServer::new(store).limit(1000).limit_scan(8))
@@ -50,8 +54,10 @@ fn limits_of_peers_are_reported() {
 
 #[test]
 fn one_number_lowers_all_limits() {
-    let node = small(Node::builder().in_process(&InProcessNetwork::new())).start().unwrap();
-    let budgets = node.report().budgets;
-    let handlers = budgets.iter().find(|budget| budget.name == "running handlers").unwrap();
-    assert!((1_024..8_192).contains(&handlers.limit.in_all), "{handlers:?}");
+    for lowered in [small, smaller] {
+        let node = lowered(Node::builder().in_process(&InProcessNetwork::new())).start().unwrap();
+        let budgets = node.report().budgets;
+        let handlers = budgets.iter().find(|budget| budget.name == "running handlers").unwrap();
+        assert!((1_024..8_192).contains(&handlers.limit.in_all), "{handlers:?}");
+    }
 }
