@@ -9,5 +9,6 @@
 
 mod compile_errors;
 mod public_api;
+mod troubleshooting;
 mod versions;
 mod wire;
