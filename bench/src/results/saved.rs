@@ -5,8 +5,9 @@
 
 use crate::meter::spread::{Spread, number};
 use crate::scenario::point::{OfPeer, Summary};
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
+use serde_json::error::Category;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -70,17 +71,7 @@ impl Saved {
     /// Fails if it cannot be read or is not a result of this program, with the reason.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
-        let named = |why: &dyn std::fmt::Display| format!("{name}: {why}");
-        let file = File::open(path).map_err(|error| named(&error))?;
-        let mut text = Vec::new();
-        file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(|error| named(&error))?;
-        if text.len() as u64 > MOST_BYTES {
-            return Err(named(&format_args!("more than {} MiB", MOST_BYTES >> 20)));
-        }
-        let value =
-            serde_json::from_slice(&text).map_err(|error| named(&format_args!("not JSON: {error}")))?;
-        Self::parse(&name, value)
-            .map_err(|why| named(&format_args!("not a result of trunkline-bench: {why}")))
+        Self::parse(&name, read(path)?).map_err(|why| not_a_result(&name, &why))
     }
 
     /// Parses the contents of the file `name`.
@@ -134,6 +125,29 @@ impl SavedPoint {
         let (size, other): (Vec<_>, Vec<_>) = self.settings.iter().partition(|(key, _)| *key == "size_bytes");
         size.into_iter().chain(other).map(each).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// Reads a file as `T`.
+///
+/// # Errors
+/// Fails if it cannot be read or has other contents, with its name and the reason.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let name = path.display().to_string();
+    let named = |why: &dyn std::fmt::Display| format!("{name}: {why}");
+    let file = File::open(path).map_err(|error| named(&error))?;
+    let mut text = Vec::new();
+    file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(|error| named(&error))?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(named(&format_args!("more than {} MiB", MOST_BYTES >> 20)));
+    }
+    serde_json::from_slice(&text).map_err(|error| match error.classify() {
+        Category::Data => not_a_result(&name, &error),
+        _ => named(&format_args!("not JSON: {error}")),
+    })
+}
+
+fn not_a_result(name: &str, why: &dyn std::fmt::Display) -> String {
+    format!("{name}: not a result of trunkline-bench: {why}")
 }
 
 fn lists<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Vec<f64>>, D::Error> {

@@ -1,4 +1,4 @@
-//! `--html` and `report` as a program: the pages, and failures to write them.
+//! `--html` and `report` as a program: pages, an image, and failures to write them.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -32,6 +32,22 @@ fn run_writes_page_and_so_do_files_together() {
     let output = run(&format!("report {0} {0} --html {1}", json.display(), all.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(page(&all).matches("<h2>latency: ").count(), 2);
+}
+
+/// Also keeps the image in the top-level README equal to the figures beside it. To renew it, run this command.
+#[test]
+fn image_of_readme_is_drawn_from_its_figures() {
+    let folder = Folder::new().expect("a temporary directory");
+    let images = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/book/src/images/round-trip");
+    let svg = folder.join("out.svg");
+    let output = run(&format!("report {images}.json --svg {}", svg.display()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(page(&svg) == page(Path::new(&format!("{images}.svg"))), "{images}.svg has other figures");
+    for line in ["{images}.json {images}.json", "{images}.svg"].map(|files| files.replace("{images}", images))
+    {
+        let output = run(&format!("report {line} --svg {}", svg.display()));
+        assert_eq!(output.status.code(), Some(2), "{line}");
+    }
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! A report of results as one self-contained HTML file, without scripts, fonts or other files.
 //!
-//! `figures` selects the charts, `chart` draws one. Called by `report`, and after a measurement by `--html`; both pass the
+//! `figures` selects the charts, `chart` draws one; `bars` draws a table as an image. Called by `report`, and after a measurement by `--html`; both pass the
 //! contents of a `--json` file. The page begins with dates, machine and one table; charts and all figures follow.
 
+mod bars;
 mod chart;
 mod figures;
 
 use crate::meter::failure::Failure;
 use crate::meter::spread::{Spread, digits};
-use crate::results::saved::{Saved, SavedPoint};
+use crate::results::saved::{self, Saved, SavedPoint};
 use crate::results::table::{or_dash, us};
 use crate::results::whole_file::{self, sum_up};
 use crate::scenario::point::{OfPeer, Summary};
@@ -23,17 +24,21 @@ use std::time::Instant;
 /// Maximum number of charts on a page.
 const MOST_CHARTS: usize = 8;
 
-/// One HTML page from the JSON files of several runs.
+/// One HTML page from the JSON files of several runs, or one image of a table.
 ///
 /// It has plots of distributions, sweeps over sizes and calls under way, and tables, with the floors next to the calls.
 /// Runs with --arrivals are drawn together: time by the rate at which calls were due. The page needs no other file.
+///
+/// With --svg the round trips in one file of `table` become a plot with bars, for light and dark pages.
 ///
 /// Examples:
 ///   trunkline-bench latency --size 0..1M --json latency.json
 ///   trunkline-bench rate --outstanding 1..256 --json rate.json
 ///   trunkline-bench report latency.json rate.json --html report.html
+///   trunkline-bench table --json table.json
+///   trunkline-bench report table.json --svg round-trip.svg
 ///
-/// Exit codes: 0 written; 1 the page cannot be written; 2 a file is not a result of this program.
+/// Exit codes: 0 written; 1 the page or image cannot be written; 2 a file is not a result of this program.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Files {
@@ -41,19 +46,32 @@ pub(crate) struct Files {
     #[arg(value_name = "RESULT.json", required = true)]
     results: Vec<PathBuf>,
     /// Output file for the page.
-    #[arg(long, value_name = "FILE")]
-    html: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "svg")]
+    html: Option<PathBuf>,
+    /// Output file for the image. Takes one result, of `table`.
+    #[arg(long, value_name = "FILE", conflicts_with = "html")]
+    svg: Option<PathBuf>,
 }
 
-/// Writes a page with the results of several files.
+/// Writes a page with the results of several files, or an image of one table.
 ///
 /// # Errors
-/// Fails if a file is not a result, or if the page cannot be written.
+/// Fails if a file is not a result, or if the page or image cannot be written.
 pub(crate) fn report(files: &Files) -> Result<(), Failure> {
-    let results = files.results.iter().map(|path| Saved::read(path)).collect::<Result<Vec<_>, _>>()?;
     let began = Instant::now();
-    write(&results, &files.html).map_err(Failure::Unwritten)?;
-    sum_up(false, &format!("report: {} files", results.len()), began, [files.html.as_path()])
+    if let Some(svg) = &files.svg {
+        let [table] = files.results.as_slice() else {
+            return Err("--svg takes one RESULT.json".to_owned().into());
+        };
+        let table: bars::Table = saved::read(table)?;
+        whole_file::write(svg, table.svg().as_bytes()).map_err(Failure::Unwritten)?;
+    }
+    if let Some(html) = &files.html {
+        let results = files.results.iter().map(|path| Saved::read(path)).collect::<Result<Vec<_>, _>>()?;
+        write(&results, html).map_err(Failure::Unwritten)?;
+    }
+    let written = files.svg.iter().chain(&files.html).map(PathBuf::as_path);
+    sum_up(false, &format!("report: {} files", files.results.len()), began, written)
 }
 
 /// Writes a page. An existing page is replaced only when the new one is complete.
@@ -123,11 +141,12 @@ fn page(files: &[Saved]) -> String {
 
 /// Describes the machine in a few words, such as `AMD EPYC 7B13, 2 cores, virtual machine`.
 fn class(machine: &Map<String, Value>) -> String {
-    let processor = machine.get("processor").and_then(Value::as_str).unwrap_or("an unknown processor");
-    let cores = machine.get("cores").and_then(Value::as_u64).map(|cores| format!(", {cores} cores"));
+    let processor = machine.get("processor").and_then(Value::as_str).map(str::to_owned);
+    let cores = machine.get("cores").and_then(Value::as_u64).map(|cores| format!("{cores} cores"));
     let is_virtual = machine.get("is_virtual").and_then(Value::as_bool);
-    let kind = is_virtual.map_or("", |is| if is { ", virtual machine" } else { ", no virtual machine" });
-    format!("{processor}{}{kind}", cores.unwrap_or_default())
+    let kind = is_virtual.map(|is| if is { "virtual machine" } else { "no virtual machine" }.to_owned());
+    let known = [processor, cores, kind].into_iter().flatten().collect::<Vec<_>>();
+    if known.is_empty() { "an unknown machine".to_owned() } else { known.join(", ") }
 }
 
 /// Formats keys and values in one line.
