@@ -201,7 +201,13 @@ mod tests {
         let (exit, text) = trunkctl(&["record", &address.to_string()]);
         assert!(exit == 0 && text.contains("  call failed, poller 0, server, "), "{text}");
         drop(server);
-        assert_eq!(trunkctl(&["record", &address.to_string()]).0, 1);
+        let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+            .args(["record", &address.to_string()])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("no node at {address} gives a record")), "{error}");
     }
 
     /// The nodes of other tests are in the list as well.
